@@ -1,0 +1,8 @@
+//! The types that Bedplate's programs and its users share: identifiers, the custom resources, the bodies that travel
+//! between agent and pxed.
+//!
+//! Types only: nothing here is async, reads a clock or a file, or opens a socket. Every program depends on it, it
+//! depends on none.
+
+pub mod id;
+pub mod wire;

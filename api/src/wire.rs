@@ -1,0 +1,270 @@
+//! What travels between pxed, the stage-1 of a booting host and its agent: the seed, enrolment, reports.
+//!
+//! JSON over HTTP(S). Released bytes have a frozen test; a field is added with a default, never renamed.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{BootId, Digest, MachineName, SiteName};
+
+/// A text that must not reach a log, a status or an error: `Debug` hides it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SecretText(pub String);
+
+impl fmt::Debug for SecretText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(secret)")
+    }
+}
+
+/// Where the seed lies in the initramfs, put there as an extra cpio archive of mode 0600 by the boot's loader.
+pub const SEED_PATH: &str = "/bedplate/seed.json";
+
+/// The kernel argument that names this boot's base URL, `http://host:port/b/<boot id>`.
+pub const BOOT_URL_ARGUMENT: &str = "bedplate.url";
+
+/// The kernel argument that names the MAC address of the interface that netboots.
+pub const BOOT_MAC_ARGUMENT: &str = "bedplate.mac";
+
+/// What one boot of a known Machine is given once, beside the public initrd (api.md, Trust 2).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Seed {
+    /// The Machine that boots; it becomes the host name.
+    pub machine: MachineName,
+    /// The site whose pxed serves it.
+    pub site: SiteName,
+    /// This boot.
+    pub boot_id: BootId,
+    /// One-time enrolment token.
+    pub token: SecretText,
+    /// The certificate authority (PEM) that signed pxed's TLS certificate.
+    pub ca_pem: String,
+    /// Base URLs of pxed's TLS listener, in the order to try, without a slash at the end.
+    pub endpoints: Vec<String>,
+    /// The root file system to fetch.
+    pub rootfs: Option<RootFs>,
+    /// Which disk holds state; absent: state in memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state_disk: Option<StateDiskRequest>,
+}
+
+/// A root file system image (squashfs), public content, verified by its digest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RootFs {
+    /// URL of the image, plain HTTP.
+    pub url: String,
+    /// Its digest.
+    pub digest: Digest,
+    /// Its size in bytes.
+    pub size: u64,
+}
+
+/// The Machine's stateDisk, as stage-1 needs it: exactly one way to name the disk.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StateDiskRequest {
+    /// How the disk is found.
+    pub select: DiskSelector,
+    /// Whether it may be wiped.
+    pub wipe: WipeRequest,
+}
+
+/// How one disk is named. Every form must match exactly one disk, else none is used.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum DiskSelector {
+    /// Name below /dev/disk/by-id.
+    ById(String),
+    /// Serial number as the drive reports it.
+    Serial(String),
+    /// World wide name.
+    Wwn(String),
+    /// SCSI host:channel:target:lun.
+    Hctl(String),
+    /// A rule that must match exactly one disk.
+    #[serde(rename_all = "camelCase")]
+    Rule {
+        /// Smallest size in bytes.
+        min_size_bytes: Option<u64>,
+        /// Largest size in bytes.
+        max_size_bytes: Option<u64>,
+        /// Spinning (true) or solid (false).
+        rotational: Option<bool>,
+        /// Model text, compared whole.
+        model: Option<String>,
+    },
+}
+
+/// Whether the state disk may be made new.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum WipeRequest {
+    /// Only if nothing is on it.
+    IfBlank,
+    /// Never.
+    Never,
+    /// Once for this token, which is remembered on the disk and in status.
+    Once(String),
+}
+
+/// How far a boot has come, in order (api.md, `status.boot.timeline`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Stage {
+    /// The first DHCP packet of the boot arrived.
+    Discover,
+    /// An address was offered.
+    Offered,
+    /// The address was acknowledged.
+    Acknowledged,
+    /// The loader was fetched.
+    Loader,
+    /// The loader fetched its script.
+    Script,
+    /// The kernel was fetched.
+    Kernel,
+    /// The initrd was fetched.
+    Initrd,
+    /// The root file system was fetched.
+    Rootfs,
+    /// systemd runs and the agent has started.
+    Userspace,
+    /// The host has its certificate.
+    Enrolled,
+}
+
+/// `POST <boot url>/stage`: stage-1 or the agent says how far it has come, or at what it failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StageReport {
+    /// The stage that was reached, or that is being tried when `failure` is set.
+    pub stage: Stage,
+    /// What failed and will be tried again, for a person; at most 1024 bytes are kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+}
+
+/// `POST /v1/enrol` over TLS: the agent trades its token for a certificate.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EnrolRequest {
+    /// The boot whose seed held the token.
+    pub boot_id: BootId,
+    /// The seed's token.
+    pub token: SecretText,
+    /// PKCS#10 request (PEM), made with a key that never leaves the host.
+    pub csr_pem: String,
+    /// The agent's version.
+    pub agent_version: String,
+    /// What the host found out about its hardware.
+    pub facts: serde_json::Value,
+    /// Answer to a challenge of an earlier round, if there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub challenge_answer: Option<String>,
+}
+
+/// Answer to an enrolment or renewal.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "result")]
+pub enum EnrolResponse {
+    /// The certificate is there.
+    #[serde(rename_all = "camelCase")]
+    Enrolled {
+        /// The certificate chain (PEM), leaf first.
+        certificate_pem: String,
+        /// Whom to believe when talking to `kubernetes`; absent in directory mode.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        kubernetes: Option<KubernetesEndpoint>,
+        /// Seconds between heartbeats.
+        heartbeat_seconds: u32,
+    },
+    /// The signer has not answered yet: ask again with the same request.
+    #[serde(rename_all = "camelCase")]
+    Pending {
+        /// What is awaited, for a person.
+        reason: String,
+        /// Seconds to wait before the next try.
+        retry_seconds: u32,
+    },
+    /// One more round is needed (room for TPM attestation).
+    #[serde(rename_all = "camelCase")]
+    Challenge {
+        /// What has to be answered.
+        challenge: String,
+    },
+}
+
+/// The API server that the agent's certificate is good for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct KubernetesEndpoint {
+    /// Base URL.
+    pub server: String,
+    /// Its certificate authority (PEM).
+    pub ca_pem: String,
+}
+
+/// `POST /v1/renew` over mutual TLS: a new certificate for the key that is there.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RenewRequest {
+    /// PKCS#10 request (PEM) by the same key.
+    pub csr_pem: String,
+}
+
+/// `POST /v1/report` over mutual TLS: heartbeat, and facts when they changed. The Machine is the certificate's.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// The agent's version.
+    pub agent_version: String,
+    /// The kernel's boot id (/proc/sys/kernel/random/boot_id).
+    pub kernel_boot_id: String,
+    /// The boot of pxed's that brought this host up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_id: Option<BootId>,
+    /// Hardware facts (`status.hardware` without `bmc`); absent when unchanged since the last report that was accepted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub facts: Option<serde_json::Value>,
+    /// The host's addresses.
+    pub addresses: Vec<std::net::IpAddr>,
+}
+
+/// Every refusal on pxed's HTTP(S) listeners has this body.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Refusal {
+    /// Stable name in CamelCase, such as `TokenUsed`.
+    pub reason: String,
+    /// What happened and what to do, for a person.
+    pub message: String,
+}
+
+/// What a machine would be offered now, and why (`bedplate explain`); made by the function that answers boot requests.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Explanation {
+    /// The MAC address or Machine name that was asked for.
+    pub subject: String,
+    /// The Machine, if one is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<MachineName>,
+    /// One entry for each kind of request that such a machine can send.
+    pub decisions: Vec<ExplainedDecision>,
+}
+
+/// One kind of request and its answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ExplainedDecision {
+    /// The request, such as `UEFI x64, PXE`.
+    pub request: String,
+    /// The answer, such as `TFTP snponly.efi`.
+    pub decision: String,
+    /// Why, in the order in which it was decided.
+    pub reasons: Vec<String>,
+}

@@ -1,0 +1,133 @@
+//! What the DHCP engine asks of its owner: who a client is, what it boots, and what it tells of what happened.
+//!
+//! The engine owns packets, addresses and leases; the owner (pxed) owns machines, boots and policy.
+
+use std::net::Ipv4Addr;
+
+use bedplate_api::id::{MacAddress, MachineName};
+use ipnet::Ipv4Net;
+use uuid::Uuid;
+
+/// What kind of program sent the packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Loader {
+    /// An operating system or anything else that does not ask to netboot.
+    None,
+    /// Firmware PXE (option 60 `PXEClient`).
+    Pxe,
+    /// UEFI HTTP boot (option 60 `HTTPClient`).
+    Http,
+    /// iPXE (option 175 or user class `iPXE`), whatever started it.
+    Ipxe,
+}
+
+/// Which DHCP message this is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Message {
+    /// DHCPDISCOVER.
+    Discover,
+    /// DHCPREQUEST in any of its four states, or a PXE boot server request (port 4011).
+    Request,
+    /// DHCPINFORM.
+    Inform,
+}
+
+/// A decoded request, as far as its owner needs it. Nothing in it is proven: a MAC address can be forged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Query {
+    /// Client hardware address.
+    pub mac: MacAddress,
+    /// Transaction id.
+    pub transaction: u32,
+    /// Message type.
+    pub message: Message,
+    /// Who asks.
+    pub loader: Loader,
+    /// Every architecture of option 93 (RFC 4578, 2.1; IANA "Processor Architecture Types"), in the client's order.
+    pub architectures: Vec<u16>,
+    /// Machine identifier (option 97, type 0).
+    pub uuid: Option<Uuid>,
+    /// Option 60 as text, lossy.
+    pub vendor_class: String,
+    /// Option 12 as text, lossy.
+    pub host_name: Option<String>,
+    /// The subnet the client is on.
+    pub subnet: Ipv4Net,
+    /// Our own address that this client can reach.
+    pub server: Ipv4Addr,
+    /// The relay that passed the packet on.
+    pub relay: Option<Ipv4Addr>,
+    /// Whether another server gives the addresses (proxyDHCP).
+    pub proxy: bool,
+}
+
+/// What the owner knows of a client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Client {
+    /// A Machine of ours.
+    Known(KnownClient),
+    /// Not a Machine; served from the pool only while `discovery` is on.
+    Unknown {
+        /// Whether unknown clients get an address and a discovery image.
+        discovery: bool,
+    },
+    /// Silence, with the reason (a closed set of words, used as a metric label): for instance two Machines claim this address.
+    Refused(&'static str),
+}
+
+/// A Machine's network settings for the interface that asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KnownClient {
+    /// The Machine; its name is handed out as host name.
+    pub machine: MachineName,
+    /// Fixed addresses with their prefix; the first one inside the client's subnet is used. Empty: from the pool.
+    pub addresses: Vec<Ipv4Net>,
+    /// Overrides the subnet's router.
+    pub gateway: Option<Ipv4Addr>,
+    /// Overrides the subnet's name servers unless empty.
+    pub nameservers: Vec<Ipv4Addr>,
+}
+
+/// What a client that netboots is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BootAnswer {
+    /// `siaddr` and option 66: where the loader comes from.
+    pub next_server: Ipv4Addr,
+    /// Boot file: a TFTP name, or an `http://` URL for iPXE and UEFI HTTP boot.
+    pub file: String,
+}
+
+/// Something that happened to a client, told after it happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A request arrived.
+    Received,
+    /// An offer left.
+    Offered(Ipv4Addr),
+    /// An acknowledgement left, its lease on disk.
+    Acknowledged(Ipv4Addr),
+    /// A proxyDHCP or boot server answer left.
+    ProxyAnswered,
+    /// The client was told that its address is not valid here.
+    Refused(Ipv4Addr),
+    /// No address is free in the client's subnet.
+    PoolExhausted,
+    /// The client found its address in use; it is quarantined.
+    Declined(Ipv4Addr),
+    /// The client gave its address back.
+    Released(Ipv4Addr),
+}
+
+/// The owner's side. All methods are called on the packet path: they return at once, without I/O and without a lock that
+/// is held over I/O.
+pub trait Clients: Send + Sync + 'static {
+    /// Who this is.
+    fn client(&self, query: &Query) -> Client;
+
+    /// What it boots; `None` when it does not netboot now. Called only for [`Loader`]s other than `None`, once per packet;
+    /// the answer to a transaction's REQUEST is expected to equal that to its DISCOVER.
+    fn boot(&self, query: &Query) -> Option<BootAnswer>;
+
+    /// Tells what happened.
+    fn observe(&self, query: &Query, event: &Event);
+}
