@@ -30,6 +30,10 @@ pub enum Message {
     Request,
     /// DHCPINFORM.
     Inform,
+    /// DHCPDECLINE: the client found its address in use.
+    Decline,
+    /// DHCPRELEASE: the client gives its address back.
+    Release,
 }
 
 /// A decoded request, as far as its owner needs it. Nothing in it is proven: a MAC address can be forged.
@@ -119,7 +123,8 @@ pub enum Event {
 }
 
 /// The owner's side. All methods are called on the packet path: they return at once, without I/O and without a lock that
-/// is held over I/O.
+/// is held over I/O. `client`, `boot` and `owner` are called while the lease table is locked: they must not call the
+/// [`crate::Server`] back.
 pub trait Clients: Send + Sync + 'static {
     /// Who this is.
     fn client(&self, query: &Query) -> Client;
@@ -127,6 +132,13 @@ pub trait Clients: Send + Sync + 'static {
     /// What it boots; `None` when it does not netboot now. Called only for [`Loader`]s other than `None`, once per packet;
     /// the answer to a transaction's REQUEST is expected to equal that to its DISCOVER.
     fn boot(&self, query: &Query) -> Option<BootAnswer>;
+
+    /// Whose fixed address this is, if a Machine names it: such an address is never given to anybody else from a pool.
+    /// Asked for every address that is about to be offered; an answer takes constant time.
+    fn owner(&self, address: Ipv4Addr) -> Option<MacAddress> {
+        let _ = address;
+        None
+    }
 
     /// Tells what happened.
     fn observe(&self, query: &Query, event: &Event);
