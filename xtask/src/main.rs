@@ -1,2 +1,104 @@
-//! placeholder
-fn main() {}
+//! `cargo xtask`: everything a developer or CI does with this repository, each from nothing and repeatable.
+//!
+//! Only the command line and the exit code are here: 0 done, 1 failed, 64 bad usage. Each command has its own file.
+
+mod build;
+mod check;
+mod demo;
+mod host;
+mod image;
+mod kubernetes;
+mod licence;
+mod package;
+mod progress;
+mod setup;
+mod test;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+/// Builds, tests, demonstrates and measures Bedplate.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Installs what the other commands need: Debian packages, Rust components, the Kubernetes programs for the tests.
+    Setup,
+    /// Builds the release binaries, linked statically.
+    Build,
+    /// Builds an image.
+    Image {
+        #[command(subcommand)]
+        kind: ImageKind,
+    },
+    /// Runs the checks and the tests; ends with their count.
+    Test {
+        /// Only this tier: a without virtual machines, b boots of real firmware, c whole machines.
+        #[arg(long, value_enum)]
+        tier: Option<Tier>,
+        /// Only tests whose name contains this text; leaves the checks out.
+        filter: Option<String>,
+    },
+    /// Boots two virtual servers, one BIOS and one UEFI, from power-on to enrolled, and shows them come up.
+    Demo {
+        /// Leaves the rack running until Ctrl-C.
+        #[arg(long)]
+        keep: bool,
+    },
+    /// Measures pxed against its peers; everything after `--` goes to the bench program.
+    Bench {
+        /// Arguments of the bench program.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Generates the custom resource definitions anew.
+    Crds,
+}
+
+#[derive(Subcommand)]
+enum ImageKind {
+    /// The host image that servers boot.
+    Host,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Tier {
+    /// No virtual machine.
+    A,
+    /// Boots of real firmware.
+    B,
+    /// Whole machines.
+    C,
+}
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::from(64) } else { ExitCode::SUCCESS };
+        }
+    };
+    let result = match arguments.command {
+        Command::Setup => setup::run(),
+        Command::Build => build::run(),
+        Command::Image { kind: ImageKind::Host } => setup::run().and_then(|()| image::host()),
+        Command::Test { tier, filter } => test::run(tier, filter.as_deref()),
+        Command::Demo { keep } => demo::run(keep),
+        Command::Bench { arguments } => demo::bench(&arguments),
+        Command::Crds => build::crds(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

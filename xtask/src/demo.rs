@@ -1,0 +1,54 @@
+//! `cargo xtask demo` and `cargo xtask bench`: prepare everything, then hand over to the programs in `tests`.
+
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::{build, host, image, progress, setup};
+
+/// Everything that the rack needs: packages, static binaries, the host image.
+pub(crate) fn prepare() -> Result<()> {
+    setup::run()?;
+    progress::heading("Build");
+    build::run()?;
+    image::host()
+}
+
+/// What tells the programs in `tests` where things are.
+pub(crate) fn environment(command: &mut Command) -> &mut Command {
+    command.env("BEDPLATE_CACHE", host::cache()).env("BEDPLATE_BIN_DIR", build::release())
+}
+
+/// Boots two virtual servers and shows them come up.
+pub(crate) fn run(keep: bool) -> Result<()> {
+    prepare()?;
+    let program = program("bedplate-demo", false)?;
+    progress::heading("Rack");
+    let mut command = Command::new(program);
+    hand_over(environment(command.args(keep.then_some("--keep"))))
+}
+
+/// Measures pxed against its peers.
+pub(crate) fn bench(arguments: &[String]) -> Result<()> {
+    setup::run()?;
+    progress::heading("Build");
+    build::run()?;
+    let program = program("bedplate-bench", true)?;
+    progress::heading("Bench");
+    hand_over(environment(Command::new(program).args(arguments)))
+}
+
+fn program(name: &str, release: bool) -> Result<std::path::PathBuf> {
+    progress::step(&format!("build {name}"), |step| {
+        let mut command = build::cargo();
+        command.args(["build", "--locked", "-p", "bedplate-tests", "--bin", name]);
+        step.run(command.args(release.then_some("--release")))
+    })?;
+    Ok(host::target().join(if release { "release" } else { "debug" }).join(name))
+}
+
+/// Becomes the program, so that Ctrl-C reaches it alone and its exit code is ours.
+fn hand_over(command: &mut Command) -> Result<()> {
+    let error = std::os::unix::process::CommandExt::exec(command.current_dir(host::root()));
+    Err(error).with_context(|| format!("cannot start {}", command.get_program().to_string_lossy()))
+}

@@ -1,0 +1,97 @@
+//! The Kubernetes programs and etcd that the tests run, built once from their Go modules and cached by version.
+//!
+//! The versions are those of tests/kubernetes/go.mod and tests/kubernetes/etcd/go.mod, nowhere else.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::{host, progress};
+
+/// Built in this order, the quick ones first so that a mistake shows early.
+const PROGRAMS: [&str; 6] =
+    ["kubectl", "kube-apiserver", "kubeadm", "kube-controller-manager", "kube-scheduler", "kubelet"];
+
+fn required(go_mod: &Path, module: &str) -> Option<String> {
+    let text = std::fs::read_to_string(go_mod).ok()?;
+    text.lines().find_map(|line| {
+        let mut words = line.split_whitespace().filter(|word| *word != "require");
+        (words.next() == Some(module))
+            .then(|| words.next().map(str::to_owned))
+            .flatten()
+            .filter(|v| v.starts_with('v'))
+    })
+}
+
+fn modules() -> PathBuf {
+    host::root().join("tests/kubernetes")
+}
+
+fn versions() -> (String, String) {
+    let kubernetes = required(&modules().join("go.mod"), "k8s.io/kubernetes");
+    let etcd = required(&modules().join("etcd/go.mod"), "go.etcd.io/etcd/server/v3");
+    (kubernetes.unwrap_or_default(), etcd.unwrap_or_default())
+}
+
+/// Where the programs of the wanted versions lie: `<cache>/kubernetes/v1.34.4-etcd3.6.16`.
+pub(crate) fn directory() -> PathBuf {
+    let (kubernetes, etcd) = versions();
+    host::cache().join("kubernetes").join(format!("{kubernetes}-etcd{}", etcd.trim_start_matches('v')))
+}
+
+/// The programs that are not there yet.
+pub(crate) fn missing(directory: &Path) -> Vec<&'static str> {
+    let all = std::iter::once("etcd").chain(PROGRAMS);
+    all.filter(|program| !directory.join(program).is_file()).collect()
+}
+
+/// Builds what is missing, one step for each program.
+pub(crate) fn build() -> Result<()> {
+    let directory = directory();
+    let missing = missing(&directory);
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let go = host::go()?;
+    std::fs::create_dir_all(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    let (version, _) = versions();
+    let flags = linker_flags(&version);
+    for (index, program) in missing.iter().enumerate() {
+        let name = format!("go build {program} ({} of {})", index + 1, missing.len());
+        progress::step(&name, |step| {
+            // Written under another name first: an interrupted build must not look like a finished one.
+            let partial = directory.join(format!(".{program}.{}", std::process::id()));
+            let (place, package, flags) = if *program == "etcd" {
+                (modules().join("etcd"), "go.etcd.io/etcd/server/v3".to_owned(), "-s -w")
+            } else {
+                (modules(), format!("k8s.io/kubernetes/cmd/{program}"), flags.as_str())
+            };
+            let mut command = Command::new(&go);
+            command.current_dir(place).env("CGO_ENABLED", "0").arg("build").args([
+                "-trimpath",
+                "-ldflags",
+                flags,
+            ]);
+            step.run(command.arg("-o").arg(&partial).arg(&package))?;
+            std::fs::rename(&partial, directory.join(program))
+                .with_context(|| format!("cannot put {program} into {}", directory.display()))
+        })?;
+    }
+    Ok(())
+}
+
+/// What Kubernetes' own build script stamps in; without it the programs call themselves v0.0.0 and kubeadm refuses.
+fn linker_flags(version: &str) -> String {
+    let mut numbers = version.trim_start_matches('v').split('.');
+    let (major, minor) = (numbers.next().unwrap_or("1"), numbers.next().unwrap_or("0"));
+    let mut flags = "-s -w".to_owned();
+    for package in ["k8s.io/component-base/version", "k8s.io/client-go/pkg/version"] {
+        let values =
+            [("gitVersion", version), ("gitMajor", major), ("gitMinor", minor), ("gitTreeState", "clean")];
+        for (key, value) in values {
+            flags.push_str(&format!(" -X {package}.{key}={value}"));
+        }
+    }
+    flags
+}

@@ -1,0 +1,188 @@
+//! Steps on the screen: one line each with its time, a spinner and colour on a terminal, plain lines elsewhere.
+//!
+//! Programs that a step runs write into a log file; the screen has their last line, and the log's end if they fail.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Without a terminal, a long step says every so often that it lives.
+const HEARTBEAT: Duration = Duration::from_secs(30);
+/// Lines of a failed program's output that are shown.
+const TAIL: usize = 60;
+
+/// One step while it runs.
+pub(crate) struct Step {
+    name: String,
+    started: Instant,
+    bar: Option<ProgressBar>,
+}
+
+/// A duration for people: `0.4 s`, `38 s`, `4 min 46 s`.
+pub(crate) fn seconds(duration: Duration) -> String {
+    let all = duration.as_secs();
+    if all >= 60 {
+        format!("{} min {:02} s", all / 60, all % 60)
+    } else if all >= 10 {
+        format!("{all} s")
+    } else {
+        format!("{:.1} s", duration.as_secs_f64())
+    }
+}
+
+fn paint(code: &str, text: &str) -> String {
+    if std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none() {
+        format!("\x1b[{code}m{text}\x1b[0m")
+    } else {
+        text.to_owned()
+    }
+}
+
+/// A heading between steps.
+pub(crate) fn heading(text: &str) {
+    println!("\n{}", paint("1", text));
+}
+
+/// Text in the colour of success.
+pub(crate) fn good(text: &str) -> String {
+    paint("32", text)
+}
+
+/// Text in the colour of failure.
+pub(crate) fn bad(text: &str) -> String {
+    paint("31;1", text)
+}
+
+/// Runs `work` as a step and says how it went and how long it took.
+pub(crate) fn step<T>(name: &str, work: impl FnOnce(&Step) -> Result<T>) -> Result<T> {
+    let terminal = std::io::stdout().is_terminal();
+    let bar = terminal.then(|| {
+        let bar = ProgressBar::new_spinner();
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {prefix} {elapsed:>4} {wide_msg:.dim}") {
+            bar.set_style(style);
+        }
+        bar.set_prefix(name.to_owned());
+        bar.enable_steady_tick(Duration::from_millis(120));
+        bar
+    });
+    if !terminal {
+        println!("  ... {name}");
+    }
+    let step = Step { name: name.to_owned(), started: Instant::now(), bar };
+    let result = work(&step);
+    if let Some(bar) = &step.bar {
+        bar.finish_and_clear();
+    }
+    let mark = if result.is_ok() { good(" ok ") } else { bad("FAIL") };
+    println!(" {mark} {name} ({})", seconds(step.started.elapsed()));
+    let _ = std::io::stdout().flush();
+    result
+}
+
+impl Step {
+    /// Shows a line above the running step and keeps it.
+    pub(crate) fn say(&self, line: &str) {
+        match &self.bar {
+            Some(bar) => bar.println(line),
+            None => println!("{line}"),
+        }
+    }
+
+    /// Runs a program to its end, its output in the step's log file.
+    pub(crate) fn run(&self, command: &mut Command) -> Result<()> {
+        self.run_watched(command, |_| {})
+    }
+
+    /// As [`Step::run`], each line of output also given to `watch`.
+    pub(crate) fn run_watched(&self, command: &mut Command, mut watch: impl FnMut(&str)) -> Result<()> {
+        let (path, mut log) = self.log()?;
+        let _ = writeln!(log, "$ {command:?}");
+        let program = command.get_program().to_string_lossy().into_owned();
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start {program}"))?;
+        let (sender, lines) = mpsc::channel();
+        let pipes: [Option<Box<dyn Read + Send>>; 2] =
+            [child.stdout.take().map(|p| Box::new(p) as _), child.stderr.take().map(|p| Box::new(p) as _)];
+        for pipe in pipes.into_iter().flatten() {
+            let sender = sender.clone();
+            std::thread::spawn(move || forward(pipe, &sender));
+        }
+        drop(sender);
+        let mut tail = VecDeque::new();
+        let mut spoken = Instant::now();
+        loop {
+            match lines.recv_timeout(HEARTBEAT) {
+                Ok(line) => {
+                    let _ = writeln!(log, "{line}");
+                    watch(&line);
+                    if let Some(bar) = &self.bar {
+                        bar.set_message(line.clone());
+                    }
+                    tail.push_back(line);
+                    if tail.len() > TAIL {
+                        tail.pop_front();
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            if self.bar.is_none() && spoken.elapsed() >= HEARTBEAT {
+                let last = tail.back().map_or("", String::as_str);
+                println!("      {} {}: {last}", self.name, seconds(self.started.elapsed()));
+                spoken = Instant::now();
+            }
+        }
+        let status = child.wait().with_context(|| format!("cannot wait for {program}"))?;
+        if status.success() {
+            return Ok(());
+        }
+        for line in &tail {
+            self.say(&format!("      {line}"));
+        }
+        bail!("{program} ended with {status}; all it said is in {}", path.display())
+    }
+
+    fn log(&self) -> Result<(PathBuf, File)> {
+        let directory = crate::host::target().join("xtask");
+        std::fs::create_dir_all(&directory)
+            .with_context(|| format!("cannot make {}", directory.display()))?;
+        let name: String = self
+            .name
+            .chars()
+            .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' })
+            .collect();
+        let path = directory.join(format!("{name}.log"));
+        let file = File::options()
+            .create(true)
+            .append(true)
+            .open(&path)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        Ok((path, file))
+    }
+}
+
+/// Passes a program's output on line by line; a carriage return, as progress bars send it, ends a line too.
+fn forward(pipe: Box<dyn Read + Send>, sender: &mpsc::Sender<String>) {
+    let mut reader = BufReader::new(pipe);
+    let mut bytes = Vec::new();
+    while reader.read_until(b'\n', &mut bytes).is_ok_and(|read| read > 0) {
+        let text = String::from_utf8_lossy(&bytes);
+        for line in text.split(['\r', '\n']).filter(|line| !line.trim().is_empty()) {
+            if sender.send(line.to_owned()).is_err() {
+                return;
+            }
+        }
+        bytes.clear();
+    }
+}

@@ -1,0 +1,67 @@
+//! `cargo xtask setup`: says what is missing, then installs it. Run twice, the second run does nothing.
+
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use crate::{host, kubernetes, package, progress};
+
+/// Rust components that the checks use.
+const COMPONENTS: [&str; 2] = ["clippy", "rustfmt"];
+
+fn missing_components() -> Vec<&'static str> {
+    let answers = |tool: &str| {
+        let output = Command::new("cargo").args([tool, "--version"]).output();
+        output.is_ok_and(|output| output.status.success())
+    };
+    COMPONENTS
+        .into_iter()
+        .filter(|component| !answers(if *component == "rustfmt" { "fmt" } else { component }))
+        .collect()
+}
+
+/// Checks the machine, prints the plan, carries it out.
+pub(crate) fn run() -> Result<()> {
+    host::check()?;
+    let packages = package::missing()?;
+    let components = missing_components();
+    let directory = kubernetes::directory();
+    let programs = kubernetes::missing(&directory);
+    let loader = !package::arm64_loader().is_file();
+    if packages.is_empty() && components.is_empty() && programs.is_empty() && !loader {
+        return Ok(());
+    }
+    progress::heading("Setup: about to install");
+    if !packages.is_empty() {
+        println!("  {} Debian packages (no service is started): {}", packages.len(), packages.join(" "));
+    }
+    if !components.is_empty() {
+        println!("  Rust components: {}", components.join(" "));
+    }
+    if loader {
+        println!("  {} (from Debian's grub-efi-arm64-bin)", package::arm64_loader().display());
+    }
+    if !programs.is_empty() {
+        println!("  into {}: {} (about 5 minutes on 2 cores, once)", directory.display(), programs.join(" "));
+    }
+    package::install()?;
+    if !components.is_empty() {
+        install_components(&components)?;
+    }
+    package::fetch_arm64_loader()?;
+    kubernetes::build()
+}
+
+fn install_components(components: &[&str]) -> Result<()> {
+    let result = progress::step("rustup component add", |step| {
+        step.run(Command::new("rustup").args(["component", "add"]).args(components))
+    });
+    if result.is_err() {
+        bail!(
+            "Rust's {} could not be installed: with rustup, `rustup component add {}`; with Debian's Rust, its package",
+            components.join(" and "),
+            components.join(" ")
+        );
+    }
+    Ok(())
+}
