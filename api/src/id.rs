@@ -207,6 +207,13 @@ macro_rules! dns_label {
 dns_label!(MachineName, "a Machine name: at most 63 of a-z, 0-9 and '-', not first or last '-'");
 dns_label!(SiteName, "a site name: at most 63 of a-z, 0-9 and '-', not first or last '-'");
 
+impl Default for SiteName {
+    /// The site of Machines and of pxed instances that name none: `default`.
+    fn default() -> Self {
+        Self("default".to_owned())
+    }
+}
+
 macro_rules! text_form {
     ($($type:ident),*) => {$(
         impl fmt::Debug for $type {

@@ -5,4 +5,7 @@
 //! depends on none.
 
 pub mod id;
+#[allow(unreachable_pub, reason = "KubeSchema copies each struct into the function that makes its schema")]
+pub mod machine;
+mod schema;
 pub mod wire;

@@ -4,6 +4,7 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{BootId, Digest, MachineName, SiteName};
@@ -112,7 +113,7 @@ pub enum WipeRequest {
 }
 
 /// How far a boot has come, in order (api.md, `status.boot.timeline`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Stage {
     /// The first DHCP packet of the boot arrived.

@@ -1,0 +1,137 @@
+//! `Machine`: one real server or virtual machine, and who provisions it (api.md, "Machine"; H1).
+//!
+//! Types, defaults and validation only. `spec` is written by people, `status` by the programs, each its own fields.
+//! Conditions are `k8s_openapi`'s [`Condition`], so that every tool that knows conditions reads them.
+//!
+//! Pure: no clock, no file, no socket.
+
+mod bmc;
+mod hardware;
+mod pxe;
+mod status;
+
+pub use bmc::{
+    BmcProtocol, BmcSpec, BmcTls, BmcTlsMode, BootSource, CredentialsSecretRef, IpmiPrivilege, IpmiSpec,
+};
+pub use hardware::{Clock, Cpu, Disk, Firmware, FirmwareMode, Hardware, HardwareBmc, Nic, Tpm};
+pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, MicroTime, Time};
+pub use pxe::{BootProtocol, FirmwareKind, ImageRef, InterfaceSpec, PxeSpec, StateDisk, StateDiskRule, Wipe};
+pub use status::{
+    Address, AddressType, AgentStatus, Applied, BootStatus, MachineStatus, NodeRef, Phase, PowerAction,
+    PowerState, PowerStatus, PreviousBoot, RolledBack, Selected, SelectedBy, Slot, SlotName, SlotState,
+    StateDiskStatus, TimelineEntry, VersionRef, condition_type,
+};
+
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::id::SiteName;
+use crate::schema::ConfigurationName;
+
+/// `spec.provider` of a Machine that pxed provisions.
+pub const PROVIDER_PXE: &str = "pxe";
+
+/// `spec.provider` of a Machine whose agent a person installs.
+pub const PROVIDER_MANUAL: &str = "manual";
+
+/// What a person wants of one server or virtual machine.
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
+#[kube(
+    group = "bedplate.dev",
+    version = "v1alpha1",
+    kind = "Machine",
+    plural = "machines",
+    shortname = "mach",
+    category = "bedplate",
+    status = "MachineStatus",
+    derive = "PartialEq",
+    cel,
+    doc = "One real server or virtual machine. Its name is also its Node's name and its host name.",
+    validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')")
+        .message("a Machine's name becomes its host name: at most 63 of a-z, 0-9 and '-', not first or last '-'"),
+    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
+    printcolumn(name = "Config", type_ = "string", json_path = ".status.selected.name"),
+    printcolumn(name = "Node", type_ = "string", json_path = ".status.nodeRef.name"),
+    printcolumn(name = "Power", type_ = "string", json_path = ".status.power.state"),
+    printcolumn(
+        name = "Waiting",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="Ready")].message"#
+    ),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Version", type_ = "integer", json_path = ".status.selected.version", priority = 1),
+    printcolumn(name = "MAC", type_ = "string", json_path = ".spec.pxe.interfaces[0].macAddress", priority = 1),
+    printcolumn(name = "BMC", type_ = "string", json_path = ".spec.bmc.address", priority = 1),
+    printcolumn(name = "Image", type_ = "string", json_path = ".spec.pxe.image.name", priority = 1),
+    printcolumn(name = "Boot stage", type_ = "string", json_path = ".status.boot.stage", priority = 1)
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("(self.provider == 'pxe') == has(self.pxe)")
+        .message("spec.pxe is needed when spec.provider is pxe, and refused otherwise")
+)]
+pub struct MachineSpec {
+    /// Who provisions the machine. `pxe` is pxed; `manual` means that a person installs the agent; any other value
+    /// belongs to a controller that is not Bedplate's, and Bedplate leaves the machine alone.
+    #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
+    pub provider: String,
+    /// The group of pxed instances that owns the machine. Default: `default`.
+    #[serde(default)]
+    pub site: SiteName,
+    /// Every program leaves the machine as it is: no selection, no lock, no power change, no repave. Default: false.
+    #[serde(default)]
+    pub paused: bool,
+    /// How the machine netboots. Needed when `provider` is `pxe`, refused otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pxe: Option<PxeSpec>,
+    /// The machine's management controller. Absent: a person switches the power.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bmc: Option<BmcSpec>,
+    /// The configuration that the machine is to have, chosen by hand. Absent: a MachineConfiguration whose selector
+    /// matches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub configuration_ref: Option<ConfigurationRef>,
+    /// Who changes the power state. Default: `Managed`.
+    #[serde(default)]
+    pub power_policy: PowerPolicy,
+    /// What happens to the machine when this object is deleted. Default: `Retain`.
+    #[serde(default)]
+    pub deletion_policy: DeletionPolicy,
+}
+
+/// A MachineConfiguration, and perhaps one of its versions.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct ConfigurationRef {
+    /// Name of the MachineConfiguration.
+    #[schemars(with = "ConfigurationName")]
+    pub name: String,
+    /// The integer N of the MachineConfigurationVersion `<name>-v<N>`. Absent: the newest version at the time of the
+    /// choice (H4).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub version: Option<i64>,
+}
+
+/// Who changes a Machine's power state.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PowerPolicy {
+    /// Powered on when it ought to run.
+    #[default]
+    Managed,
+    /// Power changes only by MachineOperation.
+    Unmanaged,
+}
+
+/// What deleting the Machine object does to the machine.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DeletionPolicy {
+    /// Nothing is touched.
+    #[default]
+    Retain,
+    /// The machine is powered off.
+    PowerOff,
+    /// The Node is cordoned, drained and deleted, the slot stopped.
+    Drain,
+}

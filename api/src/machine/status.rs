@@ -1,0 +1,393 @@
+//! `Machine.status`: what the programs found and did (api.md, "Machine" and "Who writes what").
+//!
+//! Four writers apply their own fields by server-side apply, so every field is optional.
+//!
+//! Pure: no clock, no file, no socket.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, MicroTime, Time};
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::Hardware;
+use crate::id::{BootId, Digest};
+use crate::wire::Stage;
+
+/// Types of a Machine's conditions.
+pub mod condition_type {
+    /// pxed: the BMC answers.
+    pub const BMC_REACHABLE: &str = "BMCReachable";
+    /// pxed: the power is on.
+    pub const POWERED_ON: &str = "PoweredOn";
+    /// pxed: the host's user space has started.
+    pub const BOOTED: &str = "Booted";
+    /// pxed: the host has its certificate.
+    pub const ENROLLED: &str = "Enrolled";
+    /// Controller: True while no configuration is selected (H3).
+    pub const CONFIGURATION_PENDING: &str = "ConfigurationPending";
+    /// Agent: the node root file system is in its slot.
+    pub const PAVED: &str = "Paved";
+    /// Agent: the Node is Ready.
+    pub const NODE_READY: &str = "NodeReady";
+    /// Controller: the sum of the others; its message names the first thing that is not met.
+    pub const READY: &str = "Ready";
+}
+
+/// What the programs found out and did.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct MachineStatus {
+    /// A summary of the conditions for display. No program reads it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<Phase>,
+    /// `BMCReachable`, `PoweredOn`, `Booted`, `Enrolled`, `ConfigurationPending`, `Paved`, `NodeReady`, `Ready`, each
+    /// with a message that says what is awaited and since when. At most 16.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
+    pub conditions: Vec<Condition>,
+    /// The power state, by pxed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub power: Option<PowerStatus>,
+    /// The latest boot, by pxed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot: Option<BootStatus>,
+    /// What the machine is made of; `bmc` by pxed, the rest by the agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hardware: Option<Hardware>,
+    /// The state disk in use, by the agent. Absent: state is in memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state_disk: Option<StateDiskStatus>,
+    /// The agent on the host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<AgentStatus>,
+    /// The configuration version that the machine is to have, by the controller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selected: Option<Selected>,
+    /// The configuration version that the machine has, by the agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub applied: Option<Applied>,
+    /// The slots on the host, by the agent. At most 2.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 2))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub slots: Vec<Slot>,
+    /// The last update that was taken back, by the agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rolled_back: Option<RolledBack>,
+    /// The Node of this machine, by the controller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_ref: Option<NodeRef>,
+    /// Where the machine is reached, at most 64.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub addresses: Vec<Address>,
+    /// The Node's provider id: `bedplate://<name>`.
+    #[serde(default, rename = "providerID", skip_serializing_if = "Option::is_none")]
+    pub provider_id: Option<String>,
+}
+
+/// A summary of a Machine's conditions, for display only.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each phase is the name of what the conditions say")]
+pub enum Phase {
+    Pending,
+    PoweringOn,
+    Booting,
+    Enrolled,
+    ConfigurationPending,
+    Paving,
+    Ready,
+    Repaving,
+    Updating,
+    RolledBack,
+    Paused,
+    Deleting,
+    Failed,
+}
+
+/// A machine's power.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct PowerStatus {
+    /// The state that was seen last.
+    pub state: PowerState,
+    /// When it was seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_time: Option<Time>,
+    /// What pxed did last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_action: Option<PowerAction>,
+}
+
+/// The state of a machine's power.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum PowerState {
+    On,
+    Off,
+    PoweringOn,
+    PoweringOff,
+    Unknown,
+}
+
+/// Something that pxed did to a machine's power.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct PowerAction {
+    /// What was done: `powerOn`, `powerOff`, `powerCycle`, `reset`.
+    #[schemars(length(max = 63))]
+    pub action: String,
+    /// When it was done.
+    pub time: Time,
+    /// Why, and what came of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub message: Option<String>,
+}
+
+/// The latest boot of a machine: from the first DHCP packet to an enrolled host. Firmware, its loader and the loader's
+/// script are DHCP transactions of one boot.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct BootStatus {
+    /// The newest boot id of this boot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<BootId>,
+    /// When its first packet arrived.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_time: Option<MicroTime>,
+    /// The furthest stage that it has reached.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage: Option<Stage>,
+    /// How many boots have begun since the machine was last enrolled, this one included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub attempts: Option<i32>,
+    /// What happened, in order of time. At most 32 entries.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub timeline: Vec<TimelineEntry>,
+    /// The boot before this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous: Option<PreviousBoot>,
+}
+
+/// One stage that a boot reached, or at which something failed.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct TimelineEntry {
+    /// The stage.
+    pub stage: Stage,
+    /// When it was first reached, or when the failure was last reported.
+    pub time: MicroTime,
+    /// True: the stage was not reached, `message` says why. Default: false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub failed: bool,
+    /// What was sent or what failed, for a person; at most 1024 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub message: Option<String>,
+}
+
+/// A summary of the boot before the latest.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct PreviousBoot {
+    /// Its newest boot id.
+    pub id: BootId,
+    /// When its first packet arrived.
+    pub started_time: MicroTime,
+    /// The furthest stage that it reached.
+    pub stage: Stage,
+    /// When it reached that stage.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage_time: Option<MicroTime>,
+    /// Where it stopped and what came next; at most 1024 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub message: Option<String>,
+}
+
+/// The state disk in use.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct StateDiskStatus {
+    /// Name below `/dev/disk/by-id`, or the kernel's name where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub name: Option<String>,
+    /// The `wipeToken` that was used last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub wipe_token: Option<String>,
+}
+
+/// The agent on a host.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct AgentStatus {
+    /// The agent's version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub version: Option<String>,
+    /// The kernel's boot id (`/proc/sys/kernel/random/boot_id`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub boot_id: Option<String>,
+    /// When the agent was last heard.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_heartbeat: Option<Time>,
+}
+
+/// A configuration version.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct VersionRef {
+    /// Name of the MachineConfiguration.
+    #[schemars(length(max = 240))]
+    pub name: String,
+    /// The integer N of `<name>-v<N>`.
+    #[schemars(range(min = 1))]
+    pub version: i64,
+}
+
+/// The configuration version that a machine is to have.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Selected {
+    /// Name of the MachineConfiguration.
+    #[schemars(length(max = 240))]
+    pub name: String,
+    /// The integer N of `<name>-v<N>`.
+    #[schemars(range(min = 1))]
+    pub version: i64,
+    /// How it was chosen.
+    pub by: SelectedBy,
+}
+
+/// How a configuration was chosen.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SelectedBy {
+    /// By `spec.configurationRef`.
+    Reference,
+    /// By a MachineConfiguration's selector.
+    Selector,
+}
+
+/// The configuration version that a machine has.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Applied {
+    /// Name of the MachineConfiguration.
+    #[schemars(length(max = 240))]
+    pub name: String,
+    /// The integer N of `<name>-v<N>`.
+    #[schemars(range(min = 1))]
+    pub version: i64,
+    /// The slot that runs it.
+    pub slot: SlotName,
+    /// The node image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_digest: Option<Digest>,
+    /// The UID of the Node that came of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub node_uid: Option<String>,
+    /// When it was applied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<Time>,
+}
+
+/// One of the two places for a node's root file system on a host.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[serde(rename_all = "camelCase")]
+#[allow(missing_docs, reason = "two names without meaning")]
+pub enum SlotName {
+    A,
+    B,
+}
+
+/// What is in a slot.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Slot {
+    /// The slot.
+    pub name: SlotName,
+    /// The configuration version that it holds: `<name>` of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 240))]
+    pub configuration_name: Option<String>,
+    /// The configuration version that it holds: N.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub version: Option<i64>,
+    /// The node image that it holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_digest: Option<Digest>,
+    /// What it is doing.
+    pub state: SlotState,
+}
+
+/// What a slot is doing.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SlotState {
+    /// Nothing is in it.
+    Empty,
+    /// It is being filled.
+    Preparing,
+    /// It is whole and does not run.
+    Prepared,
+    /// It runs.
+    Running,
+    /// It ran and was given up.
+    Failed,
+}
+
+/// An update that was taken back.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct RolledBack {
+    /// The version that did not hold.
+    pub from: VersionRef,
+    /// The version that runs again.
+    pub to: VersionRef,
+    /// Why.
+    #[schemars(length(max = 1024))]
+    pub reason: String,
+    /// When.
+    pub time: Time,
+}
+
+/// A Node.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeRef {
+    /// The Node's name, which is the Machine's.
+    #[schemars(length(max = 253))]
+    pub name: String,
+    /// The Node's UID.
+    #[schemars(length(max = 63))]
+    pub uid: String,
+}
+
+/// One address of a machine, as in a Node's status.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Address {
+    /// What kind of address it is.
+    #[serde(rename = "type")]
+    pub type_: AddressType,
+    /// The address.
+    #[schemars(length(max = 253))]
+    pub address: String,
+}
+
+/// The kind of an address.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AddressType {
+    /// The host name.
+    Hostname,
+    /// An IP address inside the site.
+    InternalIP,
+}

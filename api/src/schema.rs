@@ -1,0 +1,107 @@
+//! OpenAPI schemas of the types that schemars cannot describe by itself: identifiers, addresses, free-form objects.
+//!
+//! Each is at least as strict as the Rust type's parser, so that no object in the API server is unreadable here. Not
+//! here: CEL rules, which stand beside the field that they guard.
+//!
+//! Pure: no clock, no file, no socket.
+
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+
+use crate::id::{BootId, Digest, MacAddress, MachineName, SiteName};
+
+macro_rules! pattern_schema {
+    ($($type:ty, $name:literal, $max:literal, $pattern:literal;)*) => {$(
+        impl JsonSchema for $type {
+            fn inline_schema() -> bool {
+                true
+            }
+
+            fn schema_name() -> Cow<'static, str> {
+                $name.into()
+            }
+
+            fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                json_schema!({ "type": "string", "maxLength": $max, "pattern": $pattern })
+            }
+        }
+    )*};
+}
+
+/// An IPv4 or IPv6 address with its prefix length, as [`ipnet::IpNet`] reads it.
+pub(crate) struct Cidr;
+
+/// An IPv4 or IPv6 address, as [`std::net::IpAddr`] reads it: no leading zeros, no zone.
+pub(crate) struct Ip;
+
+/// The name of an object of another kind: a DNS subdomain (RFC 1123).
+pub(crate) struct ObjectName;
+
+/// What [`bedplate-v12`](crate::version) is made from: short enough that `-v<N>` still fits, and a DNS subdomain.
+pub(crate) struct ConfigurationName;
+
+pattern_schema! {
+    MacAddress, "MacAddress", 17,
+        "^(([0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}|([0-9a-fA-F]{2}-){5}[0-9a-fA-F]{2}|([0-9a-fA-F]{4}\\.){2}[0-9a-fA-F]{4}|[0-9a-fA-F]{12})$";
+    MachineName, "MachineName", 63, "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
+    SiteName, "SiteName", 63, "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
+    BootId, "BootId", 32, "^[0-9a-f]{32}$";
+    Digest, "Digest", 71, "^sha256:[0-9a-f]{64}$";
+    ObjectName, "ObjectName", 253, "^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
+    ConfigurationName, "ConfigurationName", 240,
+        "^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
+}
+
+impl JsonSchema for Cidr {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Cidr".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "string",
+            "format": "cidr",
+            "maxLength": 43,
+            "pattern": "^((0|[1-9][0-9]{0,2})(\\.(0|[1-9][0-9]{0,2})){3}|[0-9a-fA-F:]+)/(0|[1-9][0-9]{0,2})$"
+        })
+    }
+}
+
+impl JsonSchema for Ip {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Ip".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "string",
+            "maxLength": 39,
+            "pattern": "^((0|[1-9][0-9]{0,2})(\\.(0|[1-9][0-9]{0,2})){3}|[0-9a-fA-F:]+)$",
+            "x-kubernetes-validations": [{ "rule": "isIP(self)", "message": "must be an IPv4 or IPv6 address" }]
+        })
+    }
+}
+
+/// An object whose fields somebody else defines (kubeadm's and the kubelet's configuration kinds).
+pub(crate) fn free_form(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
+}
+
+/// A count or a percentage of at least one: `1`, `25%`.
+pub(crate) fn positive_count_or_percent(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "x-kubernetes-int-or-string": true,
+        "minimum": 1,
+        "maxLength": 4,
+        "pattern": "^([1-9][0-9]?|100)%$"
+    })
+}
