@@ -1,1 +1,48 @@
-//! placeholder
+//! The shell around a Bedplate program: logs, signals, systemd, tasks, exit codes, health and metrics.
+//!
+//! Knows nothing of what the program does. Called by `main.rs` and `run.rs` of pxed, the agent and the controller.
+//!
+//! ```no_run
+//! use std::{process::ExitCode, sync::Arc, time::Duration};
+//! use bedplate_process::{exit, exit::Failure, health, logging, notify::Notifier, signals::Signals, tasks::Tasks, tls};
+//!
+//! fn main() -> ExitCode {
+//!     exit::finish("pxed", start())
+//! }
+//!
+//! fn start() -> Result<(), Failure> {
+//!     tls::install_crypto_provider();
+//!     let arguments = logging::LogArguments::default(); // #[command(flatten)] in the program's clap struct
+//!     logging::start("pxed", &arguments).map_err(Failure::configuration)?;
+//!     tokio::runtime::Runtime::new().map_err(Failure::failed)?.block_on(run())
+//! }
+//!
+//! async fn run() -> Result<(), Failure> {
+//!     let mut signals = Signals::install()?;
+//!     let notifier = Notifier::from_environment();
+//!     let tasks = Tasks::new(signals.shutdown());
+//!     let registry = Arc::new(prometheus_client::registry::Registry::default());
+//!     let listener = health::bind("127.0.0.1:9067".parse().expect("a literal address")).await?;
+//!     tasks.spawn("health", health::serve(listener, Arc::new(health::AlwaysReady), registry, signals.shutdown()));
+//!     notifier.spawn_watchdog(&tasks, signals.shutdown(), || Ok(()));
+//!     notifier.ready("serving");
+//!     while signals.reload_requested().await {
+//!         notifier.reloading();
+//!         // read the configuration again; a bad one leaves the old one in force
+//!         notifier.ready("serving");
+//!     }
+//!     notifier.stopping("draining");
+//!     Ok(tasks.drain(Duration::from_secs(30), signals.hurry()).await?)
+//! }
+//! ```
+
+pub mod exit;
+pub mod health;
+pub mod logging;
+pub mod notify;
+pub mod signals;
+pub mod tasks;
+pub mod tls;
+
+/// An error of any kind on its way to the edge, where [`exit::finish`] prints it with its causes.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

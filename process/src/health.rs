@@ -1,0 +1,227 @@
+//! The listener for people and machines that look after the program: `/healthz`, `/readyz`, `/metrics`.
+//!
+//! Serves no boot traffic and no secrets; bound to loopback unless configured. Called by the program's `run`.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use axum::{
+    Router,
+    extract::State,
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use prometheus_client::registry::Registry;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+/// How long a connection may go on after the stop.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// Whether the program can do its work now, and what stands in the way.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Readiness {
+    /// True: send it work.
+    pub ready: bool,
+    /// One line each: what is missing, or what a person would like to know although it is ready.
+    pub reasons: Vec<String>,
+}
+
+/// What the program says of itself. Asked on every request: answers at once, from memory.
+pub trait Health: Send + Sync + 'static {
+    /// Whether it can do its work now.
+    fn readiness(&self) -> Readiness;
+
+    /// Whether it runs at all; an `Err` says why a restart is wanted.
+    ///
+    /// # Errors
+    /// What stands still.
+    fn liveness(&self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// Ready as long as it runs.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct AlwaysReady;
+
+impl Health for AlwaysReady {
+    fn readiness(&self) -> Readiness {
+        Readiness { ready: true, reasons: Vec::new() }
+    }
+}
+
+impl<F: Fn() -> Readiness + Send + Sync + 'static> Health for F {
+    fn readiness(&self) -> Readiness {
+        self()
+    }
+}
+
+/// The address is not to be had.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address} for health and metrics")]
+pub struct BindHealthError {
+    /// The address.
+    pub address: SocketAddr,
+    source: std::io::Error,
+}
+
+/// Binds the listener.
+///
+/// # Errors
+/// The address is taken or not ours.
+pub async fn bind(address: SocketAddr) -> Result<TcpListener, BindHealthError> {
+    TcpListener::bind(address).await.map_err(|source| BindHealthError { address, source })
+}
+
+/// Answers until `shutdown`, then lets running answers finish for a second.
+///
+/// # Errors
+/// The listening socket broke.
+pub async fn serve(
+    listener: TcpListener,
+    health: Arc<dyn Health>,
+    registry: Arc<Registry>,
+    shutdown: CancellationToken,
+) -> std::io::Result<()> {
+    let router = router(health, registry);
+    let served = axum::serve(listener, router).with_graceful_shutdown(shutdown.clone().cancelled_owned());
+    tokio::select! {
+        result = served.into_future() => result,
+        // A scraper that keeps its connection open must not hold up the drain.
+        () = async { shutdown.cancelled().await; tokio::time::sleep(LINGER).await } => Ok(()),
+    }
+}
+
+/// The three routes, for a program that puts them behind a listener of its own.
+pub fn router(health: Arc<dyn Health>, registry: Arc<Registry>) -> Router {
+    Router::new()
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(readyz))
+        .with_state(health)
+        .route("/metrics", get(metrics).with_state(registry))
+}
+
+async fn healthz(State(health): State<Arc<dyn Health>>) -> Response {
+    match health.liveness() {
+        Ok(()) => (StatusCode::OK, "ok\n").into_response(),
+        Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")).into_response(),
+    }
+}
+
+async fn readyz(State(health): State<Arc<dyn Health>>) -> Response {
+    let readiness = health.readiness();
+    let (status, head) = if readiness.ready {
+        (StatusCode::OK, "ready")
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "not ready")
+    };
+    let mut body = format!("{head}\n");
+    for reason in &readiness.reasons {
+        body.push_str(reason);
+        body.push('\n');
+    }
+    (status, body).into_response()
+}
+
+async fn metrics(State(registry): State<Arc<Registry>>) -> Response {
+    let mut body = String::new();
+    if prometheus_client::encoding::text::encode(&mut body, &registry).is_err() {
+        return (StatusCode::INTERNAL_SERVER_ERROR, "a metric cannot be encoded\n").into_response();
+    }
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    ([(header::CONTENT_TYPE, kind)], body).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::metrics::counter::Counter;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    struct Broken;
+
+    impl Health for Broken {
+        fn readiness(&self) -> Readiness {
+            Readiness {
+                ready: false,
+                reasons: vec!["image host: not fetched".into(), "store: read-only".into()],
+            }
+        }
+
+        fn liveness(&self) -> Result<(), String> {
+            Err("the store stands still".into())
+        }
+    }
+
+    async fn ask(health: Arc<dyn Health>, path: &str) -> String {
+        let mut registry = Registry::default();
+        let counter: Counter = Counter::default();
+        counter.inc();
+        registry.register("bedplate_test_packets", "Packets", counter);
+        let listener = bind("127.0.0.1:0".parse().expect("address")).await.expect("bind");
+        let address = listener.local_addr().expect("bound");
+        let shutdown = CancellationToken::new();
+        let server = tokio::spawn(serve(listener, health, Arc::new(registry), shutdown.clone()));
+        let mut stream = tokio::net::TcpStream::connect(address).await.expect("connect");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.expect("ask");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("answer");
+        shutdown.cancel();
+        server.await.expect("join").expect("served");
+        answer
+    }
+
+    #[tokio::test]
+    async fn ready_program_says_so() {
+        let answer = ask(Arc::new(AlwaysReady), "/readyz").await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        assert!(answer.ends_with("\r\n\r\nready\n"), "{answer}");
+        assert!(ask(Arc::new(AlwaysReady), "/healthz").await.ends_with("ok\n"));
+    }
+
+    #[tokio::test]
+    async fn program_that_is_not_ready_gives_every_reason() {
+        let answer = ask(Arc::new(Broken), "/readyz").await;
+        assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+        assert!(answer.ends_with("not ready\nimage host: not fetched\nstore: read-only\n"), "{answer}");
+        let answer = ask(Arc::new(Broken), "/healthz").await;
+        assert!(
+            answer.starts_with("HTTP/1.1 503") && answer.ends_with("the store stands still\n"),
+            "{answer}"
+        );
+    }
+
+    #[tokio::test]
+    async fn metrics_are_openmetrics_text() {
+        let answer = ask(Arc::new(AlwaysReady), "/metrics").await;
+        assert!(answer.contains("application/openmetrics-text"), "{answer}");
+        assert!(answer.contains("bedplate_test_packets_total 1\n"), "{answer}");
+        assert!(answer.ends_with("# EOF\n"), "{answer}");
+    }
+
+    #[tokio::test]
+    async fn closure_is_health_enough() {
+        let health = || Readiness { ready: true, reasons: vec!["3 of 4 machines can boot".into()] };
+        assert!(ask(Arc::new(health), "/readyz").await.ends_with("ready\n3 of 4 machines can boot\n"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn open_scraper_does_not_hold_up_the_stop() {
+        let listener = bind("127.0.0.1:0".parse().expect("address")).await.expect("bind");
+        let address = listener.local_addr().expect("bound");
+        let shutdown = CancellationToken::new();
+        let server = tokio::spawn(serve(
+            listener,
+            Arc::new(AlwaysReady),
+            Arc::new(Registry::default()),
+            shutdown.clone(),
+        ));
+        let mut stream = tokio::net::TcpStream::connect(address).await.expect("connect");
+        stream.write_all(b"GET /healthz HTTP/1.1\r\n").await.expect("half a request");
+        shutdown.cancel();
+        server.await.expect("join").expect("served");
+    }
+}

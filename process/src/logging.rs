@@ -1,0 +1,170 @@
+//! Where log lines go and in which form: the journal under systemd, text for people, JSON for collectors.
+//!
+//! Chooses form and level only; what is logged is the program's. Called once, by `main`, before anything else runs.
+
+use std::{
+    io::IsTerminal,
+    os::{fd::AsFd, linux::fs::MetadataExt},
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use tracing_subscriber::{EnvFilter, filter::LevelFilter, layer::SubscriberExt, util::SubscriberInitExt};
+
+/// The form of log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum LogFormat {
+    /// The journal when standard error is connected to it, else text.
+    #[default]
+    Auto,
+    /// Text for people, coloured on a terminal.
+    Text,
+    /// One JSON object a line, on standard error.
+    Json,
+    /// The journal's own protocol, fields as `BEDPLATE_<FIELD>`.
+    Journal,
+}
+
+/// The logging flags every program has: `#[command(flatten)]` them.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct LogArguments {
+    /// Form of the log: auto (the journal under systemd, else text), text, json or journal
+    #[arg(long, env = "BEDPLATE_LOG_FORMAT", value_enum, default_value_t, global = true)]
+    pub log_format: LogFormat,
+    /// Level of the log: error, warn, info, debug or trace, or directives such as `info,bedplate_dhcp=debug`
+    #[arg(long, env = "BEDPLATE_LOG", value_name = "LEVEL", global = true)]
+    pub log_level: Option<String>,
+}
+
+/// Why logging did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartLoggingError {
+    /// The level is neither a level nor directives.
+    #[error(
+        "log level {level:?} is not understood; say error, warn, info, debug, trace or directives such as info,bedplate_dhcp=debug"
+    )]
+    Level {
+        /// What was given.
+        level: String,
+    },
+    /// The journal was asked for and is not there.
+    #[error("cannot reach the journal; use --log-format text or json")]
+    Journal(#[source] std::io::Error),
+    /// Logging was started before.
+    #[error("logging was started twice")]
+    Twice(#[source] tracing_subscriber::util::TryInitError),
+}
+
+/// Whether log lines are records (JSON, journal), so that the last error belongs there too.
+static RECORDS: AtomicBool = AtomicBool::new(false);
+
+/// Whether log lines are records rather than text.
+pub(crate) fn writes_records() -> bool {
+    RECORDS.load(Ordering::Relaxed)
+}
+
+/// Starts logging for the rest of the process; `program` is the journal's SYSLOG_IDENTIFIER.
+///
+/// # Errors
+/// [`StartLoggingError`]: usage errors, exit code 64.
+pub fn start(program: &str, arguments: &LogArguments) -> Result<(), StartLoggingError> {
+    let filter = filter(arguments.log_level.as_deref())?;
+    let registry = tracing_subscriber::registry().with(filter);
+    let format = resolve(arguments.log_format, standard_error_is_journal());
+    let started = match format {
+        LogFormat::Journal => {
+            let layer = tracing_journald::layer()
+                .map_err(StartLoggingError::Journal)?
+                .with_syslog_identifier(program.to_owned())
+                .with_field_prefix(Some("BEDPLATE".to_owned()));
+            registry.with(layer).try_init()
+        }
+        LogFormat::Json => {
+            let layer = tracing_subscriber::fmt::layer()
+                .json()
+                .flatten_event(true)
+                .with_current_span(true)
+                .with_span_list(false)
+                .with_writer(std::io::stderr);
+            registry.with(layer).try_init()
+        }
+        LogFormat::Auto | LogFormat::Text => {
+            let layer = tracing_subscriber::fmt::layer()
+                .with_ansi(std::io::stderr().is_terminal())
+                .with_writer(std::io::stderr);
+            registry.with(layer).try_init()
+        }
+    };
+    started.map_err(StartLoggingError::Twice)?;
+    RECORDS.store(matches!(format, LogFormat::Json | LogFormat::Journal), Ordering::Relaxed);
+    Ok(())
+}
+
+fn filter(level: Option<&str>) -> Result<EnvFilter, StartLoggingError> {
+    let level = level.map(str::trim).filter(|level| !level.is_empty()).unwrap_or("info");
+    // A mistyped bare level would be taken for the name of a target, and silence everything.
+    let parsed = if level.contains(['=', ',']) { EnvFilter::try_new(level).ok() } else { bare_level(level) };
+    parsed.ok_or_else(|| StartLoggingError::Level { level: level.to_owned() })
+}
+
+fn bare_level(level: &str) -> Option<EnvFilter> {
+    level.parse::<LevelFilter>().ok().map(|level| EnvFilter::default().add_directive(level.into()))
+}
+
+fn resolve(wanted: LogFormat, under_journal: bool) -> LogFormat {
+    match wanted {
+        LogFormat::Auto if under_journal => LogFormat::Journal,
+        LogFormat::Auto => LogFormat::Text,
+        chosen @ (LogFormat::Text | LogFormat::Json | LogFormat::Journal) => chosen,
+    }
+}
+
+/// systemd names the journal's stream as `device:inode` in JOURNAL_STREAM (systemd.exec(5)); a child whose standard error was sent
+/// elsewhere inherits the variable, so the file behind standard error is compared.
+fn standard_error_is_journal() -> bool {
+    let Ok(stream) = std::env::var("JOURNAL_STREAM") else {
+        return false;
+    };
+    let Ok(descriptor) = std::io::stderr().as_fd().try_clone_to_owned() else {
+        return false;
+    };
+    let file = std::fs::File::from(descriptor);
+    file.metadata().is_ok_and(|meta| names_stream(&stream, meta.st_dev(), meta.st_ino()))
+}
+
+fn names_stream(stream: &str, device: u64, inode: u64) -> bool {
+    stream.split_once(':').is_some_and(|(dev, ino)| dev.parse() == Ok(device) && ino.parse() == Ok(inode))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn auto_is_the_journal_only_when_connected_to_it() {
+        assert_eq!(resolve(LogFormat::Auto, true), LogFormat::Journal);
+        assert_eq!(resolve(LogFormat::Auto, false), LogFormat::Text);
+        assert_eq!(resolve(LogFormat::Json, true), LogFormat::Json);
+    }
+
+    #[test]
+    fn journal_stream_must_name_the_very_file() {
+        assert!(names_stream("9:4711", 9, 4711));
+        assert!(!names_stream("9:4712", 9, 4711));
+        assert!(!names_stream("nonsense", 9, 4711));
+    }
+
+    #[test]
+    fn levels_and_directives_are_understood() {
+        for level in [None, Some(""), Some("warn"), Some("info,bedplate_dhcp=debug")] {
+            assert!(filter(level).is_ok(), "{level:?}");
+        }
+    }
+
+    #[test]
+    fn mistyped_level_is_refused_rather_than_silent() {
+        for level in ["inof", "info,bedplate_dhcp=loud"] {
+            let error = filter(Some(level)).expect_err(level);
+            assert!(error.to_string().contains(level), "{error}");
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! The program's tasks: each has a name, a failed one stops the program, the end waits for all with a deadline.
+//!
+//! Does not restart anything: a service that can go on after a fault does so itself. Called by the program's `run`.
+
+use std::{
+    collections::BTreeMap,
+    future::Future,
+    panic::AssertUnwindSafe,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use futures::FutureExt;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::BoxError;
+
+/// The tasks of a program. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Tasks {
+    tracker: TaskTracker,
+    shutdown: CancellationToken,
+    abandon: CancellationToken,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    running: BTreeMap<&'static str, usize>,
+    failure: Option<DrainTasksError>,
+}
+
+/// How the tasks ended, other than well.
+#[derive(Debug, thiserror::Error)]
+pub enum DrainTasksError {
+    /// A task gave an error; it was the first.
+    #[error("{task} failed")]
+    Failed {
+        /// The task.
+        task: &'static str,
+        /// Its error.
+        source: BoxError,
+    },
+    /// A task panicked; it was the first.
+    #[error("{task} panicked: {message}")]
+    Panicked {
+        /// The task.
+        task: &'static str,
+        /// What it panicked with.
+        message: String,
+    },
+    /// The deadline passed; the rest was abandoned.
+    #[error("not finished within {} s: {}", deadline.as_secs(), tasks.join(", "))]
+    Deadline {
+        /// How long was waited.
+        deadline: Duration,
+        /// Which tasks were abandoned.
+        tasks: Vec<&'static str>,
+    },
+}
+
+impl Tasks {
+    /// No tasks yet. A failing one will cancel `shutdown`.
+    pub fn new(shutdown: CancellationToken) -> Self {
+        Self {
+            tracker: TaskTracker::new(),
+            shutdown,
+            abandon: CancellationToken::new(),
+            state: Arc::default(),
+        }
+    }
+
+    /// Runs `task` in the background. It is to end after the shutdown token, or earlier with `Ok` when its work is done.
+    /// An error or a panic stops the program; [`Self::drain`] gives it back.
+    pub fn spawn<F, E>(&self, name: &'static str, task: F)
+    where
+        F: Future<Output = Result<(), E>> + Send + 'static,
+        E: Into<BoxError>,
+    {
+        *self.lock().running.entry(name).or_default() += 1;
+        let tasks = self.clone();
+        self.tracker.spawn(async move {
+            let abandon = tasks.abandon.clone();
+            let ended = abandon.run_until_cancelled(AssertUnwindSafe(task).catch_unwind()).await;
+            let failure = match ended {
+                None | Some(Ok(Ok(()))) => None,
+                Some(Ok(Err(error))) => Some(DrainTasksError::Failed { task: name, source: error.into() }),
+                Some(Err(panic)) => {
+                    Some(DrainTasksError::Panicked { task: name, message: panic_message(panic.as_ref()) })
+                }
+            };
+            tasks.ended(name, failure);
+        });
+    }
+
+    fn ended(&self, name: &'static str, failure: Option<DrainTasksError>) {
+        let mut state = self.lock();
+        if let Some(count) = state.running.get_mut(name) {
+            *count = count.saturating_sub(1);
+        }
+        state.running.retain(|_, count| *count > 0);
+        if let Some(failure) = failure {
+            tracing::error!(task = name, "task failed, stopping");
+            state.failure.get_or_insert(failure);
+            self.shutdown.cancel();
+        }
+    }
+
+    /// The names of the tasks that run.
+    pub fn running(&self) -> Vec<&'static str> {
+        self.lock().running.keys().copied().collect()
+    }
+
+    /// Cancels the shutdown token and waits until every task has ended, at most `deadline`, and no longer once `hurry` is
+    /// cancelled; what runs then is abandoned at its next await.
+    ///
+    /// # Errors
+    /// The first failure of a task, else the tasks that did not make it.
+    pub async fn drain(&self, deadline: Duration, hurry: CancellationToken) -> Result<(), DrainTasksError> {
+        self.shutdown.cancel();
+        self.tracker.close();
+        let waited = tokio::select! {
+            waited = tokio::time::timeout(deadline, self.tracker.wait()) => waited.is_ok(),
+            () = hurry.cancelled() => false,
+        };
+        let late = self.running();
+        self.abandon.cancel();
+        if let Some(failure) = self.lock().failure.take() {
+            return Err(failure);
+        }
+        if waited { Ok(()) } else { Err(DrainTasksError::Deadline { deadline, tasks: late }) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("without a message")
+        .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn new() -> (Tasks, CancellationToken) {
+        let shutdown = CancellationToken::new();
+        (Tasks::new(shutdown.clone()), shutdown)
+    }
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[tokio::test]
+    async fn drain_waits_for_running_work() {
+        let (tasks, shutdown) = new();
+        let done = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let mark = done.clone();
+        tasks.spawn("transfer", async move {
+            shutdown.cancelled().await;
+            tokio::task::yield_now().await;
+            mark.store(true, std::sync::atomic::Ordering::SeqCst);
+            Ok::<_, BoxError>(())
+        });
+        tasks.drain(LONG, CancellationToken::new()).await.expect("drained");
+        assert!(done.load(std::sync::atomic::Ordering::SeqCst));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn drain_gives_up_at_its_deadline_and_names_who_was_late() {
+        let (tasks, _shutdown) = new();
+        tasks.spawn("stuck", std::future::pending::<Result<(), BoxError>>());
+        let error = tasks.drain(LONG, CancellationToken::new()).await.expect_err("late");
+        assert_eq!(error.to_string(), "not finished within 60 s: stuck");
+    }
+
+    #[tokio::test]
+    async fn hurry_ends_the_drain_at_once() {
+        let (tasks, _shutdown) = new();
+        tasks.spawn("stuck", std::future::pending::<Result<(), BoxError>>());
+        let hurry = CancellationToken::new();
+        hurry.cancel();
+        assert!(tasks.drain(LONG, hurry).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn failing_task_stops_the_program_and_is_the_reason() {
+        let (tasks, shutdown) = new();
+        tasks.spawn("dhcp", async { Err::<(), BoxError>("address in use".into()) });
+        shutdown.cancelled().await;
+        let error = tasks.drain(LONG, CancellationToken::new()).await.expect_err("failed");
+        assert_eq!(crate::exit::chain(&error), "dhcp failed: address in use");
+    }
+
+    #[tokio::test]
+    async fn panicking_task_stops_the_program_and_is_the_reason() {
+        let (tasks, shutdown) = new();
+        tasks.spawn("http", async {
+            assert!(std::hint::black_box(false), "boom");
+            Ok::<_, BoxError>(())
+        });
+        shutdown.cancelled().await;
+        let error = tasks.drain(LONG, CancellationToken::new()).await.expect_err("panicked");
+        assert_eq!(error.to_string(), "http panicked: boom");
+    }
+}
