@@ -4,8 +4,16 @@
 //! Types only: nothing here is async, reads a clock or a file, or opens a socket. Every program depends on it, it
 //! depends on none.
 
+pub mod crds;
 pub mod id;
-#[allow(unreachable_pub, reason = "KubeSchema copies each struct into the function that makes its schema")]
-pub mod machine;
 mod schema;
 pub mod wire;
+
+#[allow(unreachable_pub, reason = "KubeSchema copies each struct into the function that makes its schema")]
+pub mod configuration;
+#[allow(unreachable_pub, reason = "KubeSchema copies each struct into the function that makes its schema")]
+pub mod machine;
+#[allow(unreachable_pub, reason = "KubeSchema copies each struct into the function that makes its schema")]
+pub mod operation;
+#[allow(unreachable_pub, reason = "KubeSchema copies each struct into the function that makes its schema")]
+pub mod version;

@@ -38,7 +38,7 @@ pub(crate) struct Ip;
 /// The name of an object of another kind: a DNS subdomain (RFC 1123).
 pub(crate) struct ObjectName;
 
-/// What [`bedplate-v12`](crate::version) is made from: short enough that `-v<N>` still fits, and a DNS subdomain.
+/// The name of a MachineConfiguration: a DNS subdomain, short enough that `-v<N>` still fits.
 pub(crate) struct ConfigurationName;
 
 pattern_schema! {

@@ -1,0 +1,166 @@
+//! `MachineConfiguration`: what a Machine's node is to be, for which Machines, and how changes reach them (api.md,
+//! "MachineConfiguration"; C1 to C6).
+//!
+//! Types, defaults and validation only. The template, which makes the versions, is in [`template`](self::Template).
+//!
+//! Pure: no clock, no file, no socket.
+
+mod template;
+
+pub use template::{
+    Container, ContainerNetwork, ContentSource, DropIn, FileEncoding, FileSpec, HealthGate, KubeletArgument,
+    KubernetesSpec, NodeImage, NodeRole, SecretKeyRef, SecretRef, Taint, TaintEffect, Template, UnitSpec,
+};
+
+pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector};
+pub use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::schema::positive_count_or_percent;
+
+/// What the nodes of some Machines are to be.
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
+#[kube(
+    group = "bedplate.dev",
+    version = "v1alpha1",
+    kind = "MachineConfiguration",
+    plural = "machineconfigurations",
+    shortname = "mc",
+    category = "bedplate",
+    status = "MachineConfigurationStatus",
+    derive = "PartialEq",
+    cel,
+    doc = "What the nodes of some Machines are to be. Every edit of the template goes into a MachineConfigurationVersion.",
+    validation = Rule::new("self.metadata.name.size() <= 240")
+        .message("a MachineConfiguration's name has at most 240 characters, so that its versions' names fit"),
+    printcolumn(name = "Latest", type_ = "integer", json_path = ".status.latestVersion"),
+    printcolumn(name = "Deployed", type_ = "integer", json_path = ".status.deployedVersion"),
+    printcolumn(name = "Strategy", type_ = "string", json_path = ".spec.updateStrategy.type"),
+    printcolumn(name = "Selected", type_ = "integer", json_path = ".status.machines.selected"),
+    printcolumn(name = "Applied", type_ = "integer", json_path = ".status.machines.applied"),
+    printcolumn(name = "Outdated", type_ = "integer", json_path = ".status.machines.outdated"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Priority", type_ = "integer", json_path = ".spec.priority", priority = 1),
+    printcolumn(name = "Kubernetes", type_ = "string", json_path = ".spec.template.kubernetes.version", priority = 1),
+    printcolumn(name = "Image", type_ = "string", json_path = ".spec.template.image.reference", priority = 1)
+)]
+#[serde(rename_all = "camelCase")]
+pub struct MachineConfigurationSpec {
+    /// The Machines that this configuration is for when they register. Absent: none. `{}`: every Machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine_selector: Option<LabelSelector>,
+    /// Which configuration wins where several match: the highest, then the first by name. Default: 0.
+    #[serde(default)]
+    pub priority: i32,
+    /// How an edit reaches the Machines that have an earlier version. Default: `OnDelete`.
+    #[serde(default)]
+    pub update_strategy: UpdateStrategy,
+    /// How many versions are kept besides those in use. Default: 10.
+    #[serde(default = "default_history")]
+    #[schemars(range(min = 0, max = 1000))]
+    pub revision_history_limit: i32,
+    /// What every version is a copy of.
+    pub template: Template,
+}
+
+fn default_history() -> i32 {
+    10
+}
+
+/// How an edit reaches the Machines that have an earlier version.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Default)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("!has(self.rollingUpdate) || (has(self.type) && self.type == 'RollingUpdate')")
+        .message("updateStrategy.rollingUpdate belongs to type RollingUpdate")
+)]
+pub struct UpdateStrategy {
+    /// `OnDelete`: when a person deletes the Node. `RollingUpdate`: machine by machine. Default: `OnDelete`.
+    #[serde(default, rename = "type")]
+    pub type_: UpdateStrategyType,
+    /// Settings of `RollingUpdate`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rolling_update: Option<RollingUpdate>,
+}
+
+/// When a Machine gets a newer version.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum UpdateStrategyType {
+    /// When its Node is deleted.
+    #[default]
+    OnDelete,
+    /// Machine by machine: cordon, drain, delete the Node.
+    RollingUpdate,
+}
+
+/// How fast a rolling update goes, and when it stops.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct RollingUpdate {
+    /// How many of the Machines that use this configuration may be unavailable at once: a number, or a percentage
+    /// rounded up. 0 is refused. Default: 1.
+    #[serde(default = "one")]
+    #[schemars(schema_with = "positive_count_or_percent")]
+    pub max_unavailable: IntOrString,
+    /// How long a drain may take, in seconds; after that the Node is uncordoned and the update stops. Default: 600.
+    #[serde(default = "default_drain_timeout")]
+    #[schemars(range(min = 1, max = 86400))]
+    pub drain_timeout_seconds: i32,
+    /// Stops after the first Machine that does not come up. Default: true.
+    #[serde(default = "yes")]
+    pub pause_on_failure: bool,
+}
+
+fn one() -> IntOrString {
+    IntOrString::Int(1)
+}
+
+fn default_drain_timeout() -> i32 {
+    600
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// What became of a configuration.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct MachineConfigurationStatus {
+    /// The highest version number ever made; it is never used again (C5).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub latest_version: Option<i64>,
+    /// The newest version that a Machine uses or has used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub deployed_version: Option<i64>,
+    /// How many Machines are how far.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machines: Option<MachineCounts>,
+    /// `Progressing` and `Degraded`. At most 16.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
+    pub conditions: Vec<Condition>,
+}
+
+/// How many Machines of a configuration are how far.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct MachineCounts {
+    /// Those that are to have it.
+    #[serde(default)]
+    pub selected: i32,
+    /// Those that have it.
+    #[serde(default)]
+    pub applied: i32,
+    /// Those whose version differs from what a repave would give now.
+    #[serde(default)]
+    pub outdated: i32,
+    /// Those whose Node is not Ready.
+    #[serde(default)]
+    pub unavailable: i32,
+}

@@ -1,0 +1,48 @@
+//! The CustomResourceDefinitions of all kinds, as they are installed (`api/crds/*.yaml` is made from these).
+//!
+//! Two things are changed in what the derive makes: fields lose `nullable`, so that the API server drops an explicit
+//! `null` (else CEL's `has()` would take it for a value), and unsigned formats go, which Kubernetes does not know.
+//!
+//! Pure: no clock, no file, no socket.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
+};
+use kube::CustomResourceExt;
+
+use crate::configuration::MachineConfiguration;
+use crate::machine::Machine;
+use crate::operation::MachineOperation;
+use crate::version::MachineConfigurationVersion;
+
+/// The definitions, in the order in which they are installed.
+pub fn definitions() -> Vec<CustomResourceDefinition> {
+    let mut definitions = vec![
+        Machine::crd(),
+        MachineConfiguration::crd(),
+        MachineConfigurationVersion::crd(),
+        MachineOperation::crd(),
+    ];
+    for version in definitions.iter_mut().flat_map(|definition| &mut definition.spec.versions) {
+        if let Some(schema) = version.schema.as_mut().and_then(|s| s.open_api_v3_schema.as_mut()) {
+            tidy(schema);
+        }
+    }
+    definitions
+}
+
+fn tidy(schema: &mut JSONSchemaProps) {
+    schema.nullable = None;
+    if schema.format.as_deref().is_some_and(|format| format.starts_with("uint")) {
+        schema.format = None;
+    }
+    schema.properties.iter_mut().flat_map(|properties| properties.values_mut()).for_each(tidy);
+    if let Some(JSONSchemaPropsOrBool::Schema(schema)) = &mut schema.additional_properties {
+        tidy(schema);
+    }
+    match &mut schema.items {
+        Some(JSONSchemaPropsOrArray::Schema(schema)) => tidy(schema),
+        Some(JSONSchemaPropsOrArray::Schemas(schemas)) => schemas.iter_mut().for_each(tidy),
+        None => {}
+    }
+}

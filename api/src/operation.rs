@@ -1,0 +1,160 @@
+//! `MachineOperation`: something to be done once to one Machine, or to all that a selector matches (api.md,
+//! "MachineOperation"; O1 to O8).
+//!
+//! Types and validation only.
+//!
+//! Pure: no clock, no file, no socket.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, Time};
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::id::MachineName;
+
+/// Something to be done once.
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
+#[kube(
+    group = "bedplate.dev",
+    version = "v1alpha1",
+    kind = "MachineOperation",
+    plural = "machineoperations",
+    shortname = "mop",
+    category = "bedplate",
+    status = "MachineOperationStatus",
+    derive = "PartialEq",
+    cel,
+    doc = "Something to be done once to one Machine, or to all that a selector matches. Its spec cannot be changed.",
+    printcolumn(name = "Operation", type_ = "string", json_path = ".spec.operationName"),
+    printcolumn(name = "Machine", type_ = "string", json_path = ".spec.machineRef.name"),
+    printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
+    printcolumn(name = "Reason", type_ = "string", json_path = ".status.reason"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Executor", type_ = "string", json_path = ".status.executor", priority = 1),
+    printcolumn(name = "Message", type_ = "string", json_path = ".status.message", priority = 1)
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("self == oldSelf").message("the spec of a MachineOperation cannot be changed: make a new one"),
+    validation = Rule::new("has(self.machineRef) != has(self.machineSelector)")
+        .message("exactly one of machineRef and machineSelector is needed"),
+    validation = Rule::new(
+        "!has(self.machineSelector) || \
+         (has(self.machineSelector.matchLabels) && size(self.machineSelector.matchLabels) > 0) || \
+         (has(self.machineSelector.matchExpressions) && size(self.machineSelector.matchExpressions) > 0)"
+    )
+    .message("machineSelector needs at least one requirement: an empty selector would take every Machine"),
+    validation = Rule::new("has(self.machineSelector) || (!has(self.maxParallel) && !has(self.failureLimit))")
+        .message("maxParallel and failureLimit belong to machineSelector")
+)]
+pub struct MachineOperationSpec {
+    /// The one Machine that it is for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine_ref: Option<MachineRef>,
+    /// The Machines that it is for; at least one requirement.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine_selector: Option<LabelSelector>,
+    /// What is to be done: `reboot`, `shutdown`, `restartService`, `powerOn`, `powerOff`, `powerCycle`, `reset`,
+    /// `applyConfiguration`, `packetCapture`, or a name that a controller of your own takes. At most 63 characters.
+    #[schemars(length(min = 1, max = 63), regex(pattern = "^[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?$"))]
+    pub operation_name: String,
+    /// Parameters of the operation, at most 64.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 64))]
+    pub parameters: BTreeMap<String, String>,
+    /// How long the object stays after its end, in seconds. Absent: it stays.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub ttl_seconds_after_finished: Option<i32>,
+    /// How long it may take on one Machine, in seconds. Absent: the operation's own default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub timeout_seconds: Option<i32>,
+    /// With a selector: how many Machines at once. Absent: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub max_parallel: Option<i32>,
+    /// With a selector: no more are started after this many failures. Absent: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub failure_limit: Option<i32>,
+}
+
+/// A Machine by name.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct MachineRef {
+    /// The Machine's name.
+    pub name: MachineName,
+}
+
+/// How an operation goes.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct MachineOperationStatus {
+    /// How far it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<OperationState>,
+    /// When it was begun.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_time: Option<Time>,
+    /// When it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completion_time: Option<Time>,
+    /// Why it is in this state, in CamelCase, such as `NoExecutor`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub reason: Option<String>,
+    /// The same for a person; at most 4096 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 4096))]
+    pub message: Option<String>,
+    /// Who took it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub executor: Option<String>,
+    /// On an operation with a selector: how many Machines are how far.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counts: Option<OperationCounts>,
+    /// Conditions, at most 16.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
+    pub conditions: Vec<Condition>,
+}
+
+/// How far an operation is (O1).
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OperationState {
+    /// Nobody has taken it.
+    Pending,
+    /// Its executor has taken it.
+    InProgress,
+    /// It was done.
+    Complete,
+    /// It was not done, or its success is not known.
+    Failed,
+}
+
+/// How many Machines of an operation are how far.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct OperationCounts {
+    /// All.
+    #[serde(default)]
+    pub total: i32,
+    /// Nobody has taken it yet.
+    #[serde(default)]
+    pub pending: i32,
+    /// Taken.
+    #[serde(default)]
+    pub in_progress: i32,
+    /// Done.
+    #[serde(default)]
+    pub complete: i32,
+    /// Failed.
+    #[serde(default)]
+    pub failed: i32,
+}

@@ -1,0 +1,78 @@
+//! `MachineConfigurationVersion`: one numbered copy of a MachineConfiguration's template, fixed by its first use (api.md,
+//! "MachineConfigurationVersion"; V1 to V3).
+//!
+//! Types and validation only; that people do not write it (V1) and that one in use cannot be deleted (V3) are admission
+//! policies.
+//!
+//! Pure: no clock, no file, no socket.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::{CustomResource, KubeSchema};
+use serde::{Deserialize, Serialize};
+
+use crate::configuration::Template;
+use crate::id::Digest;
+use crate::schema::ConfigurationName;
+
+/// One numbered copy of a configuration's template.
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
+#[kube(
+    group = "bedplate.dev",
+    version = "v1alpha1",
+    kind = "MachineConfigurationVersion",
+    plural = "machineconfigurationversions",
+    shortname = "mcv",
+    category = "bedplate",
+    status = "MachineConfigurationVersionStatus",
+    derive = "PartialEq",
+    cel,
+    doc = "One numbered copy of a MachineConfiguration's template, written by bedplate-controller and fixed by its first use.",
+    validation = Rule::new("self.metadata.name == self.spec.configurationName + '-v' + string(self.spec.version)")
+        .message("the name must be <configurationName>-v<version>"),
+    validation = Rule::new(
+        "!has(oldSelf.status) || !has(oldSelf.status.deployed) || !oldSelf.status.deployed || self.spec == oldSelf.spec"
+    )
+    .message("a deployed version cannot be changed: edit the MachineConfiguration, which makes a new version"),
+    validation = Rule::new(
+        "!has(oldSelf.status) || !has(oldSelf.status.deployed) || !oldSelf.status.deployed || \
+         (has(self.status) && has(self.status.deployed) && self.status.deployed)"
+    )
+    .message("status.deployed never goes back to false"),
+    printcolumn(name = "Configuration", type_ = "string", json_path = ".spec.configurationName"),
+    printcolumn(name = "Version", type_ = "integer", json_path = ".spec.version"),
+    printcolumn(name = "Deployed", type_ = "boolean", json_path = ".status.deployed"),
+    printcolumn(name = "Machines", type_ = "integer", json_path = ".status.machines"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Kubernetes", type_ = "string", json_path = ".spec.template.kubernetes.version", priority = 1),
+    printcolumn(name = "Image", type_ = "string", json_path = ".status.imageDigest", priority = 1)
+)]
+#[serde(rename_all = "camelCase")]
+pub struct MachineConfigurationVersionSpec {
+    /// Name of the MachineConfiguration.
+    #[schemars(with = "ConfigurationName")]
+    pub configuration_name: String,
+    /// The integer N of this object's name `<configurationName>-v<N>`.
+    #[schemars(range(min = 1))]
+    pub version: i64,
+    /// The copy.
+    pub template: Template,
+}
+
+/// What became of a version.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct MachineConfigurationVersionStatus {
+    /// Whether a Machine uses or has used it; then its spec is fixed (H4, V2).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deployed: Option<bool>,
+    /// When it was first used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deployed_time: Option<Time>,
+    /// How many Machines refer to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub machines: Option<i32>,
+    /// The digest that `template.image` stands for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_digest: Option<Digest>,
+}
