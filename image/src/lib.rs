@@ -1,5 +1,32 @@
 //! Boot images: a content-addressed store on disk, filled from OCI layouts, OCI registries and plain files.
 //!
+//! What is in the store was verified against its digest before it got its name there; what is not whole has no name.
 //! Not here: which Machine boots which image (pxed decides), and serving. Callers: pxed, the image builder, tests.
+//!
+//! ```text
+//! Source --ensure--> resolve (tag, index, platform) --> manifest --> blobs --> BootImage
+//!                                                           |           |
+//!                          resolutions/<hash>.json <--------+           +--> partial/<hex> --fsync, rename--> blobs/sha256/<hex>
+//! ```
 
+mod challenge;
+mod collect;
 pub mod cpio;
+mod download;
+mod error;
+mod files;
+mod layout;
+pub mod manifest;
+mod partial;
+mod pin;
+mod registry;
+mod resolution;
+mod source;
+mod store;
+
+pub use collect::Collected;
+pub use error::EnsureImageError;
+pub use layout::write as write_layout;
+pub use manifest::{Blob, BootImage};
+pub use source::{Credentials, Options, Progress, Source};
+pub use store::Store;

@@ -1,0 +1,244 @@
+//! OCI layout directories (OCI image specification, "Image Layout"): read with limits, and written.
+//!
+//! Not here: choosing from an index (`manifest::select`). Callers: the store; the image builder and tests write layouts.
+//! Paths inside a layout are made of parsed digests only.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use bedplate_api::id::Digest;
+
+use crate::error::EnsureImageError;
+use crate::manifest::{self, Blob, Config, Descriptor, Index, Manifest};
+use crate::partial::{Partial, SharedPartial, blocking};
+use crate::source::Progress;
+use crate::store::{Store, Tell, digest_of};
+
+fn blob_path(layout: &Path, digest: &Digest) -> PathBuf {
+    layout.join("blobs/sha256").join(digest.hex())
+}
+
+fn read_error(name: &str, path: &Path) -> impl FnOnce(io::Error) -> EnsureImageError {
+    let (image, path) = (name.to_owned(), path.to_owned());
+    move |source| EnsureImageError::ReadFile { image, path, source }
+}
+
+/// Opens a regular file: a FIFO or device would block or never end.
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    File::open(path)
+}
+
+fn read_limited(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open_regular(path)?.take(limit + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("larger than {limit} bytes")));
+    }
+    Ok(bytes)
+}
+
+/// The layout's `index.json`.
+pub(crate) async fn root(name: &str, layout: &Path) -> Result<Vec<u8>, EnsureImageError> {
+    let path = layout.join("index.json");
+    let at = path.clone();
+    blocking(move || read_limited(&at, manifest::LARGEST_MANIFEST)).await.map_err(read_error(name, &path))
+}
+
+/// A manifest or index of the layout; the caller compares the digest.
+pub(crate) async fn document(name: &str, layout: &Path, blob: Blob) -> Result<Vec<u8>, EnsureImageError> {
+    let path = blob_path(layout, &blob.digest);
+    let at = path.clone();
+    blocking(move || read_limited(&at, manifest::LARGEST_MANIFEST)).await.map_err(read_error(name, &path))
+}
+
+/// Copies a blob of the layout into the store, verified.
+pub(crate) async fn copy(
+    store: &Store,
+    name: &str,
+    layout: &Path,
+    blob: Blob,
+    tell: Tell<'_>,
+) -> Result<(), EnsureImageError> {
+    let from = blob_path(layout, &blob.digest);
+    let at = from.clone();
+    let file = blocking(move || open_regular(&at)).await.map_err(read_error(name, &from))?;
+    copy_file(store, name, &from, file, blob, tell).await
+}
+
+/// Copies a file that is expected to be this blob into the store.
+pub(crate) async fn copy_file(
+    store: &Store,
+    name: &str,
+    from: &Path,
+    mut file: File,
+    blob: Blob,
+    tell: Tell<'_>,
+) -> Result<(), EnsureImageError> {
+    let target = store.path(&blob.digest);
+    let partial = store.partial_path(&blob.digest.hex());
+    let write_error = |e| store.write_error(name, partial.clone(), e);
+    let done = || target.exists();
+    let Some(shared) = SharedPartial::open(partial.clone(), done).await.map_err(write_error)? else {
+        return Ok(());
+    };
+    shared.with(Partial::restart).await.map_err(write_error)?;
+    loop {
+        let read = move || {
+            let mut chunk = vec![0; 1 << 20];
+            let read = file.read(&mut chunk)?;
+            chunk.truncate(read);
+            Ok((file, chunk))
+        };
+        let (back, chunk) = blocking(read).await.map_err(read_error(name, from))?;
+        file = back;
+        if chunk.is_empty() {
+            break;
+        }
+        let append = move |p: &mut Partial| p.append(&chunk).map(|()| p.written());
+        let written = shared.with(append).await.map_err(write_error)?;
+        tell(Progress::Transfer { digest: blob.digest, done: written, total: blob.size });
+        if written > blob.size {
+            break;
+        }
+    }
+    finish(store, name, &shared, blob).await
+}
+
+/// Compares size and digest, then gives the blob its name. What does not fit is dropped.
+pub(crate) async fn finish(
+    store: &Store,
+    name: &str,
+    shared: &SharedPartial,
+    blob: Blob,
+) -> Result<(), EnsureImageError> {
+    let target = store.path(&blob.digest);
+    let image = name.to_owned();
+    let at = target.clone();
+    let outcome = shared.with(move |partial| {
+        let (found_size, found) = (partial.written(), partial.digest());
+        if found_size != blob.size {
+            partial.restart()?;
+            let (digest, expected) = (blob.digest, blob.size);
+            return Ok(Err(EnsureImageError::SizeMismatch { image, digest, expected, found: found_size }));
+        }
+        if found != blob.digest {
+            partial.restart()?;
+            return Ok(Err(EnsureImageError::DigestMismatch { image, digest: blob.digest, found }));
+        }
+        partial.commit(&at).map(Ok)
+    });
+    outcome.await.map_err(|e| store.write_error(name, target, e))?
+}
+
+/// Writes a layout that holds one boot image under one tag, and replaces what was at `target` in one step: a reader sees
+/// the old layout or the new one. The same content gives the same bytes.
+///
+/// # Errors
+/// When a file cannot be read or written.
+pub fn write(
+    target: &Path,
+    tag: &str,
+    config: &Config,
+    kernel: &Path,
+    initrd: &Path,
+    rootfs: Option<&Path>,
+) -> io::Result<Digest> {
+    let parent = target.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fs::create_dir_all(parent)?;
+    let base = target.file_name().ok_or_else(|| io::Error::other("a layout needs a directory name"))?;
+    let next = parent.join(format!(".{}.{}.new", base.to_string_lossy(), std::process::id()));
+    if next.exists() {
+        fs::remove_dir_all(&next)?;
+    }
+    fs::create_dir_all(next.join("blobs/sha256"))?;
+    let digest = write_content(&next, tag, config, kernel, initrd, rootfs)?;
+    if target.exists() {
+        rustix::fs::renameat_with(
+            rustix::fs::CWD,
+            &next,
+            rustix::fs::CWD,
+            target,
+            rustix::fs::RenameFlags::EXCHANGE,
+        )?;
+        fs::remove_dir_all(&next)?;
+    } else {
+        fs::rename(&next, target)?;
+    }
+    File::open(parent)?.sync_all()?;
+    Ok(digest)
+}
+
+fn write_content(
+    layout: &Path,
+    tag: &str,
+    config: &Config,
+    kernel: &Path,
+    initrd: &Path,
+    rootfs: Option<&Path>,
+) -> io::Result<Digest> {
+    let mut layers = vec![
+        Descriptor::new(manifest::KERNEL_TYPE, add_file(layout, kernel)?),
+        Descriptor::new(manifest::INITRD_TYPE, add_file(layout, initrd)?),
+    ];
+    if let Some(rootfs) = rootfs {
+        layers.push(Descriptor::new(manifest::ROOTFS_TYPE, add_file(layout, rootfs)?));
+    }
+    let document = Manifest {
+        schema_version: 2,
+        media_type: Some(manifest::MANIFEST_TYPE.to_owned()),
+        artifact_type: Some(manifest::ARTIFACT_TYPE.to_owned()),
+        config: Descriptor::new(manifest::CONFIG_TYPE, add_bytes(layout, &serde_json::to_vec(config)?)?),
+        layers,
+        annotations: None,
+    };
+    let mut descriptor =
+        Descriptor::new(manifest::MANIFEST_TYPE, add_bytes(layout, &serde_json::to_vec(&document)?)?);
+    descriptor.artifact_type = document.artifact_type;
+    descriptor.platform =
+        Some(manifest::Platform { architecture: config.architecture.clone(), os: "linux".to_owned() });
+    descriptor.annotations = Some(BTreeMap::from([(manifest::REF_NAME.to_owned(), tag.to_owned())]));
+    let digest = descriptor.digest;
+    let index = Index {
+        schema_version: 2,
+        media_type: Some(manifest::INDEX_TYPE.to_owned()),
+        manifests: vec![descriptor],
+    };
+    write_synced(&layout.join("oci-layout"), br#"{"imageLayoutVersion":"1.0.0"}"#)?;
+    write_synced(&layout.join("index.json"), &serde_json::to_vec(&index)?)?;
+    Ok(digest)
+}
+
+fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+fn add_bytes(layout: &Path, bytes: &[u8]) -> io::Result<Blob> {
+    let digest = digest_of(bytes);
+    write_synced(&blob_path(layout, &digest), bytes)?;
+    Ok(Blob { digest, size: bytes.len() as u64 })
+}
+
+fn add_file(layout: &Path, from: &Path) -> io::Result<Blob> {
+    let next = layout.join("blobs/next");
+    let Some(mut partial) = Partial::open(&next)? else {
+        return Err(io::Error::from(io::ErrorKind::WouldBlock));
+    };
+    let mut file = open_regular(from)?;
+    let mut chunk = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut chunk)? {
+            0 => break,
+            read => partial.append(chunk.get(..read).unwrap_or_default())?,
+        }
+    }
+    let blob = Blob { digest: partial.digest(), size: partial.written() };
+    partial.commit(&blob_path(layout, &blob.digest))?;
+    Ok(blob)
+}

@@ -1,0 +1,314 @@
+//! The HTTP side of an OCI registry (OCI distribution specification 1.1, "Pull"): manifests with a size limit, blobs from
+//! an offset, anonymous and password-bought tokens.
+//!
+//! Not here: retrying blobs (`download`), what the documents mean (`manifest`). Caller: the store.
+//!
+//! Nothing that a registry says is believed: sizes are limits, digests are compared by the caller, redirects and token
+//! places must be https unless the registry was configured for plain http.
+
+use std::error::Error;
+use std::time::Duration;
+
+use bedplate_api::id::Digest;
+use bytes::Bytes;
+use oci_spec::distribution::Reference;
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_RANGE, RANGE, RETRY_AFTER, WWW_AUTHENTICATE};
+use reqwest::{Client, RequestBuilder, Response, StatusCode};
+use serde::Deserialize;
+use tokio::sync::Mutex;
+
+use crate::challenge::{self, Challenge};
+use crate::download::Waits;
+use crate::error::EnsureImageError;
+use crate::manifest::{INDEX_TYPE, LARGEST_MANIFEST, MANIFEST_TYPE};
+use crate::source::{Credentials, Options};
+use crate::store::{Tell, digest_of};
+
+/// Largest answer of a token service, in bytes.
+const LARGEST_TOKEN: u64 = 64 << 10;
+/// How much of an error's body is shown, in bytes.
+const LARGEST_MESSAGE: u64 = 400;
+
+/// Why a request did not give what was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// Worth another try, not before `after`.
+    Again { problem: String, after: Option<Duration> },
+    /// No use in asking again.
+    Refused { problem: String },
+    /// The answer is larger than what is taken.
+    TooLarge { limit: u64 },
+}
+
+impl Failure {
+    fn transport(error: reqwest::Error) -> Self {
+        // The URL may be a signed one.
+        let error = error.without_url();
+        let mut problem = error.to_string();
+        let mut source = error.source();
+        while let Some(cause) = source {
+            problem.push_str(": ");
+            problem.push_str(&cause.to_string());
+            source = cause.source();
+        }
+        if error.is_redirect() || error.is_builder() {
+            Self::Refused { problem }
+        } else {
+            Self::Again { problem, after: None }
+        }
+    }
+}
+
+/// One repository of a registry.
+#[derive(Debug)]
+pub(crate) struct Repository {
+    client: Client,
+    base: String,
+    repository: String,
+    reference: String,
+    pinned: Option<Digest>,
+    credentials: Option<Credentials>,
+    options: Options,
+    authorization: Mutex<Option<String>>,
+}
+
+/// A blob's bytes from `offset` on.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) offset: u64,
+    response: Response,
+}
+
+impl Answer {
+    pub(crate) async fn chunk(&mut self) -> Result<Option<Bytes>, Failure> {
+        self.response.chunk().await.map_err(Failure::transport)
+    }
+}
+
+impl Repository {
+    pub(crate) fn new(
+        name: &str,
+        reference: &str,
+        allow_tag: bool,
+        insecure_http: bool,
+        options: &Options,
+    ) -> Result<Self, EnsureImageError> {
+        let image = || name.to_owned();
+        let invalid = |problem: String| EnsureImageError::InvalidReference { image: image(), problem };
+        let parsed: Reference =
+            reference.parse().map_err(|e: oci_spec::distribution::ParseError| invalid(e.to_string()))?;
+        let pinned =
+            parsed.digest().map(str::parse::<Digest>).transpose().map_err(|e| invalid(e.to_string()))?;
+        if pinned.is_none() && !allow_tag {
+            return Err(EnsureImageError::TagNotAllowed { image: image() });
+        }
+        let which = pinned.map(|d| d.to_string()).or(parsed.tag().map(str::to_owned));
+        let registry = parsed.resolve_registry();
+        let scheme = if insecure_http { "http" } else { "https" };
+        let credentials =
+            options.credentials.get(registry).or_else(|| options.credentials.get(parsed.registry()));
+        Ok(Self {
+            client: client(insecure_http, options)
+                .map_err(|problem| EnsureImageError::Client { image: image(), problem })?,
+            base: format!("{scheme}://{registry}/v2/{}", parsed.repository()),
+            repository: parsed.repository().to_owned(),
+            reference: which.unwrap_or_else(|| "latest".to_owned()),
+            pinned,
+            credentials: credentials.cloned(),
+            options: options.clone(),
+            authorization: Mutex::new(None),
+        })
+    }
+
+    /// What the reference names: an index or a manifest; verified if the reference has a digest.
+    pub(crate) async fn root(&self, name: &str, tell: Tell<'_>) -> Result<Vec<u8>, EnsureImageError> {
+        let bytes = self.document(name, &self.reference, tell).await?;
+        match (self.pinned, digest_of(&bytes)) {
+            (Some(digest), found) if digest != found => {
+                Err(EnsureImageError::DigestMismatch { image: name.to_owned(), digest, found })
+            }
+            _ => Ok(bytes),
+        }
+    }
+
+    /// A manifest or index by tag or digest; the caller compares the digest.
+    pub(crate) async fn document(
+        &self,
+        name: &str,
+        which: &str,
+        tell: Tell<'_>,
+    ) -> Result<Vec<u8>, EnsureImageError> {
+        let mut waits = Waits::new(&self.options);
+        loop {
+            match self.try_document(which).await {
+                Ok(bytes) => return Ok(bytes),
+                Err(failure) => {
+                    waits.sleep_or_fail(name, &format!("manifest {which}"), failure, tell).await?;
+                }
+            }
+        }
+    }
+
+    async fn try_document(&self, which: &str) -> Result<Vec<u8>, Failure> {
+        let url = format!("{}/manifests/{which}", self.base);
+        let accept = format!("{MANIFEST_TYPE}, {INDEX_TYPE}");
+        let response = self.get(|| self.client.get(&url).header(ACCEPT, &accept)).await?;
+        bounded(response, LARGEST_MANIFEST).await
+    }
+
+    /// A blob from `offset` on; a registry that does not know ranges answers from 0.
+    pub(crate) async fn blob(&self, digest: &Digest, offset: u64) -> Result<Answer, Failure> {
+        let url = format!("{}/blobs/{digest}", self.base);
+        let request = |from: u64| {
+            let request = self.client.get(&url);
+            if from > 0 { request.header(RANGE, format!("bytes={from}-")) } else { request }
+        };
+        let response = match self.get(|| request(offset)).await {
+            // 416: what we have is more than what is there.
+            Err(Failure::Refused { problem }) if offset > 0 && problem.starts_with("416") => {
+                self.get(|| request(0)).await?
+            }
+            answer => answer?,
+        };
+        let offset = if response.status() == StatusCode::PARTIAL_CONTENT {
+            range_start(&response).ok_or_else(|| Failure::Again {
+                problem: "206 without a Content-Range that can be read".to_owned(),
+                after: None,
+            })?
+        } else {
+            0
+        };
+        Ok(Answer { offset, response })
+    }
+
+    /// Sends a request, with a token if the registry wants one, and sorts the answer.
+    async fn get(&self, request: impl Fn() -> RequestBuilder) -> Result<Response, Failure> {
+        let authorization = self.authorization.lock().await.clone();
+        let response = send(request(), authorization.as_deref()).await?;
+        if response.status() != StatusCode::UNAUTHORIZED {
+            return accepted(response).await;
+        }
+        let authorization = self.authorise(&response).await?;
+        *self.authorization.lock().await = Some(authorization.clone());
+        accepted(send(request(), Some(&authorization)).await?).await
+    }
+
+    /// Meets the challenge of a 401.
+    async fn authorise(&self, response: &Response) -> Result<String, Failure> {
+        let header = response.headers().get(WWW_AUTHENTICATE).and_then(|h| h.to_str().ok());
+        let refused = |problem: &str| Failure::Refused { problem: format!("401, {problem}") };
+        match header.and_then(challenge::parse) {
+            None => Err(refused("without a challenge that we can meet")),
+            Some(Challenge::Basic) => {
+                let credentials =
+                    self.credentials.as_ref().ok_or_else(|| refused("it wants user name and password"))?;
+                Ok(basic(credentials))
+            }
+            Some(Challenge::Bearer { realm, service, scope }) => {
+                self.token(&realm, service.as_deref(), scope.as_deref()).await
+            }
+        }
+    }
+
+    async fn token(
+        &self,
+        realm: &str,
+        service: Option<&str>,
+        scope: Option<&str>,
+    ) -> Result<String, Failure> {
+        #[derive(Deserialize)]
+        struct Token {
+            #[serde(alias = "access_token")]
+            token: String,
+        }
+        let refused = |problem: String| Failure::Refused { problem };
+        let mut url =
+            reqwest::Url::parse(realm).map_err(|e| refused(format!("token place {realm:?}: {e}")))?;
+        let own_scope = format!("repository:{}:pull", self.repository);
+        url.query_pairs_mut().append_pair("scope", scope.unwrap_or(&own_scope));
+        if let Some(service) = service {
+            url.query_pairs_mut().append_pair("service", service);
+        }
+        let authorization = self.credentials.as_ref().map(basic);
+        let response = send(self.client.get(url), authorization.as_deref()).await?;
+        let bytes = bounded(accepted(response).await?, LARGEST_TOKEN).await?;
+        let token: Token = serde_json::from_slice(&bytes)
+            .map_err(|e| refused(format!("the token service's answer is not a token: {e}")))?;
+        Ok(format!("Bearer {}", token.token))
+    }
+}
+
+fn client(insecure_http: bool, options: &Options) -> Result<Client, String> {
+    if rustls::crypto::CryptoProvider::get_default().is_none() {
+        return Err("this process has installed no TLS provider".to_owned());
+    }
+    Client::builder()
+        .https_only(!insecure_http)
+        .redirect(reqwest::redirect::Policy::limited(5))
+        .connect_timeout(options.stall.min(Duration::from_secs(10)))
+        .read_timeout(options.stall)
+        .user_agent(concat!("bedplate/", env!("CARGO_PKG_VERSION")))
+        .build()
+        .map_err(|e| e.to_string())
+}
+
+fn basic(credentials: &Credentials) -> String {
+    use base64::Engine;
+    let pair = format!("{}:{}", credentials.username, credentials.password);
+    format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(pair))
+}
+
+async fn send(request: RequestBuilder, authorization: Option<&str>) -> Result<Response, Failure> {
+    let request = match authorization {
+        Some(value) => request.header(AUTHORIZATION, value),
+        None => request,
+    };
+    request.send().await.map_err(Failure::transport)
+}
+
+/// Passes 200 and 206 on; everything else becomes a failure.
+async fn accepted(response: Response) -> Result<Response, Failure> {
+    let status = response.status();
+    if matches!(status, StatusCode::OK | StatusCode::PARTIAL_CONTENT) {
+        return Ok(response);
+    }
+    let after =
+        response.headers().get(RETRY_AFTER).and_then(|h| h.to_str().ok()).and_then(|t| t.parse().ok());
+    let body = bounded_prefix(response, LARGEST_MESSAGE).await;
+    let text: String =
+        String::from_utf8_lossy(&body).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let problem = format!("{} {}", status.as_str(), text.trim()).trim().to_owned();
+    let again = status.is_server_error()
+        || matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT);
+    if again {
+        Err(Failure::Again { problem, after: after.map(Duration::from_secs) })
+    } else {
+        Err(Failure::Refused { problem })
+    }
+}
+
+async fn bounded(mut response: Response, limit: u64) -> Result<Vec<u8>, Failure> {
+    let mut bytes = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(Failure::transport)? {
+        if bytes.len() as u64 + chunk.len() as u64 > limit {
+            return Err(Failure::TooLarge { limit });
+        }
+        bytes.extend_from_slice(&chunk);
+    }
+    Ok(bytes)
+}
+
+async fn bounded_prefix(mut response: Response, limit: u64) -> Vec<u8> {
+    let mut bytes: Vec<u8> = Vec::new();
+    while (bytes.len() as u64) < limit {
+        let Ok(Some(chunk)) = response.chunk().await else { break };
+        bytes.extend(chunk.iter().take(usize::try_from(limit).unwrap_or(usize::MAX) - bytes.len()));
+    }
+    bytes
+}
+
+/// The first position of `Content-Range: bytes 10-19/20` (RFC 9110, 14.4).
+fn range_start(response: &Response) -> Option<u64> {
+    let value = response.headers().get(CONTENT_RANGE)?.to_str().ok()?;
+    value.trim().strip_prefix("bytes ")?.split_once('-')?.0.trim().parse().ok()
+}

@@ -1,0 +1,69 @@
+//! What a source turned out to be, remembered on disk: `resolutions/<hash of the source>.json`. It is what lets a
+//! restarted pxed boot machines while registry or layout are away.
+//!
+//! Callers: the store; `collect` drops records whose image is no longer kept.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use bedplate_api::id::Digest;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use crate::partial::write_atomic;
+use crate::source::Source;
+
+/// Larger files are not records of ours.
+const LARGEST_RECORD: u64 = 64 << 10;
+
+/// One record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Record {
+    /// The source as people write it; only for reading.
+    pub(crate) source: String,
+    /// The manifest.
+    pub(crate) image: Digest,
+    /// What the files of a `Files` source were, so that unchanged ones are not hashed again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) files: Vec<FileState>,
+}
+
+/// What tells one state of a file from another without reading it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct FileState {
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+    pub(crate) size: u64,
+    pub(crate) modified: (i64, i64),
+    pub(crate) changed: (i64, i64),
+}
+
+/// Where the record of a source lies. The name is a hash, so no text of the source reaches a path.
+pub(crate) fn path(directory: &Path, source: &Source) -> PathBuf {
+    // insecure_http and allow_tag are how it is fetched, not what it is.
+    let key = match source {
+        Source::Layout { path, tag, digest } => {
+            format!("layout\n{}\n{tag:?}\n{digest:?}", path.display())
+        }
+        Source::Registry { reference, .. } => format!("registry\n{reference}"),
+        Source::Files { kernel, initrd, rootfs } => {
+            format!("files\n{}\n{}\n{rootfs:?}", kernel.display(), initrd.display())
+        }
+    };
+    let hash = Digest::from_sha256(Sha256::digest(key).into());
+    directory.join(format!("{}.json", hash.hex()))
+}
+
+pub(crate) fn read(path: &Path) -> Option<Record> {
+    if fs::metadata(path).ok()?.len() > LARGEST_RECORD {
+        return None;
+    }
+    serde_json::from_slice(&fs::read(path).ok()?).ok()
+}
+
+pub(crate) fn write(path: &Path, record: &Record) -> io::Result<()> {
+    write_atomic(path, &serde_json::to_vec_pretty(record).map_err(io::Error::other)?)
+}

@@ -1,0 +1,156 @@
+//! Where an image comes from, how the store may fetch it, and what it tells meanwhile: plain values.
+//!
+//! Not here: fetching. Callers: pxed's configuration makes a [`Source`] of `[images.<name>]`.
+//!
+//! Pure: no I/O.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bedplate_api::id::Digest;
+
+/// Where a boot image comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// An OCI layout directory (OCI image specification, "Image Layout").
+    Layout {
+        /// The directory that holds `index.json`.
+        path: PathBuf,
+        /// Value of the annotation `org.opencontainers.image.ref.name`.
+        tag: Option<String>,
+        /// Digest of a manifest or index that `index.json` names.
+        digest: Option<Digest>,
+    },
+    /// An OCI registry (OCI distribution specification).
+    Registry {
+        /// `registry/repository@sha256:...`, or with a tag where `allow_tag` is set.
+        reference: String,
+        /// Whether a reference without digest is accepted; then it is resolved anew by every `ensure`.
+        allow_tag: bool,
+        /// Whether this registry is spoken to without TLS.
+        insecure_http: bool,
+    },
+    /// Plain files of this machine.
+    Files {
+        /// The kernel.
+        kernel: PathBuf,
+        /// The initramfs.
+        initrd: PathBuf,
+        /// The root file system, if there is one.
+        rootfs: Option<PathBuf>,
+    },
+}
+
+impl Source {
+    /// The digest that this source is fixed to, if its text names one.
+    pub fn pinned(&self) -> Option<Digest> {
+        match self {
+            Self::Layout { digest, .. } => *digest,
+            Self::Registry { reference, .. } => reference.rsplit_once('@').and_then(|(_, d)| d.parse().ok()),
+            Self::Files { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Layout { path, tag, digest } => {
+                write!(f, "{}", path.display())?;
+                if let Some(tag) = tag {
+                    write!(f, ":{tag}")?;
+                }
+                digest.map_or(Ok(()), |digest| write!(f, "@{digest}"))
+            }
+            Self::Registry { reference, .. } => f.write_str(reference),
+            Self::Files { kernel, initrd, rootfs } => {
+                write!(f, "{}, {}", kernel.display(), initrd.display())?;
+                rootfs.as_ref().map_or(Ok(()), |rootfs| write!(f, ", {}", rootfs.display()))
+            }
+        }
+    }
+}
+
+/// User name and password of a registry.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    /// User name.
+    pub username: String,
+    /// Password or access token.
+    pub password: String,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Credentials({}, hidden)", self.username)
+    }
+}
+
+/// How a store behaves; the defaults are meant for a pxed.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Which entry of an image index is taken, in OCI's words (`amd64`, `arm64`).
+    pub architecture: String,
+    /// Credentials by registry (`host` or `host:port`); others are asked anonymously.
+    pub credentials: HashMap<String, Credentials>,
+    /// How many blobs are transferred at once, over all images.
+    pub parallel_transfers: usize,
+    /// How often in a row a transfer may fail without having moved on.
+    pub attempts: u32,
+    /// Wait after the first failure; it doubles, with jitter, up to `longest_wait`.
+    pub first_wait: Duration,
+    /// Longest wait between two tries, also where a registry asks for more by Retry-After.
+    pub longest_wait: Duration,
+    /// How long a registry may be silent in the middle of an answer.
+    pub stall: Duration,
+    /// The largest blob that is taken, in bytes.
+    pub largest_blob: u64,
+    /// How long a blob that nothing references is kept after its last use.
+    pub grace: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            architecture: "amd64".to_owned(),
+            credentials: HashMap::new(),
+            parallel_transfers: 4,
+            attempts: 6,
+            first_wait: Duration::from_millis(250),
+            longest_wait: Duration::from_secs(20),
+            stall: Duration::from_secs(30),
+            largest_blob: 16 << 30,
+            grace: Duration::from_secs(600),
+        }
+    }
+}
+
+/// What `ensure` is doing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Progress {
+    /// The source is asked what it holds.
+    Resolving,
+    /// A blob grows; told at its start, its end, and about once per mebibyte.
+    Transfer {
+        /// The blob.
+        digest: Digest,
+        /// Bytes that are on disk.
+        done: u64,
+        /// Bytes that it will have.
+        total: u64,
+    },
+    /// Something failed and will be tried again.
+    Retry {
+        /// What failed, for a person.
+        problem: String,
+        /// Wait before the next try.
+        wait: Duration,
+    },
+    /// The image is whole.
+    Ready {
+        /// Digest of its manifest.
+        digest: Digest,
+    },
+}

@@ -1,0 +1,383 @@
+//! The store: blobs by digest, images by source.
+//!
+//! Not here: the ways to fetch (`registry` and `download`, `layout`, `files`) and garbage collection (`collect`).
+//! Callers: pxed, once per process; several processes may share one directory.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::SystemTime;
+
+use bedplate_api::id::Digest;
+use sha2::{Digest as _, Sha256};
+use tokio::sync::Semaphore;
+
+use crate::error::EnsureImageError;
+use crate::manifest::{self, Blob, BootImage, Document, Parts};
+use crate::partial::{Partial, SharedPartial, blocking};
+use crate::pin::Pins;
+use crate::resolution::{self, Record};
+use crate::source::{Options, Progress, Source};
+use crate::{files, layout, registry};
+
+/// Who is told how it goes.
+pub(crate) type Tell<'a> = &'a (dyn Fn(Progress) + Send + Sync);
+
+/// A content-addressed store of boot images in one directory. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    root: PathBuf,
+    options: Options,
+    /// One writer per digest in this process; `flock` on the partial file keeps other processes away.
+    writers: Mutex<HashMap<Digest, Weak<tokio::sync::Mutex<()>>>>,
+    transfers: Semaphore,
+    /// What a running `ensure` needs, however old it is.
+    pins: Pins,
+}
+
+/// Where the documents and blobs of one `ensure` come from.
+#[derive(Debug)]
+pub(crate) enum Origin {
+    Layout(PathBuf),
+    Registry(Box<registry::Repository>),
+}
+
+impl Store {
+    /// Opens the store in `directory`, made if it is missing.
+    ///
+    /// # Errors
+    /// When the directory cannot be made or written.
+    pub fn open(directory: impl AsRef<Path>) -> io::Result<Self> {
+        Self::open_with(directory, Options::default())
+    }
+
+    /// Opens the store with options.
+    ///
+    /// # Errors
+    /// When the directory cannot be made or written.
+    pub fn open_with(directory: impl AsRef<Path>, options: Options) -> io::Result<Self> {
+        let root = std::path::absolute(directory)?;
+        for part in ["blobs/sha256", "partial", "resolutions"] {
+            fs::create_dir_all(root.join(part))?;
+        }
+        let transfers = Semaphore::new(options.parallel_transfers.max(1));
+        let (writers, pins) = (Mutex::default(), Pins::default());
+        Ok(Self { inner: Arc::new(Inner { root, options, writers, transfers, pins }) })
+    }
+
+    /// Where a blob lies, whether it is there or not.
+    pub fn path(&self, digest: &Digest) -> PathBuf {
+        self.inner.root.join("blobs/sha256").join(digest.hex())
+    }
+
+    /// Opens a blob for reading. What is open stays readable, also when it is collected meanwhile.
+    ///
+    /// # Errors
+    /// `NotFound` when it is not (wholly) in the store.
+    pub async fn open_blob(&self, digest: &Digest) -> io::Result<tokio::fs::File> {
+        tokio::fs::File::open(self.path(digest)).await
+    }
+
+    /// The image of this source as it was last seen, if it is whole in the store; asks nobody. Reads three small files.
+    pub fn cached(&self, source: &Source) -> Option<BootImage> {
+        let record = resolution::read(&self.record_path(source));
+        self.image(&record.map(|r| r.image).or(source.pinned())?)
+    }
+
+    /// The image with this manifest, if it is whole in the store.
+    pub fn image(&self, digest: &Digest) -> Option<BootImage> {
+        let (image, _) = self.load(digest)?;
+        Some(image)
+    }
+
+    /// Sees to it that the image is in the store, whole and verified. Unless the source names a digest that is there, the
+    /// source is asked; when it is away, this fails and [`Store::cached`] still has the last one.
+    ///
+    /// May be dropped at any time: what has been transferred is kept and the next call goes on from there.
+    ///
+    /// # Errors
+    /// [`EnsureImageError`], whose text says what to do.
+    pub async fn ensure(&self, source: &Source, tell: Tell<'_>) -> Result<BootImage, EnsureImageError> {
+        let name = source.to_string();
+        if source.pinned().is_some()
+            && let Some(image) = self.cached(source)
+        {
+            self.touch(&image);
+            tell(Progress::Ready { digest: image.digest });
+            return Ok(image);
+        }
+        tell(Progress::Resolving);
+        let image = match source {
+            Source::Layout { path, tag, digest } => {
+                let document = layout::root(&name, path).await?;
+                let wanted = manifest::Wanted {
+                    tag: tag.as_deref(),
+                    digest: *digest,
+                    architecture: &self.options().architecture,
+                };
+                self.walk(&name, &Origin::Layout(path.clone()), document, wanted, tell).await?
+            }
+            Source::Registry { reference, allow_tag, insecure_http } => {
+                let repository =
+                    registry::Repository::new(&name, reference, *allow_tag, *insecure_http, self.options())?;
+                let document = repository.root(&name, tell).await?;
+                let wanted =
+                    manifest::Wanted { architecture: &self.options().architecture, ..Default::default() };
+                self.walk(&name, &Origin::Registry(Box::new(repository)), document, wanted, tell).await?
+            }
+            Source::Files { kernel, initrd, rootfs } => {
+                files::ensure(self, source, kernel, initrd, rootfs.as_deref(), tell).await?
+            }
+        };
+        if !matches!(source, Source::Files { .. }) {
+            let record = Record { source: name.clone(), image: image.digest, files: Vec::new() };
+            self.remember(&name, source, record).await?;
+        }
+        self.touch(&image);
+        tracing::info!(image = %name, digest = %image.digest, "image is in the store");
+        tell(Progress::Ready { digest: image.digest });
+        Ok(image)
+    }
+
+    /// From the first document to a manifest, through at most two indexes, then its blobs.
+    async fn walk(
+        &self,
+        name: &str,
+        origin: &Origin,
+        first: Vec<u8>,
+        mut wanted: manifest::Wanted<'_>,
+        tell: Tell<'_>,
+    ) -> Result<BootImage, EnsureImageError> {
+        let mut bytes = first;
+        for _ in 0..3 {
+            let digest = digest_of(&bytes);
+            let invalid =
+                |problem| EnsureImageError::InvalidManifest { image: name.to_owned(), digest, problem };
+            let index = match manifest::parse(&bytes).map_err(invalid)? {
+                Document::Manifest(manifest) => {
+                    let parts = manifest::parts(&manifest, self.options().largest_blob).map_err(invalid)?;
+                    return self.gather(name, origin, bytes, parts, tell).await;
+                }
+                Document::Index(index) => index,
+            };
+            let chosen = manifest::select(&index, &wanted).map_err(|problem| EnsureImageError::Select {
+                image: name.to_owned(),
+                problem,
+                remedy: "name one by tag or digest".to_owned(),
+            })?;
+            bytes = origin.document(name, chosen.blob(), tell).await?;
+            wanted = manifest::Wanted { tag: None, digest: None, ..wanted };
+        }
+        let digest = digest_of(&bytes);
+        let problem = "indexes in indexes".to_owned();
+        Err(EnsureImageError::InvalidManifest { image: name.to_owned(), digest, problem })
+    }
+
+    async fn gather(
+        &self,
+        name: &str,
+        origin: &Origin,
+        document: Vec<u8>,
+        parts: Parts,
+        tell: Tell<'_>,
+    ) -> Result<BootImage, EnsureImageError> {
+        let digest = digest_of(&document);
+        let _pins = self.pins().pin(parts.blobs().map(|b| b.digest).chain([digest]));
+        self.put(name, document).await?;
+        futures::future::try_join_all(parts.blobs().map(|blob| self.obtain(name, origin, blob, tell)))
+            .await?;
+        let (image, _) = self.load_checked(&digest).map_err(|problem| EnsureImageError::InvalidManifest {
+            image: name.to_owned(),
+            digest,
+            problem,
+        })?;
+        Ok(image)
+    }
+
+    /// Sees to it that a blob is in the store; asked for by many, it is transferred once.
+    async fn obtain(
+        &self,
+        name: &str,
+        origin: &Origin,
+        blob: Blob,
+        tell: Tell<'_>,
+    ) -> Result<(), EnsureImageError> {
+        let writer = self.writer(blob.digest);
+        let _only = writer.lock().await;
+        if self.has(name, blob)? {
+            return Ok(());
+        }
+        let _slot = self.inner.transfers.acquire().await;
+        match origin {
+            Origin::Layout(path) => layout::copy(self, name, path, blob, tell).await,
+            Origin::Registry(repository) => crate::download::run(self, name, repository, blob, tell).await,
+        }
+    }
+
+    /// Whether a blob is there; what is there was verified, so another size means that the descriptor lies.
+    pub(crate) fn has(&self, name: &str, blob: Blob) -> Result<bool, EnsureImageError> {
+        match fs::metadata(self.path(&blob.digest)) {
+            Ok(metadata) if metadata.len() == blob.size => Ok(true),
+            Ok(metadata) => Err(EnsureImageError::SizeMismatch {
+                image: name.to_owned(),
+                digest: blob.digest,
+                expected: blob.size,
+                found: metadata.len(),
+            }),
+            Err(_) => Ok(false),
+        }
+    }
+
+    /// Puts a small document into the store.
+    pub(crate) async fn put(&self, name: &str, bytes: Vec<u8>) -> Result<Blob, EnsureImageError> {
+        let blob = Blob { digest: digest_of(&bytes), size: bytes.len() as u64 };
+        let writer = self.writer(blob.digest);
+        let _only = writer.lock().await;
+        if self.has(name, blob)? {
+            return Ok(blob);
+        }
+        let target = self.path(&blob.digest);
+        let path = self.partial_path(&blob.digest.hex());
+        let disk = |e| self.write_error(name, path.clone(), e);
+        let opened = SharedPartial::open(path.clone(), || target.exists()).await.map_err(disk)?;
+        if let Some(shared) = opened {
+            let write = move |p: &mut Partial| p.restart().and_then(|()| p.append(&bytes));
+            shared.with(write).await.map_err(disk)?;
+            layout::finish(self, name, &shared, blob).await?;
+        }
+        Ok(blob)
+    }
+
+    pub(crate) fn write_error(&self, name: &str, path: PathBuf, source: io::Error) -> EnsureImageError {
+        EnsureImageError::WriteStore { image: name.to_owned(), path, source }
+    }
+
+    pub(crate) async fn remember(
+        &self,
+        name: &str,
+        source: &Source,
+        record: Record,
+    ) -> Result<(), EnsureImageError> {
+        let path = self.record_path(source);
+        let at = path.clone();
+        blocking(move || resolution::write(&at, &record)).await.map_err(|e| self.write_error(name, path, e))
+    }
+
+    /// The image with this manifest and all its digests.
+    pub(crate) fn load(&self, digest: &Digest) -> Option<(BootImage, Vec<Digest>)> {
+        self.load_checked(digest).ok()
+    }
+
+    pub(crate) fn load_checked(&self, digest: &Digest) -> Result<(BootImage, Vec<Digest>), String> {
+        let document = self.read_document(digest, manifest::LARGEST_MANIFEST)?;
+        let Document::Manifest(document) = manifest::parse(&document)? else {
+            return Err("it is an index".to_owned());
+        };
+        let parts = manifest::parts(&document, u64::MAX)?;
+        let config = manifest::config(&self.read_document(&parts.config.digest, manifest::LARGEST_CONFIG)?)?;
+        for blob in parts.blobs() {
+            if fs::metadata(self.path(&blob.digest)).map(|m| m.len()).ok() != Some(blob.size) {
+                return Err(format!("{} is not in the store", blob.digest));
+            }
+        }
+        let digests = parts.blobs().map(|b| b.digest).chain([*digest]).collect();
+        let image = BootImage {
+            digest: *digest,
+            architecture: config.architecture,
+            kernel: parts.kernel,
+            initrd: parts.initrd,
+            rootfs: parts.rootfs,
+            kernel_arguments: config.kernel_arguments,
+        };
+        Ok((image, digests))
+    }
+
+    /// A small document, verified again: whatever reads it decides by its text.
+    fn read_document(&self, digest: &Digest, largest: u64) -> Result<Vec<u8>, String> {
+        let path = self.path(digest);
+        let size = fs::metadata(&path).map_err(|e| format!("{}: {e}", path.display()))?.len();
+        if size > largest {
+            return Err(format!("{digest} is larger than {largest} bytes"));
+        }
+        let bytes = fs::read(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+        if digest_of(&bytes) == *digest { Ok(bytes) } else { Err(format!("{digest} is damaged on disk")) }
+    }
+
+    /// Marks an image as used now, for the grace of `collect`.
+    fn touch(&self, image: &BootImage) {
+        let now = SystemTime::now();
+        for digest in self.load(&image.digest).map(|(_, digests)| digests).unwrap_or_default() {
+            let touched = fs::File::open(self.path(&digest)).and_then(|file| file.set_modified(now));
+            if let Err(error) = touched {
+                tracing::debug!(%digest, %error, "cannot mark a blob as used");
+            }
+        }
+    }
+
+    fn writer(&self, digest: Digest) -> Arc<tokio::sync::Mutex<()>> {
+        let mut writers = self.inner.writers.lock().unwrap_or_else(PoisonError::into_inner);
+        writers.retain(|_, writer| writer.strong_count() > 0);
+        if let Some(writer) = writers.get(&digest).and_then(Weak::upgrade) {
+            return writer;
+        }
+        let writer = Arc::default();
+        writers.insert(digest, Arc::downgrade(&writer));
+        writer
+    }
+
+    pub(crate) fn pins(&self) -> &Pins {
+        &self.inner.pins
+    }
+
+    pub(crate) fn options(&self) -> &Options {
+        &self.inner.options
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        &self.inner.root
+    }
+
+    pub(crate) fn partial_path(&self, name: &str) -> PathBuf {
+        self.inner.root.join("partial").join(name)
+    }
+
+    pub(crate) fn record_path(&self, source: &Source) -> PathBuf {
+        resolution::path(&self.inner.root.join("resolutions"), source)
+    }
+}
+
+impl Origin {
+    /// A manifest or index that another document named.
+    async fn document(&self, name: &str, blob: Blob, tell: Tell<'_>) -> Result<Vec<u8>, EnsureImageError> {
+        if blob.size > manifest::LARGEST_MANIFEST {
+            let what = format!("manifest {}", blob.digest);
+            return Err(EnsureImageError::TooLarge {
+                image: name.to_owned(),
+                what,
+                limit: manifest::LARGEST_MANIFEST,
+            });
+        }
+        let bytes = match self {
+            Self::Layout(path) => layout::document(name, path, blob).await?,
+            Self::Registry(repository) => repository.document(name, &blob.digest.to_string(), tell).await?,
+        };
+        let found = digest_of(&bytes);
+        if found == blob.digest {
+            Ok(bytes)
+        } else {
+            Err(EnsureImageError::DigestMismatch { image: name.to_owned(), digest: blob.digest, found })
+        }
+    }
+}
+
+/// SHA-256 of these bytes.
+pub(crate) fn digest_of(bytes: &[u8]) -> Digest {
+    Digest::from_sha256(Sha256::digest(bytes).into())
+}
