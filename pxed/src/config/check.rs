@@ -1,0 +1,170 @@
+//! Pure: looks at the configuration as a whole: what is right key by key can still contradict itself.
+//!
+//! Touches no file and no interface: what only this machine can tell (is the interface there, does the file exist) is
+//! found at start, so that a configuration can be checked anywhere.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::read::Reader;
+use super::{Config, DhcpMode, ImageSource};
+
+pub(super) fn check(config: &Config, reader: &mut Reader) {
+    check_dhcp(config, reader);
+    for (index, _) in config.dhcp.subnets.iter().enumerate() {
+        check_subnet(config, index, reader);
+    }
+    check_listeners(config, reader);
+    check_images(config, reader);
+}
+
+fn check_dhcp(config: &Config, reader: &mut Reader) {
+    let dhcp = &config.dhcp;
+    if dhcp.mode != DhcpMode::Off && dhcp.interfaces.is_empty() {
+        reader.problem(
+            "dhcp.interfaces",
+            "names no interface to listen on",
+            "write interfaces = [\"eth0\"], or mode = \"off\"",
+        );
+    }
+    if dhcp.mode == DhcpMode::Server && dhcp.subnets.is_empty() {
+        reader.problem("dhcp.mode", "is server, but no subnet is given", "add [[dhcp.subnet]] with its network");
+    }
+    for (index, name) in dhcp.interfaces.iter().enumerate() {
+        if dhcp.interfaces.iter().take(index).any(|other| other == name) {
+            let key = format!("dhcp.interfaces[{index}]");
+            reader.problem(&key, format!("{name:?} is named twice"), "remove one");
+        }
+    }
+    if dhcp.discovery && dhcp.mode == DhcpMode::Server && dhcp.subnets.iter().all(|s| s.ranges.is_empty()) {
+        reader.problem(
+            "dhcp.discovery",
+            "is on, but no subnet has addresses to give",
+            "add ranges = [\"first-last\"] to a subnet",
+        );
+    }
+}
+
+fn check_subnet(config: &Config, index: usize, reader: &mut Reader) {
+    let Some(subnet) = config.dhcp.subnets.get(index) else { return };
+    let network = subnet.network;
+    let key = |key: &str| format!("dhcp.subnet[{index}].{key}");
+    if network.addr() != network.network() {
+        let message = format!("{network} is an address in its network");
+        reader.problem(&key("network"), message, format!("write \"{}\"", network.trunc()));
+    }
+    for (before, other) in config.dhcp.subnets.iter().enumerate().take(index) {
+        if network.contains(&other.network.network()) || other.network.contains(&network.network()) {
+            let message = format!("{network} overlaps {} of dhcp.subnet[{before}]", other.network);
+            reader.problem(&key("network"), message, "every address belongs to one subnet: make them apart");
+        }
+    }
+    for (at, range) in subnet.ranges.iter().enumerate() {
+        let key = format!("dhcp.subnet[{index}].ranges[{at}]");
+        let outside = !network.contains(&range.first) || !network.contains(&range.last);
+        let edge = network.prefix_len() < 31
+            && (range.contains(network.network()) || range.contains(network.broadcast()));
+        if outside {
+            reader.problem(&key, format!("{range} is not inside {network}"), "take addresses of this network");
+        } else if edge {
+            let message = format!("{range} holds the network's own or its broadcast address");
+            reader.problem(&key, message, "leave out the first and the last address of the network");
+        }
+        if let Some(other) = subnet.ranges.iter().take(at).find(|other| other.overlaps(range)) {
+            reader.problem(&key, format!("{range} overlaps {other}"), "make one range of them");
+        }
+        for router in subnet.routers.iter().filter(|router| range.contains(**router)) {
+            let message = format!("{range} holds the router {router}");
+            reader.problem(&key, message, "leave the router out of what is given to clients");
+        }
+    }
+    for (at, router) in subnet.routers.iter().enumerate().filter(|(_, router)| !network.contains(*router)) {
+        let key = format!("dhcp.subnet[{index}].routers[{at}]");
+        reader.problem(&key, format!("{router} is not inside {network}"), "a router must be reached without a router");
+    }
+    if config.dhcp.mode == DhcpMode::Proxy && !subnet.ranges.is_empty() {
+        reader.problem(&key("ranges"), "has no meaning in proxy mode", "remove it: the other server gives addresses");
+    }
+    if subnet.domain.as_ref().is_some_and(|d| d.is_empty() || d.len() > 253 || !d.is_ascii() || d.contains(' ')) {
+        reader.problem(&key("domain"), "is not a domain name", "write it as rack.example");
+    }
+}
+
+fn check_listeners(config: &Config, reader: &mut Reader) {
+    let tcp = [
+        ("http.listen", config.http.listen),
+        ("https.listen", config.https.listen),
+        ("metrics.listen", config.metrics.listen),
+    ];
+    let any = IpAddr::from([0, 0, 0, 0]);
+    let mut udp = Vec::new();
+    if config.tftp.enabled {
+        udp.push(("tftp.listen", config.tftp.listen));
+    }
+    if config.dhcp.mode != DhcpMode::Off {
+        udp.push(("dhcp.server-port", SocketAddr::new(any, config.dhcp.server_port)));
+        udp.push(("dhcp.proxy-port", SocketAddr::new(any, config.dhcp.proxy_port)));
+        if config.dhcp.server_port == config.dhcp.client_port {
+            reader.problem("dhcp.client-port", "is the same as dhcp.server-port", "give them different ports");
+        }
+    }
+    for listeners in [tcp.as_slice(), udp.as_slice()] {
+        for (index, (key, address)) in listeners.iter().enumerate() {
+            if let Some((other, _)) = listeners.iter().take(index).find(|(_, other)| clash(*address, *other)) {
+                reader.problem(key, format!("{address} clashes with {other}"), "give each listener its own port");
+            }
+        }
+    }
+}
+
+/// Whether two sockets cannot be open at once: the same port, and the same address or one that stands for all. Port 0
+/// lets the system choose.
+fn clash(a: SocketAddr, b: SocketAddr) -> bool {
+    let same_address = a.ip() == b.ip() || a.ip().is_unspecified() || b.ip().is_unspecified();
+    a.port() != 0 && a.port() == b.port() && same_address
+}
+
+fn check_images(config: &Config, reader: &mut Reader) {
+    let names: Vec<&str> = config.images.keys().map(String::as_str).collect();
+    let used = [("default-image", &config.default_image), ("discovery-image", &config.discovery_image)];
+    for (key, name) in used {
+        let Some(name) = name else { continue };
+        if !config.images.contains_key(name) {
+            let remedy = match super::problem::nearest(name, names.iter().copied()) {
+                Some(near) => format!("did you mean {near:?}?"),
+                None => format!("add [images.{name}]"),
+            };
+            reader.problem(key, format!("{name:?} is not one of the images"), remedy);
+        }
+    }
+    if config.dhcp.discovery && config.discovery_image.is_none() {
+        let remedy = "name an image for unknown machines: discovery-image = \"...\"";
+        reader.problem("dhcp.discovery", "is on without a discovery-image", remedy);
+    }
+    for (name, image) in &config.images {
+        let key = format!("images.{name}");
+        if name.is_empty() || name.len() > 63 || !name.bytes().all(is_name_byte) {
+            reader.problem(&key, "is not a name", "use at most 63 of a-z, A-Z, 0-9, '-', '_' and '.'");
+        }
+        match &image.source {
+            ImageSource::Registry { reference, allow_tag: false, .. } if !reference.contains("@sha256:") => {
+                let message = format!("{reference:?} has no digest");
+                let remedy = "add @sha256:..., or allow-tag = true if the image may change under this name";
+                reader.problem(&format!("{key}.reference"), message, remedy);
+            }
+            ImageSource::Layout { tag: Some(_), digest: Some(_), .. } => {
+                reader.problem(&format!("{key}.digest"), "and tag are both given", "keep one");
+            }
+            ImageSource::Registry { .. } | ImageSource::Layout { .. } | ImageSource::Files { .. } => {}
+        }
+        for (at, argument) in image.kernel_arguments.iter().enumerate() {
+            if argument.is_empty() || argument.chars().any(char::is_whitespace) || argument.contains('\0') {
+                let key = format!("{key}.kernel-arguments[{at}]");
+                reader.problem(&key, format!("{argument:?} is not one argument"), "write each argument by itself");
+            }
+        }
+    }
+}
+
+fn is_name_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.')
+}

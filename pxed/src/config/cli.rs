@@ -1,0 +1,100 @@
+//! pxed's command line and environment: one clap definition. Its overrides go through the same reader as the file, so
+//! that their mistakes are reported with the file's.
+
+use std::path::PathBuf;
+
+use bedplate_process::logging::LogArguments;
+use clap::{Args, Parser, Subcommand};
+
+use super::{DEFAULT_PATH, Override};
+
+/// Boots racks: DHCP, TFTP, HTTP and iPXE for the Machines of one site.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "pxed", version, args_conflicts_with_subcommands = true)]
+pub struct Cli {
+    /// What to do; default: run
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// For `run` without its name
+    #[command(flatten)]
+    pub settings: Settings,
+    /// Logging
+    #[command(flatten)]
+    pub log: LogArguments,
+}
+
+/// What pxed can do.
+#[derive(Debug, Clone, Subcommand)]
+pub enum Command {
+    /// Serve until SIGTERM; SIGHUP reads the configuration again
+    Run(Settings),
+    /// Check the configuration and list every mistake, with line and remedy; exit 64 if there is one
+    Check(Settings),
+}
+
+/// The configuration's file, and what overrides its top-level keys.
+#[derive(Debug, Clone, Args)]
+pub struct Settings {
+    /// The configuration file
+    #[arg(long, env = "BEDPLATE_CONFIG", value_name = "FILE", default_value = DEFAULT_PATH)]
+    pub config: PathBuf,
+    /// Overrides `site`
+    #[arg(long, env = "BEDPLATE_SITE", value_name = "NAME")]
+    pub site: Option<String>,
+    /// Overrides `state-directory`
+    #[arg(long, env = "BEDPLATE_STATE_DIRECTORY", value_name = "DIRECTORY")]
+    pub state_directory: Option<String>,
+    /// Overrides `socket`
+    #[arg(long, env = "BEDPLATE_SOCKET", value_name = "PATH")]
+    pub socket: Option<String>,
+    /// Overrides `socket-group`
+    #[arg(long, env = "BEDPLATE_SOCKET_GROUP", value_name = "GROUP")]
+    pub socket_group: Option<String>,
+    /// Overrides `default-image`
+    #[arg(long, env = "BEDPLATE_DEFAULT_IMAGE", value_name = "IMAGE")]
+    pub default_image: Option<String>,
+    /// Overrides `discovery-image`
+    #[arg(long, env = "BEDPLATE_DISCOVERY_IMAGE", value_name = "IMAGE")]
+    pub discovery_image: Option<String>,
+}
+
+impl Cli {
+    /// The command with its settings.
+    pub fn into_command(self) -> Command {
+        self.command.unwrap_or(Command::Run(self.settings))
+    }
+}
+
+impl Settings {
+    /// The top-level keys that are overridden.
+    pub fn overrides(&self) -> Vec<Override> {
+        let given = [
+            ("site", &self.site, "--site or BEDPLATE_SITE"),
+            ("state-directory", &self.state_directory, "--state-directory or BEDPLATE_STATE_DIRECTORY"),
+            ("socket", &self.socket, "--socket or BEDPLATE_SOCKET"),
+            ("socket-group", &self.socket_group, "--socket-group or BEDPLATE_SOCKET_GROUP"),
+            ("default-image", &self.default_image, "--default-image or BEDPLATE_DEFAULT_IMAGE"),
+            ("discovery-image", &self.discovery_image, "--discovery-image or BEDPLATE_DISCOVERY_IMAGE"),
+        ];
+        let given = given.into_iter().filter_map(|(key, value, origin)| Some((key, value.clone()?, origin.to_owned())));
+        given.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definition_holds_together() {
+        <Cli as clap::CommandFactory>::command().debug_assert();
+    }
+
+    #[test]
+    fn run_is_the_default() {
+        let cli = Cli::parse_from(["pxed", "--config", "/x", "--site", "a"]);
+        let Command::Run(settings) = cli.into_command() else { panic!("run is the default") };
+        assert_eq!(settings.overrides(), [("site", "a".to_owned(), "--site or BEDPLATE_SITE".to_owned())]);
+        assert_eq!(settings.config, PathBuf::from("/x"));
+    }
+}

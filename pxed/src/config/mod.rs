@@ -1,0 +1,316 @@
+//! pxed's configuration: a TOML file, and flags and `BEDPLATE_*` variables over its top-level keys.
+//!
+//! `read` takes the document apart, `section` gives each key its meaning, `check` looks at them together, `problem`
+//! says what is wrong. All mistakes are reported at once. Read once at start and at SIGHUP (`reload`), by `run`.
+
+mod check;
+pub mod cli;
+pub mod problem;
+mod read;
+pub mod reload;
+mod section;
+#[cfg(test)]
+mod tests;
+pub mod value;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bedplate_api::id::SiteName;
+use ipnet::Ipv4Net;
+use thiserror::Error;
+use toml::de::DeTable;
+
+use self::problem::Problem;
+use self::read::{Reader, Section};
+use self::value::{AddressRange, HostPort};
+
+/// Where the configuration lies unless `--config` says otherwise.
+pub const DEFAULT_PATH: &str = "/etc/bedplate/pxed.toml";
+
+/// The whole configuration, valid in itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// The group of pxed instances that this one belongs to; only Machines of this site are served (A3).
+    pub site: SiteName,
+    /// What must outlive a restart.
+    pub state_directory: PathBuf,
+    /// The Unix socket for `bedplate`.
+    pub socket: PathBuf,
+    /// The group that may use the socket besides its owner.
+    pub socket_group: Option<String>,
+    /// Where Machines come from.
+    pub source: SourceConfig,
+    /// DHCP and proxyDHCP.
+    pub dhcp: DhcpConfig,
+    /// TFTP.
+    pub tftp: TftpConfig,
+    /// HTTP for loaders.
+    pub http: HttpConfig,
+    /// TLS for agents.
+    pub https: HttpsConfig,
+    /// Health and metrics.
+    pub metrics: MetricsConfig,
+    /// Boot loader files.
+    pub loaders: LoadersConfig,
+    /// The image of a Machine that names none.
+    pub default_image: Option<String>,
+    /// The image of unknown machines, while `dhcp.discovery` is on.
+    pub discovery_image: Option<String>,
+    /// Images by name.
+    pub images: BTreeMap<String, ImageConfig>,
+    /// Limits of memory and time.
+    pub limits: LimitsConfig,
+}
+
+/// Where Machines come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SourceConfig {
+    /// A directory of manifests.
+    Directory(PathBuf),
+    /// The Kubernetes API: in-cluster unless a kubeconfig is named.
+    Kubernetes {
+        /// A kubeconfig file.
+        kubeconfig: Option<PathBuf>,
+        /// A context in it; default: its current one.
+        context: Option<String>,
+    },
+}
+
+/// How pxed takes part in DHCP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DhcpMode {
+    /// Gives addresses.
+    Server,
+    /// Another server gives the addresses, pxed only adds what to boot.
+    Proxy,
+    /// Not at all.
+    Off,
+}
+
+/// `[dhcp]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DhcpConfig {
+    /// How pxed takes part.
+    pub mode: DhcpMode,
+    /// The network interfaces to listen on.
+    pub interfaces: Vec<String>,
+    /// Whether clients with a wrong address are told so (DHCPNAK).
+    pub authoritative: bool,
+    /// Whether unknown machines get a pool address and the discovery image.
+    pub discovery: bool,
+    /// UDP port to listen on.
+    pub server_port: u16,
+    /// UDP port that clients listen on.
+    pub client_port: u16,
+    /// UDP port for PXE boot server requests.
+    pub proxy_port: u16,
+    /// The subnets that are served.
+    pub subnets: Vec<SubnetConfig>,
+}
+
+/// `[[dhcp.subnet]]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SubnetConfig {
+    /// The subnet.
+    pub network: Ipv4Net,
+    /// Addresses that may be given to anybody.
+    pub ranges: Vec<AddressRange>,
+    /// Option 3.
+    pub routers: Vec<Ipv4Addr>,
+    /// Option 6.
+    pub nameservers: Vec<Ipv4Addr>,
+    /// Option 15.
+    pub domain: Option<String>,
+    /// Option 42.
+    pub ntp_servers: Vec<Ipv4Addr>,
+    /// Option 51.
+    pub lease: Duration,
+}
+
+/// `[tftp]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TftpConfig {
+    /// Whether TFTP is served.
+    pub enabled: bool,
+    /// Where to listen (UDP).
+    pub listen: SocketAddr,
+    /// Transfers at once.
+    pub max_sessions: u32,
+    /// Transfers at once of one client address.
+    pub max_sessions_per_client: u32,
+}
+
+/// `[http]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HttpConfig {
+    /// Where to listen.
+    pub listen: SocketAddr,
+    /// The `host:port` in URLs; default: the address at which the client was reached, with the listener's port.
+    pub advertise: Option<HostPort>,
+    /// Images sent at once; further requests wait in a fair queue.
+    pub max_streams: u32,
+    /// A client that takes no byte for so long is cut off.
+    pub stall: Duration,
+}
+
+/// `[https]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HttpsConfig {
+    /// Where to listen.
+    pub listen: SocketAddr,
+    /// The `host:port` that agents are told; default as for HTTP.
+    pub advertise: Option<HostPort>,
+}
+
+/// `[metrics]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MetricsConfig {
+    /// Where to listen.
+    pub listen: SocketAddr,
+}
+
+/// `[loaders]`: file names inside `directory`; a kind without one cannot boot by that way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoadersConfig {
+    /// Where the files lie.
+    pub directory: PathBuf,
+    /// BIOS.
+    pub bios: Option<String>,
+    /// UEFI x86-64 by TFTP.
+    pub uefi_x64: Option<String>,
+    /// UEFI x86-64 by HTTP.
+    pub uefi_x64_http: Option<String>,
+    /// UEFI 32 bit.
+    pub uefi_ia32: Option<String>,
+    /// UEFI arm64 by TFTP.
+    pub uefi_arm64: Option<String>,
+    /// UEFI arm64 by HTTP.
+    pub uefi_arm64_http: Option<String>,
+}
+
+/// `[images.NAME]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageConfig {
+    /// Where it comes from.
+    pub source: ImageSource,
+    /// Kernel arguments after the image's own and before the Machine's.
+    pub kernel_arguments: Vec<String>,
+}
+
+/// Where an image comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ImageSource {
+    /// An OCI layout directory.
+    Layout {
+        /// The directory.
+        path: PathBuf,
+        /// Which of its images, by tag.
+        tag: Option<String>,
+        /// Which of its images, by digest.
+        digest: Option<bedplate_api::id::Digest>,
+    },
+    /// A registry.
+    Registry {
+        /// `registry/repository@sha256:...`
+        reference: String,
+        /// Whether a tag instead of a digest will do.
+        allow_tag: bool,
+        /// Whether the registry is spoken to without TLS.
+        insecure_http: bool,
+    },
+    /// Plain files.
+    Files {
+        /// The kernel.
+        kernel: PathBuf,
+        /// The initial RAM file system.
+        initrd: PathBuf,
+        /// The root file system (squashfs).
+        rootfs: Option<PathBuf>,
+    },
+}
+
+/// `[limits]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LimitsConfig {
+    /// How long a boot's URLs are good.
+    pub boot_lifetime: Duration,
+    /// Unknown machines remembered.
+    pub discovered_machines: u32,
+    /// How long transfers may go on after SIGTERM.
+    pub drain: Duration,
+}
+
+/// The configuration cannot be used.
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the configuration {path}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// There are mistakes in it.
+    #[error("{}", list(path, problems))]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// Every mistake.
+        problems: Vec<Problem>,
+    },
+}
+
+fn list(path: &Path, problems: &[Problem]) -> String {
+    let path = path.display();
+    let lines = problems.iter().map(|p| match p.line {
+        Some(_) => format!("{path}:{p}"),
+        None => format!("{path}: {p}"),
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// A top-level key given by flag or environment: key, value, what it is called there.
+pub type Override = (&'static str, String, String);
+
+impl Config {
+    /// Reads the file and lays the overrides over it.
+    ///
+    /// # Errors
+    /// The file cannot be read, or every mistake in it.
+    pub fn load(path: &Path, overrides: &[Override]) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        Self::parse(&text, overrides)
+            .map_err(|problems| ConfigError::Invalid { path: path.to_owned(), problems })
+    }
+
+    /// The configuration that a document means.
+    ///
+    /// # Errors
+    /// Every mistake in it.
+    pub fn parse(text: &str, overrides: &[Override]) -> Result<Self, Vec<Problem>> {
+        read_document(text, overrides).0
+    }
+}
+
+/// Every key that the reader knows, as patterns such as `dhcp.subnet[].network` and `images.*.layout`.
+pub fn known_keys() -> BTreeSet<String> {
+    read_document("[[dhcp.subnet]]\n[images.any]\n", &[]).1
+}
+
+fn read_document(text: &str, overrides: &[Override]) -> (Result<Config, Vec<Problem>>, BTreeSet<String>) {
+    let mut reader = Reader::new(text, overrides.iter().cloned());
+    let (document, errors) = DeTable::parse_recoverable(text);
+    for error in &errors {
+        reader.problem_at(error.span(), error.message(), "this is not TOML");
+    }
+    let config = section::read_config(&mut reader, Section::root(document.get_ref()));
+    check::check(&config, &mut reader);
+    let (problems, asked) = reader.into_parts();
+    (if problems.is_empty() { Ok(config) } else { Err(problems) }, asked)
+}

@@ -1,0 +1,183 @@
+//! The configuration's promises: every mistake at once, each with line and remedy; unknown keys refused; overrides;
+//! what a reload can take on; documentation of every key.
+
+use std::collections::BTreeSet;
+
+use super::reload::plan_reload;
+use super::*;
+
+const GOOD: &str = r#"
+site = "lab"
+default-image = "host"
+[source]
+directory = "/etc/bedplate/machines.d"
+[dhcp]
+mode = "server"
+interfaces = ["br0"]
+[[dhcp.subnet]]
+network = "10.7.0.0/24"
+ranges = ["10.7.0.100-10.7.0.199"]
+routers = ["10.7.0.1"]
+[loaders]
+bios = "undionly.kpxe"
+[images.host]
+layout = "/var/lib/bedplate/images/host"
+kernel-arguments = ["console=ttyS0"]
+"#;
+
+fn good() -> Config {
+    Config::parse(GOOD, &[]).unwrap()
+}
+
+/// The mistakes of a document as lines of text.
+fn mistakes(text: &str) -> Vec<String> {
+    Config::parse(text, &[]).unwrap_err().iter().map(ToString::to_string).collect()
+}
+
+/// The mistakes that `from` replaced by `to` makes in the good document.
+fn mistakes_of(from: &str, to: &str) -> Vec<String> {
+    assert!(GOOD.contains(from), "{from}");
+    mistakes(&GOOD.replace(from, to))
+}
+
+#[test]
+fn a_good_file_is_read_with_its_defaults() {
+    let config = good();
+    assert_eq!(config.site.as_str(), "lab");
+    assert_eq!(config.http.listen, "0.0.0.0:8067".parse().unwrap());
+    assert_eq!(config.dhcp.mode, DhcpMode::Server);
+    assert_eq!(config.dhcp.subnets[0].lease, Duration::from_secs(3600));
+    assert_eq!(config.source, SourceConfig::Directory("/etc/bedplate/machines.d".into()));
+    assert_eq!(config.images["host"].kernel_arguments, ["console=ttyS0"]);
+    assert!(config.dhcp.authoritative && !config.dhcp.discovery && config.tftp.enabled);
+}
+
+#[test]
+fn all_mistakes_are_reported_at_once_with_line_and_remedy() {
+    let text = "sit = \"lab\"\n[source]\ndirectory = \"machines.d\"\n[dhcp]\nmode = \"sever\"\ninterfaces = \"br0\"\n\
+                server-port = 70000\n[http]\nlisten = \"8067\"\nmax-streams = \"64\"\n";
+    assert_eq!(
+        mistakes(text),
+        [
+            "1: sit: is not a known key; did you mean \"site\"?",
+            "3: source.directory: \"machines.d\" is not an absolute path",
+            "5: dhcp.mode: \"sever\" is not one of server, proxy or off; did you mean \"server\"?",
+            "6: dhcp.interfaces: is a text; write a list in square brackets",
+            "7: dhcp.server-port: 70000 is out of range; write 1 to 65535",
+            "9: http.listen: \"8067\" is not an address with a port, such as 0.0.0.0:8067 or [::]:8067",
+            "10: http.max-streams: is a text; write a whole number from 1 to 65535, without quotes",
+        ]
+    );
+}
+
+#[test]
+fn broken_toml_is_named_with_its_line_beside_other_mistakes() {
+    let found = mistakes("site = \"lab\nsocket = \"relative\"\n[source]\nkubernetes = {}\n[dhcp]\nmode = \"off\"\n");
+    assert!(found.iter().any(|m| m.starts_with("1: ") && m.ends_with("this is not TOML")), "{found:?}");
+}
+
+#[test]
+fn an_empty_file_is_told_what_it_must_say() {
+    let found = mistakes("");
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(found[0].starts_with("dhcp.mode: is missing; write mode = "));
+    assert!(found[1].starts_with("source: says not where Machines come from; write directory = "));
+}
+
+#[test]
+fn contradictions_between_keys_are_found() {
+    let cases = [
+        ("default-image = \"host\"", "default-image = \"hots\"", "did you mean \"host\"?"),
+        ("interfaces = [\"br0\"]", "", "dhcp.interfaces: names no interface"),
+        ("interfaces = [\"br0\"]", "interfaces = [\"br0\", \"br0\"]", "\"br0\" is named twice"),
+        ("10.7.0.0/24", "10.7.0.5/24", "write \"10.7.0.0/24\""),
+        ("10.7.0.100-10.7.0.199", "10.7.0.100-10.7.1.9", "is not inside 10.7.0.0/24"),
+        ("10.7.0.100-10.7.0.199", "10.7.0.1-10.7.0.9", "holds the router 10.7.0.1"),
+        ("10.7.0.100-10.7.0.199", "10.7.0.100-10.7.0.255", "broadcast address"),
+        ("ranges = [\"", "ranges = [\"10.7.0.90-10.7.0.110\", \"", "overlaps"),
+        ("routers = [\"10.7.0.1\"]", "routers = [\"10.8.0.1\"]", "a router must be reached without a router"),
+        ("[loaders]", "[[dhcp.subnet]]\nnetwork = \"10.7.0.128/25\"\n[loaders]", "overlaps 10.7.0.0/24"),
+        ("mode = \"server\"", "mode = \"proxy\"", "has no meaning in proxy mode"),
+        ("mode = \"server\"", "mode = \"server\"\ndiscovery = true", "is on without a discovery-image"),
+        ("[loaders]", "[metrics]\nlisten = \"127.0.0.1:8067\"\n[loaders]", "clashes with http.listen"),
+        ("[loaders]", "[tftp]\nlisten = \"10.7.0.1:67\"\n[loaders]", "clashes with tftp.listen"),
+        ("directory =", "kubernetes = {}\ndirectory =", "are both given"),
+        ("bios = \"undionly.kpxe\"", "bios = \"../undionly.kpxe\"", "is not a file name"),
+        ("layout = ", "reference = \"r.example/host:1\"\nlayout = ", "has more than one of layout, reference and kernel"),
+        ("layout = \"/var/lib/bedplate/images/host\"", "", "says not where the image comes from"),
+        ("layout = \"/var/lib/bedplate/images/host\"", "reference = \"r.example/host:1\"", "has no digest"),
+        ("layout = ", "allow-tag = true\nlayout = ", "has no meaning without reference"),
+        ("layout = \"/var/lib/bedplate/images/host\"", "kernel = \"/k\"", "initrd: is missing beside kernel"),
+        ("console=ttyS0", "console=ttyS0 quiet", "is not one argument"),
+    ];
+    for (from, to, expected) in cases {
+        let found = mistakes_of(from, to);
+        assert_eq!(found.len(), 1, "{to}: {found:?}");
+        assert!(found[0].contains(expected), "{to}: {found:?}");
+        let has_line = found[0].starts_with(|c: char| c.is_ascii_digit());
+        assert!(has_line || found[0].contains("is missing") || found[0].contains("names no interface") || found[0].contains("clashes"), "{found:?}");
+    }
+}
+
+#[test]
+fn a_flag_overrides_the_file_and_its_mistake_names_the_flag() {
+    let flag = |value: &str| vec![("site", value.to_owned(), "--site or BEDPLATE_SITE".to_owned())];
+    assert_eq!(Config::parse(GOOD, &flag("other")).unwrap().site.as_str(), "other");
+    let problems = Config::parse(GOOD, &flag("Not A Label")).unwrap_err();
+    assert_eq!(problems.len(), 1);
+    assert_eq!((problems[0].line, problems[0].key.as_str()), (None, "--site or BEDPLATE_SITE"));
+}
+
+#[test]
+fn no_text_makes_the_reader_panic() {
+    for cut in 0..GOOD.len() {
+        let _ = Config::parse(&GOOD[..cut], &[]);
+        let _ = Config::parse(&GOOD.replacen(&GOOD[cut..=cut], "[", 1), &[]);
+    }
+    for text in ["images = 1", "dhcp.subnet = 1", "dhcp.subnet = [1]", "[[images]]", "site.x = 1", "\u{feff}", "[images.\"\"]"] {
+        assert!(Config::parse(text, &[]).is_err());
+    }
+}
+
+#[test]
+fn a_reload_takes_on_images_and_names_what_needs_a_restart() {
+    let old = good();
+    assert_eq!(plan_reload(&old, &old).config, old);
+    let text = GOOD.replace("images/host", "images/other").replace("10.7.0.199", "10.7.0.150");
+    let reload = plan_reload(&old, &Config::parse(&text, &[]).unwrap());
+    assert_eq!((reload.applied, reload.needs_restart), (vec!["images"], vec!["dhcp"]));
+    assert_ne!(reload.config.images, old.images);
+    assert_eq!(reload.config.dhcp, old.dhcp);
+}
+
+/// Keys stand in the document as table rows `| \`key\` | ... |`.
+#[test]
+fn the_document_explains_every_key_and_no_other() {
+    let document = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/configuration.md");
+    let document = std::fs::read_to_string(document).unwrap();
+    let documented: BTreeSet<String> = document
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split_once('`').map(|(key, _)| key.to_owned()))
+        .collect();
+    let sections = ["source", "source.kubernetes", "dhcp", "dhcp.subnet", "tftp", "http", "https", "metrics", "loaders", "images", "limits"];
+    let known: BTreeSet<String> =
+        known_keys().into_iter().filter(|key| !sections.contains(&key.as_str())).collect();
+    let missing: Vec<_> = known.difference(&documented).collect();
+    let unknown: Vec<_> = documented.difference(&known).collect();
+    assert!(missing.is_empty() && unknown.is_empty(), "not explained: {missing:?}; explained but unknown: {unknown:?}");
+}
+
+/// The example in the document is what an operator starts from.
+#[test]
+fn the_example_in_the_document_is_valid() {
+    let document = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/configuration.md");
+    let document = std::fs::read_to_string(document).unwrap();
+    let examples: Vec<&str> =
+        document.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert!(!examples.is_empty());
+    for example in examples {
+        if let Err(problems) = Config::parse(example, &[]) {
+            panic!("{}", problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"));
+        }
+    }
+}

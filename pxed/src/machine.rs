@@ -1,0 +1,370 @@
+//! The index of known Machines: by MAC address and by name, as a snapshot that readers take without a lock.
+//!
+//! [`Snapshot::build`] makes an index of whatever set of Machines it is given, with what is wrong as values, and does
+//! nothing else; [`Machines`] only holds the current one. Filled by the source, read by DHCP, TFTP, HTTP and the admin socket.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use bedplate_api::id::{MacAddress, MachineName, SiteName};
+use bedplate_api::machine::{Machine, PROVIDER_PXE};
+use ipnet::{IpNet, Ipv4Net};
+use tokio::sync::watch;
+
+/// A Machine of this site that pxed provisions, taken apart for the packet path.
+#[derive(Debug, Clone, PartialEq)]
+pub struct KnownMachine {
+    /// Its name.
+    pub name: MachineName,
+    /// What tells it from a later Machine of the same name: `metadata.uid`, or `directory:<name>` for a manifest
+    /// without one.
+    pub uid: String,
+    /// The whole object, as its source gave it.
+    pub machine: Machine,
+    /// Its interfaces, in the order of the manifest.
+    pub interfaces: Vec<Interface>,
+}
+
+/// One interface of a Machine. IPv6 settings are left out: the boot path is IPv4.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Interface {
+    /// Hardware address.
+    pub mac: MacAddress,
+    /// Fixed addresses.
+    pub addresses: Vec<Ipv4Net>,
+    /// Default router.
+    pub gateway: Option<Ipv4Addr>,
+    /// Name servers.
+    pub nameservers: Vec<Ipv4Addr>,
+    /// Whether the Machine boots from it.
+    pub netboot: bool,
+}
+
+/// Whose a MAC address is.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Found {
+    /// No Machine's.
+    Nobody,
+    /// This one's.
+    One(Arc<KnownMachine>),
+    /// Several claim it; none is served.
+    Several(Vec<MachineName>),
+}
+
+/// Why a Machine, or one of its addresses, is not served.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Problem {
+    /// The object has no name that can be a host name.
+    BadName {
+        /// The name as it stands.
+        name: String,
+    },
+    /// A MAC address that several Machines claim.
+    DuplicateMac {
+        /// The address.
+        mac: MacAddress,
+        /// Every Machine that claims it, in the order of the names.
+        machines: Vec<MachineName>,
+    },
+    /// Two objects have one name.
+    DuplicateName {
+        /// The name.
+        name: MachineName,
+    },
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BadName { name } => {
+                write!(f, "{name:?} is not a Machine name: at most 63 of a-z, 0-9 and '-', not first or last '-'")
+            }
+            Self::DuplicateMac { mac, machines } => {
+                let names: Vec<_> = machines.iter().map(MachineName::as_str).collect();
+                write!(f, "{mac} is claimed by {}: none of them is served", names.join(" and "))
+            }
+            Self::DuplicateName { name } => write!(f, "two Machines are named {name}: neither is known"),
+        }
+    }
+}
+
+/// A complete set of known Machines.
+#[derive(Debug, Default)]
+pub struct Snapshot {
+    by_name: BTreeMap<MachineName, Arc<KnownMachine>>,
+    by_mac: HashMap<MacAddress, Claim>,
+    problems: Vec<Problem>,
+}
+
+#[derive(Debug)]
+enum Claim {
+    One(Arc<KnownMachine>),
+    Several(Vec<MachineName>),
+}
+
+impl Snapshot {
+    /// The index of those of `machines` that belong to `site` and to pxed.
+    pub fn build(site: &SiteName, machines: impl IntoIterator<Item = Machine>) -> Self {
+        let mut snapshot = Self::default();
+        let mut twice = Vec::new();
+        for machine in machines {
+            if machine.spec.provider != PROVIDER_PXE || machine.spec.site != *site {
+                continue;
+            }
+            let name = machine.metadata.name.clone().unwrap_or_default();
+            let Ok(name) = name.parse::<MachineName>() else {
+                snapshot.problems.push(Problem::BadName { name });
+                continue;
+            };
+            let known = Arc::new(KnownMachine::new(name.clone(), machine));
+            if snapshot.by_name.insert(name.clone(), known).is_some() {
+                twice.push(name);
+            }
+        }
+        twice.sort();
+        twice.dedup();
+        for name in twice {
+            snapshot.by_name.remove(&name);
+            snapshot.problems.push(Problem::DuplicateName { name });
+        }
+        snapshot.index_addresses();
+        snapshot.problems.sort();
+        snapshot
+    }
+
+    fn index_addresses(&mut self) {
+        for machine in self.by_name.values() {
+            for interface in &machine.interfaces {
+                match self.by_mac.get_mut(&interface.mac) {
+                    None => {
+                        self.by_mac.insert(interface.mac, Claim::One(machine.clone()));
+                    }
+                    // Two interfaces of one Machine with one address: still that Machine's.
+                    Some(Claim::One(first)) if first.name == machine.name => {}
+                    Some(Claim::Several(names)) if names.contains(&machine.name) => {}
+                    Some(Claim::Several(names)) => names.push(machine.name.clone()),
+                    Some(claim @ Claim::One(_)) => {
+                        if let Claim::One(first) = claim {
+                            let names = vec![first.name.clone(), machine.name.clone()];
+                            *claim = Claim::Several(names);
+                        }
+                    }
+                }
+            }
+        }
+        let several = self.by_mac.iter().filter_map(|(mac, claim)| match claim {
+            Claim::Several(machines) => Some(Problem::DuplicateMac { mac: *mac, machines: machines.clone() }),
+            Claim::One(_) => None,
+        });
+        self.problems.extend(several);
+    }
+
+    /// Whose this address is.
+    pub fn by_mac(&self, mac: MacAddress) -> Found {
+        match self.by_mac.get(&mac) {
+            None => Found::Nobody,
+            Some(Claim::One(machine)) => Found::One(machine.clone()),
+            Some(Claim::Several(names)) => Found::Several(names.clone()),
+        }
+    }
+
+    /// The Machine of this name.
+    pub fn by_name(&self, name: &MachineName) -> Option<&Arc<KnownMachine>> {
+        self.by_name.get(name)
+    }
+
+    /// Every known Machine, in the order of the names.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<KnownMachine>> {
+        self.by_name.values()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.by_name.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.by_name.is_empty()
+    }
+
+    /// What is wrong with the set, sorted.
+    pub fn problems(&self) -> &[Problem] {
+        &self.problems
+    }
+
+    /// The addresses of this Machine that others claim too, each with the others.
+    pub fn contested(&self, name: &MachineName) -> Vec<(MacAddress, Vec<MachineName>)> {
+        let duplicates = self.problems.iter().filter_map(|problem| match problem {
+            Problem::DuplicateMac { mac, machines } if machines.contains(name) => {
+                Some((*mac, machines.iter().filter(|other| *other != name).cloned().collect()))
+            }
+            Problem::DuplicateMac { .. } | Problem::BadName { .. } | Problem::DuplicateName { .. } => None,
+        });
+        duplicates.collect()
+    }
+}
+
+impl KnownMachine {
+    fn new(name: MachineName, machine: Machine) -> Self {
+        let uid = match machine.metadata.uid.as_deref() {
+            None | Some("") => format!("directory:{name}"),
+            Some(uid) => uid.to_owned(),
+        };
+        let interfaces = machine.spec.pxe.as_ref().map_or_else(Vec::new, |pxe| {
+            let interfaces = pxe.interfaces.iter().enumerate().map(|(index, interface)| Interface {
+                mac: interface.mac_address,
+                addresses: interface.addresses.iter().filter_map(ipv4_net).collect(),
+                gateway: interface.gateway.as_ref().and_then(ipv4),
+                nameservers: interface.nameservers.iter().filter_map(ipv4).collect(),
+                netboot: pxe.netboots(index),
+            });
+            interfaces.collect()
+        });
+        Self { name, uid, machine, interfaces }
+    }
+
+    /// The interface with this address.
+    pub fn interface(&self, mac: MacAddress) -> Option<&Interface> {
+        self.interfaces.iter().find(|interface| interface.mac == mac)
+    }
+}
+
+fn ipv4(address: &IpAddr) -> Option<Ipv4Addr> {
+    match address {
+        IpAddr::V4(address) => Some(*address),
+        IpAddr::V6(_) => None,
+    }
+}
+
+fn ipv4_net(net: &IpNet) -> Option<Ipv4Net> {
+    match net {
+        IpNet::V4(net) => Some(*net),
+        IpNet::V6(_) => None,
+    }
+}
+
+/// The current snapshot; clones share it.
+#[derive(Debug, Clone)]
+pub struct Machines {
+    current: Arc<ArcSwap<Snapshot>>,
+    changes: Arc<watch::Sender<u64>>,
+}
+
+impl Default for Machines {
+    fn default() -> Self {
+        Self { current: Arc::default(), changes: Arc::new(watch::Sender::new(0)) }
+    }
+}
+
+impl Machines {
+    /// The snapshot now: never waits, and stays as it is while it is held.
+    pub fn load(&self) -> Arc<Snapshot> {
+        self.current.load_full()
+    }
+
+    /// Makes `snapshot` the current one.
+    pub fn store(&self, snapshot: Snapshot) {
+        self.current.store(Arc::new(snapshot));
+        self.changes.send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    /// Tells of every new snapshot.
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A Machine with these addresses.
+    pub(crate) fn machine(name: &str, macs: &[&str]) -> Machine {
+        let interfaces: Vec<_> = macs.iter().map(|mac| serde_json::json!({ "macAddress": mac })).collect();
+        serde_json::from_value(serde_json::json!({
+            "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": name },
+            "spec": { "provider": "pxe", "pxe": { "interfaces": interfaces } },
+        }))
+        .unwrap()
+    }
+
+    fn site() -> SiteName {
+        SiteName::default()
+    }
+
+    fn names(snapshot: &Snapshot) -> Vec<&str> {
+        snapshot.iter().map(|m| m.name.as_str()).collect()
+    }
+
+    const A: &str = "52:54:00:00:00:0a";
+    const B: &str = "52:54:00:00:00:0b";
+
+    #[test]
+    fn a_machine_is_found_by_each_of_its_addresses_and_by_its_name() {
+        let snapshot = Snapshot::build(&site(), [machine("one", &[A, "52-54-00-00-00-0B"])]);
+        for mac in [A, B] {
+            let Found::One(found) = snapshot.by_mac(mac.parse().unwrap()) else { panic!("{mac} is known") };
+            assert_eq!(found.name.as_str(), "one");
+        }
+        let found = snapshot.by_name(&"one".parse().unwrap()).unwrap();
+        assert_eq!(found.uid, "directory:one");
+        assert_eq!(found.interfaces.iter().map(|i| i.netboot).collect::<Vec<_>>(), [true, false]);
+        assert_eq!(snapshot.by_mac("52:54:00:00:00:0c".parse().unwrap()), Found::Nobody);
+    }
+
+    #[test]
+    fn a3_only_machines_of_the_own_site_and_of_provider_pxe_are_known() {
+        let mut elsewhere = machine("elsewhere", &[A]);
+        elsewhere.spec.site = "other".parse().unwrap();
+        let mut by_hand = machine("by-hand", &[A]);
+        by_hand.spec.provider = "manual".to_owned();
+        let snapshot = Snapshot::build(&site(), [elsewhere, by_hand, machine("ours", &[A])]);
+        assert_eq!(names(&snapshot), ["ours"]);
+        assert!(snapshot.problems().is_empty());
+    }
+
+    #[test]
+    fn an_address_that_two_machines_claim_is_nobodys_and_both_are_named() {
+        let machines = [machine("two", &[A, B]), machine("one", &[A]), machine("three", &[A])];
+        let snapshot = Snapshot::build(&site(), machines);
+        let Found::Several(claimants) = snapshot.by_mac(A.parse().unwrap()) else { panic!("A is contested") };
+        assert_eq!(claimants.iter().map(MachineName::as_str).collect::<Vec<_>>(), ["one", "three", "two"]);
+        assert!(matches!(snapshot.by_mac(B.parse().unwrap()), Found::One(_)));
+        let contested = snapshot.contested(&"one".parse().unwrap());
+        assert_eq!(contested, [(A.parse().unwrap(), vec!["three".parse().unwrap(), "two".parse().unwrap()])]);
+        assert_eq!(snapshot.problems().len(), 1);
+        assert_eq!(
+            snapshot.problems()[0].to_string(),
+            format!("{A} is claimed by one and three and two: none of them is served")
+        );
+    }
+
+    #[test]
+    fn two_machines_of_one_name_are_both_unknown_and_leave_their_addresses() {
+        let machines = [machine("one", &[A]), machine("one", &[B]), machine("two", &[B])];
+        let snapshot = Snapshot::build(&site(), machines);
+        assert_eq!(names(&snapshot), ["two"]);
+        assert!(matches!(snapshot.by_mac(B.parse().unwrap()), Found::One(_)));
+        assert_eq!(snapshot.problems(), [Problem::DuplicateName { name: "one".parse().unwrap() }]);
+    }
+
+    #[test]
+    fn a_name_that_is_no_host_name_is_told() {
+        let snapshot = Snapshot::build(&site(), [machine("rack1.node", &[A])]);
+        assert!(snapshot.is_empty());
+        assert_eq!(snapshot.problems(), [Problem::BadName { name: "rack1.node".to_owned() }]);
+    }
+
+    #[test]
+    fn a_held_snapshot_outlives_the_next_one() {
+        let machines = Machines::default();
+        machines.store(Snapshot::build(&site(), [machine("one", &[A])]));
+        let held = machines.load();
+        machines.store(Snapshot::default());
+        assert_eq!((held.len(), machines.load().len()), (1, 0));
+    }
+}

@@ -1,0 +1,58 @@
+//! Pure: `phase` and `Ready` where there is no controller to derive them (directory mode). For display only (M11).
+
+use bedplate_api::machine::{MachineStatus, Phase, condition_type};
+use bedplate_api::wire::Stage;
+use jiff::Timestamp;
+
+use super::condition::{booted, condition, is_true, reason, set_condition};
+
+/// Fills in `phase` and `Ready` from the other conditions and the boot.
+pub fn derive(paused: bool, status: &mut MachineStatus, now: Timestamp) {
+    let (phase, ready, why, message) = judge(paused, status);
+    status.phase = Some(phase);
+    set_condition(status, condition_type::READY, ready, why, &message, now);
+}
+
+fn judge(paused: bool, status: &MachineStatus) -> (Phase, bool, &'static str, String) {
+    if paused {
+        return (Phase::Paused, false, "Paused", "spec.paused is set: the machine is left as it is".to_owned());
+    }
+    let booted_condition = booted(status);
+    if let Some(c) = booted_condition.filter(|c| c.reason == reason::DUPLICATE_MAC_ADDRESS) {
+        return (Phase::Failed, false, reason::DUPLICATE_MAC_ADDRESS, c.message.clone());
+    }
+    if is_true(status, condition_type::ENROLLED) {
+        let message = "the host is enrolled; without a cluster there is no configuration to apply";
+        return (Phase::Enrolled, true, "Enrolled", message.to_owned());
+    }
+    let stage = status.boot.as_ref().and_then(|boot| boot.stage);
+    let first_unmet = booted_condition
+        .filter(|c| c.status != "True")
+        .or_else(|| condition(status, condition_type::ENROLLED).filter(|c| c.status != "True"));
+    match (stage, first_unmet) {
+        (None, None) => {
+            (Phase::Pending, false, reason::AWAITING_BOOT, "waiting for its first DHCP packet".to_owned())
+        }
+        (None, Some(c)) => (Phase::Pending, false, "NotBooted", c.message.clone()),
+        (Some(_), Some(c)) => (Phase::Booting, false, "Booting", c.message.clone()),
+        (Some(stage), None) => {
+            let message = format!("the boot has reached {}", stage_word(stage));
+            (Phase::Booting, false, "Booting", message)
+        }
+    }
+}
+
+fn stage_word(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Discover => "discover",
+        Stage::Offered => "offered",
+        Stage::Acknowledged => "acknowledged",
+        Stage::Loader => "loader",
+        Stage::Script => "script",
+        Stage::Kernel => "kernel",
+        Stage::Initrd => "initrd",
+        Stage::Rootfs => "rootfs",
+        Stage::Userspace => "userspace",
+        Stage::Enrolled => "enrolled",
+    }
+}

@@ -1,0 +1,253 @@
+//! What pxed knows of each Machine's state: held in memory, written behind.
+//!
+//! [`StatusRegistry::update`] changes memory and returns at once, so that it may be called on the packet path; `write`
+//! brings changes to the store and to the API server, coalesced (first change at once, then at most one write a second
+//! for each Machine). `condition`, `display` and `project` are pure. Only pxed's own fields reach the API (api.md,
+//! "Who writes what").
+
+pub mod condition;
+pub mod display;
+pub mod event;
+mod kubernetes;
+pub mod project;
+pub mod queue;
+pub mod write;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bedplate_api::id::MachineName;
+use bedplate_api::machine::{BootStatus, Machine, MachineStatus};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Notify, mpsc};
+
+pub use self::condition::{ConditionState, set_condition};
+pub use self::event::{Event, EventReason};
+pub use self::write::{Sink, Writer};
+use crate::machine::{KnownMachine, Machines, Snapshot};
+use crate::store::{Store, StoreError, Table};
+
+/// Events that wait to be published; more are dropped, for they are a help and not a record.
+const EVENT_QUEUE: usize = 1024;
+
+/// A status with the Machine that it belongs to, as it lies in the store.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub(crate) struct Kept {
+    /// The Machine's uid: a later Machine of the same name begins anew.
+    pub(crate) uid: String,
+    /// Its status.
+    pub(crate) status: MachineStatus,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    kept: HashMap<MachineName, Kept>,
+    /// Changed since the writer last took it.
+    changed: Vec<MachineName>,
+    /// Machines that are gone, whose kept status is to go too.
+    gone: Vec<MachineName>,
+}
+
+/// The statuses; clones share them.
+#[derive(Debug, Clone)]
+pub struct StatusRegistry {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    state: Mutex<State>,
+    machines: Machines,
+    /// Whether pxed fills in `phase` and `Ready`, which the controller does where there is a cluster.
+    derive_display: bool,
+    wake: Notify,
+    events: mpsc::Sender<Event>,
+}
+
+impl StatusRegistry {
+    /// A registry with what the store kept, and the events that it will be told of. `derive_display`: no controller is
+    /// there to fill in `phase` and `Ready` (directory mode).
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn new(
+        machines: Machines,
+        store: &Store,
+        derive_display: bool,
+    ) -> Result<(Self, mpsc::Receiver<Event>), StoreError> {
+        let mut state = State::default();
+        for (key, value) in store.scan(Table::Status)? {
+            let name = std::str::from_utf8(&key).ok().and_then(|name| name.parse::<MachineName>().ok());
+            match (name, serde_json::from_slice(&value)) {
+                (Some(name), Ok(kept)) => drop(state.kept.insert(name, kept)),
+                _ => {
+                    let name = String::from_utf8_lossy(&key);
+                    tracing::warn!(machine = %name, "a kept status cannot be read and is left out");
+                }
+            }
+        }
+        let (events, receiver) = mpsc::channel(EVENT_QUEUE);
+        let state = Mutex::new(state);
+        let inner = Inner { state, machines, derive_display, wake: Notify::new(), events };
+        Ok((Self { inner: Arc::new(inner) }, receiver))
+    }
+
+    /// Changes a Machine's status. What leaves it as it was causes no write.
+    pub fn update(&self, name: &MachineName, change: impl FnOnce(&mut MachineStatus)) {
+        let machine = self.inner.machines.load().by_name(name).cloned();
+        let mut state = self.lock();
+        let kept = state.kept.entry(name.clone()).or_default();
+        let before = kept.clone();
+        if let Some(machine) = &machine {
+            // A Machine that was made anew under its old name has no past.
+            if !kept.uid.is_empty() && kept.uid != machine.uid {
+                kept.status = MachineStatus::default();
+            }
+            kept.uid.clone_from(&machine.uid);
+        }
+        change(&mut kept.status);
+        if self.inner.derive_display {
+            let paused = machine.is_some_and(|m| m.machine.spec.paused);
+            display::derive(paused, &mut kept.status, Timestamp::now());
+        }
+        if *kept != before {
+            state.changed.push(name.clone());
+            drop(state);
+            self.inner.wake.notify_one();
+        }
+    }
+
+    /// A Machine's status, if there is any.
+    pub fn get(&self, name: &MachineName) -> Option<MachineStatus> {
+        self.lock().kept.get(name).map(|kept| kept.status.clone())
+    }
+
+    /// The Machine as its source gave it, with its status filled in: what `bedplate machine show` shows.
+    pub fn describe(&self, known: &KnownMachine) -> Machine {
+        let mut machine = known.machine.clone();
+        if let Some(status) = self.get(&known.name) {
+            machine.status = Some(match machine.status.take() {
+                // Others' fields come from their writers, by way of the API server.
+                Some(others) if !self.inner.derive_display => project::overlay(others, &status),
+                _ => status,
+            });
+        }
+        machine
+    }
+
+    /// Tells something that a person would want to know. Never waits.
+    pub fn event(&self, machine: &MachineName, reason: EventReason, message: impl Into<String>) {
+        let uid = self.inner.machines.load().by_name(machine).map(|known| known.uid.clone());
+        let event = Event { machine: machine.clone(), uid, reason, message: message.into() };
+        // A full queue means that the API server is away; the same facts are in conditions.
+        if self.inner.events.try_send(event).is_err() {
+            tracing::debug!(%machine, ?reason, "event dropped: too many wait");
+        }
+    }
+
+    /// Follows a new set of Machines: forgets those that are gone, takes over what the API server knows of those that
+    /// are new here, and keeps the condition of contested addresses.
+    pub fn follow(&self, snapshot: &Snapshot) {
+        self.forget_gone(snapshot);
+        for known in snapshot.iter() {
+            self.adopt(known);
+            self.report_contested(snapshot, known);
+        }
+    }
+
+    fn forget_gone(&self, snapshot: &Snapshot) {
+        let mut state = self.lock();
+        let gone: Vec<MachineName> = state
+            .kept
+            .iter()
+            .filter(|(name, kept)| match snapshot.by_name(name) {
+                Some(known) => !kept.uid.is_empty() && kept.uid != known.uid,
+                None => true,
+            })
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in &gone {
+            state.kept.remove(name);
+        }
+        if !gone.is_empty() {
+            state.gone.extend(gone);
+            drop(state);
+            self.inner.wake.notify_one();
+        }
+    }
+
+    /// Without a status of our own, what pxed wrote earlier into the object is taken up again (a lost store).
+    fn adopt(&self, known: &KnownMachine) {
+        if self.lock().kept.contains_key(&known.name) {
+            return;
+        }
+        let status = known.machine.status.as_ref().map(project::own_fields).unwrap_or_default();
+        self.update(&known.name, |current| *current = status);
+    }
+
+    fn report_contested(&self, snapshot: &Snapshot, known: &KnownMachine) {
+        let contested = snapshot.contested(&known.name);
+        let message = condition::contested_message(&contested);
+        let new = message.as_ref().is_some_and(|message| {
+            let condition = self.get(&known.name).and_then(|s| condition::booted(&s).cloned());
+            condition.is_none_or(|c| c.message != *message)
+        });
+        let now = Timestamp::now();
+        self.update(&known.name, |status| condition::apply_contested(status, message.as_deref(), now));
+        if let Some(message) = message.filter(|_| new) {
+            tracing::warn!(machine = %known.name, message, "machine is not served");
+            self.event(&known.name, EventReason::DuplicateMACAddress, message);
+        }
+    }
+
+    /// Marks every Machine whose own fields differ from what its object says, so that nothing that was kept while the API
+    /// server was away is lost.
+    pub fn resync(&self, snapshot: &Snapshot) {
+        let mut state = self.lock();
+        for known in snapshot.iter() {
+            let there = known.machine.status.as_ref().map(project::own_fields).unwrap_or_default();
+            let differs = state.kept.get(&known.name).is_some_and(|k| project::own_fields(&k.status) != there);
+            if differs {
+                state.changed.push(known.name.clone());
+            }
+        }
+        drop(state);
+        self.inner.wake.notify_one();
+    }
+
+    /// What changed since this was last asked: changed names, and names that are gone.
+    pub(crate) fn take_changes(&self) -> (Vec<MachineName>, Vec<MachineName>) {
+        let mut state = self.lock();
+        (std::mem::take(&mut state.changed), std::mem::take(&mut state.gone))
+    }
+
+    /// Waits until something may have changed.
+    pub(crate) async fn changed(&self) {
+        self.inner.wake.notified().await;
+    }
+
+    pub(crate) fn kept(&self, name: &MachineName) -> Option<Kept> {
+        self.lock().kept.get(name).cloned()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Every change is whole before the lock is let go; a panic in a caller's closure loses only that change.
+        self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The boot in a status, made if there is none.
+pub fn boot_mut(status: &mut MachineStatus) -> &mut BootStatus {
+    status.boot.get_or_insert_with(|| BootStatus {
+        id: None,
+        started_time: None,
+        stage: None,
+        attempts: None,
+        timeline: Vec::new(),
+        previous: None,
+    })
+}

@@ -1,0 +1,209 @@
+//! The registry's promises: no write without change, coalescing, no past for a new Machine, contested addresses told.
+
+use std::time::Duration;
+
+use bedplate_api::machine::{Phase, condition_type};
+use bedplate_api::wire::Stage;
+
+use tokio_util::sync::CancellationToken;
+
+use super::condition::{booted, condition, is_true, reason};
+use super::*;
+use crate::machine::Snapshot;
+use crate::machine::tests::machine;
+
+const A: &str = "52:54:00:00:00:0a";
+const B: &str = "52:54:00:00:00:0b";
+
+struct Rig {
+    _directory: tempfile::TempDir,
+    store: Store,
+    machines: Machines,
+    registry: StatusRegistry,
+    events: mpsc::Receiver<Event>,
+}
+
+fn rig(derive_display: bool) -> Rig {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(&directory.path().join("pxed.redb")).unwrap();
+    let machines = Machines::default();
+    let (registry, events) = StatusRegistry::new(machines.clone(), &store, derive_display).unwrap();
+    Rig { _directory: directory, store, machines, registry, events }
+}
+
+impl Rig {
+    fn know(&self, machines: Vec<Machine>) {
+        self.machines.store(Snapshot::build(&"default".parse().unwrap(), machines));
+        self.registry.follow(&self.machines.load());
+    }
+}
+
+fn name(text: &str) -> MachineName {
+    text.parse().unwrap()
+}
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+#[test]
+fn a_condition_keeps_its_transition_time_while_its_status_stays() {
+    let mut status = MachineStatus::default();
+    set_condition(&mut status, "Booted", false, "A", "first", at(1));
+    set_condition(&mut status, "Booted", false, "B", "second", at(2));
+    let c = condition(&status, "Booted").unwrap();
+    assert_eq!((c.last_transition_time.0, c.reason.as_str(), c.message.as_str()), (at(1), "B", "second"));
+    set_condition(&mut status, "Booted", true, "C", &"x".repeat(5000), at(3));
+    let c = condition(&status, "Booted").unwrap();
+    assert_eq!((c.last_transition_time.0, c.message.len()), (at(3), 1024));
+    assert_eq!(status.conditions.len(), 1);
+}
+
+#[tokio::test]
+async fn what_leaves_a_status_as_it_was_causes_no_write() {
+    let rig = rig(false);
+    rig.know(vec![machine("a", &[A])]);
+    rig.registry.take_changes();
+    rig.registry.update(&name("a"), |_| {});
+    assert_eq!(rig.registry.take_changes().0, []);
+    rig.registry.update(&name("a"), |status| boot_mut(status).attempts = Some(1));
+    assert_eq!(rig.registry.take_changes().0, [name("a")]);
+}
+
+#[tokio::test]
+async fn statuses_are_there_after_a_restart_and_go_with_their_machine() {
+    let rig = rig(true);
+    rig.know(vec![machine("a", &[A]), machine("b", &[B])]);
+    rig.registry.update(&name("a"), |status| boot_mut(status).stage = Some(Stage::Script));
+    let shutdown = CancellationToken::new();
+    let counters = Arc::default();
+    let writer = Writer {
+        registry: rig.registry.clone(),
+        store: rig.store.clone(),
+        sink: Sink::Store,
+        events: rig.events,
+        counters,
+    };
+    let task = tokio::spawn(writer.run(shutdown.clone()));
+    until(|| rig.store.get(Table::Status, b"a").unwrap().is_some()).await;
+    let (again, _events) = StatusRegistry::new(Machines::default(), &rig.store, true).unwrap();
+    assert_eq!(again.get(&name("a")).unwrap().boot.unwrap().stage, Some(Stage::Script));
+    rig.machines.store(Snapshot::build(&"default".parse().unwrap(), [machine("b", &[B])]));
+    rig.registry.follow(&rig.machines.load());
+    until(|| rig.store.get(Table::Status, b"a").unwrap().is_none()).await;
+    rig.registry.update(&name("b"), |status| boot_mut(status).attempts = Some(7));
+    shutdown.cancel();
+    task.await.unwrap();
+    let (again, _events) = StatusRegistry::new(Machines::default(), &rig.store, true).unwrap();
+    assert_eq!(again.get(&name("b")).unwrap().boot.unwrap().attempts, Some(7), "the last change is written at the end");
+}
+
+#[tokio::test]
+async fn a_machine_made_anew_under_its_old_name_has_no_past() {
+    let rig = rig(false);
+    let mut first = machine("a", &[A]);
+    first.metadata.uid = Some("1".to_owned());
+    rig.know(vec![first.clone()]);
+    rig.registry.update(&name("a"), |status| boot_mut(status).attempts = Some(3));
+    first.metadata.uid = Some("2".to_owned());
+    rig.know(vec![first]);
+    assert_eq!(rig.registry.get(&name("a")).unwrap().boot, None);
+}
+
+#[tokio::test]
+async fn a_contested_address_is_told_on_both_machines_and_taken_back_when_settled() {
+    let mut rig = rig(true);
+    rig.know(vec![machine("a", &[A]), machine("b", &[A, B])]);
+    for (one, other) in [("a", "b"), ("b", "a")] {
+        let status = rig.registry.get(&name(one)).unwrap();
+        let c = booted(&status).unwrap();
+        assert_eq!((c.status.as_str(), c.reason.as_str()), ("False", reason::DUPLICATE_MAC_ADDRESS));
+        assert_eq!(c.message, format!("{A} is also claimed by {other}; none of them is served"));
+        assert_eq!(status.phase, Some(Phase::Failed));
+        assert_eq!(rig.events.try_recv().unwrap().reason, EventReason::DuplicateMACAddress);
+    }
+    rig.know(vec![machine("a", &[A]), machine("b", &[A, B])]);
+    assert!(rig.events.try_recv().is_err(), "the same thing is not told again");
+    rig.know(vec![machine("a", &[A]), machine("b", &[B])]);
+    let status = rig.registry.get(&name("a")).unwrap();
+    assert_eq!(booted(&status).unwrap().reason, reason::AWAITING_BOOT);
+    assert_eq!(status.phase, Some(Phase::Pending));
+}
+
+#[tokio::test]
+async fn only_our_own_fields_reach_the_api_server() {
+    let mut status = MachineStatus { phase: Some(Phase::Ready), provider_id: Some("x".into()), ..Default::default() };
+    boot_mut(&mut status).attempts = Some(1);
+    for type_ in [condition_type::BOOTED, condition_type::READY, condition_type::PAVED] {
+        set_condition(&mut status, type_, true, "X", "", at(1));
+    }
+    let body = project::apply_body("a", "uid-1", &status).unwrap();
+    let keys: Vec<_> = body["status"].as_object().unwrap().keys().collect();
+    assert_eq!(keys, ["boot", "conditions"]);
+    assert_eq!(body["status"]["conditions"].as_array().unwrap().len(), 1);
+    assert_eq!(body["metadata"]["uid"], "uid-1");
+}
+
+#[tokio::test]
+async fn a_lost_store_is_made_good_from_the_object_and_nothing_is_written_for_it() {
+    let rig = rig(false);
+    let mut known = machine("a", &[A]);
+    known.metadata.uid = Some("1".to_owned());
+    let status = known.status.get_or_insert_default();
+    boot_mut(status).attempts = Some(4);
+    set_condition(status, condition_type::READY, true, "X", "", at(1));
+    rig.know(vec![known]);
+    let status = rig.registry.get(&name("a")).unwrap();
+    assert_eq!(status.boot.as_ref().unwrap().attempts, Some(4));
+    assert!(condition(&status, condition_type::READY).is_none(), "that one is the controller's");
+    rig.registry.take_changes();
+    rig.registry.resync(&rig.machines.load());
+    assert_eq!(rig.registry.take_changes().0, []);
+    rig.registry.update(&name("a"), |status| boot_mut(status).attempts = Some(5));
+    rig.registry.take_changes();
+    rig.registry.resync(&rig.machines.load());
+    assert_eq!(rig.registry.take_changes().0, [name("a")], "what the server has not got is marked");
+}
+
+#[test]
+fn display_names_the_first_thing_that_is_not_met() {
+    let mut status = MachineStatus::default();
+    display::derive(false, &mut status, at(1));
+    let ready = |status: &MachineStatus| condition(status, condition_type::READY).unwrap().message.clone();
+    assert_eq!((status.phase, ready(&status).as_str()), (Some(Phase::Pending), "waiting for its first DHCP packet"));
+    boot_mut(&mut status).stage = Some(Stage::Script);
+    display::derive(false, &mut status, at(2));
+    assert_eq!((status.phase, ready(&status).as_str()), (Some(Phase::Booting), "the boot has reached script"));
+    set_condition(&mut status, condition_type::BOOTED, false, "Stopped", "stopped at kernel", at(3));
+    display::derive(false, &mut status, at(3));
+    assert_eq!(ready(&status), "stopped at kernel");
+    set_condition(&mut status, condition_type::BOOTED, true, "Userspace", "", at(4));
+    set_condition(&mut status, condition_type::ENROLLED, true, "Enrolled", "", at(4));
+    display::derive(false, &mut status, at(4));
+    assert!(status.phase == Some(Phase::Enrolled) && is_true(&status, condition_type::READY));
+    display::derive(true, &mut status, at(5));
+    assert_eq!(status.phase, Some(Phase::Paused));
+}
+
+#[test]
+fn every_answer_of_the_api_server_has_its_meaning() {
+    use super::kubernetes::{WriteOutcome, judge};
+    for code in [404, 409] {
+        assert!(matches!(judge(code, String::new()), WriteOutcome::Gone), "{code}");
+    }
+    assert!(matches!(judge(422, String::new()), WriteOutcome::Refused(_)));
+    for code in [401, 403, 410, 429, 500, 502, 503, 504] {
+        assert!(matches!(judge(code, String::new()), WriteOutcome::Later(_)), "{code}");
+    }
+}
+
+
+/// Polls for a state, for at most 20 s.
+async fn until(condition: impl Fn() -> bool) {
+    let poll = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), poll).await.expect("the state is reached");
+}

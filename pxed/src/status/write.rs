@@ -1,0 +1,251 @@
+//! Brings changed statuses to the store and, with a cluster, to the API server; publishes events.
+//!
+//! One task drives the `queue`; writes run beside it, at most [`AT_ONCE`], each with a deadline, so that a slow API server
+//! delays writes and nothing else. Spawned by `run`; at shutdown what is dirty is written once more.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bedplate_api::id::MachineName;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::event::Gate;
+use super::kubernetes::{self, WriteOutcome};
+use super::queue::{Outcome, Queue};
+use super::{Event, Kept, StatusRegistry};
+use crate::store::{Change, Store, Table};
+
+/// Writes at once.
+const AT_ONCE: usize = 16;
+/// How long one write may take.
+const DEADLINE: Duration = Duration::from_secs(10);
+/// How long the last writes may take at shutdown.
+const LAST_WRITES: Duration = Duration::from_secs(5);
+
+/// Where statuses go besides the store.
+#[derive(Clone)]
+pub enum Sink {
+    /// Nowhere: directory mode.
+    Store,
+    /// To the API server.
+    Kubernetes(kube::Client),
+}
+
+impl std::fmt::Debug for Sink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Store => "Store",
+            Self::Kubernetes(_) => "Kubernetes",
+        })
+    }
+}
+
+/// Counters since start, for metrics.
+#[derive(Debug, Default)]
+pub struct WriteCounters {
+    /// Statuses written.
+    pub written: AtomicU64,
+    /// Writes that will be tried again.
+    pub retried: AtomicU64,
+    /// Writes that were refused for good.
+    pub refused: AtomicU64,
+    /// Events published.
+    pub events: AtomicU64,
+    /// Machines that wait to be written.
+    pub waiting: AtomicU64,
+}
+
+/// The task's parts.
+#[derive(Debug)]
+pub struct Writer {
+    /// The statuses.
+    pub registry: StatusRegistry,
+    /// Where they are kept.
+    pub store: Store,
+    /// Where else they go.
+    pub sink: Sink,
+    /// Events to publish.
+    pub events: mpsc::Receiver<Event>,
+    /// What was done.
+    pub counters: Arc<WriteCounters>,
+}
+
+type Done = (MachineName, Outcome);
+
+impl Writer {
+    /// Writes until `shutdown`, then what is left.
+    pub async fn run(mut self, shutdown: CancellationToken) {
+        let mut queue = Queue::default();
+        let mut writes: JoinSet<Done> = JoinSet::new();
+        let mut publishing: JoinSet<()> = JoinSet::new();
+        let mut gate = Gate::new(Instant::now());
+        loop {
+            self.collect(&mut queue).await;
+            self.start_writes(&mut queue, &mut writes);
+            let wait = queue.next_due().filter(|_| writes.len() < AT_ONCE);
+            tokio::select! {
+                () = shutdown.cancelled() => break,
+                () = self.registry.changed() => {}
+                Some(done) = writes.join_next() => settle(&mut queue, done),
+                Some(event) = self.events.recv() => self.publish(event, &mut gate, &mut publishing),
+                Some(_) = publishing.join_next() => {}
+                () = until(wait) => {}
+            }
+        }
+        // What the API server does not take now is in the store, and is written after the next start.
+        let last = self.write_the_rest(queue, writes);
+        if tokio::time::timeout(LAST_WRITES, last).await.is_err() {
+            tracing::warn!("status writes were left for the next start");
+        }
+    }
+
+    /// Takes over what changed: into the store at once, into the queue.
+    async fn collect(&self, queue: &mut Queue) {
+        let (changed, gone) = self.registry.take_changes();
+        for name in &gone {
+            queue.forget(name);
+            self.forget(name).await;
+        }
+        let now = Instant::now();
+        for name in &changed {
+            queue.mark(name, now);
+        }
+    }
+
+    async fn forget(&self, name: &MachineName) {
+        // It may have come again in the meantime, and then has a status that is kept.
+        if self.registry.kept(name).is_none()
+            && let Err(error) = self.store.delete(Table::Status, name.as_str().as_bytes()).await
+        {
+            tracing::warn!(machine = %name, %error, "the status of a machine that is gone was not removed");
+        }
+    }
+
+    fn start_writes(&self, queue: &mut Queue, writes: &mut JoinSet<Done>) {
+        let now = Instant::now();
+        while writes.len() < AT_ONCE
+            && let Some(name) = queue.take(now)
+        {
+            let Some(kept) = self.registry.kept(&name) else {
+                queue.done(&name, Outcome::Settled, now, 0.0);
+                continue;
+            };
+            let write = Write {
+                name,
+                kept,
+                store: self.store.clone(),
+                sink: self.sink.clone(),
+                counters: self.counters.clone(),
+            };
+            writes.spawn(write.carry_out());
+        }
+        self.counters.waiting.store(queue.waiting() as u64, Ordering::Relaxed);
+    }
+
+    async fn write_the_rest(&self, mut queue: Queue, mut writes: JoinSet<Done>) {
+        self.collect(&mut queue).await;
+        queue.hurry(Instant::now());
+        self.start_writes(&mut queue, &mut writes);
+        while let Some(done) = writes.join_next().await {
+            settle(&mut queue, done);
+            // One try for each: what was due is, and what failed has its turn later.
+            self.start_writes(&mut queue, &mut writes);
+        }
+    }
+
+    fn publish(&self, event: Event, gate: &mut Gate, publishing: &mut JoinSet<()>) {
+        if !gate.admit(&event, Instant::now()) {
+            return;
+        }
+        let Event { machine, reason, message, .. } = &event;
+        tracing::info!(%machine, reason = reason.as_str(), message, "event");
+        if let Sink::Kubernetes(client) = &self.sink
+            && publishing.len() < AT_ONCE
+        {
+            let (client, counters) = (client.clone(), self.counters.clone());
+            publishing.spawn(async move {
+                match tokio::time::timeout(DEADLINE, kubernetes::publish(&client, &event)).await {
+                    Ok(Ok(())) => drop(counters.events.fetch_add(1, Ordering::Relaxed)),
+                    Ok(Err(error)) => tracing::debug!(machine = %event.machine, %error, "event not published"),
+                    Err(_) => tracing::debug!(machine = %event.machine, "event not published in time"),
+                }
+            });
+        }
+    }
+}
+
+/// One write of one status.
+struct Write {
+    name: MachineName,
+    kept: Kept,
+    store: Store,
+    sink: Sink,
+    counters: Arc<WriteCounters>,
+}
+
+impl Write {
+    async fn carry_out(self) -> Done {
+        let outcome = match self.keep().await {
+            Outcome::Settled => self.send().await,
+            Outcome::Retry => Outcome::Retry,
+        };
+        let counter = match outcome {
+            Outcome::Settled => &self.counters.written,
+            Outcome::Retry => &self.counters.retried,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        (self.name, outcome)
+    }
+
+    async fn keep(&self) -> Outcome {
+        let Ok(bytes) = serde_json::to_vec(&self.kept) else { return Outcome::Settled };
+        let put = Change::Put(Table::Status, self.name.as_str().as_bytes().to_vec(), bytes);
+        match self.store.write(vec![put]).await {
+            Ok(()) => Outcome::Settled,
+            // The writer of the store has logged why.
+            Err(_) => Outcome::Retry,
+        }
+    }
+
+    async fn send(&self) -> Outcome {
+        let Sink::Kubernetes(client) = &self.sink else { return Outcome::Settled };
+        let write = kubernetes::write(client, &self.name, &self.kept);
+        match tokio::time::timeout(DEADLINE, write).await {
+            Ok(WriteOutcome::Written) => Outcome::Settled,
+            Ok(WriteOutcome::Gone) => {
+                tracing::debug!(machine = %self.name, "status not written: the machine is gone");
+                Outcome::Settled
+            }
+            Ok(WriteOutcome::Refused(error)) => {
+                self.counters.refused.fetch_add(1, Ordering::Relaxed);
+                tracing::error!(machine = %self.name, error, "the API server refuses the status for good");
+                Outcome::Settled
+            }
+            Ok(WriteOutcome::Later(error)) => {
+                tracing::warn!(machine = %self.name, error, "status not written, will be tried again");
+                Outcome::Retry
+            }
+            Err(_) => {
+                tracing::warn!(machine = %self.name, "status not written in time, will be tried again");
+                Outcome::Retry
+            }
+        }
+    }
+}
+
+fn settle(queue: &mut Queue, done: Result<Done, tokio::task::JoinError>) {
+    // A write does not panic; if one did, its Machine is written again with the next change.
+    if let Ok((name, outcome)) = done {
+        queue.done(&name, outcome, Instant::now(), rand::random());
+    }
+}
+
+async fn until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due.into()).await,
+        None => std::future::pending().await,
+    }
+}

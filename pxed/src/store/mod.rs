@@ -1,0 +1,244 @@
+//! What must outlive a crash: boots, seeds, known Machines, their status, certificates, discovered machines.
+//!
+//! One redb file of byte tables. [`Store::put`] returns when its change is on disk; changes that wait together are one
+//! commit (see `writer`). Keys and values are their owners' business. Not for the packet path: reads are file reads.
+
+mod open;
+mod writer;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableError};
+use thiserror::Error;
+
+use self::writer::Writer;
+
+/// The tables. Each belongs to one module, which alone knows what its bytes mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Table {
+    /// Boots by id.
+    Boots,
+    /// Seeds handed out, by boot id.
+    Seeds,
+    /// The last complete set of Machines that the source gave, by name (JSON).
+    Machines,
+    /// `MachineStatus` by name (JSON).
+    Status,
+    /// The certificate authority and what it signed.
+    Certificates,
+    /// Unknown machines that asked to boot, by MAC address.
+    Discovered,
+}
+
+impl Table {
+    /// Every table.
+    pub const ALL: [Self; 6] =
+        [Self::Boots, Self::Seeds, Self::Machines, Self::Status, Self::Certificates, Self::Discovered];
+
+    fn definition(self) -> TableDefinition<'static, &'static [u8], &'static [u8]> {
+        TableDefinition::new(match self {
+            Self::Boots => "boots",
+            Self::Seeds => "seeds",
+            Self::Machines => "machines",
+            Self::Status => "status",
+            Self::Certificates => "certificates",
+            Self::Discovered => "discovered",
+        })
+    }
+}
+
+/// One change. A list of them given to [`Store::write`] takes effect as a whole or not at all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// Sets a value.
+    Put(Table, Vec<u8>, Vec<u8>),
+    /// Removes a key; no matter if it is not there.
+    Delete(Table, Vec<u8>),
+    /// Removes every key.
+    Clear(Table),
+}
+
+/// A key with its value.
+pub type Entry = (Vec<u8>, Vec<u8>);
+
+/// Why the store did not do what it was asked to.
+#[derive(Debug, Clone, Error)]
+pub enum StoreError {
+    /// The file cannot be opened or made.
+    #[error("cannot open the store {path}")]
+    Open {
+        /// The store's file.
+        path: PathBuf,
+        /// What redb or the file system said.
+        #[source]
+        source: Arc<redb::Error>,
+    },
+    /// Another process has it open.
+    #[error("the store {path} is in use by another process: stop the other pxed, or give this one a state directory of its own")]
+    InUse {
+        /// The store's file.
+        path: PathBuf,
+    },
+    /// A read failed.
+    #[error("cannot read from the store")]
+    Read(#[source] Arc<redb::Error>),
+    /// A commit failed; nothing of it is on disk.
+    #[error("cannot write to the store")]
+    Write(#[source] Arc<redb::Error>),
+    /// The writer has stopped.
+    #[error("the store is closed")]
+    Closed,
+}
+
+/// Counters since start, for metrics.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Commits that reached the disk.
+    pub commits: AtomicU64,
+    /// Changes in them.
+    pub changes: AtomicU64,
+    /// Commits that failed.
+    pub failures: AtomicU64,
+}
+
+/// The open database, or none while it waits to be opened again after an I/O error.
+type Shared = Arc<std::sync::RwLock<Option<Database>>>;
+
+/// A handle to the store; clones share it. When the last one is dropped the writer ends and the file is closed.
+#[derive(Debug, Clone)]
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    database: Shared,
+    writer: Option<Writer>,
+    thread: Option<JoinHandle<()>>,
+    counters: Arc<Counters>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        drop(self.writer.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic in the writer has been printed by the panic hook; nothing is left to save here.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Store {
+    /// Opens the store at `path`, making it if there is none. A damaged file is moved aside, with a loud error in the
+    /// log: everything in it can be had again from the source and from the machines themselves.
+    ///
+    /// # Errors
+    /// [`StoreError::InUse`] or [`StoreError::Open`].
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        let database: Shared = Arc::new(std::sync::RwLock::new(Some(open::open_or_move_aside(path)?)));
+        let counters = Arc::new(Counters::default());
+        let (writer, thread) = writer::spawn(path.to_owned(), database.clone(), counters.clone())
+            .map_err(|e| StoreError::Open { path: path.to_owned(), source: Arc::new(redb::Error::Io(e)) })?;
+        Ok(Self { inner: Arc::new(Inner { database, writer: Some(writer), thread: Some(thread), counters }) })
+    }
+
+    /// Sets a value; durable when this returns.
+    ///
+    /// # Errors
+    /// [`StoreError::Write`] or [`StoreError::Closed`].
+    pub async fn put(&self, table: Table, key: &[u8], value: Vec<u8>) -> Result<(), StoreError> {
+        self.write(vec![Change::Put(table, key.to_owned(), value)]).await
+    }
+
+    /// Removes a key; durable when this returns.
+    ///
+    /// # Errors
+    /// [`StoreError::Write`] or [`StoreError::Closed`].
+    pub async fn delete(&self, table: Table, key: &[u8]) -> Result<(), StoreError> {
+        self.write(vec![Change::Delete(table, key.to_owned())]).await
+    }
+
+    /// Carries out all of these or none; durable when this returns.
+    ///
+    /// # Errors
+    /// [`StoreError::Write`] or [`StoreError::Closed`].
+    pub async fn write(&self, changes: Vec<Change>) -> Result<(), StoreError> {
+        let writer = self.inner.writer.as_ref().ok_or(StoreError::Closed)?;
+        writer.submit(changes)?.await.map_err(|_| StoreError::Closed)?
+    }
+
+    /// Hands over changes without waiting: they reach the disk with the next commit, in the order in which they were
+    /// handed over. A failure is logged.
+    ///
+    /// # Errors
+    /// [`StoreError::Closed`].
+    pub fn write_behind(&self, changes: Vec<Change>) -> Result<(), StoreError> {
+        let writer = self.inner.writer.as_ref().ok_or(StoreError::Closed)?;
+        writer.submit(changes).map(drop)
+    }
+
+    /// The value of a key.
+    ///
+    /// # Errors
+    /// [`StoreError::Read`].
+    pub fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+        self.read(table, |table| Ok(table.get(key)?.map(|value| value.value().to_owned())))
+            .map(Option::flatten)
+    }
+
+    /// Every entry of a table, in the order of the keys.
+    ///
+    /// # Errors
+    /// [`StoreError::Read`].
+    pub fn scan(&self, table: Table) -> Result<Vec<Entry>, StoreError> {
+        let entries = self.read(table, |table| {
+            let mut entries = Vec::new();
+            for entry in table.iter()? {
+                let (key, value) = entry?;
+                entries.push((key.value().to_owned(), value.value().to_owned()));
+            }
+            Ok(entries)
+        })?;
+        Ok(entries.unwrap_or_default())
+    }
+
+    /// What has been committed since the start.
+    pub fn counters(&self) -> &Counters {
+        &self.inner.counters
+    }
+
+    fn read<T>(
+        &self,
+        table: Table,
+        read: impl FnOnce(&redb::ReadOnlyTable<&'static [u8], &'static [u8]>) -> Result<T, redb::Error>,
+    ) -> Result<Option<T>, StoreError> {
+        let database = self.inner.database.read().map_err(|_| StoreError::Closed)?;
+        let database = database.as_ref().ok_or(StoreError::Closed)?;
+        let result = (|| {
+            let transaction = database.begin_read()?;
+            match transaction.open_table(table.definition()) {
+                Ok(table) => read(&table).map(Some),
+                Err(TableError::TableDoesNotExist(_)) => Ok(None),
+                Err(error) => Err(error.into()),
+            }
+        })();
+        result.map_err(|e: redb::Error| StoreError::Read(Arc::new(e)))
+    }
+}
+
+impl Counters {
+    fn committed(&self, changes: usize) {
+        self.commits.fetch_add(1, Ordering::Relaxed);
+        self.changes.fetch_add(changes as u64, Ordering::Relaxed);
+    }
+
+    fn failed(&self) {
+        self.failures.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests;
