@@ -1,1 +1,12 @@
-//! placeholder
+//! The virtual rack and what the whole-system tests share: network namespaces, virtual machines with real firmware,
+//! pxed as a process, and a guard that removes what a run made however it ends.
+//!
+//! No tests are here; they are in `tests/tests`, named by tier (see `cargo xtask test`).
+
+pub mod guard;
+pub mod netns;
+pub mod pxed;
+pub mod qemu;
+pub mod rack;
+pub mod timeline;
+pub mod wait;

@@ -1,0 +1,295 @@
+//! pxed as a process: the release binary, with a configuration and a directory of Machines of the test's own, inside a
+//! namespace. Its state outlives a kill, so that a test can start it again.
+
+use std::fmt::Write as _;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::guard::{self, Process};
+use crate::netns::Namespace;
+use crate::rack::{LOADERS, Rack};
+use crate::wait;
+
+/// Where pxed's metrics and health are, inside its namespace.
+const HEALTH: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9067);
+
+/// What a pxed is to be; [`Setup::new`] has what most tests want.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// `[dhcp] mode`.
+    pub mode: &'static str,
+    /// `[dhcp] interfaces`.
+    pub interfaces: Vec<String>,
+    /// The body of each `[[dhcp.subnet]]`.
+    pub subnets: Vec<String>,
+    /// `[dhcp] discovery`.
+    pub discovery: bool,
+    /// The body of `[images.host]`.
+    pub image: String,
+    /// Boot loaders, by key of `[loaders]`.
+    pub loaders: Vec<(&'static str, &'static str)>,
+    /// `[loaders] directory`.
+    pub loader_directory: PathBuf,
+    /// The body of `[source]` instead of the test's own directory.
+    pub source: Option<String>,
+    /// Sections to append.
+    pub more: String,
+}
+
+impl Setup {
+    /// A DHCP server for the rack's network that boots `image`.
+    pub fn new(image: String) -> Self {
+        Self {
+            mode: "server",
+            interfaces: vec!["br0".to_owned()],
+            subnets: vec![
+                "network = \"10.7.0.0/24\"\nranges = [\"10.7.0.100-10.7.0.199\"]\nrouters = [\"10.7.0.1\"]\n\
+                 nameservers = [\"10.7.0.1\"]\ndomain = \"rack.example\"\n"
+                    .to_owned(),
+            ],
+            discovery: false,
+            image,
+            loaders: vec![("bios", "undionly.kpxe"), ("uefi-x64", "snponly.efi"), ("uefi-x64-http", "ipxe.efi")],
+            loader_directory: LOADERS.into(),
+            source: None,
+            more: String::new(),
+        }
+    }
+
+    fn to_toml(&self, directory: &Path) -> String {
+        let at = |name: &str| directory.join(name).display().to_string();
+        let own_source = format!("directory = {:?}\n", at("machines.d"));
+        let mut text = format!(
+            "state-directory = {:?}\nsocket = {:?}\ndefault-image = \"host\"\n\n[source]\n{}\n\n[dhcp]\nmode = {:?}\ninterfaces = {:?}\n\
+             discovery = {}\n\n",
+            at("state"),
+            at("pxed.sock"),
+            self.source.as_deref().unwrap_or(&own_source),
+            self.mode,
+            self.interfaces,
+            self.discovery,
+        );
+        for subnet in &self.subnets {
+            let _ = writeln!(text, "[[dhcp.subnet]]\n{subnet}");
+        }
+        let _ = writeln!(text, "[loaders]\ndirectory = {:?}", self.loader_directory.display().to_string());
+        for (key, file) in &self.loaders {
+            let _ = writeln!(text, "{key} = {file:?}");
+        }
+        let _ = writeln!(text, "\n[images.host]\n{}\n{}", self.image, self.more);
+        text
+    }
+}
+
+/// `[images.host]` for the image that `cargo xtask image host` built.
+///
+/// # Errors
+/// It was not built.
+pub fn host_image() -> Result<String> {
+    let layout = cache()?.join("images/host");
+    if !layout.join("index.json").exists() {
+        bail!("{} has no image: run `cargo xtask image host`", layout.display());
+    }
+    Ok(format!("layout = {:?}\nkernel-arguments = [\"console=ttyS0\"]", layout.display().to_string()))
+}
+
+/// `[images.host]` for machines that only have to reach a stage before Linux: small files that are no kernel.
+///
+/// # Errors
+/// The files cannot be written.
+pub fn stub_image(directory: &Path) -> Result<String> {
+    let mut text = String::new();
+    for name in ["kernel", "initrd"] {
+        let path = directory.join(name);
+        std::fs::write(&path, [name.as_bytes(), &[0; 8192]].concat())
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        let _ = writeln!(text, "{name} = {:?}", path.display().to_string());
+    }
+    Ok(text)
+}
+
+/// Where downloads, images and Kubernetes' programs are kept.
+///
+/// # Errors
+/// Neither BEDPLATE_CACHE nor HOME is set.
+pub fn cache() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("BEDPLATE_CACHE") {
+        return Ok(path.into());
+    }
+    let home = std::env::var_os("HOME").context("neither BEDPLATE_CACHE nor HOME is set")?;
+    Ok(Path::new(&home).join(".cache/bedplate"))
+}
+
+/// The release binary of that name.
+///
+/// # Errors
+/// It was not built.
+pub fn binary(name: &str) -> Result<PathBuf> {
+    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/x86_64-unknown-linux-gnu/release");
+    let directory = std::env::var_os("BEDPLATE_BIN_DIR").map_or(built, PathBuf::from);
+    let path = directory.join(name);
+    if !path.exists() {
+        bail!("{} is missing: run `cargo xtask build`", path.display());
+    }
+    Ok(path)
+}
+
+/// A running pxed. Dropped: killed; its files are the rack's.
+#[derive(Debug)]
+pub struct Pxed<'n> {
+    network: &'n Namespace,
+    directory: PathBuf,
+    process: Process,
+}
+
+impl<'n> Pxed<'n> {
+    /// Starts pxed in `network`, its files in a new directory `pxed` beside the rack's, and waits until it is ready.
+    ///
+    /// # Errors
+    /// The binary is missing, the configuration is refused, or it is not ready within 30 s.
+    pub fn start(setup: &Setup, machines: &[String], network: &'n Namespace, rack: &Path) -> Result<Self> {
+        let directory = rack.to_owned();
+        std::fs::create_dir_all(directory.join("machines.d"))?;
+        std::fs::write(directory.join("pxed.toml"), setup.to_toml(&directory))?;
+        std::fs::write(directory.join("machines.d/rack.yaml"), machines.join("---\n"))?;
+        Self::resume(network, &directory)
+    }
+
+    fn resume(network: &'n Namespace, directory: &Path) -> Result<Self> {
+        let mut command = network.command(binary("pxed")?);
+        command.arg("run").arg("--config").arg(directory.join("pxed.toml"));
+        command.env("BEDPLATE_LOG", std::env::var("BEDPLATE_LOG").unwrap_or_else(|_| "info,pxed=debug".into()));
+        let process = Process::spawn("pxed", &mut command, &directory.join("pxed.log"))?;
+        let mut pxed = Self { network, directory: directory.to_owned(), process };
+        pxed.wait_ready(Duration::from_secs(30))?;
+        Ok(pxed)
+    }
+
+    /// Kills it (SIGKILL) and starts it again on the same state.
+    ///
+    /// # Errors
+    /// It does not become ready again.
+    pub fn kill_and_restart(mut self) -> Result<Self> {
+        self.process.kill();
+        let (network, directory) = (self.network, self.directory.clone());
+        drop(self);
+        Self::resume(network, &directory)
+    }
+
+    /// Its process.
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    /// Its Unix socket.
+    pub fn socket(&self) -> PathBuf {
+        self.directory.join("pxed.sock")
+    }
+
+    fn wait_ready(&mut self, limit: Duration) -> Result<()> {
+        let mut last = String::new();
+        let result = wait::until("pxed to be ready", limit, || {
+            if !self.process.is_running() {
+                bail!("pxed has ended");
+            }
+            match self.health("/readyz") {
+                Ok((200, _)) => Ok(Some(())),
+                Ok((status, body)) => {
+                    last = format!("{status}: {body}");
+                    Ok(None)
+                }
+                Err(error) => {
+                    last = format!("{error:#}");
+                    Ok(None)
+                }
+            }
+        });
+        result.with_context(|| format!("/readyz: {last}\n{}", guard::last_lines(&self.process.said(), 20)))
+    }
+
+    /// GET on the listener for metrics and health.
+    ///
+    /// # Errors
+    /// No answer.
+    pub fn health(&self, path: &str) -> Result<(u16, String)> {
+        self.network.inside(|| {
+            let stream = TcpStream::connect_timeout(&HEALTH, Duration::from_secs(2)).context("no connection")?;
+            stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+            get(stream, path)
+        })
+    }
+
+    /// All Machines with their status.
+    ///
+    /// # Errors
+    /// pxed does not answer on its socket.
+    pub fn machines(&self) -> Result<Vec<Value>> {
+        let list = ask(&self.socket(), "/v1/machines")?;
+        Ok(list.get("items").and_then(Value::as_array).cloned().unwrap_or_default())
+    }
+
+    /// One Machine with its status.
+    ///
+    /// # Errors
+    /// pxed does not answer on its socket.
+    pub fn machine(&self, name: &str) -> Result<Value> {
+        ask(&self.socket(), &format!("/v1/machines/{name}"))
+    }
+
+    /// Waits until a Machine has reached a stage.
+    ///
+    /// # Errors
+    /// The deadline has passed or pxed has ended; the timeline is in the message.
+    pub fn wait_stage(&mut self, machine: &str, stage: &str, limit: Duration) -> Result<Value> {
+        let mut seen = Value::Null;
+        let result = wait::until(&format!("{machine} to reach {stage}"), limit, || {
+            if !self.process.is_running() {
+                bail!("pxed has ended: {}", guard::last_lines(&self.process.said(), 20));
+            }
+            seen = self.machine(machine)?;
+            Ok(crate::timeline::has(&seen, stage).then_some(()))
+        });
+        result.with_context(|| format!("boot of {machine}: {}", seen.pointer("/status/boot").unwrap_or(&Value::Null)))?;
+        Ok(seen)
+    }
+}
+
+/// GET on a pxed's Unix socket.
+///
+/// # Errors
+/// No answer, or one that is not 200.
+pub fn ask(socket: &Path, path: &str) -> Result<Value> {
+    let stream = UnixStream::connect(socket).with_context(|| format!("cannot connect to {}", socket.display()))?;
+    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    let (status, body) = get(stream, path)?;
+    if status != 200 {
+        bail!("{path}: {status}: {body}");
+    }
+    serde_json::from_str(&body).with_context(|| format!("{path}: no JSON: {body}"))
+}
+
+/// One HTTP request on a connection of its own.
+fn get(mut stream: impl Read + Write, path: &str) -> Result<(u16, String)> {
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: pxed\r\nConnection: close\r\n\r\n")?;
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).context("no answer")?;
+    let text = String::from_utf8_lossy(&bytes);
+    let (head, body) = text.split_once("\r\n\r\n").context("no HTTP answer")?;
+    let status = head.split(' ').nth(1).and_then(|word| word.parse().ok()).context("no HTTP status")?;
+    Ok((status, body.to_owned()))
+}
+
+/// The manifest of the rack's machine number `number`, called `server-<number>`; `more` is further YAML inside `spec`.
+pub fn manifest(number: u8, more: &str) -> String {
+    format!(
+        "apiVersion: bedplate.dev/v1alpha1\nkind: Machine\nmetadata:\n  name: server-{number}\nspec:\n  provider: pxe\n  \
+         pxe:\n    interfaces:\n    - macAddress: {}\n{more}",
+        Rack::mac(number)
+    )
+}

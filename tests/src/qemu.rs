@@ -1,0 +1,263 @@
+//! Virtual machines with the firmware of real ones, always under TCG: `/dev/kvm` may be there and still boot nothing.
+//!
+//! What a machine says on its serial line goes to a file; power is QMP's. Who starts how many is `rack`'s business.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use bedplate_api::id::MacAddress;
+use serde_json::{Value, json};
+
+use crate::guard::{self, Process};
+use crate::netns::Namespace;
+use crate::wait;
+
+/// How a machine comes from power-on to its loader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Firmware {
+    /// SeaBIOS with the network card's iPXE ROM.
+    Bios,
+    /// OVMF's own PXE: TFTP, as most servers' firmware does it.
+    UefiPxe,
+    /// OVMF's own HTTP boot (architecture 16).
+    UefiHttp,
+    /// OVMF with the network card's iPXE EFI ROM.
+    UefiIpxe,
+    /// AAVMF, a 64-bit ARM server's UEFI, with its own PXE.
+    Arm64Pxe,
+}
+
+/// A machine to be made.
+#[derive(Debug, Clone)]
+pub struct Spec {
+    /// Its name, for files and messages.
+    pub name: String,
+    /// Its network card's address.
+    pub mac: MacAddress,
+    /// Its firmware.
+    pub firmware: Firmware,
+    /// Memory in MiB. The root image lies in memory: 1024 boots the host image; 64 is enough for a loader's script.
+    pub memory_mib: u32,
+    /// Processors.
+    pub cpus: u32,
+    /// A raw disk image, if the machine has a disk.
+    pub disk: Option<PathBuf>,
+}
+
+/// A machine with power on. Dropped: unplugged.
+#[derive(Debug)]
+pub struct Machine {
+    name: String,
+    process: Process,
+    serial: PathBuf,
+    qmp: PathBuf,
+}
+
+const OVMF: (&str, &str) = ("/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd");
+const AAVMF: (&str, &str) = ("/usr/share/AAVMF/AAVMF_CODE.fd", "/usr/share/AAVMF/AAVMF_VARS.fd");
+
+impl Machine {
+    /// Switches a machine on, its network card on `tap` of `network`, its files in `directory`.
+    ///
+    /// # Errors
+    /// QEMU or its firmware is missing, or does not start.
+    pub fn power_on(spec: &Spec, network: &Namespace, tap: &str, directory: &Path) -> Result<Self> {
+        let file = |suffix: &str| directory.join(format!("{}.{suffix}", spec.name));
+        let (serial, qmp) = (file("serial"), file("qmp"));
+        let arm = spec.firmware == Firmware::Arm64Pxe;
+        let program = if arm { "qemu-system-aarch64" } else { "qemu-system-x86_64" };
+        let mut command = network.command(program);
+        command.args(["-nodefaults", "-display", "none", "-accel", "tcg,thread=multi"]);
+        command.args(["-m", &spec.memory_mib.to_string(), "-smp", &spec.cpus.to_string(), "-name", &spec.name]);
+        command.arg("-serial").arg(format!("file:{}", serial.display()));
+        command.arg("-qmp").arg(format!("unix:{},server=on,wait=off", qmp.display()));
+        command.arg("-netdev").arg(format!("tap,id=n0,ifname={tap},script=no,downscript=no"));
+        command.args(["-device", "virtio-rng-pci"]);
+        add_firmware(&mut command, spec, &file("vars"))?;
+        if let Some(disk) = &spec.disk {
+            command.arg("-drive").arg(format!("if=none,id=d0,format=raw,file={}", disk.display()));
+            command.args(["-device", &format!("virtio-blk-pci,drive=d0,serial={}-disk", spec.name)]);
+        }
+        let mut process = Process::spawn(&spec.name, &mut command, &file("qemu"))?;
+        wait::until(&format!("QMP of {}", spec.name), Duration::from_secs(30), || {
+            if !process.is_running() {
+                bail!("{program} did not start: {}", process.said());
+            }
+            Ok(qmp.exists().then_some(()))
+        })?;
+        Ok(Self { name: spec.name.clone(), process, serial, qmp })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// All that came over its serial line, escape sequences left out.
+    pub fn serial(&self) -> String {
+        let bytes = std::fs::read(&self.serial).unwrap_or_default();
+        without_escapes(&String::from_utf8_lossy(&bytes))
+    }
+
+    /// Waits until the serial line has shown `marker`.
+    ///
+    /// # Errors
+    /// The deadline has passed or QEMU has ended; the last lines are in the message.
+    pub fn wait_serial(&mut self, marker: &str, limit: Duration) -> Result<()> {
+        let what = format!("{marker:?} on the serial line of {}", self.name);
+        let result = wait::until(&what, limit, || {
+            if self.serial().contains(marker) {
+                return Ok(Some(()));
+            }
+            if !self.process.is_running() {
+                bail!("{} has lost power: {}", self.name, self.process.said());
+            }
+            Ok(None)
+        });
+        result.with_context(|| format!("serial line of {}:\n{}", self.name, guard::last_lines(&self.serial(), 25)))
+    }
+
+    /// Whether it has power.
+    pub fn has_power(&mut self) -> bool {
+        self.process.is_running()
+    }
+
+    /// Presses the reset button.
+    ///
+    /// # Errors
+    /// QMP does not answer.
+    pub fn reset(&self) -> Result<()> {
+        self.qmp("system_reset").map(drop)
+    }
+
+    /// One QMP command without arguments.
+    fn qmp(&self, command: &str) -> Result<Value> {
+        let stream = UnixStream::connect(&self.qmp).with_context(|| format!("no QMP of {}", self.name))?;
+        stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+        let mut writer = stream.try_clone()?;
+        let mut reader = BufReader::new(stream);
+        let mut line = String::new();
+        reader.read_line(&mut line)?;
+        for execute in ["qmp_capabilities", command] {
+            writeln!(writer, "{}", json!({ "execute": execute }))?;
+            loop {
+                line.clear();
+                if reader.read_line(&mut line)? == 0 {
+                    bail!("{} closed QMP", self.name);
+                }
+                let answer: Value = serde_json::from_str(&line)?;
+                if answer.get("error").is_some() {
+                    bail!("{} refused {execute}: {line}", self.name);
+                }
+                if let Some(result) = answer.get("return") {
+                    if execute == command {
+                        return Ok(result.clone());
+                    }
+                    break;
+                }
+            }
+        }
+        bail!("{} did not answer {command}", self.name)
+    }
+}
+
+fn add_firmware(command: &mut Command, spec: &Spec, vars: &Path) -> Result<()> {
+    let card = |rom: &str| format!("virtio-net-pci,netdev=n0,mac={},bootindex=1{rom}", spec.mac);
+    match spec.firmware {
+        // graphics=off makes SeaBIOS and iPXE talk on the serial line.
+        Firmware::Bios => {
+            command.args(["-machine", "pc,graphics=off", "-device", &card("")]);
+        }
+        Firmware::UefiIpxe => {
+            command.args(["-machine", "q35", "-device", &card("")]);
+            add_flash(command, OVMF, vars)?;
+        }
+        Firmware::UefiPxe | Firmware::UefiHttp => {
+            command.args(["-machine", "q35", "-device", &card(",romfile=")]);
+            add_flash(command, OVMF, vars)?;
+        }
+        Firmware::Arm64Pxe => {
+            command.args(["-machine", "virt", "-cpu", "cortex-a57", "-device", &card(",romfile=")]);
+            add_flash(command, AAVMF, vars)?;
+        }
+    }
+    // The EDK2 in OVMF tries PXE over IPv4, PXE over IPv6, then HTTP: what is not the subject is switched off.
+    let off: &[&str] = match spec.firmware {
+        Firmware::UefiHttp => &["IPv4PXESupport", "IPv6PXESupport", "IPv6Support"],
+        Firmware::UefiPxe | Firmware::Arm64Pxe => &["IPv6PXESupport", "IPv6Support"],
+        Firmware::Bios | Firmware::UefiIpxe => &[],
+    };
+    for name in off {
+        command.args(["-fw_cfg", &format!("name=opt/org.tianocore/{name},string=n")]);
+    }
+    Ok(())
+}
+
+fn add_flash(command: &mut Command, (code, template): (&str, &str), vars: &Path) -> Result<()> {
+    if !Path::new(code).exists() {
+        bail!("{code} is missing: run `cargo xtask setup`");
+    }
+    std::fs::copy(template, vars).with_context(|| format!("cannot copy {template}"))?;
+    command.arg("-drive").arg(format!("if=pflash,format=raw,readonly=on,file={code}"));
+    command.arg("-drive").arg(format!("if=pflash,format=raw,file={}", vars.display()));
+    Ok(())
+}
+
+/// Leaves out terminal control: firmware paints its screens character by character.
+fn without_escapes(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    let mut characters = text.chars();
+    while let Some(character) = characters.next() {
+        match character {
+            '\x1b' if characters.next() == Some('[') => {
+                characters.find(|c| c.is_ascii_alphabetic());
+            }
+            '\x1b' | '\r' | '\0' => {}
+            _ => plain.push(character),
+        }
+    }
+    plain
+}
+
+/// The right to boot one Linux guest: two of them at a time on one machine, whatever number of test runs there is;
+/// more slow each other down until everything times out.
+#[derive(Debug)]
+pub struct GuestSlot {
+    _lock: File,
+}
+
+impl GuestSlot {
+    const SLOTS: u32 = 2;
+
+    /// Waits for a free slot.
+    ///
+    /// # Errors
+    /// None was free for `limit`.
+    pub fn take(limit: Duration) -> Result<Self> {
+        let open = |number: u32| {
+            let path = format!("/run/lock/bedplate-guest-{number}");
+            File::options().create(true).append(true).open(&path).with_context(|| format!("cannot open {path}"))
+        };
+        let files = (0..Self::SLOTS).map(open).collect::<Result<Vec<_>>>()?;
+        let number = wait::until("a free place to boot a guest", limit, || {
+            Ok(files.iter().position(|file| file.try_lock().is_ok()))
+        })?;
+        let lock = files.into_iter().nth(number).context("the slot that was locked is gone")?;
+        Ok(Self { _lock: lock })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn terminal_control_is_left_out_of_the_serial_log() {
+        assert_eq!(without_escapes("\x1b[2J\x1b[01;01HBdsDxe\x1b=: go\r\n"), "BdsDxe: go\n");
+    }
+}

@@ -1,0 +1,157 @@
+//! A rack: a namespace with a bridge, the machines on it, a router that announces itself, a place for their files.
+//!
+//! It knows nothing of pxed, which a test starts in the rack's namespace or in another one.
+
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use bedplate_api::id::MacAddress;
+
+use crate::guard::{self, Directory, Process};
+use crate::netns::Namespace;
+use crate::qemu::{Firmware, Machine, Spec};
+
+/// The rack's bridge, on which the servers' network cards are.
+pub const BRIDGE: &str = "br0";
+/// The rack's own address on the bridge; the network is 10.7.0.0/24.
+pub const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 1);
+/// Where the packages' boot loaders for x86 lie.
+pub const LOADERS: &str = "/usr/lib/ipxe";
+
+/// A rack of this run. Dropped while a test panics or fails, it first saves its logs below `target/rack`.
+#[derive(Debug)]
+pub struct Rack {
+    name: String,
+    taps: u32,
+    router: Option<Process>,
+    network: Namespace,
+    directory: Directory,
+    /// Set by [`Rack::succeeded`]: nothing needs to be kept.
+    succeeded: bool,
+}
+
+impl Rack {
+    /// A rack whose network has a bridge with [`ADDRESS`], and a router for IPv6.
+    ///
+    /// # Errors
+    /// Not root, or a package is missing.
+    pub fn new(name: &str) -> Result<Self> {
+        let directory = Directory::new(name)?;
+        let network = Namespace::new("rack")?;
+        network.add_bridge(BRIDGE, Some((ADDRESS, 24)))?;
+        let mut rack = Self { name: name.to_owned(), taps: 0, router: None, network, directory, succeeded: false };
+        rack.router = Some(rack.start_router()?);
+        Ok(rack)
+    }
+
+    /// Answers router solicitations, as the router of a real rack does: without an answer iPXE waits 13 s for one.
+    fn start_router(&self) -> Result<Process> {
+        let router = Namespace::new("router")?;
+        self.network.add_veth("router", &router, "eth0")?;
+        self.network.ip(&format!("link set router master {BRIDGE}"))?;
+        router.ip("address add fd00:bed::1/64 dev eth0 nodad")?;
+        let mut command = router.command("dnsmasq");
+        command.args(["--keep-in-foreground", "--conf-file=/dev/null", "--pid-file=", "--port=0"]);
+        command.args(["--log-facility=-", "--user=root", "--interface=eth0", "--enable-ra"]);
+        command.args(["--dhcp-range=fd00:bed::,ra-only,64", "--leasefile-ro"]);
+        let mut process = Process::spawn("the router", &mut command, &self.file("router.log"))?;
+        process.wait_said("router advertisement on fd00:bed::", Duration::from_secs(10))?;
+        // The process keeps the namespace alive; the reaper knows its name.
+        std::mem::forget(router);
+        Ok(process)
+    }
+
+    /// The namespace with the bridge.
+    pub fn network(&self) -> &Namespace {
+        &self.network
+    }
+
+    /// The directory of this rack's files.
+    pub fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// A file of this rack.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// The address of the rack's machine number `number`.
+    pub fn mac(number: u8) -> MacAddress {
+        MacAddress::new([0x52, 0x54, 0x00, 0xbe, 0xd0, number])
+    }
+
+    /// Switches on machine `number` with enough memory for the host image.
+    ///
+    /// # Errors
+    /// QEMU does not start.
+    pub fn power_on(&mut self, number: u8, firmware: Firmware) -> Result<Machine> {
+        self.power_on_as(Spec {
+            name: format!("server-{number}"),
+            mac: Self::mac(number),
+            firmware,
+            memory_mib: 1024,
+            cpus: 2,
+            disk: None,
+        })
+    }
+
+    /// Switches on a machine made to measure.
+    ///
+    /// # Errors
+    /// QEMU does not start.
+    #[allow(clippy::needless_pass_by_value, reason = "a Spec is written where it is used")]
+    pub fn power_on_as(&mut self, spec: Spec) -> Result<Machine> {
+        let tap = format!("tap{}", self.taps);
+        self.taps += 1;
+        self.network.add_tap(&tap, BRIDGE)?;
+        Machine::power_on(&spec, &self.network, &tap, self.directory.path())
+    }
+
+    /// Records what crosses the bridge into a file, for whoever looks for the cause of a failure.
+    ///
+    /// # Errors
+    /// tcpdump does not start.
+    pub fn capture(&self) -> Result<Process> {
+        let mut command = self.network.command("tcpdump");
+        command.args(["-i", BRIDGE, "-U", "-n", "-s", "400", "-Z", "root", "-w"]).arg(self.file("bridge.pcap"));
+        let mut process = Process::spawn("tcpdump", &mut command, &self.file("tcpdump.log"))?;
+        process.wait_said("listening on", Duration::from_secs(10))?;
+        Ok(process)
+    }
+
+    /// The test is done: its logs need not be kept.
+    pub fn succeeded(&mut self) {
+        self.succeeded = true;
+    }
+
+    /// Copies logs and serial output to `target/rack/<name>-<run>` and says where.
+    fn save(&self) -> Result<PathBuf> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/rack");
+        let place = root.join(format!("{}-{}", self.name, guard::run_id()));
+        std::fs::create_dir_all(&place).with_context(|| format!("cannot make {}", place.display()))?;
+        for entry in std::fs::read_dir(self.directory.path())? {
+            let path = entry?.path();
+            let kept = ["log", "serial", "qemu", "toml", "pcap", "yaml"];
+            if let (Some(name), true) =
+                (path.file_name(), path.extension().is_some_and(|e| kept.iter().any(|k| e == *k)))
+            {
+                std::fs::copy(&path, place.join(name))?;
+            }
+        }
+        Ok(place.canonicalize().unwrap_or(place))
+    }
+}
+
+impl Drop for Rack {
+    fn drop(&mut self) {
+        if self.succeeded && std::env::var_os("BEDPLATE_KEEP_LOGS").is_none() {
+            return;
+        }
+        if let Ok(place) = self.save() {
+            eprintln!("logs of rack {} are kept in {}", self.name, place.display());
+        }
+    }
+}

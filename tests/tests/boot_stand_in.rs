@@ -1,0 +1,54 @@
+//! The rack itself: each kind of firmware netboots from a dnsmasq, so that a boot that fails from pxed is pxed's fault.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use bedplate_tests::guard::Process;
+use bedplate_tests::qemu::Firmware;
+use bedplate_tests::rack::{BRIDGE, LOADERS, Rack};
+
+/// What the script prints on the serial line.
+const MARKER: &str = "the stand-in's script runs";
+
+fn serve(rack: &Rack) -> Result<Process> {
+    let root = rack.file("tftp");
+    std::fs::create_dir_all(&root)?;
+    for loader in ["undionly.kpxe", "snponly.efi", "ipxe.efi"] {
+        std::fs::copy(format!("{LOADERS}/{loader}"), root.join(loader))?;
+    }
+    std::fs::write(root.join("script.ipxe"), format!("#!ipxe\necho {MARKER}\nshell\n"))?;
+    let mut command = rack.network().command("dnsmasq");
+    command.args(["--keep-in-foreground", "--conf-file=/dev/null", "--pid-file=", "--port=0", "--user=root"]);
+    command.args(["--log-facility=-", "--log-dhcp", "--leasefile-ro", "--enable-tftp", "--interface", BRIDGE]);
+    command.arg(format!("--tftp-root={}", root.display()));
+    command.args(["--dhcp-range=10.7.0.100,10.7.0.199,1h", "--dhcp-no-override"]);
+    command.args(["--dhcp-match=set:ipxe,175", "--dhcp-match=set:efi,option:client-arch,7"]);
+    command.args(["--dhcp-option=tag:ipxe,encap:175,176,1b"]);
+    command.args(["--dhcp-boot=tag:ipxe,script.ipxe", "--dhcp-boot=tag:!ipxe,tag:efi,snponly.efi"]);
+    command.args(["--dhcp-boot=tag:!ipxe,tag:!efi,undionly.kpxe"]);
+    let mut process = Process::spawn("dnsmasq", &mut command, &rack.file("dnsmasq.log"))?;
+    process.wait_said("DHCP, IP range", Duration::from_secs(10))?;
+    Ok(process)
+}
+
+fn reaches_script(name: &str, firmware: Firmware) -> Result<()> {
+    let mut rack = Rack::new(name)?;
+    let mut server = serve(&rack)?;
+    let started = std::time::Instant::now();
+    let mut machine = rack.power_on(1, firmware)?;
+    server.wait_said("script.ipxe to 10.7.0.", Duration::from_secs(120))?;
+    bedplate_tests::timeline::say(&format!("boot {name}: script {:.1} s", started.elapsed().as_secs_f64()));
+    machine.wait_serial(MARKER, Duration::from_secs(20))?;
+    rack.succeeded();
+    Ok(())
+}
+
+#[test]
+fn bios_machine_reaches_the_stand_ins_script() -> Result<()> {
+    reaches_script("stand-in-bios", Firmware::Bios)
+}
+
+#[test]
+fn uefi_machine_reaches_the_stand_ins_script() -> Result<()> {
+    reaches_script("stand-in-uefi", Firmware::UefiPxe)
+}
