@@ -216,7 +216,8 @@ pub fn last_lines(text: &str, count: usize) -> String {
 /// # Errors
 /// It cannot be started or ends with a failure; what it said is in the message.
 pub fn run(command: &mut Command) -> Result<String> {
-    let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {command:?}"))?;
+    let output =
+        command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {command:?}"))?;
     if !output.status.success() {
         bail!("{command:?} ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
     }

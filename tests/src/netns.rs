@@ -66,7 +66,8 @@ impl Namespace {
         let file = std::fs::File::open(self.path()).with_context(|| format!("no namespace {}", self.name))?;
         std::thread::scope(|scope| {
             let thread = scope.spawn(move || {
-                nix::sched::setns(&file, nix::sched::CloneFlags::CLONE_NEWNET).context("cannot enter the namespace")?;
+                nix::sched::setns(&file, nix::sched::CloneFlags::CLONE_NEWNET)
+                    .context("cannot enter the namespace")?;
                 work()
             });
             match thread.join() {
@@ -81,11 +82,11 @@ impl Namespace {
     /// # Errors
     /// What `ip` says.
     pub fn add_bridge(&self, bridge: &str, address: Option<(Ipv4Addr, u8)>) -> Result<()> {
-        self.ip(&format!("link add {bridge} type bridge stp_state 0 forward_delay 0"))?;
+        self.ip(&format!("link add name {bridge} type bridge stp_state 0 forward_delay 0"))?;
         if let Some((address, prefix)) = address {
             self.ip(&format!("address add {address}/{prefix} brd + dev {bridge}"))?;
         }
-        self.ip(&format!("link set {bridge} up")).map(drop)
+        self.ip(&format!("link set dev {bridge} up")).map(drop)
     }
 
     /// Makes a tap on a bridge.
@@ -94,7 +95,7 @@ impl Namespace {
     /// What `ip` says.
     pub fn add_tap(&self, tap: &str, bridge: &str) -> Result<()> {
         self.ip(&format!("tuntap add dev {tap} mode tap"))?;
-        self.ip(&format!("link set {tap} master {bridge} up")).map(drop)
+        self.ip(&format!("link set dev {tap} master {bridge} up")).map(drop)
     }
 
     /// Joins two namespaces by a pair of devices, both up.
@@ -102,9 +103,9 @@ impl Namespace {
     /// # Errors
     /// What `ip` says.
     pub fn add_veth(&self, device: &str, peer: &Self, peer_device: &str) -> Result<()> {
-        self.ip(&format!("link add {device} type veth peer name {peer_device} netns {}", peer.name))?;
-        self.ip(&format!("link set {device} up"))?;
-        peer.ip(&format!("link set {peer_device} up")).map(drop)
+        self.ip(&format!("link add name {device} type veth peer name {peer_device} netns {}", peer.name))?;
+        self.ip(&format!("link set dev {device} up"))?;
+        peer.ip(&format!("link set dev {peer_device} up")).map(drop)
     }
 }
 
@@ -112,7 +113,10 @@ impl Drop for Namespace {
     fn drop(&mut self) {
         if let Ok(pids) = guard::run(Command::new("ip").args(["netns", "pids", &self.name])) {
             for pid in pids.lines().filter_map(|line| line.trim().parse().ok()) {
-                let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
+                let _ = nix::sys::signal::kill(
+                    nix::unistd::Pid::from_raw(pid),
+                    nix::sys::signal::Signal::SIGKILL,
+                );
             }
         }
         let _ = guard::run(Command::new("ip").args(["netns", "del", &self.name]));

@@ -55,7 +55,11 @@ impl Setup {
             ],
             discovery: false,
             image,
-            loaders: vec![("bios", "undionly.kpxe"), ("uefi-x64", "snponly.efi"), ("uefi-x64-http", "ipxe.efi")],
+            loaders: vec![
+                ("bios", "undionly.kpxe"),
+                ("uefi-x64", "snponly.efi"),
+                ("uefi-x64-http", "ipxe.efi"),
+            ],
             loader_directory: LOADERS.into(),
             source: None,
             more: String::new(),
@@ -126,6 +130,19 @@ pub fn cache() -> Result<PathBuf> {
     Ok(Path::new(&home).join(".cache/bedplate"))
 }
 
+/// GRUB's network loader for arm64 from Debian's packages.
+///
+/// # Errors
+/// It was not fetched.
+pub fn arm64_loader() -> Result<PathBuf> {
+    let path =
+        cache()?.join("downloads/grub-efi-arm64-bin/usr/lib/grub/arm64-efi/monolithic/grubnetaa64.efi");
+    if !path.exists() {
+        bail!("{} is missing: run `cargo xtask setup`", path.display());
+    }
+    Ok(path)
+}
+
 /// The release binary of that name.
 ///
 /// # Errors
@@ -164,7 +181,8 @@ impl<'n> Pxed<'n> {
     fn resume(network: &'n Namespace, directory: &Path) -> Result<Self> {
         let mut command = network.command(binary("pxed")?);
         command.arg("run").arg("--config").arg(directory.join("pxed.toml"));
-        command.env("BEDPLATE_LOG", std::env::var("BEDPLATE_LOG").unwrap_or_else(|_| "info,pxed=debug".into()));
+        command
+            .env("BEDPLATE_LOG", std::env::var("BEDPLATE_LOG").unwrap_or_else(|_| "info,pxed=debug".into()));
         let process = Process::spawn("pxed", &mut command, &directory.join("pxed.log"))?;
         let mut pxed = Self { network, directory: directory.to_owned(), process };
         pxed.wait_ready(Duration::from_secs(30))?;
@@ -219,7 +237,8 @@ impl<'n> Pxed<'n> {
     /// No answer.
     pub fn health(&self, path: &str) -> Result<(u16, String)> {
         self.network.inside(|| {
-            let stream = TcpStream::connect_timeout(&HEALTH, Duration::from_secs(2)).context("no connection")?;
+            let stream =
+                TcpStream::connect_timeout(&HEALTH, Duration::from_secs(2)).context("no connection")?;
             stream.set_read_timeout(Some(Duration::from_secs(10)))?;
             get(stream, path)
         })
@@ -255,7 +274,9 @@ impl<'n> Pxed<'n> {
             seen = self.machine(machine)?;
             Ok(crate::timeline::has(&seen, stage).then_some(()))
         });
-        result.with_context(|| format!("boot of {machine}: {}", seen.pointer("/status/boot").unwrap_or(&Value::Null)))?;
+        result.with_context(|| {
+            format!("boot of {machine}: {}", seen.pointer("/status/boot").unwrap_or(&Value::Null))
+        })?;
         Ok(seen)
     }
 }
@@ -265,7 +286,8 @@ impl<'n> Pxed<'n> {
 /// # Errors
 /// No answer, or one that is not 200.
 pub fn ask(socket: &Path, path: &str) -> Result<Value> {
-    let stream = UnixStream::connect(socket).with_context(|| format!("cannot connect to {}", socket.display()))?;
+    let stream =
+        UnixStream::connect(socket).with_context(|| format!("cannot connect to {}", socket.display()))?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
     let (status, body) = get(stream, path)?;
     if status != 200 {

@@ -73,7 +73,14 @@ impl Machine {
         let program = if arm { "qemu-system-aarch64" } else { "qemu-system-x86_64" };
         let mut command = network.command(program);
         command.args(["-nodefaults", "-display", "none", "-accel", "tcg,thread=multi"]);
-        command.args(["-m", &spec.memory_mib.to_string(), "-smp", &spec.cpus.to_string(), "-name", &spec.name]);
+        command.args([
+            "-m",
+            &spec.memory_mib.to_string(),
+            "-smp",
+            &spec.cpus.to_string(),
+            "-name",
+            &spec.name,
+        ]);
         command.arg("-serial").arg(format!("file:{}", serial.display()));
         command.arg("-qmp").arg(format!("unix:{},server=on,wait=off", qmp.display()));
         command.arg("-netdev").arg(format!("tap,id=n0,ifname={tap},script=no,downscript=no"));
@@ -119,7 +126,9 @@ impl Machine {
             }
             Ok(None)
         });
-        result.with_context(|| format!("serial line of {}:\n{}", self.name, guard::last_lines(&self.serial(), 25)))
+        result.with_context(|| {
+            format!("serial line of {}:\n{}", self.name, guard::last_lines(&self.serial(), 25))
+        })
     }
 
     /// Whether it has power.
@@ -215,7 +224,7 @@ fn without_escapes(text: &str) -> String {
     while let Some(character) = characters.next() {
         match character {
             '\x1b' if characters.next() == Some('[') => {
-                characters.find(|c| c.is_ascii_alphabetic());
+                characters.find(char::is_ascii_alphabetic);
             }
             '\x1b' | '\r' | '\0' => {}
             _ => plain.push(character),
@@ -241,7 +250,11 @@ impl GuestSlot {
     pub fn take(limit: Duration) -> Result<Self> {
         let open = |number: u32| {
             let path = format!("/run/lock/bedplate-guest-{number}");
-            File::options().create(true).append(true).open(&path).with_context(|| format!("cannot open {path}"))
+            File::options()
+                .create(true)
+                .append(true)
+                .open(&path)
+                .with_context(|| format!("cannot open {path}"))
         };
         let files = (0..Self::SLOTS).map(open).collect::<Result<Vec<_>>>()?;
         let number = wait::until("a free place to boot a guest", limit, || {

@@ -41,7 +41,8 @@ impl Rack {
         let directory = Directory::new(name)?;
         let network = Namespace::new("rack")?;
         network.add_bridge(BRIDGE, Some((ADDRESS, 24)))?;
-        let mut rack = Self { name: name.to_owned(), taps: 0, router: None, network, directory, succeeded: false };
+        let mut rack =
+            Self { name: name.to_owned(), taps: 0, router: None, network, directory, succeeded: false };
         rack.router = Some(rack.start_router()?);
         Ok(rack)
     }
@@ -116,7 +117,9 @@ impl Rack {
     /// tcpdump does not start.
     pub fn capture(&self) -> Result<Process> {
         let mut command = self.network.command("tcpdump");
-        command.args(["-i", BRIDGE, "-U", "-n", "-s", "400", "-Z", "root", "-w"]).arg(self.file("bridge.pcap"));
+        command
+            .args(["-i", BRIDGE, "-U", "-n", "-s", "400", "-Z", "root", "-w"])
+            .arg(self.file("bridge.pcap"));
         let mut process = Process::spawn("tcpdump", &mut command, &self.file("tcpdump.log"))?;
         process.wait_said("listening on", Duration::from_secs(10))?;
         Ok(process)

@@ -38,7 +38,8 @@ pub fn has(machine: &Value, stage: &str) -> bool {
 
 /// Seconds from `since` to a stage's first appearance.
 pub fn seconds_to(machine: &Value, stage: &str, since: Timestamp) -> Option<f64> {
-    let entry = of(machine).into_iter().find(|reached| reached.stage == stage && reached.failure.is_none())?;
+    let entry =
+        of(machine).into_iter().find(|reached| reached.stage == stage && reached.failure.is_none())?;
     Some((entry.time - since).total(jiff::Unit::Second).unwrap_or_default())
 }
 

@@ -24,7 +24,8 @@ fn assert_gone(namespace: &str, directory: &Path, pid: u32) -> Result<()> {
     wait::until("everything to be gone", Duration::from_secs(20), || {
         let there = Path::new("/run/netns").join(namespace).exists()
             || directory.exists()
-            || std::fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains("1000"));
+            || std::fs::read_to_string(format!("/proc/{pid}/cmdline"))
+                .is_ok_and(|line| line.contains("1000"));
         Ok((!there).then_some(()))
     })
 }
@@ -80,7 +81,9 @@ fn namespaces_reach_each_other_only_by_what_was_added() -> Result<()> {
     left.ip("address add 10.8.0.1/24 dev a")?;
     right.ip("address add 10.8.0.2/24 dev b")?;
     let listener = right.inside(|| Ok(std::net::TcpListener::bind("10.8.0.2:8")?))?;
-    left.inside(|| Ok(std::net::TcpStream::connect_timeout(&"10.8.0.2:8".parse()?, Duration::from_secs(5))?))?;
+    left.inside(|| {
+        Ok(std::net::TcpStream::connect_timeout(&"10.8.0.2:8".parse()?, Duration::from_secs(5))?)
+    })?;
     drop(listener);
     let devices = left.ip("-o link")?;
     assert_eq!(devices.lines().count(), 2, "{devices}");
