@@ -1,5 +1,26 @@
-//! A DHCPv4 server for racks: server, proxyDHCP and relay-fed (RFC 2131, 2132, 3046, 3527, 4578; PXE 2.1).
+//! A DHCPv4 server for racks: server, proxyDHCP and relay-fed (RFC 2131, 2132, 3046, 3396, 3527, 4578, 5107, 6842, 8357;
+//! PXE 2.1).
 //!
 //! Decides nothing about machines: whom to serve and what they boot is asked from [`client::Clients`].
+//!
+//! | room | what |
+//! |---|---|
+//! | [`wire`] | octets to [`wire::Request`], [`wire::Reply`] to octets |
+//! | [`lease`] | who has which address |
+//! | [`respond`] | request, settings, leases -> answer as plain data |
+//! | `store` | leases on disk |
+//! | `serve` | sockets and threads |
 
 pub mod client;
+pub mod counter;
+pub mod lease;
+pub mod respond;
+mod serve;
+mod server;
+pub mod settings;
+mod store;
+pub mod wire;
+
+pub use serve::OpenInterfaceError;
+pub use server::{BindServerError, InterfaceState, ReloadServerError, Server};
+pub use store::OpenStoreError;

@@ -1,0 +1,373 @@
+//! The lease table: who has which address until when. In memory; `store` keeps what must outlive the process.
+//!
+//! Pure: time comes in as seconds since 1970 and addresses are drawn in a fixed order. Called by `respond` under the
+//! server's lock.
+//!
+//! ```text
+//!             offer              bind                 until passed / release
+//!   (none) ----------> Offered ---------> Bound ---------------------------------> Free
+//!      Offered --- until passed, or withdrawn ---> Free          Free --- offer to the same or another ---> Offered
+//!      Offered | Bound --- decline ---> Declined --- until passed ---> Free
+//! ```
+//!
+//! `Free` remembers its last holder, who gets the same address again as long as nobody else needed it.
+//!
+//! **Who a client is.** A known Machine is its hardware address: firmware, iPXE, initramfs and host each send another
+//! client identifier, yet they are one machine and must keep one address. Any other client is its client identifier if
+//! it sends one, else its hardware address (RFC 2131, 4.2).
+
+mod pool;
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::Ipv4Addr;
+
+use bedplate_api::id::{MacAddress, MachineName};
+use ipnet::Ipv4Net;
+
+use crate::settings::Subnet;
+use pool::Pool;
+
+/// How long an offered address is kept for its client, seconds.
+pub const OFFER_SECONDS: u64 = 60;
+/// How long a pool address that a client found in use is given to nobody, seconds.
+pub const DECLINED_SECONDS: u64 = 3600;
+/// The same for a Machine's fixed address: short, since the Machine has no other and the word of one packet is weak.
+pub const DECLINED_FIXED_SECONDS: u64 = 120;
+
+/// Seconds since 1970-01-01T00:00:00Z.
+pub type Seconds = u64;
+
+/// How a client is told from others.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ClientKey {
+    /// By its hardware address.
+    Mac(MacAddress),
+    /// By option 61.
+    Id(Box<[u8]>),
+}
+
+/// A client in a subnet: it may hold one lease in each.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Holder {
+    /// The subnet.
+    pub network: Ipv4Net,
+    /// The client.
+    pub key: ClientKey,
+}
+
+/// What an address is at present.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LeaseState {
+    /// Kept for a client that was offered it.
+    Offered,
+    /// Leased.
+    Bound,
+    /// Found in use by somebody else.
+    Declined,
+    /// Nobody's; the last holder is remembered.
+    Free,
+}
+
+impl LeaseState {
+    /// A word for people.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Offered => "offered",
+            Self::Bound => "bound",
+            Self::Declined => "declined",
+            Self::Free => "free",
+        }
+    }
+}
+
+/// One address and its client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lease {
+    /// The address.
+    pub address: Ipv4Addr,
+    /// Whose it is or was.
+    pub holder: Holder,
+    /// The hardware address that it was last given to.
+    pub mac: MacAddress,
+    /// The known Machine, if it is one.
+    pub machine: Option<MachineName>,
+    /// What it is at present.
+    pub state: LeaseState,
+    /// When the state began.
+    pub since: Seconds,
+    /// When the state ends.
+    pub until: Seconds,
+}
+
+/// What must be written to disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// Write this lease in place of what is there for its address.
+    Put(Lease),
+    /// Forget the address.
+    Remove(Ipv4Addr),
+}
+
+/// How full a subnet's pool is, in addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PoolUsage {
+    /// The subnet.
+    pub network: Ipv4Net,
+    /// All addresses of its ranges.
+    pub size: u64,
+    /// Leased.
+    pub bound: u64,
+    /// Offered just now.
+    pub offered: u64,
+    /// Quarantined.
+    pub declined: u64,
+}
+
+/// The table.
+#[derive(Debug, Default)]
+pub struct Table {
+    leases: HashMap<Ipv4Addr, Lease>,
+    /// The address a client would be given again. Its lease always names that client.
+    addresses: HashMap<Holder, Ipv4Addr>,
+    timers: BTreeSet<(Seconds, Ipv4Addr)>,
+    pools: Vec<Pool>,
+}
+
+impl Table {
+    /// Takes the pools of these subnets; leases stay as they are.
+    pub fn configure(&mut self, subnets: &[Subnet]) {
+        self.pools = subnets.iter().map(Pool::new).collect();
+        let mut free: Vec<(Seconds, Ipv4Addr)> = self
+            .leases
+            .values()
+            .filter(|lease| lease.state == LeaseState::Free)
+            .map(|lease| (lease.since, lease.address))
+            .collect();
+        free.sort_unstable();
+        for (_, address) in free {
+            self.give_back(address);
+        }
+    }
+
+    /// Takes a lease from disk. Call [`Table::configure`] afterwards and [`Table::expire`] before the first question.
+    pub fn restore(&mut self, lease: Lease) {
+        let (address, until) = (lease.address, lease.until);
+        self.forget(address);
+        if lease.state == LeaseState::Bound || !self.addresses.contains_key(&lease.holder) {
+            self.addresses.insert(lease.holder.clone(), address);
+        }
+        if lease.state != LeaseState::Free {
+            self.timers.insert((until, address));
+        }
+        self.leases.insert(address, lease);
+    }
+
+    /// Ends what has passed its time.
+    pub fn expire(&mut self, now: Seconds) {
+        while let Some(&(until, address)) = self.timers.first() {
+            if until > now {
+                break;
+            }
+            self.free(address, until);
+        }
+    }
+
+    /// What is known of an address.
+    pub fn get(&self, address: Ipv4Addr) -> Option<&Lease> {
+        self.leases.get(&address)
+    }
+
+    /// The lease that this client has, was offered, or had last.
+    pub fn of(&self, holder: &Holder) -> Option<&Lease> {
+        self.addresses.get(holder).and_then(|address| self.leases.get(address))
+    }
+
+    /// Whether the address may be given to this client: nobody else's at present, and not quarantined.
+    pub fn is_open_to(&self, address: Ipv4Addr, holder: &Holder) -> bool {
+        match self.leases.get(&address) {
+            None => true,
+            Some(lease) => match lease.state {
+                LeaseState::Free => true,
+                LeaseState::Offered | LeaseState::Bound => lease.holder == *holder,
+                LeaseState::Declined => false,
+            },
+        }
+    }
+
+    /// An address of this subnet's pool that is nobody's, the one that has been free for longest. `allowed` refuses
+    /// those that are not to be given to this client.
+    pub fn allocate(&mut self, network: Ipv4Net, allowed: impl Fn(Ipv4Addr) -> bool) -> Option<Ipv4Addr> {
+        let leases = &self.leases;
+        let pool = self.pools.iter_mut().find(|pool| pool.network() == network)?;
+        pool.take(
+            |address| leases.get(&address).is_none_or(|lease| lease.state == LeaseState::Free),
+            |address| leases.contains_key(&address),
+            allowed,
+        )
+    }
+
+    /// Keeps an address for a client that is being offered it. A lease that it has on it stays as it is.
+    /// The caller has checked [`Table::is_open_to`].
+    pub fn offer(&mut self, address: Ipv4Addr, holder: Holder, mac: MacAddress, now: Seconds) {
+        let bound = |lease: &Lease| lease.state == LeaseState::Bound && lease.holder == holder;
+        if self.leases.get(&address).is_some_and(bound) {
+            return;
+        }
+        let previous = self.of(&holder).map(|lease| (lease.address, lease.state));
+        let keeps_lease = match previous {
+            Some((old, LeaseState::Bound)) => old != address,
+            Some((old, LeaseState::Offered)) if old != address => {
+                self.free(old, now);
+                false
+            }
+            Some((_, LeaseState::Offered | LeaseState::Declined | LeaseState::Free)) | None => false,
+        };
+        let until = now + OFFER_SECONDS;
+        let lease =
+            Lease { address, holder, mac, machine: None, state: LeaseState::Offered, since: now, until };
+        self.put(lease, !keeps_lease);
+    }
+
+    /// Leases an address. Gives what is to be written; an address that the client had before is freed.
+    /// The caller has checked [`Table::is_open_to`].
+    pub fn bind(
+        &mut self,
+        address: Ipv4Addr,
+        holder: Holder,
+        mac: MacAddress,
+        machine: Option<MachineName>,
+        now: Seconds,
+        seconds: u32,
+    ) -> Vec<Change> {
+        let mut changes = Vec::with_capacity(1);
+        let before = self.of(&holder).filter(|lease| lease.address != address);
+        if let Some((old, state)) = before.map(|lease| (lease.address, lease.state)) {
+            match state {
+                LeaseState::Bound => {
+                    self.free(old, now);
+                    changes.push(Change::Remove(old));
+                }
+                LeaseState::Offered => self.free(old, now),
+                LeaseState::Declined | LeaseState::Free => {}
+            }
+        }
+        let since = match self.leases.get(&address) {
+            Some(lease) if lease.state == LeaseState::Bound && lease.holder == holder => lease.since,
+            Some(_) | None => now,
+        };
+        let until = now + u64::from(seconds);
+        let lease = Lease { address, holder, mac, machine, state: LeaseState::Bound, since, until };
+        changes.push(Change::Put(lease.clone()));
+        self.put(lease, true);
+        changes
+    }
+
+    /// The client took another server's offer: ours is open again.
+    pub fn withdraw(&mut self, holder: &Holder, now: Seconds) {
+        if let Some(lease) = self.of(holder)
+            && lease.state == LeaseState::Offered
+        {
+            self.free(lease.address, now);
+        }
+    }
+
+    /// The client gives its lease back. `None` when it has none on this address.
+    pub fn release(&mut self, address: Ipv4Addr, holder: &Holder, now: Seconds) -> Option<Vec<Change>> {
+        let lease = self.leases.get(&address)?;
+        let held = matches!(lease.state, LeaseState::Bound | LeaseState::Offered) && lease.holder == *holder;
+        if !held {
+            return None;
+        }
+        self.free(address, now);
+        let lease = self.leases.get(&address)?;
+        Some(vec![Change::Put(lease.clone())])
+    }
+
+    /// The client found the address in use. `None` when it was not its.
+    pub fn decline(
+        &mut self,
+        address: Ipv4Addr,
+        holder: &Holder,
+        now: Seconds,
+        seconds: u64,
+    ) -> Option<Vec<Change>> {
+        let lease = self.leases.get(&address)?;
+        let held = matches!(lease.state, LeaseState::Bound | LeaseState::Offered) && lease.holder == *holder;
+        if !held {
+            return None;
+        }
+        let lease = Lease { state: LeaseState::Declined, since: now, until: now + seconds, ..lease.clone() };
+        self.put(lease.clone(), false);
+        if self.addresses.get(holder) == Some(&address) {
+            self.addresses.remove(holder);
+        }
+        Some(vec![Change::Put(lease)])
+    }
+
+    /// Every lease, in no order.
+    pub fn leases(&self) -> impl Iterator<Item = &Lease> {
+        self.leases.values()
+    }
+
+    /// How full the pools are.
+    pub fn usage(&self) -> Vec<PoolUsage> {
+        let mut usage: Vec<PoolUsage> = self
+            .pools
+            .iter()
+            .map(|pool| PoolUsage {
+                network: pool.network(),
+                size: pool.size(),
+                bound: 0,
+                offered: 0,
+                declined: 0,
+            })
+            .collect();
+        for lease in self.leases.values() {
+            let pool = self.pools.iter().position(|pool| pool.contains(lease.address));
+            let Some(usage) = pool.and_then(|index| usage.get_mut(index)) else { continue };
+            match lease.state {
+                LeaseState::Bound => usage.bound += 1,
+                LeaseState::Offered => usage.offered += 1,
+                LeaseState::Declined => usage.declined += 1,
+                LeaseState::Free => {}
+            }
+        }
+        usage
+    }
+
+    /// Writes a lease in place of what its address was; `remember` makes it the client's address.
+    fn put(&mut self, lease: Lease, remember: bool) {
+        self.forget(lease.address);
+        self.timers.insert((lease.until, lease.address));
+        if remember {
+            self.addresses.insert(lease.holder.clone(), lease.address);
+        }
+        self.leases.insert(lease.address, lease);
+    }
+
+    fn forget(&mut self, address: Ipv4Addr) {
+        let Some(old) = self.leases.remove(&address) else { return };
+        self.timers.remove(&(old.until, address));
+        if self.addresses.get(&old.holder) == Some(&address) {
+            self.addresses.remove(&old.holder);
+        }
+    }
+
+    fn free(&mut self, address: Ipv4Addr, now: Seconds) {
+        let Some(lease) = self.leases.get_mut(&address) else { return };
+        self.timers.remove(&(lease.until, address));
+        lease.state = LeaseState::Free;
+        lease.since = now;
+        lease.until = now;
+        self.give_back(address);
+    }
+
+    fn give_back(&mut self, address: Ipv4Addr) {
+        if let Some(pool) = self.pools.iter_mut().find(|pool| pool.contains(address)) {
+            pool.give_back(address);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,97 @@
+//! The order in which a subnet's pool addresses are given: those never used first, then the one free for longest.
+//!
+//! Keeps no leases: the table tells whether an address is free. Called by the lease table only.
+//!
+//! Pure: no clock, no randomness. Memory grows with the addresses that were used, not with the ranges' size.
+
+use std::collections::{HashSet, VecDeque};
+use std::net::Ipv4Addr;
+
+use ipnet::Ipv4Net;
+
+use crate::settings::{AddressRange, Subnet};
+
+#[derive(Debug)]
+pub(super) struct Pool {
+    network: Ipv4Net,
+    ranges: Vec<AddressRange>,
+    /// Index into `ranges` and offset within it of the first address that was never looked at.
+    fresh: (usize, u64),
+    /// Addresses that may be free again, the one for longest in front, each at most once.
+    queue: VecDeque<Ipv4Addr>,
+    queued: HashSet<Ipv4Addr>,
+}
+
+impl Pool {
+    pub(super) fn new(subnet: &Subnet) -> Self {
+        Self {
+            network: subnet.network,
+            ranges: subnet.ranges.clone(),
+            fresh: (0, 0),
+            queue: VecDeque::new(),
+            queued: HashSet::new(),
+        }
+    }
+
+    pub(super) const fn network(&self) -> Ipv4Net {
+        self.network
+    }
+
+    pub(super) fn size(&self) -> u64 {
+        self.ranges.iter().map(|range| range.size()).sum()
+    }
+
+    pub(super) fn contains(&self, address: Ipv4Addr) -> bool {
+        self.ranges.iter().any(|range| range.contains(address))
+    }
+
+    pub(super) fn give_back(&mut self, address: Ipv4Addr) {
+        if self.queued.insert(address) {
+            self.queue.push_back(address);
+        }
+    }
+
+    /// `is_free`: nobody's at present. `is_used`: the table knows it, so it is or will be in the queue.
+    /// `allowed`: may be given to the client that asks.
+    pub(super) fn take(
+        &mut self,
+        is_free: impl Fn(Ipv4Addr) -> bool,
+        is_used: impl Fn(Ipv4Addr) -> bool,
+        allowed: impl Fn(Ipv4Addr) -> bool,
+    ) -> Option<Ipv4Addr> {
+        while let Some(address) = self.next_fresh() {
+            if is_used(address) {
+                continue;
+            }
+            if allowed(address) {
+                return Some(address);
+            }
+            self.give_back(address);
+        }
+        for _ in 0..self.queue.len() {
+            let address = self.queue.pop_front()?;
+            self.queued.remove(&address);
+            if !is_free(address) {
+                continue;
+            }
+            if allowed(address) {
+                return Some(address);
+            }
+            self.give_back(address);
+        }
+        None
+    }
+
+    fn next_fresh(&mut self) -> Option<Ipv4Addr> {
+        loop {
+            let (index, offset) = self.fresh;
+            let range = self.ranges.get(index)?;
+            if offset < range.size() {
+                self.fresh = (index, offset + 1);
+                let address = u64::from(u32::from(range.first())) + offset;
+                return u32::try_from(address).ok().map(Ipv4Addr::from);
+            }
+            self.fresh = (index + 1, 0);
+        }
+    }
+}

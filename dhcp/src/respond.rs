@@ -1,0 +1,293 @@
+//! What a message is answered with (RFC 2131, 4.3; PXE 2.1): the whole protocol, without sockets, clock or disk.
+//!
+//! Called by `serve` with the lease table locked; gives an answer as plain data together with the changes that must be
+//! on disk before it leaves.
+//!
+//! Pure: time comes in with the message.
+//!
+//! ```text
+//! DISCOVER ------------------------------> OFFER
+//! REQUEST  54 ours (SELECTING) ----------> ACK | NAK       54 another's: our offer is open again, silence
+//!          50, no ciaddr (INIT-REBOOT) --> ACK | NAK (wrong address, authoritative) | silence (no record)
+//!          ciaddr (RENEWING, REBINDING) -> ACK | NAK (another's or wrong address, authoritative)
+//! DECLINE, RELEASE ----------------------> silence
+//! INFORM --------------------------------> ACK without lease
+//! proxyDHCP: DISCOVER of a loader -------> OFFER without yiaddr; REQUEST or INFORM on 4011 -> ACK to its sender
+//! ```
+
+mod address;
+mod link;
+mod proxy;
+mod reply;
+mod request;
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use ipnet::Ipv4Net;
+
+use crate::client::{BootAnswer, Client, Clients, Event, KnownClient, Loader, Message, Query};
+use crate::lease::{Change, ClientKey, Holder, Seconds, Table};
+use crate::settings::{Mode, Settings, Subnet};
+use crate::wire::{Malformed, MessageType, Request, reasons};
+
+/// How a message reached us.
+#[derive(Debug, Clone, Copy)]
+pub struct Arrival<'a> {
+    /// Our addresses on the receiving interface, each with its prefix.
+    pub addresses: &'a [Ipv4Net],
+    /// The packet's destination address.
+    pub destination: Ipv4Addr,
+    /// Its sender.
+    pub peer: SocketAddrV4,
+    /// Whether it came to the PXE boot server port.
+    pub boot_server: bool,
+}
+
+/// Where an answer goes (RFC 2131, 4.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Destination {
+    /// To everybody on the link.
+    Broadcast,
+    /// To the client's hardware address and the address that it is being given.
+    Hardware(Ipv4Addr),
+    /// By the routing table, from the server port.
+    Routed(SocketAddrV4),
+    /// By the routing table, from the boot server port.
+    BootServer(SocketAddrV4),
+}
+
+/// An answer, ready to be sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Packet {
+    /// For counting.
+    pub message: MessageType,
+    /// Where it goes.
+    pub to: Destination,
+    /// The client's hardware address.
+    pub mac: bedplate_api::id::MacAddress,
+    /// Our address that it is sent from.
+    pub source: Ipv4Addr,
+    /// The DHCP message.
+    pub payload: Vec<u8>,
+}
+
+/// What a message led to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Response {
+    /// The message, for the owner; `None` when it was not even attributed to a subnet.
+    pub query: Option<Query>,
+    /// What happened, or why nothing did.
+    pub result: Result<Event, Silence>,
+    /// What is to be sent.
+    pub packet: Option<Packet>,
+    /// What is to be on disk before that.
+    pub changes: Vec<Change>,
+}
+
+reasons! {
+    /// Why a sound message is not answered.
+    Silence {
+        /// No subnet of ours is where the client is.
+        NoSubnet => "no-subnet",
+        /// The receiving interface has no address that the client could call us by.
+        NoServerAddress => "no-server-address",
+        /// Not a Machine, and discovery is off.
+        UnknownClient => "unknown-client",
+        /// The owner refused to serve it.
+        ClientRefused => "client-refused",
+        /// The client chose another server.
+        OtherServer => "other-server",
+        /// Nothing is known of the lease that the client speaks of.
+        NoRecord => "no-record",
+        /// The client's address is wrong, but we are not to say so.
+        NotAuthoritative => "not-authoritative",
+        /// No address is free.
+        PoolExhausted => "pool-exhausted",
+        /// The client speaks of an address that it does not hold.
+        NotHeld => "not-held",
+        /// proxyDHCP answers loaders only.
+        NotALoader => "not-a-loader",
+        /// The machine does not netboot now.
+        NoBoot => "no-boot",
+        /// A message that another server answers in this mode or on this port.
+        NotOurs => "not-ours",
+        /// What must be in the answer is larger than the client takes.
+        ReplyTooLarge => "reply-too-large",
+    }
+}
+
+/// Who the client is and where, once that is settled.
+struct Asked<'a> {
+    settings: &'a Settings,
+    clients: &'a dyn Clients,
+    request: &'a Request<'a>,
+    arrival: &'a Arrival<'a>,
+    subnet: Option<&'a Subnet>,
+    query: &'a Query,
+    known: Option<&'a KnownClient>,
+    holder: Holder,
+    now: Seconds,
+}
+
+/// What was decided; `respond` makes packets of it.
+enum Decision {
+    Offer(Ipv4Addr),
+    Ack(Ipv4Addr, Vec<Change>),
+    /// The address that is refused.
+    Nak(Ipv4Addr),
+    Inform,
+    Proxy(MessageType, BootAnswer),
+    Released(Ipv4Addr, Vec<Change>),
+    Declined(Ipv4Addr, Vec<Change>),
+}
+
+/// Answers one message.
+///
+/// # Errors
+/// [`Malformed`] when options 50, 54 and `ciaddr` fit no state of a client.
+pub fn respond(
+    settings: &Settings,
+    clients: &dyn Clients,
+    table: &mut Table,
+    request: &Request<'_>,
+    arrival: &Arrival<'_>,
+    now: Seconds,
+) -> Result<Response, Malformed> {
+    table.expire(now);
+    let silent = |query, silence| Response { query, result: Err(silence), packet: None, changes: Vec::new() };
+    let place = match link::locate(settings, request, arrival) {
+        Ok(place) => place,
+        Err(silence) => return Ok(silent(None, silence)),
+    };
+    let mut query = make_query(settings, request, &place);
+    let known = match clients.client(&query) {
+        Client::Known(known) => Some(known),
+        Client::Unknown { discovery: true } => None,
+        Client::Unknown { discovery: false } => return Ok(silent(Some(query), Silence::UnknownClient)),
+        Client::Refused(_) => return Ok(silent(Some(query), Silence::ClientRefused)),
+    };
+    let subnet = place.subnet.map(|first| link::subnet_for(first, &place.others, known.as_ref()));
+    if let Some(subnet) = subnet {
+        query.subnet = subnet.network;
+    }
+    let holder = Holder { network: query.subnet, key: client_key(request, known.as_ref()) };
+    let asked = Asked {
+        settings,
+        clients,
+        request,
+        arrival,
+        subnet,
+        query: &query,
+        known: known.as_ref(),
+        holder,
+        now,
+    };
+    let (result, packet, changes) = match decide(&asked, table)? {
+        Ok(decision) => asked.carry_out(decision),
+        Err(silence) => (Err(silence), None, Vec::new()),
+    };
+    Ok(Response { query: Some(query), result, packet, changes })
+}
+
+/// See the module's head of `lease` for why a known Machine is its hardware address.
+fn client_key(request: &Request<'_>, known: Option<&KnownClient>) -> ClientKey {
+    match (known, request.client_id.as_deref()) {
+        (None, Some(id)) => ClientKey::Id(id.into()),
+        (Some(_), _) | (None, None) => ClientKey::Mac(request.mac),
+    }
+}
+
+fn make_query(settings: &Settings, request: &Request<'_>, place: &link::Place<'_>) -> Query {
+    Query {
+        mac: request.mac,
+        transaction: request.transaction,
+        message: match request.message {
+            MessageType::Request => Message::Request,
+            MessageType::Inform => Message::Inform,
+            MessageType::Decline => Message::Decline,
+            MessageType::Release => Message::Release,
+            // The others never come from a client: decode refuses them.
+            MessageType::Discover | MessageType::Offer | MessageType::Ack | MessageType::Nak => {
+                Message::Discover
+            }
+        },
+        loader: request.loader,
+        architectures: request.architectures.clone(),
+        uuid: request.uuid(),
+        vendor_class: request.vendor_class.as_deref().map(text).unwrap_or_default(),
+        host_name: request.host_name.as_deref().map(text),
+        subnet: place.network,
+        server: place.server,
+        relay: request.relay,
+        proxy: settings.mode == Mode::Proxy,
+    }
+}
+
+fn text(value: &[u8]) -> String {
+    String::from_utf8_lossy(value).into_owned()
+}
+
+fn decide(asked: &Asked<'_>, table: &mut Table) -> Result<Result<Decision, Silence>, Malformed> {
+    if asked.arrival.boot_server {
+        return Ok(proxy::boot_server(asked));
+    }
+    if asked.settings.mode == Mode::Proxy {
+        return Ok(proxy::proxy(asked));
+    }
+    let Some(subnet) = asked.subnet else { return Ok(Err(Silence::NoSubnet)) };
+    match asked.request.message {
+        MessageType::Discover => Ok(address::choose(asked, subnet, table).map(|address| {
+            table.offer(address, asked.holder.clone(), asked.request.mac, asked.now);
+            Decision::Offer(address)
+        })),
+        MessageType::Request => request::request(asked, subnet, table),
+        MessageType::Decline => request::decline(asked, table),
+        MessageType::Release => request::release(asked, table),
+        MessageType::Inform => request::inform(asked),
+        MessageType::Offer | MessageType::Ack | MessageType::Nak => Err(Malformed::ServerMessage),
+    }
+}
+
+type Outcome = (Result<Event, Silence>, Option<Packet>, Vec<Change>);
+
+impl Asked<'_> {
+    fn boot(&self) -> Option<BootAnswer> {
+        match self.request.loader {
+            Loader::None => None,
+            Loader::Pxe | Loader::Http | Loader::Ipxe => self.clients.boot(self.query),
+        }
+    }
+
+    fn carry_out(&self, decision: Decision) -> Outcome {
+        let lease = |message, address, event, changes| {
+            let packet = self.lease_reply(message, address, self.boot().as_ref());
+            (event, packet, changes)
+        };
+        let (event, packet, changes) = match decision {
+            Decision::Offer(address) => {
+                lease(MessageType::Offer, Some(address), Event::Offered(address), Vec::new())
+            }
+            Decision::Ack(address, changes) => {
+                lease(MessageType::Ack, Some(address), Event::Acknowledged(address), changes)
+            }
+            Decision::Inform => {
+                let address = self.request.client_address.unwrap_or(*self.arrival.peer.ip());
+                lease(MessageType::Ack, None, Event::Acknowledged(address), Vec::new())
+            }
+            Decision::Nak(address) => (Event::Refused(address), self.nak(), Vec::new()),
+            Decision::Proxy(message, boot) => {
+                (Event::ProxyAnswered, self.proxy_reply(message, &boot), Vec::new())
+            }
+            Decision::Released(address, changes) => return (Ok(Event::Released(address)), None, changes),
+            Decision::Declined(address, changes) => return (Ok(Event::Declined(address)), None, changes),
+        };
+        match packet {
+            Some(packet) => (Ok(event), Some(packet), changes),
+            // Nothing is written for an answer that cannot be sent: the client never learns of the lease.
+            None => (Err(Silence::ReplyTooLarge), None, Vec::new()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,67 @@
+//! Which address a client is to have.
+//!
+//! Pure; changes the table only in that an address taken from a pool leaves the pool's queue (the caller offers it).
+
+use std::net::Ipv4Addr;
+
+use super::{Asked, Silence};
+use crate::lease::{LeaseState, Table};
+use crate::settings::Subnet;
+
+/// A Machine's fixed address in this subnet.
+pub(super) fn fixed(asked: &Asked<'_>, subnet: &Subnet) -> Option<Ipv4Addr> {
+    let addresses = &asked.known?.addresses;
+    addresses.iter().map(ipnet::Ipv4Net::addr).find(|address| subnet.is_host(*address))
+}
+
+/// The address to offer: the fixed one; else the one the client has, was offered, or had last; else the one it asks
+/// for, if it is free; else the one free for longest (RFC 2131, 4.3.1).
+///
+/// A fixed address that somebody else still holds is not given twice: until that lease ends (its renewal is refused)
+/// the Machine gets a pool address if there is one.
+pub(super) fn choose(asked: &Asked<'_>, subnet: &Subnet, table: &mut Table) -> Result<Ipv4Addr, Silence> {
+    if let Some(address) = fixed(asked, subnet)
+        && table.is_open_to(address, &asked.holder)
+    {
+        return Ok(address);
+    }
+    let had = table.of(&asked.holder).map(|lease| lease.address);
+    let reusable = |address: &Ipv4Addr| {
+        pool_allows(asked, subnet, *address) && table.is_open_to(*address, &asked.holder)
+    };
+    if let Some(address) = had.filter(reusable).or_else(|| asked.request.requested.filter(reusable)) {
+        return Ok(address);
+    }
+    table
+        .allocate(subnet.network, |address| pool_allows(asked, subnet, address))
+        .ok_or(Silence::PoolExhausted)
+}
+
+/// Whether the pool may give this address to this client at all: nobody's fixed address, not ours, not a router's.
+fn pool_allows(asked: &Asked<'_>, subnet: &Subnet, address: Ipv4Addr) -> bool {
+    subnet.pool_contains(address)
+        && !asked.arrival.addresses.iter().any(|own| own.addr() == address)
+        && !subnet.routers.contains(&address)
+        && asked.request.relay != Some(address)
+        && asked.clients.owner(address).is_none_or(|mac| asked.known.is_some() && mac == asked.request.mac)
+}
+
+/// Whether the client may have or keep this very address: the fixed one, or one of the pool when the fixed one cannot
+/// be had.
+pub(super) fn may_have(asked: &Asked<'_>, subnet: &Subnet, table: &Table, address: Ipv4Addr) -> bool {
+    if !table.is_open_to(address, &asked.holder) {
+        return false;
+    }
+    match fixed(asked, subnet) {
+        Some(fixed) if fixed == address => true,
+        Some(fixed) if table.is_open_to(fixed, &asked.holder) => false,
+        Some(_) | None => pool_allows(asked, subnet, address),
+    }
+}
+
+/// Whether we know this client's lease on this address, running or lapsed.
+pub(super) fn has_record(asked: &Asked<'_>, table: &Table, address: Ipv4Addr) -> bool {
+    table
+        .get(address)
+        .is_some_and(|lease| lease.holder == asked.holder && lease.state != LeaseState::Declined)
+}

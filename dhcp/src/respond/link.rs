@@ -1,0 +1,107 @@
+//! Which subnet a client is on, and by which of our addresses it knows us.
+//!
+//! Pure.
+
+use std::net::Ipv4Addr;
+
+use ipnet::Ipv4Net;
+
+use super::{Arrival, Silence};
+use crate::client::KnownClient;
+use crate::settings::{Mode, Settings, Subnet};
+use crate::wire::Request;
+
+/// Where a client is.
+pub(super) struct Place<'a> {
+    /// Its subnet as configured; `None` only for proxyDHCP, which needs none.
+    pub(super) subnet: Option<&'a Subnet>,
+    /// Further subnets on the same link.
+    pub(super) others: Vec<&'a Subnet>,
+    /// Its network.
+    pub(super) network: Ipv4Net,
+    /// Our address.
+    pub(super) server: Ipv4Addr,
+}
+
+/// Finds the client's subnet: the relay's link selection (RFC 3527), else the relay's address, else the address that a
+/// client without a relay has already (it may be routed to us), else the receiving interface's own subnets.
+pub(super) fn locate<'a>(
+    settings: &'a Settings,
+    request: &Request<'_>,
+    arrival: &Arrival<'_>,
+) -> Result<Place<'a>, Silence> {
+    let information = request.relay_information.as_ref();
+    let by_override = information.and_then(|i| i.server_override);
+    let link = information.and_then(|i| i.link).filter(|_| request.relay.is_some()).or(request.relay);
+    let has_address = request.client_address.filter(|_| arrival.is_unicast());
+    let subnets: Vec<&Subnet> = match (link, has_address) {
+        (Some(address), _) | (None, Some(address)) => settings.subnet_of(address).into_iter().collect(),
+        (None, None) => {
+            let local =
+                |subnet: &&Subnet| arrival.addresses.iter().any(|own| subnet.network.contains(&own.addr()));
+            settings.subnets.iter().filter(local).collect()
+        }
+    };
+    let within =
+        |network: &Ipv4Net| arrival.addresses.iter().map(Ipv4Net::addr).find(|own| network.contains(own));
+    let first = subnets.first().copied();
+    let own = arrival
+        .called_by()
+        .or_else(|| first.and_then(|subnet| within(&subnet.network)))
+        .or_else(|| arrival.addresses.first().map(Ipv4Net::addr));
+    let server = by_override.or(own).ok_or(Silence::NoServerAddress)?;
+    let network = match first {
+        Some(subnet) => subnet.network,
+        None if settings.mode == Mode::Proxy || arrival.boot_server => {
+            foreign_network(link.or(has_address), arrival)
+        }
+        None => return Err(Silence::NoSubnet),
+    };
+    Ok(Place { subnet: first, others: subnets.into_iter().skip(1).collect(), network, server })
+}
+
+/// The network of a client whose addresses somebody else gives.
+fn foreign_network(link: Option<Ipv4Addr>, arrival: &Arrival<'_>) -> Ipv4Net {
+    let own = arrival.addresses.iter().find(|own| link.is_none_or(|link| own.contains(&link)));
+    match (own, link) {
+        (Some(own), _) => own.trunc(),
+        (None, Some(link)) => Ipv4Net::from(link),
+        (None, None) => Ipv4Net::default(),
+    }
+}
+
+/// Where several subnets share a link: the one that a Machine's fixed address lies in.
+pub(super) fn subnet_for<'a>(
+    first: &'a Subnet,
+    others: &[&'a Subnet],
+    known: Option<&KnownClient>,
+) -> &'a Subnet {
+    let names = |subnet: &Subnet| {
+        known.is_some_and(|known| known.addresses.iter().any(|a| subnet.network.contains(&a.addr())))
+    };
+    std::iter::once(first).chain(others.iter().copied()).find(|subnet| names(subnet)).unwrap_or(first)
+}
+
+impl Arrival<'_> {
+    fn is_own(&self, address: Ipv4Addr) -> bool {
+        self.addresses.iter().any(|own| own.addr() == address)
+    }
+
+    /// Whether the packet was sent to one address only.
+    pub(super) fn is_unicast(&self) -> bool {
+        let broadcast = |own: &Ipv4Net| own.prefix_len() < 31 && own.broadcast() == self.destination;
+        !self.destination.is_broadcast() && !self.addresses.iter().any(broadcast)
+    }
+
+    /// Our address, if the client or relay called us by it.
+    fn called_by(&self) -> Option<Ipv4Addr> {
+        Some(self.destination).filter(|address| self.is_unicast() && !address.is_multicast())
+    }
+
+    /// Whether option 54 names us: by any address of the interface, by the one that was called, or by the one that the
+    /// relay makes its clients believe (RFC 5107).
+    pub(super) fn is_us(&self, server_id: Ipv4Addr, request: &Request<'_>) -> bool {
+        let by_relay = request.relay_information.as_ref().and_then(|i| i.server_override);
+        self.is_own(server_id) || self.called_by() == Some(server_id) || by_relay == Some(server_id)
+    }
+}

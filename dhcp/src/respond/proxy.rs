@@ -1,0 +1,41 @@
+//! proxyDHCP and the PXE boot server (PXE 2.1, 2.2.3 and 2.3): boot information beside another server's address.
+//!
+//! Pure.
+
+use super::{Asked, Decision, Silence};
+use crate::client::{BootAnswer, Loader};
+use crate::wire::MessageType;
+
+/// Port 67 in proxy mode: loaders looking for boot information. Their DHCPREQUEST goes to whoever gives the address.
+pub(super) fn proxy(asked: &Asked<'_>) -> Result<Decision, Silence> {
+    match asked.request.message {
+        MessageType::Discover => Ok(Decision::Proxy(MessageType::Offer, boot(asked)?)),
+        MessageType::Inform => Ok(Decision::Proxy(MessageType::Ack, boot(asked)?)),
+        MessageType::Request
+        | MessageType::Decline
+        | MessageType::Release
+        | MessageType::Offer
+        | MessageType::Ack
+        | MessageType::Nak => Err(Silence::NotOurs),
+    }
+}
+
+/// Port 4011: a loader that has its address asks for its file, by DHCPREQUEST or DHCPINFORM.
+pub(super) fn boot_server(asked: &Asked<'_>) -> Result<Decision, Silence> {
+    match asked.request.message {
+        MessageType::Request | MessageType::Inform => Ok(Decision::Proxy(MessageType::Ack, boot(asked)?)),
+        MessageType::Discover
+        | MessageType::Decline
+        | MessageType::Release
+        | MessageType::Offer
+        | MessageType::Ack
+        | MessageType::Nak => Err(Silence::NotOurs),
+    }
+}
+
+fn boot(asked: &Asked<'_>) -> Result<BootAnswer, Silence> {
+    match asked.request.loader {
+        Loader::None => Err(Silence::NotALoader),
+        Loader::Pxe | Loader::Http | Loader::Ipxe => asked.boot().ok_or(Silence::NoBoot),
+    }
+}

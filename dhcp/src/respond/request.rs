@@ -1,0 +1,129 @@
+//! DHCPREQUEST in its four states, DHCPDECLINE, DHCPRELEASE and DHCPINFORM (RFC 2131, 4.3.2 to 4.3.5).
+//!
+//! Pure.
+
+use std::net::Ipv4Addr;
+
+use super::address::{fixed, has_record, may_have};
+use super::{Asked, Decision, Silence};
+use crate::lease::{DECLINED_FIXED_SECONDS, DECLINED_SECONDS, Table};
+use crate::settings::{MIN_LEASE_SECONDS, Subnet};
+use crate::wire::Malformed;
+
+type Decided = Result<Result<Decision, Silence>, Malformed>;
+
+/// Tells the four states apart by options 50, 54 and `ciaddr` (RFC 2131, table 4).
+pub(super) fn request(asked: &Asked<'_>, subnet: &Subnet, table: &mut Table) -> Decided {
+    let request = asked.request;
+    match (request.server_id, request.requested, request.client_address) {
+        (Some(server), requested, client_address) => {
+            if !asked.arrival.is_us(server, request) {
+                table.withdraw(&asked.holder, asked.now);
+                return Ok(Err(Silence::OtherServer));
+            }
+            let address = requested.or(client_address).ok_or(Malformed::NoState)?;
+            Ok(Ok(selecting(asked, subnet, table, address)))
+        }
+        (None, Some(address), None) => Ok(init_reboot(asked, subnet, table, address)),
+        (None, _, Some(address)) => Ok(renewing(asked, subnet, table, address)),
+        (None, None, None) => Err(Malformed::NoState),
+    }
+}
+
+/// The client took our offer. It is ours to accept or refuse, authoritative or not: it asked us by name.
+fn selecting(asked: &Asked<'_>, subnet: &Subnet, table: &mut Table, address: Ipv4Addr) -> Decision {
+    if may_have(asked, subnet, table, address) {
+        bind(asked, subnet, table, address)
+    } else {
+        Decision::Nak(address)
+    }
+}
+
+/// The client remembers an address from before. Without a record of it we stay silent: it may be another server's
+/// (RFC 2131, 4.3.2), unless it cannot be right here.
+fn init_reboot(
+    asked: &Asked<'_>,
+    subnet: &Subnet,
+    table: &mut Table,
+    address: Ipv4Addr,
+) -> Result<Decision, Silence> {
+    let is_fixed = fixed(asked, subnet) == Some(address);
+    if (is_fixed || has_record(asked, table, address)) && may_have(asked, subnet, table, address) {
+        return Ok(bind(asked, subnet, table, address));
+    }
+    let knows_better =
+        !subnet.is_host(address) || fixed(asked, subnet).is_some() || table.of(&asked.holder).is_some();
+    if knows_better { refuse(asked, address) } else { Err(Silence::NoRecord) }
+}
+
+/// The client extends the lease it uses. A lease we lost is taken up again if the address is free in our pool: that
+/// is safer than to let it run on unrecorded.
+fn renewing(
+    asked: &Asked<'_>,
+    subnet: &Subnet,
+    table: &mut Table,
+    address: Ipv4Addr,
+) -> Result<Decision, Silence> {
+    if may_have(asked, subnet, table, address) {
+        return Ok(bind(asked, subnet, table, address));
+    }
+    let ours = !subnet.is_host(address)
+        || subnet.pool_contains(address)
+        || fixed(asked, subnet).is_some()
+        || table.get(address).is_some();
+    if ours { refuse(asked, address) } else { Err(Silence::NoRecord) }
+}
+
+fn refuse(asked: &Asked<'_>, address: Ipv4Addr) -> Result<Decision, Silence> {
+    if asked.settings.authoritative { Ok(Decision::Nak(address)) } else { Err(Silence::NotAuthoritative) }
+}
+
+fn bind(asked: &Asked<'_>, subnet: &Subnet, table: &mut Table, address: Ipv4Addr) -> Decision {
+    let changes = table.bind(
+        address,
+        asked.holder.clone(),
+        asked.request.mac,
+        asked.known.map(|known| known.machine.clone()),
+        asked.now,
+        lease_seconds(asked, subnet),
+    );
+    Decision::Ack(address, changes)
+}
+
+/// What the client asks for, within what the subnet allows.
+pub(super) fn lease_seconds(asked: &Asked<'_>, subnet: &Subnet) -> u32 {
+    let most = subnet.lease_seconds;
+    asked.request.lease_seconds.map_or(most, |wanted| wanted.max(MIN_LEASE_SECONDS).min(most))
+}
+
+/// DHCPDECLINE.
+pub(super) fn decline(asked: &Asked<'_>, table: &mut Table) -> Decided {
+    let Some(address) = asked.request.requested else { return Err(Malformed::NoState) };
+    if let Some(server) = asked.request.server_id
+        && !asked.arrival.is_us(server, asked.request)
+    {
+        return Ok(Err(Silence::OtherServer));
+    }
+    let is_fixed = asked.known.is_some_and(|known| known.addresses.iter().any(|a| a.addr() == address));
+    let seconds = if is_fixed { DECLINED_FIXED_SECONDS } else { DECLINED_SECONDS };
+    let changes = table.decline(address, &asked.holder, asked.now, seconds);
+    Ok(changes.map(|changes| Decision::Declined(address, changes)).ok_or(Silence::NotHeld))
+}
+
+/// DHCPRELEASE.
+pub(super) fn release(asked: &Asked<'_>, table: &mut Table) -> Decided {
+    let Some(address) = asked.request.client_address else { return Err(Malformed::NoState) };
+    if let Some(server) = asked.request.server_id
+        && !asked.arrival.is_us(server, asked.request)
+    {
+        return Ok(Err(Silence::OtherServer));
+    }
+    let changes = table.release(address, &asked.holder, asked.now);
+    Ok(changes.map(|changes| Decision::Released(address, changes)).ok_or(Silence::NotHeld))
+}
+
+/// DHCPINFORM: the client has its address; it needs one for the answer to go to.
+pub(super) fn inform(asked: &Asked<'_>) -> Decided {
+    let has_address = asked.request.client_address.is_some() || !asked.arrival.peer.ip().is_unspecified();
+    if has_address { Ok(Ok(Decision::Inform)) } else { Err(Malformed::NoState) }
+}

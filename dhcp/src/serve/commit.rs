@@ -1,0 +1,115 @@
+//! The committer: writes what is queued in one transaction and sends its answers when that is on disk.
+//!
+//! The only writer of the lease file and the only thread that waits for the disk. Called by [`crate::Server`].
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use super::Sockets;
+use crate::client::{Event, Query};
+use crate::counter::Trouble;
+use crate::lease::{Change, LeaseState};
+use crate::respond::Packet;
+use crate::server::Engine;
+use crate::store::Store;
+
+/// Most answers in one transaction: bounds how long the first of them waits.
+const BATCH: usize = 1024;
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// An answer that waits for its lease to be on disk.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) query: Query,
+    pub(crate) event: Event,
+    pub(crate) packet: Option<Packet>,
+    pub(crate) changes: Vec<Change>,
+    pub(crate) sockets: Arc<Sockets>,
+}
+
+/// The lease file and the queue in front of it.
+#[derive(Debug)]
+pub(crate) struct Committer {
+    /// `None` after a failed write: the file is opened again.
+    store: Option<Store>,
+    path: PathBuf,
+    queue: Receiver<Job>,
+}
+
+impl Committer {
+    pub(crate) fn new(store: Store, path: PathBuf, queue: Receiver<Job>) -> Self {
+        Self { store: Some(store), path, queue }
+    }
+
+    /// Commits until told to stop, then what is still queued.
+    pub(crate) fn run(mut self, engine: &Engine, stop: &AtomicBool) {
+        loop {
+            let first = match self.queue.recv_timeout(PATIENCE) {
+                Ok(job) => job,
+                Err(RecvTimeoutError::Timeout) if !stop.load(Ordering::Relaxed) => continue,
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return,
+            };
+            let mut jobs = vec![first];
+            jobs.extend(self.queue.try_iter().take(BATCH - 1));
+            self.commit(engine, &jobs);
+        }
+    }
+
+    fn commit(&mut self, engine: &Engine, jobs: &[Job]) {
+        if !self.write(engine, jobs) {
+            let lost = u64::try_from(jobs.len()).unwrap_or(u64::MAX);
+            engine.counters.add_trouble(Trouble::CommitFailed, lost);
+            return;
+        }
+        let mut rest: Vec<&Job> = jobs.iter().collect();
+        while let Some(first) = rest.first() {
+            let sockets = Arc::clone(&first.sockets);
+            let (now, later) = rest.into_iter().partition(|job| Arc::ptr_eq(&job.sockets, &sockets));
+            let now: Vec<&Job> = now;
+            let packets: Vec<&Packet> = now.iter().filter_map(|job| job.packet.as_ref()).collect();
+            sockets.send(&packets, |packet, result| engine.count_sent(packet, result));
+            rest = later;
+        }
+        for job in jobs {
+            engine.clients.observe(&job.query, &job.event);
+        }
+    }
+
+    fn write(&mut self, engine: &Engine, jobs: &[Job]) -> bool {
+        let Some(store) = self.store.take().or_else(|| self.reopen(engine)) else { return false };
+        let changes = || jobs.iter().flat_map(|job| &job.changes);
+        match store.write(changes()) {
+            Ok(()) => {
+                engine.counters.add_commit(u64::try_from(changes().count()).unwrap_or(u64::MAX));
+                self.store = Some(store);
+                true
+            }
+            Err(error) => {
+                tracing::error!(
+                    path = %self.path.display(),
+                    error = %std::error::Error::source(&error).unwrap_or(&error),
+                    "leases cannot be written, no client is acknowledged until they can"
+                );
+                false
+            }
+        }
+    }
+
+    /// Opens the file again after a failure and writes the whole table, since what is in it is not certain.
+    fn reopen(&self, engine: &Engine) -> Option<Store> {
+        let (store, _) = Store::open(&self.path)
+            .inspect_err(|error| tracing::error!(%error, "lease file cannot be opened again"))
+            .ok()?;
+        let all: Vec<Change> = {
+            let table = engine.table.lock().unwrap_or_else(PoisonError::into_inner);
+            let kept = table.leases().filter(|lease| lease.state != LeaseState::Offered);
+            kept.cloned().map(Change::Put).collect()
+        };
+        store.write(all.iter()).ok()?;
+        tracing::info!(path = %self.path.display(), leases = all.len(), "lease file is in use again");
+        Some(store)
+    }
+}

@@ -1,0 +1,227 @@
+//! The thread of one interface: receives, answers, and waits for an interface that is not there.
+//!
+//! Never waits for the disk. Called by [`crate::Server`].
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::TrySendError;
+use std::sync::{Arc, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use ipnet::Ipv4Net;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::system::{Datagram, Inbox};
+use super::{Job, Sockets};
+use crate::client::Event;
+use crate::counter::Trouble;
+use crate::respond::{Arrival, Packet, Response, Silence, respond};
+use crate::server::{Engine, InterfaceState};
+use crate::settings::Settings;
+use crate::wire::{Malformed, decode};
+
+/// How long a thread may take to notice that it is to stop.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// How often addresses and the interface's existence are looked at.
+const REFRESH: Duration = Duration::from_secs(2);
+
+/// A running interface thread.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+impl Worker {
+    /// Asks the thread to end; [`Worker::join`] waits for it.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn join(self) {
+        // Its panics are caught and counted inside.
+        let _ = self.thread.join();
+    }
+}
+
+/// Starts the thread of one interface.
+pub(crate) fn spawn(engine: &Arc<Engine>, name: &str, opened: Option<Sockets>) -> io::Result<Worker> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut opened = opened;
+    let (engine, name, stopped) = (Arc::clone(engine), name.to_owned(), Arc::clone(&stop));
+    let thread = std::thread::Builder::new().name(format!("dhcp-{name}")).spawn(move || {
+        while !stopped.load(Ordering::Relaxed) {
+            let sockets = opened.take();
+            let run = AssertUnwindSafe(|| serve_interface(&engine, &name, sockets, &stopped));
+            if catch_unwind(run).is_err() {
+                engine.counters.add_trouble(Trouble::InterfaceLost, 1);
+                tracing::error!(
+                    interface = name,
+                    "a message broke the interface's thread, starting it again"
+                );
+            }
+        }
+        engine.set_interface(&name, None);
+    })?;
+    Ok(Worker { stop, thread })
+}
+
+/// Opens the interface, serves it until it changes, and returns to be called again.
+fn serve_interface(engine: &Arc<Engine>, name: &str, opened: Option<Sockets>, stop: &AtomicBool) {
+    let settings = engine.settings.load_full();
+    let sockets = match opened.map_or_else(|| Sockets::open(name, &settings), Ok) {
+        Ok(sockets) => Arc::new(sockets),
+        Err(error) => {
+            let reason = chain(&error);
+            if engine.set_interface(name, Some(InterfaceState::Waiting(reason.clone()))) {
+                tracing::warn!(interface = name, reason, "interface cannot be served yet, waiting for it");
+            }
+            std::thread::park_timeout(PATIENCE * 5);
+            return;
+        }
+    };
+    engine.set_interface(name, Some(InterfaceState::Serving));
+    tracing::info!(interface = name, "serving DHCP");
+    let mut serving =
+        Serving { engine, sockets: &sockets, inbox: Inbox::new(), addresses: sockets.addresses() };
+    let mut looked = Instant::now();
+    while !stop.load(Ordering::Relaxed) {
+        let result = serving.wait_and_answer();
+        let due = looked.elapsed() >= REFRESH;
+        if due || result.is_err() {
+            looked = Instant::now();
+            match sockets.refresh(&engine.settings.load()) {
+                Ok(true) if result.is_ok() => serving.addresses = sockets.addresses(),
+                Ok(_) | Err(_) => {
+                    engine.counters.add_trouble(Trouble::InterfaceLost, 1);
+                    tracing::warn!(interface = name, "interface changed, opening it again");
+                    return;
+                }
+            }
+        }
+    }
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(source) => format!("{error}: {}", chain(source)),
+        None => error.to_string(),
+    }
+}
+
+struct Serving<'a> {
+    engine: &'a Engine,
+    sockets: &'a Arc<Sockets>,
+    inbox: Inbox,
+    addresses: Vec<Ipv4Net>,
+}
+
+impl Serving<'_> {
+    fn wait_and_answer(&mut self) -> io::Result<()> {
+        let mut waiting = [
+            PollFd::new(self.sockets.server(), PollFlags::POLLIN),
+            PollFd::new(self.sockets.boot_server(), PollFlags::POLLIN),
+        ];
+        let timeout = PollTimeout::try_from(PATIENCE).unwrap_or(PollTimeout::ZERO);
+        match poll(&mut waiting, timeout) {
+            Ok(0) | Err(nix::errno::Errno::EINTR) => return Ok(()),
+            Ok(_) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let ready = waiting.map(|fd| fd.any().unwrap_or(true));
+        for (boot_server, _) in [false, true].into_iter().zip(ready).filter(|(_, ready)| *ready) {
+            let socket = if boot_server { self.sockets.boot_server() } else { self.sockets.server() };
+            match self.inbox.receive(socket) {
+                Ok(_) => self.answer_batch(boot_server),
+                Err(error) if is_passing(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn answer_batch(&self, boot_server: bool) {
+        let settings = self.engine.settings.load();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+        let mut direct: Vec<(Packet, crate::client::Query, Event)> = Vec::new();
+        for datagram in self.inbox.datagrams() {
+            match self.answer(&settings, &datagram, boot_server, now) {
+                Ok(response) => direct.extend(self.pass_on(response)),
+                Err(reason) => {
+                    self.engine.counters.add_malformed(reason);
+                    tracing::trace!(peer = %datagram.peer, reason = reason.label(), "malformed message dropped");
+                }
+            }
+        }
+        let packets: Vec<&Packet> = direct.iter().map(|(packet, _, _)| packet).collect();
+        self.sockets.send(&packets, |packet, result| self.engine.count_sent(packet, result));
+        for (_, query, event) in &direct {
+            self.engine.clients.observe(query, event);
+        }
+    }
+
+    fn answer(
+        &self,
+        settings: &Settings,
+        datagram: &Datagram<'_>,
+        boot_server: bool,
+        now: u64,
+    ) -> Result<Response, Malformed> {
+        if datagram.is_cut {
+            return Err(Malformed::TooLong);
+        }
+        let request = decode(datagram.bytes)?;
+        self.engine.counters.add_received(request.message);
+        let arrival = Arrival {
+            addresses: &self.addresses,
+            destination: datagram.destination,
+            peer: datagram.peer,
+            boot_server,
+        };
+        let mut table = self.engine.table.lock().unwrap_or_else(PoisonError::into_inner);
+        respond(settings, self.engine.clients.as_ref(), &mut table, &request, &arrival, now)
+    }
+
+    /// Tells the owner, hands what needs the disk to the committer, and gives back what can be sent at once.
+    fn pass_on(&self, response: Response) -> Option<(Packet, crate::client::Query, Event)> {
+        let Response { query, result, packet, changes } = response;
+        if let Err(silence) = result {
+            self.engine.counters.add_silence(silence);
+        }
+        let query = query?;
+        self.engine.clients.observe(&query, &Event::Received);
+        let event = match result {
+            Ok(event) => event,
+            Err(Silence::PoolExhausted) => {
+                self.engine.clients.observe(&query, &Event::PoolExhausted);
+                return None;
+            }
+            Err(_) => return None,
+        };
+        if changes.is_empty() {
+            return packet.map(|packet| (packet, query, event));
+        }
+        let job = Job { query, event, packet, changes, sockets: Arc::clone(self.sockets) };
+        match self.engine.jobs.try_send(job) {
+            Ok(()) => {}
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
+                self.engine.counters.add_trouble(Trouble::CommitQueueFull, 1);
+            }
+        }
+        None
+    }
+}
+
+/// Errors after which the same socket goes on: nothing there, a signal, or an earlier answer's ICMP error.
+fn is_passing(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock
+            | io::ErrorKind::Interrupted
+            | io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::HostUnreachable
+            | io::ErrorKind::NetworkUnreachable
+    )
+}

@@ -1,0 +1,252 @@
+//! The server as its owner sees it: bind, run, reload, look inside.
+//!
+//! Holds what its threads share; does no protocol and no I/O of its own beyond opening the lease file.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arc_swap::ArcSwap;
+use thiserror::Error;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::client::Clients;
+use crate::counter::{Counters, Trouble};
+use crate::lease::{Lease, LeaseState, PoolUsage, Table};
+use crate::respond::Packet;
+use crate::serve::{Committer, Job, OpenInterfaceError, Sockets, Worker, spawn};
+use crate::settings::{Settings, SettingsError};
+use crate::store::{OpenStoreError, Store};
+
+/// Answers waiting for the disk. At 20,000 leases a second this is well below the 4 s after which clients ask again.
+const QUEUE: usize = 16_384;
+
+/// Why the server cannot start.
+#[derive(Debug, Error)]
+pub enum BindServerError {
+    /// The settings cannot be served.
+    #[error("DHCP settings are wrong: {}", list(.0))]
+    Settings(Vec<SettingsError>),
+    /// The leases cannot be kept.
+    #[error("the lease file cannot be used")]
+    Store(#[source] OpenStoreError),
+    /// An interface that is there cannot be served.
+    #[error("an interface cannot be served")]
+    Interface(#[source] OpenInterfaceError),
+}
+
+/// Why a reload was refused; the settings before it stay in force.
+#[derive(Debug, Error)]
+#[error("DHCP settings are wrong: {}", list(.0))]
+pub struct ReloadServerError(pub Vec<SettingsError>);
+
+fn list(mistakes: &[SettingsError]) -> String {
+    mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+/// How an interface is doing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum InterfaceState {
+    /// Messages are answered.
+    Serving,
+    /// Not there or without address, or its sockets cannot be opened, with the reason.
+    Waiting(String),
+}
+
+/// What the threads share. No lock in it is held over I/O.
+pub(crate) struct Engine {
+    pub(crate) settings: ArcSwap<Settings>,
+    pub(crate) table: Mutex<Table>,
+    pub(crate) clients: Arc<dyn Clients>,
+    pub(crate) counters: Counters,
+    pub(crate) jobs: SyncSender<Job>,
+    states: Mutex<BTreeMap<String, InterfaceState>>,
+}
+
+impl Engine {
+    /// Notes an interface's state; tells whether it is new.
+    pub(crate) fn set_interface(&self, name: &str, state: Option<InterfaceState>) -> bool {
+        let mut states = lock(&self.states);
+        let before = match state.clone() {
+            Some(state) => states.insert(name.into(), state),
+            None => states.remove(name),
+        };
+        before != state
+    }
+
+    pub(crate) fn count_sent(&self, packet: &Packet, result: io::Result<()>) {
+        match result {
+            Ok(()) => self.counters.add_sent(packet.message),
+            Err(error) => {
+                self.counters.add_trouble(Trouble::SendFailed, 1);
+                tracing::debug!(to = ?packet.to, %error, "answer cannot be sent");
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A DHCPv4 server. Clones are the same server.
+#[derive(Clone)]
+pub struct Server {
+    engine: Arc<Engine>,
+    start: Arc<Mutex<Option<Start>>>,
+    reloaded: Arc<Notify>,
+}
+
+/// What [`Server::run`] takes over once.
+struct Start {
+    committer: Committer,
+    sockets: BTreeMap<String, Sockets>,
+}
+
+impl Server {
+    /// Reads the leases and opens the sockets of those interfaces that are there already. Messages are answered once
+    /// [`Server::run`] is called.
+    ///
+    /// # Errors
+    /// [`BindServerError`]; an interface that is absent is not an error.
+    pub fn bind(
+        settings: Settings,
+        clients: Arc<dyn Clients>,
+        lease_file: &Path,
+    ) -> Result<Self, BindServerError> {
+        let mistakes = settings.mistakes();
+        if !mistakes.is_empty() {
+            return Err(BindServerError::Settings(mistakes));
+        }
+        let mut sockets = BTreeMap::new();
+        for name in &settings.interfaces {
+            match Sockets::open(name, &settings) {
+                Ok(opened) => drop(sockets.insert(name.clone(), opened)),
+                Err(error) if error.is_absence() => {}
+                Err(error) => return Err(BindServerError::Interface(error)),
+            }
+        }
+        let (store, leases) = Store::open(lease_file).map_err(BindServerError::Store)?;
+        let mut table = Table::default();
+        leases.into_iter().for_each(|lease| table.restore(lease));
+        table.configure(&settings.subnets);
+        let (jobs, queue) = sync_channel(QUEUE);
+        let committer = Committer::new(store, PathBuf::from(lease_file), queue);
+        let engine = Engine {
+            settings: ArcSwap::from_pointee(settings),
+            table: Mutex::new(table),
+            clients,
+            counters: Counters::default(),
+            jobs,
+            states: Mutex::default(),
+        };
+        Ok(Self {
+            engine: Arc::new(engine),
+            start: Arc::new(Mutex::new(Some(Start { committer, sockets }))),
+            reloaded: Arc::new(Notify::new()),
+        })
+    }
+
+    /// Serves until told to stop; then answers what is queued, and returns. A second call returns at once.
+    ///
+    /// # Errors
+    /// When a thread cannot be started.
+    pub async fn run(&self, shutdown: CancellationToken) -> io::Result<()> {
+        let Some(Start { committer, mut sockets }) = lock(&self.start).take() else { return Ok(()) };
+        let stop = Arc::new(AtomicBool::new(false));
+        let (engine, stopped) = (Arc::clone(&self.engine), Arc::clone(&stop));
+        let committer = std::thread::Builder::new()
+            .name("dhcp-commit".into())
+            .spawn(move || committer.run(&engine, &stopped))?;
+        let mut workers: BTreeMap<String, Worker> = BTreeMap::new();
+        let result = loop {
+            if let Err(error) = self.reconcile(&mut workers, &mut sockets) {
+                break Err(error);
+            }
+            tokio::select! {
+                () = shutdown.cancelled() => break Ok(()),
+                () = self.reloaded.notified() => {}
+            }
+        };
+        let ended = tokio::task::spawn_blocking(move || {
+            workers.values().for_each(Worker::stop);
+            workers.into_values().for_each(Worker::join);
+            stop.store(true, Ordering::Relaxed);
+            // A panic in it has been printed; there is nothing left to stop.
+            let _ = committer.join();
+        });
+        ended.await.map_err(io::Error::other)?;
+        result
+    }
+
+    /// Starts threads for interfaces that have none, stops those of interfaces that are no longer named.
+    fn reconcile(
+        &self,
+        workers: &mut BTreeMap<String, Worker>,
+        opened: &mut BTreeMap<String, Sockets>,
+    ) -> io::Result<()> {
+        let settings = self.engine.settings.load_full();
+        workers.retain(|name, worker| {
+            let wanted = settings.interfaces.contains(name);
+            if !wanted {
+                worker.stop();
+            }
+            wanted
+        });
+        for name in &settings.interfaces {
+            if !workers.contains_key(name) {
+                workers.insert(name.clone(), spawn(&self.engine, name, opened.remove(name))?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes new settings; running transactions and leases go on.
+    ///
+    /// # Errors
+    /// [`ReloadServerError`] with every mistake; the old settings stay in force.
+    pub fn reload(&self, settings: Settings) -> Result<(), ReloadServerError> {
+        let mistakes = settings.mistakes();
+        if !mistakes.is_empty() {
+            return Err(ReloadServerError(mistakes));
+        }
+        let pools_differ = self.engine.settings.load().subnets != settings.subnets;
+        let mut table = lock(&self.engine.table);
+        if pools_differ {
+            table.configure(&settings.subnets);
+        }
+        self.engine.settings.store(Arc::new(settings));
+        drop(table);
+        self.reloaded.notify_one();
+        Ok(())
+    }
+
+    /// What happened how often.
+    pub fn counters(&self) -> &Counters {
+        &self.engine.counters
+    }
+
+    /// Every lease, by address; lapsed ones, which are kept for returning clients, are left out.
+    pub fn leases(&self) -> Vec<Lease> {
+        let mut leases: Vec<Lease> = {
+            let table = lock(&self.engine.table);
+            table.leases().filter(|lease| lease.state != LeaseState::Free).cloned().collect()
+        };
+        leases.sort_unstable_by_key(|lease| lease.address);
+        leases
+    }
+
+    /// How full the pools are, in the order of the subnets.
+    pub fn pool_usage(&self) -> Vec<PoolUsage> {
+        lock(&self.engine.table).usage()
+    }
+
+    /// How each named interface is doing.
+    pub fn interfaces(&self) -> BTreeMap<String, InterfaceState> {
+        lock(&self.engine.states).clone()
+    }
+}

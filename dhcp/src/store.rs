@@ -1,0 +1,149 @@
+//! Leases on disk (redb): read once at the start, then written by the committer only, many in one transaction.
+//!
+//! Does not decide what is written. A file that cannot be read is moved aside with a loud error, never overwritten:
+//! a server without its old leases serves, one that does not start does not.
+
+mod record;
+
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use thiserror::Error;
+
+use crate::lease::{Change, Lease};
+
+/// Address in host order to record: neighbouring addresses, which are given out together, share a page.
+const LEASES: TableDefinition<'_, u32, &[u8]> = TableDefinition::new("leases-v1");
+
+/// Why the lease file cannot be used.
+#[derive(Debug, Error)]
+pub enum OpenStoreError {
+    /// Not readable or writable, or in use by another process.
+    #[error("cannot open lease file {path}")]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// What redb says.
+        source: Box<redb::Error>,
+    },
+    /// The damaged file could not be moved.
+    #[error("cannot move the damaged lease file {path} aside")]
+    MoveAside {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+}
+
+/// Why changes are not on disk.
+#[derive(Debug, Error)]
+#[error("cannot write leases")]
+pub(crate) struct WriteLeasesError(#[source] Box<redb::Error>);
+
+/// The open lease file.
+#[derive(Debug)]
+pub(crate) struct Store {
+    database: Database,
+}
+
+impl Store {
+    /// Opens or creates the file and reads every lease in it.
+    pub(crate) fn open(path: &Path) -> Result<(Self, Vec<Lease>), OpenStoreError> {
+        match Self::try_open(path) {
+            Ok(opened) => Ok(opened),
+            Err(error) if is_damage(&error) => {
+                let aside = aside_name(path);
+                tracing::error!(
+                    path = %path.display(),
+                    moved_to = %aside.display(),
+                    error = %error,
+                    "lease file is damaged, starting without its leases"
+                );
+                let failed = |source| OpenStoreError::MoveAside { path: path.into(), source };
+                std::fs::rename(path, &aside).map_err(failed)?;
+                Self::try_open(path).map_err(|source| open_error(path, source))
+            }
+            Err(error) => Err(open_error(path, error)),
+        }
+    }
+
+    fn try_open(path: &Path) -> Result<(Self, Vec<Lease>), redb::Error> {
+        let database = Database::create(path)?;
+        let transaction = database.begin_write()?;
+        transaction.open_table(LEASES)?;
+        transaction.commit()?;
+        let mut leases = Vec::new();
+        let mut unreadable = 0_u64;
+        let table = database.begin_read()?.open_table(LEASES)?;
+        for row in table.iter()? {
+            let (address, value) = row?;
+            match record::decode(address.value(), value.value()) {
+                Some(lease) => leases.push(lease),
+                None => unreadable += 1,
+            }
+        }
+        if unreadable > 0 {
+            tracing::error!(count = unreadable, "leases that cannot be read were skipped");
+        }
+        Ok((Self { database }, leases))
+    }
+
+    /// Writes all changes in one transaction; on disk when it returns.
+    pub(crate) fn write<'a>(
+        &self,
+        changes: impl Iterator<Item = &'a Change>,
+    ) -> Result<(), WriteLeasesError> {
+        self.try_write(changes).map_err(|error| WriteLeasesError(Box::new(error)))
+    }
+
+    fn try_write<'a>(&self, changes: impl Iterator<Item = &'a Change>) -> Result<(), redb::Error> {
+        let transaction = self.database.begin_write()?;
+        {
+            let mut table = transaction.open_table(LEASES)?;
+            let mut buffer = Vec::with_capacity(128);
+            for change in changes {
+                match change {
+                    Change::Put(lease) => {
+                        buffer.clear();
+                        record::encode(lease, &mut buffer);
+                        table.insert(u32::from(lease.address), buffer.as_slice())?;
+                    }
+                    Change::Remove(address) => {
+                        table.remove(u32::from(*address))?;
+                    }
+                }
+            }
+        }
+        transaction.commit()?;
+        Ok(())
+    }
+}
+
+/// Whether the file's content is at fault rather than the way to it.
+fn is_damage(error: &redb::Error) -> bool {
+    match error {
+        redb::Error::Corrupted(_)
+        | redb::Error::RepairAborted
+        | redb::Error::UpgradeRequired(_)
+        | redb::Error::TableTypeMismatch { .. }
+        | redb::Error::TableIsMultimap(_)
+        | redb::Error::TypeDefinitionChanged { .. } => true,
+        redb::Error::Io(error) => {
+            matches!(error.kind(), std::io::ErrorKind::InvalidData | std::io::ErrorKind::UnexpectedEof)
+        }
+        _ => false,
+    }
+}
+
+fn open_error(path: &Path, source: redb::Error) -> OpenStoreError {
+    OpenStoreError::Open { path: path.into(), source: Box::new(source) }
+}
+
+fn aside_name(path: &Path) -> PathBuf {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".damaged-{seconds}"));
+    PathBuf::from(name)
+}
