@@ -3,10 +3,13 @@
 //!
 //! No tests are here; they are in `tests/tests`, named by tier (see `cargo xtask test`).
 
+pub mod boot;
 pub mod guard;
+pub mod kubernetes;
 pub mod netns;
 pub mod pxed;
 pub mod qemu;
 pub mod rack;
+pub mod registry;
 pub mod timeline;
 pub mod wait;

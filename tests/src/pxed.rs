@@ -19,6 +19,9 @@ use crate::wait;
 /// Where pxed's metrics and health are, inside its namespace.
 const HEALTH: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9067);
 
+/// How long pxed may take until its image is checked and its Machines are known.
+const READY: Duration = Duration::from_secs(60);
+
 /// What a pxed is to be; [`Setup::new`] has what most tests want.
 #[derive(Debug, Clone)]
 pub struct Setup {
@@ -175,7 +178,9 @@ impl<'n> Pxed<'n> {
         std::fs::create_dir_all(directory.join("machines.d"))?;
         std::fs::write(directory.join("pxed.toml"), setup.to_toml(&directory))?;
         std::fs::write(directory.join("machines.d/rack.yaml"), machines.join("---\n"))?;
-        Self::resume(network, &directory)
+        let mut pxed = Self::resume(network, &directory)?;
+        pxed.wait_health("/readyz", READY)?;
+        Ok(pxed)
     }
 
     fn resume(network: &'n Namespace, directory: &Path) -> Result<Self> {
@@ -185,14 +190,14 @@ impl<'n> Pxed<'n> {
             .env("BEDPLATE_LOG", std::env::var("BEDPLATE_LOG").unwrap_or_else(|_| "info,pxed=debug".into()));
         let process = Process::spawn("pxed", &mut command, &directory.join("pxed.log"))?;
         let mut pxed = Self { network, directory: directory.to_owned(), process };
-        pxed.wait_ready(Duration::from_secs(30))?;
+        pxed.wait_health("/healthz", Duration::from_secs(30))?;
         Ok(pxed)
     }
 
-    /// Kills it (SIGKILL) and starts it again on the same state.
+    /// Kills it (SIGKILL) and starts it again on the same state. It answers then; whether it is ready is not asked.
     ///
     /// # Errors
-    /// It does not become ready again.
+    /// It does not come up again.
     pub fn kill_and_restart(mut self) -> Result<Self> {
         self.process.kill();
         let (network, directory) = (self.network, self.directory.clone());
@@ -210,13 +215,13 @@ impl<'n> Pxed<'n> {
         self.directory.join("pxed.sock")
     }
 
-    fn wait_ready(&mut self, limit: Duration) -> Result<()> {
+    fn wait_health(&mut self, path: &str, limit: Duration) -> Result<()> {
         let mut last = String::new();
-        let result = wait::until("pxed to be ready", limit, || {
+        let result = wait::until(&format!("pxed's {path}"), limit, || {
             if !self.process.is_running() {
                 bail!("pxed has ended");
             }
-            match self.health("/readyz") {
+            match self.health(path) {
                 Ok((200, _)) => Ok(Some(())),
                 Ok((status, body)) => {
                     last = format!("{status}: {body}");
@@ -228,7 +233,7 @@ impl<'n> Pxed<'n> {
                 }
             }
         });
-        result.with_context(|| format!("/readyz: {last}\n{}", guard::last_lines(&self.process.said(), 20)))
+        result.with_context(|| format!("{path}: {last}\n{}", guard::last_lines(&self.process.said(), 20)))
     }
 
     /// GET on the listener for metrics and health.

@@ -2,6 +2,7 @@
 //!
 //! It knows nothing of pxed, which a test starts in the rack's namespace or in another one.
 
+use std::cell::Cell;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -24,12 +25,12 @@ pub const LOADERS: &str = "/usr/lib/ipxe";
 #[derive(Debug)]
 pub struct Rack {
     name: String,
-    taps: u32,
+    taps: Cell<u32>,
     router: Option<Process>,
     network: Namespace,
     directory: Directory,
     /// Set by [`Rack::succeeded`]: nothing needs to be kept.
-    succeeded: bool,
+    succeeded: Cell<bool>,
 }
 
 impl Rack {
@@ -41,8 +42,14 @@ impl Rack {
         let directory = Directory::new(name)?;
         let network = Namespace::new("rack")?;
         network.add_bridge(BRIDGE, Some((ADDRESS, 24)))?;
-        let mut rack =
-            Self { name: name.to_owned(), taps: 0, router: None, network, directory, succeeded: false };
+        let mut rack = Self {
+            name: name.to_owned(),
+            taps: Cell::new(0),
+            router: None,
+            network,
+            directory,
+            succeeded: Cell::new(false),
+        };
         rack.router = Some(rack.start_router()?);
         Ok(rack)
     }
@@ -88,7 +95,7 @@ impl Rack {
     ///
     /// # Errors
     /// QEMU does not start.
-    pub fn power_on(&mut self, number: u8, firmware: Firmware) -> Result<Machine> {
+    pub fn power_on(&self, number: u8, firmware: Firmware) -> Result<Machine> {
         self.power_on_as(Spec {
             name: format!("server-{number}"),
             mac: Self::mac(number),
@@ -104,9 +111,8 @@ impl Rack {
     /// # Errors
     /// QEMU does not start.
     #[allow(clippy::needless_pass_by_value, reason = "a Spec is written where it is used")]
-    pub fn power_on_as(&mut self, spec: Spec) -> Result<Machine> {
-        let tap = format!("tap{}", self.taps);
-        self.taps += 1;
+    pub fn power_on_as(&self, spec: Spec) -> Result<Machine> {
+        let tap = format!("tap{}", self.taps.replace(self.taps.get() + 1));
         self.network.add_tap(&tap, BRIDGE)?;
         Machine::power_on(&spec, &self.network, &tap, self.directory.path())
     }
@@ -126,8 +132,8 @@ impl Rack {
     }
 
     /// The test is done: its logs need not be kept.
-    pub fn succeeded(&mut self) {
-        self.succeeded = true;
+    pub fn succeeded(&self) {
+        self.succeeded.set(true);
     }
 
     /// Copies logs and serial output to `target/rack/<name>-<run>` and says where.
@@ -150,7 +156,7 @@ impl Rack {
 
 impl Drop for Rack {
     fn drop(&mut self) {
-        if self.succeeded && std::env::var_os("BEDPLATE_KEEP_LOGS").is_none() {
+        if self.succeeded.get() && std::env::var_os("BEDPLATE_KEEP_LOGS").is_none() {
             return;
         }
         if let Ok(place) = self.save() {

@@ -42,7 +42,7 @@ fn serve(rack: &Rack) -> Result<Process> {
 }
 
 fn reaches_script(name: &str, firmware: Firmware) -> Result<()> {
-    let mut rack = Rack::new(name)?;
+    let rack = Rack::new(name)?;
     let mut server = serve(&rack)?;
     let started = std::time::Instant::now();
     let mut machine = rack.power_on(1, firmware)?;
@@ -65,7 +65,7 @@ fn uefi_machine_reaches_the_stand_ins_script() -> Result<()> {
 
 #[test]
 fn arm64_machine_runs_the_packages_loader() -> Result<()> {
-    let mut rack = Rack::new("stand-in-arm64")?;
+    let rack = Rack::new("stand-in-arm64")?;
     let mut server = serve(&rack)?;
     let started = std::time::Instant::now();
     let mut machine = rack.power_on(1, Firmware::Arm64Pxe)?;

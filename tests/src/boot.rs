@@ -1,0 +1,64 @@
+//! Whole boots: a server of the rack from power-on to a stage that pxed has seen, its stage times printed.
+//!
+//! The deadlines are those of a busy machine; an idle one needs a tenth.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::guard;
+use crate::pxed::Pxed;
+use crate::qemu::{Firmware, GuestSlot, Machine};
+use crate::rack::Rack;
+use crate::timeline;
+
+/// From power-on to a certificate.
+pub const ENROLLED: Duration = Duration::from_secs(240);
+/// From power-on to the loader's script.
+pub const SCRIPT: Duration = Duration::from_secs(120);
+/// Until one of the places for Linux guests is free.
+const SLOT: Duration = Duration::from_secs(1200);
+
+/// Switches server `number` on and waits until it is enrolled.
+///
+/// # Errors
+/// It is not enrolled in time; timeline, serial line and pxed's last lines are in the message.
+pub fn enrols(
+    test: &str,
+    rack: &Rack,
+    pxed: &mut Pxed<'_>,
+    number: u8,
+    firmware: Firmware,
+) -> Result<Machine> {
+    let _slot = GuestSlot::take(SLOT)?;
+    let since = Timestamp::now();
+    let machine = rack.power_on(number, firmware)?;
+    reaches(test, pxed, &machine, "enrolled", since, ENROLLED)?;
+    Ok(machine)
+}
+
+/// Waits until a server has reached a stage and prints its timeline.
+///
+/// # Errors
+/// It does not in time.
+pub fn reaches(
+    test: &str,
+    pxed: &mut Pxed<'_>,
+    machine: &Machine,
+    stage: &str,
+    since: Timestamp,
+    limit: Duration,
+) -> Result<Value> {
+    let seen = pxed.wait_stage(machine.name(), stage, limit).with_context(|| {
+        format!(
+            "serial line of {}:\n{}\npxed:\n{}",
+            machine.name(),
+            guard::last_lines(&machine.serial(), 25),
+            guard::last_lines(&pxed.process().said(), 25)
+        )
+    })?;
+    timeline::report(test, &seen, since);
+    Ok(seen)
+}

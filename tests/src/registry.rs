@@ -1,0 +1,151 @@
+//! An OCI registry that only gives: serves an OCI layout by plain HTTP inside a namespace, until it is dropped.
+//!
+//! Of the distribution specification it knows pull by digest or tag, HEAD and single ranges.
+
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::netns::Namespace;
+
+/// A running registry. Dropped: it no longer listens, as if it had been switched off.
+#[derive(Debug)]
+pub struct Registry {
+    address: SocketAddr,
+    digest: String,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Registry {
+    /// Serves the OCI layout `layout` at `address` inside `network`.
+    ///
+    /// # Errors
+    /// The layout has no index, or the address is taken.
+    pub fn start(layout: &Path, network: &Namespace, address: SocketAddr) -> Result<Self> {
+        let index = std::fs::read(layout.join("index.json")).with_context(|| {
+            format!("{} is no OCI layout: run `cargo xtask image host`", layout.display())
+        })?;
+        let index: Value = serde_json::from_slice(&index)?;
+        let digest =
+            index.pointer("/manifests/0/digest").and_then(Value::as_str).context("the layout is empty")?;
+        let digest = digest.to_owned();
+        let listener = network
+            .inside(|| TcpListener::bind(address).with_context(|| format!("cannot listen on {address}")))?;
+        listener.set_nonblocking(true)?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let (stopped, layout, served) = (stop.clone(), layout.to_owned(), digest.clone());
+        let thread = std::thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                match listener.accept() {
+                    Ok((stream, _)) => {
+                        let (layout, digest) = (layout.clone(), served.clone());
+                        std::thread::spawn(move || serve(&stream, &layout, &digest));
+                    }
+                    // Nobody there: this is the polling interval.
+                    Err(_) => std::thread::sleep(Duration::from_millis(20)),
+                }
+            }
+        });
+        Ok(Self { address, digest, stop, thread: Some(thread) })
+    }
+
+    /// The image as pxed's configuration names it.
+    pub fn reference(&self) -> String {
+        format!("{}/bedplate/host@{}", self.address, self.digest)
+    }
+}
+
+impl Drop for Registry {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Answers one connection until the client ends it.
+fn serve(stream: &TcpStream, layout: &Path, digest: &str) -> Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+    let mut reader = BufReader::new(stream);
+    loop {
+        let mut request = String::new();
+        if reader.read_line(&mut request)? == 0 {
+            return Ok(());
+        }
+        let mut range = None;
+        loop {
+            let mut line = String::new();
+            if reader.read_line(&mut line)? == 0 || line.trim().is_empty() {
+                break;
+            }
+            let line = line.to_ascii_lowercase();
+            if let Some(value) = line.strip_prefix("range: bytes=") {
+                range = Some(value.trim().to_owned());
+            }
+        }
+        let mut words = request.split(' ');
+        let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        answer(stream, method == "HEAD", path, range.as_deref(), layout, digest)?;
+    }
+}
+
+fn answer(
+    mut stream: &TcpStream,
+    head_only: bool,
+    path: &str,
+    range: Option<&str>,
+    layout: &Path,
+    digest: &str,
+) -> Result<()> {
+    if path == "/v2/" {
+        return Ok(write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{{}}")?);
+    }
+    let Some((manifest, wanted, file)) = find(path, layout, digest) else {
+        return Ok(write!(stream, "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")?);
+    };
+    let mut file = std::fs::File::open(file)?;
+    let size = file.metadata()?.len();
+    let media =
+        if manifest { "application/vnd.oci.image.manifest.v1+json" } else { "application/octet-stream" };
+    let start =
+        range.and_then(|range| range.split('-').next()?.parse::<u64>().ok()).filter(|start| *start < size);
+    let end = range
+        .and_then(|range| range.split('-').nth(1)?.parse::<u64>().ok())
+        .map_or(size, |last| size.min(last + 1));
+    let (line, from, to) = match start {
+        Some(start) => {
+            (format!("206 Partial Content\r\nContent-Range: bytes {start}-{}/{size}", end - 1), start, end)
+        }
+        None => ("200 OK".to_owned(), 0, size),
+    };
+    write!(
+        stream,
+        "HTTP/1.1 {line}\r\nContent-Length: {}\r\nContent-Type: {media}\r\nDocker-Content-Digest: {wanted}\r\n\r\n",
+        to - from
+    )?;
+    if !head_only {
+        file.seek(SeekFrom::Start(from))?;
+        std::io::copy(&mut file.take(to - from), &mut stream)?;
+    }
+    Ok(())
+}
+
+/// Whether it is a manifest, its digest, its file.
+fn find(path: &str, layout: &Path, digest: &str) -> Option<(bool, String, PathBuf)> {
+    let (rest, reference) = path.rsplit_once('/')?;
+    let manifest = rest.ends_with("/manifests");
+    let wanted = if manifest && !reference.contains(':') { digest } else { reference };
+    let hex = wanted.strip_prefix("sha256:").filter(|hex| hex.bytes().all(|b| b.is_ascii_hexdigit()))?;
+    let file = layout.join("blobs/sha256").join(hex);
+    file.is_file().then(|| (manifest, wanted.to_owned(), file))
+}
