@@ -44,6 +44,8 @@ pub const PROVIDER_MANUAL: &str = "manual";
     plural = "machines",
     shortname = "mach",
     category = "bedplate",
+    selectable = ".spec.provider",
+    selectable = ".spec.site",
     status = "MachineStatus",
     derive = "PartialEq",
     cel,

@@ -27,8 +27,14 @@ use crate::schema::ConfigurationName;
     derive = "PartialEq",
     cel,
     doc = "One numbered copy of a MachineConfiguration's template, written by bedplate-controller and fixed by its first use.",
-    validation = Rule::new("self.metadata.name == self.spec.configurationName + '-v' + string(self.spec.version)")
-        .message("the name must be <configurationName>-v<version>"),
+    // string(version) would be shorter, but its length is not bounded for the API server's cost estimate.
+    validation = Rule::new(
+        "self.metadata.name.matches('-v[1-9][0-9]{0,17}$') && \
+         self.metadata.name.startsWith(self.spec.configurationName + '-v') && \
+         self.metadata.name.lastIndexOf('-v') == size(self.spec.configurationName) && \
+         int(self.metadata.name.substring(size(self.spec.configurationName) + 2)) == self.spec.version"
+    )
+    .message("the name must be <configurationName>-v<version>"),
     validation = Rule::new(
         "!has(oldSelf.status) || !has(oldSelf.status.deployed) || !oldSelf.status.deployed || self.spec == oldSelf.spec"
     )

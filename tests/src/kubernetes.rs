@@ -1,0 +1,390 @@
+//! A real API server for tests: etcd and kube-apiserver with RBAC on, each run with its own ports, keys and directory.
+//!
+//! The programs are those that `cargo xtask setup` built from their Go modules; a missing one is an error with that
+//! remedy. Users get kubeconfigs of their own, so that a program is tested under the role that `deploy/` gives it. Not
+//! here: nodes.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::guard::{Directory, Process};
+use crate::netns::Namespace;
+use crate::wait;
+
+/// How long etcd and the API server may take to be ready; 3 s on an idle machine.
+const READY: Duration = Duration::from_secs(120);
+
+/// How long one kubectl may take on a busy machine.
+const KUBECTL_TIMEOUT: &str = "--request-timeout=60s";
+
+/// A port that somebody else took between its choice and its use is tried again this often.
+const ATTEMPTS: usize = 3;
+
+/// Where the programs of the versions in `tests/kubernetes` lie.
+///
+/// # Errors
+/// One of them is missing; the message names the remedy.
+pub fn programs() -> Result<PathBuf> {
+    let modules = Path::new(env!("CARGO_MANIFEST_DIR")).join("kubernetes");
+    let kubernetes = required(&modules.join("go.mod"), "k8s.io/kubernetes")?;
+    let etcd = required(&modules.join("etcd/go.mod"), "go.etcd.io/etcd/server/v3")?;
+    let cache = match (std::env::var_os("BEDPLATE_CACHE"), std::env::var_os("HOME")) {
+        (Some(cache), _) => PathBuf::from(cache),
+        (None, Some(home)) => Path::new(&home).join(".cache/bedplate"),
+        (None, None) => bail!("neither BEDPLATE_CACHE nor HOME is set"),
+    };
+    let directory =
+        cache.join("kubernetes").join(format!("{kubernetes}-etcd{}", etcd.trim_start_matches('v')));
+    for program in ["etcd", "kube-apiserver", "kube-controller-manager", "kubeadm", "kubectl"] {
+        let path = directory.join(program);
+        ensure!(path.is_file(), "{} is missing: run `cargo xtask setup`", path.display());
+    }
+    Ok(directory)
+}
+
+/// The version of a module that a go.mod requires.
+fn required(go_mod: &Path, module: &str) -> Result<String> {
+    let text =
+        std::fs::read_to_string(go_mod).with_context(|| format!("cannot read {}", go_mod.display()))?;
+    text.lines()
+        .find_map(|line| {
+            let mut words = line.split_whitespace().filter(|word| *word != "require");
+            (words.next() == Some(module)).then(|| words.next().filter(|v| v.starts_with('v'))).flatten()
+        })
+        .map(str::to_owned)
+        .with_context(|| format!("{} requires no {module}", go_mod.display()))
+}
+
+/// Runs a command to its end and gives what it wrote; an error holds what it said.
+fn output(mut command: Command) -> Result<String> {
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("cannot start {}", command.get_program().display()))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "{} {:?}: {}",
+        command.get_program().display(),
+        command.get_args().collect::<Vec<_>>(),
+        said.trim()
+    );
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// A running control plane: etcd, kube-apiserver and, if asked for, kube-controller-manager. Ended when dropped.
+#[derive(Debug)]
+pub struct Kubernetes {
+    controllers: Option<Process>,
+    server: Option<Process>,
+    etcd: Process,
+    programs: PathBuf,
+    address: SocketAddr,
+    etcd_url: String,
+    namespace: Option<String>,
+    directory: Directory,
+}
+
+impl Kubernetes {
+    /// Starts one on the loopback of this machine.
+    ///
+    /// # Errors
+    /// A program is missing, or does not get ready.
+    pub fn start() -> Result<Self> {
+        Self::start_at(Ipv4Addr::LOCALHOST.into(), None)
+    }
+
+    /// Starts one at `address` inside a network namespace.
+    ///
+    /// # Errors
+    /// A program is missing, or does not get ready.
+    pub fn start_inside(namespace: &Namespace, address: IpAddr) -> Result<Self> {
+        Self::start_at(address, Some(namespace))
+    }
+
+    /// The one that all tests of a test program share, with the definitions and `deploy/` installed. It ends with the
+    /// program.
+    ///
+    /// # Panics
+    /// It cannot be started: a test that needs it has failed then.
+    #[expect(clippy::panic, reason = "only tests call it, and they have failed then")]
+    pub fn shared() -> &'static Self {
+        static SHARED: OnceLock<Result<Kubernetes>> = OnceLock::new();
+        let start = || {
+            let kubernetes = Self::start()?;
+            kubernetes.install()?;
+            Ok(kubernetes)
+        };
+        match SHARED.get_or_init(start) {
+            Ok(kubernetes) => kubernetes,
+            Err(error) => panic!("no API server: {error:#}"),
+        }
+    }
+
+    fn start_at(address: IpAddr, namespace: Option<&Namespace>) -> Result<Self> {
+        let mut error = None;
+        for _ in 0..ATTEMPTS {
+            match Self::try_start(address, namespace) {
+                Ok(kubernetes) => return Ok(kubernetes),
+                Err(why) if format!("{why:#}").contains("address already in use") => error = Some(why),
+                Err(why) => return Err(why),
+            }
+        }
+        Err(error.context("no attempt was made")?)
+    }
+
+    fn try_start(address: IpAddr, namespace: Option<&Namespace>) -> Result<Self> {
+        let programs = programs()?;
+        let directory = Directory::new("kubernetes")?;
+        let [port, client, peer] = match namespace {
+            None => free_ports(address)?,
+            Some(namespace) => namespace.inside(|| free_ports(address))?,
+        };
+        let namespace = namespace.map(|namespace| namespace.name().to_owned());
+        let etcd_url = format!("http://{}", SocketAddr::new(address, client));
+        let peer_url = format!("http://{}", SocketAddr::new(address, peer));
+        let mut etcd = command_inside(namespace.as_deref(), &programs.join("etcd"));
+        etcd.arg("--unsafe-no-fsync").arg("--data-dir").arg(directory.path().join("etcd")).args([
+            format!("--listen-client-urls={etcd_url}"),
+            format!("--advertise-client-urls={etcd_url}"),
+            format!("--listen-peer-urls={peer_url}"),
+            format!("--initial-advertise-peer-urls={peer_url}"),
+            format!("--initial-cluster=default={peer_url}"),
+        ]);
+        let etcd = Process::spawn("etcd", &mut etcd, &directory.path().join("etcd.log"))?;
+        let address = SocketAddr::new(address, port);
+        let mut kubernetes =
+            Self { controllers: None, server: None, etcd, programs, address, etcd_url, namespace, directory };
+        kubernetes.make_keys()?;
+        kubernetes.start_server()?;
+        Ok(kubernetes)
+    }
+
+    fn command(&self, program: &str) -> Command {
+        command_inside(self.namespace.as_deref(), &self.programs.join(program))
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Certificates and the administrator's kubeconfig, by kubeadm; ECDSA, because RSA keys take seconds.
+    fn make_keys(&self) -> Result<()> {
+        let ip = self.address.ip();
+        let pki = self.path("pki");
+        let version = self.programs.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let version = version.split_once("-etcd").map_or(version, |(version, _)| version);
+        // kubeadm refuses loopback here; the kubeconfigs name controlPlaneEndpoint instead (192.0.2.0/24: RFC 5737).
+        let init = "apiVersion: kubeadm.k8s.io/v1beta4
+kind: InitConfiguration
+localAPIEndpoint: {advertiseAddress: 192.0.2.1}
+";
+        let cluster = format!(
+            "apiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\nkubernetesVersion: {version}\ncertificatesDir: {}\n\
+             encryptionAlgorithm: ECDSA-P256\ncontrolPlaneEndpoint: {}\napiServer: {{certSANs: [localhost, 127.0.0.1, \"{ip}\"]}}\n",
+            pki.display(),
+            self.address
+        );
+        std::fs::write(self.path("kubeadm.yaml"), format!("{init}---\n{cluster}"))
+            .context("cannot write kubeadm's configuration")?;
+        let phase = |arguments: &[&str]| {
+            let mut command = self.command("kubeadm");
+            command.args(["init", "phase"]).args(arguments).arg("--config").arg(self.path("kubeadm.yaml"));
+            output(command)
+        };
+        phase(&["certs", "all"])?;
+        let directory = self.directory.path().display().to_string();
+        phase(&["kubeconfig", "super-admin", "--kubeconfig-dir", &directory]).map(drop)
+    }
+
+    /// Starts the API server (again) and waits until it is ready.
+    ///
+    /// # Errors
+    /// It does not get ready.
+    pub fn start_server(&mut self) -> Result<()> {
+        let pki = self.path("pki");
+        let file = |flag: &str, name: &str| format!("--{flag}={}", pki.join(name).display());
+        let mut command = self.command("kube-apiserver");
+        command.args([
+            format!("--etcd-servers={}", self.etcd_url),
+            format!("--bind-address={}", self.address.ip()),
+            format!("--advertise-address={}", self.address.ip()),
+            format!("--secure-port={}", self.address.port()),
+            file("tls-cert-file", "apiserver.crt"),
+            file("tls-private-key-file", "apiserver.key"),
+            file("client-ca-file", "ca.crt"),
+            file("service-account-key-file", "sa.pub"),
+            file("service-account-signing-key-file", "sa.key"),
+            "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
+            "--service-cluster-ip-range=10.96.0.0/16".to_owned(),
+            "--endpoint-reconciler-type=none".to_owned(),
+            "--authorization-mode=Node,RBAC".to_owned(),
+            "--enable-admission-plugins=NodeRestriction".to_owned(),
+            "--profiling=false".to_owned(),
+        ]);
+        let mut server = Process::spawn("kube-apiserver", &mut command, &self.path("kube-apiserver.log"))?;
+        wait::until("a ready API server", READY, || {
+            if !server.is_running() {
+                bail!("kube-apiserver has ended: {}", last_lines(&server.said()));
+            }
+            if !self.etcd.is_running() {
+                bail!("etcd has ended: {}", last_lines(&self.etcd.said()));
+            }
+            Ok(self.kubectl(&self.admin(), &["get", "--raw", "/readyz"]).ok())
+        })?;
+        self.server = Some(server);
+        Ok(())
+    }
+
+    /// Ends the API server; etcd keeps what it holds.
+    pub fn stop_server(&mut self) {
+        if let Some(mut server) = self.server.take() {
+            server.kill();
+        }
+    }
+
+    /// Starts kube-controller-manager with these controllers, such as `csrsigning`; it signs with the cluster's CA.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start_controllers(&mut self, controllers: &[&str]) -> Result<()> {
+        let pki = self.path("pki");
+        let kubeconfig = self.user("system:kube-controller-manager", &[])?;
+        let mut command = self.command("kube-controller-manager");
+        command.args([
+            format!("--kubeconfig={}", kubeconfig.display()),
+            format!("--controllers={}", controllers.join(",")),
+            format!("--cluster-signing-cert-file={}", pki.join("ca.crt").display()),
+            format!("--cluster-signing-key-file={}", pki.join("ca.key").display()),
+            "--leader-elect=false".to_owned(),
+            "--secure-port=0".to_owned(),
+        ]);
+        let log = self.path("kube-controller-manager.log");
+        self.controllers = Some(Process::spawn("kube-controller-manager", &mut command, &log)?);
+        Ok(())
+    }
+
+    /// The API server's address.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The cluster's certificate authority (PEM file).
+    pub fn ca(&self) -> PathBuf {
+        self.path("pki/ca.crt")
+    }
+
+    /// The kubeconfig of a cluster administrator (group system:masters).
+    pub fn admin(&self) -> PathBuf {
+        self.path("super-admin.conf")
+    }
+
+    /// Makes a kubeconfig with a client certificate for `user`, a member of `groups`.
+    ///
+    /// # Errors
+    /// kubeadm fails.
+    pub fn user(&self, user: &str, groups: &[&str]) -> Result<PathBuf> {
+        let mut command = self.command("kubeadm");
+        command
+            .args(["kubeconfig", "user", "--client-name", user])
+            .arg("--config")
+            .arg(self.path("kubeadm.yaml"));
+        for group in groups {
+            command.args(["--org", group]);
+        }
+        self.write_kubeconfig(user, &output(command)?)
+    }
+
+    /// Makes a kubeconfig with a token of a service account that exists.
+    ///
+    /// # Errors
+    /// The token is refused, or kubeadm fails.
+    pub fn service_account(&self, namespace: &str, name: &str) -> Result<PathBuf> {
+        let token = self.kubectl(&self.admin(), &["create", "token", name, "-n", namespace])?;
+        let mut command = self.command("kubeadm");
+        command
+            .args(["kubeconfig", "user", "--client-name", name, "--token", token.trim()])
+            .arg("--config")
+            .arg(self.path("kubeadm.yaml"));
+        self.write_kubeconfig(&format!("{namespace}-{name}"), &output(command)?)
+    }
+
+    fn write_kubeconfig(&self, name: &str, content: &str) -> Result<PathBuf> {
+        let path = self.path(&format!("{}.conf", name.replace([':', '/'], "-")));
+        std::fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(path)
+    }
+
+    /// Runs kubectl as the user of `kubeconfig` and gives what it printed.
+    ///
+    /// # Errors
+    /// What kubectl says.
+    pub fn kubectl(&self, kubeconfig: &Path, arguments: &[&str]) -> Result<String> {
+        let mut command = self.command("kubectl");
+        // Its discovery cache would be shared by all runs.
+        let cache = self.path("kubectl-cache");
+        command.arg("--kubeconfig").arg(kubeconfig).arg("--cache-dir").arg(cache);
+        command.arg(KUBECTL_TIMEOUT).args(arguments);
+        output(command)
+    }
+
+    /// Installs the definitions of `api/crds` and the manifests of `deploy/`, and waits until they are in force.
+    ///
+    /// # Errors
+    /// What the API server has against them.
+    pub fn install(&self) -> Result<()> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let (crds, deploy) = (root.join("api/crds"), root.join("deploy"));
+        let admin = self.admin();
+        let apply = ["apply", "--server-side", "--field-manager=installation"];
+        self.kubectl(&admin, &[&apply[..], &["-f", &crds.display().to_string()]].concat())?;
+        self.kubectl(
+            &admin,
+            &["wait", "--for=condition=Established", "--timeout=60s", "-f", &crds.display().to_string()],
+        )?;
+        self.kubectl(&admin, &[&apply[..], &["-k", &deploy.display().to_string()]].concat())?;
+        Ok(())
+    }
+}
+
+impl Drop for Kubernetes {
+    fn drop(&mut self) {
+        if let Some(controllers) = &mut self.controllers {
+            controllers.kill();
+        }
+        self.stop_server();
+        self.etcd.kill();
+    }
+}
+
+fn command_inside(namespace: Option<&str>, program: &Path) -> Command {
+    match namespace {
+        None => Command::new(program),
+        Some(name) => {
+            let mut command = Command::new("nsenter");
+            command.arg(format!("--net=/run/netns/{name}")).arg(program);
+            command
+        }
+    }
+}
+
+/// Three ports that nobody listens on now.
+fn free_ports(address: IpAddr) -> Result<[u16; 3]> {
+    let listen = || TcpListener::bind((address, 0)).with_context(|| format!("cannot listen on {address}"));
+    let listeners = [listen()?, listen()?, listen()?];
+    let mut ports = [0; 3];
+    for (port, listener) in ports.iter_mut().zip(&listeners) {
+        *port = listener.local_addr().context("a listener without address")?.port();
+    }
+    Ok(ports)
+}
+
+fn last_lines(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines.iter().skip(lines.len().saturating_sub(10)).copied().collect::<Vec<_>>().join("\n")
+}

@@ -1,0 +1,371 @@
+//! One accepted and one refused object for each validation rule of the four kinds.
+
+use serde_json::{Value, json};
+
+use crate::cluster::{DIGEST, configuration, machine, operation, version, with};
+
+/// A rule, found by its message.
+pub(crate) struct Case {
+    pub(crate) message: &'static str,
+    pub(crate) accepted: Value,
+    pub(crate) refused: Value,
+}
+
+fn case(message: &'static str, base: &Value, accepted: &Value, refused: &Value) -> Case {
+    Case { message, accepted: with(base, accepted), refused: with(base, refused) }
+}
+
+pub(crate) fn all() -> Vec<Case> {
+    [machines(), disks(), controllers(), configurations(), operations()].into_iter().flatten().collect()
+}
+
+fn machines() -> Vec<Case> {
+    let base = machine("case");
+    let pxe = |pxe: Value| json!({ "spec": { "pxe": pxe } });
+    let macs = |macs: &[&str]| {
+        let interfaces: Vec<_> = macs.iter().map(|mac| json!({ "macAddress": mac })).collect();
+        pxe(json!({ "interfaces": interfaces }))
+    };
+    let interface = |field: &str, value: Value| {
+        pxe(json!({ "interfaces": [{ "macAddress": "525400000001", field: value }] }))
+    };
+    let sixteen: Vec<String> = (0..16).map(|n| format!("52-54-00-00-00-{n:02X}")).collect();
+    let sixteen: Vec<&str> = sixteen.iter().map(String::as_str).collect();
+    let name = |name: &str| json!({ "metadata": { "name": name } });
+    vec![
+        case(
+            "a Machine's name becomes its host name: at most 63 of a-z, 0-9 and '-', not first or last '-'",
+            &base,
+            &name(&"a".repeat(63)),
+            &name(&"a".repeat(64)),
+        ),
+        case(
+            "a Machine's name becomes its host name: at most 63 of a-z, 0-9 and '-', not first or last '-'",
+            &base,
+            &name("node-1"),
+            &name("node.1"),
+        ),
+        case(
+            "spec.pxe is needed when spec.provider is pxe, and refused otherwise",
+            &base,
+            &json!({ "spec": { "provider": "manual", "pxe": null } }),
+            &json!({ "spec": { "provider": "manual" } }),
+        ),
+        case(
+            "spec.pxe is needed when spec.provider is pxe, and refused otherwise",
+            &base,
+            &json!({}),
+            &json!({ "spec": { "pxe": null } }),
+        ),
+        case(
+            "two interfaces have the same macAddress",
+            &base,
+            &macs(&sixteen),
+            &macs(&["5254.0000.00aB", "52:54:00:00:00:Ab"]),
+        ),
+        case(
+            "at least one interface must netboot: set netboot to true on one, or leave it out on all (then the first netboots)",
+            &base,
+            &interface("netboot", json!(true)),
+            &interface("netboot", json!(false)),
+        ),
+        case(
+            "macAddress must be a unicast address: the second digit even, and not all zero",
+            &base,
+            &macs(&["fe54.0000.0001"]),
+            &macs(&["01:00:5e:00:00:01"]),
+        ),
+        case(
+            "macAddress must be a unicast address: the second digit even, and not all zero",
+            &base,
+            &macs(&["00-00-00-00-00-01"]),
+            &macs(&["0000.0000.0000"]),
+        ),
+        case(
+            "must be an IPv4 or IPv6 address",
+            &base,
+            &interface("gateway", json!("10.7.0.1")),
+            &interface("gateway", json!("10.7.0.256")),
+        ),
+        case(
+            "must be an IPv4 or IPv6 address",
+            &base,
+            &interface("nameservers", json!(["10.7.0.1", "fd00::1"])),
+            &interface("nameservers", json!(["fd00:::1"])),
+        ),
+        case(
+            "a kernel argument must not start with 'bedplate.' (set by pxed), contain '${', or be '||' or '&&' (iPXE would act on them)",
+            &base,
+            &pxe(json!({ "kernelArguments": ["console=ttyS0", "ip=dhcp"] })),
+            &pxe(json!({ "kernelArguments": ["console=ttyS0", "bedplate.url=http://elsewhere"] })),
+        ),
+        case(
+            "a kernel argument must not start with 'bedplate.' (set by pxed), contain '${', or be '||' or '&&' (iPXE would act on them)",
+            &base,
+            &pxe(json!({ "kernelArguments": ["a=b||c"] })),
+            &pxe(json!({ "kernelArguments": ["||"] })),
+        ),
+        case(
+            "image needs exactly one of name and reference",
+            &base,
+            &pxe(json!({ "image": { "name": "host" } })),
+            &pxe(json!({ "image": { "name": "host", "reference": format!("r/host@{DIGEST}") } })),
+        ),
+        case(
+            "image needs exactly one of name and reference",
+            &base,
+            &json!({}),
+            &pxe(json!({ "image": { "allowTag": true } })),
+        ),
+        case(
+            "image.reference needs a digest (@sha256:...) unless allowTag is true",
+            &base,
+            &pxe(json!({ "image": { "reference": "registry.example/host:1", "allowTag": true } })),
+            &pxe(json!({ "image": { "reference": "registry.example/host:1", "allowTag": false } })),
+        ),
+    ]
+}
+
+fn disks() -> Vec<Case> {
+    let base = machine("case");
+    let disk = |disk: Value| json!({ "spec": { "pxe": { "stateDisk": disk } } });
+    vec![
+        case(
+            "stateDisk needs exactly one of byId, serial, wwn, hctl and rule",
+            &base,
+            &disk(json!({ "byId": "virtio-state" })),
+            &disk(json!({ "byId": "virtio-state", "serial": "S1" })),
+        ),
+        case(
+            "stateDisk needs exactly one of byId, serial, wwn, hctl and rule",
+            &base,
+            &disk(json!({ "hctl": "0:0:1:0" })),
+            &disk(json!({ "wipe": "Never" })),
+        ),
+        case(
+            "stateDisk.wipeToken is needed when wipe is Once, and refused otherwise",
+            &base,
+            &disk(json!({ "serial": "S1", "wipe": "Once", "wipeToken": "2026-01" })),
+            &disk(json!({ "serial": "S1", "wipe": "Once" })),
+        ),
+        case(
+            "stateDisk.wipeToken is needed when wipe is Once, and refused otherwise",
+            &base,
+            &disk(json!({ "wwn": "0x5000c500a1b2c3d4" })),
+            &disk(json!({ "serial": "S1", "wipeToken": "2026-01" })),
+        ),
+        case(
+            "stateDisk.rule needs at least one property",
+            &base,
+            &disk(json!({ "rule": { "rotational": false } })),
+            &disk(json!({ "rule": {} })),
+        ),
+        case(
+            "stateDisk.rule.minSizeBytes is larger than maxSizeBytes",
+            &base,
+            &disk(json!({ "rule": { "minSizeBytes": 1, "maxSizeBytes": 1 } })),
+            &disk(json!({ "rule": { "minSizeBytes": 2, "maxSizeBytes": 1 } })),
+        ),
+    ]
+}
+
+fn controllers() -> Vec<Case> {
+    let secret = json!({ "namespace": "bmc", "name": "node-1" });
+    let bmc = |bmc: Value| json!({ "spec": { "bmc": bmc } });
+    let redfish = with(
+        &machine("case"),
+        &bmc(
+            json!({ "protocol": "redfish", "address": "https://bmc.example", "credentialsSecretRef": secret }),
+        ),
+    );
+    let ipmi = with(
+        &machine("case"),
+        &bmc(json!({ "protocol": "ipmi", "address": "10.0.0.1:623", "credentialsSecretRef": secret })),
+    );
+    let tls = |tls: Value| bmc(json!({ "tls": tls }));
+    let pins = |count: usize| vec![DIGEST; count];
+    vec![
+        case(
+            "bmc.tls and bmc.systemId belong to protocol redfish",
+            &redfish,
+            &bmc(json!({ "systemId": "1", "tls": { "mode": "ca" } })),
+            &bmc(json!({ "protocol": "ipmi", "address": "10.0.0.1", "systemId": "1" })),
+        ),
+        case(
+            "bmc.tls and bmc.systemId belong to protocol redfish",
+            &ipmi,
+            &json!({}),
+            &tls(json!({ "mode": "insecure" })),
+        ),
+        case(
+            "bmc.ipmi belongs to protocol ipmi",
+            &redfish,
+            &bmc(json!({ "protocol": "ipmi", "address": "bmc.example", "ipmi": { "cipherSuite": 17 } })),
+            &bmc(json!({ "ipmi": { "cipherSuite": 17 } })),
+        ),
+        case(
+            "with protocol ipmi, bmc.address is host or host:port, not a URL",
+            &ipmi,
+            &bmc(json!({ "address": "[fd00::1]:623" })),
+            &bmc(json!({ "address": "https://10.0.0.1" })),
+        ),
+        case(
+            "bmc.tls.pins needs one or two pins when mode is pin, and is refused otherwise",
+            &redfish,
+            &tls(json!({ "mode": "pin", "pins": pins(2) })),
+            &tls(json!({ "mode": "pin", "pins": [] })),
+        ),
+        case(
+            "bmc.tls.pins needs one or two pins when mode is pin, and is refused otherwise",
+            &redfish,
+            &tls(json!({ "mode": "pin", "pins": pins(1) })),
+            &tls(json!({ "mode": "ca", "pins": pins(1) })),
+        ),
+        case(
+            "bmc.tls.caBundle belongs to mode ca",
+            &redfish,
+            &tls(json!({ "mode": "ca", "caBundle": "pem" })),
+            &tls(json!({ "mode": "insecure", "caBundle": "pem" })),
+        ),
+    ]
+}
+
+fn configurations() -> Vec<Case> {
+    let base = configuration("case");
+    let template = |template: Value| json!({ "spec": { "template": template } });
+    let file = |file: Value| template(json!({ "files": [file] }));
+    let named = |name: &str| json!({ "metadata": { "name": name } });
+    let tag = |allow: bool| {
+        template(json!({ "image": { "reference": "registry.example/node:1", "allowTag": allow } }))
+    };
+    let from = json!({ "secret": { "namespace": "n", "name": "s", "key": "k" } });
+    vec![
+        case(
+            "a MachineConfiguration's name has at most 240 characters, so that its versions' names fit",
+            &base,
+            &named(&"a".repeat(240)),
+            &named(&"a".repeat(241)),
+        ),
+        case(
+            "updateStrategy.rollingUpdate belongs to type RollingUpdate",
+            &base,
+            &json!({ "spec": { "updateStrategy": { "type": "RollingUpdate", "rollingUpdate": { "maxUnavailable": "25%" } } } }),
+            &json!({ "spec": { "updateStrategy": { "rollingUpdate": { "maxUnavailable": 1 } } } }),
+        ),
+        case(
+            "image.reference needs a digest (@sha256:...) unless allowTag is true",
+            &base,
+            &tag(true),
+            &tag(false),
+        ),
+        case(
+            "a file needs exactly one of content and contentFrom",
+            &base,
+            &file(json!({ "path": "/etc/a", "contentFrom": from })),
+            &file(json!({ "path": "/etc/a", "content": "x", "contentFrom": from })),
+        ),
+        case(
+            "a file's path must not contain '..'",
+            &base,
+            &file(json!({ "path": "/etc/..a/b", "content": "" })),
+            &file(json!({ "path": "/etc/../b", "content": "" })),
+        ),
+        case(
+            "healthGate.nodeReadySeconds is longer than timeoutSeconds",
+            &base,
+            &template(json!({ "healthGate": { "timeoutSeconds": 60, "nodeReadySeconds": 60 } })),
+            &template(json!({ "healthGate": { "timeoutSeconds": 60, "nodeReadySeconds": 61 } })),
+        ),
+        case(
+            "the name must be <configurationName>-v<version>",
+            &version("case", 12),
+            &json!({}),
+            &json!({ "spec": { "version": 13 } }),
+        ),
+    ]
+}
+
+fn operations() -> Vec<Case> {
+    let base = operation("case");
+    let selector = |selector: Value| json!({ "spec": { "machineRef": null, "machineSelector": selector } });
+    let labels = json!({ "matchLabels": { "rack": "7" } });
+    let expressions = json!({ "matchExpressions": [{ "key": "rack", "operator": "Exists" }] });
+    vec![
+        case(
+            "exactly one of machineRef and machineSelector is needed",
+            &base,
+            &selector(labels.clone()),
+            &json!({ "spec": { "machineSelector": labels } }),
+        ),
+        case(
+            "exactly one of machineRef and machineSelector is needed",
+            &base,
+            &json!({}),
+            &json!({ "spec": { "machineRef": null } }),
+        ),
+        case(
+            "machineSelector needs at least one requirement: an empty selector would take every Machine",
+            &base,
+            &selector(expressions),
+            &selector(json!({})),
+        ),
+        case(
+            "machineSelector needs at least one requirement: an empty selector would take every Machine",
+            &base,
+            &selector(labels.clone()),
+            &selector(json!({ "matchLabels": {}, "matchExpressions": [] })),
+        ),
+        case(
+            "maxParallel and failureLimit belong to machineSelector",
+            &with(&base, &selector(labels)),
+            &json!({ "spec": { "maxParallel": 2, "failureLimit": 1 } }),
+            &json!({ "spec": { "machineSelector": null, "machineRef": { "name": "node-1" }, "failureLimit": 1 } }),
+        ),
+    ]
+}
+
+/// Objects with one value that its field's schema does not allow.
+pub(crate) fn outside_the_schema() -> Vec<(&'static str, Value)> {
+    let machine = |what, patch: Value| (what, with(&machine("case"), &json!({ "spec": patch })));
+    let mac = |what, mac: &str| machine(what, json!({ "pxe": { "interfaces": [{ "macAddress": mac }] } }));
+    let address = |what, address: &str| {
+        let interface = json!({ "macAddress": "525400000001", "addresses": [address] });
+        machine(what, json!({ "pxe": { "interfaces": [interface] } }))
+    };
+    let rolling = |what, count: Value| {
+        let strategy = json!({ "type": "RollingUpdate", "rollingUpdate": { "maxUnavailable": count } });
+        (what, with(&configuration("case"), &json!({ "spec": { "updateStrategy": strategy } })))
+    };
+    let operation = |what, patch: Value| (what, with(&operation("case"), &json!({ "spec": patch })));
+    let many: Vec<Value> = (0..17).map(|n| json!({ "macAddress": format!("5254000000{n:02x}") })).collect();
+    let tls = json!({ "mode": "pin", "pins": [DIGEST, DIGEST, DIGEST] });
+    let secret = json!({ "namespace": "bmc", "name": "node-1" });
+    vec![
+        mac("mixed separators", "52:54-00:00:00:01"),
+        mac("five octets", "52:54:00:00:00"),
+        machine("no interfaces", json!({ "pxe": { "interfaces": [] } })),
+        machine("seventeen interfaces", json!({ "pxe": { "interfaces": many } })),
+        address("an address without prefix length", "10.7.0.1"),
+        address("an address with leading zeros", "010.7.0.1/24"),
+        address("a prefix length beyond 32", "10.7.0.1/33"),
+        machine("an unknown firmware", json!({ "pxe": { "firmware": "openfirmware" } })),
+        machine("a kernel argument with a line break", json!({ "pxe": { "kernelArguments": ["a\nboot"] } })),
+        machine("an upper-case site", json!({ "site": "Rack" })),
+        machine("an empty provider", json!({ "provider": "" })),
+        machine("version 0", json!({ "configurationRef": { "name": "workers", "version": 0 } })),
+        machine("a stateDisk below /dev", json!({ "pxe": { "stateDisk": { "byId": "../sda" } } })),
+        machine(
+            "three pins",
+            json!({ "bmc": { "protocol": "redfish", "address": "b", "tls": tls, "credentialsSecretRef": secret } }),
+        ),
+        machine("a BMC without credentials", json!({ "bmc": { "protocol": "redfish", "address": "b" } })),
+        rolling("maxUnavailable 0", json!(0)),
+        rolling("maxUnavailable 0%", json!("0%")),
+        rolling("maxUnavailable 101%", json!("101%")),
+        rolling("maxUnavailable as text", json!("1")),
+        operation("an operation name with a slash", json!({ "operationName": "a/b" })),
+        operation("an operation name that ends in a dot", json!({ "operationName": "a." })),
+        operation("an operation name of 64 characters", json!({ "operationName": "a".repeat(64) })),
+        operation("a negative time to live", json!({ "ttlSecondsAfterFinished": -1 })),
+    ]
+}

@@ -1,0 +1,285 @@
+//! The four kinds on a real API server: every validation rule with an object that it accepts and one that it refuses,
+//! defaults, immutability, columns.
+
+#[path = "kubernetes/cluster.rs"]
+mod cluster;
+#[path = "kubernetes/rules.rs"]
+mod rules;
+
+use std::collections::BTreeSet;
+
+use bedplate_tests::kubernetes::Kubernetes;
+use cluster::{admin, api, configuration, create, machine, operation, template, try_create, version, with};
+use kube::ResourceExt;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+
+#[tokio::test]
+async fn each_rule_accepts_one_object_and_refuses_another_saying_why() {
+    let client = admin().await;
+    let mut problems = Vec::new();
+    for case in rules::all() {
+        if let Err(why) = try_create(&client, &case.accepted).await {
+            problems.push(format!("{}: refused what it should accept: {why}", case.message));
+        }
+        match try_create(&client, &case.refused).await {
+            Ok(_) => problems.push(format!("{}: accepted {}", case.message, case.refused["spec"])),
+            Err(why) if !why.contains(case.message) => {
+                problems.push(format!("{}: refused for another reason: {why}", case.message));
+            }
+            Err(_) => {}
+        }
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+/// Rules that compare with the object as it was; each has a test of its own below.
+const TRANSITIONS: [&str; 3] = [
+    "a deployed version cannot be changed: edit the MachineConfiguration, which makes a new version",
+    "status.deployed never goes back to false",
+    "the spec of a MachineOperation cannot be changed: make a new one",
+];
+
+#[test]
+fn every_rule_of_the_definitions_is_tried() {
+    let tried: BTreeSet<String> =
+        rules::all().iter().map(|case| case.message).chain(TRANSITIONS).map(str::to_owned).collect();
+    let mut stated = BTreeSet::new();
+    for definition in bedplate_api::crds::definitions() {
+        messages(&serde_json::to_value(definition).unwrap(), &mut stated);
+    }
+    let untried: Vec<_> = stated.difference(&tried).collect();
+    assert!(untried.is_empty(), "no accepted and refused object for: {untried:#?}");
+}
+
+fn messages(value: &Value, found: &mut BTreeSet<String>) {
+    for rule in value["x-kubernetes-validations"].as_array().into_iter().flatten() {
+        found.insert(rule["message"].as_str().expect("every rule says what is wrong").to_owned());
+    }
+    let inner = value.as_object().into_iter().flat_map(|object| object.values());
+    inner.chain(value.as_array().into_iter().flatten()).for_each(|value| messages(value, found));
+}
+
+#[tokio::test]
+async fn values_outside_a_schema_are_refused() {
+    let client = admin().await;
+    let mut accepted = Vec::new();
+    for (what, object) in rules::outside_the_schema() {
+        match try_create(&client, &object).await {
+            Ok(_) => accepted.push(what),
+            Err(why) => assert!(
+                why.contains("Invalid")
+                    || why.contains("Unsupported value")
+                    || why.contains("Required")
+                    || why.contains("Too "),
+                "{what}: {why}"
+            ),
+        }
+    }
+    assert!(accepted.is_empty(), "accepted: {accepted:#?}");
+}
+
+#[tokio::test]
+async fn machine_without_choices_gets_the_documented_defaults() {
+    let client = admin().await;
+    let object = with(
+        &machine("defaults"),
+        &json!({ "spec": { "bmc": { "protocol": "ipmi", "address": "10.0.0.1", "ipmi": {}, "credentialsSecretRef": {
+            "namespace": "bmc", "name": "node-1" } }, "pxe": { "stateDisk": { "serial": "S1" } } } }),
+    );
+    let spec = &try_create(&client, &object).await.unwrap()["spec"];
+    assert_eq!(spec["site"], "default");
+    assert_eq!(spec["paused"], false);
+    assert_eq!(spec["powerPolicy"], "Managed");
+    assert_eq!(spec["deletionPolicy"], "Retain");
+    assert_eq!(spec["pxe"]["firmware"], "auto");
+    assert_eq!(spec["pxe"]["bootProtocol"], "auto");
+    assert_eq!(spec["pxe"]["stateDisk"]["wipe"], "IfBlank");
+    assert_eq!(spec["bmc"]["bootSource"], "pxe");
+    assert_eq!(spec["bmc"]["ipmi"]["privilege"], "operator");
+    assert_eq!(spec["pxe"]["interfaces"][0], json!({ "macAddress": "52:54:00:00:00:01" }));
+}
+
+#[tokio::test]
+async fn configuration_without_choices_gets_the_documented_defaults() {
+    let client = admin().await;
+    let object = with(
+        &configuration("defaults"),
+        &json!({ "spec": { "updateStrategy": { "type": "RollingUpdate", "rollingUpdate": {} }, "template": {
+            "healthGate": {}, "container": {}, "files": [{ "path": "/etc/motd", "content": "" }] } } }),
+    );
+    let spec = &try_create(&client, &object).await.unwrap()["spec"];
+    assert_eq!(spec["priority"], 0);
+    assert_eq!(spec["revisionHistoryLimit"], 10);
+    let rolling = &spec["updateStrategy"]["rollingUpdate"];
+    assert_eq!(*rolling, json!({ "maxUnavailable": 1, "drainTimeoutSeconds": 600, "pauseOnFailure": true }));
+    let template = &spec["template"];
+    assert_eq!(template["healthGate"], json!({ "timeoutSeconds": 600, "nodeReadySeconds": 30 }));
+    assert_eq!(template["kubernetes"]["role"], "worker");
+    assert_eq!(template["container"]["network"], "host");
+    let file = &template["files"][0];
+    assert_eq!((&file["owner"], &file["permissions"]), (&json!("root:root"), &json!("0644")));
+    let plain = try_create(&client, &configuration("defaults")).await.unwrap();
+    assert_eq!(plain["spec"]["updateStrategy"]["type"], "OnDelete");
+}
+
+#[tokio::test]
+async fn explicit_null_counts_as_absent() {
+    let client = admin().await;
+    let mut object = machine("nulls");
+    object["spec"]["bmc"] = Value::Null;
+    object["spec"]["pxe"]["image"] = json!({ "name": "host", "reference": null });
+    let made = try_create(&client, &object).await.unwrap();
+    assert!(made["spec"].get("bmc").is_none(), "{made}");
+}
+
+#[tokio::test]
+async fn free_form_kubelet_settings_are_kept_whole() {
+    let client = admin().await;
+    let made = try_create(&client, &configuration("free")).await.unwrap();
+    assert_eq!(made["spec"]["template"]["kubernetes"]["kubeletConfiguration"], json!({ "maxPods": 20 }));
+}
+
+/// V2: the API server itself holds a deployed version, against the cluster's administrator too.
+#[tokio::test]
+async fn v2_deployed_version_is_immutable_even_for_cluster_admin() {
+    let client = admin().await;
+    let object = version("immutable", 1);
+    create(&client, &object).await;
+    let versions = api(&client, &object);
+    let spec = async |patch: Value| {
+        versions
+            .patch("immutable-v1", &PatchParams::default(), &Patch::Merge(patch))
+            .await
+            .map_err(|e| e.to_string())
+    };
+    let status = async |patch: Value| {
+        let patch = Patch::Merge(json!({ "status": patch }));
+        versions
+            .patch_status("immutable-v1", &PatchParams::default(), &patch)
+            .await
+            .map_err(|e| e.to_string())
+    };
+    let image =
+        |tag: &str| json!({ "spec": { "template": { "image": { "reference": tag, "allowTag": true } } } });
+    let max_pods = |count: u32| json!({ "spec": { "template": { "kubernetes": { "kubeletConfiguration": { "maxPods": count } } } } });
+
+    status(json!({ "deployed": false })).await.unwrap();
+    spec(image("registry.example/node:2")).await.expect("not deployed yet: an edit still goes in");
+    status(json!({ "deployed": true, "machines": 1 })).await.unwrap();
+
+    for change in [image("registry.example/node:3"), max_pods(21)] {
+        let why = spec(change).await.expect_err("deployed");
+        assert!(why.contains("a deployed version cannot be changed"), "{why}");
+    }
+    status(json!({ "machines": 2 })).await.expect("the status may change");
+    for back in [json!({ "deployed": false }), json!({ "deployed": null })] {
+        let why = status(back).await.expect_err("deployed");
+        assert!(why.contains("status.deployed never goes back"), "{why}");
+    }
+    spec(json!({ "metadata": { "labels": { "a": "b" } } })).await.expect("metadata may change");
+}
+
+#[tokio::test]
+async fn operation_spec_is_immutable_and_its_status_is_not() {
+    let client = admin().await;
+    let object = operation("immutable");
+    create(&client, &object).await;
+    let operations = api(&client, &object);
+    let patch = Patch::Merge(json!({ "spec": { "parameters": { "delay": "5" } } }));
+    let why = operations.patch("immutable", &PatchParams::default(), &patch).await.unwrap_err().to_string();
+    assert!(why.contains("the spec of a MachineOperation cannot be changed"), "{why}");
+    let patch = Patch::Merge(json!({ "status": { "state": "Pending" } }));
+    operations.patch_status("immutable", &PatchParams::default(), &patch).await.unwrap();
+}
+
+#[tokio::test]
+async fn conditions_of_several_writers_are_merged_by_type() {
+    let client = admin().await;
+    let object = machine("conditions");
+    create(&client, &object).await;
+    let machines = api(&client, &object);
+    for (writer, condition) in [("pxed", "Booted"), ("bedplate-agent", "Paved")] {
+        let status = json!({
+            "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": "conditions" },
+            "status": { "conditions": [{ "type": condition, "status": "True", "reason": "Done", "message": "",
+                "lastTransitionTime": "2026-01-01T00:00:00Z" }] }
+        });
+        machines
+            .patch_status("conditions", &PatchParams::apply(writer), &Patch::Apply(status))
+            .await
+            .unwrap();
+    }
+    let made = machines.get("conditions").await.unwrap();
+    let types: Vec<_> =
+        made.data["status"]["conditions"].as_array().unwrap().iter().map(|c| &c["type"]).collect();
+    assert_eq!(types, ["Booted", "Paved"]);
+}
+
+#[tokio::test]
+async fn machines_are_selected_by_provider_and_site() {
+    let client = admin().await;
+    for (name, site) in [("selected-a", "select-a"), ("selected-b", "select-b")] {
+        create(&client, &with(&machine(name), &json!({ "spec": { "site": site } }))).await;
+    }
+    let parameters = kube::api::ListParams::default().fields("spec.provider=pxe,spec.site=select-a");
+    let found = api(&client, &machine("any")).list(&parameters).await.unwrap();
+    assert_eq!(found.items.iter().map(ResourceExt::name_any).collect::<Vec<_>>(), ["selected-a"]);
+}
+
+#[tokio::test]
+async fn kubectl_knows_short_names_category_and_columns() {
+    let client = admin().await;
+    let object = with(
+        &machine("columns"),
+        &json!({ "spec": { "site": "columns", "bmc": { "protocol": "redfish", "address": "https://bmc-7.example",
+            "credentialsSecretRef": { "namespace": "bmc", "name": "node-7" } }, "pxe": { "image": { "name": "host" } } } }),
+    );
+    create(&client, &object).await;
+    let status = json!({ "status": {
+        "phase": "Booting", "selected": { "name": "workers", "version": 3, "by": "Selector" },
+        "nodeRef": { "name": "columns", "uid": "u" }, "power": { "state": "On" }, "boot": { "stage": "kernel" },
+        "conditions": [{ "type": "Ready", "status": "False", "reason": "Booting", "lastTransitionTime": "2026-01-01T00:00:00Z",
+            "message": "waiting for the initrd" }] } });
+    api(&client, &object)
+        .patch_status("columns", &PatchParams::default(), &Patch::Merge(status))
+        .await
+        .unwrap();
+    let kubernetes = Kubernetes::shared();
+    let get = |arguments: &[&str]| kubernetes.kubectl(&kubernetes.admin(), arguments).unwrap();
+
+    let narrow = get(&["get", "mach", "columns"]);
+    let (head, row) = narrow.split_once('\n').unwrap();
+    assert_eq!(
+        head.split_whitespace().collect::<Vec<_>>(),
+        ["NAME", "PHASE", "CONFIG", "NODE", "POWER", "WAITING", "AGE"]
+    );
+    assert!(row.starts_with("columns"), "{row}");
+    for text in ["Booting", "workers", "On", "waiting for the initrd"] {
+        assert!(row.contains(text), "{text} is missing: {row}");
+    }
+    let wide = get(&["get", "mach", "columns", "-o", "wide"]);
+    for text in [
+        "VERSION",
+        "MAC",
+        "BMC",
+        "IMAGE",
+        "BOOT STAGE",
+        "52:54:00:00:00:01",
+        "https://bmc-7.example",
+        "kernel",
+    ] {
+        assert!(wide.contains(text), "{text} is missing: {wide}");
+    }
+    create(&client, &configuration("columns")).await;
+    create(&client, &version("columns", 1)).await;
+    create(&client, &operation("columns")).await;
+    assert!(get(&["get", "mc", "columns"]).contains("OnDelete"));
+    assert!(get(&["get", "mcv", "columns-v1"]).contains("columns"));
+    assert!(get(&["get", "mop", "columns"]).contains("reboot"));
+    let all = get(&["get", "bedplate", "-o", "name"]);
+    for name in ["machine.bedplate.dev/columns", "machineconfiguration.bedplate.dev/columns"] {
+        assert!(all.contains(name), "{all}");
+    }
+    assert!(template()["image"].is_object());
+}
