@@ -1,0 +1,67 @@
+//! Files that are whole or not there, however the host dies.
+//!
+//! Only regular files in directories of our own. Called by the agent's state and by stage-1.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// Writes `content` to `path` with `mode`: to a neighbour first, flushed, then renamed over, then the directory flushed.
+pub fn write_atomic(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    let directory = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    let mut name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
+    name.push(".new");
+    let neighbour = directory.join(name);
+    match fs::remove_file(&neighbour) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&neighbour)?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    fs::rename(&neighbour, path)?;
+    File::open(directory)?.sync_all()
+}
+
+/// A file's content, `None` if there is no such file. At most 1 MiB.
+pub fn read_optional(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let mut content = Vec::new();
+    io::Read::read_to_end(&mut io::Read::take(file, 1 << 20), &mut content)?;
+    Ok(Some(content))
+}
+
+/// Removes a file; that it is gone already is as good.
+pub fn remove_optional(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_whole_with_its_mode_and_a_left_over_neighbour_does_no_harm() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("key.pem");
+        fs::write(directory.path().join("key.pem.new"), "half").unwrap();
+        write_atomic(&path, b"one", 0o600).unwrap();
+        write_atomic(&path, b"two", 0o600).unwrap();
+        assert_eq!(read_optional(&path).unwrap().unwrap(), b"two");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(crate::hardware::names_in(directory.path()), ["key.pem"]);
+        remove_optional(&path).unwrap();
+        remove_optional(&path).unwrap();
+        assert_eq!(read_optional(&path).unwrap(), None);
+    }
+}

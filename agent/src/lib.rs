@@ -1,0 +1,8 @@
+//! The inside of `bedplate-agent`: stage-1 in the initramfs, and the agent in the host.
+//!
+//! One static binary is both, so that an initramfs needs nothing else. A library only so that tests can reach in.
+//! No other program of Bedplate's depends on it.
+
+pub mod file;
+pub mod hardware;
+pub mod stage1;

@@ -1,0 +1,197 @@
+//! What can go wrong in stage-1; each message names what was tried and on what, for the console and for pxed.
+//!
+//! Not here: what is done about it (`plan`).
+
+use std::error::Error;
+use std::io;
+
+use bedplate_api::id::{Digest, MacAddress};
+use thiserror::Error;
+
+use super::arguments::ReadArgumentsError;
+use super::disk_selector::SelectDiskError;
+use super::http_wire::ParseHeadError;
+use super::state_plan::RefuseDiskError;
+
+/// Why a step failed.
+#[derive(Debug, Error)]
+pub enum StageError {
+    /// The system refused an act.
+    #[error("cannot {act} {subject}")]
+    System {
+        /// What was tried.
+        act: &'static str,
+        /// On what.
+        subject: String,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The command line is not one of pxed's.
+    #[error("the kernel was not started as Bedplate starts it")]
+    Arguments(#[from] ReadArgumentsError),
+    /// No interface has the MAC address.
+    #[error("no network interface has the MAC address {mac}; there are: {present}. Is its driver in the initramfs?")]
+    NoInterface {
+        /// The address that was looked for.
+        mac: MacAddress,
+        /// Names and addresses that are there.
+        present: String,
+    },
+    /// The cable is out, or the switch port is down.
+    #[error("interface {interface} has no carrier after {seconds} s: is the cable in, is the switch port up?")]
+    NoCarrier {
+        /// The interface.
+        interface: String,
+        /// How long was waited.
+        seconds: u64,
+    },
+    /// DHCP did not succeed.
+    #[error("no address on {interface}: {reason}")]
+    NoLease {
+        /// The interface.
+        interface: String,
+        /// What happened, for a person.
+        reason: String,
+    },
+    /// There is no seed.
+    #[error("there is no seed at {path}: pxed gives it once per boot, and this boot's was refused or spent. Start the machine again")]
+    NoSeed {
+        /// Where it should be.
+        path: String,
+    },
+    /// The seed cannot be read.
+    #[error("the seed at {path} cannot be understood")]
+    Seed {
+        /// Where it is.
+        path: String,
+        /// What is wrong with it.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// The seed names no root file system.
+    #[error("the seed names no root image: the image that pxed serves has none")]
+    NoRootImage,
+    /// A URL that cannot be used.
+    #[error("the URL of the {what} cannot be used")]
+    Url {
+        /// What it is the URL of.
+        what: &'static str,
+        /// What is wrong with it.
+        #[source]
+        source: super::http_wire::ParseUrlError,
+    },
+    /// A server's name was not found.
+    #[error("the name {host} cannot be resolved by {servers}")]
+    Resolve {
+        /// The name.
+        host: String,
+        /// Who was asked.
+        servers: String,
+    },
+    /// The answer is not usable HTTP.
+    #[error("{url} gave an answer that cannot be used")]
+    Answer {
+        /// Who was asked.
+        url: String,
+        /// What is wrong with the answer.
+        #[source]
+        source: ParseHeadError,
+    },
+    /// The server refused.
+    #[error("{url} answered with status {status}{detail}")]
+    Status {
+        /// Who was asked.
+        url: String,
+        /// HTTP status.
+        status: u16,
+        /// The refusal's message after a colon, if there is one.
+        detail: String,
+    },
+    /// The body ended before its length.
+    #[error("{url} broke off after {done} of {size} bytes")]
+    BrokeOff {
+        /// Who was asked.
+        url: String,
+        /// Bytes that are there.
+        done: u64,
+        /// Bytes of the whole.
+        size: u64,
+    },
+    /// The server's file is not the size that the seed says.
+    #[error("{url} has {found} bytes, the seed says {expected}")]
+    Size {
+        /// Who was asked.
+        url: String,
+        /// What the seed says.
+        expected: u64,
+        /// What the server says.
+        found: u64,
+    },
+    /// The image is not the one that the seed names.
+    #[error("the root image has digest {found}, the seed says {expected}: it is thrown away")]
+    WrongDigest {
+        /// What the seed says.
+        expected: Digest,
+        /// What was fetched.
+        found: Digest,
+    },
+    /// The image does not fit into memory.
+    #[error("memory is too small for the root image: it needs {need} MiB, {have} MiB are free")]
+    Memory {
+        /// MiB that are needed.
+        need: u64,
+        /// MiB that are there.
+        have: u64,
+    },
+    /// No disk was selected.
+    #[error("no state disk can be used")]
+    SelectDisk(#[from] SelectDiskError),
+    /// The selected disk must not be written.
+    #[error("the state disk {device} is left alone")]
+    RefuseDisk {
+        /// The disk.
+        device: String,
+        /// Why.
+        #[source]
+        source: RefuseDiskError,
+    },
+    /// A program of the root image failed.
+    #[error("{program} on {device} failed: {output}")]
+    Program {
+        /// The program.
+        program: &'static str,
+        /// On what.
+        device: String,
+        /// What it wrote, cut.
+        output: String,
+    },
+    /// The image has no init.
+    #[error("the root image has no /sbin/init")]
+    NoInit,
+    /// A part of stage-1 itself is wrong; it is tried again like every failure.
+    #[error("{0}")]
+    Internal(&'static str),
+}
+
+impl StageError {
+    /// For `map_err`: what was tried on what.
+    pub fn system<E: Into<io::Error>>(act: &'static str, subject: impl ToString) -> impl FnOnce(E) -> Self {
+        let subject = subject.to_string();
+        move |source| Self::System { act, subject, source: source.into() }
+    }
+}
+
+/// An error and its causes in one line; at most 1024 bytes, which is what pxed keeps.
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    let end = (0..=text.len().min(1024)).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    text.truncate(end);
+    text
+}

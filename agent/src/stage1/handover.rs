@@ -1,0 +1,105 @@
+//! What stage-1 leaves for the host: `/run/bedplate/boot.json`, the seed, and the text of resolv.conf.
+//!
+//! Types and texts; the driver writes them. Read by the agent.
+
+use std::fmt::Write;
+use std::net::Ipv4Addr;
+
+use bedplate_api::id::{BootId, Digest, MachineName, MacAddress, SiteName};
+use serde::{Deserialize, Serialize};
+
+use super::dhcp_wire::Lease;
+
+/// Where the facts of this boot lie in the host.
+pub const BOOT_FACTS: &str = "/run/bedplate/boot.json";
+/// Where the seed lies in the host until the agent has enrolled.
+pub const HOST_SEED: &str = "/run/bedplate/seed.json";
+
+/// How this boot went. Holds no secret; the boot's URL is as public as the kernel's command line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BootFacts {
+    /// The Machine.
+    pub machine: MachineName,
+    /// Its site.
+    pub site: SiteName,
+    /// The boot.
+    pub boot_id: BootId,
+    /// The boot's base URL.
+    pub boot_url: String,
+    /// Name of the interface in the initramfs; udev may rename it later.
+    pub interface: String,
+    /// Its hardware address.
+    pub mac: MacAddress,
+    /// Its address.
+    pub address: Ipv4Addr,
+    /// Who granted the address.
+    pub dhcp_server: Ipv4Addr,
+    /// The root image.
+    pub rootfs: Digest,
+    /// Where state is kept.
+    pub state: StateFacts,
+    /// How often any step failed.
+    pub failures: u32,
+    /// Whether the clock had to be set from pxed's.
+    pub clock_was_set: bool,
+}
+
+/// Where state is kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "kind")]
+pub enum StateFacts {
+    /// In memory: it is gone after a reboot.
+    Memory,
+    /// On the selected disk.
+    #[serde(rename_all = "camelCase")]
+    Disk {
+        /// Device in the initramfs.
+        device: String,
+        /// Whether its file system was made in this boot.
+        made: bool,
+        /// The wipe token that the disk remembers.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        wipe_token: Option<String>,
+    },
+}
+
+/// resolv.conf(5) of a lease.
+pub fn resolv_conf(lease: &Lease) -> String {
+    let mut text = String::new();
+    if let Some(domain) = &lease.domain {
+        let _ = writeln!(text, "search {domain}");
+    }
+    for server in &lease.nameservers {
+        let _ = writeln!(text, "nameserver {server}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resolv_conf_names_domain_and_servers() {
+        let mut lease = Lease {
+            address: Ipv4Addr::new(10, 7, 0, 9),
+            prefix: 24,
+            routes: vec![],
+            nameservers: vec![Ipv4Addr::new(10, 7, 0, 1)],
+            domain: Some("rack.example".to_owned()),
+            seconds: None,
+        };
+        assert_eq!(resolv_conf(&lease), "search rack.example\nnameserver 10.7.0.1\n");
+        (lease.nameservers, lease.domain) = (vec![], None);
+        assert_eq!(resolv_conf(&lease), "");
+    }
+
+    #[test]
+    fn state_says_its_kind() {
+        let json = serde_json::to_string(&StateFacts::Memory).unwrap();
+        assert_eq!(json, r#"{"kind":"memory"}"#);
+        let disk = StateFacts::Disk { device: "/dev/vda".to_owned(), made: true, wipe_token: None };
+        assert_eq!(serde_json::to_string(&disk).unwrap(), r#"{"kind":"disk","device":"/dev/vda","made":true}"#);
+    }
+}

@@ -1,0 +1,97 @@
+//! Makes a block device of an open file (loop(4)).
+//!
+//! The one module of the agent with `unsafe`: two ioctls that nix has no safe call for. Called by `new_root`.
+//!
+//! Why it is sound: `LOOP_CTL_GET_FREE` takes no argument. `LOOP_CONFIGURE` reads a `struct loop_config`
+//! (linux/loop.h) through a pointer to a value that lives across the call; `Configuration` has that layout, which its
+//! test holds, and every bit pattern of it is valid. Both get file descriptors that are open for the whole call.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+
+use super::error::StageError;
+
+const LO_FLAGS_READ_ONLY: u32 = 1;
+const LO_FLAGS_AUTOCLEAR: u32 = 4;
+
+#[repr(C)]
+struct Configuration {
+    file: u32,
+    block_size: u32,
+    device: u64,
+    inode: u64,
+    real_device: u64,
+    offset: u64,
+    size_limit: u64,
+    number: u32,
+    encrypt_type: u32,
+    encrypt_key_size: u32,
+    flags: u32,
+    file_name: [u8; 64],
+    crypt_name: [u8; 64],
+    encrypt_key: [u8; 32],
+    init: [u64; 2],
+    reserved: [u64; 8],
+}
+
+nix::ioctl_none_bad!(loop_ctl_get_free, 0x4C82);
+nix::ioctl_write_ptr_bad!(loop_configure, 0x4C0A, Configuration);
+
+/// A read-only block device of `file`, which goes away by itself when nothing uses it any more. Keep the returned file
+/// open until the device is mounted.
+pub fn attach(file: &File) -> Result<(PathBuf, File), StageError> {
+    let control = File::options().read(true).write(true).open("/dev/loop-control");
+    let control = control.map_err(StageError::system("open", "/dev/loop-control"))?;
+    let descriptor = u32::try_from(file.as_raw_fd()).map_err(|_| StageError::Internal("a descriptor is negative"))?;
+    let mut tries = 0;
+    loop {
+        // SAFETY: the descriptor is open, the call takes no argument.
+        let number = unsafe { loop_ctl_get_free(control.as_raw_fd()) };
+        let number = number.map_err(StageError::system("get a free device from", "/dev/loop-control"))?;
+        let path = PathBuf::from(format!("/dev/loop{number}"));
+        let device = File::open(&path).map_err(StageError::system("open", path.display()))?;
+        let configuration = configuration(descriptor);
+        // SAFETY: the descriptor is open, the pointer leads to a whole `loop_config` that outlives the call.
+        match unsafe { loop_configure(device.as_raw_fd(), &raw const configuration) } {
+            Ok(_) => return Ok((path, device)),
+            // Somebody else was faster.
+            Err(nix::errno::Errno::EBUSY) if tries < 16 => tries += 1,
+            Err(errno) => return Err(StageError::system("configure", path.display())(errno)),
+        }
+    }
+}
+
+fn configuration(file: u32) -> Configuration {
+    Configuration {
+        file,
+        block_size: 0,
+        device: 0,
+        inode: 0,
+        real_device: 0,
+        offset: 0,
+        size_limit: 0,
+        number: 0,
+        encrypt_type: 0,
+        encrypt_key_size: 0,
+        flags: LO_FLAGS_READ_ONLY | LO_FLAGS_AUTOCLEAR,
+        file_name: [0; 64],
+        crypt_name: [0; 64],
+        encrypt_key: [0; 32],
+        init: [0; 2],
+        reserved: [0; 8],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Configuration;
+
+    #[test]
+    fn layout_is_the_kernels() {
+        assert_eq!(size_of::<Configuration>(), 304);
+        assert_eq!(std::mem::offset_of!(Configuration, flags), 60);
+        assert_eq!(std::mem::offset_of!(Configuration, reserved), 240);
+    }
+}

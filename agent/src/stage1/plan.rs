@@ -1,0 +1,143 @@
+//! The order of stage-1's steps, and what follows a failed one.
+//!
+//! Pure: no step is carried out here. Called by stage-1's driver.
+//!
+//! ```text
+//!   read-boot-arguments -> load-modules -> find-interface -> get-address -> read-seed
+//!     -> fetch-root -> mount-root -> state-disk -> hand-over -> (exec init)
+//! ```
+//! A step that failed is tried again after a wait, for ever. `fetch-root` goes back to `get-address` now and then: the
+//! network may have changed under it. Nothing reboots the host: it stays where a person can see what it says.
+
+use std::fmt;
+use std::time::Duration;
+
+/// One step of stage-1, in the order in which they are done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Step {
+    /// Read `bedplate.url` and `bedplate.mac` from the kernel's command line.
+    ReadBootArguments,
+    /// Load the kernel modules of the devices that are there.
+    LoadModules,
+    /// Find the interface by its MAC address, set it up, wait for its carrier.
+    FindInterface,
+    /// Get an address by DHCP.
+    GetAddress,
+    /// Read the boot's seed.
+    ReadSeed,
+    /// Fetch the root image and verify its digest.
+    FetchRoot,
+    /// Mount the image read-only.
+    MountRoot,
+    /// Find, and if need be make, the state disk.
+    StateDisk,
+    /// Build the new root and give the machine to its init.
+    HandOver,
+}
+
+impl Step {
+    /// All steps, in order.
+    pub const ALL: [Self; 9] = [
+        Self::ReadBootArguments,
+        Self::LoadModules,
+        Self::FindInterface,
+        Self::GetAddress,
+        Self::ReadSeed,
+        Self::FetchRoot,
+        Self::MountRoot,
+        Self::StateDisk,
+        Self::HandOver,
+    ];
+
+    /// The step after this one.
+    pub fn next(self) -> Option<Self> {
+        Self::ALL.iter().copied().find(|step| *step > self)
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ReadBootArguments => "read-boot-arguments",
+            Self::LoadModules => "load-modules",
+            Self::FindInterface => "find-interface",
+            Self::GetAddress => "get-address",
+            Self::ReadSeed => "read-seed",
+            Self::FetchRoot => "fetch-root",
+            Self::MountRoot => "mount-root",
+            Self::StateDisk => "state-disk",
+            Self::HandOver => "hand-over",
+        })
+    }
+}
+
+/// What to do after a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retry {
+    /// The step to go on with.
+    pub step: Step,
+    /// How long to wait before.
+    pub wait: Duration,
+}
+
+/// After how many failures in a row of `fetch-root` the address is asked for again.
+const NEW_ADDRESS_AFTER: u32 = 4;
+
+/// What follows when `step` has failed `failures` times in a row (1 for the first). The wait doubles from 1 s to 30 s
+/// and is stretched by up to half by `jitter`, any random number, so that a rack does not come back in step.
+pub fn plan_retry(step: Step, failures: u32, jitter: u64) -> Retry {
+    let base = 1000_u64.checked_shl(failures.saturating_sub(1)).map_or(30_000, |ms| ms.min(30_000));
+    let again = match step {
+        Step::FetchRoot if failures.is_multiple_of(NEW_ADDRESS_AFTER) => Step::GetAddress,
+        // Drivers may need their time, or the first pass may have met a device that was not there yet.
+        Step::FindInterface if failures.is_multiple_of(2) => Step::LoadModules,
+        _ => step,
+    };
+    Retry { step: again, wait: Duration::from_millis(base + jitter % (base / 2)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_follow_each_other_to_the_end() {
+        let mut step = Step::ReadBootArguments;
+        let mut names = vec![step.to_string()];
+        while let Some(next) = step.next() {
+            step = next;
+            names.push(step.to_string());
+        }
+        assert_eq!(names.join(" "), "read-boot-arguments load-modules find-interface get-address read-seed fetch-root mount-root state-disk hand-over");
+    }
+
+    #[test]
+    fn waits_grow_to_a_bound_and_never_end() {
+        for (failures, least, most) in
+            [(1, 1000, 1500), (2, 2000, 3000), (5, 16_000, 24_000), (6, 30_000, 45_000), (64, 30_000, 45_000), (u32::MAX, 30_000, 45_000)]
+        {
+            for jitter in [0, 1, 499, u64::MAX] {
+                let wait = plan_retry(Step::ReadSeed, failures, jitter).wait.as_millis();
+                assert!((least..most).contains(&wait), "{failures} {jitter}: {wait}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_failed_step_is_tried_again_from_itself() {
+        for step in Step::ALL {
+            assert_eq!(plan_retry(step, 1, 0).step, step);
+        }
+    }
+
+    #[test]
+    fn a_fetch_that_goes_on_failing_asks_for_a_new_address() {
+        let steps: Vec<_> = (1..=8).map(|failures| plan_retry(Step::FetchRoot, failures, 0).step).collect();
+        assert_eq!(steps.iter().filter(|step| **step == Step::GetAddress).count(), 2, "{steps:?}");
+    }
+
+    #[test]
+    fn an_interface_that_stays_away_has_modules_loaded_again() {
+        assert_eq!(plan_retry(Step::FindInterface, 2, 0).step, Step::LoadModules);
+    }
+}

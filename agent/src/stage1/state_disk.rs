@@ -1,0 +1,257 @@
+//! The state disk: looked at, made if the rules allow it, mounted. The rules: `disk_selector`, `state_plan`.
+//!
+//! Nothing is written to a disk before it has been selected, found unused and its content judged; looking is read-only.
+//! mke2fs and e2fsck come from the root image. Called by the driver.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use bedplate_api::id::MachineName;
+use bedplate_api::machine::Disk;
+use bedplate_api::wire::{DiskSelector, StateDiskRequest};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+use super::disk_selector::{SelectDiskError, select_disk};
+use super::error::StageError;
+use super::state_plan::{Content, LABEL, MARKER, Marker, StatePlan, plan_state_disk};
+use crate::file;
+use crate::hardware::disk::observe_disks;
+
+const EDGE: u64 = 4 << 20;
+const SAMPLES: u64 = 256;
+const SAMPLE: usize = 4096;
+const SETTLE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A state disk that is mounted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mounted {
+    /// The device, such as `/dev/sda`.
+    pub device: String,
+    /// Whether its file system was made in this boot.
+    pub made: bool,
+    /// What its marker says.
+    pub marker: Marker,
+}
+
+/// Programs that work on the disk, from the root image.
+pub trait Programs {
+    /// Runs `program` of the root image with `arguments`; its exit code, or -1, and what it wrote.
+    fn run(&self, program: &str, arguments: &[&str]) -> Result<(i32, String), StageError>;
+}
+
+/// The disk that the Machine selected, once the kernel has found it: a rule waits until no more disks appear.
+pub fn await_disk(selector: &DiskSelector) -> Result<Disk, StageError> {
+    let start = Instant::now();
+    let mut disks = observe_disks(Path::new("/"));
+    let mut since = Instant::now();
+    loop {
+        let now = observe_disks(Path::new("/"));
+        if now != disks {
+            disks = now;
+            since = Instant::now();
+        }
+        let settled = since.elapsed() > SETTLE;
+        match select_disk(selector, &disks) {
+            Ok(disk) if settled || !matches!(selector, DiskSelector::Rule { .. }) => return Ok(disk.clone()),
+            Err(error @ SelectDiskError::Several { .. }) => return Err(error.into()),
+            Err(error) if start.elapsed() > PATIENCE => return Err(error.into()),
+            Ok(_) | Err(SelectDiskError::None { .. }) => std::thread::sleep(Duration::from_millis(100)),
+        }
+    }
+}
+
+/// Makes `device` ready by the Machine's wish and mounts it at `target`.
+pub fn prepare(
+    device: &Path,
+    machine: &MachineName,
+    request: &StateDiskRequest,
+    target: &Path,
+    programs: &dyn Programs,
+) -> Result<Mounted, StageError> {
+    let content = observe_content(device, target)?;
+    let plan = plan_state_disk(machine, &request.wipe, &content)
+        .map_err(|source| StageError::RefuseDisk { device: device.display().to_string(), source })?;
+    let made = matches!(plan, StatePlan::Make(_));
+    let marker = match (plan, content) {
+        (StatePlan::Make(marker), _) => {
+            make(device, &marker, target, programs)?;
+            marker
+        }
+        (StatePlan::Use, Content::State(marker)) => {
+            check(device, programs)?;
+            mount_state(device, target, MsFlags::empty())?;
+            marker
+        }
+        (StatePlan::Use, _) => return Err(StageError::Internal("only state of ours can be used")),
+    };
+    Ok(Mounted { device: device.display().to_string(), made, marker })
+}
+
+/// Looks at the disk without writing. Fails if somebody holds it (mounted, RAID member, device-mapper).
+fn observe_content(device: &Path, probe: &Path) -> Result<Content, StageError> {
+    let open = |exclusive: i32| fs::OpenOptions::new().read(true).custom_flags(exclusive).open(device);
+    let mut file = open(nix::libc::O_EXCL).map_err(StageError::system("get for ourselves", device.display()))?;
+    let is_block = file.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device());
+    if !is_block {
+        return Err(StageError::Internal("the state disk is no block device"));
+    }
+    let read = observe_signature(&mut file).map_err(StageError::system("read", device.display()))?;
+    drop(file);
+    match read {
+        Signature::Blank => Ok(Content::Blank),
+        Signature::Other(found) => Ok(Content::Foreign(found)),
+        Signature::Ours => observe_marker(device, probe),
+    }
+}
+
+/// Mounts a file system that has our label for reading, without replaying its journal, and reads its marker.
+fn observe_marker(device: &Path, probe: &Path) -> Result<Content, StageError> {
+    fs::create_dir_all(probe).map_err(StageError::system("make", probe.display()))?;
+    let flags = MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    if let Err(errno) = mount(Some(device), probe, Some("ext4"), flags, Some("noload")) {
+        return Ok(Content::Foreign(format!("a file system labelled {LABEL} that cannot be mounted ({errno})")));
+    }
+    let marker = read_marker(probe);
+    umount2(probe, MntFlags::empty()).map_err(StageError::system("unmount", probe.display()))?;
+    marker
+}
+
+fn read_marker(root: &Path) -> Result<Content, StageError> {
+    match fs::read(root.join(MARKER)) {
+        Ok(bytes) => match serde_json::from_slice(&bytes) {
+            Ok(marker) => Ok(Content::State(marker)),
+            Err(_) => Ok(Content::Foreign(format!("a file system labelled {LABEL} whose {MARKER} is damaged"))),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let names = crate::hardware::names_in(root);
+            let empty = names.iter().all(|name| name == "lost+found" || name.starts_with(MARKER));
+            let what = || format!("a file system labelled {LABEL} with files, but without {MARKER}");
+            Ok(if empty { Content::Unfinished } else { Content::Foreign(what()) })
+        }
+        Err(error) => Err(StageError::system("read", root.join(MARKER).display())(error)),
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Signature {
+    Blank,
+    Ours,
+    Other(String),
+}
+
+/// Blank: both ends (where partition tables, RAID and file systems have their heads) and samples all over are zeros.
+fn observe_signature(device: &mut File) -> io::Result<Signature> {
+    let size = device.seek(SeekFrom::End(0))?;
+    let mut head = vec![0; usize::try_from(EDGE.min(size)).unwrap_or(0)];
+    device.seek(SeekFrom::Start(0))?;
+    device.read_exact(&mut head)?;
+    if let Some(signature) = name_signature(&head) {
+        return Ok(signature);
+    }
+    let mut blank = head.iter().all(|byte| *byte == 0);
+    let mut at = size.saturating_sub(EDGE);
+    device.seek(SeekFrom::Start(at))?;
+    blank = blank && is_zero(device, size - at)?;
+    for sample in 1..SAMPLES {
+        at = size / SAMPLES * sample;
+        device.seek(SeekFrom::Start(at))?;
+        blank = blank && is_zero(device, (size - at).min(SAMPLE as u64))?;
+    }
+    Ok(if blank { Signature::Blank } else { Signature::Other("data of an unknown kind".to_owned()) })
+}
+
+fn is_zero(device: &mut File, length: u64) -> io::Result<bool> {
+    let mut bytes = Vec::new();
+    device.take(length).read_to_end(&mut bytes)?;
+    Ok(bytes.iter().all(|byte| *byte == 0))
+}
+
+fn name_signature(head: &[u8]) -> Option<Signature> {
+    let at = |offset: usize, bytes: &[u8]| head.get(offset..).is_some_and(|rest| rest.starts_with(bytes));
+    let other = |text: &str| Some(Signature::Other(text.to_owned()));
+    // ext2/3/4 superblock at 1024: magic at 56, label of 16 bytes at 120.
+    if at(1024 + 56, &[0x53, 0xef]) {
+        let label = String::from_utf8_lossy(head.get(1144..1160).unwrap_or_default()).into_owned();
+        let label = label.trim_end_matches('\0');
+        return if label == LABEL { Some(Signature::Ours) } else { other(&format!("an ext file system (label {label:?})")) };
+    }
+    match () {
+        () if at(512, b"EFI PART") || at(4096, b"EFI PART") => other("a GPT partition table"),
+        () if at(0, b"LUKS\xba\xbe") => other("a LUKS volume"),
+        () if at(512, b"LABELONE") => other("an LVM physical volume"),
+        () if at(0, b"XFSB") => other("an XFS file system"),
+        () if at(65600, b"_BHRfS_M") => other("a btrfs file system"),
+        () if at(510, &[0x55, 0xaa]) => other("an MBR partition table or boot sector"),
+        () => None,
+    }
+}
+
+fn make(device: &Path, marker: &Marker, target: &Path, programs: &dyn Programs) -> Result<(), StageError> {
+    let path = device.display().to_string();
+    let (code, output) = programs.run("mke2fs", &["-q", "-F", "-t", "ext4", "-L", LABEL, &path])?;
+    if code != 0 {
+        return Err(StageError::Program { program: "mke2fs", device: path, output });
+    }
+    mount_state(device, target, MsFlags::empty())?;
+    let bytes = serde_json::to_vec(marker).map_err(|_| StageError::Internal("a marker is not JSON"))?;
+    let written = target.join(MARKER);
+    file::write_atomic(&written, &bytes, 0o600).map_err(StageError::system("write", written.display()))
+}
+
+/// e2fsck: 0 clean, 1 corrected; more means that a person has to look (e2fsck(8)).
+fn check(device: &Path, programs: &dyn Programs) -> Result<(), StageError> {
+    let path = device.display().to_string();
+    match programs.run("e2fsck", &["-p", &path])? {
+        (0 | 1, _) => Ok(()),
+        (_, output) => Err(StageError::Program { program: "e2fsck", device: path, output }),
+    }
+}
+
+fn mount_state(device: &Path, target: &Path, flags: MsFlags) -> Result<(), StageError> {
+    fs::create_dir_all(target).map_err(StageError::system("make", target.display()))?;
+    let flags = flags | MsFlags::MS_NOATIME | MsFlags::MS_NODEV;
+    mount(Some(device), target, Some("ext4"), flags, None::<&str>).map_err(StageError::system("mount", device.display()))
+}
+
+/// Runs programs in a root directory: this binary starts itself again, changes its root and becomes the program.
+#[derive(Debug)]
+pub struct RootPrograms {
+    /// The root image's mount point.
+    pub root: PathBuf,
+}
+
+/// First argument by which this binary knows that it has to become another program: then root and program follow.
+pub const BECOME: &str = "become-program-in-root";
+
+impl Programs for RootPrograms {
+    fn run(&self, program: &str, arguments: &[&str]) -> Result<(i32, String), StageError> {
+        let mut command = Command::new("/proc/self/exe");
+        command.arg(BECOME).arg(&self.root).arg(format!("/sbin/{program}")).args(arguments);
+        command.env_clear().stdin(Stdio::null());
+        let output = command.output().map_err(StageError::system("run", program))?;
+        let mut text = String::from_utf8_lossy(&output.stderr).trim().replace('\n', " ");
+        if text.is_empty() {
+            text = format!("{} {}", output.status, String::from_utf8_lossy(&output.stdout).trim());
+        }
+        text.truncate((0..=text.len().min(400)).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0));
+        Ok((output.status.code().unwrap_or(-1), text))
+    }
+}
+
+/// The other half of [`RootPrograms`]: never comes back if all goes well.
+pub fn become_program(root: &Path, program: &str, arguments: &[String]) -> io::Error {
+    use std::os::unix::process::CommandExt;
+    let changed = nix::unistd::chroot(root).and_then(|()| nix::unistd::chdir("/"));
+    match changed {
+        Ok(()) => Command::new(program).args(arguments).exec(),
+        Err(errno) => errno.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests;
