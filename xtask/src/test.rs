@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 
 use crate::progress::{self, Step};
-use crate::{Tier, build, check, demo, host};
+use crate::{Tier, build, check, demo, host, image, setup};
 
 /// How many tests of a program run at once; each boots machines, and the guests share two cores.
 const BOOTS_AT_ONCE: &str = "2";
@@ -58,7 +58,12 @@ pub(crate) fn run(tier: Option<Tier>, filter: Option<&str>) -> Result<()> {
     let started = Instant::now();
     let mut totals = Totals::default();
     let wants = |one: Tier| tier.is_none_or(|only| only == one);
-    demo::prepare()?;
+    setup::run()?;
+    progress::heading("Build");
+    build::run()?;
+    if wants(Tier::B) || wants(Tier::C) {
+        image::host()?;
+    }
     if filter.is_none() && wants(Tier::A) {
         progress::heading("Checks");
         for (name, work) in check::ALL {
