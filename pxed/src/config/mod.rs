@@ -9,6 +9,7 @@ pub mod problem;
 mod read;
 pub mod reload;
 mod section;
+pub mod translate;
 #[cfg(test)]
 mod tests;
 pub mod value;
@@ -19,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bedplate_api::id::SiteName;
+pub use bedplate_image::Source as ImageSource;
 use ipnet::Ipv4Net;
 use thiserror::Error;
 use toml::de::DeTable;
@@ -198,38 +200,6 @@ pub struct ImageConfig {
     pub source: ImageSource,
     /// Kernel arguments after the image's own and before the Machine's.
     pub kernel_arguments: Vec<String>,
-}
-
-/// Where an image comes from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ImageSource {
-    /// An OCI layout directory.
-    Layout {
-        /// The directory.
-        path: PathBuf,
-        /// Which of its images, by tag.
-        tag: Option<String>,
-        /// Which of its images, by digest.
-        digest: Option<bedplate_api::id::Digest>,
-    },
-    /// A registry.
-    Registry {
-        /// `registry/repository@sha256:...`
-        reference: String,
-        /// Whether a tag instead of a digest will do.
-        allow_tag: bool,
-        /// Whether the registry is spoken to without TLS.
-        insecure_http: bool,
-    },
-    /// Plain files.
-    Files {
-        /// The kernel.
-        kernel: PathBuf,
-        /// The initial RAM file system.
-        initrd: PathBuf,
-        /// The root file system (squashfs).
-        rootfs: Option<PathBuf>,
-    },
 }
 
 /// `[limits]`

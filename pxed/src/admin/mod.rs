@@ -1,0 +1,105 @@
+//! The Unix socket for `bedplate`: reads only, JSON. Who may connect is decided by the file's mode (0660) and group.
+//!
+//! No secrets pass here. Spawned by `run`.
+
+mod route;
+
+use std::io;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+use tokio::net::UnixListener;
+use tokio_util::sync::CancellationToken;
+
+pub use self::route::{AdminState, router};
+
+/// The socket cannot be made.
+#[derive(Debug, Error)]
+pub enum BindSocketError {
+    /// Something else lies at its path.
+    #[error("{path} is there and is not a socket: remove it or choose another path")]
+    Occupied {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Another pxed answers on it.
+    #[error("another pxed serves {path}: stop it, or choose another path")]
+    InUse {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The group does not exist.
+    #[error("socket-group {group:?} is not a group of this machine")]
+    NoGroup {
+        /// The group.
+        group: String,
+    },
+    /// The file system refused.
+    #[error("cannot make the socket {path}")]
+    Io {
+        /// The path.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Makes the socket; one that a killed pxed left behind is replaced.
+///
+/// # Errors
+/// [`BindSocketError`]
+pub fn bind(path: &Path, group: Option<&str>) -> Result<UnixListener, BindSocketError> {
+    let failed = |source| BindSocketError::Io { path: path.to_owned(), source };
+    if let Some(directory) = path.parent() {
+        std::fs::create_dir_all(directory).map_err(failed)?;
+    }
+    match std::fs::symlink_metadata(path) {
+        Ok(metadata) if !metadata.file_type().is_socket() => {
+            return Err(BindSocketError::Occupied { path: path.to_owned() });
+        }
+        Ok(_) if std::os::unix::net::UnixStream::connect(path).is_ok() => {
+            return Err(BindSocketError::InUse { path: path.to_owned() });
+        }
+        Ok(_) => std::fs::remove_file(path).map_err(failed)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(failed(error)),
+    }
+    let listener = UnixListener::bind(path).map_err(failed)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660)).map_err(failed)?;
+    if let Some(group) = group {
+        let found = nix::unistd::Group::from_name(group).map_err(|e| failed(e.into()))?;
+        let Some(found) = found else { return Err(BindSocketError::NoGroup { group: group.to_owned() }) };
+        std::os::unix::fs::chown(path, None, Some(found.gid.as_raw())).map_err(failed)?;
+    }
+    Ok(listener)
+}
+
+/// Serves until `shutdown`, then takes the socket away.
+///
+/// # Errors
+/// The listening socket broke.
+pub async fn serve(
+    listener: UnixListener,
+    path: PathBuf,
+    state: AdminState,
+    shutdown: CancellationToken,
+) -> io::Result<()> {
+    let served = axum::serve(listener, router(state)).with_graceful_shutdown(shutdown.clone().cancelled_owned());
+    let result = tokio::select! {
+        result = served.into_future() => result,
+        // An open connection that asks nothing must not hold up the drain.
+        () = async { shutdown.cancelled().await; tokio::time::sleep(LINGER).await } => Ok(()),
+    };
+    if let Err(error) = std::fs::remove_file(&path) {
+        tracing::debug!(path = %path.display(), %error, "socket not removed");
+    }
+    result
+}
+
+/// How long a connection may go on after the stop.
+const LINGER: std::time::Duration = std::time::Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests;

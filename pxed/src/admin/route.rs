@@ -1,0 +1,103 @@
+//! The routes of the Unix socket. GET only; every refusal is a `wire::Refusal`.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Json, Response};
+use axum::routing::get;
+use bedplate_api::id::MachineName;
+use bedplate_api::machine::Machine;
+use bedplate_api::wire::{Explanation, Refusal};
+use bedplate_process::health::Health;
+use serde_json::{Value, json};
+
+use crate::discovered::Discovered;
+use crate::machine::{Found, Machines};
+use crate::status::StatusRegistry;
+
+/// What the routes read.
+#[derive(Clone)]
+pub struct AdminState {
+    /// The index.
+    pub machines: Machines,
+    /// The statuses.
+    pub registry: StatusRegistry,
+    /// Unknown machines.
+    pub discovered: Discovered,
+    /// What a MAC address or a Machine would be offered; none: neither is known.
+    pub explain: Arc<dyn Fn(&str) -> Option<Explanation> + Send + Sync>,
+    /// Whether machines can boot.
+    pub health: Arc<dyn Health>,
+    /// The rest of `/v1/status`.
+    pub about: Arc<dyn Fn() -> Value + Send + Sync>,
+}
+
+/// The routes.
+pub fn router(state: AdminState) -> Router {
+    Router::new()
+        .route("/v1/machines", get(machines))
+        .route("/v1/machines/{name}", get(machine))
+        .route("/v1/explain/{subject}", get(explain))
+        .route("/v1/discovered", get(discovered))
+        .route("/v1/status", get(status))
+        .fallback(no_route)
+        .with_state(state)
+}
+
+async fn machines(State(state): State<AdminState>) -> Json<Value> {
+    let snapshot = state.machines.load();
+    let items: Vec<Value> = snapshot.iter().map(|known| object(&state.registry.describe(known))).collect();
+    Json(json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineList", "items": items }))
+}
+
+async fn machine(State(state): State<AdminState>, Path(name): Path<String>) -> Response {
+    let snapshot = state.machines.load();
+    let known = match name.parse::<MachineName>() {
+        Ok(name) => snapshot.by_name(&name).cloned(),
+        // A MAC address names its Machine too.
+        Err(_) => name.parse().ok().and_then(|mac| match snapshot.by_mac(mac) {
+            Found::One(known) => Some(known),
+            Found::Nobody | Found::Several(_) => None,
+        }),
+    };
+    match known {
+        Some(known) => Json(object(&state.registry.describe(&known))).into_response(),
+        None => refuse("NotFound", format!("no Machine {name:?} of this site is known here")),
+    }
+}
+
+async fn explain(State(state): State<AdminState>, Path(subject): Path<String>) -> Response {
+    match (state.explain)(&subject) {
+        Some(explanation) => Json(explanation).into_response(),
+        None => refuse("NotFound", format!("{subject:?} is neither a MAC address nor a Machine of this site")),
+    }
+}
+
+async fn discovered(State(state): State<AdminState>) -> Json<Value> {
+    Json(json!({ "items": state.discovered.list() }))
+}
+
+async fn status(State(state): State<AdminState>) -> Json<Value> {
+    let readiness = state.health.readiness();
+    let mut about = (state.about)();
+    if let Some(map) = about.as_object_mut() {
+        map.insert("ready".to_owned(), readiness.ready.into());
+        map.insert("reasons".to_owned(), readiness.reasons.into());
+    }
+    Json(about)
+}
+
+async fn no_route() -> Response {
+    refuse("NotFound", "no such route".to_owned())
+}
+
+/// A Machine as JSON; kube's type leaves nothing out that cannot be written.
+fn object(machine: &Machine) -> Value {
+    serde_json::to_value(machine).unwrap_or_default()
+}
+
+fn refuse(reason: &str, message: String) -> Response {
+    (StatusCode::NOT_FOUND, Json(Refusal { reason: reason.to_owned(), message })).into_response()
+}

@@ -1,0 +1,73 @@
+//! Pure: the configuration in the words of the engines that it is for.
+
+use bedplate_dhcp::settings::{self as dhcp, AddressRange, Mode, Ports, Subnet};
+use bedplate_tftp::gate::Limits;
+use bedplate_tftp::settings as tftp;
+
+use super::{Config, DhcpMode, SubnetConfig};
+
+/// The DHCP engine's settings; none when DHCP is off.
+pub fn dhcp_settings(config: &Config) -> Option<dhcp::Settings> {
+    let mode = match config.dhcp.mode {
+        DhcpMode::Server => Mode::Server,
+        DhcpMode::Proxy => Mode::Proxy,
+        DhcpMode::Off => return None,
+    };
+    Some(dhcp::Settings {
+        mode,
+        interfaces: config.dhcp.interfaces.clone(),
+        authoritative: config.dhcp.authoritative,
+        subnets: config.dhcp.subnets.iter().map(subnet).collect(),
+        ports: Ports {
+            server: config.dhcp.server_port,
+            client: config.dhcp.client_port,
+            proxy: config.dhcp.proxy_port,
+        },
+    })
+}
+
+fn subnet(subnet: &SubnetConfig) -> Subnet {
+    let ranges = subnet.ranges.iter().filter_map(|range| AddressRange::new(range.first, range.last));
+    Subnet {
+        network: subnet.network,
+        ranges: ranges.collect(),
+        routers: subnet.routers.clone(),
+        nameservers: subnet.nameservers.clone(),
+        domain: subnet.domain.clone(),
+        ntp_servers: subnet.ntp_servers.clone(),
+        lease_seconds: u32::try_from(subnet.lease.as_secs()).unwrap_or(u32::MAX),
+    }
+}
+
+/// The TFTP engine's settings; none when TFTP is off.
+pub fn tftp_settings(config: &Config) -> Option<tftp::Settings> {
+    let count = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
+    let limits = Limits {
+        sessions: count(config.tftp.max_sessions),
+        sessions_per_client: count(config.tftp.max_sessions_per_client),
+        ..Limits::default()
+    };
+    config.tftp.enabled.then(|| tftp::Settings {
+        listen: vec![config.tftp.listen],
+        limits,
+        drain: config.limits.drain,
+        ..tftp::Settings::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the reader of the configuration accepts, the engine takes.
+    #[test]
+    fn a_valid_configuration_is_one_that_the_dhcp_engine_takes() {
+        let text = "[source]\nkubernetes = {}\n[dhcp]\nmode = \"server\"\ninterfaces = [\"br0\"]\n\
+                    [[dhcp.subnet]]\nnetwork = \"10.7.0.0/24\"\nranges = [\"10.7.0.1-10.7.0.254\"]\nrouters = []\n";
+        let config = Config::parse(text, &[]).unwrap();
+        let settings = dhcp_settings(&config).unwrap();
+        assert_eq!(settings.mistakes(), []);
+        assert_eq!(settings.subnets[0].ranges[0].size(), 254);
+        assert_eq!(tftp_settings(&config).unwrap().limits.sessions, 1024);
+    }
+}

@@ -1,0 +1,267 @@
+//! Everything that `/metrics` shows, read at each scrape from counters that others keep. Labels are closed sets: no Machine
+//! name, no address, nothing that a client sent.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bedplate_dhcp::counter::Trouble;
+use bedplate_dhcp::respond::Silence;
+use bedplate_dhcp::wire::{Malformed, MessageType};
+use bedplate_tftp::content::Outcome;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+
+use crate::readiness::{View, obstacle};
+use crate::status::write::WriteCounters;
+use crate::store::Store;
+
+/// A look at what readiness looks at.
+pub type Look = Arc<dyn Fn() -> View + Send + Sync>;
+
+/// What is read at a scrape.
+pub struct Sources {
+    /// The store's commits.
+    pub store: Store,
+    /// Status writes.
+    pub statuses: Arc<WriteCounters>,
+    /// The DHCP engine, unless it is off.
+    pub dhcp: Option<bedplate_dhcp::Server>,
+    /// The TFTP engine, unless it is off.
+    pub tftp: Option<Arc<bedplate_tftp::server::Server>>,
+    /// Machines and the source.
+    pub look: Look,
+    /// Reloads that were taken on, and that were refused.
+    pub reloads: Arc<Reloads>,
+    /// What other rooms count: name, help and value of each.
+    pub further: Vec<Further>,
+}
+
+/// A counter of another room.
+pub struct Further {
+    /// Its name, without `_total`.
+    pub name: &'static str,
+    /// What it counts.
+    pub help: &'static str,
+    /// Its label's name; empty for none.
+    pub label: &'static str,
+    /// Its values by label.
+    pub read: Box<dyn Fn() -> Vec<(&'static str, u64)> + Send + Sync>,
+}
+
+/// SIGHUPs.
+#[derive(Debug, Default)]
+pub struct Reloads {
+    /// Taken on.
+    pub done: AtomicU64,
+    /// Refused: the old configuration stays in force.
+    pub refused: AtomicU64,
+}
+
+impl fmt::Debug for Sources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sources").finish_non_exhaustive()
+    }
+}
+
+/// The registry that the health listener shows.
+pub fn registry(sources: Sources) -> Registry {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(sources));
+    registry
+}
+
+impl Collector for Sources {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        self.encode_store(&mut encoder)?;
+        self.encode_statuses(&mut encoder)?;
+        self.encode_machines(&mut encoder)?;
+        self.encode_dhcp(&mut encoder)?;
+        self.encode_tftp(&mut encoder)?;
+        for further in &self.further {
+            count(&mut encoder, further.name, further.help, further.label, (further.read)())?;
+        }
+        Ok(())
+    }
+}
+
+type Labelled = Vec<(&'static str, u64)>;
+
+fn read(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+/// Writes one family of counters.
+fn count(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    label: &'static str,
+    values: Labelled,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for (word, value) in values {
+        if label.is_empty() {
+            family.encode_counter::<[(&str, &str); 0], _, u64>(&value, None)?;
+        } else {
+            let labels = [(label, word)];
+            let mut labelled = family.encode_family(&labels)?;
+            labelled.encode_counter::<[(&str, &str); 0], _, u64>(&value, None)?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes one family of gauges.
+fn gauge(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    label: &'static str,
+    values: Labelled,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for (word, value) in values {
+        let value = i64::try_from(value).unwrap_or(i64::MAX);
+        if label.is_empty() {
+            family.encode_gauge(&value)?;
+        } else {
+            family.encode_family(&[(label, word)])?.encode_gauge(&value)?;
+        }
+    }
+    Ok(())
+}
+
+impl Sources {
+    fn encode_store(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let store = self.store.counters();
+        let commits = vec![("done", read(&store.commits)), ("failed", read(&store.failures))];
+        count(encoder, "bedplate_pxed_store_commits", "Commits to the store", "result", commits)?;
+        let changes = vec![("", read(&store.changes))];
+        count(encoder, "bedplate_pxed_store_changes", "Changes in the commits to the store", "", changes)
+    }
+
+    fn encode_statuses(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let s = &self.statuses;
+        let writes =
+            vec![("written", read(&s.written)), ("retried", read(&s.retried)), ("refused", read(&s.refused))];
+        count(encoder, "bedplate_pxed_status_writes", "Writes of Machine status", "result", writes)?;
+        let events = vec![("", read(&s.events))];
+        count(encoder, "bedplate_pxed_events", "Events published", "", events)?;
+        let waiting = vec![("", read(&s.waiting))];
+        gauge(encoder, "bedplate_pxed_status_waiting", "Machines whose status waits to be written", "", waiting)?;
+        let reloads = vec![("done", read(&self.reloads.done)), ("refused", read(&self.reloads.refused))];
+        count(encoder, "bedplate_pxed_reloads", "Reloads of the configuration", "result", reloads)
+    }
+
+    fn encode_machines(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let view = (self.look)();
+        let known = view.machines.len() as u64;
+        let blocked = view.machines.iter().filter(|m| obstacle(m).is_some()).count() as u64;
+        let machines = vec![("bootable", known.saturating_sub(blocked)), ("blocked", blocked)];
+        gauge(encoder, "bedplate_pxed_machines", "Known Machines", "state", machines)?;
+        let source = vec![
+            ("synced", u64::from(view.source.synced)),
+            ("reachable", u64::from(view.source.unreachable.is_none())),
+            ("sound", u64::from(view.source.problems.is_empty())),
+        ];
+        gauge(encoder, "bedplate_pxed_source", "Whether the source of Machines is as it should be", "is", source)
+    }
+
+    fn encode_dhcp(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let Some(server) = &self.dhcp else { return Ok(()) };
+        let c = server.counters();
+        let by_type = |read: &dyn Fn(MessageType) -> u64| -> Labelled {
+            MessageType::ALL.iter().map(|t| (t.label(), read(*t))).collect()
+        };
+        let received = by_type(&|t| c.received(t));
+        count(encoder, "bedplate_pxed_dhcp_received", "Sound DHCP messages received", "type", received)?;
+        let sent = by_type(&|t| c.sent(t));
+        count(encoder, "bedplate_pxed_dhcp_sent", "DHCP messages sent", "type", sent)?;
+        let malformed = Malformed::ALL.iter().map(|r| (r.label(), c.malformed(*r))).collect();
+        count(encoder, "bedplate_pxed_dhcp_malformed", "DHCP packets dropped", "reason", malformed)?;
+        let silent = Silence::ALL.iter().map(|r| (r.label(), c.silence(*r))).collect();
+        count(encoder, "bedplate_pxed_dhcp_silences", "DHCP messages not answered", "reason", silent)?;
+        let trouble = Trouble::ALL.iter().map(|r| (r.label(), c.trouble(*r))).collect();
+        count(encoder, "bedplate_pxed_dhcp_troubles", "Troubles of the DHCP server itself", "reason", trouble)?;
+        let commits = vec![("", c.commits())];
+        count(encoder, "bedplate_pxed_dhcp_lease_commits", "Lease commits", "", commits)?;
+        let (mut size, mut bound, mut declined) = (0_u64, 0_u64, 0_u64);
+        for pool in server.pool_usage() {
+            size = size.saturating_add(pool.size);
+            bound = bound.saturating_add(pool.bound);
+            declined = declined.saturating_add(pool.declined);
+        }
+        let pools = vec![("all", size), ("bound", bound), ("declined", declined)];
+        gauge(encoder, "bedplate_pxed_dhcp_pool_addresses", "Addresses of the pools", "state", pools)
+    }
+
+    fn encode_tftp(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let Some(server) = &self.tftp else { return Ok(()) };
+        let c = server.counters();
+        let counters = [
+            ("bedplate_pxed_tftp_requests", "TFTP read requests", c.requests),
+            ("bedplate_pxed_tftp_opened", "TFTP transfers opened", c.opened),
+            ("bedplate_pxed_tftp_blocks", "TFTP DATA packets sent", c.blocks),
+            ("bedplate_pxed_tftp_acknowledged_bytes", "Bytes acknowledged by TFTP clients", c.acknowledged_bytes),
+            ("bedplate_pxed_tftp_retransmissions", "TFTP retransmissions", c.retransmissions),
+        ];
+        for (name, help, value) in counters {
+            count(encoder, name, help, "", vec![("", value)])?;
+        }
+        gauge(encoder, "bedplate_pxed_tftp_active", "TFTP transfers now", "", vec![("", c.active)])?;
+        let outcomes = c.outcomes.iter().map(|(outcome, n)| (outcome_word(*outcome), *n)).collect();
+        count(encoder, "bedplate_pxed_tftp_transfers", "TFTP transfers ended", "outcome", outcomes)?;
+        let refusals = c.refusals.iter().map(|(reason, n)| (reason.label(), *n)).collect();
+        count(encoder, "bedplate_pxed_tftp_refusals", "TFTP packets that got no transfer", "reason", refusals)
+    }
+}
+
+fn outcome_word(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Complete => "complete",
+        Outcome::ClientAborted => "client-aborted",
+        Outcome::TimedOut => "timed-out",
+        Outcome::Stopped => "stopped",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_scrape_shows_every_family_with_closed_labels() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(&directory.path().join("pxed.redb")).unwrap();
+        store.put(crate::store::Table::Boots, b"a", Vec::new()).await.unwrap();
+        let further = Further {
+            name: "bedplate_pxed_boots",
+            help: "Boots",
+            label: "stage",
+            read: Box::new(|| vec![("script", 3)]),
+        };
+        let sources = Sources {
+            store,
+            statuses: Arc::default(),
+            dhcp: None,
+            tftp: None,
+            look: Arc::new(View::default),
+            reloads: Arc::default(),
+            further: vec![further],
+        };
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry(sources)).unwrap();
+        for line in [
+            "bedplate_pxed_store_commits_total{result=\"done\"} 1",
+            "bedplate_pxed_store_changes_total 1",
+            "bedplate_pxed_machines{state=\"bootable\"} 0",
+            "bedplate_pxed_status_writes_total{result=\"retried\"} 0",
+            "bedplate_pxed_boots_total{stage=\"script\"} 3",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line}\n{text}");
+        }
+    }
+}

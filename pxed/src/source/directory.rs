@@ -1,0 +1,338 @@
+//! Machines from a directory of manifests (`*.yaml`, `*.yml`, `*.json`; no subdirectories, no hidden files).
+//!
+//! Watched, with a pause to let an editor finish; read again every [`RESCAN`] in case a change was not told. A file with
+//! a mistake keeps its last good content in force, also over a restart (the store remembers which Machine came from which
+//! file). One name in two places: neither, both places named.
+
+use std::collections::BTreeMap;
+use std::fs::Metadata;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use notify::Watcher;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::manifest::{MAX_BYTES, read_manifest};
+use super::{Sourced, Update};
+
+/// How long to wait after a change before reading.
+const DEBOUNCE: Duration = Duration::from_millis(150);
+/// How often to read without being told.
+const RESCAN: Duration = Duration::from_secs(30);
+/// How often to look for a directory that is not there or cannot be watched.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// What is in force of one file.
+#[derive(Debug, Clone, Default)]
+struct File {
+    stamp: Option<Stamp>,
+    /// Machines with their lines (0 where only the store knows them).
+    good: Vec<(u64, Sourced)>,
+    problems: Vec<String>,
+}
+
+/// What tells one content of a file from another without reading it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    modified: Option<SystemTime>,
+    length: u64,
+    inode: u64,
+}
+
+/// The directory's state.
+#[derive(Debug)]
+pub struct Directory {
+    path: PathBuf,
+    files: BTreeMap<PathBuf, File>,
+    told: Option<Update>,
+}
+
+impl Directory {
+    /// A directory that was not read yet; `kept` is what the store remembers of it.
+    pub fn new(path: PathBuf, kept: Vec<Sourced>) -> Self {
+        let mut files: BTreeMap<PathBuf, File> = BTreeMap::new();
+        for sourced in kept.into_iter().filter(|sourced| !sourced.origin.is_empty()) {
+            files.entry(PathBuf::from(&sourced.origin)).or_default().good.push((0, sourced));
+        }
+        Self { path, files, told: None }
+    }
+
+    /// Reads and watches until `shutdown`.
+    pub async fn run(mut self, updates: mpsc::Sender<Update>, shutdown: CancellationToken) {
+        let (changed, mut changes) = mpsc::channel::<()>(1);
+        let mut watcher = None;
+        loop {
+            if watcher.is_none() {
+                watcher = watch(&self.path, changed.clone());
+            }
+            let Ok(directory) = tokio::task::spawn_blocking(move || {
+                self.read();
+                self
+            })
+            .await
+            else {
+                tracing::error!("reading the machines directory panicked");
+                return;
+            };
+            self = directory;
+            let update = self.update();
+            if self.told.as_ref() != Some(&update) {
+                if updates.send(update.clone()).await.is_err() {
+                    return;
+                }
+                self.told = Some(update);
+            }
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                Some(()) = changes.recv() => tokio::time::sleep(DEBOUNCE).await,
+                () = tokio::time::sleep(if watcher.is_some() { RESCAN } else { RETRY }) => {
+                    // A watch does not follow a directory that was replaced by another of its name.
+                    watcher = None;
+                }
+            }
+            // What was told during the pause is read with the rest.
+            while changes.try_recv().is_ok() {}
+        }
+    }
+
+    /// Reads every file that changed.
+    fn read(&mut self) {
+        let entries = match list(&self.path) {
+            Ok(entries) => entries,
+            Err(error) => {
+                let reason = format!("cannot read {}: {error}", self.path.display());
+                self.files.entry(self.path.clone()).or_default().problems = vec![reason];
+                return;
+            }
+        };
+        self.files.retain(|path, _| entries.iter().any(|(entry, _)| entry == path));
+        for (path, stamp) in entries {
+            let file = self.files.entry(path.clone()).or_default();
+            if stamp.is_some() && file.stamp == stamp {
+                continue;
+            }
+            file.stamp = stamp;
+            file.read(&path);
+        }
+    }
+
+    /// The complete set now.
+    fn update(&self) -> Update {
+        if let Some(problem) = self.files.get(&self.path).and_then(|directory| directory.problems.first()) {
+            return Update::Unreachable { reason: problem.clone() };
+        }
+        let mut problems: Vec<String> = self.files.values().flat_map(|file| file.problems.clone()).collect();
+        let mut by_name: BTreeMap<String, Vec<(u64, &Sourced)>> = BTreeMap::new();
+        for (line, sourced) in self.files.values().flat_map(|file| &file.good) {
+            let name = sourced.machine.metadata.name.clone().unwrap_or_default();
+            by_name.entry(name).or_default().push((*line, sourced));
+        }
+        let mut machines = Vec::new();
+        for (name, places) in by_name {
+            match places.as_slice() {
+                [(_, sourced)] => machines.push((*sourced).clone()),
+                _ => {
+                    let places: Vec<_> =
+                        places.iter().map(|(line, sourced)| format!("{}:{line}", sourced.origin)).collect();
+                    let message = format!("Machine {name} stands in {}: neither is served", places.join(" and in "));
+                    problems.push(message);
+                }
+            }
+        }
+        Update::Set { machines, problems }
+    }
+}
+
+impl File {
+    /// Reads the file; a mistake leaves the last good content.
+    fn read(&mut self, path: &Path) {
+        let text = match read_bounded(path) {
+            Ok(text) => text,
+            Err(error) => {
+                self.problems = vec![format!("{}: cannot be read: {error}{}", path.display(), self.consequence())];
+                // Read again next time, even if it looks the same: it may be permissions.
+                self.stamp = None;
+                return;
+            }
+        };
+        match read_manifest(&text) {
+            Ok(manifest) => {
+                for (line, kind) in &manifest.ignored {
+                    tracing::info!(file = %path.display(), line, kind, "not a Machine, left out");
+                }
+                let origin = path.display().to_string();
+                let machines = manifest.machines.into_iter();
+                self.good =
+                    machines.map(|(line, machine)| (line, Sourced { origin: origin.clone(), machine })).collect();
+                self.problems.clear();
+            }
+            Err(problems) => {
+                let consequence = self.consequence();
+                self.problems =
+                    problems.iter().map(|p| format!("{}:{p}{consequence}", path.display())).collect();
+            }
+        }
+    }
+
+    fn consequence(&self) -> &'static str {
+        if self.good.is_empty() { "" } else { " (the file's last good content stays in force)" }
+    }
+}
+
+fn read_bounded(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    let limit = MAX_BYTES as u64 + 1;
+    std::fs::File::open(path)?.take(limit).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// The manifest files of a directory, in the order of their names.
+fn list(directory: &Path) -> io::Result<Vec<(PathBuf, Option<Stamp>)>> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(directory)? {
+        let path = entry?.path();
+        let hidden = path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
+        let manifest = path.extension().is_some_and(|e| e == "yaml" || e == "yml" || e == "json");
+        if hidden || !manifest {
+            continue;
+        }
+        match std::fs::metadata(&path) {
+            Ok(metadata) if metadata.is_file() => files.push((path, Some(Stamp::of(&metadata)))),
+            Ok(_) => {}
+            // A dangling link or a file that just went: reading it will say so.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !path.is_symlink() => {}
+            Err(_) => files.push((path, None)),
+        }
+    }
+    files.sort_by(|(a, _), (b, _)| a.cmp(b));
+    Ok(files)
+}
+
+impl Stamp {
+    fn of(metadata: &Metadata) -> Self {
+        use std::os::unix::fs::MetadataExt;
+        Self { modified: metadata.modified().ok(), length: metadata.len(), inode: metadata.ino() }
+    }
+}
+
+/// A watch on the directory that tells of any change; none if it cannot be watched now.
+fn watch(directory: &Path, changed: mpsc::Sender<()>) -> Option<notify::RecommendedWatcher> {
+    let tell = move |event: notify::Result<notify::Event>| {
+        // Reading a file is no change of it. A full channel: a change is told already.
+        if !event.is_ok_and(|event| event.kind.is_access()) {
+            let _ = changed.try_send(());
+        }
+    };
+    let watcher = notify::recommended_watcher(tell).and_then(|mut watcher| {
+        watcher.watch(directory, notify::RecursiveMode::NonRecursive)?;
+        Ok(watcher)
+    });
+    watcher.inspect_err(|error| tracing::debug!(%error, "the machines directory is not watched")).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn manifest(name: &str, mac: &str) -> String {
+        format!(
+            "apiVersion: bedplate.dev/v1alpha1\nkind: Machine\nmetadata:\n  name: {name}\nspec:\n  provider: pxe\n  \
+             pxe:\n    interfaces:\n    - macAddress: {mac}\n---\n"
+        )
+    }
+
+    fn names(update: &Update) -> (Vec<String>, Vec<String>) {
+        let Update::Set { machines, problems } = update else { panic!("{update:?}") };
+        (machines.iter().map(|s| s.machine.metadata.name.clone().unwrap()).collect(), problems.clone())
+    }
+
+    const A: &str = "52:54:00:00:00:0a";
+    const B: &str = "52:54:00:00:00:0b";
+
+    #[test]
+    fn a_broken_file_keeps_its_last_good_content_and_hurts_no_other() {
+        let temporary = tempfile::tempdir().unwrap();
+        let path = |name: &str| temporary.path().join(name);
+        std::fs::write(path("a.yaml"), manifest("a", A)).unwrap();
+        std::fs::write(path("b.json"), manifest("b", B)).unwrap();
+        std::fs::write(path(".hidden.yaml"), "broken: [").unwrap();
+        std::fs::write(path("notes.txt"), "broken: [").unwrap();
+        let mut directory = Directory::new(temporary.path().to_owned(), Vec::new());
+        directory.read();
+        assert_eq!(names(&directory.update()), (vec!["a".to_owned(), "b".to_owned()], vec![]));
+        std::fs::write(path("a.yaml"), manifest("a", "not a mac")).unwrap();
+        std::fs::write(path("b.json"), manifest("c", B)).unwrap();
+        directory.read();
+        let (found, problems) = names(&directory.update());
+        assert_eq!(found, ["a", "c"]);
+        assert_eq!(problems.len(), 1);
+        let expected = format!("{}:9: spec.pxe.interfaces[0].macAddress: ", path("a.yaml").display());
+        assert!(problems[0].starts_with(&expected), "{problems:?}");
+        assert!(problems[0].ends_with("(the file's last good content stays in force)"), "{problems:?}");
+        std::fs::remove_file(path("a.yaml")).unwrap();
+        directory.read();
+        assert_eq!(names(&directory.update()), (vec!["c".to_owned()], vec![]));
+    }
+
+    #[test]
+    fn a_file_that_is_broken_at_the_start_gives_what_the_store_remembers_of_it() {
+        let temporary = tempfile::tempdir().unwrap();
+        let file = temporary.path().join("a.yaml");
+        std::fs::write(&file, manifest("a", A)).unwrap();
+        let mut directory = Directory::new(temporary.path().to_owned(), Vec::new());
+        directory.read();
+        let Update::Set { machines, .. } = directory.update() else { panic!("a set") };
+        std::fs::write(&file, "broken: [").unwrap();
+        let mut directory = Directory::new(temporary.path().to_owned(), machines);
+        directory.read();
+        let (found, problems) = names(&directory.update());
+        assert_eq!((found.len(), problems.len()), (1, 1));
+    }
+
+    #[test]
+    fn one_name_in_two_places_is_neither_and_both_are_named() {
+        let temporary = tempfile::tempdir().unwrap();
+        std::fs::write(temporary.path().join("a.yaml"), manifest("a", A) + &manifest("c", A)).unwrap();
+        std::fs::write(temporary.path().join("b.yaml"), manifest("a", B)).unwrap();
+        let mut directory = Directory::new(temporary.path().to_owned(), Vec::new());
+        directory.read();
+        let (found, problems) = names(&directory.update());
+        assert_eq!(found, ["c"]);
+        assert!(problems[0].contains("a.yaml:1 and in ") && problems[0].contains("b.yaml:1: neither"), "{problems:?}");
+    }
+
+    #[test]
+    fn a_directory_that_goes_away_takes_nothing_with_it() {
+        let temporary = tempfile::tempdir().unwrap();
+        let path = temporary.path().join("machines.d");
+        std::fs::create_dir(&path).unwrap();
+        std::fs::write(path.join("a.yaml"), manifest("a", A)).unwrap();
+        let mut directory = Directory::new(path.clone(), Vec::new());
+        directory.read();
+        std::fs::rename(&path, temporary.path().join("elsewhere")).unwrap();
+        directory.read();
+        assert!(matches!(directory.update(), Update::Unreachable { .. }));
+        std::fs::rename(temporary.path().join("elsewhere"), &path).unwrap();
+        directory.read();
+        assert_eq!(names(&directory.update()).0, ["a"]);
+    }
+
+    #[tokio::test]
+    async fn a_new_file_is_told_within_seconds() {
+        let temporary = tempfile::tempdir().unwrap();
+        let (sender, mut updates) = mpsc::channel(4);
+        let shutdown = CancellationToken::new();
+        let directory = Directory::new(temporary.path().to_owned(), Vec::new());
+        let task = tokio::spawn(directory.run(sender, shutdown.clone()));
+        let next = async |updates: &mut mpsc::Receiver<Update>| {
+            tokio::time::timeout(Duration::from_secs(20), updates.recv()).await.unwrap().unwrap()
+        };
+        assert_eq!(names(&next(&mut updates).await).0, Vec::<String>::new());
+        std::fs::write(temporary.path().join("a.yaml"), manifest("a", A)).unwrap();
+        assert_eq!(names(&next(&mut updates).await).0, ["a"]);
+        shutdown.cancel();
+        task.await.unwrap();
+    }
+}

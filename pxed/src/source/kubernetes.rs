@@ -1,0 +1,285 @@
+//! Machines from the Kubernetes API: a watch with back-off, filtered in this process (a label or field cannot select the
+//! site).
+//!
+//! While the server is away the last set stays in force. Changes are gathered for a moment before they become a new set;
+//! changes of status alone, most of which are our own, for longer.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use bedplate_api::id::SiteName;
+use bedplate_api::machine::{Machine, PROVIDER_PXE};
+use futures::{Stream, StreamExt};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::runtime::watcher;
+use kube::runtime::{WatchStreamExt, watcher::Event};
+use kube::{Api, Client, Config};
+use thiserror::Error;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::{Sourced, Update};
+
+/// How long changes are gathered.
+const GATHER: Duration = Duration::from_millis(100);
+/// How long changes of status alone are gathered.
+const GATHER_STATUS: Duration = Duration::from_secs(5);
+
+/// The Kubernetes API cannot be set up. A server that is away is no error.
+#[derive(Debug, Error)]
+pub enum ConnectError {
+    /// The kubeconfig cannot be used.
+    #[error("cannot use the kubeconfig")]
+    Kubeconfig(#[from] kube::config::KubeconfigError),
+    /// This is no pod, and no kubeconfig is named.
+    #[error("no service account of a pod is here; name a file: kubernetes = {{ kubeconfig = \"/path\" }}")]
+    InCluster(#[from] kube::config::InClusterError),
+    /// The client cannot be made.
+    #[error("cannot make a Kubernetes client")]
+    Client(#[source] Box<kube::Error>),
+}
+
+/// A client as configured.
+///
+/// # Errors
+/// [`ConnectError`]
+pub async fn connect(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Client, ConnectError> {
+    let mut config = match kubeconfig {
+        Some(path) => {
+            let options = KubeConfigOptions { context: context.map(str::to_owned), ..Default::default() };
+            Config::from_custom_kubeconfig(Kubeconfig::read_from(path)?, &options).await?
+        }
+        None => Config::incluster()?,
+    };
+    // A watch is quiet for minutes; a request that is not answered must end.
+    config.connect_timeout = Some(Duration::from_secs(10));
+    Client::try_from(config).map_err(|error| ConnectError::Client(Box::new(error)))
+}
+
+/// Watches until `shutdown`.
+pub async fn run(client: Client, site: SiteName, updates: mpsc::Sender<Update>, shutdown: CancellationToken) {
+    let stream = watcher(Api::<Machine>::all(client), watcher::Config::default()).default_backoff();
+    tokio::select! {
+        () = shutdown.cancelled() => {}
+        () = follow(Box::pin(stream), site, updates) => {}
+    }
+}
+
+/// The Machines as the watch tells them.
+#[derive(Debug, Default)]
+struct View {
+    /// Complete, once there was a first list.
+    machines: BTreeMap<String, Machine>,
+    /// A list that is being received.
+    list: Option<BTreeMap<String, Machine>>,
+}
+
+/// What an event changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Changed {
+    Nothing,
+    Status,
+    Set,
+    Complete,
+}
+
+async fn follow<S>(mut stream: S, site: SiteName, updates: mpsc::Sender<Update>)
+where
+    S: Stream<Item = Result<Event<Machine>, watcher::Error>> + Unpin,
+{
+    let mut view = View::default();
+    let mut complete = false;
+    let mut due: Option<Instant> = None;
+    loop {
+        let update = tokio::select! {
+            event = stream.next() => match event {
+                Some(Ok(event)) => {
+                    let changed = view.take(event, &site);
+                    complete |= changed == Changed::Complete;
+                    due = sooner(due, changed, Instant::now());
+                    continue;
+                }
+                Some(Err(error)) => Update::Unreachable { reason: bedplate_process::exit::chain(&error) },
+                None => return,
+            },
+            () = until(due) => {
+                due = None;
+                if !complete {
+                    continue;
+                }
+                view.update()
+            }
+        };
+        if updates.send(update).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// When the next set is due, after a change.
+fn sooner(due: Option<Instant>, changed: Changed, now: Instant) -> Option<Instant> {
+    let next = match changed {
+        Changed::Nothing => return due,
+        Changed::Status => now.checked_add(GATHER_STATUS),
+        Changed::Set => now.checked_add(GATHER),
+        Changed::Complete => Some(now),
+    };
+    match (due, next) {
+        (Some(due), Some(next)) => Some(due.min(next)),
+        (due, next) => due.or(next),
+    }
+}
+
+async fn until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}
+
+impl View {
+    fn take(&mut self, event: Event<Machine>, site: &SiteName) -> Changed {
+        match event {
+            Event::Init => {
+                self.list = Some(BTreeMap::new());
+                Changed::Nothing
+            }
+            Event::InitApply(machine) => {
+                if let Some((name, machine)) = ours(machine, site) {
+                    self.list.get_or_insert_default().insert(name, machine);
+                }
+                Changed::Nothing
+            }
+            Event::InitDone => {
+                self.machines = self.list.take().unwrap_or_default();
+                Changed::Complete
+            }
+            Event::Apply(machine) => {
+                let name = machine.metadata.name.clone().unwrap_or_default();
+                match ours(machine, site) {
+                    Some((name, machine)) => {
+                        let before = self.machines.insert(name.clone(), machine);
+                        match (before, self.machines.get(&name)) {
+                            (Some(before), Some(after)) if differs_in_status_only(&before, after) => Changed::Status,
+                            _ => Changed::Set,
+                        }
+                    }
+                    // It may have been ours until now.
+                    None => if self.machines.remove(&name).is_some() { Changed::Set } else { Changed::Nothing },
+                }
+            }
+            Event::Delete(machine) => {
+                let name = machine.metadata.name.unwrap_or_default();
+                if self.machines.remove(&name).is_some() { Changed::Set } else { Changed::Nothing }
+            }
+        }
+    }
+
+    fn update(&self) -> Update {
+        let machines = self.machines.values().cloned();
+        let machines = machines.map(|machine| Sourced { origin: String::new(), machine }).collect();
+        Update::Set { machines, problems: Vec::new() }
+    }
+}
+
+/// The Machine, if it is of our site and provider, without what nobody here reads.
+fn ours(mut machine: Machine, site: &SiteName) -> Option<(String, Machine)> {
+    if machine.spec.site != *site || machine.spec.provider != PROVIDER_PXE {
+        return None;
+    }
+    machine.metadata.managed_fields = None;
+    let name = machine.metadata.name.clone()?;
+    Some((name, machine))
+}
+
+fn differs_in_status_only(before: &Machine, after: &Machine) -> bool {
+    before.spec == after.spec
+        && before.metadata.uid == after.metadata.uid
+        && before.metadata.labels == after.metadata.labels
+        && before.metadata.annotations == after.metadata.annotations
+        && before.metadata.deletion_timestamp == after.metadata.deletion_timestamp
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::stream;
+
+    use super::*;
+    use crate::machine::tests::machine;
+
+    const A: &str = "52:54:00:00:00:0a";
+
+    fn elsewhere(name: &str) -> Machine {
+        let mut machine = machine(name, &[A]);
+        machine.spec.site = "other".parse().unwrap();
+        machine
+    }
+
+    async fn updates_of(events: Vec<Result<Event<Machine>, watcher::Error>>) -> Vec<Vec<String>> {
+        let (sender, mut receiver) = mpsc::channel(16);
+        let stream = stream::iter(events).chain(stream::pending());
+        let task = tokio::spawn(follow(Box::pin(stream), SiteName::default(), sender));
+        let mut found = Vec::new();
+        while let Ok(Some(update)) = tokio::time::timeout(GATHER_STATUS * 2, receiver.recv()).await {
+            found.push(match update {
+                Update::Set { machines, .. } => {
+                    machines.iter().map(|s| s.machine.metadata.name.clone().unwrap()).collect()
+                }
+                Update::Unreachable { .. } => vec!["unreachable".to_owned()],
+            });
+        }
+        task.abort();
+        found
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a3_other_sites_are_filtered_and_leave_when_they_move() {
+        let events = vec![
+            Ok(Event::Init),
+            Ok(Event::InitApply(machine("a", &[A]))),
+            Ok(Event::InitApply(elsewhere("b"))),
+            Ok(Event::InitDone),
+            Ok(Event::Apply(elsewhere("a"))),
+            Ok(Event::Apply(machine("c", &[A]))),
+            Ok(Event::Apply(elsewhere("d"))),
+        ];
+        assert_eq!(updates_of(events).await.last().unwrap(), &["c"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn before_the_first_list_is_whole_nothing_is_told() {
+        let events = vec![Ok(Event::Init), Ok(Event::InitApply(machine("a", &[A])))];
+        assert_eq!(updates_of(events).await, Vec::<Vec<String>>::new());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_goes_away_during_a_list_leaves_the_last_set() {
+        let events = vec![
+            Ok(Event::Init),
+            Ok(Event::InitApply(machine("a", &[A]))),
+            Ok(Event::InitDone),
+            Err(watcher::Error::NoResourceVersion),
+            Ok(Event::Init),
+            Err(watcher::Error::NoResourceVersion),
+        ];
+        let found = updates_of(events).await;
+        assert!(found.iter().all(|set| set == &["a"] || set == &["unreachable"]), "{found:?}");
+        assert!(found.contains(&vec!["a".to_owned()]));
+    }
+
+    #[test]
+    fn our_own_status_writes_are_no_new_set() {
+        let site = SiteName::default();
+        let mut view = View::default();
+        assert_eq!(view.take(Event::Apply(machine("a", &[A])), &site), Changed::Set);
+        let mut written = machine("a", &[A]);
+        written.status = Some(Default::default());
+        written.metadata.resource_version = Some("2".to_owned());
+        assert_eq!(view.take(Event::Apply(written), &site), Changed::Status);
+        assert_eq!(view.take(Event::Apply(machine("a", &["52:54:00:00:00:0b"])), &site), Changed::Set);
+        assert_eq!(view.take(Event::Delete(machine("a", &[A])), &site), Changed::Set);
+        assert_eq!(view.take(Event::Delete(machine("a", &[A])), &site), Changed::Nothing);
+    }
+}

@@ -1,0 +1,248 @@
+//! Pure: a manifest file's text -> the Machines in it, or every mistake with line and field.
+//!
+//! YAML or JSON, several documents, `List` and `MachineList` unrolled. Other kinds are left out with a note. A file with a
+//! mistake gives nothing at all: half a file is worse than the last good one. Called by `directory`, and by the fuzzer.
+
+use std::fmt;
+
+use bedplate_api::machine::Machine;
+use kube::Resource;
+use serde_json::Value;
+
+use super::schema::check_machine;
+use super::yaml::{Lines, read_documents};
+
+/// Larger files are refused unread: about ten thousand Machines.
+pub const MAX_BYTES: usize = 16 << 20;
+
+/// What a file holds.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Manifest {
+    /// Machines with the line that each begins at.
+    pub machines: Vec<(u64, Machine)>,
+    /// Objects of other kinds, left out: line and kind.
+    pub ignored: Vec<(u64, String)>,
+}
+
+/// One mistake in a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ManifestProblem {
+    /// The line, from 1.
+    pub line: u64,
+    /// The field's path in its object; empty for the object as a whole.
+    pub field: String,
+    /// What is wrong.
+    pub message: String,
+}
+
+impl fmt::Display for ManifestProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { line, field, message } = self;
+        if field.is_empty() { write!(f, "{line}: {message}") } else { write!(f, "{line}: {field}: {message}") }
+    }
+}
+
+/// Reads a file's text.
+///
+/// # Errors
+/// Every mistake in it, in the order of the lines.
+pub fn read_manifest(text: &str) -> Result<Manifest, Vec<ManifestProblem>> {
+    if text.len() > MAX_BYTES {
+        let message = format!("the file is larger than {} MiB", MAX_BYTES >> 20);
+        return Err(vec![ManifestProblem { line: 1, field: String::new(), message }]);
+    }
+    let documents = read_documents(text).map_err(|problem| {
+        vec![ManifestProblem { line: problem.line, field: String::new(), message: problem.message }]
+    })?;
+    let mut manifest = Manifest::default();
+    let mut problems = Vec::new();
+    for document in documents {
+        read_object(document.value, "", &document.lines, &mut manifest, &mut problems);
+    }
+    problems.sort_by_key(|problem: &ManifestProblem| problem.line);
+    if problems.is_empty() { Ok(manifest) } else { Err(problems) }
+}
+
+fn read_object(
+    mut object: Value,
+    prefix: &str,
+    lines: &Lines,
+    manifest: &mut Manifest,
+    problems: &mut Vec<ManifestProblem>,
+) {
+    let line = line_of(lines, prefix);
+    let mut problem = |field: &str, message: String| {
+        problems.push(ManifestProblem { line: line_of(lines, &join(prefix, field)), field: join(prefix, field), message });
+    };
+    let text = |object: &Value, key: &str| object.get(key).and_then(Value::as_str).map(str::to_owned);
+    let (Some(version), Some(kind)) = (text(&object, "apiVersion"), text(&object, "kind")) else {
+        problem("", "is not a Kubernetes object: apiVersion and kind are needed".to_owned());
+        return;
+    };
+    if (kind == "List" || kind == "MachineList") && prefix.is_empty() {
+        let items = object.get_mut("items").map(Value::take);
+        for (index, item) in items.as_ref().and_then(Value::as_array).into_iter().flatten().enumerate() {
+            read_object(item.clone(), &format!("items[{index}]"), lines, manifest, problems);
+        }
+        return;
+    }
+    if kind != Machine::kind(&()) || !version.starts_with("bedplate.dev/") {
+        manifest.ignored.push((line, kind));
+        return;
+    }
+    if version != Machine::api_version(&()) {
+        problem("apiVersion", format!("{version:?} is not known; write {:?}", Machine::api_version(&())));
+        return;
+    }
+    drop_nulls(&mut object);
+    if let Some(object) = object.as_object_mut() {
+        // Written by programs, not read from files.
+        object.remove("status");
+    }
+    if text(object.get("metadata").unwrap_or(&Value::Null), "name").is_none() {
+        problem("", "metadata.name is missing".to_owned());
+    }
+    for (field, message) in check_machine(&object) {
+        problem(&field, message);
+    }
+    if !problems.is_empty() {
+        return;
+    }
+    match serde_json::from_value::<Machine>(object) {
+        Ok(machine) => manifest.machines.push((line, machine)),
+        Err(error) => problems.push(ManifestProblem { line, field: prefix.to_owned(), message: error.to_string() }),
+    }
+}
+
+fn join(prefix: &str, field: &str) -> String {
+    match (prefix.is_empty(), field.is_empty()) {
+        (true, _) => field.to_owned(),
+        (_, true) => prefix.to_owned(),
+        (false, false) => format!("{prefix}.{field}"),
+    }
+}
+
+/// The line of a field, or of the nearest one around it that stands in the file.
+fn line_of(lines: &Lines, path: &str) -> u64 {
+    let mut path = path;
+    loop {
+        if let Some(line) = lines.get(path) {
+            return (*line).max(1);
+        }
+        let Some(end) = path.rfind(['.', '[']) else { break };
+        path = path.get(..end).unwrap_or_default();
+    }
+    lines.get("").copied().unwrap_or(1).max(1)
+}
+
+/// `field:` without a value means that it is not given.
+fn drop_nulls(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            map.retain(|_, value| !value.is_null());
+            map.values_mut().for_each(drop_nulls);
+        }
+        Value::Array(items) => items.iter_mut().for_each(drop_nulls),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "\
+apiVersion: bedplate.dev/v1alpha1
+kind: Machine
+metadata:
+  name: node-1
+spec:
+  provider: pxe
+  pxe:
+    interfaces:
+    - macAddress: 52:54:00:00:00:01
+      addresses: [10.7.0.21/24]
+    kernelArguments:
+    - console=ttyS0
+";
+
+    fn problems(text: &str) -> Vec<String> {
+        read_manifest(text).unwrap_err().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn several_documents_json_and_lists_give_their_machines_and_other_kinds_a_note() {
+        let json = r#"{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"bedplate.dev/v1alpha1","kind":"Machine",
+            "metadata":{"name":"node-2"},"spec":{"provider":"pxe","pxe":{"interfaces":[{"macAddress":"5254.0000.0002"}]}}}]}"#;
+        let other = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: x\n";
+        let manifest = read_manifest(&format!("{GOOD}---\n{other}---\n{json}\n---\n")).unwrap();
+        let found: Vec<_> =
+            manifest.machines.iter().map(|(line, m)| (*line, m.metadata.name.clone().unwrap())).collect();
+        assert_eq!(found, [(1, "node-1".to_owned()), (19, "node-2".to_owned())]);
+        assert_eq!(manifest.ignored, [(14, "ConfigMap".to_owned())]);
+    }
+
+    #[test]
+    fn every_mistake_is_named_with_line_and_field() {
+        let text = GOOD
+            .replace("52:54:00:00:00:01", "53:54:00:00:00:01")
+            .replace("provider: pxe", "provider: pxe\n  sit: lab")
+            .replace("addresses:", "adresses:")
+            .replace("- console=ttyS0", "- 1");
+        let found = problems(&text);
+        assert_eq!(
+            found[..3],
+            [
+                "7: spec.sit: is not a known field; did you mean \"site\"?".to_owned(),
+                "11: spec.pxe.interfaces[0].adresses: is not a known field; did you mean \"addresses\"?".to_owned(),
+                "13: spec.pxe.kernelArguments[0]: is a number: put it in quotes".to_owned(),
+            ],
+            "{found:?}"
+        );
+    }
+
+    #[test]
+    fn rules_between_fields_hold_as_on_an_api_server() {
+        let no_pxe = "apiVersion: bedplate.dev/v1alpha1\nkind: Machine\nmetadata:\n  name: a\nspec:\n  provider: pxe\n";
+        assert_eq!(problems(no_pxe), ["6: spec: spec.pxe is needed when spec.provider is pxe, and refused otherwise"]);
+        let twice = GOOD.replace(
+            "    kernelArguments",
+            "    - macAddress: 52-54-00-00-00-01\n    kernelArguments",
+        );
+        let found = problems(&twice);
+        assert!(found[0].contains("two interfaces have the same macAddress"), "{found:?}");
+        let multicast = problems(&GOOD.replace("52:54:00:00:00:01", "53:54:00:00:00:01"));
+        assert!(multicast[0].starts_with("9: spec.pxe.interfaces[0].macAddress: "), "{multicast:?}");
+        let name = problems(&GOOD.replace("node-1", "Node_1"));
+        assert!(name[0].contains("a Machine's name becomes its host name"), "{name:?}");
+    }
+
+    #[test]
+    fn broken_yaml_is_named_with_its_line() {
+        let found = problems(&GOOD.replace("  provider: pxe", "  provider: [pxe"));
+        assert_eq!(found.len(), 1);
+        assert!(!found[0].starts_with("1:"), "{found:?}");
+        assert!(problems("just text")[0].contains("is not a Kubernetes object"));
+        assert!(problems("apiVersion: bedplate.dev/v9\nkind: Machine\n")[0].contains("write \"bedplate.dev/v1alpha1\""));
+    }
+
+    #[test]
+    fn an_empty_file_holds_nothing() {
+        for text in ["", "---\n", "# only a comment\n", "---\n---\n"] {
+            assert_eq!(read_manifest(text).unwrap(), Manifest::default(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn no_text_makes_the_reader_panic() {
+        for cut in 0..GOOD.len() {
+            let _ = read_manifest(&GOOD[..cut]);
+            let _ = read_manifest(&GOOD.replacen(&GOOD[cut..=cut], "[", 1));
+        }
+        let bomb = "a: &a [x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b]\n\
+                    d: &d [*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d]\nf: &f [*e,*e,*e,*e,*e,*e,*e,*e]\n\
+                    g: [*f,*f,*f,*f,*f,*f,*f,*f]\n";
+        assert!(read_manifest(bomb).is_err());
+        assert!(read_manifest(&"[".repeat(100_000)).is_err());
+    }
+}

@@ -1,0 +1,188 @@
+//! Pure: holds a Machine manifest against the schema and the CEL rules of the Machine's CustomResourceDefinition, so that
+//! a directory accepts what an API server would.
+//!
+//! One difference: an unknown field is refused, where an API server drops it with a warning that nobody would see here.
+
+use std::sync::OnceLock;
+
+use bedplate_api::machine::Machine;
+use kube::CustomResourceExt;
+use kube::core::cel::{CompiledSchema, Validator, compile_schema};
+use regex::Regex;
+use serde_json::{Map, Value};
+
+use crate::config::problem::nearest;
+
+/// A field and what is wrong with it.
+pub(super) type Finding = (String, String);
+
+struct Rules {
+    schema: Value,
+    compiled: CompiledSchema,
+}
+
+fn rules() -> &'static Rules {
+    static RULES: OnceLock<Rules> = OnceLock::new();
+    RULES.get_or_init(|| {
+        let definition = Machine::crd();
+        let schema = definition.spec.versions.first().and_then(|version| version.schema.as_ref());
+        let schema = schema.and_then(|schema| schema.open_api_v3_schema.as_ref());
+        let schema = serde_json::to_value(schema).unwrap_or_default();
+        let compiled = compile_schema(&schema);
+        Rules { schema, compiled }
+    })
+}
+
+/// Every field of the object that the API server would not take.
+pub(super) fn check_machine(object: &Value) -> Vec<Finding> {
+    let rules = rules();
+    let mut findings = Vec::new();
+    for part in ["spec"] {
+        let (schema, value) = (rules.schema.pointer(&format!("/properties/{part}")), object.get(part));
+        match (schema, value) {
+            (Some(schema), Some(value)) => walk(schema, value, part, &mut findings),
+            _ => findings.push((String::new(), format!("{part} is missing"))),
+        }
+    }
+    if findings.is_empty() {
+        // CEL rules presuppose the schema.
+        let errors = Validator::new().validate_compiled(&rules.compiled, object, None);
+        for error in errors.err().map(|errors| errors.into_vec()).unwrap_or_default() {
+            findings.push((error.field_path, error.message));
+        }
+    }
+    findings
+}
+
+fn walk(schema: &Value, value: &Value, path: &str, findings: &mut Vec<Finding>) {
+    if value.is_null() {
+        // A field that is given without a value is one that is not given.
+        return;
+    }
+    let wanted = schema.get("type").and_then(Value::as_str).unwrap_or_default();
+    let int_or_string = schema.get("x-kubernetes-int-or-string").is_some_and(|v| v == true);
+    match (wanted, value) {
+        ("object", Value::Object(map)) => walk_object(schema, map, path, findings),
+        ("array", Value::Array(items)) => {
+            check_count(schema, items.len(), ("minItems", "maxItems"), "entries", path, findings);
+            if let Some(schema) = schema.get("items") {
+                for (index, item) in items.iter().enumerate() {
+                    walk(schema, item, &format!("{path}[{index}]"), findings);
+                }
+            }
+        }
+        ("string", Value::String(text)) => check_text(schema, text, path, findings),
+        ("boolean", Value::Bool(_)) => {}
+        ("integer", Value::Number(number)) if number.is_i64() || number.is_u64() => {
+            check_number(schema, number.as_f64(), path, findings);
+        }
+        ("number", Value::Number(number)) => check_number(schema, number.as_f64(), path, findings),
+        ("", Value::Number(_) | Value::String(_)) if int_or_string => {}
+        ("", _) if !int_or_string => {}
+        _ => findings.push((path.to_owned(), wrong_type(wanted, value))),
+    }
+}
+
+fn walk_object(schema: &Value, map: &Map<String, Value>, path: &str, findings: &mut Vec<Finding>) {
+    let empty = Map::new();
+    let properties = schema.get("properties").and_then(Value::as_object).unwrap_or(&empty);
+    let free = schema.get("x-kubernetes-preserve-unknown-fields").is_some_and(|v| v == true);
+    for (key, value) in map {
+        let below = format!("{path}.{key}");
+        match (properties.get(key), schema.get("additionalProperties")) {
+            (Some(schema), _) => walk(schema, value, &below, findings),
+            (None, Some(Value::Bool(true))) => {}
+            (None, Some(schema @ Value::Object(_))) => walk(schema, value, &below, findings),
+            (None, _) if free || properties.is_empty() => {}
+            (None, _) => {
+                let hint = match nearest(key, properties.keys().map(String::as_str)) {
+                    Some(near) => format!("did you mean {near:?}?"),
+                    None => {
+                        let known: Vec<_> = properties.keys().map(String::as_str).collect();
+                        format!("known here: {}", known.join(", "))
+                    }
+                };
+                findings.push((below, format!("is not a known field; {hint}")));
+            }
+        }
+    }
+    for required in schema.get("required").and_then(Value::as_array).into_iter().flatten() {
+        if let Some(key) = required.as_str()
+            && map.get(key).is_none_or(Value::is_null)
+        {
+            findings.push((path.to_owned(), format!("{key} is missing")));
+        }
+    }
+}
+
+fn check_text(schema: &Value, text: &str, path: &str, findings: &mut Vec<Finding>) {
+    check_count(schema, text.chars().count(), ("minLength", "maxLength"), "characters", path, findings);
+    if let Some(words) = schema.get("enum").and_then(Value::as_array)
+        && !words.iter().any(|word| word == text)
+    {
+        let words: Vec<&str> = words.iter().filter_map(Value::as_str).collect();
+        findings.push((path.to_owned(), format!("{text:?} is not one of {}", words.join(", "))));
+    }
+    if let Some(pattern) = schema.get("pattern").and_then(Value::as_str)
+        && !matches(pattern, text)
+    {
+        let text: String = text.chars().take(80).collect();
+        let mut message = format!("{text:?} does not match {pattern}");
+        if let Some(what) = schema.get("description").and_then(Value::as_str) {
+            let what = what.split(". ").next().unwrap_or_default().trim_end_matches('.');
+            message.push_str(&format!(" ({what})"));
+        }
+        findings.push((path.to_owned(), message));
+    }
+}
+
+/// A pattern that is not one cannot refuse anything; the definition's own tests try every pattern.
+fn matches(pattern: &str, text: &str) -> bool {
+    Regex::new(pattern).map_or(true, |pattern| pattern.is_match(text))
+}
+
+fn check_number(schema: &Value, number: Option<f64>, path: &str, findings: &mut Vec<Finding>) {
+    let Some(number) = number else { return };
+    if let Some(least) = schema.get("minimum").and_then(Value::as_f64).filter(|least| number < *least) {
+        findings.push((path.to_owned(), format!("{number} is less than {least}")));
+    }
+    if let Some(most) = schema.get("maximum").and_then(Value::as_f64).filter(|most| number > *most) {
+        findings.push((path.to_owned(), format!("{number} is more than {most}")));
+    }
+}
+
+fn check_count(
+    schema: &Value,
+    count: usize,
+    (least, most): (&str, &str),
+    what: &str,
+    path: &str,
+    findings: &mut Vec<Finding>,
+) {
+    let limit = |key: &str| schema.get(key).and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok());
+    if let Some(least) = limit(least).filter(|least| count < *least) {
+        findings.push((path.to_owned(), format!("needs at least {least} {what}")));
+    }
+    if let Some(most) = limit(most).filter(|most| count > *most) {
+        findings.push((path.to_owned(), format!("has {count} {what}, at most {most} are allowed")));
+    }
+}
+
+fn wrong_type(wanted: &str, value: &Value) -> String {
+    let found = match value {
+        Value::Null => "nothing",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "a map",
+    };
+    match (wanted, value) {
+        ("string", Value::Number(_) | Value::Bool(_)) => format!("is {found}: put it in quotes"),
+        ("object", _) => format!("is {found}, expected a map"),
+        ("array", _) => format!("is {found}, expected a list"),
+        ("string", _) => format!("is {found}, expected a text"),
+        ("boolean", _) => format!("is {found}, expected true or false without quotes"),
+        _ => format!("is {found}, expected a number without quotes"),
+    }
+}
