@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{BootId, Digest, MachineName, SiteName};
+use crate::machine::Hardware;
 
 /// A text that must not reach a log, a status or an error: `Debug` hides it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -161,8 +162,8 @@ pub struct EnrolRequest {
     pub csr_pem: String,
     /// The agent's version.
     pub agent_version: String,
-    /// What the host found out about its hardware.
-    pub facts: serde_json::Value,
+    /// What the host found out about its hardware; `bmc` is ignored.
+    pub facts: Hardware,
     /// Answer to a challenge of an earlier round, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub challenge_answer: Option<String>,
@@ -230,7 +231,7 @@ pub struct Report {
     pub boot_id: Option<BootId>,
     /// Hardware facts (`status.hardware` without `bmc`); absent when unchanged since the last report that was accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub facts: Option<serde_json::Value>,
+    pub facts: Option<Hardware>,
     /// The host's addresses.
     pub addresses: Vec<std::net::IpAddr>,
 }
