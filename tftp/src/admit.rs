@@ -1,0 +1,222 @@
+//! From a request to a transfer, or to the reason why not: limits, name, content, options. Called by the worker for each request.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+
+use crate::{
+    channel::{Channel, block_size_of_path},
+    content::{Files, OpenError, Outcome, Request},
+    counters::{Counters, Refusal},
+    gate::{Gate, Limited},
+    name,
+    negotiate::{Grant, negotiate},
+    netascii,
+    session::{Session, Transmit},
+    settings::Settings,
+    wire::{self, ErrorCode, Malformed, Mode, Packet, ReadRequest},
+    worker::Transfer,
+};
+
+/// What clients are told whose transfer is cut off by the stop.
+pub(crate) const STOPPING: &str = "server is stopping";
+
+/// The error to answer, if anything is answered.
+pub(crate) type Answer = Option<(ErrorCode, &'static str)>;
+
+/// What the workers share. No lock of it is held over a system call.
+pub(crate) struct Shared {
+    files: Arc<dyn Files>,
+    settings: RwLock<Arc<Settings>>,
+    gate: Mutex<Gate>,
+    hurry: AtomicBool,
+    pub(crate) counters: Counters,
+    pub(crate) spin: Duration,
+}
+
+impl Shared {
+    pub(crate) fn new(settings: Settings, files: Arc<dyn Files>) -> Self {
+        Self {
+            files,
+            spin: settings.spin,
+            settings: RwLock::new(Arc::new(settings)),
+            gate: Mutex::default(),
+            hurry: AtomicBool::new(false),
+            counters: Counters::default(),
+        }
+    }
+
+    pub(crate) fn settings(&self) -> Arc<Settings> {
+        self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn replace_settings(&self, settings: Settings) {
+        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+    }
+
+    fn gate(&self) -> MutexGuard<'_, Gate> {
+        self.gate.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn active(&self) -> usize {
+        self.gate().sessions()
+    }
+
+    /// The drain is to be cut short.
+    pub(crate) fn hurry(&self) {
+        self.hurry.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn hurries(&self) -> bool {
+        self.hurry.load(Ordering::Relaxed)
+    }
+
+    /// Whether anything at all is done for a packet from this address. Beyond the rate there is no answer either: the source may be
+    /// forged, and its owner would get our errors.
+    pub(crate) fn admit_packet(&self, address: IpAddr, now: Instant) -> Result<(), Answer> {
+        let settings = self.settings();
+        let admitted = self.gate().request(address, &settings.limits, now);
+        admitted.map_err(|limited| {
+            self.counters.refused(Refusal::Limit(limited));
+            None
+        })
+    }
+
+    pub(crate) fn refuse_malformed(&self, malformed: Malformed) -> Answer {
+        self.counters.malformed(malformed);
+        match malformed {
+            Malformed::Short => None,
+            Malformed::Operation => Some((ErrorCode::IllegalOperation, "unknown operation")),
+            Malformed::Mode => Some((ErrorCode::IllegalOperation, "mode is neither octet nor netascii")),
+            Malformed::Long => Some((ErrorCode::IllegalOperation, "request too long")),
+            Malformed::Unterminated | Malformed::OptionValue => {
+                Some((ErrorCode::IllegalOperation, "malformed request"))
+            }
+        }
+    }
+
+    /// Anything but a read request on the request port.
+    pub(crate) fn refuse_stray(&self, packet: &Packet<'_>) -> Answer {
+        match packet {
+            Packet::Write => {
+                self.counters.refused(Refusal::Write);
+                Some((ErrorCode::AccessViolation, "this server is read-only"))
+            }
+            Packet::Data(..) | Packet::Acknowledge(_) | Packet::OptionAcknowledge(_) => {
+                self.counters.refused(Refusal::Stray);
+                Some((ErrorCode::UnknownTransferId, "unknown transfer identifier"))
+            }
+            Packet::Read(_) | Packet::Error(_) => None,
+        }
+    }
+
+    /// Opens a transfer and says its first packet.
+    pub(crate) fn open(
+        &self,
+        peer: SocketAddr,
+        local: IpAddr,
+        asked: &ReadRequest<'_>,
+        packet: &[u8],
+        now: Instant,
+    ) -> Result<(Transfer, Transmit), Answer> {
+        let settings = self.settings();
+        let (name, content) = self.content(peer, local, asked)?;
+        let request = Request { peer, local, name };
+        if let Err(limited) = self.gate().open(peer.ip(), &settings.limits) {
+            tracing::warn!(%peer, name, reason = %limited, "transfer refused");
+            self.files.finished(&request, Outcome::Stopped, 0);
+            return Err(self.refuse(Refusal::Limit(limited)));
+        }
+        let mut channel = Channel::open(peer, local).map_err(|error| {
+            tracing::warn!(%peer, name, %error, "no socket for a transfer");
+            self.gate().close(peer.ip());
+            self.files.finished(&request, Outcome::Stopped, 0);
+            self.refuse(Refusal::Busy)
+        })?;
+        let block_size = settings.max_block_size.unwrap_or_else(|| block_size_of_path(peer, local));
+        let grant = Grant { block_size, window: settings.max_window };
+        let length = content.len() as u64;
+        let agreed = negotiate(&asked.options, length, grant);
+        channel.segment(agreed.block_size, agreed.window);
+        let (session, first) = Session::start(&agreed, length, settings.retry, now);
+        self.counters.opened();
+        let (block_size, window) = (agreed.block_size, agreed.window);
+        tracing::debug!(%peer, name, length, block_size, window, "transfer opened");
+        let transfer = Transfer {
+            rings_at: session.deadline(),
+            session,
+            channel,
+            content,
+            name: name.to_owned(),
+            peer,
+            local,
+            asked: packet.into(),
+            offer: wire::option_acknowledge(&agreed.acknowledged),
+            heard_at: now,
+        };
+        Ok((transfer, first))
+    }
+
+    /// The checked name and its content.
+    fn content<'a>(
+        &self,
+        peer: SocketAddr,
+        local: IpAddr,
+        asked: &ReadRequest<'a>,
+    ) -> Result<(&'a str, Bytes), Answer> {
+        let name = name::check(asked.name).map_err(|reason| {
+            tracing::info!(%peer, name = %asked.name.escape_ascii(), %reason, "name refused");
+            self.refuse(Refusal::Name)
+        })?;
+        let content = self.files.open(&Request { peer, local, name }).map_err(|error| {
+            tracing::info!(%peer, name, ?error, "file refused");
+            self.refuse(match error {
+                OpenError::NotFound => Refusal::NotFound,
+                OpenError::AccessViolation => Refusal::AccessViolation,
+                OpenError::Busy => Refusal::Busy,
+            })
+        })?;
+        let content = match asked.mode {
+            Mode::Octet => content,
+            Mode::Netascii => netascii::translate(&content).ok_or_else(|| {
+                self.files.finished(&Request { peer, local, name }, Outcome::Stopped, 0);
+                self.refuse(Refusal::Netascii)
+            })?,
+        };
+        Ok((name, content))
+    }
+
+    fn refuse(&self, refusal: Refusal) -> Answer {
+        self.counters.refused(refusal);
+        match refusal {
+            Refusal::Name => Some((ErrorCode::AccessViolation, "name not allowed")),
+            Refusal::NotFound => Some((ErrorCode::NotFound, "file not found")),
+            Refusal::AccessViolation => Some((ErrorCode::AccessViolation, "access violation")),
+            Refusal::Busy | Refusal::Limit(Limited::Sessions | Limited::ClientSessions) => {
+                Some((ErrorCode::Undefined, "server is busy, try again"))
+            }
+            Refusal::Netascii => Some((ErrorCode::Undefined, "too long for netascii, use octet")),
+            Refusal::Write => Some((ErrorCode::AccessViolation, "this server is read-only")),
+            Refusal::Stray | Refusal::Stranger => {
+                Some((ErrorCode::UnknownTransferId, "unknown transfer identifier"))
+            }
+            Refusal::Limit(Limited::Rate | Limited::Clients) => None,
+        }
+    }
+
+    /// Accounts for a transfer that ended.
+    pub(crate) fn close(&self, transfer: &Transfer, outcome: Outcome) {
+        let bytes = transfer.session.acknowledged_bytes();
+        self.gate().close(transfer.peer.ip());
+        self.counters.ended(outcome, bytes);
+        tracing::debug!(peer = %transfer.peer, name = transfer.name, outcome = outcome.label(), bytes, "transfer ended");
+        self.files.finished(&Request::from(transfer), outcome, bytes);
+    }
+}

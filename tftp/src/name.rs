@@ -1,0 +1,87 @@
+//! Pure: which file names may reach the owner of the files. Decides on the text alone; what exists is the owner's affair.
+
+#![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+
+/// Longest name, in bytes.
+pub const MAX_NAME: usize = 255;
+
+/// Why a name is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    /// Nothing was named.
+    #[error("empty name")]
+    Empty,
+    /// Longer than [`MAX_NAME`].
+    #[error("name too long")]
+    Long,
+    /// Not UTF-8, or a control character in it.
+    #[error("name is not plain text")]
+    NotText,
+    /// Begins with a slash or a drive letter.
+    #[error("absolute path")]
+    Absolute,
+    /// A step up, or to nowhere (`..`, `.`, `//`, backslashes).
+    #[error("path leaves the served set")]
+    Escapes,
+}
+
+/// A relative name of plain components below the served set.
+///
+/// # Errors
+/// [`NameError`]; the client is told "access violation".
+pub fn check(name: &[u8]) -> Result<&str, NameError> {
+    if name.len() > MAX_NAME {
+        return Err(NameError::Long);
+    }
+    let name = std::str::from_utf8(name).map_err(|_| NameError::NotText)?;
+    if name.is_empty() {
+        return Err(NameError::Empty);
+    }
+    if name.chars().any(char::is_control) {
+        return Err(NameError::NotText);
+    }
+    if name.starts_with('/') || name.as_bytes().get(1) == Some(&b':') {
+        return Err(NameError::Absolute);
+    }
+    let plain = |part: &str| !part.is_empty() && part != "." && part != "..";
+    if name.contains('\\') || !name.split('/').all(plain) {
+        return Err(NameError::Escapes);
+    }
+    Ok(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loaders_and_boot_paths_pass() {
+        for name in ["undionly.kpxe", "b/0123abcd/snponly.efi", "a b", "..a/b..", "-x"] {
+            assert_eq!(check(name.as_bytes()), Ok(name));
+        }
+    }
+
+    #[test]
+    fn names_that_leave_the_set_are_refused() {
+        let table: [(&[u8], NameError); 14] = [
+            (b"", NameError::Empty),
+            (b"/etc/passwd", NameError::Absolute),
+            (b"C:\\boot.ini", NameError::Absolute),
+            (b"../etc/passwd", NameError::Escapes),
+            (b"b/../../etc", NameError::Escapes),
+            (b"b/..", NameError::Escapes),
+            (b"..", NameError::Escapes),
+            (b"./a", NameError::Escapes),
+            (b"a//b", NameError::Escapes),
+            (b"a/", NameError::Escapes),
+            (b"..\\a", NameError::Escapes),
+            (b"a\nb", NameError::NotText),
+            (b"a\x7f", NameError::NotText),
+            (b"\xff\xfe", NameError::NotText),
+        ];
+        for (name, error) in table {
+            assert_eq!(check(name), Err(error), "{}", String::from_utf8_lossy(name));
+        }
+        assert_eq!(check(&[b'a'; 256]), Err(NameError::Long));
+    }
+}

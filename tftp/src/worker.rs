@@ -1,0 +1,398 @@
+//! One thread of the server: waits for packets and times, lets the sessions decide, sends what they say.
+//!
+//! Shares nothing on the data path: the kernel keeps a client at one worker's socket, so that its transfers live here alone. Spawned by
+//! the server; names and limits are decided elsewhere ([`crate::admit`]).
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, HashMap},
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    errno::Errno,
+    sys::{
+        epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
+        eventfd::EventFd,
+    },
+};
+
+use crate::{
+    admit::{self, Answer, Shared},
+    channel::{Channel, Heard},
+    content::{Outcome, Request},
+    counters::Refusal,
+    endpoint::Endpoint,
+    session::{Session, Transmit},
+    wire::{self, ErrorCode, Packet},
+};
+
+/// The wake-up's mark among the events; listeners count down from it, transfers count up from 0.
+const WAKE: u64 = u64::MAX;
+
+/// Packets taken from one listener before the transfers have their turn again.
+const LISTENER_BATCH: usize = 16;
+
+/// One transfer and what belongs to it.
+#[derive(Debug)]
+pub(crate) struct Transfer {
+    pub(crate) session: Session,
+    pub(crate) channel: Channel,
+    pub(crate) content: bytes::Bytes,
+    pub(crate) name: String,
+    pub(crate) peer: SocketAddr,
+    pub(crate) local: IpAddr,
+    /// The request as it came, to know it again.
+    pub(crate) asked: Box<[u8]>,
+    /// The option acknowledgement, where there is one.
+    pub(crate) offer: Vec<u8>,
+    pub(crate) heard_at: Instant,
+    /// When the timer of this transfer rings; later rings are found out then.
+    pub(crate) rings_at: Instant,
+}
+
+/// A worker's thread.
+pub(crate) struct Worker {
+    shared: Arc<Shared>,
+    epoll: Epoll,
+    wake: Arc<EventFd>,
+    endpoints: Vec<Endpoint>,
+    transfers: HashMap<u64, Transfer>,
+    by_peer: HashMap<(SocketAddr, IpAddr), u64>,
+    next_mark: u64,
+    timers: BinaryHeap<Reverse<(Instant, u64)>>,
+    spin_until: Option<Instant>,
+    drain_until: Option<Instant>,
+}
+
+impl Worker {
+    pub(crate) fn new(shared: Arc<Shared>, wake: Arc<EventFd>, endpoints: Vec<Endpoint>) -> io::Result<Self> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        epoll.add(&*wake, EpollEvent::new(EpollFlags::EPOLLIN, WAKE))?;
+        for (mark, endpoint) in (0..WAKE).rev().zip(&endpoints) {
+            epoll.add(endpoint, EpollEvent::new(EpollFlags::EPOLLIN, mark))?;
+        }
+        Ok(Self {
+            shared,
+            epoll,
+            wake,
+            endpoints,
+            transfers: HashMap::new(),
+            by_peer: HashMap::new(),
+            next_mark: 0,
+            timers: BinaryHeap::new(),
+            spin_until: None,
+            drain_until: None,
+        })
+    }
+
+    /// Serves until told to stop and every transfer has ended, or the drain's deadline.
+    ///
+    /// # Errors
+    /// The system cannot wait for events.
+    pub(crate) fn run(mut self) -> io::Result<()> {
+        let mut events = [EpollEvent::empty(); 64];
+        loop {
+            let count = self.wait(&mut events)?;
+            let now = Instant::now();
+            for event in events.iter().take(count) {
+                self.handle(event.data(), now);
+            }
+            self.ring(now);
+            if self.is_over(now) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Looks for events without sleeping as long as clients answer at once, else sleeps until something is due.
+    fn wait(&mut self, events: &mut [EpollEvent]) -> io::Result<usize> {
+        while let Some(until) = self.spin_until {
+            let count = wait_events(&self.epoll, events, EpollTimeout::ZERO)?;
+            if count > 0 {
+                return Ok(count);
+            }
+            if Instant::now() >= until {
+                self.spin_until = None;
+            } else {
+                std::thread::yield_now();
+            }
+        }
+        let due = self.timers.peek().map(|Reverse((at, _))| *at).into_iter().chain(self.drain_until).min();
+        let timeout = match due {
+            None => EpollTimeout::NONE,
+            Some(at) => {
+                // Rounded up, or the last millisecond would be spent awake.
+                let wait = at.saturating_duration_since(Instant::now()).as_micros().div_ceil(1000);
+                EpollTimeout::from(u16::try_from(wait).unwrap_or(u16::MAX))
+            }
+        };
+        wait_events(&self.epoll, events, timeout)
+    }
+
+    fn handle(&mut self, mark: u64, now: Instant) {
+        if mark == WAKE {
+            let _ = self.wake.read();
+            self.begin_drain(now);
+        } else if let Some(endpoint) =
+            usize::try_from(WAKE - 1 - mark).ok().filter(|index| *index < self.endpoints.len())
+        {
+            self.listen(endpoint, now);
+        } else {
+            self.hear(mark, now);
+        }
+    }
+
+    fn listen(&mut self, index: usize, now: Instant) {
+        for _ in 0..LISTENER_BATCH {
+            let Some(endpoint) = self.endpoints.get_mut(index) else {
+                return;
+            };
+            let (peer, local, packet) = match endpoint.receive() {
+                Ok(Some(arrival)) => (arrival.peer, arrival.local, Box::<[u8]>::from(arrival.packet)),
+                Ok(None) => continue,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) => {
+                    tracing::warn!(%error, "request port cannot be read");
+                    return;
+                }
+            };
+            if let Some((code, text)) = self.arrive(peer, local, &packet, now)
+                && let Some(endpoint) = self.endpoints.get(index)
+            {
+                endpoint.answer(&wire::error(code, text), peer, local);
+            }
+        }
+    }
+
+    /// A packet to the request port; gives back the error to answer, if any.
+    fn arrive(&mut self, peer: SocketAddr, local: IpAddr, packet: &[u8], now: Instant) -> Answer {
+        let shared = self.shared.clone();
+        let parsed = wire::parse(packet);
+        if matches!(parsed, Ok(Packet::Error(_))) {
+            return None; // Never answer an error.
+        }
+        if let Err(answer) = shared.admit_packet(peer.ip(), now) {
+            return answer;
+        }
+        let asked = match parsed {
+            Ok(Packet::Read(asked)) => asked,
+            Ok(other) => return shared.refuse_stray(&other),
+            Err(malformed) => return shared.refuse_malformed(malformed),
+        };
+        shared.counters.request();
+        if self.is_repeated(peer, local, packet, now) {
+            shared.counters.repeated_request();
+            return None;
+        }
+        match shared.open(peer, local, &asked, packet, now) {
+            Ok((transfer, first)) => {
+                self.adopt(transfer, first, now);
+                None
+            }
+            Err(answer) => answer,
+        }
+    }
+
+    /// Whether a request belongs to a transfer that is open: its repetition, or the network's duplicate. Another request from the same
+    /// port replaces the old transfer, as does the same one after a silence: the client began anew.
+    fn is_repeated(&mut self, peer: SocketAddr, local: IpAddr, packet: &[u8], now: Instant) -> bool {
+        let Some(mark) = self.by_peer.get(&(peer, local)).copied() else {
+            return false;
+        };
+        // What the client said to the old transfer came first: EDK2 aborts its size probe and asks again from the same port.
+        for _ in 0..LISTENER_BATCH {
+            if !self.hear(mark, now) {
+                break;
+            }
+        }
+        let Some(transfer) = self.transfers.get_mut(&mark) else {
+            return false;
+        };
+        let same = *transfer.asked == *packet;
+        let silent = now.saturating_duration_since(transfer.heard_at) >= self.shared.settings().retry.initial;
+        if same && !transfer.session.has_progressed() {
+            let again = transfer.session.request_repeated(now);
+            self.send(mark, again, now);
+            return true;
+        }
+        if same && !silent {
+            return true;
+        }
+        transfer.session.abort();
+        self.settle(mark);
+        false
+    }
+
+    fn adopt(&mut self, transfer: Transfer, first: Transmit, now: Instant) {
+        let mark = self.next_mark;
+        self.next_mark += 1;
+        if let Err(error) = self.epoll.add(&transfer.channel, EpollEvent::new(EpollFlags::EPOLLIN, mark)) {
+            tracing::warn!(%error, "transfer cannot be watched");
+            self.shared.close(&transfer, Outcome::Stopped);
+            return;
+        }
+        self.by_peer.insert((transfer.peer, transfer.local), mark);
+        self.timers.push(Reverse((transfer.rings_at, mark)));
+        self.transfers.insert(mark, transfer);
+        self.send(mark, Some(first), now);
+    }
+
+    /// What came to a transfer's port, up to the first ACK: one ACK, one answer. True: there may be more.
+    fn hear(&mut self, mark: u64, now: Instant) -> bool {
+        let mut buffer = [0; 128];
+        loop {
+            let Some(transfer) = self.transfers.get_mut(&mark) else {
+                return false;
+            };
+            let length = match transfer.channel.receive(&mut buffer) {
+                Ok(Heard::Client(length)) => length,
+                Ok(Heard::Stranger(stranger)) => {
+                    self.shared.counters.refused(Refusal::Stranger);
+                    let refusal = wire::error(ErrorCode::UnknownTransferId, "unknown transfer identifier");
+                    transfer.channel.send_stranger(&refusal, stranger);
+                    continue;
+                }
+                Ok(Heard::Nothing) => return false,
+                Err(error) => {
+                    tracing::debug!(peer = %transfer.peer, %error, "transfer's port cannot be read");
+                    return false;
+                }
+            };
+            let packet = buffer.get(..length).unwrap_or_default();
+            transfer.heard_at = now;
+            let (transmit, acknowledged) = match wire::parse(packet) {
+                Ok(Packet::Acknowledge(number)) => (transfer.session.acknowledge(number, now), true),
+                Ok(Packet::Error(code)) => {
+                    tracing::debug!(peer = %transfer.peer, name = transfer.name, code, "client ended the transfer");
+                    transfer.session.abort();
+                    (None, false)
+                }
+                // Nothing else has a place here; the transfer goes on.
+                Ok(Packet::Read(_) | Packet::Write | Packet::Data(..) | Packet::OptionAcknowledge(_)) => {
+                    (None, false)
+                }
+                Err(malformed) => {
+                    self.shared.counters.malformed(malformed);
+                    (None, false)
+                }
+            };
+            let fast = acknowledged
+                && transfer.session.round_trip().is_some_and(|time| time <= self.shared.spin * 2);
+            if fast && !self.shared.spin.is_zero() {
+                self.spin_until = Some(now + self.shared.spin);
+            }
+            self.send(mark, transmit, now);
+            if acknowledged {
+                return true;
+            }
+        }
+    }
+
+    /// Sends what a session said, sets its timer, and clears it away when it is over.
+    fn send(&mut self, mark: u64, transmit: Option<Transmit>, now: Instant) {
+        let Some(transfer) = self.transfers.get_mut(&mark) else {
+            return;
+        };
+        match transmit {
+            Some(Transmit::Offer) => transfer.channel.send(&transfer.offer),
+            Some(Transmit::Blocks(first, end)) => {
+                self.shared.counters.blocks(end.saturating_sub(first));
+                let unsent = transfer.channel.send_blocks(&transfer.session, &transfer.content, first, end);
+                if let Some(block) = unsent {
+                    transfer.session.unsent(block, now);
+                }
+            }
+            None => {}
+        }
+        let deadline = transfer.session.deadline();
+        if deadline < transfer.rings_at {
+            transfer.rings_at = deadline;
+            self.timers.push(Reverse((deadline, mark)));
+        }
+        self.settle(mark);
+    }
+
+    /// Clears a transfer away if it is over.
+    fn settle(&mut self, mark: u64) {
+        let over = self.transfers.get(&mark).and_then(|transfer| transfer.session.outcome());
+        if let Some(outcome) = over
+            && let Some(transfer) = self.transfers.remove(&mark)
+        {
+            self.by_peer.remove(&(transfer.peer, transfer.local));
+            self.shared.close(&transfer, outcome);
+        }
+    }
+
+    /// Handles the timers that are due.
+    fn ring(&mut self, now: Instant) {
+        while let Some(Reverse((at, mark))) =
+            self.timers.peek().copied().filter(|Reverse((at, _))| *at <= now)
+        {
+            self.timers.pop();
+            let Some(transfer) = self.transfers.get_mut(&mark).filter(|transfer| transfer.rings_at == at)
+            else {
+                continue; // Ended, or rang earlier.
+            };
+            let transmit = transfer.session.elapse(now);
+            if transmit.is_some() {
+                self.shared.counters.retransmission();
+            }
+            // At least a millisecond ahead, whatever the session says: a timer must not ring without end.
+            let next = transfer.session.deadline().max(now + Duration::from_millis(1));
+            transfer.rings_at = next;
+            self.timers.push(Reverse((next, mark)));
+            self.send(mark, transmit, now);
+        }
+    }
+
+    /// No new requests; what runs may go on for a while.
+    fn begin_drain(&mut self, now: Instant) {
+        self.endpoints.clear();
+        let drain = if self.shared.hurries() { Duration::ZERO } else { self.shared.settings().drain };
+        self.drain_until = Some(now + drain);
+    }
+
+    fn is_over(&mut self, now: Instant) -> bool {
+        let Some(until) = self.drain_until else {
+            return false;
+        };
+        if now >= until {
+            let marks: Vec<u64> = self.transfers.keys().copied().collect();
+            for mark in marks {
+                if let Some(transfer) = self.transfers.get_mut(&mark) {
+                    transfer.channel.send(&wire::error(ErrorCode::Undefined, admit::STOPPING));
+                    transfer.session.stop();
+                }
+                self.settle(mark);
+            }
+        }
+        self.transfers.is_empty()
+    }
+}
+
+impl Drop for Worker {
+    /// Whatever ends a worker, its transfers are accounted for.
+    fn drop(&mut self) {
+        for (_, transfer) in self.transfers.drain() {
+            self.shared.close(&transfer, Outcome::Stopped);
+        }
+    }
+}
+
+fn wait_events(epoll: &Epoll, events: &mut [EpollEvent], timeout: EpollTimeout) -> io::Result<usize> {
+    match epoll.wait(events, timeout) {
+        Ok(count) => Ok(count),
+        Err(Errno::EINTR) => Ok(0),
+        Err(error) => Err(error.into()),
+    }
+}
+
+impl<'a> From<&'a Transfer> for Request<'a> {
+    fn from(transfer: &'a Transfer) -> Self {
+        Self { peer: transfer.peer, local: transfer.local, name: &transfer.name }
+    }
+}
