@@ -1,0 +1,71 @@
+//! Asks the cluster for Machines, with the kubeconfig and context that the caller named or kubectl would use.
+
+use std::path::PathBuf;
+
+use bedplate_api::machine::Machine;
+use kube::api::ListParams;
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::{Api, Client, Config};
+use serde_json::{Value, json};
+use thiserror::Error;
+
+use crate::arguments::Global;
+
+/// Why the cluster gave no answer.
+#[derive(Debug, Error)]
+pub(crate) enum AskClusterError {
+    #[error("cannot read the kubeconfig{}", .0.as_ref().map(|path| format!(" {}", path.display())).unwrap_or_default())]
+    Kubeconfig(Option<PathBuf>, #[source] Box<KubeconfigError>),
+    #[error("cannot make a client for the cluster")]
+    Client(#[source] Box<kube::Error>),
+    #[error("the cluster has no Machine {0:?}")]
+    NotFound(String),
+    #[error("cannot read Machines from the cluster")]
+    Read(#[source] Box<kube::Error>),
+}
+
+impl AskClusterError {
+    pub(crate) fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Kubeconfig(..) => Some(
+                "neither pxed's socket nor a cluster was found: name one with --socket, --kubeconfig or --context",
+            ),
+            Self::NotFound(_) => Some("`bedplate machine list` shows those that are there"),
+            Self::Read(error) => match error.as_ref() {
+                kube::Error::Api(status) if status.code == 404 => {
+                    Some("are the definitions installed? kubectl apply --server-side -f api/crds")
+                }
+                _ => None,
+            },
+            Self::Client(_) => None,
+        }
+    }
+}
+
+async fn machines(global: &Global) -> Result<Api<Machine>, AskClusterError> {
+    let error = |error| AskClusterError::Kubeconfig(global.kubeconfig.clone(), Box::new(error));
+    let kubeconfig = match &global.kubeconfig {
+        Some(path) => Kubeconfig::read_from(path),
+        None => Kubeconfig::read(),
+    };
+    let options = KubeConfigOptions { context: global.context.clone(), ..KubeConfigOptions::default() };
+    let config = Config::from_custom_kubeconfig(kubeconfig.map_err(error)?, &options).await.map_err(error)?;
+    // The programs that share this dependency may bring a second provider; the first one that is set counts.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let client = Client::try_from(config).map_err(|error| AskClusterError::Client(Box::new(error)))?;
+    Ok(Api::all(client))
+}
+
+/// Every Machine, in the form of pxed's answer.
+pub(crate) async fn list(global: &Global) -> Result<Value, AskClusterError> {
+    let found = machines(global).await?.list(&ListParams::default()).await;
+    let items = found.map_err(|error| AskClusterError::Read(Box::new(error)))?.items;
+    Ok(json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineList", "items": items }))
+}
+
+/// One Machine.
+pub(crate) async fn get(global: &Global, name: &str) -> Result<Value, AskClusterError> {
+    let found = machines(global).await?.get_opt(name).await;
+    let machine = found.map_err(|error| AskClusterError::Read(Box::new(error)))?;
+    machine.map(|machine| json!(machine)).ok_or_else(|| AskClusterError::NotFound(name.to_owned()))
+}

@@ -1,0 +1,169 @@
+//! Turns answers into text for people: tables, one Machine, its boot timeline, explanations.
+//!
+//! Pure: the time and whether there is colour are arguments. Control characters of what came from outside are replaced,
+//! so that a machine's text cannot steer a terminal.
+
+mod machine;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use bedplate_api::id::MacAddress;
+use bedplate_api::machine::{BootStatus, Condition, Machine, MachineStatus, condition_type};
+use bedplate_api::wire::{Explanation, Stage};
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+pub(crate) use machine::show;
+use table::Table;
+
+/// What the text depends on besides the answer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Look {
+    /// The present.
+    pub(crate) now: Timestamp,
+    /// Whether colour is wanted.
+    pub(crate) colour: bool,
+}
+
+/// A colour with a meaning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Paint {
+    Heading,
+    Good,
+    Waiting,
+    Bad,
+    Faint,
+}
+
+impl Look {
+    fn paint(self, paint: Paint, text: &str) -> String {
+        let code = match paint {
+            Paint::Heading => "1",
+            Paint::Good => "32",
+            Paint::Waiting => "33",
+            Paint::Bad => "31",
+            Paint::Faint => "2",
+        };
+        if self.colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+}
+
+/// An unknown machine, as pxed tells of it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Discovered {
+    mac_address: MacAddress,
+    #[serde(default)]
+    uuid: Option<Uuid>,
+    #[serde(default)]
+    architectures: Vec<u16>,
+    #[serde(default)]
+    vendor_class: String,
+    first_seen: Timestamp,
+    last_seen: Timestamp,
+}
+
+/// `text` on one line, without control characters.
+pub(crate) fn clean(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// A duration in its largest unit that is not 0, as kubectl shows ages.
+fn age(from: Timestamp, look: Look) -> String {
+    let seconds = look.now.duration_since(from).as_secs().max(0);
+    match seconds {
+        0..120 => format!("{seconds}s"),
+        120..7_200 => format!("{}m", seconds / 60),
+        7_200..172_800 => format!("{}h", seconds / 3_600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+/// A duration of a boot, in seconds with milliseconds.
+fn seconds(duration: SignedDuration) -> String {
+    let milliseconds = duration.as_millis().max(0);
+    format!("{}.{:03} s", milliseconds / 1000, milliseconds % 1000)
+}
+
+fn stage(stage: Stage) -> String {
+    format!("{stage:?}").to_lowercase()
+}
+
+fn condition<'a>(status: &'a MachineStatus, type_: &str) -> Option<&'a Condition> {
+    status.conditions.iter().find(|condition| condition.type_ == type_)
+}
+
+/// One line for each Machine, by name.
+pub(crate) fn list(machines: &[Machine], look: Look) -> String {
+    if machines.is_empty() {
+        return "no Machines\n".to_owned();
+    }
+    let mut machines: Vec<&Machine> = machines.iter().collect();
+    machines.sort_by_key(|machine| machine.metadata.name.as_deref());
+    let mut table = Table::new(&["NAME", "PHASE", "CONFIG", "NODE", "POWER", "BOOT STAGE", "WAITING", "AGE"]);
+    for machine in machines {
+        let status = machine.status.clone().unwrap_or_default();
+        let selected = status.selected.as_ref().map(|s| format!("{}-v{}", s.name, s.version));
+        let boot_stage = status.boot.as_ref().and_then(|boot: &BootStatus| boot.stage).map(stage);
+        let ready = condition(&status, condition_type::READY);
+        let waiting = ready.filter(|ready| ready.status != "True").map(|ready| ready.message.clone());
+        let created = machine.metadata.creation_timestamp.as_ref().map(|time| age(time.0, look));
+        table.row(vec![
+            (machine.metadata.name.clone().unwrap_or_default(), None),
+            (text(status.phase.map(|phase| format!("{phase:?}"))), status.phase.map(machine::phase_paint)),
+            (text(selected), None),
+            (text(status.node_ref.map(|node| node.name)), None),
+            (text(status.power.map(|power| format!("{:?}", power.state))), None),
+            (text(boot_stage), None),
+            (text(waiting), None),
+            (text(created), None),
+        ]);
+    }
+    table.print(look)
+}
+
+/// Every kind of request, its answer and why.
+pub(crate) fn explain(explanation: &Explanation, look: Look) -> String {
+    let mut lines = vec![match &explanation.machine {
+        Some(machine) if machine.as_str() == explanation.subject => format!("Machine {machine}"),
+        Some(machine) => format!("{} is Machine {machine}", explanation.subject),
+        None => format!("{} is no Machine that this pxed knows", explanation.subject),
+    }];
+    for decision in &explanation.decisions {
+        lines.push(format!(
+            "{}: {}",
+            look.paint(Paint::Heading, &clean(&decision.request)),
+            clean(&decision.decision)
+        ));
+        lines.extend(decision.reasons.iter().map(|reason| format!("    {}", clean(reason))));
+    }
+    lines.join("\n") + "\n"
+}
+
+/// One line for each unknown machine, the latest first.
+pub(crate) fn discovered(machines: &[Discovered], look: Look) -> String {
+    if machines.is_empty() {
+        return "no unknown machine has asked\n".to_owned();
+    }
+    let mut machines: Vec<&Discovered> = machines.iter().collect();
+    machines.sort_by_key(|machine| std::cmp::Reverse(machine.last_seen));
+    let mut table = Table::new(&["MAC", "UUID", "ARCHITECTURES", "VENDOR CLASS", "FIRST SEEN", "LAST SEEN"]);
+    for machine in machines {
+        let architectures: Vec<String> = machine.architectures.iter().map(u16::to_string).collect();
+        table.row(vec![
+            (machine.mac_address.to_string(), None),
+            (text(machine.uuid.map(|uuid| uuid.to_string())), None),
+            (text((!architectures.is_empty()).then(|| architectures.join(","))), None),
+            (text((!machine.vendor_class.is_empty()).then(|| machine.vendor_class.clone())), None),
+            (format!("{} ago", age(machine.first_seen, look)), None),
+            (format!("{} ago", age(machine.last_seen, look)), None),
+        ]);
+    }
+    table.print(look)
+}
+
+fn text(value: Option<String>) -> String {
+    value.unwrap_or_else(|| "-".to_owned())
+}

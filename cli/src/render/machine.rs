@@ -1,0 +1,162 @@
+//! One Machine as text: what it is, its conditions, its boot timeline with durations.
+//!
+//! Pure: the time is an argument.
+
+use bedplate_api::machine::{BootStatus, Condition, Hardware, Machine, MachineStatus, Phase};
+
+use super::table::Table;
+use super::{Look, Paint, age, clean, seconds, stage};
+
+/// The colour of a phase.
+pub(crate) fn phase_paint(phase: Phase) -> Paint {
+    match phase {
+        Phase::Ready => Paint::Good,
+        Phase::Failed | Phase::RolledBack => Paint::Bad,
+        Phase::Paused | Phase::Deleting => Paint::Faint,
+        Phase::Pending
+        | Phase::PoweringOn
+        | Phase::Booting
+        | Phase::Enrolled
+        | Phase::ConfigurationPending
+        | Phase::Paving
+        | Phase::Repaving
+        | Phase::Updating => Paint::Waiting,
+    }
+}
+
+/// The colour of a condition; one of them is good when it is False.
+fn condition_paint(condition: &Condition) -> Paint {
+    let good = if condition.type_ == "ConfigurationPending" { "False" } else { "True" };
+    match condition.status.as_str() {
+        status if status == good => Paint::Good,
+        "Unknown" => Paint::Faint,
+        _ => Paint::Waiting,
+    }
+}
+
+/// Everything that is known of one Machine.
+pub(crate) fn show(machine: &Machine, look: Look) -> String {
+    let status = machine.status.clone().unwrap_or_default();
+    let name = machine.metadata.name.clone().unwrap_or_default();
+    let mut printed = format!("{}\n", look.paint(Paint::Heading, &format!("Machine {}", clean(&name))));
+    printed.push_str(&summary(machine, &status, look));
+    printed.push_str(&format!("\n{}\n", look.paint(Paint::Heading, "Conditions")));
+    printed.push_str(&conditions(&status, look));
+    if let Some(boot) = &status.boot {
+        printed.push_str(&timeline(boot, look));
+    }
+    printed
+}
+
+fn summary(machine: &Machine, status: &MachineStatus, look: Look) -> String {
+    let mut table = Table::indented(2);
+    let mut line = |name: &str, value: Option<String>, paint: Option<Paint>| {
+        if let Some(value) = value {
+            table.row(vec![(name.to_owned(), Some(Paint::Faint)), (value, paint)]);
+        }
+    };
+    line("Phase", status.phase.map(|phase| format!("{phase:?}")), status.phase.map(phase_paint));
+    line("Provider", Some(format!("{}, site {}", machine.spec.provider, machine.spec.site)), None);
+    line("Paused", machine.spec.paused.then(|| "every program leaves it as it is".to_owned()), None);
+    let selected = status.selected.as_ref();
+    line("Config", selected.map(|s| format!("{}-v{}, by {:?}", s.name, s.version, s.by)), None);
+    line("Node", status.node_ref.as_ref().map(|node| node.name.clone()), None);
+    let power = status.power.as_ref().map(|power| {
+        let seen = power.observed_time.as_ref().map(|time| format!(", seen {} ago", age(time.0, look)));
+        format!("{:?}{}", power.state, seen.unwrap_or_default())
+    });
+    line("Power", power, None);
+    for (index, interface) in machine.spec.pxe.iter().flat_map(|pxe| pxe.interfaces.iter().enumerate()) {
+        let netboots = machine.spec.pxe.as_ref().is_some_and(|pxe| pxe.netboots(index));
+        let mut parts = vec![interface.mac_address.to_string()];
+        parts.extend(interface.addresses.iter().map(ToString::to_string));
+        parts.extend(netboots.then(|| "netboot".to_owned()));
+        line("Interface", Some(parts.join(" ")), None);
+    }
+    line("BMC", machine.spec.bmc.as_ref().map(|bmc| bmc.address.clone()), None);
+    line("Hardware", status.hardware.as_ref().map(hardware), None);
+    let addresses: Vec<_> = status.addresses.iter().map(|address| address.address.clone()).collect();
+    line("Addresses", (!addresses.is_empty()).then(|| addresses.join(" ")), None);
+    let agent = status.agent.as_ref().map(|agent| {
+        let heard = agent.last_heartbeat.as_ref().map(|time| format!(", heard {} ago", age(time.0, look)));
+        format!("{}{}", agent.version.as_deref().unwrap_or("unknown version"), heard.unwrap_or_default())
+    });
+    line("Agent", agent, None);
+    let created = machine.metadata.creation_timestamp.as_ref();
+    line("Age", created.map(|time| age(time.0, look)), None);
+    table.print(look)
+}
+
+fn hardware(hardware: &Hardware) -> String {
+    let mut parts = Vec::new();
+    let name: Vec<&str> =
+        [&hardware.vendor, &hardware.product].into_iter().flatten().map(String::as_str).collect();
+    parts.extend((!name.is_empty()).then(|| name.join(" ")));
+    parts.extend(hardware.serial.as_ref().map(|serial| format!("serial {serial}")));
+    let cpu = hardware.cpu.as_ref();
+    parts.extend(cpu.and_then(|cpu| cpu.threads).map(|threads| format!("{threads} threads")));
+    parts.extend(hardware.memory_bytes.map(|bytes| format!("{} MiB", bytes / (1 << 20))));
+    parts.extend((!hardware.disks.is_empty()).then(|| format!("{} disks", hardware.disks.len())));
+    parts.extend((!hardware.nics.is_empty()).then(|| format!("{} interfaces", hardware.nics.len())));
+    parts.join(", ")
+}
+
+fn conditions(status: &MachineStatus, look: Look) -> String {
+    if status.conditions.is_empty() {
+        return "  none yet\n".to_owned();
+    }
+    let mut table = Table::indented(2);
+    for condition in &status.conditions {
+        table.row(vec![
+            (condition.type_.clone(), None),
+            (condition.status.clone(), Some(condition_paint(condition))),
+            (age(condition.last_transition_time.0, look), Some(Paint::Faint)),
+            (condition.reason.clone(), None),
+            (condition.message.clone(), None),
+        ]);
+    }
+    table.print(look)
+}
+
+fn timeline(boot: &BootStatus, look: Look) -> String {
+    let id = boot.id.map(|id| format!(" {id}")).unwrap_or_default();
+    let attempt = boot.attempts.map(|attempts| format!(", attempt {attempts}")).unwrap_or_default();
+    let begun = boot.started_time.as_ref().map(|time| {
+        let rounded = time.0.round(jiff::Unit::Second).unwrap_or(time.0);
+        format!(", started {rounded} ({} ago)", age(time.0, look))
+    });
+    let heading = format!("Boot{id}{attempt}{}", begun.unwrap_or_default());
+    let mut printed = format!("\n{}\n", look.paint(Paint::Heading, &heading));
+    let mut entries: Vec<_> = boot.timeline.iter().collect();
+    entries.sort_by_key(|entry| entry.time.0);
+    let start =
+        boot.started_time.as_ref().map(|time| time.0).or_else(|| entries.first().map(|entry| entry.time.0));
+    let mut table = Table::indented(2);
+    let mut before = start;
+    for entry in entries {
+        let since = |from: Option<jiff::Timestamp>| from.map(|from| entry.time.0.duration_since(from));
+        let at = since(start).map(seconds).unwrap_or_default();
+        let took = since(before).map(|took| format!("+{}", seconds(took))).unwrap_or_default();
+        let (mark, paint) = if entry.failed { ("failed", Paint::Bad) } else { ("", Paint::Good) };
+        table.row(vec![
+            (stage(entry.stage), Some(paint)),
+            (format!("{at:>10}"), None),
+            (format!("{took:>11}"), Some(Paint::Faint)),
+            (mark.to_owned(), Some(Paint::Bad)),
+            (entry.message.clone().unwrap_or_default(), None),
+        ]);
+        before = Some(entry.time.0);
+    }
+    printed.push_str(&table.print(look));
+    if let Some(previous) = &boot.previous {
+        let message = previous.message.as_ref().map(|message| format!(": {}", clean(message)));
+        printed.push_str(&format!(
+            "  before it: boot {}, {} ago, came to {}{}\n",
+            previous.id,
+            age(previous.started_time.0, look),
+            stage(previous.stage),
+            message.unwrap_or_default()
+        ));
+    }
+    printed
+}

@@ -1,0 +1,123 @@
+//! Golden texts. To refresh them: `BEDPLATE_UPDATE_GOLDENS=1 cargo test -p bedplate-cli`, then read the difference.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+fn look() -> Look {
+    Look { now: "2026-01-01T00:10:00Z".parse().unwrap(), colour: false }
+}
+
+fn golden(name: &str, text: &str) {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/render/golden").join(name);
+    if std::env::var_os("BEDPLATE_UPDATE_GOLDENS").is_some() {
+        std::fs::write(&path, text).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(text, expected, "{} differs; refresh with BEDPLATE_UPDATE_GOLDENS=1", path.display());
+}
+
+fn machine(name: &str, status: &Value) -> Machine {
+    serde_json::from_value(json!({
+        "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine",
+        "metadata": { "name": name, "creationTimestamp": "2026-01-01T00:00:00Z" },
+        "spec": { "provider": "pxe", "pxe": { "interfaces": [
+            { "macAddress": "5254.0000.0001", "addresses": ["10.7.0.21/24"] }, { "macAddress": "525400000002" } ] } },
+        "status": status
+    }))
+    .unwrap()
+}
+
+fn booting() -> Machine {
+    let at = |seconds: &str| format!("2026-01-01T00:09:{seconds}Z");
+    machine(
+        "node-2",
+        &json!({
+            "phase": "Booting",
+            "power": { "state": "On", "observedTime": at("50") },
+            "selected": { "name": "workers", "version": 3, "by": "Selector" },
+            "conditions": [
+                { "type": "PoweredOn", "status": "True", "reason": "On", "message": "", "lastTransitionTime": at("00") },
+                { "type": "Ready", "status": "False", "reason": "Booting", "lastTransitionTime": at("00"),
+                  "message": "waiting for the root file system since 00:09:08" }
+            ],
+            "hardware": { "vendor": "QEMU", "product": "Standard PC", "cpu": { "threads": 2 }, "memoryBytes": 1_073_741_824,
+                "disks": [{}], "nics": [{}, {}] },
+            "boot": {
+                "id": "0102030405060708090a0b0c0d0e0f10", "startedTime": at("00.000000"), "stage": "initrd", "attempts": 2,
+                "timeline": [
+                    { "stage": "discover", "time": at("00.000000") },
+                    { "stage": "offered", "time": at("00.012000") },
+                    { "stage": "acknowledged", "time": at("01.500000") },
+                    { "stage": "loader", "time": at("02.000000"), "message": "snponly.efi by TFTP" },
+                    { "stage": "rootfs", "time": at("08.250000"), "failed": true, "message": "404 from \u{1b}[31mpxed" },
+                    { "stage": "initrd", "time": at("07.000000") }
+                ],
+                "previous": { "id": "000102030405060708090a0b0c0d0e0f", "startedTime": "2026-01-01T00:01:00Z",
+                    "stage": "script", "message": "the kernel was not fetched" }
+            }
+        }),
+    )
+}
+
+#[test]
+fn list_shows_one_line_for_each_machine_by_name() {
+    let ready = machine(
+        "node-10",
+        &json!({
+            "phase": "Ready", "nodeRef": { "name": "node-10", "uid": "u" }, "boot": { "stage": "enrolled" },
+            "conditions": [{ "type": "Ready", "status": "True", "reason": "Ready", "message": "all is well",
+                "lastTransitionTime": "2026-01-01T00:00:00Z" }]
+        }),
+    );
+    let machines = [booting(), ready, machine("node-1", &json!({}))];
+    golden("list.txt", &list(&machines, look()));
+    assert_eq!(list(&[], look()), "no Machines\n");
+}
+
+#[test]
+fn show_prints_conditions_and_the_timeline_in_order_with_durations() {
+    golden("show.txt", &show(&booting(), look()));
+    golden("show-new.txt", &show(&machine("node-1", &Value::Null), look()));
+}
+
+#[test]
+fn text_from_outside_cannot_steer_the_terminal() {
+    let plain = show(&booting(), look());
+    assert!(!plain.contains('\u{1b}'), "{plain}");
+    let colourful = show(&booting(), Look { colour: true, ..look() });
+    assert!(colourful.contains("\u{1b}[31mrootfs\u{1b}[0m"));
+    assert!(!colourful.contains("\u{1b}[31mpxed"));
+}
+
+#[test]
+fn explain_names_each_request_its_answer_and_why() {
+    let explanation: Explanation = serde_json::from_value(json!({
+        "subject": "52:54:00:00:00:01", "machine": "node-1", "decisions": [
+            { "request": "UEFI x64, PXE", "decision": "TFTP snponly.efi", "reasons": ["provider is pxe", "firmware is auto"] },
+            { "request": "BIOS, PXE", "decision": "TFTP undionly.kpxe", "reasons": [] } ]
+    }))
+    .unwrap();
+    golden("explain.txt", &explain(&explanation, look()));
+    let nobody = Explanation { subject: "x".into(), machine: None, decisions: vec![] };
+    assert_eq!(explain(&nobody, look()), "x is no Machine that this pxed knows\n");
+}
+
+#[test]
+fn discovered_shows_the_latest_first() {
+    let machines: Vec<Discovered> = serde_json::from_value(json!([
+        { "macAddress": "52:54:00:00:00:07", "architectures": [7, 9], "vendorClass": "PXEClient:Arch:00007",
+          "uuid": "6d5a8b1e-0000-0000-0000-525400000001",
+          "firstSeen": "2025-12-30T00:00:00Z", "lastSeen": "2026-01-01T00:09:00Z" },
+        { "macAddress": "52:54:00:00:00:08", "architectures": [], "vendorClass": "",
+          "firstSeen": "2026-01-01T00:09:30Z", "lastSeen": "2026-01-01T00:09:58Z" }
+    ]))
+    .unwrap();
+    golden("discovered.txt", &discovered(&machines, look()));
+}
+
+#[test]
+fn ages_are_in_their_largest_unit() {
+    let ago = |seconds: i64| age(look().now - SignedDuration::from_secs(seconds), look());
+    assert_eq!([ago(119), ago(120), ago(7_200), ago(172_800), ago(-5)], ["119s", "2m", "2h", "2d", "0s"]);
+}

@@ -1,0 +1,142 @@
+//! Asks pxed over its Unix socket: one GET, one JSON answer, bounded in time and size.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bedplate_api::wire::Refusal;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::body::Bytes;
+use hyper::{Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use thiserror::Error;
+use tokio::net::UnixStream;
+
+/// How long an answer may take.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long an answer may be, in bytes: some 10,000 Machines.
+const MAX_ANSWER: usize = 256 << 20;
+
+/// Why pxed gave no answer.
+#[derive(Debug, Error)]
+pub(crate) enum AskPxedError {
+    #[error("cannot reach pxed at {}", .path.display())]
+    Connect { path: PathBuf, source: std::io::Error },
+    #[error("pxed at {} does not speak HTTP", .path.display())]
+    Speak { path: PathBuf, source: hyper::Error },
+    #[error("the answer of pxed broke off or is too long")]
+    Read(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("pxed did not answer within {} s", TIMEOUT.as_secs())]
+    Late,
+    #[error("pxed refuses: {message} ({reason})")]
+    Refused { reason: String, message: String },
+    #[error("pxed answered {0}")]
+    Status(StatusCode),
+    #[error("the answer of pxed is not JSON")]
+    Json(#[source] serde_json::Error),
+}
+
+impl AskPxedError {
+    pub(crate) fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Connect { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
+                Some("the socket is for root: try sudo")
+            }
+            Self::Connect { .. } | Self::Late => Some(
+                "is it running (systemctl status pxed)? Name another socket with --socket, or a cluster with --context",
+            ),
+            Self::Refused { reason, .. } if reason == "NotFound" => Some(
+                "`bedplate machine list` shows those that are known, `bedplate discovered` those that are not",
+            ),
+            _ => None,
+        }
+    }
+}
+
+/// What pxed answers to a GET of `path`, which is made of URL-safe parts.
+pub(crate) async fn get(socket: &Path, path: &str) -> Result<Value, AskPxedError> {
+    tokio::time::timeout(TIMEOUT, exchange(socket, path)).await.map_err(|_| AskPxedError::Late)?
+}
+
+async fn exchange(socket: &Path, path: &str) -> Result<Value, AskPxedError> {
+    let stream = UnixStream::connect(socket)
+        .await
+        .map_err(|source| AskPxedError::Connect { path: socket.to_owned(), source })?;
+    let speak = |source| AskPxedError::Speak { path: socket.to_owned(), source };
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(speak)?;
+    let driver = tokio::spawn(connection);
+    let request = Request::get(path)
+        .header(hyper::header::HOST, "pxed")
+        .body(Empty::<Bytes>::new())
+        .expect("parts of a path are escaped");
+    let answer = sender.send_request(request).await.map_err(speak)?;
+    let status = answer.status();
+    let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await.map_err(AskPxedError::Read)?;
+    driver.abort();
+    let body = body.to_bytes();
+    if status.is_success() {
+        return serde_json::from_slice(&body).map_err(AskPxedError::Json);
+    }
+    match serde_json::from_slice::<Refusal>(&body) {
+        Ok(Refusal { reason, message }) => Err(AskPxedError::Refused { reason, message }),
+        Err(_) => Err(AskPxedError::Status(status)),
+    }
+}
+
+/// One part of a path, every other byte escaped (RFC 3986, 2.1).
+pub(crate) fn escape(part: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:".contains(&byte);
+    part.bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    /// Answers one request with these bytes and gives what was asked.
+    fn pxed(answer: &'static str) -> (tempfile::TempDir, PathBuf, std::thread::JoinHandle<String>) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("pxed.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut asked = vec![0; 4096];
+            let length = stream.read(&mut asked).unwrap();
+            stream.write_all(answer.as_bytes()).unwrap();
+            String::from_utf8_lossy(&asked[..length]).into_owned()
+        });
+        (directory, path, server)
+    }
+
+    #[tokio::test]
+    async fn answer_is_read_as_json() {
+        let (_directory, path, server) = pxed("HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n{\"items\":[]}");
+        let answer = get(&path, &format!("/v1/explain/{}", escape("a b/c"))).await.unwrap();
+        assert_eq!(answer, serde_json::json!({ "items": [] }));
+        assert!(server.join().unwrap().starts_with("GET /v1/explain/a%20b%2Fc HTTP/1.1\r\n"));
+    }
+
+    #[tokio::test]
+    async fn refusal_is_shown_with_its_reason_and_a_hint() {
+        let (_directory, path, _server) = pxed(
+            "HTTP/1.1 404 Not Found\r\nContent-Length: 36\r\n\r\n{\"reason\":\"NotFound\",\"message\":\"no\"}",
+        );
+        let error = get(&path, "/v1/machines/x").await.unwrap_err();
+        assert_eq!(error.to_string(), "pxed refuses: no (NotFound)");
+        assert!(error.hint().unwrap().contains("machine list"));
+    }
+
+    #[tokio::test]
+    async fn absent_pxed_is_named_with_its_socket() {
+        let error = get(Path::new("/nonexistent/pxed.sock"), "/v1/status").await.unwrap_err();
+        assert_eq!(error.to_string(), "cannot reach pxed at /nonexistent/pxed.sock");
+        assert!(error.hint().unwrap().contains("--socket"));
+    }
+}
