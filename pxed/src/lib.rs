@@ -3,7 +3,23 @@
 //! Two halves. The daemon: configuration, sources of Machines, the index, status, the store, the admin socket. The boot
 //! path: policy, boots, HTTP, enrolment, and what the DHCP and TFTP engines ask. `run` puts them together.
 
+pub mod admin;
+pub mod boot;
+pub mod boot_path;
+pub mod boot_policy;
+pub mod clients;
 pub mod config;
+pub mod discovered;
+pub mod enrol;
+pub mod files;
+pub mod http;
+pub mod images;
+pub mod loaders;
 pub mod machine;
+pub mod metrics;
+pub mod present;
+pub mod readiness;
+pub mod run;
+pub mod source;
 pub mod status;
 pub mod store;

@@ -1,2 +1,43 @@
-//! placeholder
-fn main() {}
+//! pxed: boots racks. Arguments, log, configuration, and the exit code; the rest is `pxed::run`.
+
+use std::process::ExitCode;
+
+use bedplate_process::exit::{self, Failure};
+use bedplate_process::{logging, tls};
+use clap::Parser;
+use pxed::config::cli::{Cli, Command, Settings};
+use pxed::config::Config;
+
+fn main() -> ExitCode {
+    match Cli::try_parse() {
+        Ok(cli) => exit::finish("pxed", start(cli)),
+        Err(error) => exit::usage(&error),
+    }
+}
+
+fn start(cli: Cli) -> Result<(), Failure> {
+    let log = cli.log.clone();
+    match cli.into_command() {
+        Command::Check(settings) => check(&settings),
+        Command::Run(settings) => {
+            tls::install_crypto_provider();
+            logging::start("pxed", &log).map_err(Failure::configuration)?;
+            let config = load(&settings)?;
+            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+            let result = runtime.block_on(pxed::run::run(config, &settings));
+            // A file system that hangs must not keep a stopped program alive.
+            runtime.shutdown_timeout(std::time::Duration::from_secs(2));
+            result
+        }
+    }
+}
+
+fn load(settings: &Settings) -> Result<Config, Failure> {
+    Config::load(&settings.config, &settings.overrides()).map_err(Failure::configuration)
+}
+
+fn check(settings: &Settings) -> Result<(), Failure> {
+    load(settings)?;
+    println!("{}: no mistakes", settings.config.display());
+    Ok(())
+}

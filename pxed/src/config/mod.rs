@@ -241,7 +241,9 @@ fn list(path: &Path, problems: &[Problem]) -> String {
         Some(_) => format!("{path}:{p}"),
         None => format!("{path}: {p}"),
     });
-    lines.collect::<Vec<_>>().join("\n")
+    let count = problems.len();
+    let noun = if count == 1 { "mistake" } else { "mistakes" };
+    format!("{count} {noun} in the configuration\n{}", lines.collect::<Vec<_>>().join("\n"))
 }
 
 /// A top-level key given by flag or environment: key, value, what it is called there.

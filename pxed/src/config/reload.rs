@@ -15,41 +15,47 @@ pub struct Reload {
 
 /// Compares the configuration in force with a new one.
 pub fn plan_reload(old: &Config, new: &Config) -> Reload {
-    let mut config = old.clone();
-    let mut applied = Vec::new();
-    let mut take = |key: &'static str, changed: bool| {
-        if changed {
-            applied.push(key);
-        }
-    };
-    take("default-image", old.default_image != new.default_image);
-    take("discovery-image", old.discovery_image != new.discovery_image);
-    take("images", old.images != new.images);
-    take("loaders", old.loaders != new.loaders);
-    take("dhcp.discovery", old.dhcp.discovery != new.dhcp.discovery);
-    take("http.advertise", old.http.advertise != new.http.advertise);
-    take("https.advertise", old.https.advertise != new.https.advertise);
-    take("limits", old.limits != new.limits);
-    config.default_image.clone_from(&new.default_image);
-    config.discovery_image.clone_from(&new.discovery_image);
-    config.images.clone_from(&new.images);
-    config.loaders.clone_from(&new.loaders);
-    config.dhcp.discovery = new.dhcp.discovery;
-    config.http.advertise.clone_from(&new.http.advertise);
-    config.https.advertise.clone_from(&new.https.advertise);
-    config.limits.clone_from(&new.limits);
-    let needs_restart = [
-        ("site", config.site != new.site),
-        ("state-directory", config.state_directory != new.state_directory),
-        ("socket", config.socket != new.socket),
-        ("socket-group", config.socket_group != new.socket_group),
-        ("source", config.source != new.source),
-        ("dhcp", config.dhcp != new.dhcp),
-        ("tftp", config.tftp != new.tftp),
-        ("http", config.http != new.http),
-        ("https", config.https != new.https),
-        ("metrics", config.metrics != new.metrics),
-    ];
-    let needs_restart = needs_restart.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key).collect();
+    let mut config = new.clone();
+    // What is bound or built once stays as it is.
+    config.site.clone_from(&old.site);
+    config.state_directory.clone_from(&old.state_directory);
+    config.socket.clone_from(&old.socket);
+    config.socket_group.clone_from(&old.socket_group);
+    config.source.clone_from(&old.source);
+    config.dhcp.mode = old.dhcp.mode;
+    config.dhcp.server_port = old.dhcp.server_port;
+    config.dhcp.client_port = old.dhcp.client_port;
+    config.dhcp.proxy_port = old.dhcp.proxy_port;
+    config.tftp.enabled = old.tftp.enabled;
+    config.tftp.listen = old.tftp.listen;
+    config.http.clone_from(&old.http);
+    config.https.clone_from(&old.https);
+    config.metrics.clone_from(&old.metrics);
+    config.limits.boot_lifetime = old.limits.boot_lifetime;
+    config.limits.discovered_machines = old.limits.discovered_machines;
+    let applied = differences(old, &config);
+    let needs_restart = differences(&config, new);
     Reload { config, applied, needs_restart }
+}
+
+/// The sections in which two configurations differ.
+fn differences(a: &Config, b: &Config) -> Vec<&'static str> {
+    let differ = [
+        ("site", a.site != b.site),
+        ("state-directory", a.state_directory != b.state_directory),
+        ("socket", a.socket != b.socket),
+        ("socket-group", a.socket_group != b.socket_group),
+        ("source", a.source != b.source),
+        ("default-image", a.default_image != b.default_image),
+        ("discovery-image", a.discovery_image != b.discovery_image),
+        ("dhcp", a.dhcp != b.dhcp),
+        ("tftp", a.tftp != b.tftp),
+        ("http", a.http != b.http),
+        ("https", a.https != b.https),
+        ("metrics", a.metrics != b.metrics),
+        ("loaders", a.loaders != b.loaders),
+        ("images", a.images != b.images),
+        ("limits", a.limits != b.limits),
+    ];
+    differ.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()
 }

@@ -140,14 +140,16 @@ fn no_text_makes_the_reader_panic() {
 }
 
 #[test]
-fn a_reload_takes_on_images_and_names_what_needs_a_restart() {
+fn a_reload_takes_on_images_and_pools_and_names_what_needs_a_restart() {
     let old = good();
     assert_eq!(plan_reload(&old, &old).config, old);
-    let text = GOOD.replace("images/host", "images/other").replace("10.7.0.199", "10.7.0.150");
+    let text = GOOD.replace("images/host", "images/other").replace("site = \"lab\"", "site = \"other\"");
+    let text = text.replace("10.7.0.199", "10.7.0.150").replace("interfaces", "server-port = 1067\ninterfaces");
     let reload = plan_reload(&old, &Config::parse(&text, &[]).unwrap());
-    assert_eq!((reload.applied, reload.needs_restart), (vec!["images"], vec!["dhcp"]));
+    assert_eq!((reload.applied, reload.needs_restart), (vec!["dhcp", "images"], vec!["site", "dhcp"]));
     assert_ne!(reload.config.images, old.images);
-    assert_eq!(reload.config.dhcp, old.dhcp);
+    assert_ne!(reload.config.dhcp.subnets, old.dhcp.subnets);
+    assert_eq!((reload.config.site, reload.config.dhcp.server_port), (old.site, 67));
 }
 
 /// Keys stand in the document as table rows `| \`key\` | ... |`.

@@ -8,6 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use redb::backends::FileBackend;
 use redb::{Database, DatabaseError, StorageError};
 
 use super::StoreError;
@@ -43,7 +44,7 @@ pub(super) fn open(path: &Path) -> Result<Database, DatabaseError> {
     let database = Database::builder()
         .set_cache_size(CACHE_BYTES)
         .set_check_integrity_on_open(true)
-        .create_file(file)?;
+        .create_with_backend(FileBackend::new(file)?)?;
     sync_directory(path)?;
     Ok(database)
 }

@@ -1,0 +1,232 @@
+//! The boot path put together: policy, boots, images, loaders, HTTP, enrolment, and what the DHCP and TFTP engines ask.
+//!
+//! One value that `run` opens at start, configures again at SIGHUP, and runs. Not here: the engines themselves.
+
+use std::collections::HashSet;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use bedplate_api::id::SiteName;
+use bedplate_api::wire::Explanation;
+use jiff::{SignedDuration, Timestamp};
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use crate::boot::{Boots, Owner};
+use crate::boot_policy::ImageName;
+use crate::clients::{self, BootClients, Discovered, Urls};
+use crate::config::Config;
+use crate::enrol::authority::{Authority, OpenAuthorityError};
+use crate::files::LoaderFiles;
+use crate::http::route::Routes;
+use crate::http::serve::{self, Limits};
+use crate::images::Images;
+use crate::loaders::Loaders;
+use crate::machine::Machines;
+use crate::present::Present;
+use crate::status::StatusRegistry;
+use crate::store::{Store, StoreError};
+
+/// Why the boot path cannot be opened.
+#[derive(Debug, Error)]
+pub enum OpenBootPathError {
+    /// The image cache.
+    #[error("cannot open the image cache {path}")]
+    Images {
+        /// Its directory.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// The store.
+    #[error("cannot read the boots that were kept")]
+    Store(#[from] StoreError),
+    /// The certificate authority.
+    #[error("no certificate authority")]
+    Authority(#[from] OpenAuthorityError),
+}
+
+/// What the daemon brings.
+#[derive(Clone)]
+pub struct Daemon {
+    /// The index of Machines.
+    pub machines: Machines,
+    /// The statuses.
+    pub registry: StatusRegistry,
+    /// The store.
+    pub store: Store,
+    /// Told of each unknown machine that asks, while discovery is on.
+    pub discovered: Discovered,
+}
+
+/// The boot path; clones share it.
+#[derive(Clone)]
+pub struct BootPath {
+    daemon: Daemon,
+    site: SiteName,
+    present: Arc<Present>,
+    boots: Boots,
+    images: Images,
+    loaders: Arc<ArcSwap<Loaders>>,
+    urls: Urls,
+    agent_urls: Urls,
+    authority: Arc<Authority>,
+    limits: Limits,
+    queue: Arc<Semaphore>,
+}
+
+impl BootPath {
+    /// Opens everything that lies in the state directory. Blocking: reads loaders and the store.
+    ///
+    /// # Errors
+    /// [`OpenBootPathError`].
+    pub fn open(config: &Config, daemon: Daemon) -> Result<Self, OpenBootPathError> {
+        let now = Timestamp::now();
+        let path = config.state_directory.join("images");
+        let cache = bedplate_image::Store::open(&path)
+            .map_err(|source| OpenBootPathError::Images { path, source })?;
+        let images = Images::new(cache, config);
+        let loaders = Arc::new(ArcSwap::from_pointee(Loaders::load(&config.loaders)));
+        let present = Arc::new(Present::new(loaders.clone(), images.clone(), config));
+        let lifetime =
+            SignedDuration::try_from(config.limits.boot_lifetime).unwrap_or(SignedDuration::from_mins(10));
+        let boots = Boots::load(daemon.store.clone(), Arc::new(daemon.registry.clone()), lifetime, now)?;
+        let authority = Authority::open(&config.state_directory.join("ca"), config.site.as_str(), now)?;
+        let advertise = |to: &Option<crate::config::value::HostPort>| to.as_ref().map(ToString::to_string);
+        let path = Self {
+            daemon,
+            site: config.site.clone(),
+            present,
+            boots,
+            images,
+            loaders,
+            urls: Urls { advertise: advertise(&config.http.advertise), port: config.http.listen.port() },
+            agent_urls: Urls {
+                advertise: advertise(&config.https.advertise),
+                port: config.https.listen.port(),
+            },
+            authority: Arc::new(authority),
+            limits: Limits { stall: config.http.stall, ..Limits::default() },
+            queue: Arc::new(Semaphore::new(usize::try_from(config.http.max_streams).unwrap_or(64).max(1))),
+        };
+        path.warn_of_missing_loaders();
+        Ok(path)
+    }
+
+    /// Takes over a changed configuration: images, loaders, default and discovery image. Blocking: reads loaders.
+    pub fn configure(&self, config: &Config) {
+        self.images.configure(config);
+        self.loaders.store(Arc::new(Loaders::load(&config.loaders)));
+        self.present.configure(config);
+        self.warn_of_missing_loaders();
+    }
+
+    fn warn_of_missing_loaders(&self) {
+        for missing in self.loaders.load().missing() {
+            tracing::warn!(platform = %missing.platform, problem = missing.problem, "a loader is missing");
+        }
+    }
+
+    /// What the DHCP engine asks.
+    pub fn clients(&self) -> BootClients {
+        BootClients {
+            machines: self.daemon.machines.clone(),
+            boots: self.boots.clone(),
+            present: self.present.clone(),
+            urls: self.urls.clone(),
+            discovered: self.daemon.discovered.clone(),
+        }
+    }
+
+    /// What the TFTP engine asks.
+    pub fn files(&self) -> LoaderFiles {
+        LoaderFiles { loaders: self.loaders.clone(), boots: self.boots.clone() }
+    }
+
+    /// The images, for readiness.
+    pub fn images(&self) -> &Images {
+        &self.images
+    }
+
+    /// The loaders, for readiness.
+    pub fn loaders(&self) -> Arc<Loaders> {
+        self.loaders.load_full()
+    }
+
+    /// The policy's state, for readiness.
+    pub fn present(&self) -> &Arc<Present> {
+        &self.present
+    }
+
+    /// The boots.
+    pub fn boots(&self) -> &Boots {
+        &self.boots
+    }
+
+    /// What a machine would be offered now, and why; `None`: no such name.
+    pub fn explain(&self, subject: &str) -> Option<Explanation> {
+        self.clients().explain(subject)
+    }
+
+    /// The routes of the plain listener.
+    pub fn routes(&self) -> Routes {
+        Routes {
+            machines: self.daemon.machines.clone(),
+            boots: self.boots.clone(),
+            present: self.present.clone(),
+            images: self.images.clone(),
+            loaders: self.loaders.clone(),
+            urls: self.urls.clone(),
+            agent_urls: self.agent_urls.clone(),
+            site: self.site.clone(),
+            ca_pem: self.authority.pem().into(),
+            queue: self.queue.clone(),
+        }
+    }
+
+    /// Serves until `shutdown`, then ends what is being sent; returns when all is done.
+    pub async fn run(self, http: TcpListener, shutdown: CancellationToken) {
+        let routes = Arc::new(self.routes());
+        // Boots are written last: what still ends after `shutdown` is a stage, too.
+        let served = CancellationToken::new();
+        let boots = tokio::spawn(self.boots.clone().run(served.clone()));
+        tokio::join!(
+            serve::serve(http, routes, self.limits, shutdown.clone()),
+            self.images.clone().run(self.boots.clone(), shutdown.clone()),
+            self.follow_machines(shutdown.clone()),
+        );
+        served.cancel();
+        if boots.await.is_err() {
+            tracing::error!("the task that writes boots has panicked");
+        }
+    }
+
+    /// Fetches the images that Machines name, and forgets the boots of Machines that are gone.
+    async fn follow_machines(&self, shutdown: CancellationToken) {
+        let mut changes = self.daemon.machines.subscribe();
+        changes.mark_changed();
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                changed = changes.changed() => if changed.is_err() { return },
+            }
+            let machines = self.daemon.machines.load();
+            let default = self.present.default_image();
+            let named = machines.iter().map(|known| clients::subject(known, default.as_deref()).image);
+            self.images.want_references(
+                &named.filter(|name| matches!(name, ImageName::Reference { .. })).collect::<HashSet<_>>(),
+            );
+            self.boots.retain(|owner| match owner {
+                Owner::Unknown { .. } => true,
+                Owner::Machine { name, uid } => {
+                    machines.by_name(name).is_some_and(|known| known.uid == *uid)
+                }
+            });
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! A look at how the parts do: for readiness, metrics and the admin socket. From memory, at once.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use bedplate_dhcp::InterfaceState;
+use bedplate_process::health::{Health, Readiness};
+use serde_json::{Value, json};
+
+use crate::boot_path::BootPath;
+use crate::boot_policy::{ImageState, State};
+use crate::clients::subject;
+use crate::config::Config;
+use crate::machine::Machines;
+use crate::readiness::{MachineView, View, judge};
+use crate::source::SourceState;
+
+/// Where to look; clones see the same.
+#[derive(Clone)]
+pub(super) struct Look {
+    pub(super) config: Arc<ArcSwap<Config>>,
+    pub(super) machines: Machines,
+    pub(super) source: Arc<ArcSwap<SourceState>>,
+    pub(super) boot_path: BootPath,
+    pub(super) dhcp: Option<bedplate_dhcp::Server>,
+}
+
+impl Look {
+    /// What everything needs to boot, and whether it is there.
+    pub(super) fn view(&self) -> View {
+        let config = self.config.load();
+        let default_image = config.default_image.as_deref();
+        let snapshot = self.machines.load();
+        let machines = snapshot.iter().map(|known| {
+            let image = subject(known, default_image).image;
+            let contested = snapshot.contested(&known.name);
+            let mut contested: Vec<_> = contested.into_iter().flat_map(|(_, others)| others).collect();
+            contested.sort();
+            contested.dedup();
+            MachineView {
+                name: known.name.clone(),
+                contested,
+                image_state: self.boot_path.present().image(&image),
+                image: image.to_string(),
+            }
+        });
+        let (mut serving, mut waiting) = (0_usize, Vec::new());
+        for (name, state) in self.dhcp.iter().flat_map(bedplate_dhcp::Server::interfaces) {
+            match state {
+                InterfaceState::Serving => serving = serving.saturating_add(1),
+                InterfaceState::Waiting(why) => waiting.push((name, why)),
+            }
+        }
+        let missing = self.boot_path.loaders().missing().iter().map(|m| m.problem.clone()).collect();
+        View {
+            source: SourceState::clone(&self.source.load()),
+            machines: machines.collect(),
+            interfaces_serving: serving,
+            interfaces_waiting: waiting,
+            missing_loaders: missing,
+        }
+    }
+
+    /// `/v1/status` beyond readiness.
+    pub(super) fn about(&self) -> Value {
+        let config = self.config.load();
+        let images = self.boot_path.images().seen().into_iter().map(|seen| {
+            let (state, note) = match seen.state {
+                ImageState::Ready => ("Ready", String::new()),
+                ImageState::Fetching(note) => ("Fetching", note),
+                ImageState::Failed(note) => ("Failed", note),
+                ImageState::Unknown => ("Unknown", String::new()),
+            };
+            json!({ "name": seen.name.to_string(), "state": state, "note": note, "digest": seen.digest })
+        });
+        let pools = self.dhcp.iter().flat_map(bedplate_dhcp::Server::pool_usage).map(|pool| {
+            json!({ "network": pool.network.to_string(), "size": pool.size, "bound": pool.bound,
+                    "offered": pool.offered, "declined": pool.declined })
+        });
+        let interfaces = self.dhcp.iter().flat_map(bedplate_dhcp::Server::interfaces).map(|(name, state)| {
+            let waiting = match state {
+                InterfaceState::Serving => None,
+                InterfaceState::Waiting(why) => Some(why),
+            };
+            json!({ "name": name, "waiting": waiting })
+        });
+        json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "site": config.site,
+            "source": SourceState::clone(&self.source.load()),
+            "machines": self.machines.load().len(),
+            "images": images.collect::<Vec<_>>(),
+            "dhcp": { "pools": pools.collect::<Vec<_>>(), "interfaces": interfaces.collect::<Vec<_>>() },
+        })
+    }
+}
+
+impl Health for Look {
+    fn readiness(&self) -> Readiness {
+        judge(&self.view())
+    }
+}

@@ -1,0 +1,47 @@
+//! SIGHUP: reads the configuration again and takes on what can be taken on while transfers go on; names the rest.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::assemble::Daemon;
+use crate::config::cli::Settings;
+use crate::config::reload::plan_reload;
+use crate::config::{Config, translate};
+
+impl Daemon {
+    /// Reads the configuration again. A bad one leaves the old one in force, and says so.
+    pub(super) async fn reload(&self, settings: &Settings) {
+        let new = match Config::load(&settings.config, &settings.overrides()) {
+            Ok(new) => new,
+            Err(error) => {
+                self.reloads.refused.fetch_add(1, Ordering::Relaxed);
+                let error = bedplate_process::exit::chain(&error);
+                tracing::error!(error, "the new configuration is not taken on, the old one stays in force");
+                return;
+            }
+        };
+        let plan = plan_reload(&self.config.load(), &new);
+        for key in &plan.needs_restart {
+            tracing::warn!(key, "changed in the configuration, and needs a restart to take effect");
+        }
+        let config = Arc::new(plan.config);
+        let (boot_path, taken) = (self.boot_path.clone(), config.clone());
+        if let Err(error) = tokio::task::spawn_blocking(move || boot_path.configure(&taken)).await {
+            tracing::error!(%error, "images and loaders were not taken on");
+        }
+        if let (Some(server), Some(settings)) = (&self.dhcp, translate::dhcp_settings(&config))
+            && let Err(error) = server.reload(settings)
+        {
+            // What `check` accepts, the engine takes: a test holds them together.
+            tracing::error!(%error, "the DHCP server keeps its old settings");
+        }
+        if let (Some(server), Some(settings)) = (&self.tftp, translate::tftp_settings(&config))
+            && let Err(error) = server.reload(settings)
+        {
+            tracing::error!(%error, "the TFTP server keeps its old settings");
+        }
+        self.config.store(config);
+        self.reloads.done.fetch_add(1, Ordering::Relaxed);
+        tracing::info!(changed = plan.applied.join(", "), "configuration read again");
+    }
+}
