@@ -1,0 +1,90 @@
+//! The units are complete, are understood by systemd, and expose little. No unit is started here.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// The exposure that pxed's unit must stay below, of 10 (`systemd-analyze security`).
+const MOST_EXPOSURE: f64 = 3.0;
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../systemd")
+}
+
+/// Copies of the units with programs that exist here, for systemd-analyze looks whether they do.
+fn copies() -> (tempfile::TempDir, Vec<PathBuf>) {
+    let place = tempfile::tempdir().expect("a temporary directory");
+    let mut copies = Vec::new();
+    for entry in std::fs::read_dir(folder()).expect("systemd/ is there").flatten() {
+        if entry.path().extension().is_some_and(|extension| extension == "service") {
+            let text = std::fs::read_to_string(entry.path()).expect("a readable unit");
+            let text = text.replace("/usr/bin/pxed", "/bin/true").replace("/usr/bin/bedplate-agent", "/bin/true");
+            let copy = place.path().join(entry.file_name());
+            std::fs::write(&copy, text).expect("a writable temporary directory");
+            copies.push(copy);
+        }
+    }
+    assert!(!copies.is_empty(), "no unit below {}", folder().display());
+    (place, copies)
+}
+
+fn analyze(arguments: &[&str], unit: &[PathBuf]) -> (bool, String) {
+    let output = Command::new("systemd-analyze").args(arguments).args(unit).output();
+    let output = output.expect("systemd-analyze is installed; if not: cargo xtask setup");
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&text).into_owned())
+}
+
+/// "→ Overall exposure level for pxed.service: 1.9 OK"
+fn exposure(report: &str) -> f64 {
+    let (_, rest) = report.rsplit_once("Overall exposure level").expect("a summary line");
+    let (_, rest) = rest.split_once(": ").expect("a number");
+    let number = rest.split_whitespace().next().unwrap_or_default();
+    number.parse().expect("a number")
+}
+
+#[test]
+fn units_are_understood_without_complaint() {
+    let (place, copies) = copies();
+    let (success, said) = analyze(&["verify", "--man=no", "--recursive-errors=no"], &copies);
+    let mine = place.path().display().to_string();
+    let complaints: Vec<&str> = said.lines().filter(|line| line.contains(&mine)).collect();
+    assert!(success && complaints.is_empty(), "{said}");
+}
+
+#[test]
+fn exposure_of_pxed_is_below_3() {
+    let (_place, copies) = copies();
+    let pxed: Vec<PathBuf> = copies.into_iter().filter(|copy| copy.ends_with("pxed.service")).collect();
+    let (_, report) = analyze(&["security", "--offline=true", "--no-pager"], &pxed);
+    let exposure = exposure(&report);
+    assert!(exposure < MOST_EXPOSURE, "exposure is {exposure}:\n{report}");
+}
+
+#[test]
+fn units_notify_restart_and_are_watched() {
+    for unit in ["pxed.service", "bedplate-agent.service"] {
+        let text = std::fs::read_to_string(folder().join(unit)).expect(unit);
+        for line in ["Type=notify", "Restart=always", "WatchdogSec=", "RestartPreventExitStatus=64", "NoNewPrivileges=yes"] {
+            assert!(text.lines().any(|has| has.starts_with(line)), "{unit} has no {line}");
+        }
+    }
+}
+
+#[test]
+fn capabilities_of_pxed_are_the_two_that_are_explained() {
+    let text = std::fs::read_to_string(folder().join("pxed.service")).expect("pxed.service");
+    let wanted = "CAP_NET_BIND_SERVICE CAP_NET_RAW";
+    for key in ["AmbientCapabilities", "CapabilityBoundingSet"] {
+        assert!(text.lines().any(|line| line == format!("{key}={wanted}")), "{key} is not exactly {wanted}");
+    }
+}
+
+#[test]
+fn user_of_pxed_is_made_by_sysusers() {
+    let unit = std::fs::read_to_string(folder().join("pxed.service")).expect("pxed.service");
+    let user = unit.lines().find_map(|line| line.strip_prefix("User=")).expect("User=");
+    let sysusers = std::fs::read_to_string(folder().join("bedplate.conf")).expect("bedplate.conf");
+    assert!(sysusers.lines().any(|line| line.starts_with(&format!("u {user} "))), "no line for {user}");
+}
