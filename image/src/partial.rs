@@ -10,6 +10,7 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -115,7 +116,10 @@ pub(crate) fn sync_parent(path: &Path) -> io::Result<()> {
 
 /// Writes a small file so that a reader sees the old content or the new one, also after a crash.
 pub(crate) fn write_atomic(path: &Path, content: &[u8]) -> io::Result<()> {
-    let next = path.with_extension(format!("{}.new", std::process::id()));
+    // One name per write: several may write the same record at once.
+    static WRITES: AtomicU64 = AtomicU64::new(0);
+    let write = WRITES.fetch_add(1, Ordering::Relaxed);
+    let next = path.with_extension(format!("{}.{write}.new", std::process::id()));
     let mut file = File::create(&next)?;
     file.write_all(content)?;
     file.sync_all()?;

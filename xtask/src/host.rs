@@ -39,7 +39,8 @@ pub(crate) fn check() -> Result<()> {
     Ok(())
 }
 
-fn check_root() -> Result<()> {
+/// Refuses to go on as anybody else.
+pub(crate) fn check_root() -> Result<()> {
     if is_root()? {
         return Ok(());
     }

@@ -1,8 +1,185 @@
-//! `cargo xtask image host`: placeholder until the recipe is there.
+//! `cargo xtask image host`: the image that servers boot, made of `images/host/recipe.toml`.
+//!
+//! ```text
+//!   recipe, mirrors --base--> root.tar, kernel          cached by what the recipe says of packages
+//!                               |
+//!   files/, agent, unit --------+--compose--> root file system --> squashfs, initramfs --> OCI layout
+//! ```
+//! The layout carries a hash of its inputs: unchanged inputs take the layout that is there. It is replaced in one step.
+//! Not here: serving images (`bedplate-image`, pxed). Nothing of the crates is linked in, so that `cargo xtask` itself is
+//! built in seconds.
 
-use anyhow::Result;
+mod base;
+mod compose;
+#[path = "../../image/src/cpio.rs"]
+#[allow(dead_code, unreachable_pub, reason = "the whole module is the image crate's")]
+mod cpio;
+mod initramfs;
+mod oci;
+mod recipe;
 
-/// Builds the host image into the cache, unless it is there already.
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+
+use crate::{build, host, progress};
+use recipe::{Hasher, Recipe};
+
+/// A change in how images are made, where the inputs do not show it, makes all images anew.
+const FORMAT: u32 = 1;
+/// What is run, with the package that has it.
+const TOOLS: &[(&str, &str)] = &[
+    ("mmdebstrap", "mmdebstrap"),
+    ("mksquashfs", "squashfs-tools"),
+    ("dpkg-deb", "dpkg"),
+    ("tar", "tar"),
+    ("chroot", "coreutils"),
+    ("zstd", "zstd"),
+];
+
+/// The kernel of an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Kernel {
+    /// For virtual machines: small and quick, virtual devices only.
+    Cloud,
+    /// For servers of metal: every network card, controller and IPMI.
+    Generic,
+}
+
+impl Kernel {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Cloud => "cloud",
+            Self::Generic => "generic",
+        }
+    }
+
+    /// The name of its layout below `<cache>/images`.
+    fn layout(self) -> &'static str {
+        match self {
+            Self::Cloud => "host",
+            Self::Generic => "host-generic",
+        }
+    }
+}
+
+/// How the host image is to be built.
+#[derive(Debug, Clone)]
+pub(crate) struct Options {
+    /// Its kernel.
+    pub(crate) kernel: Kernel,
+    /// The agent; a static binary, since stage-1 has no libraries.
+    pub(crate) agent: PathBuf,
+    /// The agent's unit.
+    pub(crate) unit: PathBuf,
+    /// Where the layout goes.
+    pub(crate) output: PathBuf,
+    /// Asks the mirrors for newer packages, although the recipe has not changed.
+    pub(crate) fresh: bool,
+}
+
+impl Options {
+    /// The agent that `cargo xtask build` built, the layout in the cache.
+    pub(crate) fn new(kernel: Kernel) -> Self {
+        let output = host::cache().join("images").join(kernel.layout());
+        let agent = build::release().join("bedplate-agent");
+        let unit = host::root().join("systemd/bedplate-agent.service");
+        Self { kernel, agent, unit, output, fresh: false }
+    }
+}
+
+/// Builds the rack's host image into the cache, unless it is there already.
 pub(crate) fn host() -> Result<()> {
+    build_host(&Options::new(Kernel::Cloud)).map(drop)
+}
+
+/// Builds the host image, unless the layout at its place is of the same inputs, and says where it is.
+pub(crate) fn build_host(options: &Options) -> Result<PathBuf> {
+    let source = host::root().join("images/host");
+    let recipe = Recipe::read(&source.join("recipe.toml"))?;
+    check(options)?;
+    let images = host::cache().join("images");
+    fs::create_dir_all(&images).with_context(|| format!("cannot make {}", images.display()))?;
+    let base = base::ensure(&recipe, options.kernel, &images, options.fresh)?;
+
+    let mut inputs = Hasher::new();
+    inputs.add("format", &FORMAT.to_le_bytes());
+    inputs.add("base", base.id.as_bytes());
+    inputs.add_tree("images/host", &source)?;
+    inputs.add_tree("agent", &options.agent)?;
+    inputs.add_tree("unit", &options.unit)?;
+    let inputs = inputs.finish();
+    if let Some(digest) = oci::is_built_from(&options.output, &inputs) {
+        report(options, &digest, "is there already");
+        return Ok(options.output.clone());
+    }
+    let work = Work::new(&images)?;
+    let parts = compose::Inputs { recipe: &recipe, base: &base, source: &source, options, inputs: &inputs };
+    let root = progress::step("host image: root file system", |step| compose::root(step, &parts, &work.0))?;
+    let initrd =
+        progress::step("host image: initramfs", |step| initramfs::build(step, &parts, &root, &work.0))?;
+    let rootfs =
+        progress::step("host image: squashfs", |step| compose::squash(step, &recipe, &root, &work.0))?;
+    let image = oci::Image {
+        kernel: &root.kernel,
+        initrd: &initrd,
+        rootfs: &rootfs,
+        kernel_arguments: &recipe.kernel_arguments,
+        release: &root.release,
+        inputs: &inputs,
+    };
+    let digest = oci::write(&options.output, &image)?;
+    report(options, &digest, "built");
+    Ok(options.output.clone())
+}
+
+fn report(options: &Options, digest: &str, what: &str) {
+    let hint = match options.kernel {
+        Kernel::Cloud => "for virtual machines; servers of metal: --kernel generic",
+        Kernel::Generic => "for servers of metal",
+    };
+    println!("  host image {what} ({hint})\n    {}\n    {digest}", options.output.display());
+}
+
+/// Root and tools, before anything is touched.
+fn check(options: &Options) -> Result<()> {
+    host::check_root()?;
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let missing: Vec<&str> = TOOLS
+        .iter()
+        .filter(|(tool, _)| !std::env::split_paths(&path).any(|p| p.join(tool).is_file()))
+        .map(|(_, package)| *package)
+        .collect();
+    if !missing.is_empty() {
+        bail!(
+            "the host image is made with programs that are not installed: run `apt-get install {}`",
+            missing.join(" ")
+        );
+    }
+    if !options.agent.is_file() {
+        bail!(
+            "{} is missing, and it is the image's first program: run `cargo xtask build`",
+            options.agent.display()
+        );
+    }
     Ok(())
+}
+
+/// A directory that goes when the build ends, however it ends.
+struct Work(PathBuf);
+
+impl Work {
+    fn new(images: &Path) -> Result<Self> {
+        let path = images.join(format!(".work-{}", std::process::id()));
+        fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
 }

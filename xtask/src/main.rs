@@ -14,6 +14,7 @@ mod progress;
 mod setup;
 mod test;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, ValueEnum};
@@ -63,8 +64,24 @@ enum Command {
 
 #[derive(Subcommand)]
 enum ImageKind {
-    /// The host image that servers boot.
-    Host,
+    /// The host image that servers boot, as an OCI layout in the cache.
+    Host {
+        /// Its kernel.
+        #[arg(long, value_enum, default_value = "cloud")]
+        kernel: image::Kernel,
+        /// Puts the layout there instead.
+        #[arg(long)]
+        output: Option<PathBuf>,
+        /// Another agent than the one that `cargo xtask build` builds.
+        #[arg(long)]
+        agent: Option<PathBuf>,
+        /// Another unit than systemd/bedplate-agent.service.
+        #[arg(long)]
+        unit: Option<PathBuf>,
+        /// Takes the mirrors' newest packages, although the recipe has not changed.
+        #[arg(long)]
+        fresh: bool,
+    },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -88,7 +105,7 @@ fn main() -> ExitCode {
     let result = match arguments.command {
         Command::Setup => setup::run(),
         Command::Build => build::run(),
-        Command::Image { kind: ImageKind::Host } => setup::run().and_then(|()| image::host()),
+        Command::Image { kind } => build_image(kind),
         Command::Test { tier, filter } => test::run(tier, filter.as_deref()),
         Command::Demo { keep } => demo::run(keep),
         Command::Bench { arguments } => demo::bench(&arguments),
@@ -101,4 +118,17 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn build_image(kind: ImageKind) -> anyhow::Result<()> {
+    let ImageKind::Host { kernel, output, agent, unit, fresh } = kind;
+    let mut options = image::Options::new(kernel);
+    match agent {
+        Some(agent) => options.agent = agent,
+        None => setup::run().and_then(|()| build::run())?,
+    }
+    options.unit = unit.unwrap_or(options.unit);
+    options.output = output.unwrap_or(options.output);
+    options.fresh = fresh;
+    image::build_host(&options).map(drop)
 }

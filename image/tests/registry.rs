@@ -1,0 +1,279 @@
+//! A registry that breaks, lies, forgets and refuses; what reaches the store is whole or not there.
+
+mod fixture;
+
+use std::collections::HashMap;
+use std::fs;
+use std::sync::Mutex;
+
+use bedplate_api::id::Digest;
+use bedplate_image::{BootImage, Credentials, EnsureImageError, Options, Progress, Source, Store};
+use fixture::{Fault, ROOTFS, Registry, content, digest, layout, options, quiet, store};
+
+struct Case {
+    directory: tempfile::TempDir,
+    registry: Registry,
+    manifest: Digest,
+    rootfs: Digest,
+}
+
+impl Case {
+    async fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let registry = Registry::start().await;
+        let (path, manifest) = layout(directory.path(), 1);
+        registry.push(&path, &manifest);
+        let rootfs = digest(&content(10 + ROOTFS as u64, ROOTFS));
+        Self { directory, registry, manifest, rootfs }
+    }
+
+    fn store(&self) -> Store {
+        store(&self.directory.path().join("store"))
+    }
+
+    fn source(&self) -> Source {
+        let reference = self.registry.reference(&self.manifest);
+        Source::Registry { reference, allow_tag: false, insecure_http: true }
+    }
+
+    async fn ensure(&self) -> Result<BootImage, EnsureImageError> {
+        self.store().ensure(&self.source(), &quiet).await
+    }
+
+    fn whole(&self) -> bool {
+        let path = self.store().path(&self.rootfs);
+        fs::read(path).is_ok_and(|bytes| digest(&bytes) == self.rootfs)
+    }
+}
+
+#[tokio::test]
+async fn an_image_is_fetched_once_and_then_asked_of_nobody() {
+    let case = Case::new().await;
+    let image = case.ensure().await.unwrap();
+    assert_eq!(image.digest, case.manifest);
+    assert_eq!(image.rootfs.unwrap().size, ROOTFS as u64);
+    assert_eq!(image.kernel_arguments, ["quiet"]);
+    assert!(case.whole());
+    let seen = case.registry.content().seen.len();
+    assert_eq!(case.ensure().await.unwrap(), image);
+    assert_eq!(case.registry.content().seen.len(), seen);
+}
+
+#[tokio::test]
+async fn cached_image_survives_restart_with_the_registry_away() {
+    let case = Case::new().await;
+    assert!(case.store().cached(&case.source()).is_none());
+    let image = case.ensure().await.unwrap();
+    case.registry.stop();
+    assert_eq!(case.store().cached(&case.source()), Some(image.clone()));
+    assert_eq!(case.ensure().await.unwrap(), image);
+}
+
+#[tokio::test]
+async fn a_tag_is_resolved_anew_and_its_last_image_stays_cached() {
+    let case = Case::new().await;
+    let reference = format!("{}/bedplate/host:latest", case.registry.address);
+    let source = |allow_tag| Source::Registry { reference: reference.clone(), allow_tag, insecure_http: true };
+    let refused = case.store().ensure(&source(false), &quiet).await.unwrap_err();
+    assert!(matches!(refused, EnsureImageError::TagNotAllowed { .. }), "{refused}");
+    let first = case.store().ensure(&source(true), &quiet).await.unwrap();
+    let (path, next) = layout(case.directory.path(), 2);
+    case.registry.push(&path, &next);
+    let second = case.store().ensure(&source(true), &quiet).await.unwrap();
+    assert_ne!(first.digest, second.digest);
+    assert_eq!(second.digest, next);
+    case.registry.stop();
+    assert!(case.store().ensure(&source(true), &quiet).await.is_err());
+    assert_eq!(case.store().cached(&source(true)), Some(second));
+}
+
+#[tokio::test]
+async fn a_broken_transfer_goes_on_where_it_broke() {
+    let case = Case::new().await;
+    case.registry.fault(&case.rootfs, Fault::Break(2 << 20));
+    case.ensure().await.unwrap();
+    assert!(case.whole());
+    let asked = case.registry.asked(&case.rootfs);
+    assert_eq!(asked.len(), 2);
+    let from: u64 = asked[1].as_deref().unwrap().trim_matches(|c: char| !c.is_ascii_digit()).parse().unwrap();
+    assert!(from > 1 << 20, "{asked:?}");
+}
+
+#[tokio::test]
+async fn faults_of_every_kind_end_in_the_whole_blob() {
+    for faults in [
+        vec![Fault::Break(3_000_000), Fault::ForgetRange],
+        vec![Fault::Break(3_000_000), Fault::WrongRange],
+        vec![Fault::Break(3_000_000), Fault::Status(503, None), Fault::Break(1)],
+        vec![Fault::Status(429, Some(3600)), Fault::Status(500, None), Fault::Status(408, None)],
+        vec![Fault::Short(1_000_000), Fault::Short(0)],
+        vec![Fault::Break(0), Fault::Silence],
+        // Pieces that do not fit together are fetched anew, once.
+        vec![Fault::Break(3_000_000), Fault::Lie],
+    ] {
+        let case = Case::new().await;
+        faults.iter().for_each(|fault| case.registry.fault(&case.rootfs, fault.clone()));
+        let result = case.ensure().await;
+        assert!(result.is_ok(), "{faults:?}: {}", result.unwrap_err());
+        assert!(case.whole(), "{faults:?}");
+        assert!(case.registry.content().faults.is_empty(), "{faults:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_blob_that_lies_is_refused_and_nothing_of_it_is_kept() {
+    let case = Case::new().await;
+    case.registry.fault(&case.rootfs, Fault::Lie);
+    let error = case.ensure().await.unwrap_err();
+    assert!(matches!(error, EnsureImageError::DigestMismatch { .. }), "{error}");
+    assert!(!case.store().path(&case.rootfs).exists());
+    assert!(case.store().cached(&case.source()).is_none());
+    case.ensure().await.unwrap();
+    assert!(case.whole());
+}
+
+#[tokio::test]
+async fn a_blob_longer_than_its_descriptor_is_refused() {
+    let case = Case::new().await;
+    case.registry.fault(&case.rootfs, Fault::Long);
+    let error = case.ensure().await.unwrap_err();
+    assert!(matches!(error, EnsureImageError::SizeMismatch { .. }), "{error}");
+    assert!(!case.store().path(&case.rootfs).exists());
+}
+
+#[tokio::test]
+async fn a_manifest_other_than_the_digest_is_refused() {
+    let case = Case::new().await;
+    case.registry.fault(&case.manifest, Fault::Lie);
+    let error = case.ensure().await.unwrap_err();
+    assert!(matches!(error, EnsureImageError::DigestMismatch { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn an_endless_manifest_is_cut_off() {
+    let case = Case::new().await;
+    let big = vec![b' '; 5 << 20];
+    case.registry.content().blobs.insert(case.manifest.to_string(), big);
+    let error = case.ensure().await.unwrap_err();
+    assert!(matches!(error, EnsureImageError::TooLarge { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_registry_that_stays_away_is_given_up_with_a_remedy() {
+    let case = Case::new().await;
+    (0..20).for_each(|_| case.registry.fault(&case.rootfs, Fault::Status(503, None)));
+    let retries = Mutex::new(0);
+    let count = |progress| {
+        if matches!(progress, Progress::Retry { .. }) {
+            *retries.lock().unwrap() += 1;
+        }
+    };
+    let error = case.store().ensure(&case.source(), &count).await.unwrap_err();
+    assert!(matches!(error, EnsureImageError::Unreachable { attempts: 6, .. }), "{error}");
+    assert_eq!(*retries.lock().unwrap(), 5);
+    let text = error.to_string();
+    assert!(text.contains("503 not now") && text.contains(&case.rootfs.to_string()), "{text}");
+}
+
+#[tokio::test]
+async fn a_refusal_is_not_repeated() {
+    let case = Case::new().await;
+    case.registry.fault(&case.rootfs, Fault::Status(403, None));
+    let error = case.ensure().await.unwrap_err();
+    assert!(matches!(error, EnsureImageError::Refused { .. }), "{error}");
+    assert_eq!(case.registry.asked(&case.rootfs).len(), 1);
+}
+
+#[tokio::test]
+async fn a_token_is_fetched_anonymously_or_with_credentials() {
+    for password in [None, Some("Basic dXNlcjpzZWNyZXQ=")] {
+        let case = Case::new().await;
+        case.registry.content().token = Some("t0ken".into());
+        case.registry.content().password = password.map(str::to_owned);
+        let anonymous = case.ensure().await;
+        assert_eq!(anonymous.is_ok(), password.is_none());
+        let login = Credentials { username: "user".into(), password: "secret".into() };
+        let credentials = HashMap::from([(case.registry.address.clone(), login)]);
+        let options = Options { credentials, ..options() };
+        let store = Store::open_with(case.directory.path().join("store"), options).unwrap();
+        store.ensure(&case.source(), &quiet).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_blob_is_fetched_once_however_many_ask() {
+    let case = Case::new().await;
+    let store = case.store();
+    let source = case.source();
+    let all = (0..20).map(|_| store.ensure(&source, &quiet));
+    for image in futures::future::join_all(all).await {
+        assert_eq!(image.unwrap().digest, case.manifest);
+    }
+    assert_eq!(case.registry.asked(&case.rootfs).len(), 1);
+}
+
+#[tokio::test]
+async fn two_stores_of_one_directory_fetch_a_blob_once() {
+    let case = Case::new().await;
+    let (one, two, source) = (case.store(), case.store(), case.source());
+    let (a, b) = tokio::join!(one.ensure(&source, &quiet), two.ensure(&source, &quiet));
+    assert_eq!(a.unwrap(), b.unwrap());
+    assert_eq!(case.registry.asked(&case.rootfs).len(), 1);
+}
+
+#[tokio::test]
+async fn a_transfer_that_is_dropped_in_the_middle_is_resumed_and_never_served_half() {
+    let case = Case::new().await;
+    // The rest never comes; the caller loses patience when two mebibytes are there.
+    case.registry.fault(&case.rootfs, Fault::Break(3 << 20));
+    case.registry.fault(&case.rootfs, Fault::Silence);
+    let (store, source) = (case.store(), case.source());
+    let (enough, mut arrived) = tokio::sync::mpsc::unbounded_channel();
+    let task = tokio::spawn({
+        let rootfs = case.rootfs;
+        async move {
+            let tell = move |progress| {
+                if matches!(progress, Progress::Transfer { digest, done, .. } if digest == rootfs && done >= 2 << 20) {
+                    let _ = enough.send(());
+                }
+            };
+            store.ensure(&source, &tell).await
+        }
+    });
+    arrived.recv().await.unwrap();
+    task.abort();
+    let _ = task.await;
+    case.registry.content().faults.clear();
+    assert!(!case.store().path(&case.rootfs).exists());
+    assert!(case.store().cached(&case.source()).is_none());
+    case.ensure().await.unwrap();
+    assert!(case.whole());
+    assert!(case.registry.asked(&case.rootfs).last().unwrap().is_some(), "asked for the rest only");
+}
+
+#[tokio::test]
+async fn a_partial_file_with_rubbish_is_fetched_anew() {
+    for length in [1, 1 << 20, ROOTFS, ROOTFS + 1] {
+        let case = Case::new().await;
+        let store = case.store();
+        let partial = case.directory.path().join("store/partial").join(case.rootfs.hex());
+        fs::write(&partial, vec![7; length]).unwrap();
+        store.ensure(&case.source(), &quiet).await.unwrap();
+        assert!(case.whole(), "{length}");
+        assert!(!partial.exists());
+    }
+}
+
+#[tokio::test]
+async fn references_that_are_none_are_refused_before_anything_is_sent() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let directory = tempfile::tempdir().unwrap();
+    for reference in ["", "HTTP://x", "a b", "host@sha256:zz", "x/../../y@z", "x:y:z:w", "r/n@sha512:00"] {
+        let source =
+            Source::Registry { reference: reference.into(), allow_tag: false, insecure_http: true };
+        let error = store(directory.path()).ensure(&source, &quiet).await.unwrap_err();
+        let expected =
+            matches!(error, EnsureImageError::InvalidReference { .. } | EnsureImageError::TagNotAllowed { .. });
+        assert!(expected, "{reference}: {error}");
+    }
+}

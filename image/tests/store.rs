@@ -1,0 +1,243 @@
+//! The store filled from layouts and files; what is collected and what is not.
+
+mod fixture;
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::Path;
+
+use bedplate_api::id::Digest;
+use bedplate_image::{EnsureImageError, Options, Source, Store};
+use fixture::{ROOTFS, content, digest, layout, options, quiet, store};
+use tokio::io::AsyncReadExt;
+
+fn source(path: &Path) -> Source {
+    Source::Layout { path: path.to_owned(), tag: None, digest: None }
+}
+
+fn edit(path: &Path, from: &str, to: &str) {
+    let text = fs::read_to_string(path).unwrap();
+    assert!(text.contains(from), "{text}");
+    fs::write(path, text.replace(from, to)).unwrap();
+}
+
+#[tokio::test]
+async fn a_layout_is_copied_verified_and_cached_after_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, manifest) = layout(directory.path(), 1);
+    let at = directory.path().join("store");
+    let image = store(&at).ensure(&source(&path), &quiet).await.unwrap();
+    assert_eq!(image.digest, manifest);
+    fs::remove_dir_all(&path).unwrap();
+    let store = store(&at);
+    assert_eq!(store.cached(&source(&path)), Some(image.clone()));
+    assert!(store.ensure(&source(&path), &quiet).await.is_err());
+    let mut bytes = Vec::new();
+    store.open_blob(&image.kernel.digest).await.unwrap().read_to_end(&mut bytes).await.unwrap();
+    assert_eq!(digest(&bytes), image.kernel.digest);
+}
+
+#[tokio::test]
+async fn a_layout_is_chosen_from_by_tag_and_digest() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, manifest) = layout(directory.path(), 1);
+    let store = store(&directory.path().join("store"));
+    let ask = |tag: Option<&str>, digest: Option<Digest>| Source::Layout {
+        path: path.clone(),
+        tag: tag.map(str::to_owned),
+        digest,
+    };
+    assert_eq!(store.ensure(&ask(Some("latest"), None), &quiet).await.unwrap().digest, manifest);
+    assert_eq!(store.ensure(&ask(None, Some(manifest)), &quiet).await.unwrap().digest, manifest);
+    for source in [ask(Some("other"), None), ask(None, Some(digest(b"other")))] {
+        let error = store.ensure(&source, &quiet).await.unwrap_err();
+        assert!(matches!(error, EnsureImageError::Select { .. }), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn several_architectures_give_the_one_that_is_wanted() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, manifest) = layout(directory.path(), 1);
+    let (other, other_manifest) = layout(directory.path(), 2);
+    let read = |p: &Path| -> serde_json::Value {
+        serde_json::from_slice(&fs::read(p.join("index.json")).unwrap()).unwrap()
+    };
+    let (mut index, mut second) = (read(&path), read(&other)["manifests"][0].clone());
+    second["platform"]["architecture"] = "arm64".into();
+    index["manifests"].as_array_mut().unwrap().push(second);
+    fs::write(path.join("index.json"), index.to_string()).unwrap();
+    for entry in fs::read_dir(other.join("blobs/sha256")).unwrap() {
+        let from = entry.unwrap().path();
+        fs::copy(&from, path.join("blobs/sha256").join(from.file_name().unwrap())).unwrap();
+    }
+    for (architecture, expected) in [("amd64", manifest), ("arm64", other_manifest)] {
+        let options = Options { architecture: architecture.into(), ..options() };
+        let store = Store::open_with(directory.path().join(architecture), options).unwrap();
+        assert_eq!(store.ensure(&source(&path), &quiet).await.unwrap().digest, expected);
+    }
+}
+
+#[tokio::test]
+async fn hostile_layouts_are_refused_without_a_trace() {
+    type Spoil = fn(&Path, &Digest);
+    let cases: &[(&str, Spoil)] = &[
+        ("no index", |p, _| fs::remove_file(p.join("index.json")).unwrap()),
+        ("an index that is no JSON", |p, _| fs::write(p.join("index.json"), "{").unwrap()),
+        ("an endless index", |p, _| fs::write(p.join("index.json"), vec![b' '; 5 << 20]).unwrap()),
+        ("an index that is a directory", |p, _| {
+            fs::remove_file(p.join("index.json")).unwrap();
+            fs::create_dir(p.join("index.json")).unwrap();
+        }),
+        ("a path for a digest", |p, m| edit(&p.join("index.json"), &m.to_string(), "sha256:../../../etc/passwd")),
+        ("another algorithm", |p, _| edit(&p.join("index.json"), "sha256:", "sha512:")),
+        ("a negative size", |p, _| edit(&p.join("index.json"), "\"size\":", "\"size\":-")),
+        ("a manifest of another version", |p, m| {
+            edit(&p.join("blobs/sha256").join(m.hex()), "\"schemaVersion\":2", "\"schemaVersion\":1");
+        }),
+        ("a manifest that was changed", |p, m| {
+            edit(&p.join("blobs/sha256").join(m.hex()), "kernel.v1", "kernel.v2");
+        }),
+        ("a blob that is missing", |p, _| {
+            fs::remove_file(p.join("blobs/sha256").join(rootfs().hex())).unwrap();
+        }),
+        ("a blob that was changed", |p, _| {
+            let path = p.join("blobs/sha256").join(rootfs().hex());
+            let mut bytes = fs::read(&path).unwrap();
+            bytes[ROOTFS / 2] ^= 1;
+            fs::write(path, bytes).unwrap();
+        }),
+        ("a blob that was cut", |p, _| {
+            fs::write(p.join("blobs/sha256").join(rootfs().hex()), content(1, 1000)).unwrap();
+        }),
+        ("a blob that never ends", |p, _| {
+            let path = p.join("blobs/sha256").join(rootfs().hex());
+            fs::remove_file(&path).unwrap();
+            std::os::unix::fs::symlink("/dev/zero", path).unwrap();
+        }),
+    ];
+    for (name, spoil) in cases {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, manifest) = layout(directory.path(), 1);
+        spoil(&path, &manifest);
+        let store = store(&directory.path().join("store"));
+        let result = store.ensure(&source(&path), &quiet).await;
+        assert!(result.is_err(), "{name}");
+        assert!(!store.path(&rootfs()).exists(), "{name}");
+        assert!(store.cached(&source(&path)).is_none(), "{name}");
+    }
+}
+
+fn rootfs() -> Digest {
+    digest(&content(10 + ROOTFS as u64, ROOTFS))
+}
+
+#[tokio::test]
+async fn a_manifest_that_promises_too_much_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, _) = layout(directory.path(), 1);
+    let options = Options { largest_blob: 1 << 20, ..options() };
+    let store = Store::open_with(directory.path().join("store"), options).unwrap();
+    let error = store.ensure(&source(&path), &quiet).await.unwrap_err();
+    assert!(matches!(error, EnsureImageError::InvalidManifest { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_changed_file_is_a_new_image_and_an_unchanged_one_is_not_read_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, _) = layout(directory.path(), 1);
+    drop(path);
+    let files = directory.path().join("files-1");
+    let store = store(&directory.path().join("store"));
+    let source = Source::Files {
+        kernel: files.join("kernel"),
+        initrd: files.join("initrd"),
+        rootfs: Some(files.join("rootfs")),
+    };
+    let first = store.ensure(&source, &quiet).await.unwrap();
+    assert_eq!(first.rootfs.unwrap().digest, rootfs());
+    let transfers = std::sync::Mutex::new(0);
+    let count = |progress| {
+        if matches!(progress, bedplate_image::Progress::Transfer { .. }) {
+            *transfers.lock().unwrap() += 1;
+        }
+    };
+    assert_eq!(store.ensure(&source, &count).await.unwrap(), first);
+    assert_eq!(*transfers.lock().unwrap(), 0);
+    fs::write(files.join("initrd"), b"another").unwrap();
+    let second = store.ensure(&source, &quiet).await.unwrap();
+    assert_ne!(second.digest, first.digest);
+    assert_eq!(second.initrd.digest, digest(b"another"));
+    assert_eq!(second.kernel, first.kernel);
+    fs::remove_file(files.join("kernel")).unwrap();
+    let error = store.ensure(&source, &quiet).await.unwrap_err();
+    assert!(error.to_string().contains("kernel"), "{error}");
+    assert_eq!(store.cached(&source), Some(second));
+}
+
+#[tokio::test]
+async fn collection_keeps_what_is_referenced_and_nothing_else() {
+    let directory = tempfile::tempdir().unwrap();
+    let (one, first) = layout(directory.path(), 1);
+    let (two, second) = layout(directory.path(), 2);
+    let store = store(&directory.path().join("store"));
+    store.ensure(&source(&one), &quiet).await.unwrap();
+    store.ensure(&source(&two), &quiet).await.unwrap();
+    let stranger = directory.path().join("store/blobs/sha256/README");
+    fs::write(&stranger, "not ours").unwrap();
+
+    let collected = store.collect(&HashSet::from([first])).unwrap();
+    // Manifest, kernel, initrd, rootfs; the configuration is the same in both.
+    assert_eq!((collected.blobs, collected.kept), (4, 5));
+    assert!(collected.bytes > ROOTFS as u64);
+    assert!(store.cached(&source(&one)).is_some());
+    assert!(store.cached(&source(&two)).is_none());
+    assert!(store.image(&second).is_none());
+    assert!(stranger.exists());
+    store.ensure(&source(&two), &quiet).await.unwrap();
+    assert_eq!(store.collect(&HashSet::from([first, second])).unwrap().blobs, 0);
+}
+
+#[tokio::test]
+async fn collection_spares_what_was_used_just_now() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, _) = layout(directory.path(), 1);
+    let options = Options { grace: std::time::Duration::from_secs(3600), ..options() };
+    let store = Store::open_with(directory.path().join("store"), options).unwrap();
+    store.ensure(&source(&path), &quiet).await.unwrap();
+    assert_eq!(store.collect(&HashSet::new()).unwrap().blobs, 0);
+}
+
+#[tokio::test]
+async fn an_open_blob_stays_readable_when_it_is_collected() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, _) = layout(directory.path(), 1);
+    let store = store(&directory.path().join("store"));
+    let image = store.ensure(&source(&path), &quiet).await.unwrap();
+    let mut file = store.open_blob(&image.rootfs.unwrap().digest).await.unwrap();
+    assert!(store.collect(&HashSet::new()).unwrap().blobs >= 5);
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).await.unwrap();
+    assert_eq!(digest(&bytes), rootfs());
+}
+
+#[test]
+fn a_layout_of_the_same_files_has_the_same_bytes_and_replaces_the_old_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, first) = layout(directory.path(), 1);
+    let index = fs::read(path.join("index.json")).unwrap();
+    let (path, second) = layout(directory.path(), 1);
+    assert_eq!(first, second);
+    assert_eq!(fs::read(path.join("index.json")).unwrap(), index);
+    let left = fs::read_dir(directory.path()).unwrap().count();
+    assert_eq!(left, 2, "the files and one layout");
+}
+
+#[test]
+fn the_future_of_ensure_can_be_spawned() {
+    fn assert_send<T: Send>(_: &T) {}
+    let directory = tempfile::tempdir().unwrap();
+    let store = store(directory.path());
+    let source = source(directory.path());
+    assert_send(&store.ensure(&source, &quiet));
+}
