@@ -169,17 +169,20 @@ fn the_document_explains_every_key_and_no_other() {
     assert!(missing.is_empty() && unknown.is_empty(), "not explained: {missing:?}; explained but unknown: {unknown:?}");
 }
 
-/// The example in the document is what an operator starts from.
+/// The examples are what an operator starts from.
 #[test]
-fn the_example_in_the_document_is_valid() {
-    let document = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/configuration.md");
-    let document = std::fs::read_to_string(document).unwrap();
-    let examples: Vec<&str> =
-        document.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-    assert!(!examples.is_empty());
-    for example in examples {
-        if let Err(problems) = Config::parse(example, &[]) {
-            panic!("{}", problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"));
+fn the_examples_in_the_documents_are_valid() {
+    for document in ["configuration.md", "install.md"] {
+        let path = format!("{}/../docs/{document}", env!("CARGO_MANIFEST_DIR"));
+        let text = std::fs::read_to_string(path).unwrap();
+        let examples: Vec<&str> =
+            text.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+        assert!(!examples.is_empty(), "{document}");
+        for example in examples {
+            if let Err(problems) = Config::parse(example, &[]) {
+                let problems: Vec<_> = problems.iter().map(ToString::to_string).collect();
+                panic!("{document}: {}", problems.join("\n"));
+            }
         }
     }
 }
