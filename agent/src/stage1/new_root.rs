@@ -53,7 +53,8 @@ pub fn mount_basics() -> Result<(), StageError> {
 
 fn is_mount_point(path: &Path) -> bool {
     let device = |path: &Path| fs::metadata(path).map(|metadata| metadata.dev()).ok();
-    path.parent().is_some_and(|parent| device(path) != device(parent))
+    // What is not there yet is none.
+    device(path).is_some_and(|own| path.parent().and_then(device).is_some_and(|parent| own != parent))
 }
 
 fn mount_new(source: &str, target: &Path, kind: &str, flags: MsFlags, data: &str) -> Result<(), StageError> {
