@@ -10,5 +10,5 @@ fn main() -> ExitCode {
     if let Some(code) = bedplate_agent::stage1::enter(&arguments) {
         return ExitCode::from(code);
     }
-    ExitCode::SUCCESS
+    bedplate_agent::cli::main()
 }

@@ -86,7 +86,7 @@ const NEW_ADDRESS_AFTER: u32 = 4;
 /// What follows when `step` has failed `failures` times in a row (1 for the first). The wait doubles from 1 s to 30 s
 /// and is stretched by up to half by `jitter`, any random number, so that a rack does not come back in step.
 pub fn plan_retry(step: Step, failures: u32, jitter: u64) -> Retry {
-    let base = 1000_u64.checked_shl(failures.saturating_sub(1)).map_or(30_000, |ms| ms.min(30_000));
+    let base = (1000_u64 << failures.saturating_sub(1).min(5)).min(30_000);
     let again = match step {
         Step::FetchRoot if failures.is_multiple_of(NEW_ADDRESS_AFTER) => Step::GetAddress,
         // Drivers may need their time, or the first pass may have met a device that was not there yet.

@@ -1,0 +1,107 @@
+//! The agent's command line: `run` (also without a word), `status`, `facts`.
+//!
+//! Reads flags and environment once. Called by `main`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use bedplate_process::exit::{Failure, finish, usage};
+use bedplate_process::logging::{self, LogArguments};
+use bedplate_process::notify::Notifier;
+use bedplate_process::signals::Signals;
+use bedplate_process::tasks::Tasks;
+use clap::{Parser, Subcommand, ValueEnum};
+
+use crate::hardware::observe_hardware;
+use crate::service::run::run;
+use crate::service::state::Places;
+
+/// Bedplate's agent: enrols this host with pxed and reports about it.
+#[derive(Debug, Parser)]
+#[command(name = "bedplate-agent", version)]
+struct Cli {
+    /// Directory that survives restarts: key, certificate, kubeconfig
+    #[arg(long, env = "BEDPLATE_AGENT_STATE", default_value = "/var/lib/bedplate/agent", global = true)]
+    state_directory: PathBuf,
+    /// Directory that ends with the boot: the seed, and where the agent stands
+    #[arg(long, env = "BEDPLATE_AGENT_RUN", default_value = "/run/bedplate", global = true)]
+    run_directory: PathBuf,
+    #[command(flatten)]
+    log: LogArguments,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+enum Command {
+    /// Enrol, report, renew, until stopped (the default)
+    Run,
+    /// Print where the agent stands, its last failure and its next try
+    Status {
+        /// Form of the answer
+        #[arg(long, value_enum, default_value_t)]
+        output: Output,
+    },
+    /// Print what is known about the hardware, as JSON
+    Facts,
+}
+
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+enum Output {
+    /// Lines for people
+    #[default]
+    Text,
+    /// One JSON object
+    Json,
+}
+
+/// Runs the command; the exit code is 0 done, 1 failed, 64 wrong usage.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    let places =
+        Places { state: cli.state_directory.clone(), run: cli.run_directory.clone(), root: PathBuf::from("/") };
+    let result = match cli.command.clone().unwrap_or(Command::Run) {
+        Command::Run => serve(&cli.log, places),
+        Command::Status { output } => status(&places, output),
+        Command::Facts => print_json(&observe_hardware(&places.root)),
+    };
+    finish("bedplate-agent", result)
+}
+
+fn serve(log: &LogArguments, places: Places) -> Result<(), Failure> {
+    logging::start("bedplate-agent", log).map_err(Failure::configuration)?;
+    for directory in [&places.state, &places.run] {
+        std::fs::create_dir_all(directory)?;
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let signals = Signals::install()?;
+        let tasks = Tasks::new(signals.shutdown());
+        let notifier = Notifier::from_environment();
+        notifier.spawn_watchdog(&tasks, signals.shutdown(), || Ok(()));
+        run(places, notifier, signals.shutdown()).await;
+        Ok(tasks.drain(Duration::from_secs(5), signals.hurry()).await?)
+    })
+}
+
+fn status(places: &Places, output: Output) -> Result<(), Failure> {
+    let standing = places.read_standing()?;
+    let standing = standing.ok_or_else(|| Failure::failed("the agent has not run in this boot"))?;
+    match output {
+        Output::Json => print_json(&standing),
+        Output::Text => print(&standing.describe()),
+    }
+}
+
+fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(value).map_err(Failure::failed)?;
+    print(&format!("{text}\n"))
+}
+
+fn print(text: &str) -> Result<(), Failure> {
+    Ok(std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes())?)
+}

@@ -1,0 +1,10 @@
+//! The agent in the host: enrols by the seed, then reports and renews for as long as the host runs.
+//!
+//! Decisions are pure (`plan`); what outlives a kill is in files that are whole or not there (`state`, `identity`).
+//! It does nothing to the host. Called by `cli`.
+
+pub mod client;
+pub mod identity;
+pub mod plan;
+pub mod run;
+pub mod state;

@@ -1,0 +1,247 @@
+//! What the agent does next, and how long it waits after failures.
+//!
+//! Pure: what is known in, one act out. Called by `run`, once for every act.
+//!
+//! ```text
+//!   no seed, no certificate: wait for a seed
+//!   seed of a boot that has no certificate yet ---enrol---> certificate, seed forgotten
+//!   certificate ---report every heartbeat, renew from 2/3 of its life on--->
+//!   certificate has ended, no seed: wait; the next boot brings a seed
+//! ```
+
+use std::time::Duration;
+
+use bedplate_api::id::BootId;
+use jiff::{SignedDuration, Timestamp};
+
+/// The certificate that is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    /// The boot by whose seed it was got.
+    pub boot_id: BootId,
+    /// From when it counts.
+    pub not_before: Timestamp,
+    /// When it ends.
+    pub not_after: Timestamp,
+    /// Between two reports.
+    pub heartbeat: Duration,
+}
+
+/// When an act may be tried next; in the past if nothing holds it back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NotBefore {
+    /// Enrolment.
+    pub enrol: Timestamp,
+    /// Renewal.
+    pub renew: Timestamp,
+    /// Report after a failed one.
+    pub report: Timestamp,
+}
+
+/// All that the plan depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Observed {
+    /// Now.
+    pub now: Timestamp,
+    /// The boot of the seed, if one is there.
+    pub seed: Option<BootId>,
+    /// Whether pxed has refused that seed for good.
+    pub seed_refused: bool,
+    /// The certificate, if one is there.
+    pub held: Option<Held>,
+    /// The last report that was taken.
+    pub last_report: Option<Timestamp>,
+    /// What failures hold back.
+    pub not_before: NotBefore,
+}
+
+/// What is awaited when there is nothing to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Awaited {
+    /// The next heartbeat or renewal: all is well.
+    Heartbeat,
+    /// The time of the next try after a failure, or after "pending".
+    Retry,
+    /// A seed: there is neither seed nor certificate.
+    Seed,
+    /// A seed: the certificate has ended.
+    SeedAfterEnd,
+}
+
+/// The next act.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// Trade the seed's token for a certificate.
+    Enrol,
+    /// The seed has done its work: remove it.
+    ForgetSeed,
+    /// Get a new certificate by the one that is there.
+    Renew,
+    /// Send a report.
+    Report,
+    /// Nothing until then.
+    Wait {
+        /// When to look again, at the latest.
+        until: Timestamp,
+        /// What is awaited.
+        awaited: Awaited,
+    },
+}
+
+/// How often the agent looks for a seed.
+const LOOK_FOR_SEED: SignedDuration = SignedDuration::from_secs(5);
+
+/// Decides.
+pub fn plan(observed: &Observed) -> Next {
+    let Observed { now, seed, seed_refused, held, last_report, not_before } = *observed;
+    let held_now = held.filter(|held| now < held.not_after);
+    match (seed, held) {
+        (Some(boot), Some(held)) if boot == held.boot_id => return Next::ForgetSeed,
+        (Some(_), _) if now >= not_before.enrol => return Next::Enrol,
+        _ => {}
+    }
+    let retry = Next::Wait { until: not_before.enrol, awaited: Awaited::Retry };
+    let Some(held) = held_now else {
+        let until = now.saturating_add(LOOK_FOR_SEED).unwrap_or(Timestamp::MAX);
+        return match (seed, held) {
+            (Some(_), _) => retry,
+            (None, None) => Next::Wait { until, awaited: Awaited::Seed },
+            (None, Some(_)) => Next::Wait { until, awaited: Awaited::SeedAfterEnd },
+        };
+    };
+    if seed.is_some() && !seed_refused {
+        return retry;
+    }
+    let renewal = renewal_time(&held).max(not_before.renew);
+    if now >= renewal {
+        return Next::Renew;
+    }
+    let heartbeat = SignedDuration::try_from(held.heartbeat).unwrap_or(SignedDuration::MAX);
+    // A report of the future: the clock was set back.
+    let due = last_report.filter(|last| *last <= now).map(|last| last.saturating_add(heartbeat).unwrap_or(Timestamp::MAX));
+    let due = due.unwrap_or(Timestamp::MIN).max(not_before.report);
+    if now >= due {
+        return Next::Report;
+    }
+    Next::Wait { until: due.min(renewal), awaited: Awaited::Heartbeat }
+}
+
+/// From when on the certificate is renewed: two thirds of its life.
+pub fn renewal_time(held: &Held) -> Timestamp {
+    let third = held.not_after.duration_since(held.not_before) / 3;
+    held.not_before.saturating_add(third * 2).unwrap_or(held.not_after)
+}
+
+/// The wait after `failures` failures in a row (1 for the first): doubling from 1 s to `most`, stretched by up to half by
+/// `jitter`, any random number.
+pub fn back_off(failures: u32, most: Duration, jitter: u64) -> Duration {
+    let most = u64::try_from(most.as_millis()).unwrap_or(u64::MAX).max(2);
+    let base = (1000_u64 << failures.saturating_sub(1).min(20)).min(most);
+    Duration::from_millis(base.saturating_add(jitter % (base / 2)))
+}
+
+/// A heartbeat's interval, moved by up to a tenth to either side so that a rack does not report in step.
+pub fn spread(interval: Duration, jitter: u64) -> Duration {
+    let millis = u64::try_from(interval.as_millis()).unwrap_or(u64::MAX).max(10);
+    let tenth = millis / 10;
+    Duration::from_millis(millis.saturating_sub(tenth).saturating_add(jitter % (2 * tenth)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + seconds).unwrap()
+    }
+
+    const OLD: BootId = BootId::from_random([1; 16]);
+    const NEW: BootId = BootId::from_random([2; 16]);
+
+    /// A certificate of 300 s, reports every 60 s, nothing held back.
+    fn observed(now: i64, seed: Option<BootId>, held: Option<BootId>, last_report: Option<i64>) -> Observed {
+        let held = held.map(|boot_id| Held {
+            boot_id,
+            not_before: at(0),
+            not_after: at(300),
+            heartbeat: Duration::from_secs(60),
+        });
+        let free = Timestamp::MIN;
+        Observed {
+            now: at(now),
+            seed,
+            seed_refused: false,
+            held,
+            last_report: last_report.map(at),
+            not_before: NotBefore { enrol: free, renew: free, report: free },
+        }
+    }
+
+    fn wait(until: i64, awaited: Awaited) -> Next {
+        Next::Wait { until: at(until), awaited }
+    }
+
+    #[test]
+    fn every_state_has_its_act() {
+        for (observed, expected) in [
+            (observed(10, None, None, None), wait(15, Awaited::Seed)),
+            (observed(10, Some(NEW), None, None), Next::Enrol),
+            (observed(10, Some(NEW), Some(OLD), Some(9)), Next::Enrol),
+            (observed(10, Some(NEW), Some(NEW), Some(9)), Next::ForgetSeed),
+            (observed(400, Some(NEW), Some(OLD), None), Next::Enrol),
+            (observed(10, None, Some(OLD), None), Next::Report),
+            (observed(10, None, Some(OLD), Some(10)), wait(70, Awaited::Heartbeat)),
+            (observed(70, None, Some(OLD), Some(10)), Next::Report),
+            (observed(10, None, Some(OLD), Some(999)), Next::Report),
+            (observed(199, None, Some(OLD), Some(190)), wait(200, Awaited::Heartbeat)),
+            (observed(200, None, Some(OLD), Some(190)), Next::Renew),
+            (observed(299, None, Some(OLD), None), Next::Renew),
+            (observed(300, None, Some(OLD), None), wait(305, Awaited::SeedAfterEnd)),
+        ] {
+            assert_eq!(plan(&observed), expected, "{observed:?}");
+        }
+    }
+
+    #[test]
+    fn failures_hold_back_only_their_own_act() {
+        let mut renewing = observed(210, None, Some(OLD), Some(100));
+        renewing.not_before.renew = at(220);
+        assert_eq!(plan(&renewing), Next::Report, "a renewal that fails does not stop reports");
+        renewing.last_report = Some(at(209));
+        assert_eq!(plan(&renewing), wait(220, Awaited::Heartbeat));
+        let mut enrolling = observed(10, Some(NEW), None, None);
+        enrolling.not_before.enrol = at(20);
+        assert_eq!(plan(&enrolling), wait(20, Awaited::Retry));
+        let mut reporting = observed(10, None, Some(OLD), None);
+        reporting.not_before.report = at(30);
+        assert_eq!(plan(&reporting), wait(30, Awaited::Heartbeat));
+    }
+
+    #[test]
+    fn a_refused_seed_leaves_an_older_certificate_in_use() {
+        let mut refused = observed(10, Some(NEW), Some(OLD), None);
+        refused.not_before.enrol = at(300);
+        assert_eq!(plan(&refused), wait(300, Awaited::Retry));
+        refused.seed_refused = true;
+        assert_eq!(plan(&refused), Next::Report);
+    }
+
+    #[test]
+    fn back_off_grows_to_its_bound_and_is_never_nothing() {
+        let most = Duration::from_secs(300);
+        for (failures, least) in [(0, 1000), (1, 1000), (2, 2000), (9, 256_000), (10, 300_000), (u32::MAX, 300_000)] {
+            for jitter in [0, 7, u64::MAX] {
+                let millis = back_off(failures, most, jitter).as_millis();
+                assert!((least..=least * 3 / 2).contains(&millis), "{failures} {jitter} {millis}");
+            }
+        }
+    }
+
+    #[test]
+    fn heartbeats_spread_by_a_tenth() {
+        for jitter in [0, 1, 5999, 6000, u64::MAX] {
+            let millis = spread(Duration::from_secs(60), jitter).as_millis();
+            assert!((54_000..66_000).contains(&millis), "{millis}");
+        }
+    }
+}

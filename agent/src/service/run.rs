@@ -1,0 +1,405 @@
+//! The agent's loop: observe, plan, carry one act out, say where it stands.
+//!
+//! Every act may be killed at any instant: key and request are on disk before the token is spent, the certificate is on
+//! disk before the seed is removed, and a repeated enrolment is the same request. Called by `cli`.
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use bedplate_api::machine::Hardware;
+use bedplate_api::wire::{EnrolRequest, EnrolResponse, RenewRequest, Report, Seed, Stage, StageReport};
+use bedplate_process::exit::chain;
+use bedplate_process::notify::Notifier;
+use jiff::{SignedDuration, Timestamp};
+use tokio_util::sync::CancellationToken;
+
+use super::client::{AskPxedError, PxedClient, Reporter};
+use super::identity::{Identity, IdentityError};
+use super::plan::{Awaited, Held, Next, NotBefore, Observed, back_off, plan, spread};
+use super::state::{Enrolment, KeepStateError, Places, Standing};
+use crate::hardware::{observe_hardware, read_text};
+use crate::stage1::arguments::read_arguments;
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// Longest back-off of an enrolment, a renewal or a report.
+const MOST: Duration = Duration::from_secs(300);
+/// A refused token may be given anew to the same seed by nobody, but a person may mend pxed: asked rarely.
+const REFUSED: Duration = Duration::from_secs(300);
+/// Longest sleep at a stretch: the clock may be set meanwhile.
+const LOOK: Duration = Duration::from_secs(30);
+const HEARTBEATS: std::ops::RangeInclusive<u32> = 5..=3600;
+
+/// Why the agent failed at an act. None of these ends it.
+#[derive(Debug, thiserror::Error)]
+enum ActError {
+    #[error("the agent's state cannot be kept")]
+    State(#[from] KeepStateError),
+    #[error("the host's identity cannot be used")]
+    Identity(#[from] IdentityError),
+    #[error("pxed was not reached, or refused")]
+    Pxed(#[from] AskPxedError),
+    #[error("pxed wants a challenge answered, which this release cannot: {0}")]
+    Challenge(String),
+}
+
+/// How an act went.
+enum Outcome {
+    Done,
+    Pending { reason: String, wait: Duration },
+}
+
+/// The agent between two acts.
+struct Agent {
+    places: Places,
+    notifier: Notifier,
+    seed: Option<Seed>,
+    seed_refused: bool,
+    enrolment: Option<Enrolment>,
+    client: Option<PxedClient>,
+    facts_taken: Option<Hardware>,
+    last_report: Option<Timestamp>,
+    heartbeat: Duration,
+    failures: [u32; 3],
+    not_before: NotBefore,
+    standing: Standing,
+}
+
+/// Runs until `shutdown`.
+pub async fn run(places: Places, notifier: Notifier, shutdown: CancellationToken) {
+    let mut agent = Agent::new(places, notifier);
+    agent.notifier.ready("starting");
+    let userspace = tokio::spawn(report_userspace(agent.places.root.clone(), shutdown.clone()));
+    while !shutdown.is_cancelled() {
+        let now = Timestamp::now();
+        agent.observe();
+        let next = plan(&agent.observed(now));
+        tokio::select! {
+            () = agent.apply(next, now) => {}
+            () = shutdown.cancelled() => break,
+        }
+    }
+    agent.notifier.stopping("stopping");
+    userspace.abort();
+}
+
+impl Agent {
+    fn new(places: Places, notifier: Notifier) -> Self {
+        let free = Timestamp::MIN;
+        Self {
+            places,
+            notifier,
+            seed: None,
+            seed_refused: false,
+            enrolment: None,
+            client: None,
+            facts_taken: None,
+            last_report: None,
+            heartbeat: Duration::from_secs(60),
+            failures: [0; 3],
+            not_before: NotBefore { enrol: free, renew: free, report: free },
+            standing: Standing { version: VERSION.to_owned(), ..Standing::default() },
+        }
+    }
+
+    /// Reads seed and enrolment. A file that cannot be read is said, and counts as not there.
+    fn observe(&mut self) {
+        let seed = self.places.read_seed().unwrap_or_else(|error| {
+            self.note_error(&chain(&error));
+            None
+        });
+        if seed.as_ref().map(|seed| seed.boot_id) != self.seed.as_ref().map(|seed| seed.boot_id) {
+            self.seed_refused = false;
+            self.not_before.enrol = Timestamp::MIN;
+            self.failures[0] = 0;
+        }
+        self.seed = seed;
+        if self.enrolment.is_none() {
+            let enrolment = self.places.read_enrolment().unwrap_or_else(|error| {
+                self.note_error(&chain(&error));
+                None
+            });
+            self.adopt(enrolment);
+        }
+    }
+
+    fn adopt(&mut self, enrolment: Option<Enrolment>) {
+        let seconds = enrolment.as_ref().map_or(60, |e| e.heartbeat_seconds);
+        let seconds = seconds.clamp(*HEARTBEATS.start(), *HEARTBEATS.end());
+        self.heartbeat = spread(Duration::from_secs(u64::from(seconds)), rand::random());
+        self.client = None;
+        self.enrolment = enrolment;
+    }
+
+    fn observed(&self, now: Timestamp) -> Observed {
+        let held = self.enrolment.as_ref().map(|enrolment| Held {
+            boot_id: enrolment.boot_id,
+            not_before: enrolment.not_before,
+            not_after: enrolment.not_after,
+            heartbeat: self.heartbeat,
+        });
+        Observed {
+            now,
+            seed: self.seed.as_ref().map(|seed| seed.boot_id),
+            seed_refused: self.seed_refused,
+            held,
+            last_report: self.last_report,
+            not_before: self.not_before,
+        }
+    }
+
+    async fn apply(&mut self, next: Next, now: Timestamp) {
+        let (name, index, result) = match next {
+            Next::Wait { until, awaited } => return self.wait(until, awaited, now).await,
+            Next::ForgetSeed => {
+                let forgotten = self.places.forget_seed();
+                let failed = forgotten.is_err();
+                self.settle("forget-seed", 0, forgotten.map(|()| Outcome::Done).map_err(ActError::from), now);
+                if failed {
+                    // Nothing else is done before the secret is gone, but not in a circle either.
+                    tokio::time::sleep(Duration::from_secs(5)).await;
+                }
+                return;
+            }
+            Next::Enrol => ("enrol", 0, self.enrol().await),
+            Next::Renew => ("renew", 1, self.renew().await),
+            Next::Report => ("report", 2, self.report().await),
+        };
+        self.settle(name, index, result, now);
+    }
+
+    /// Notes how an act went, and until when it is held back.
+    fn settle(&mut self, act: &str, index: usize, result: Result<Outcome, ActError>, now: Timestamp) {
+        let wait = match result {
+            Ok(Outcome::Done) => {
+                self.failures[index] = 0;
+                tracing::info!(act, "done");
+                Duration::ZERO
+            }
+            Ok(Outcome::Pending { reason, wait }) => {
+                tracing::info!(act, reason, wait_seconds = wait.as_secs(), "pending");
+                self.say(&format!("{act}: pxed says: {reason}"), None);
+                wait
+            }
+            Err(error) => {
+                self.failures[index] = self.failures[index].saturating_add(1);
+                let refused = matches!(&error, ActError::Pxed(error) if error.is_final());
+                self.seed_refused |= refused && index == 0;
+                let wait = if refused { REFUSED } else { back_off(self.failures[index], MOST, rand::random()) };
+                let text = chain(&error);
+                tracing::warn!(act, error = text, wait_seconds = wait.as_secs(), "failed, will be tried again");
+                self.note_error(&format!("{act}: {text}"));
+                wait
+            }
+        };
+        let held = [&mut self.not_before.enrol, &mut self.not_before.renew, &mut self.not_before.report];
+        let wait = SignedDuration::try_from(wait).unwrap_or(SignedDuration::MAX);
+        for (at, not_before) in held.into_iter().enumerate() {
+            if at == index {
+                *not_before = now.saturating_add(wait).unwrap_or(Timestamp::MAX);
+            }
+        }
+    }
+
+    async fn wait(&mut self, until: Timestamp, awaited: Awaited, now: Timestamp) {
+        let doing = match awaited {
+            Awaited::Heartbeat => "enrolled, waiting for the next report or renewal",
+            Awaited::Retry => "waiting to try the enrolment again",
+            Awaited::Seed => "waiting for a seed: none was left by stage-1, and there is no certificate",
+            Awaited::SeedAfterEnd => "waiting for a seed: the certificate has ended, the next boot brings a new one",
+        };
+        self.say(doing, Some(until));
+        let left = Duration::try_from(until.duration_since(now)).unwrap_or(Duration::ZERO);
+        tokio::time::sleep(left.clamp(Duration::from_millis(10), LOOK)).await;
+    }
+
+    async fn enrol(&mut self) -> Result<Outcome, ActError> {
+        let Some(seed) = self.seed.clone() else { return Ok(Outcome::Done) };
+        self.standing.machine = Some(seed.machine.clone());
+        self.standing.site = Some(seed.site.clone());
+        self.say("enrolling", None);
+        let (state, machine) = (self.places.state.clone(), seed.machine.clone());
+        let identity = blocking(move || Identity::open(&state, &machine)).await?;
+        let facts = self.observe_facts().await;
+        let client = PxedClient::new(&seed.endpoints, &seed.ca_pem, None)?;
+        let request = EnrolRequest {
+            boot_id: seed.boot_id,
+            token: seed.token.clone(),
+            csr_pem: identity.csr_pem().to_owned(),
+            agent_version: VERSION.to_owned(),
+            facts: facts.clone(),
+            challenge_answer: None,
+        };
+        match client.enrol(&request).await? {
+            EnrolResponse::Enrolled { certificate_pem, kubernetes, heartbeat_seconds } => {
+                let validity = identity.check(&certificate_pem)?;
+                let enrolment = Enrolment {
+                    machine: seed.machine,
+                    site: seed.site,
+                    boot_id: seed.boot_id,
+                    endpoints: seed.endpoints,
+                    ca_pem: seed.ca_pem,
+                    certificate_pem,
+                    not_before: validity.not_before,
+                    not_after: validity.not_after,
+                    heartbeat_seconds,
+                    kubernetes,
+                };
+                self.places.write_enrolment(&enrolment)?;
+                self.adopt(Some(enrolment));
+                self.facts_taken = Some(facts);
+                Ok(Outcome::Done)
+            }
+            other => pending(other),
+        }
+    }
+
+    async fn renew(&mut self) -> Result<Outcome, ActError> {
+        let Some(enrolment) = self.enrolment.clone() else { return Ok(Outcome::Done) };
+        self.say("renewing the certificate", None);
+        let (state, machine) = (self.places.state.clone(), enrolment.machine.clone());
+        let identity = blocking(move || Identity::open(&state, &machine)).await?;
+        let client = self.client(&enrolment, &identity)?;
+        match client.renew(&RenewRequest { csr_pem: identity.csr_pem().to_owned() }).await? {
+            EnrolResponse::Enrolled { certificate_pem, kubernetes, heartbeat_seconds } => {
+                let validity = identity.check(&certificate_pem)?;
+                let (not_before, not_after) = (validity.not_before, validity.not_after);
+                let kubernetes = kubernetes.or(enrolment.kubernetes);
+                let renewed =
+                    Enrolment { certificate_pem, not_before, not_after, heartbeat_seconds, kubernetes, ..enrolment };
+                self.places.write_enrolment(&renewed)?;
+                self.adopt(Some(renewed));
+                Ok(Outcome::Done)
+            }
+            other => pending(other),
+        }
+    }
+
+    async fn report(&mut self) -> Result<Outcome, ActError> {
+        let Some(enrolment) = self.enrolment.clone() else { return Ok(Outcome::Done) };
+        let (state, machine) = (self.places.state.clone(), enrolment.machine.clone());
+        let identity = blocking(move || Identity::open(&state, &machine)).await?;
+        let client = self.client(&enrolment, &identity)?;
+        let facts = self.observe_facts().await;
+        let changed = self.facts_taken.as_ref() != Some(&facts);
+        let report = Report {
+            agent_version: VERSION.to_owned(),
+            kernel_boot_id: read_text(&self.places.root.join("proc/sys/kernel/random/boot_id")).unwrap_or_default(),
+            boot_id: Some(enrolment.boot_id),
+            facts: changed.then(|| facts.clone()),
+            addresses: own_addresses(),
+        };
+        client.report(&report).await?;
+        self.facts_taken = Some(facts);
+        self.last_report = Some(Timestamp::now());
+        self.standing.last_report = self.last_report;
+        self.heartbeat = spread(Duration::from_secs(u64::from(enrolment.heartbeat_seconds.max(5))), rand::random());
+        Ok(Outcome::Done)
+    }
+
+    /// The way to pxed with the certificate that is there; kept, so that reports share a connection.
+    fn client(&mut self, enrolment: &Enrolment, identity: &Identity) -> Result<PxedClient, AskPxedError> {
+        if let Some(client) = &self.client {
+            return Ok(client.clone());
+        }
+        let shown = (enrolment.certificate_pem.as_str(), identity.key_pem());
+        let client = PxedClient::new(&enrolment.endpoints, &enrolment.ca_pem, Some((shown.0, &shown.1)))?;
+        self.client = Some(client.clone());
+        Ok(client)
+    }
+
+    async fn observe_facts(&self) -> Hardware {
+        let root = self.places.root.clone();
+        blocking(move || observe_hardware(&root)).await
+    }
+
+    fn note_error(&mut self, text: &str) {
+        self.standing.last_error = Some(text.to_owned());
+        self.standing.last_error_time = Some(Timestamp::now());
+    }
+
+    /// Says where the agent stands, in its file and to systemd.
+    fn say(&mut self, doing: &str, next_try: Option<Timestamp>) {
+        let now = Timestamp::now();
+        let standing = &mut self.standing;
+        if standing.doing != doing {
+            doing.clone_into(&mut standing.doing);
+            standing.since = Some(now);
+            tracing::info!(doing, "stands at");
+            self.notifier.status(doing);
+        }
+        standing.next_try = next_try;
+        if let Some(enrolment) = &self.enrolment {
+            standing.machine = Some(enrolment.machine.clone());
+            standing.site = Some(enrolment.site.clone());
+            standing.certificate_ends = Some(enrolment.not_after);
+        }
+        standing.enrolled = self.enrolment.as_ref().is_some_and(|enrolment| now < enrolment.not_after);
+        if let Err(error) = self.places.write_standing(standing) {
+            tracing::warn!(error = chain(&error), "cannot say where the agent stands");
+        }
+    }
+}
+
+fn pending(response: EnrolResponse) -> Result<Outcome, ActError> {
+    match response {
+        EnrolResponse::Pending { reason, retry_seconds } => {
+            let wait = Duration::from_secs(u64::from(retry_seconds.clamp(1, 300)));
+            Ok(Outcome::Pending { reason: reason.chars().take(500).collect(), wait })
+        }
+        EnrolResponse::Challenge { challenge } => Err(ActError::Challenge(challenge.chars().take(200).collect())),
+        EnrolResponse::Enrolled { .. } => Ok(Outcome::Done),
+    }
+}
+
+/// Tells pxed, over the boot's own URL, that the host's userspace runs. A boot that has ended takes no more reports.
+async fn report_userspace(root: std::path::PathBuf, shutdown: CancellationToken) {
+    let line = read_text(&root.join("proc/cmdline")).unwrap_or_default();
+    let Ok(arguments) = read_arguments(&line) else { return };
+    for failures in 1..=6 {
+        let url = arguments.url.clone();
+        let report = StageReport { stage: Stage::Userspace, failure: None };
+        let sent = blocking(move || crate::stage1::http::post_stage(&url, &report, &name_servers(Path::new("/")))).await;
+        match sent {
+            Ok(()) => return tracing::info!(stage = "userspace", "stage reported"),
+            Err(error) => tracing::info!(error = chain(&error), "stage not taken"),
+        }
+        tokio::select! {
+            () = tokio::time::sleep(back_off(failures, MOST, rand::random())) => {}
+            () = shutdown.cancelled() => return,
+        }
+    }
+}
+
+fn name_servers(root: &Path) -> Vec<std::net::Ipv4Addr> {
+    let text = read_text(&root.join("etc/resolv.conf")).unwrap_or_default();
+    text.lines().filter_map(|line| line.strip_prefix("nameserver")?.trim().parse().ok()).take(3).collect()
+}
+
+/// The addresses of interfaces that others can reach.
+fn own_addresses() -> Vec<IpAddr> {
+    let Ok(interfaces) = nix::ifaddrs::getifaddrs() else { return Vec::new() };
+    let mut addresses: Vec<IpAddr> = interfaces
+        .filter_map(|interface| {
+            let address = interface.address?;
+            let v4 = address.as_sockaddr_in().map(|a| IpAddr::V4(a.ip()));
+            v4.or_else(|| address.as_sockaddr_in6().map(|a| IpAddr::V6(a.ip())))
+        })
+        .filter(|address| match address {
+            IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_link_local(),
+            IpAddr::V6(v6) => !v6.is_loopback() && !v6.is_unicast_link_local(),
+        })
+        .collect();
+    addresses.sort();
+    addresses.dedup();
+    addresses.truncate(64);
+    addresses
+}
+
+/// Runs what may wait for a disk or a network beside the loop.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(value) => value,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}

@@ -1,0 +1,253 @@
+//! What the agent keeps: the enrolment in its state directory, the seed and its own status below /run.
+//!
+//! One file holds the whole enrolment, so that it is there or not there. Called by `run` and by `bedplate-agent status`.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use bedplate_api::id::{BootId, MachineName, SiteName};
+use bedplate_api::wire::{KubernetesEndpoint, Seed};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::file::{read_optional, remove_optional, write_atomic};
+
+/// Where the agent keeps things.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Places {
+    /// Survives restarts; on a state disk it survives reboots: `/var/lib/bedplate/agent`.
+    pub state: PathBuf,
+    /// Ends with the boot: `/run/bedplate`.
+    pub run: PathBuf,
+    /// Root of the trees that facts are read from: `/`.
+    pub root: PathBuf,
+}
+
+/// Why a file of the agent's cannot be used.
+#[derive(Debug, Error)]
+pub enum KeepStateError {
+    /// A file cannot be read, written or removed.
+    #[error("cannot {act} {path}")]
+    File {
+        /// What was tried.
+        act: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// A file cannot be understood.
+    #[error("{path} is damaged")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: serde_json::Error,
+    },
+}
+
+/// What an enrolment brought.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Enrolment {
+    /// The Machine that this host is.
+    pub machine: MachineName,
+    /// Its site.
+    pub site: SiteName,
+    /// The boot by whose seed it enrolled.
+    pub boot_id: BootId,
+    /// Base URLs of pxed, in the order to try.
+    pub endpoints: Vec<String>,
+    /// Who vouches for pxed (PEM).
+    pub ca_pem: String,
+    /// The certificate chain (PEM), leaf first.
+    pub certificate_pem: String,
+    /// From when the certificate counts.
+    pub not_before: Timestamp,
+    /// When it ends.
+    pub not_after: Timestamp,
+    /// Seconds between reports.
+    pub heartbeat_seconds: u32,
+    /// The API server, in a cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubernetes: Option<KubernetesEndpoint>,
+}
+
+/// Where the agent stands, for a person.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct Standing {
+    /// The agent's version.
+    pub version: String,
+    /// The Machine, once it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<MachineName>,
+    /// The site, once it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub site: Option<SiteName>,
+    /// What it does or awaits, in words.
+    pub doing: String,
+    /// Whether there is a certificate that counts.
+    pub enrolled: bool,
+    /// When the certificate ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate_ends: Option<Timestamp>,
+    /// The last report that was taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_report: Option<Timestamp>,
+    /// The last failure, kept after things went well again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
+    /// When it happened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error_time: Option<Timestamp>,
+    /// When something is done next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_try: Option<Timestamp>,
+    /// Since when it stands so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
+}
+
+impl Places {
+    /// The seed, if stage-1 left one and it has not done its work yet.
+    pub fn read_seed(&self) -> Result<Option<Seed>, KeepStateError> {
+        read_json(&self.run.join("seed.json"))
+    }
+
+    /// Removes the seed.
+    pub fn forget_seed(&self) -> Result<(), KeepStateError> {
+        let path = self.run.join("seed.json");
+        remove_optional(&path).map_err(|source| KeepStateError::File { act: "remove", path, source })
+    }
+
+    /// The enrolment, if there is one.
+    pub fn read_enrolment(&self) -> Result<Option<Enrolment>, KeepStateError> {
+        read_json(&self.state.join("enrolment.json"))
+    }
+
+    /// Keeps the enrolment, and a kubeconfig beside it if there is a cluster. On disk when it returns.
+    pub fn write_enrolment(&self, enrolment: &Enrolment) -> Result<(), KeepStateError> {
+        if let Some(kubernetes) = &enrolment.kubernetes {
+            write_json(&self.state.join("kubeconfig"), &self.kubeconfig(enrolment, kubernetes), 0o600)?;
+        }
+        write_json(&self.state.join("enrolment.json"), enrolment, 0o600)
+    }
+
+    /// A kubeconfig (JSON, which is YAML) that names the key by its path: the key stays in one file.
+    fn kubeconfig(&self, enrolment: &Enrolment, kubernetes: &KubernetesEndpoint) -> serde_json::Value {
+        use base64::Engine as _;
+        let encode = |pem: &str| base64::engine::general_purpose::STANDARD.encode(pem);
+        serde_json::json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "bedplate", "cluster": {
+                "server": kubernetes.server,
+                "certificate-authority-data": encode(&kubernetes.ca_pem),
+            }}],
+            "users": [{"name": "agent", "user": {
+                "client-certificate-data": encode(&enrolment.certificate_pem),
+                "client-key": self.state.join("key.pem"),
+            }}],
+            "contexts": [{"name": "bedplate", "context": {"cluster": "bedplate", "user": "agent"}}],
+            "current-context": "bedplate",
+        })
+    }
+
+    /// Where the agent stands, as it last said.
+    pub fn read_standing(&self) -> Result<Option<Standing>, KeepStateError> {
+        read_json(&self.run.join("agent.json"))
+    }
+
+    /// Says where the agent stands.
+    pub fn write_standing(&self, standing: &Standing) -> Result<(), KeepStateError> {
+        write_json(&self.run.join("agent.json"), standing, 0o644)
+    }
+}
+
+fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, KeepStateError> {
+    let bytes = read_optional(path);
+    let bytes = bytes.map_err(|source| KeepStateError::File { act: "read", path: path.to_owned(), source })?;
+    let parsed = bytes.map(|bytes| serde_json::from_slice(&bytes)).transpose();
+    parsed.map_err(|source| KeepStateError::Damaged { path: path.to_owned(), source })
+}
+
+fn write_json(path: &Path, value: &impl Serialize, mode: u32) -> Result<(), KeepStateError> {
+    let bytes = serde_json::to_vec(value);
+    let bytes = bytes.map_err(|source| KeepStateError::Damaged { path: path.to_owned(), source })?;
+    let written = write_atomic(path, &bytes, mode);
+    written.map_err(|source| KeepStateError::File { act: "write", path: path.to_owned(), source })
+}
+
+impl Standing {
+    /// Lines for a person.
+    pub fn describe(&self) -> String {
+        let text = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
+        let time = |value: Option<Timestamp>| value.map_or_else(|| "-".to_owned(), |time| format!("{time:.0}"));
+        let error = self.last_error.as_ref().map(|error| format!("{} {error}", time(self.last_error_time)));
+        [
+            ("Machine", text(self.machine.as_ref().map(ToString::to_string))),
+            ("Site", text(self.site.as_ref().map(ToString::to_string))),
+            ("Enrolled", if self.enrolled { "yes" } else { "no" }.to_owned()),
+            ("Doing", format!("{}, since {}", self.doing, time(self.since))),
+            ("Certificate ends", time(self.certificate_ends)),
+            ("Last report", time(self.last_report)),
+            ("Next try", time(self.next_try)),
+            ("Last error", text(error)),
+            ("Version", self.version.clone()),
+        ]
+        .iter()
+        .map(|(name, value)| format!("{name:<17} {value}\n"))
+        .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_enrolment_is_kept_whole_with_a_kubeconfig_for_root_only() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().to_owned();
+        let places = Places { state: path.clone(), run: path.clone(), root: path.clone() };
+        let kubernetes = KubernetesEndpoint { server: "https://k:6443".to_owned(), ca_pem: "CA".to_owned() };
+        let enrolment = Enrolment {
+            machine: "node-1".parse().unwrap(),
+            site: "default".parse().unwrap(),
+            boot_id: BootId::from_random([1; 16]),
+            endpoints: vec!["https://p:8443".to_owned()],
+            ca_pem: "CA".to_owned(),
+            certificate_pem: "CERT".to_owned(),
+            not_before: Timestamp::UNIX_EPOCH,
+            not_after: Timestamp::UNIX_EPOCH,
+            heartbeat_seconds: 30,
+            kubernetes: Some(kubernetes),
+        };
+        assert_eq!(places.read_enrolment().unwrap(), None);
+        places.write_enrolment(&enrolment).unwrap();
+        assert_eq!(places.read_enrolment().unwrap(), Some(enrolment));
+        let config: serde_json::Value = read_json(&path.join("kubeconfig")).unwrap().unwrap();
+        assert_eq!(config["clusters"][0]["cluster"]["server"], "https://k:6443");
+        assert_eq!(config["users"][0]["user"]["client-certificate-data"], "Q0VSVA==");
+        let mode = std::fs::metadata(path.join("kubeconfig")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn standing_is_told_in_lines() {
+        let standing = Standing {
+            version: "0.1.0".to_owned(),
+            doing: "waiting for a seed".to_owned(),
+            since: Some(Timestamp::UNIX_EPOCH),
+            ..Standing::default()
+        };
+        let text = standing.describe();
+        assert!(text.contains("Doing             waiting for a seed, since 1970-01-01T00:00:00Z\n"), "{text}");
+        assert!(text.starts_with("Machine           -\n"), "{text}");
+    }
+}
