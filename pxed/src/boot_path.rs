@@ -4,6 +4,7 @@
 
 use std::collections::HashSet;
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -17,9 +18,9 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::boot::{Boots, Owner};
-use crate::boot_policy::ImageName;
 use crate::clients::{self, BootClients, Discovered, Urls};
 use crate::config::Config;
+use crate::config::value::HostPort;
 use crate::enrol::authority::{Authority, OpenAuthorityError};
 use crate::files::LoaderFiles;
 use crate::http::route::Routes;
@@ -97,7 +98,7 @@ impl BootPath {
             SignedDuration::try_from(config.limits.boot_lifetime).unwrap_or(SignedDuration::from_mins(10));
         let boots = Boots::load(daemon.store.clone(), Arc::new(daemon.registry.clone()), lifetime, now)?;
         let authority = Authority::open(&config.state_directory.join("ca"), config.site.as_str(), now)?;
-        let advertise = |to: &Option<crate::config::value::HostPort>| to.as_ref().map(ToString::to_string);
+        let streams = usize::try_from(config.http.max_streams).unwrap_or(64).max(1);
         let path = Self {
             daemon,
             site: config.site.clone(),
@@ -105,14 +106,11 @@ impl BootPath {
             boots,
             images,
             loaders,
-            urls: Urls { advertise: advertise(&config.http.advertise), port: config.http.listen.port() },
-            agent_urls: Urls {
-                advertise: advertise(&config.https.advertise),
-                port: config.https.listen.port(),
-            },
+            urls: urls(config.http.advertise.as_ref(), config.http.listen),
+            agent_urls: urls(config.https.advertise.as_ref(), config.https.listen),
             authority: Arc::new(authority),
             limits: Limits { stall: config.http.stall, ..Limits::default() },
-            queue: Arc::new(Semaphore::new(usize::try_from(config.http.max_streams).unwrap_or(64).max(1))),
+            queue: Arc::new(Semaphore::new(streams)),
         };
         path.warn_of_missing_loaders();
         Ok(path)
@@ -206,21 +204,20 @@ impl BootPath {
         }
     }
 
-    /// Fetches the images that Machines name, and forgets the boots of Machines that are gone.
+    /// Fetches the images that Machines name, and forgets the boots of Machines that are gone. The first set may be what
+    /// the store kept, which need not have every Machine that has a boot: nothing is forgotten for it.
     async fn follow_machines(&self, shutdown: CancellationToken) {
         let mut changes = self.daemon.machines.subscribe();
-        changes.mark_changed();
         loop {
+            let machines = self.daemon.machines.load();
+            let default = self.present.default_image();
+            let named = machines.iter().map(|known| clients::subject(known, default.as_deref()).image);
+            self.images.want_references(&named.collect::<HashSet<_>>());
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 changed = changes.changed() => if changed.is_err() { return },
             }
             let machines = self.daemon.machines.load();
-            let default = self.present.default_image();
-            let named = machines.iter().map(|known| clients::subject(known, default.as_deref()).image);
-            self.images.want_references(
-                &named.filter(|name| matches!(name, ImageName::Reference { .. })).collect::<HashSet<_>>(),
-            );
             self.boots.retain(|owner| match owner {
                 Owner::Unknown { .. } => true,
                 Owner::Machine { name, uid } => {
@@ -229,4 +226,10 @@ impl BootPath {
             });
         }
     }
+}
+
+fn urls(advertise: Option<&HostPort>, listen: SocketAddr) -> Urls {
+    // A listener on one address is reached at that address, whichever one the client's packet came to.
+    let fixed = Some(listen).filter(|listen| !listen.ip().is_unspecified()).map(|listen| listen.to_string());
+    Urls { advertise: advertise.map(ToString::to_string).or(fixed), port: listen.port() }
 }

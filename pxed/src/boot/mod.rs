@@ -1,0 +1,345 @@
+//! Boots: opened by a DHCP transaction, named by a random id in every URL, followed by their stages (api.md, Trust 1-2).
+//!
+//! The packet path only touches memory ([`Boots::open`], [`Boots::reached`]); a background task ([`Boots::run`]) writes
+//! timelines behind, tells the status, and drops what has expired. A boot goes to the store when it is opened, so that
+//! it survives kill -9; a seed's mark is on disk before the first byte of the seed leaves. Called by `clients`, `files`,
+//! `http` and `enrol`.
+
+pub mod record;
+pub mod report;
+pub mod seed;
+pub mod seeds;
+pub mod table;
+pub mod tell;
+#[cfg(test)]
+mod tests;
+pub mod timeline;
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bedplate_api::id::BootId;
+use bedplate_api::wire::Stage;
+use jiff::{SignedDuration, Timestamp};
+use rand::TryRngCore;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+pub use self::record::{Blob, Image, LoaderKind, Opening, Owner, Record};
+use self::seeds::Seeds;
+use self::table::Boot;
+pub use self::tell::Tell;
+use self::timeline::Timeline;
+use crate::store::{Change, Store, StoreError, Table as StoreTable};
+
+/// From the kernel on, a boot's URLs are good for so long, for its stage reports.
+const AFTER_KERNEL: SignedDuration = SignedDuration::from_mins(60);
+
+/// An unknown machine is forgotten after so much silence.
+const FORGET_UNKNOWN: SignedDuration = SignedDuration::from_hours(1);
+
+/// Changes that come close together are written and told once.
+const SETTLE: Duration = Duration::from_millis(50);
+
+/// Between two looks for boots that expired or stopped.
+const TICK: Duration = Duration::from_secs(5);
+
+/// The boots of this pxed; clones share them.
+#[derive(Clone)]
+pub struct Boots {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    table: table::Table,
+    seeds: Seeds,
+    store: Store,
+    tell: Arc<dyn Tell>,
+    lifetime: SignedDuration,
+    dirty: Mutex<HashSet<Owner>>,
+    wake: Notify,
+}
+
+impl Boots {
+    /// The boots that the store holds.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn load(
+        store: Store,
+        tell: Arc<dyn Tell>,
+        lifetime: SignedDuration,
+        now: Timestamp,
+    ) -> Result<Self, StoreError> {
+        let table = table::Table::default();
+        let mut gone = Vec::new();
+        for (key, value) in store.scan(StoreTable::Boots)? {
+            match key.first() {
+                Some(b'b') => match serde_json::from_slice::<Record>(&value) {
+                    Ok(record) if record.is_live(now) => table.restore(record),
+                    Ok(_) | Err(_) => gone.push(Change::Delete(StoreTable::Boots, key)),
+                },
+                Some(b't') => match serde_json::from_slice::<(Owner, Timeline)>(&value) {
+                    Ok((owner, timeline)) => table.restore_timeline(owner, timeline),
+                    Err(_) => gone.push(Change::Delete(StoreTable::Boots, key)),
+                },
+                _ => gone.push(Change::Delete(StoreTable::Boots, key)),
+            }
+        }
+        let seeds = Seeds::load(store.clone())?;
+        for id in seeds.taken() {
+            if let Some(boot) = table.get(id, now) {
+                boot.change(|record| record.seed_taken = true);
+            }
+        }
+        if !gone.is_empty() {
+            store.write_behind(gone)?;
+        }
+        let dirty = Mutex::default();
+        let wake = Notify::new();
+        Ok(Self { inner: Arc::new(Inner { table, seeds, store, tell, lifetime, dirty, wake }) })
+    }
+
+    /// The seeds that went out.
+    pub fn seeds(&self) -> &Seeds {
+        &self.inner.seeds
+    }
+
+    /// The boot of this DHCP transaction: the one that it has, or a new one. `None`: too many unknown machines, or the
+    /// system has no random numbers.
+    pub fn open(&self, opening: &Opening, now: Timestamp) -> Option<BootId> {
+        let mut bytes = [0; 16];
+        if let Err(error) = rand::rngs::OsRng.try_fill_bytes(&mut bytes) {
+            tracing::error!(%error, "no random numbers: no boot can be opened");
+            return None;
+        }
+        let id = BootId::from_random(bytes);
+        let opened = self.inner.table.open(opening, id, now, self.inner.lifetime)?;
+        if opened.new {
+            let mut changes: Vec<_> = opened.dropped.iter().map(|id| delete(*id)).collect();
+            changes.push(put(&opened.boot.record()));
+            self.write_behind(changes);
+            self.touch(&opening.owner);
+        }
+        Some(opened.id)
+    }
+
+    /// The boot of this id, while its URLs are good.
+    pub fn get(&self, id: BootId, now: Timestamp) -> Option<Arc<Boot>> {
+        self.inner.table.get(id, now)
+    }
+
+    /// Gives the boot its image with its script. Once the seed is out it names the root file system, so the image stays.
+    pub fn pin(&self, boot: &Boot, image: Image) -> Image {
+        let (record, pinned, new) = boot.change(|record| {
+            let pinned = match &record.image {
+                Some(before) if record.seed_taken => before.clone(),
+                Some(_) | None => image,
+            };
+            let new = record.image.as_ref() != Some(&pinned);
+            record.image = Some(pinned.clone());
+            (record.clone(), pinned, new)
+        });
+        if new {
+            self.write_behind(vec![put(&record)]);
+        }
+        pinned
+    }
+
+    /// A boot reached a stage.
+    pub fn reached(&self, record: &Record, stage: Stage, now: Timestamp) {
+        if stage >= Stage::Kernel
+            && let Some(boot) = self.get(record.id, now)
+        {
+            let before = record.expires;
+            let record = boot.change(|record| {
+                record.extend(now, AFTER_KERNEL);
+                record.clone()
+            });
+            if before != record.expires && stage == Stage::Kernel {
+                self.write_behind(vec![put(&record)]);
+            }
+        }
+        self.change(&record.opening.owner, |timeline| timeline.has(record.id) && timeline.reached(stage, now));
+    }
+
+    /// DHCP of an owner's current attempt reached a stage.
+    pub fn dhcp_reached(&self, owner: &Owner, stage: Stage, now: Timestamp) {
+        self.change(owner, |timeline| timeline.reached(stage, now));
+    }
+
+    /// A Machine that is known by its certificate reached a stage in the boot that it names.
+    pub fn owner_reached(&self, owner: &Owner, id: BootId, stage: Stage, now: Timestamp) {
+        self.change(owner, |timeline| timeline.has(id) && timeline.reached(stage, now));
+    }
+
+    /// Stage-1 or the agent failed at a stage and will try again.
+    pub fn failed(&self, record: &Record, stage: Stage, failure: &str, now: Timestamp) {
+        self.change(&record.opening.owner, |timeline| timeline.has(record.id) && timeline.failed(stage, failure, now));
+    }
+
+    /// The machine waits at its script; its URLs stay good meanwhile.
+    pub fn hold(&self, boot: &Boot, awaited: &str, now: Timestamp) {
+        let lifetime = self.inner.lifetime;
+        let (before, record) = boot.change(|record| {
+            let before = record.expires;
+            record.extend(now, lifetime);
+            (before, record.clone())
+        });
+        // The store only needs to know about once a minute.
+        if record.expires.duration_since(before) > SignedDuration::from_secs(60) {
+            self.write_behind(vec![put(&record)]);
+        }
+        self.change(&record.opening.owner, |timeline| timeline.has(record.id) && timeline.hold(awaited, now));
+    }
+
+    /// The machine no longer waits at its script.
+    pub fn release(&self, record: &Record) {
+        self.change(&record.opening.owner, |timeline| timeline.has(record.id) && timeline.released());
+    }
+
+    /// The seed of a boot was asked for again.
+    pub fn seed_asked_again(&self, record: &Record, peer: std::net::IpAddr, now: Timestamp) {
+        if let Some(machine) = record.opening.owner.machine() {
+            tracing::warn!(%machine, boot = %record.id, %peer, "the seed of a boot was asked for again");
+            self.inner.tell.seed_asked_again(machine, record.id, peer, now);
+        }
+    }
+
+    /// The timeline of an owner.
+    pub fn timeline(&self, owner: &Owner) -> Option<Timeline> {
+        self.inner.table.timeline(owner, |timeline| timeline.clone())
+    }
+
+    /// Every boot whose URLs may still be good; for the images that must be kept.
+    pub fn records(&self) -> Vec<Record> {
+        self.inner.table.records()
+    }
+
+    /// Forgets every Machine that `known` does not know any more.
+    pub fn retain(&self, known: impl Fn(&Owner) -> bool) {
+        let gone: Vec<_> = self.inner.table.owners().into_iter().filter(|owner| !known(owner)).collect();
+        let mut changes = Vec::new();
+        for owner in gone {
+            changes.extend(self.inner.table.forget(&owner).into_iter().map(delete));
+            changes.push(Change::Delete(StoreTable::Boots, timeline_key(&owner)));
+        }
+        if !changes.is_empty() {
+            self.write_behind(changes);
+        }
+    }
+
+    fn change(&self, owner: &Owner, change: impl FnOnce(&mut Timeline) -> bool) {
+        if self.inner.table.timeline(owner, change) == Some(true) {
+            self.touch(owner);
+        }
+    }
+
+    fn touch(&self, owner: &Owner) {
+        let mut dirty = self.inner.dirty.lock().unwrap_or_else(PoisonError::into_inner);
+        if !dirty.contains(owner) {
+            dirty.insert(owner.clone());
+            self.inner.wake.notify_one();
+        }
+    }
+
+    fn write_behind(&self, changes: Vec<Change>) {
+        if let Err(error) = self.inner.store.write_behind(changes) {
+            tracing::warn!(%error, "a boot could not be written to the store");
+        }
+    }
+
+    /// Writes and tells what has changed.
+    pub fn flush(&self, now: Timestamp) {
+        let dirty = {
+            let mut dirty = self.inner.dirty.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut *dirty)
+        };
+        let mut changes = Vec::new();
+        for owner in dirty {
+            let Some(timeline) = self.timeline(&owner) else { continue };
+            if let Some(machine) = owner.machine() {
+                self.inner.tell.timeline(machine, &timeline, now);
+            }
+            let key = timeline_key(&owner);
+            if let Ok(value) = serde_json::to_vec(&(&owner, &timeline)) {
+                changes.push(Change::Put(StoreTable::Boots, key, value));
+            }
+        }
+        if !changes.is_empty() {
+            self.write_behind(changes);
+        }
+    }
+
+    /// Drops what has expired, and reports boots that make no progress.
+    pub fn tick(&self, now: Timestamp) {
+        let swept = self.inner.table.sweep(now, FORGET_UNKNOWN);
+        let mut changes: Vec<_> = swept.boots.into_iter().map(delete).collect();
+        changes.extend(swept.owners.iter().map(|o| Change::Delete(StoreTable::Boots, timeline_key(o))));
+        changes.extend(self.inner.seeds.sweep(now, |id| self.get(id, now).is_some()));
+        if !changes.is_empty() {
+            self.write_behind(changes);
+        }
+        for owner in self.inner.table.stopped(now) {
+            if let (Some(machine), Some(timeline)) = (owner.machine(), self.timeline(&owner)) {
+                tracing::warn!(%machine, boot = %timeline.id, waiting = timeline.describe(now), "a boot has stopped");
+            }
+            self.touch(&owner);
+        }
+    }
+
+    /// Writes, tells and sweeps until `shutdown`, then writes once more.
+    pub async fn run(self, shutdown: CancellationToken) {
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => break,
+                _ = tick.tick() => self.tick(Timestamp::now()),
+                () = self.inner.wake.notified() => {
+                    tokio::select! {
+                        () = shutdown.cancelled() => break,
+                        () = tokio::time::sleep(SETTLE) => {}
+                    }
+                    self.flush(Timestamp::now());
+                }
+            }
+        }
+        self.flush(Timestamp::now());
+    }
+}
+
+fn record_key(id: BootId) -> Vec<u8> {
+    [b"b".as_slice(), &id.bytes()].concat()
+}
+
+fn timeline_key(owner: &Owner) -> Vec<u8> {
+    match owner {
+        Owner::Machine { name, uid } => format!("tm/{name}/{uid}"),
+        Owner::Unknown { mac } => format!("tu/{mac}"),
+    }
+    .into_bytes()
+}
+
+fn delete(id: BootId) -> Change {
+    Change::Delete(StoreTable::Boots, record_key(id))
+}
+
+fn put(record: &Record) -> Change {
+    // A record is plain data with text keys: it always has a JSON form.
+    let value = serde_json::to_vec(record).unwrap_or_default();
+    Change::Put(StoreTable::Boots, record_key(record.id), value)
+}
+
+/// An error with its sources, as one line for a log or a status.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        source = error.source();
+    }
+    text
+}

@@ -1,0 +1,139 @@
+//! One boot as it is kept: what it was opened for, what it boots, until when it is good.
+//!
+//! Pure: `now` is an argument. The JSON form lies in the store's table of boots; a field is added with a default.
+
+use std::net::Ipv4Addr;
+
+use bedplate_api::id::{BootId, Digest, MacAddress, MachineName};
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::boot_policy::{ImageName, Platform};
+
+/// Whose boot it is: a Machine by its UID, since one made again under the same name is another, or an unknown MAC address.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Owner {
+    /// A Machine.
+    #[serde(rename_all = "camelCase")]
+    Machine {
+        /// Its name.
+        name: MachineName,
+        /// Its UID.
+        uid: String,
+    },
+    /// An unknown machine, while discovery is on.
+    Unknown {
+        /// Its MAC address.
+        mac: MacAddress,
+    },
+}
+
+impl Owner {
+    /// The Machine's name.
+    pub fn machine(&self) -> Option<&MachineName> {
+        match self {
+            Self::Machine { name, .. } => Some(name),
+            Self::Unknown { .. } => None,
+        }
+    }
+
+    /// How the machine is called on its screen and by its seed.
+    pub fn display_name(&self) -> String {
+        match self {
+            Self::Machine { name, .. } => name.to_string(),
+            Self::Unknown { mac } => format!("unknown-{}", mac.to_string().replace(':', "")),
+        }
+    }
+}
+
+/// A blob of the image that a boot was given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Blob {
+    /// Its digest.
+    pub digest: Digest,
+    /// Its size in bytes.
+    pub size: u64,
+}
+
+/// The image that a boot was given with its script: kernel, initrd and root file system of one boot belong together even
+/// if the image's name means another one a minute later.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Image {
+    /// The name by which it was chosen.
+    pub name: ImageName,
+    /// Its digest.
+    pub digest: Digest,
+    /// The kernel.
+    pub kernel: Blob,
+    /// The initial RAM file system.
+    pub initrd: Blob,
+    /// The root file system.
+    pub rootfs: Option<Blob>,
+    /// The image's own kernel arguments, then those of the configuration.
+    pub kernel_arguments: Vec<String>,
+}
+
+/// What a boot was opened for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Opening {
+    /// Whose boot it is.
+    pub owner: Owner,
+    /// The interface that asked.
+    pub mac: MacAddress,
+    /// The DHCP transaction.
+    pub transaction: u32,
+    /// What asked: another program with the same transaction id is another transaction.
+    pub loader: LoaderKind,
+    /// Its platform, where it said so.
+    pub platform: Option<Platform>,
+    /// Our address that it can reach.
+    pub server: Ipv4Addr,
+}
+
+/// What opened a boot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum LoaderKind {
+    /// Firmware PXE.
+    Pxe,
+    /// UEFI HTTP boot.
+    Http,
+    /// iPXE.
+    Ipxe,
+}
+
+/// A boot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Record {
+    /// Its id.
+    pub id: BootId,
+    /// What it was opened for.
+    pub opening: Opening,
+    /// When.
+    pub opened: Timestamp,
+    /// Until when its URLs are good.
+    pub expires: Timestamp,
+    /// What it boots; set with the first script.
+    #[serde(default)]
+    pub image: Option<Image>,
+    /// Whether its seed has gone out, or is about to. The table of seeds is what counts after a crash.
+    #[serde(default)]
+    pub seed_taken: bool,
+}
+
+impl Record {
+    /// Whether its URLs are good.
+    pub fn is_live(&self, now: Timestamp) -> bool {
+        now < self.expires
+    }
+
+    /// Makes it good for at least `lifetime` from now.
+    pub fn extend(&mut self, now: Timestamp, lifetime: SignedDuration) {
+        self.expires = self.expires.max(now.saturating_add(lifetime).unwrap_or(self.expires));
+    }
+}

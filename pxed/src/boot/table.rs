@@ -1,0 +1,277 @@
+//! Boots in memory: by id for HTTP and TFTP, by owner for DHCP. In shards, each behind a short lock; no lock is held
+//! over I/O, and none while another is taken except owner before id.
+//!
+//! `now` and ids are arguments. Bounded: so many boots an owner, so many owners that nobody knows, so many in all.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, Hash, RandomState};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bedplate_api::id::BootId;
+use jiff::{SignedDuration, Timestamp};
+
+use super::record::{LoaderKind, Opening, Owner, Record};
+use super::timeline::{Starter, Timeline};
+
+const SHARDS: usize = 16;
+
+/// Boots of one owner at once; the oldest is dropped.
+pub const MAX_BOOTS_PER_OWNER: usize = 8;
+
+/// Owners in one shard, 65,536 together; the one that was silent longest is dropped.
+const MAX_OWNERS_PER_SHARD: usize = 4096;
+
+/// Unknown machines in one shard, 1,024 together: forged addresses cannot push out what is known.
+const MAX_UNKNOWN_PER_SHARD: usize = 64;
+
+/// A boot, shared.
+#[derive(Debug)]
+pub struct Boot {
+    record: Mutex<Record>,
+}
+
+impl Boot {
+    /// A copy of the record.
+    pub fn record(&self) -> Record {
+        lock(&self.record).clone()
+    }
+
+    /// Changes the record.
+    pub fn change<T>(&self, change: impl FnOnce(&mut Record) -> T) -> T {
+        change(&mut lock(&self.record))
+    }
+}
+
+/// What is kept of one owner.
+#[derive(Debug)]
+pub struct Track {
+    /// Its boots, oldest first.
+    boots: VecDeque<Arc<Boot>>,
+    /// How far it has come.
+    pub timeline: Timeline,
+}
+
+/// What came of an opening.
+#[derive(Debug)]
+pub struct Opened {
+    /// The boot.
+    pub boot: Arc<Boot>,
+    /// Its id.
+    pub id: BootId,
+    /// Whether it is new; else it is the transaction's boot already.
+    pub new: bool,
+    /// Boots that had to go.
+    pub dropped: Vec<BootId>,
+}
+
+/// The table.
+#[derive(Debug)]
+pub struct Table {
+    hasher: RandomState,
+    ids: [Mutex<HashMap<BootId, Arc<Boot>>>; SHARDS],
+    owners: [Mutex<HashMap<Owner, Track>>; SHARDS],
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Self {
+            hasher: RandomState::new(),
+            ids: std::array::from_fn(|_| Mutex::default()),
+            owners: std::array::from_fn(|_| Mutex::default()),
+        }
+    }
+}
+
+/// A poisoned lock's data is still whole: every change below is a few assignments that cannot panic half-way.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Table {
+    #[allow(clippy::cast_possible_truncation, reason = "only the low bits choose a shard")]
+    fn shard<'a, K: Hash, V>(&self, shards: &'a [Mutex<V>; SHARDS], key: &K) -> MutexGuard<'a, V> {
+        lock(&shards[self.hasher.hash_one(key) as usize % SHARDS])
+    }
+
+    /// The boot of this id, if its URLs are good.
+    pub fn get(&self, id: BootId, now: Timestamp) -> Option<Arc<Boot>> {
+        let boot = self.shard(&self.ids, &id).get(&id).cloned()?;
+        boot.change(|record| record.is_live(now)).then_some(boot)
+    }
+
+    /// The boot of this transaction, or a new one under `id`. `None`: too many unknown machines.
+    pub fn open(
+        &self,
+        opening: &Opening,
+        id: BootId,
+        now: Timestamp,
+        lifetime: SignedDuration,
+    ) -> Option<Opened> {
+        let mut owners = self.shard(&self.owners, &opening.owner);
+        let mut dropped = make_room(&mut owners, &opening.owner)?;
+        if let Some(boot) = owners.get(&opening.owner).and_then(|track| track.same(opening, now)) {
+            let id = boot.change(|record| record.id);
+            return Some(Opened { boot, id, new: false, dropped });
+        }
+        let expires = now.saturating_add(lifetime).unwrap_or(now);
+        let record = Record { id, opening: opening.clone(), opened: now, expires, image: None, seed_taken: false };
+        let boot = Arc::new(Boot { record: Mutex::new(record) });
+        let starter = match opening.loader {
+            LoaderKind::Pxe | LoaderKind::Http => Starter::Firmware,
+            LoaderKind::Ipxe => Starter::Ipxe,
+        };
+        let track = owners
+            .entry(opening.owner.clone())
+            .and_modify(|track| track.timeline.opened(id, starter, now))
+            .or_insert_with(|| Track { boots: VecDeque::new(), timeline: Timeline::new(id, now) });
+        track.boots.push_back(boot.clone());
+        while track.boots.len() > MAX_BOOTS_PER_OWNER {
+            dropped.extend(track.boots.pop_front().map(|boot| boot.change(|record| record.id)));
+        }
+        self.shard(&self.ids, &id).insert(id, boot.clone());
+        drop(owners);
+        for id in &dropped {
+            self.shard(&self.ids, id).remove(id);
+        }
+        Some(Opened { boot, id, new: true, dropped })
+    }
+
+    /// Puts back what was kept.
+    pub fn restore(&self, record: Record) {
+        let id = record.id;
+        let owner = record.opening.owner.clone();
+        let opened = record.opened;
+        let boot = Arc::new(Boot { record: Mutex::new(record) });
+        let mut owners = self.shard(&self.owners, &owner);
+        let track = owners
+            .entry(owner)
+            .or_insert_with(|| Track { boots: VecDeque::new(), timeline: Timeline::new(id, opened) });
+        track.boots.push_back(boot.clone());
+        track.boots.make_contiguous().sort_by_key(|boot| boot.change(|record| record.opened));
+        self.shard(&self.ids, &id).insert(id, boot);
+    }
+
+    /// Puts back a timeline that was kept.
+    pub fn restore_timeline(&self, owner: Owner, timeline: Timeline) {
+        let mut owners = self.shard(&self.owners, &owner);
+        let track = owners
+            .entry(owner)
+            .or_insert_with(|| Track { boots: VecDeque::new(), timeline: timeline.clone() });
+        track.timeline = timeline;
+    }
+
+    /// Looks at or changes an owner's timeline.
+    pub fn timeline<T>(&self, owner: &Owner, change: impl FnOnce(&mut Timeline) -> T) -> Option<T> {
+        self.shard(&self.owners, owner).get_mut(owner).map(|track| change(&mut track.timeline))
+    }
+
+    /// Drops what has expired, and owners of whom nothing is left that anybody asks for. Answers the ids.
+    pub fn sweep(&self, now: Timestamp, forget_unknown_after: SignedDuration) -> Swept {
+        let mut swept = Swept::default();
+        for shard in &self.owners {
+            let mut owners = lock(shard);
+            for track in owners.values_mut() {
+                track.boots.retain(|boot| {
+                    let (id, live) = boot.change(|record| (record.id, record.is_live(now)));
+                    if !live {
+                        swept.boots.push(id);
+                    }
+                    live
+                });
+            }
+            owners.retain(|owner, track| {
+                let silent = now.duration_since(track.timeline.progress);
+                let keep =
+                    owner.machine().is_some() || !track.boots.is_empty() || silent < forget_unknown_after;
+                if !keep {
+                    swept.owners.push(owner.clone());
+                }
+                keep
+            });
+        }
+        for id in &swept.boots {
+            self.shard(&self.ids, id).remove(id);
+        }
+        swept
+    }
+
+    /// Owners whose boot has stopped and who were not told of yet; they count as told.
+    pub fn stopped(&self, now: Timestamp) -> Vec<Owner> {
+        let mut stopped = Vec::new();
+        for shard in &self.owners {
+            for (owner, track) in lock(shard).iter_mut() {
+                if !track.timeline.stop_told && track.timeline.stopped(now).is_some() {
+                    track.timeline.stop_told = true;
+                    stopped.push(owner.clone());
+                }
+            }
+        }
+        stopped
+    }
+
+    /// Forgets an owner: its Machine is gone. Answers the ids of its boots.
+    pub fn forget(&self, owner: &Owner) -> Vec<BootId> {
+        let track = self.shard(&self.owners, owner).remove(owner);
+        let ids: Vec<_> =
+            track.into_iter().flat_map(|track| track.boots).map(|b| b.change(|r| r.id)).collect();
+        for id in &ids {
+            self.shard(&self.ids, id).remove(id);
+        }
+        ids
+    }
+
+    /// Every owner.
+    pub fn owners(&self) -> Vec<Owner> {
+        self.owners.iter().flat_map(|shard| lock(shard).keys().cloned().collect::<Vec<_>>()).collect()
+    }
+
+    /// Every record.
+    pub fn records(&self) -> Vec<Record> {
+        self.ids.iter().flat_map(|shard| lock(shard).values().map(|b| b.record()).collect::<Vec<_>>()).collect()
+    }
+}
+
+/// What a sweep dropped.
+#[derive(Debug, Default)]
+pub struct Swept {
+    /// Boots that expired.
+    pub boots: Vec<BootId>,
+    /// Unknown machines that fell silent.
+    pub owners: Vec<Owner>,
+}
+
+impl Track {
+    fn same(&self, opening: &Opening, now: Timestamp) -> Option<Arc<Boot>> {
+        let newest_first = self.boots.iter().rev();
+        newest_first
+            .filter(|boot| {
+                boot.change(|record| {
+                    let of = &record.opening;
+                    record.is_live(now)
+                        && of.transaction == opening.transaction
+                        && of.mac == opening.mac
+                        && of.loader == opening.loader
+                        && of.server == opening.server
+                })
+            })
+            .cloned()
+            .next()
+    }
+}
+
+/// Drops the owner that was silent longest where a new one finds no room. `None`: the new one has to go without.
+fn make_room(owners: &mut HashMap<Owner, Track>, new: &Owner) -> Option<Vec<BootId>> {
+    if owners.contains_key(new) {
+        return Some(Vec::new());
+    }
+    let known = new.machine().is_some();
+    if !known && owners.keys().filter(|owner| owner.machine().is_none()).count() >= MAX_UNKNOWN_PER_SHARD {
+        return None;
+    }
+    if owners.len() < MAX_OWNERS_PER_SHARD {
+        return Some(Vec::new());
+    }
+    let silent = owners.iter().min_by_key(|(_, track)| track.timeline.progress).map(|(owner, _)| owner.clone())?;
+    let track = owners.remove(&silent)?;
+    Some(track.boots.iter().map(|boot| boot.change(|record| record.id)).collect())
+}

@@ -1,0 +1,28 @@
+//! Whom the boot path tells what happened: one trait, so that it is tested without a status registry.
+//!
+//! Implemented in `report` for the daemon's registry. Calls come from one background task, never from the packet path.
+
+use std::net::IpAddr;
+
+use bedplate_api::id::{BootId, MachineName};
+use jiff::Timestamp;
+
+use super::timeline::Timeline;
+
+/// Whom to tell.
+pub trait Tell: Send + Sync + 'static {
+    /// A machine's timeline has changed, or its boot has stopped.
+    fn timeline(&self, machine: &MachineName, timeline: &Timeline, now: Timestamp);
+
+    /// The seed of a boot was asked for again.
+    fn seed_asked_again(&self, machine: &MachineName, boot: BootId, peer: IpAddr, now: Timestamp);
+}
+
+/// Tells nobody.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Silent;
+
+impl Tell for Silent {
+    fn timeline(&self, _: &MachineName, _: &Timeline, _: Timestamp) {}
+    fn seed_asked_again(&self, _: &MachineName, _: BootId, _: IpAddr, _: Timestamp) {}
+}

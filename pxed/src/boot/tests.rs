@@ -1,0 +1,173 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::*;
+use crate::boot::seeds::TakeSeedError;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_700_000_000 + second).unwrap()
+}
+
+fn opening(machine: u32, transaction: u32) -> Opening {
+    Opening {
+        owner: Owner::Machine { name: format!("node{machine}").parse().unwrap(), uid: format!("u{machine}") },
+        mac: "52:54:00:00:00:01".parse().unwrap(),
+        transaction,
+        loader: LoaderKind::Ipxe,
+        platform: None,
+        server: [10, 7, 0, 2].into(),
+    }
+}
+
+fn unknown(n: u32) -> Opening {
+    let [_, _, c, d] = n.to_be_bytes();
+    let mac = bedplate_api::id::MacAddress::new([0x52, 0x54, 0, 0, c, d]);
+    Opening { owner: Owner::Unknown { mac }, mac, ..opening(0, n) }
+}
+
+fn boots(directory: &tempfile::TempDir) -> Boots {
+    boots_that_tell(directory, Arc::new(tell::Silent))
+}
+
+fn boots_that_tell(directory: &tempfile::TempDir, tell: Arc<dyn Tell>) -> Boots {
+    let store = Store::open(&directory.path().join("store")).unwrap();
+    Boots::load(store, tell, SignedDuration::from_mins(10), at(0)).unwrap()
+}
+
+#[test]
+fn one_transaction_has_one_boot_and_another_transaction_another() {
+    let directory = tempfile::tempdir().unwrap();
+    let boots = boots(&directory);
+    let first = boots.open(&opening(1, 7), at(0)).unwrap();
+    assert_eq!(boots.open(&opening(1, 7), at(1)), Some(first));
+    let second = boots.open(&opening(1, 8), at(2)).unwrap();
+    assert_ne!(first, second);
+    assert!(boots.get(first, at(3)).is_some() && boots.get(second, at(3)).is_some());
+    assert_ne!(boots.open(&opening(2, 7), at(3)), Some(first));
+}
+
+#[test]
+fn a_boot_expires_unless_its_kernel_was_fetched() {
+    let directory = tempfile::tempdir().unwrap();
+    let boots = boots(&directory);
+    let (idle, alive) = (boots.open(&opening(1, 1), at(0)).unwrap(), boots.open(&opening(2, 2), at(0)).unwrap());
+    let record = boots.get(alive, at(0)).unwrap().record();
+    boots.reached(&record, Stage::Kernel, at(100));
+    assert!(boots.get(idle, at(599)).is_some());
+    assert!(boots.get(idle, at(600)).is_none());
+    assert!(boots.get(alive, at(3600)).is_some());
+    boots.tick(at(700));
+    assert_eq!(boots.records().len(), 1);
+    boots.tick(at(10_000));
+    assert_eq!(boots.records().len(), 0);
+}
+
+#[test]
+fn boots_of_one_machine_are_bounded_and_the_oldest_goes() {
+    let directory = tempfile::tempdir().unwrap();
+    let boots = boots(&directory);
+    let ids: Vec<_> = (0..20).map(|n| boots.open(&opening(1, n), at(0)).unwrap()).collect();
+    assert_eq!(boots.records().len(), table::MAX_BOOTS_PER_OWNER);
+    assert!(boots.get(ids[0], at(0)).is_none());
+    assert!(boots.get(ids[19], at(0)).is_some());
+}
+
+#[test]
+fn forged_addresses_cannot_push_out_a_known_machine() {
+    let directory = tempfile::tempdir().unwrap();
+    let boots = boots(&directory);
+    let known = boots.open(&opening(1, 1), at(0)).unwrap();
+    let opened = (0..5000).filter(|n| boots.open(&unknown(*n), at(0)).is_some()).count();
+    assert!(opened <= 1024, "{opened}");
+    assert!(boots.get(known, at(1)).is_some());
+}
+
+#[tokio::test]
+async fn a_restart_keeps_boots_timelines_and_taken_seeds() {
+    let directory = tempfile::tempdir().unwrap();
+    let first = boots(&directory);
+    let id = first.open(&opening(1, 7), at(0)).unwrap();
+    let fresh = first.open(&opening(2, 8), at(0)).unwrap();
+    let boot = first.get(id, at(1)).unwrap();
+    first.reached(&boot.record(), Stage::Script, at(2));
+    first.flush(at(2));
+    first.seeds().take(&boot, at(3)).await.unwrap();
+    drop(boot);
+    drop(first);
+    let second = boots(&directory);
+    assert_eq!(second.open(&opening(1, 7), at(4)), Some(id));
+    assert_eq!(second.timeline(&opening(1, 7).owner).unwrap().stage, Stage::Script);
+    let boot = second.get(id, at(4)).unwrap();
+    assert!(matches!(second.seeds().take(&boot, at(5)).await, Err(TakeSeedError::Taken)));
+    let boot = second.get(fresh, at(4)).unwrap();
+    assert!(second.seeds().take(&boot, at(5)).await.is_ok());
+}
+
+#[tokio::test]
+async fn of_many_that_take_a_seed_at_once_one_gets_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let boots = boots(&directory);
+    let id = boots.open(&opening(1, 7), at(0)).unwrap();
+    let boot = boots.get(id, at(1)).unwrap();
+    let takes = (0..32).map(|_| {
+        let (boots, boot) = (boots.clone(), boot.clone());
+        tokio::spawn(async move { boots.seeds().take(&boot, at(2)).await.is_ok() })
+    });
+    let mut given = 0;
+    for take in takes.collect::<Vec<_>>() {
+        given += usize::from(take.await.unwrap());
+    }
+    assert_eq!(given, 1);
+}
+
+#[tokio::test]
+async fn a_token_serves_one_key_and_only_its_own_boot() {
+    use crate::boot::seeds::{CheckTokenError, hash};
+    let directory = tempfile::tempdir().unwrap();
+    let boots = boots(&directory);
+    let ids = [boots.open(&opening(1, 7), at(0)).unwrap(), boots.open(&opening(2, 7), at(0)).unwrap()];
+    let token = boots.seeds().take(&boots.get(ids[0], at(1)).unwrap(), at(2)).await.unwrap();
+    boots.seeds().take(&boots.get(ids[1], at(1)).unwrap(), at(2)).await.unwrap();
+    let (key, other) = (hash("key"), hash("other"));
+    let seeds = boots.seeds();
+    assert!(seeds.check(ids[0], &token, &key, at(3)).is_ok());
+    assert!(matches!(seeds.check(ids[1], &token, &key, at(3)), Err(CheckTokenError::WrongToken)));
+    assert!(matches!(seeds.check(ids[0], &token, &key, at(9999)), Err(CheckTokenError::Expired(_))));
+    seeds.claim(ids[0], key).await.unwrap();
+    seeds.claim(ids[0], key).await.unwrap();
+    assert!(matches!(seeds.claim(ids[0], other).await, Err(CheckTokenError::Used)));
+    assert!(matches!(seeds.check(ids[0], &token, &other, at(3)), Err(CheckTokenError::Used)));
+    seeds.answer(ids[0], "PEM").await.unwrap();
+    let seed = seeds.check(ids[0], &token, &key, at(3)).unwrap();
+    assert_eq!(seed.claim.unwrap().certificate.as_deref(), Some("PEM"));
+}
+
+#[derive(Default)]
+struct Counting {
+    told: AtomicUsize,
+}
+
+impl Tell for Counting {
+    fn timeline(&self, _: &bedplate_api::id::MachineName, _: &Timeline, _: Timestamp) {
+        self.told.fetch_add(1, Ordering::Relaxed);
+    }
+    fn seed_asked_again(&self, _: &bedplate_api::id::MachineName, _: BootId, _: std::net::IpAddr, _: Timestamp) {}
+}
+
+#[test]
+fn a_storm_of_packets_is_told_once_and_a_stop_is_told_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let tell = Arc::new(Counting::default());
+    let boots = boots_that_tell(&directory, tell.clone());
+    for n in 0..1000 {
+        let id = boots.open(&opening(1, n), at(0)).unwrap();
+        let record = boots.get(id, at(0)).unwrap().record();
+        boots.reached(&record, Stage::Offered, at(0));
+    }
+    boots.flush(at(1));
+    assert_eq!(tell.told.load(Ordering::Relaxed), 1);
+    for second in [120, 125, 130] {
+        boots.tick(at(second));
+        boots.flush(at(second));
+    }
+    assert_eq!(tell.told.load(Ordering::Relaxed), 2);
+}

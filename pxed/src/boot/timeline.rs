@@ -1,0 +1,401 @@
+//! How far a machine's boot has come: attempts, stages with their times, where it stopped.
+//!
+//! Pure: `now` is an argument. Called by `boot` on each packet, fetch and report; shown in `status.boot`.
+//!
+//! ```text
+//!   Discover -> Offered -> Acknowledged -> Loader -> Script -> Kernel -> Initrd -> Rootfs -> Userspace -> Enrolled
+//!   |<----------- firmware, then once more by iPXE ----------->|<------ stage-1 ------>|<---- host ---->|
+//! ```
+//!
+//! An *attempt* begins with a DHCP packet of a loader. Firmware, iPXE and its script are one attempt although each has
+//! a transaction, hence a boot id, of its own. A new one begins where the machine must have started over: firmware asks
+//! although a loader was already fetched, or iPXE asks although a script was.
+
+use bedplate_api::id::BootId;
+use bedplate_api::wire::Stage;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// Entries kept of one attempt (api.md, `status.boot`).
+pub const MAX_ENTRIES: usize = 32;
+
+/// Bytes kept of a failure's text.
+pub const MAX_FAILURE: usize = 1024;
+
+/// Firmware that repeats its DHCP, or iPXE that follows it, belongs to the attempt for this many seconds.
+const SAME_ATTEMPT_SECONDS: i64 = 300;
+
+/// Who asked by DHCP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Starter {
+    /// Firmware PXE or UEFI HTTP boot.
+    Firmware,
+    /// iPXE.
+    Ipxe,
+}
+
+/// One stage that was reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Entry {
+    /// The stage.
+    pub stage: Stage,
+    /// When it was reached, for the first time in this attempt.
+    pub time: Timestamp,
+}
+
+/// What is kept of the attempt before.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Summary {
+    /// Its last boot id.
+    pub id: BootId,
+    /// When it began.
+    pub started: Timestamp,
+    /// How far it came.
+    pub stage: Stage,
+    /// When it came there.
+    pub reached: Timestamp,
+    /// What had failed, if anything was reported.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+}
+
+/// The latest attempt of one machine, and a summary of the one before.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Timeline {
+    /// The newest boot id of the attempt.
+    pub id: BootId,
+    /// Every boot id of the attempt, oldest first; a late report of an earlier attempt is not taken for this one.
+    #[serde(default)]
+    pub ids: Vec<BootId>,
+    /// When the attempt began.
+    pub started: Timestamp,
+    /// The furthest stage.
+    pub stage: Stage,
+    /// Last sign of life: a stage reached, or the same one again.
+    pub progress: Timestamp,
+    /// Attempts since the machine was last enrolled, this one included.
+    pub attempts: u32,
+    /// Stages in the order in which they were reached.
+    pub entries: Vec<Entry>,
+    /// What stage-1 or the agent reported as failing now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failing: Option<(Stage, String)>,
+    /// What the machine waits for on its screen, if pxed holds it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<String>,
+    /// The attempt before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous: Option<Summary>,
+    /// Whether the stop was told already.
+    #[serde(default)]
+    pub stop_told: bool,
+}
+
+/// A boot that does not go on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stopped {
+    /// The stage that it reached last.
+    pub stage: Stage,
+    /// Since when nothing was heard.
+    pub since: Timestamp,
+    /// What should have come.
+    pub next: Stage,
+}
+
+impl Timeline {
+    /// The first attempt of a machine.
+    pub fn new(id: BootId, now: Timestamp) -> Self {
+        Self {
+            id,
+            ids: vec![id],
+            started: now,
+            stage: Stage::Discover,
+            progress: now,
+            attempts: 1,
+            entries: vec![Entry { stage: Stage::Discover, time: now }],
+            failing: None,
+            held: None,
+            previous: None,
+            stop_told: false,
+        }
+    }
+
+    /// A new boot id was opened by a DHCP packet: either the attempt goes on under it, or a new attempt begins.
+    pub fn opened(&mut self, id: BootId, starter: Starter, now: Timestamp) {
+        if self.goes_on(starter, now) {
+            self.id = id;
+            self.progress = now;
+            self.ids.push(id);
+            if self.ids.len() > MAX_ENTRIES {
+                self.ids.remove(0);
+            }
+            return;
+        }
+        let attempts = if self.stage == Stage::Enrolled { 1 } else { self.attempts.saturating_add(1) };
+        let previous = Summary {
+            id: self.id,
+            started: self.started,
+            stage: self.stage,
+            reached: self.entries.last().map_or(self.started, |e| e.time),
+            failure: self.failing.take().map(|(stage, text)| format!("{}: {text}", stage_name(stage))),
+        };
+        *self = Self { attempts, previous: Some(previous), ..Self::new(id, now) };
+    }
+
+    /// Whether this boot id belongs to the attempt.
+    pub fn has(&self, id: BootId) -> bool {
+        self.ids.contains(&id)
+    }
+
+    fn goes_on(&self, starter: Starter, now: Timestamp) -> bool {
+        if now.as_second().saturating_sub(self.progress.as_second()) > SAME_ATTEMPT_SECONDS {
+            return false;
+        }
+        match starter {
+            Starter::Firmware => self.stage < Stage::Loader,
+            Starter::Ipxe => self.stage < Stage::Script || (self.stage == Stage::Script && self.held.is_some()),
+        }
+    }
+
+    /// A stage was reached. Answers whether that is news: a stage that was there before only counts as a sign of life.
+    pub fn reached(&mut self, stage: Stage, now: Timestamp) -> bool {
+        self.progress = now;
+        let resumed = std::mem::take(&mut self.stop_told);
+        if self.entries.iter().any(|e| e.stage == stage) || self.entries.len() >= MAX_ENTRIES {
+            return resumed;
+        }
+        self.entries.push(Entry { stage, time: now });
+        if stage > self.stage {
+            self.stage = stage;
+            self.failing = None;
+            if stage > Stage::Script {
+                self.held = None;
+            }
+        }
+        true
+    }
+
+    /// Something failed at `stage` and will be tried again. Answers whether that is news.
+    pub fn failed(&mut self, stage: Stage, failure: &str, now: Timestamp) -> bool {
+        self.progress = now;
+        let failing = Some((stage, cut(failure)));
+        let news = self.failing != failing;
+        self.failing = failing;
+        news
+    }
+
+    /// The machine waits at its script. Answers whether that is news.
+    pub fn hold(&mut self, awaited: &str, now: Timestamp) -> bool {
+        self.progress = now;
+        let text = cut(awaited);
+        if self.held.as_ref() == Some(&text) {
+            return false;
+        }
+        self.held = Some(text);
+        true
+    }
+
+    /// The machine is no longer held.
+    pub fn released(&mut self) -> bool {
+        self.held.take().is_some()
+    }
+
+    /// Whether the boot has stopped, and where.
+    pub fn stopped(&self, now: Timestamp) -> Option<Stopped> {
+        let next = next(self.stage)?;
+        let silent = now.as_second().saturating_sub(self.progress.as_second());
+        (silent >= patience_seconds(self.stage)).then_some(Stopped {
+            stage: self.stage,
+            since: self.progress,
+            next,
+        })
+    }
+
+    /// What is awaited now, for a person: one sentence without a full stop.
+    pub fn describe(&self, now: Timestamp) -> String {
+        let mut text = match (self.stopped(now), next(self.stage)) {
+            (Some(stopped), _) => format!(
+                "stopped at stage {} since {}; next would be {}: {}",
+                stage_name(stopped.stage),
+                second(stopped.since),
+                stage_name(stopped.next),
+                awaited(stopped.next)
+            ),
+            (None, Some(next)) => format!(
+                "at stage {} since {}; next is {}",
+                stage_name(self.stage),
+                second(self.progress),
+                stage_name(next)
+            ),
+            (None, None) => format!("enrolled at {}", second(self.progress)),
+        };
+        if let Some(held) = &self.held {
+            text = format!("held at stage {}: {held}", stage_name(self.stage));
+        }
+        if let Some((stage, failure)) = &self.failing {
+            text.push_str(&format!("; failing at {}: {failure}", stage_name(*stage)));
+        }
+        if self.attempts > 1 {
+            text.push_str(&format!(" (attempt {})", self.attempts));
+        }
+        text
+    }
+}
+
+/// The stage after this one.
+pub const fn next(stage: Stage) -> Option<Stage> {
+    Some(match stage {
+        Stage::Discover => Stage::Offered,
+        Stage::Offered => Stage::Acknowledged,
+        Stage::Acknowledged => Stage::Loader,
+        Stage::Loader => Stage::Script,
+        Stage::Script => Stage::Kernel,
+        Stage::Kernel => Stage::Initrd,
+        Stage::Initrd => Stage::Rootfs,
+        Stage::Rootfs => Stage::Userspace,
+        Stage::Userspace => Stage::Enrolled,
+        Stage::Enrolled => return None,
+    })
+}
+
+/// The stage as it is written in status.
+pub const fn stage_name(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Discover => "discover",
+        Stage::Offered => "offered",
+        Stage::Acknowledged => "acknowledged",
+        Stage::Loader => "loader",
+        Stage::Script => "script",
+        Stage::Kernel => "kernel",
+        Stage::Initrd => "initrd",
+        Stage::Rootfs => "rootfs",
+        Stage::Userspace => "userspace",
+        Stage::Enrolled => "enrolled",
+    }
+}
+
+/// What has to happen for a stage, for a person.
+const fn awaited(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Discover => "a DHCP packet of the machine",
+        Stage::Offered => "an address for it",
+        Stage::Acknowledged => "the machine takes the address",
+        Stage::Loader => "the firmware fetches the loader",
+        Stage::Script => "the loader fetches its script by HTTP",
+        Stage::Kernel => "the loader fetches the kernel",
+        Stage::Initrd => "the loader fetches the initrd",
+        Stage::Rootfs => "the kernel starts, and stage-1 fetches the root file system",
+        Stage::Userspace => "systemd starts the agent",
+        Stage::Enrolled => "the agent enrols over TLS",
+    }
+}
+
+/// Seconds of silence after which a boot counts as stopped: twice what the slowest machines were seen to need.
+const fn patience_seconds(stage: Stage) -> i64 {
+    match stage {
+        Stage::Discover | Stage::Offered | Stage::Acknowledged | Stage::Loader => 60,
+        Stage::Script | Stage::Kernel => 120,
+        Stage::Initrd | Stage::Rootfs => 300,
+        Stage::Userspace | Stage::Enrolled => 180,
+    }
+}
+
+fn second(time: Timestamp) -> String {
+    Timestamp::from_second(time.as_second()).unwrap_or(time).to_string()
+}
+
+/// At most [`MAX_FAILURE`] bytes, without control characters.
+fn cut(text: &str) -> String {
+    let mut kept = String::new();
+    for c in text.chars().map(|c| if c.is_control() { ' ' } else { c }) {
+        if kept.len() + c.len_utf8() > MAX_FAILURE {
+            break;
+        }
+        kept.push(c);
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_700_000_000 + second).unwrap()
+    }
+
+    fn id(n: u8) -> BootId {
+        BootId::from_random([n; 16])
+    }
+
+    #[test]
+    fn firmware_ipxe_and_script_are_one_attempt() {
+        let mut timeline = Timeline::new(id(1), at(0));
+        timeline.opened(id(2), Starter::Firmware, at(3));
+        assert!(timeline.reached(Stage::Offered, at(4)));
+        assert!(timeline.reached(Stage::Acknowledged, at(5)));
+        assert!(timeline.reached(Stage::Loader, at(6)));
+        timeline.opened(id(3), Starter::Ipxe, at(8));
+        assert!(!timeline.reached(Stage::Acknowledged, at(9)));
+        assert!(timeline.reached(Stage::Script, at(10)));
+        assert_eq!((timeline.attempts, timeline.id, timeline.stage), (1, id(3), Stage::Script));
+        assert!(timeline.previous.is_none());
+    }
+
+    #[test]
+    fn a_machine_that_starts_over_begins_a_new_attempt() {
+        let mut timeline = Timeline::new(id(1), at(0));
+        timeline.reached(Stage::Kernel, at(5));
+        timeline.failed(Stage::Rootfs, "connection refused", at(6));
+        timeline.opened(id(2), Starter::Ipxe, at(20));
+        assert_eq!((timeline.attempts, timeline.stage), (2, Stage::Discover));
+        let previous = timeline.previous.clone().unwrap();
+        assert_eq!((previous.id, previous.stage, previous.reached), (id(1), Stage::Kernel, at(5)));
+        assert_eq!(previous.failure.as_deref(), Some("rootfs: connection refused"));
+        timeline.reached(Stage::Loader, at(22));
+        timeline.opened(id(3), Starter::Firmware, at(24));
+        assert_eq!(timeline.attempts, 3);
+        timeline.reached(Stage::Enrolled, at(50));
+        timeline.opened(id(4), Starter::Firmware, at(60));
+        assert_eq!(timeline.attempts, 1);
+    }
+
+    #[test]
+    fn a_held_machine_that_asks_again_is_no_new_attempt() {
+        let mut timeline = Timeline::new(id(1), at(0));
+        timeline.reached(Stage::Script, at(1));
+        assert!(timeline.hold("image host is being fetched", at(1)));
+        assert!(!timeline.hold("image host is being fetched", at(11)));
+        timeline.opened(id(2), Starter::Ipxe, at(30));
+        assert_eq!(timeline.attempts, 1);
+        assert_eq!(timeline.describe(at(31)), "held at stage script: image host is being fetched");
+    }
+
+    #[test]
+    fn a_boot_that_stops_says_where_and_what_came_next() {
+        let mut timeline = Timeline::new(id(1), at(0));
+        timeline.reached(Stage::Offered, at(1));
+        assert_eq!(timeline.stopped(at(30)), None);
+        assert_eq!(
+            timeline.describe(at(90)),
+            "stopped at stage offered since 2023-11-14T22:13:21Z; next would be acknowledged: the machine takes the \
+             address"
+        );
+        timeline.reached(Stage::Enrolled, at(100));
+        assert_eq!(timeline.stopped(at(1_000_000)), None);
+    }
+
+    #[test]
+    fn entries_and_texts_are_bounded() {
+        let mut timeline = Timeline::new(id(1), at(0));
+        for n in 0..100 {
+            timeline.reached(Stage::Kernel, at(n));
+        }
+        assert_eq!(timeline.entries.len(), 2);
+        timeline.failed(Stage::Rootfs, &"ü\n".repeat(4000), at(101));
+        assert!(timeline.failing.unwrap().1.len() <= MAX_FAILURE);
+    }
+}

@@ -1,0 +1,304 @@
+//! What a machine that asks to boot is given, and why. One function, [`decide`], answers DHCP, the script route and
+//! `bedplate explain`, so that the explanation cannot differ from what happens.
+//!
+//! Pure: no clock, file or socket; the caller brings the Machine and what this pxed has at the moment.
+//!
+//! ```text
+//!  request            Machine            what is missing        answer
+//!  firmware PXE   ->  known, netboot ->  loader for platform -> Loader by TFTP    (Refuse if there is none)
+//!  firmware HTTP  ->      "          ->      "               -> Loader by HTTP         "
+//!  iPXE           ->      "          ->                      -> Script
+//!  script         ->      "          ->  paused, image       -> Boot              (Hold, asked again in some seconds)
+//!  no netboot                                                -> LocalDisk
+//!  unknown                              discovery off        -> Refuse
+//! ```
+
+pub mod argument;
+pub mod explain;
+pub mod platform;
+pub mod script;
+pub mod subject;
+
+pub use self::platform::{Platform, Transport};
+pub use self::subject::{BootProtocol, Firmware, ImageName, Subject};
+
+/// What is asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request {
+    /// Firmware PXE asks for its loader; the codes of option 93.
+    Pxe(Vec<u16>),
+    /// UEFI HTTP boot asks for its loader; the codes of option 93.
+    HttpBoot(Vec<u16>),
+    /// iPXE asks what to do; the codes of option 93.
+    Ipxe(Vec<u16>),
+    /// The loader asks for its script over HTTP.
+    Script,
+    /// An operating system, or anything else that does not ask to netboot.
+    NoNetboot,
+}
+
+/// Whether the image that a Machine boots is here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ImageState {
+    /// In the cache, verified.
+    Ready,
+    /// Being fetched; how far, for a person.
+    Fetching(String),
+    /// The last try failed and is repeated; why, for a person.
+    Failed(String),
+    /// Nothing in the configuration has this name.
+    Unknown,
+}
+
+/// What this pxed has at the moment.
+pub trait State {
+    /// The file name of the loader for this platform and transport.
+    fn loader(&self, platform: Platform, transport: Transport) -> Option<String>;
+    /// Whether the image of this name is here.
+    fn image(&self, image: &ImageName) -> ImageState;
+    /// The image for unknown machines; `None` while discovery is off.
+    fn discovery(&self) -> Option<ImageName>;
+}
+
+/// Who asks.
+#[derive(Debug, Clone, Copy)]
+pub enum Asker<'a> {
+    /// A Machine, by an interface that netboots or by one that does not.
+    Machine {
+        /// The Machine.
+        subject: &'a Subject,
+        /// Whether the interface that asks is one that netboots.
+        netboot: bool,
+    },
+    /// Nobody that we know.
+    Unknown,
+    /// A MAC address that several Machines claim.
+    Claimed,
+}
+
+/// The answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// This loader.
+    Loader {
+        /// The client's platform.
+        platform: Platform,
+        /// How it fetches the file.
+        transport: Transport,
+        /// File name of the loader.
+        file: String,
+    },
+    /// iPXE gets the URL of its script.
+    Script {
+        /// The client's platform, where it said so.
+        platform: Option<Platform>,
+    },
+    /// Kernel, initrd and seed of this image.
+    Boot {
+        /// The image.
+        image: ImageName,
+    },
+    /// The machine waits on its screen and asks again.
+    Hold {
+        /// What is awaited, for a person.
+        awaited: String,
+    },
+    /// Nothing from the network: the firmware goes on to its next device.
+    LocalDisk,
+    /// No answer, with a stable word for it.
+    Refuse(Refusal),
+}
+
+/// Why a request gets no answer: a closed set, used as a metric label.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Refusal {
+    /// No Machine has this MAC address.
+    UnknownMachine,
+    /// Several Machines have it.
+    DuplicateMac,
+    /// An architecture that Bedplate does not know.
+    UnknownArchitecture,
+    /// No loader file for this platform.
+    NoLoader,
+    /// The Machine names another firmware.
+    FirmwareMismatch,
+    /// The Machine names another way to fetch the loader.
+    ProtocolMismatch,
+}
+
+impl Refusal {
+    /// The word.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::UnknownMachine => "unknown-machine",
+            Self::DuplicateMac => "duplicate-mac",
+            Self::UnknownArchitecture => "unknown-architecture",
+            Self::NoLoader => "no-loader",
+            Self::FirmwareMismatch => "firmware-mismatch",
+            Self::ProtocolMismatch => "protocol-mismatch",
+        }
+    }
+}
+
+/// An answer with its reasons, in the order in which they were found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    /// The answer.
+    pub action: Action,
+    /// Why.
+    pub reasons: Vec<String>,
+}
+
+/// Collects reasons up to an answer.
+struct Reasons(Vec<String>);
+
+impl Reasons {
+    fn note(&mut self, reason: impl Into<String>) {
+        self.0.push(reason.into());
+    }
+
+    fn end(mut self, action: Action, reason: impl Into<String>) -> Decision {
+        self.note(reason);
+        Decision { action, reasons: self.0 }
+    }
+}
+
+/// What `asker` gets for `request` while things are as `state` says.
+pub fn decide(asker: Asker<'_>, request: &Request, state: &dyn State) -> Decision {
+    let mut reasons = Reasons(Vec::new());
+    let (subject, image) = match asker {
+        Asker::Claimed => {
+            return reasons.end(
+                Action::Refuse(Refusal::DuplicateMac),
+                "several Machines claim this MAC address: none is served until one of them lets go",
+            );
+        }
+        Asker::Unknown => {
+            reasons.note("no Machine has this MAC address");
+            match state.discovery() {
+                Some(image) => {
+                    reasons.note(format!("discovery is on: unknown machines boot image {image}"));
+                    (None, image)
+                }
+                None => {
+                    return reasons
+                        .end(Action::Refuse(Refusal::UnknownMachine), "discovery is off: no answer");
+                }
+            }
+        }
+        Asker::Machine { subject, netboot } => {
+            reasons.note(format!("Machine {} is known", subject.name));
+            if !netboot && *request != Request::Script {
+                return reasons.end(Action::LocalDisk, "this interface is not one that netboots");
+            }
+            (Some(subject), subject.image.clone())
+        }
+    };
+    match request {
+        Request::NoNetboot => reasons.end(Action::LocalDisk, "the request does not ask to netboot"),
+        Request::Pxe(codes) => decide_loader(reasons, subject, codes, Transport::Tftp, state),
+        Request::HttpBoot(codes) => decide_loader(reasons, subject, codes, Transport::Http, state),
+        Request::Ipxe(codes) => decide_ipxe(reasons, subject, codes),
+        Request::Script => decide_script(reasons, subject, image, state),
+    }
+}
+
+fn decide_loader(
+    mut reasons: Reasons,
+    subject: Option<&Subject>,
+    codes: &[u16],
+    transport: Transport,
+    state: &dyn State,
+) -> Decision {
+    let Some(platform) = platform::platform(codes) else {
+        return reasons.end(
+            Action::Refuse(Refusal::UnknownArchitecture),
+            format!("none of the architecture codes {codes:?} (option 93) has a loader"),
+        );
+    };
+    reasons.note(format!("architecture codes {codes:?} (option 93): {platform}, asks by {transport}"));
+    if let Some(subject) = subject {
+        if let Err(contradiction) = check_firmware(subject, platform) {
+            return reasons.end(Action::Refuse(Refusal::FirmwareMismatch), contradiction);
+        }
+        let wanted = match subject.boot_protocol {
+            BootProtocol::Auto => None,
+            BootProtocol::Tftp => Some(Transport::Tftp),
+            BootProtocol::Http => Some(Transport::Http),
+        };
+        if let Some(wanted) = wanted.filter(|wanted| *wanted != transport) {
+            return reasons.end(
+                Action::Refuse(Refusal::ProtocolMismatch),
+                format!("spec.pxe.bootProtocol allows {wanted} only, and the firmware asks by {transport}"),
+            );
+        }
+    }
+    match state.loader(platform, transport) {
+        Some(file) => {
+            let reason = format!("loader for {platform} by {transport}: {file}");
+            reasons.end(Action::Loader { platform, transport, file }, reason)
+        }
+        None => reasons.end(
+            Action::Refuse(Refusal::NoLoader),
+            format!("this pxed has no loader for {platform} by {transport}: see [loaders] in its configuration"),
+        ),
+    }
+}
+
+fn decide_ipxe(mut reasons: Reasons, subject: Option<&Subject>, codes: &[u16]) -> Decision {
+    let platform = if codes.is_empty() { None } else { platform::platform(codes) };
+    if let (Some(subject), Some(platform)) = (subject, platform) {
+        reasons.note(format!("architecture codes {codes:?} (option 93): iPXE on {platform}"));
+        if let Err(contradiction) = check_firmware(subject, platform) {
+            return reasons.end(Action::Refuse(Refusal::FirmwareMismatch), contradiction);
+        }
+    }
+    reasons.end(Action::Script { platform }, "iPXE is running: it gets the URL of this boot's script")
+}
+
+fn decide_script(
+    mut reasons: Reasons,
+    subject: Option<&Subject>,
+    image: ImageName,
+    state: &dyn State,
+) -> Decision {
+    if let Some(subject) = subject {
+        if subject.paused {
+            return reasons.end(
+                Action::Hold { awaited: "the Machine is paused: set spec.paused to false".to_owned() },
+                "spec.paused is set: the machine is held before its kernel",
+            );
+        }
+        if let Some(problem) = argument::problem(&subject.kernel_arguments) {
+            return reasons.end(
+                Action::Hold { awaited: format!("spec.pxe.kernelArguments has to be corrected: {problem}") },
+                "a kernel argument cannot be passed on by iPXE",
+            );
+        }
+    }
+    let awaited = match state.image(&image) {
+        ImageState::Ready => {
+            reasons.note(format!("image {image} is in the cache, its digests verified"));
+            return reasons.end(Action::Boot { image }, "kernel, initrd and seed");
+        }
+        ImageState::Fetching(how_far) => format!("image {image} is being fetched ({how_far})"),
+        ImageState::Failed(why) => format!("image {image} could not be fetched and is tried again: {why}"),
+        ImageState::Unknown => format!("image {image} is not in the configuration of this pxed"),
+    };
+    reasons.end(Action::Hold { awaited }, format!("image {image} is not in the cache"))
+}
+
+fn check_firmware(subject: &Subject, platform: Platform) -> Result<(), String> {
+    let (name, fits) = match subject.firmware {
+        Firmware::Auto => return Ok(()),
+        Firmware::Bios => ("bios", !platform.is_uefi()),
+        Firmware::Uefi => ("uefi", platform.is_uefi()),
+    };
+    if fits {
+        return Ok(());
+    }
+    Err(format!("spec.pxe.firmware is {name}, and the machine asks as {platform}"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,163 @@
+use super::*;
+
+struct Here {
+    loaders: Vec<(Platform, Transport, &'static str)>,
+    image: ImageState,
+    discovery: bool,
+}
+
+impl State for Here {
+    fn loader(&self, platform: Platform, transport: Transport) -> Option<String> {
+        let found = self.loaders.iter().find(|(p, t, _)| (*p, *t) == (platform, transport));
+        found.map(|(_, _, file)| (*file).to_owned())
+    }
+
+    fn image(&self, _: &ImageName) -> ImageState {
+        self.image.clone()
+    }
+
+    fn discovery(&self) -> Option<ImageName> {
+        self.discovery.then(|| ImageName::Configured("discover".to_owned()))
+    }
+}
+
+fn here() -> Here {
+    Here {
+        loaders: vec![
+            (Platform::Bios, Transport::Tftp, "undionly.kpxe"),
+            (Platform::UefiX64, Transport::Tftp, "snponly.efi"),
+            (Platform::UefiX64, Transport::Http, "ipxe.efi"),
+        ],
+        image: ImageState::Ready,
+        discovery: false,
+    }
+}
+
+fn subject() -> Subject {
+    Subject {
+        name: "node1".parse().unwrap(),
+        uid: "u1".to_owned(),
+        paused: false,
+        firmware: Firmware::Auto,
+        boot_protocol: BootProtocol::Auto,
+        image: ImageName::Configured("host".to_owned()),
+        kernel_arguments: vec![],
+        state_disk: None,
+        netboot: vec!["52:54:00:00:00:01".parse().unwrap()],
+    }
+}
+
+fn answer(subject: &Subject, request: &Request, state: &Here) -> String {
+    let decision = decide(Asker::Machine { subject, netboot: true }, request, state);
+    assert!(!decision.reasons.is_empty());
+    explain::describe(&decision)
+}
+
+#[test]
+fn each_architecture_gets_its_loader() {
+    let table = [
+        (Request::Pxe(vec![0]), "TFTP undionly.kpxe"),
+        (Request::Pxe(vec![]), "TFTP undionly.kpxe"),
+        (Request::Pxe(vec![7]), "TFTP snponly.efi"),
+        (Request::Pxe(vec![9]), "TFTP snponly.efi"),
+        (Request::Pxe(vec![3, 7]), "TFTP snponly.efi"),
+        (Request::HttpBoot(vec![16]), "HTTP ipxe.efi"),
+        (Request::HttpBoot(vec![17]), "HTTP ipxe.efi"),
+        (Request::Pxe(vec![11]), "no answer (no-loader)"),
+        (Request::HttpBoot(vec![19]), "no answer (no-loader)"),
+        (Request::Pxe(vec![12]), "no answer (unknown-architecture)"),
+        (Request::Ipxe(vec![0]), "iPXE script"),
+        (Request::Ipxe(vec![]), "iPXE script"),
+        (Request::Ipxe(vec![7]), "iPXE script"),
+        (Request::Script, "boot image host"),
+        (Request::NoNetboot, "nothing: goes on to its next boot device"),
+    ];
+    for (request, expected) in table {
+        assert_eq!(answer(&subject(), &request, &here()), expected, "{request:?}");
+    }
+}
+
+#[test]
+fn a_contradiction_with_the_machines_firmware_is_refused_and_named() {
+    let bios = Subject { firmware: Firmware::Bios, ..subject() };
+    let uefi = Subject { firmware: Firmware::Uefi, ..subject() };
+    assert_eq!(answer(&bios, &Request::Pxe(vec![7]), &here()), "no answer (firmware-mismatch)");
+    assert_eq!(answer(&bios, &Request::Pxe(vec![0]), &here()), "TFTP undionly.kpxe");
+    assert_eq!(answer(&uefi, &Request::Ipxe(vec![0]), &here()), "no answer (firmware-mismatch)");
+    assert_eq!(answer(&uefi, &Request::HttpBoot(vec![16]), &here()), "HTTP ipxe.efi");
+    let decision = decide(Asker::Machine { subject: &bios, netboot: true }, &Request::Pxe(vec![7]), &here());
+    assert_eq!(
+        decision.reasons.last().unwrap(),
+        "spec.pxe.firmware is bios, and the machine asks as UEFI x64"
+    );
+}
+
+#[test]
+fn a_contradiction_with_the_machines_boot_protocol_is_refused_and_named() {
+    let tftp = Subject { boot_protocol: BootProtocol::Tftp, ..subject() };
+    let http = Subject { boot_protocol: BootProtocol::Http, ..subject() };
+    assert_eq!(answer(&tftp, &Request::HttpBoot(vec![16]), &here()), "no answer (protocol-mismatch)");
+    assert_eq!(answer(&tftp, &Request::Pxe(vec![7]), &here()), "TFTP snponly.efi");
+    assert_eq!(answer(&http, &Request::Pxe(vec![7]), &here()), "no answer (protocol-mismatch)");
+    assert_eq!(answer(&http, &Request::Ipxe(vec![7]), &here()), "iPXE script");
+}
+
+#[test]
+fn what_is_missing_holds_the_machine_with_what_is_awaited() {
+    let paused = Subject { paused: true, ..subject() };
+    assert_eq!(
+        answer(&paused, &Request::Script, &here()),
+        "hold: the Machine is paused: set spec.paused to false"
+    );
+    let fetching = Here { image: ImageState::Fetching("12 of 61 MB".to_owned()), ..here() };
+    assert_eq!(
+        answer(&subject(), &Request::Script, &fetching),
+        "hold: image host is being fetched (12 of 61 MB)"
+    );
+    assert_eq!(answer(&subject(), &Request::Pxe(vec![0]), &fetching), "TFTP undionly.kpxe");
+    let unknown = Here { image: ImageState::Unknown, ..here() };
+    assert!(answer(&subject(), &Request::Script, &unknown).starts_with("hold: image host is not in the conf"));
+    let argument = Subject { kernel_arguments: vec!["${x}".to_owned()], ..subject() };
+    assert!(answer(&argument, &Request::Script, &here()).starts_with("hold: spec.pxe.kernelArguments"));
+}
+
+#[test]
+fn an_interface_that_does_not_netboot_is_left_to_its_disk() {
+    let subject = subject();
+    let decision =
+        decide(Asker::Machine { subject: &subject, netboot: false }, &Request::Pxe(vec![0]), &here());
+    assert_eq!(decision.action, Action::LocalDisk);
+}
+
+#[test]
+fn unknown_machines_get_the_discovery_image_only_while_discovery_is_on() {
+    let off = decide(Asker::Unknown, &Request::Pxe(vec![0]), &here());
+    assert_eq!(off.action, Action::Refuse(Refusal::UnknownMachine));
+    let on = Here { discovery: true, ..here() };
+    assert_eq!(explain::describe(&decide(Asker::Unknown, &Request::Pxe(vec![0]), &on)), "TFTP undionly.kpxe");
+    assert_eq!(
+        explain::describe(&decide(Asker::Unknown, &Request::Script, &on)),
+        "boot image discover"
+    );
+}
+
+#[test]
+fn a_mac_address_claimed_twice_gets_nothing() {
+    let on = Here { discovery: true, ..here() };
+    for request in [Request::Pxe(vec![0]), Request::Script, Request::NoNetboot] {
+        assert_eq!(decide(Asker::Claimed, &request, &on).action, Action::Refuse(Refusal::DuplicateMac));
+    }
+}
+
+#[test]
+fn an_explanation_has_a_reason_for_every_kind_of_request() {
+    let subject = subject();
+    let explanation = explain::explain(
+        "node1".to_owned(),
+        Asker::Machine { subject: &subject, netboot: true },
+        &here(),
+    );
+    assert_eq!(explanation.machine, Some(subject.name.clone()));
+    assert_eq!(explanation.decisions.len(), 10);
+    assert!(explanation.decisions.iter().all(|d| !d.reasons.is_empty() && !d.decision.is_empty()));
+}

@@ -1,0 +1,256 @@
+//! What the DHCP engine asks: who a client is, what it boots, whom to tell.
+//!
+//! On the packet path: the index, the policy's state and the boots are all in memory. Not here: packets and leases.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use bedplate_api::machine::{StateDisk, Wipe};
+use bedplate_api::wire::{DiskSelector, Explanation, Stage, StateDiskRequest, WipeRequest};
+use bedplate_dhcp::client::{BootAnswer, Client, Clients, Event, KnownClient, Loader, Query};
+use jiff::Timestamp;
+
+use crate::boot::{Boots, LoaderKind, Opening, Owner};
+use crate::boot_policy::{self, Action, Asker, Decision, ImageName, Request, State, Subject, Transport, explain};
+use crate::machine::{Found, KnownMachine, Machines};
+use crate::present::Present;
+
+/// The owner's side of DHCP.
+#[derive(Clone)]
+pub struct BootClients {
+    /// The index.
+    pub machines: Machines,
+    /// The boots.
+    pub boots: Boots,
+    /// What the policy looks at.
+    pub present: Arc<Present>,
+    /// Where the loader gets its files by HTTP.
+    pub urls: Urls,
+    /// Told of each unknown machine that asks, while discovery is on.
+    pub discovered: Discovered,
+}
+
+/// Told of each packet of an unknown machine, while discovery is on. On the packet path: returns at once.
+pub type Discovered = Arc<dyn Fn(&Query) + Send + Sync>;
+
+/// How URLs of the plain listener are made.
+#[derive(Debug, Clone)]
+pub struct Urls {
+    /// `host:port` of the configuration; else the address at which the client reached us, with `port`.
+    pub advertise: Option<String>,
+    /// The listener's port.
+    pub port: u16,
+}
+
+impl Urls {
+    /// `http://host:port`, for a client that reaches us at `server`.
+    pub fn http(&self, server: Ipv4Addr) -> String {
+        format!("http://{}", self.authority(server))
+    }
+
+    /// `https://host:port`, likewise.
+    pub fn https(&self, server: Ipv4Addr) -> String {
+        format!("https://{}", self.authority(server))
+    }
+
+    fn authority(&self, server: Ipv4Addr) -> String {
+        self.advertise.clone().unwrap_or_else(|| format!("{server}:{}", self.port))
+    }
+}
+
+/// A Machine as the policy needs it. Without an image of its own and without a default, the name says so.
+pub fn subject(known: &KnownMachine, default_image: Option<&str>) -> Subject {
+    let pxe = known.machine.spec.pxe.as_ref();
+    let named = pxe.and_then(|pxe| pxe.image.as_ref());
+    let image = match named.map(|image| (&image.reference, &image.name, image.allow_tag)) {
+        Some((Some(reference), _, allow_tag)) => {
+            ImageName::Reference { reference: reference.clone(), allow_tag }
+        }
+        Some((None, Some(name), _)) => ImageName::Configured(name.clone()),
+        Some((None, None, _)) | None => {
+            ImageName::Configured(default_image.unwrap_or("(no default-image)").to_owned())
+        }
+    };
+    Subject {
+        name: known.name.clone(),
+        uid: known.uid.clone(),
+        paused: known.machine.spec.paused,
+        firmware: pxe.map(|pxe| pxe.firmware).unwrap_or_default(),
+        boot_protocol: pxe.map(|pxe| pxe.boot_protocol).unwrap_or_default(),
+        image,
+        kernel_arguments: pxe.map(|pxe| pxe.kernel_arguments.clone()).unwrap_or_default(),
+        state_disk: pxe.and_then(|pxe| pxe.state_disk.as_ref()).and_then(state_disk),
+        netboot: known.interfaces.iter().filter(|i| i.netboot).map(|i| i.mac).collect(),
+    }
+}
+
+/// A `stateDisk` in the seed's form; `None` where it names its disk in no way or in several, which the API refuses too.
+fn state_disk(disk: &StateDisk) -> Option<StateDiskRequest> {
+    let size = |bytes: Option<i64>| bytes.and_then(|bytes| u64::try_from(bytes).ok());
+    let mut selectors = Vec::new();
+    selectors.extend(disk.by_id.clone().map(DiskSelector::ById));
+    selectors.extend(disk.serial.clone().map(DiskSelector::Serial));
+    selectors.extend(disk.wwn.clone().map(DiskSelector::Wwn));
+    selectors.extend(disk.hctl.clone().map(DiskSelector::Hctl));
+    selectors.extend(disk.rule.as_ref().map(|rule| DiskSelector::Rule {
+        min_size_bytes: size(rule.min_size_bytes),
+        max_size_bytes: size(rule.max_size_bytes),
+        rotational: rule.rotational,
+        model: rule.model.clone(),
+    }));
+    let select = selectors.pop().filter(|_| selectors.is_empty())?;
+    let wipe = match (disk.wipe, &disk.wipe_token) {
+        (Wipe::IfBlank, _) => WipeRequest::IfBlank,
+        (Wipe::Once, Some(token)) => WipeRequest::Once(token.clone()),
+        (Wipe::Never, _) | (Wipe::Once, None) => WipeRequest::Never,
+    };
+    Some(StateDiskRequest { select, wipe })
+}
+
+/// The policy's request that a packet stands for.
+fn request(query: &Query) -> Request {
+    match query.loader {
+        Loader::None => Request::NoNetboot,
+        Loader::Pxe => Request::Pxe(query.architectures.clone()),
+        Loader::Http => Request::HttpBoot(query.architectures.clone()),
+        Loader::Ipxe => Request::Ipxe(query.architectures.clone()),
+    }
+}
+
+fn loader_kind(loader: Loader) -> Option<LoaderKind> {
+    match loader {
+        Loader::None => None,
+        Loader::Pxe => Some(LoaderKind::Pxe),
+        Loader::Http => Some(LoaderKind::Http),
+        Loader::Ipxe => Some(LoaderKind::Ipxe),
+    }
+}
+
+impl BootClients {
+    fn decide(&self, query: &Query) -> (Decision, Owner) {
+        let request = request(query);
+        match self.machines.load().by_mac(query.mac) {
+            Found::One(known) => {
+                let subject = subject(&known, self.present.default_image().as_deref());
+                let netboot = subject.netboot.contains(&query.mac);
+                let asker = Asker::Machine { subject: &subject, netboot };
+                let decision = boot_policy::decide(asker, &request, self.present.as_ref());
+                (decision, Owner::Machine { name: known.name.clone(), uid: known.uid.clone() })
+            }
+            Found::Nobody => {
+                let decision = boot_policy::decide(Asker::Unknown, &request, self.present.as_ref());
+                (decision, Owner::Unknown { mac: query.mac })
+            }
+            Found::Several(_) => {
+                let decision = boot_policy::decide(Asker::Claimed, &request, self.present.as_ref());
+                (decision, Owner::Unknown { mac: query.mac })
+            }
+        }
+    }
+
+    fn opening(&self, query: &Query, owner: Owner) -> Option<Opening> {
+        Some(Opening {
+            owner,
+            mac: query.mac,
+            transaction: query.transaction,
+            loader: loader_kind(query.loader)?,
+            platform: boot_policy::platform::platform(&query.architectures)
+                .filter(|_| !query.architectures.is_empty()),
+            server: query.server,
+        })
+    }
+
+    /// What this client would be offered, for `bedplate explain <MAC address or name>`; `None`: neither is known.
+    pub fn explain(&self, text: &str) -> Option<Explanation> {
+        let machines = self.machines.load();
+        let state = self.present.as_ref();
+        if let Ok(mac) = text.parse() {
+            return Some(match machines.by_mac(mac) {
+                Found::One(known) => {
+                    let subject = subject(&known, self.present.default_image().as_deref());
+                    let netboot = subject.netboot.contains(&mac);
+                    explain::explain(text.to_owned(), Asker::Machine { subject: &subject, netboot }, state)
+                }
+                Found::Nobody => explain::explain(text.to_owned(), Asker::Unknown, state),
+                Found::Several(_) => explain::explain(text.to_owned(), Asker::Claimed, state),
+            });
+        }
+        let known = machines.by_name(&text.parse().ok()?)?;
+        let subject = subject(known, self.present.default_image().as_deref());
+        let contested = subject.netboot.iter().any(|mac| matches!(machines.by_mac(*mac), Found::Several(_)));
+        if contested {
+            return Some(explain::explain(text.to_owned(), Asker::Claimed, state));
+        }
+        let netboot = !subject.netboot.is_empty();
+        Some(explain::explain(text.to_owned(), Asker::Machine { subject: &subject, netboot }, state))
+    }
+}
+
+impl Clients for BootClients {
+    fn client(&self, query: &Query) -> Client {
+        match self.machines.load().by_mac(query.mac) {
+            Found::One(known) => {
+                let interface = known.interface(query.mac);
+                Client::Known(KnownClient {
+                    machine: known.name.clone(),
+                    addresses: interface.map(|i| i.addresses.clone()).unwrap_or_default(),
+                    gateway: interface.and_then(|i| i.gateway),
+                    nameservers: interface.map(|i| i.nameservers.clone()).unwrap_or_default(),
+                })
+            }
+            Found::Nobody => {
+                let discovery = self.present.discovery().is_some();
+                Client::Unknown { discovery }
+            }
+            Found::Several(_) => Client::Refused("duplicate-mac"),
+        }
+    }
+
+    fn boot(&self, query: &Query) -> Option<BootAnswer> {
+        let (decision, owner) = self.decide(query);
+        let file_of: Box<dyn FnOnce(&str, bedplate_api::id::BootId) -> String> = match &decision.action {
+            Action::Loader { transport: Transport::Tftp, file, .. } => {
+                let file = file.clone();
+                Box::new(move |_, id| format!("b/{id}/{file}"))
+            }
+            Action::Loader { transport: Transport::Http, file, .. } => {
+                let file = file.clone();
+                Box::new(move |base, id| format!("{base}/b/{id}/loader/{file}"))
+            }
+            Action::Script { .. } => Box::new(|base, id| format!("{base}/b/{id}/script.ipxe")),
+            Action::Boot { .. } | Action::Hold { .. } | Action::LocalDisk | Action::Refuse(_) => {
+                tracing::debug!(mac = %query.mac, loader = ?query.loader, answer = explain::describe(&decision), "no boot answer");
+                return None;
+            }
+        };
+        let id = self.boots.open(&self.opening(query, owner)?, Timestamp::now())?;
+        Some(BootAnswer { next_server: query.server, file: file_of(&self.urls.http(query.server), id) })
+    }
+
+    fn observe(&self, query: &Query, event: &Event) {
+        let owner = match self.machines.load().by_mac(query.mac) {
+            Found::One(known) => Owner::Machine { name: known.name.clone(), uid: known.uid.clone() },
+            Found::Nobody => {
+                if matches!(event, Event::Received) && self.present.discovery().is_some() {
+                    (self.discovered)(query);
+                }
+                return;
+            }
+            Found::Several(_) => return,
+        };
+        let stage = match event {
+            Event::Offered(_) => Stage::Offered,
+            Event::Acknowledged(_) | Event::ProxyAnswered => Stage::Acknowledged,
+            Event::Received
+            | Event::Refused(_)
+            | Event::PoolExhausted
+            | Event::Declined(_)
+            | Event::Released(_) => return,
+        };
+        // The operating system's own DHCP is none of a boot's stages.
+        if query.loader == Loader::None {
+            return;
+        }
+        self.boots.dhcp_reached(&owner, stage, Timestamp::now());
+    }
+}

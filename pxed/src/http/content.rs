@@ -1,0 +1,251 @@
+//! Public content of a boot: loader, script, kernel, initrd, root file system. GET and HEAD, whole or one range.
+//!
+//! A stage counts as reached when the last byte of the content was sent, also by a range that resumes.
+
+use std::sync::Arc;
+
+use bedplate_api::id::Digest;
+use bedplate_api::wire::Stage;
+use hyper::header::{
+    ACCEPT_RANGES, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderMap, HeaderName,
+    HeaderValue, IF_NONE_MATCH, IF_RANGE, RANGE,
+};
+use hyper::{Response, StatusCode};
+use jiff::Timestamp;
+
+use super::body::{OnSent, Payload};
+use super::conditional::{self, Conditions, Part};
+use super::path::What;
+use super::route::{Peer, Routes, refuse};
+use crate::boot::record::{Image, Owner, Record};
+use crate::boot::table::Boot;
+use crate::boot_policy::script::{Frame, render_boot, render_hold};
+use crate::boot_policy::{self, Action, Asker, Decision, Request, Subject, argument};
+use crate::clients;
+
+/// What was asked, besides the path.
+pub(super) struct Asked<'a> {
+    pub(super) headers: &'a HeaderMap,
+    pub(super) head: bool,
+    pub(super) peer: &'a Peer,
+    pub(super) now: Timestamp,
+}
+
+impl Asked<'_> {
+    fn conditions(&self) -> Conditions<'_> {
+        let text = |name: HeaderName| self.headers.get(name).and_then(|value| value.to_str().ok());
+        Conditions { if_none_match: text(IF_NONE_MATCH), if_range: text(IF_RANGE), range: text(RANGE) }
+    }
+}
+
+/// The Machine as it is now; `Err`: it is gone, or is another one under the same name.
+pub(super) fn subject_of(routes: &Routes, record: &Record) -> Result<Option<Subject>, Response<Payload>> {
+    match &record.opening.owner {
+        Owner::Unknown { .. } => Ok(None),
+        Owner::Machine { name, uid } => match routes.machines.load().by_name(name) {
+            Some(known) if known.uid == *uid => {
+                Ok(Some(clients::subject(known, routes.present.default_image().as_deref())))
+            }
+            Some(_) | None => Err(refuse(
+                StatusCode::NOT_FOUND,
+                "MachineGone",
+                "the Machine of this boot is no longer known here",
+            )),
+        },
+    }
+}
+
+fn decide(routes: &Routes, subject: Option<&Subject>) -> Decision {
+    let asker = match subject {
+        Some(subject) => Asker::Machine { subject, netboot: true },
+        None => Asker::Unknown,
+    };
+    boot_policy::decide(asker, &Request::Script, routes.present.as_ref())
+}
+
+/// The image of a boot that may boot now, pinned to it; else what is awaited.
+pub(super) fn image_of(routes: &Routes, boot: &Boot, subject: Option<&Subject>) -> Result<Image, String> {
+    match decide(routes, subject).action {
+        Action::Boot { image } => match routes.images.ready(&image) {
+            Some(image) => match argument::problem(&image.kernel_arguments) {
+                None => Ok(routes.boots.pin(boot, image)),
+                Some(problem) => Err(format!("the kernel arguments of image {}: {problem}", image.name)),
+            },
+            None => Err(format!("image {image} is being fetched")),
+        },
+        Action::Hold { awaited } => Err(awaited),
+        Action::Loader { .. } | Action::Script { .. } | Action::LocalDisk | Action::Refuse(_) => {
+            Err("this machine is not to boot from here".to_owned())
+        }
+    }
+}
+
+pub(super) fn script(routes: &Routes, boot: &Boot, asked: &Asked<'_>) -> Response<Payload> {
+    let record = boot.record();
+    let subject = match subject_of(routes, &record) {
+        Ok(subject) => subject,
+        Err(refusal) => return refusal,
+    };
+    let machine = record.opening.owner.display_name();
+    let server = routes.urls.http(record.opening.server);
+    let frame = Frame { machine: &machine, mac: record.opening.mac, boot: record.id, server: &server };
+    let text = match image_of(routes, boot, subject.as_ref()) {
+        Ok(image) => {
+            let own = subject.map(|subject| subject.kernel_arguments).unwrap_or_default();
+            let arguments = [image.kernel_arguments, own].concat();
+            if !asked.head {
+                routes.boots.release(&record);
+            }
+            render_boot(&frame, record.opening.platform, &arguments)
+        }
+        Err(awaited) => {
+            if !asked.head {
+                routes.boots.hold(boot, &awaited, asked.now);
+            }
+            render_hold(&frame, &awaited)
+        }
+    };
+    let length = text.len() as u64;
+    let mut response = Response::new(if asked.head {
+        Payload::empty()
+    } else {
+        Payload::memory(text.into())
+            .tell(reached(routes, &record, Stage::Script), asked.peer.completions.clone())
+    });
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_LENGTH, length.into());
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+fn reached(routes: &Routes, record: &Record, stage: Stage) -> OnSent {
+    let (boots, record) = (routes.boots.clone(), record.clone());
+    Box::new(move || boots.reached(&record, stage, Timestamp::now()))
+}
+
+pub(super) fn loader(routes: &Routes, boot: &Boot, file: &str, asked: &Asked<'_>) -> Response<Payload> {
+    let Some(loader) = routes.loaders.load().file(file).cloned() else {
+        return refuse(StatusCode::NOT_FOUND, "UnknownLoader", "no loader of this name is configured");
+    };
+    let on_sent = reached(routes, &boot.record(), Stage::Loader);
+    let content_type = if file.ends_with(".efi") { "application/efi" } else { "application/octet-stream" };
+    let size = loader.bytes.len() as u64;
+    let bytes = loader.bytes;
+    let take = move |part: std::ops::Range<u64>| {
+        let index = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(bytes.len());
+        Ok(Payload::memory(bytes.slice(index(part.start)..index(part.end))))
+    };
+    send(asked, Representation { digest: loader.digest, size, content_type }, on_sent, take)
+}
+
+pub(super) async fn blob(
+    routes: &Routes,
+    boot: &Arc<Boot>,
+    what: What<'_>,
+    asked: &Asked<'_>,
+) -> Response<Payload> {
+    let record = boot.record();
+    let subject = match subject_of(routes, &record) {
+        Ok(subject) => subject,
+        Err(refusal) => return refusal,
+    };
+    let image = match record.image.clone() {
+        Some(image) => image,
+        None => match image_of(routes, boot, subject.as_ref()) {
+            Ok(image) => image,
+            Err(awaited) => return refuse(StatusCode::SERVICE_UNAVAILABLE, "Held", &awaited),
+        },
+    };
+    let (blob, stage) = match what {
+        What::Kernel => (Some(image.kernel), Stage::Kernel),
+        What::Initrd => (Some(image.initrd), Stage::Initrd),
+        _ => (image.rootfs, Stage::Rootfs),
+    };
+    let Some(blob) = blob else {
+        return refuse(StatusCode::NOT_FOUND, "NoRootfs", "the image of this boot has no root file system");
+    };
+    let path = routes.images.path(&blob.digest);
+    let opened = tokio::task::spawn_blocking(move || {
+        let file = std::fs::File::open(&path)?;
+        let size = file.metadata()?.len();
+        std::io::Result::Ok((file, size))
+    });
+    let file = match opened.await {
+        Ok(Ok((file, size))) if size == blob.size => file,
+        Ok(Ok(_)) => return missing(&record, &image, "has another size than its manifest says"),
+        Ok(Err(error)) => return missing(&record, &image, &error.to_string()),
+        Err(_) => return missing(&record, &image, "could not be opened"),
+    };
+    let queue = (stage == Stage::Rootfs).then(|| routes.queue.clone());
+    let on_sent = reached(routes, &record, stage);
+    let content_type = "application/octet-stream";
+    send(asked, Representation { digest: blob.digest, size: blob.size, content_type }, on_sent, move |part| {
+        Payload::file(file, part, queue)
+    })
+}
+
+fn missing(record: &Record, image: &Image, problem: &str) -> Response<Payload> {
+    tracing::error!(boot = %record.id, image = %image.name, problem, "a blob of an image cannot be read");
+    refuse(StatusCode::INTERNAL_SERVER_ERROR, "ImageUnreadable", "a part of the image cannot be read here: see pxed's log")
+}
+
+struct Representation {
+    digest: Digest,
+    size: u64,
+    content_type: &'static str,
+}
+
+/// Answers with the part that was asked for; `take` makes the body of a part.
+fn send(
+    asked: &Asked<'_>,
+    of: Representation,
+    on_sent: OnSent,
+    take: impl FnOnce(std::ops::Range<u64>) -> std::io::Result<Payload>,
+) -> Response<Payload> {
+    let tag = format!("\"{}\"", of.digest);
+    let (status, part) = match conditional::part(asked.conditions(), &tag, of.size) {
+        Part::Whole => (StatusCode::OK, 0..of.size),
+        Part::Bytes(part) => (StatusCode::PARTIAL_CONTENT, part),
+        Part::NotModified => (StatusCode::NOT_MODIFIED, 0..0),
+        Part::Unsatisfiable => {
+            let mut response = refuse(
+                StatusCode::RANGE_NOT_SATISFIABLE,
+                "RangeNotSatisfiable",
+                &format!("there are {} bytes", of.size),
+            );
+            insert(response.headers_mut(), CONTENT_RANGE, &format!("bytes */{}", of.size));
+            return response;
+        }
+    };
+    let length = part.end.saturating_sub(part.start);
+    let bodiless = asked.head || status == StatusCode::NOT_MODIFIED;
+    let body = if bodiless { Ok(Payload::empty()) } else { take(part.clone()) };
+    let Ok(mut body) = body else {
+        return refuse(StatusCode::INTERNAL_SERVER_ERROR, "ImageUnreadable", "a file cannot be read");
+    };
+    if !bodiless && part.end == of.size {
+        body = body.tell(on_sent, asked.peer.completions.clone());
+    }
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    insert(headers, ETAG, &tag);
+    headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(of.content_type));
+    if status != StatusCode::NOT_MODIFIED {
+        headers.insert(CONTENT_LENGTH, length.into());
+    }
+    if status == StatusCode::PARTIAL_CONTENT {
+        let last = part.end.saturating_sub(1);
+        insert(headers, CONTENT_RANGE, &format!("bytes {}-{last}/{}", part.start, of.size));
+    }
+    response
+}
+
+fn insert(headers: &mut HeaderMap, name: HeaderName, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        headers.insert(name, value);
+    }
+}

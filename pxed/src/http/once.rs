@@ -1,0 +1,65 @@
+//! The seed: taken once, as a cpio archive. The mark that it is gone is on disk before its first byte leaves.
+
+use bedplate_api::wire::{RootFs, Seed};
+use hyper::header::{CACHE_CONTROL, HeaderValue};
+use hyper::{Response, StatusCode};
+use jiff::Timestamp;
+
+use super::body::Payload;
+use super::content::{image_of, subject_of};
+use super::route::{Peer, Routes, refuse, whole};
+use crate::boot::seed::archive;
+use crate::boot::seeds::TakeSeedError;
+use crate::boot::table::Boot;
+
+pub(super) async fn seed(routes: &Routes, boot: &Boot, peer: &Peer, now: Timestamp) -> Response<Payload> {
+    let record = boot.record();
+    let subject = match subject_of(routes, &record) {
+        Ok(subject) => subject,
+        Err(refusal) => return refusal,
+    };
+    let image = match record.image.clone() {
+        Some(image) => image,
+        None => match image_of(routes, boot, subject.as_ref()) {
+            Ok(image) => image,
+            Err(awaited) => return refuse(StatusCode::SERVICE_UNAVAILABLE, "Held", &awaited),
+        },
+    };
+    let Ok(machine) = record.opening.owner.display_name().parse() else {
+        return refuse(StatusCode::INTERNAL_SERVER_ERROR, "Internal", "the machine has no usable name");
+    };
+    let token = match routes.boots.seeds().take(boot, now).await {
+        Ok(token) => token,
+        Err(TakeSeedError::Taken) => {
+            routes.boots.seed_asked_again(&record, peer.address, now);
+            return refuse(
+                StatusCode::GONE,
+                "SeedTaken",
+                "the seed of this boot has gone out: a new DHCP transaction opens a new boot",
+            );
+        }
+        Err(error @ (TakeSeedError::Store(_) | TakeSeedError::Random)) => {
+            tracing::error!(boot = %record.id, error = %crate::boot::chain(&error), "a seed cannot be given");
+            return refuse(StatusCode::SERVICE_UNAVAILABLE, "SeedNotGiven", "the seed cannot be given now: see pxed's log");
+        }
+    };
+    let server = routes.urls.http(record.opening.server);
+    let seed = Seed {
+        machine,
+        site: routes.site.clone(),
+        boot_id: record.id,
+        token,
+        ca_pem: routes.ca_pem.to_string(),
+        endpoints: vec![routes.agent_urls.https(record.opening.server)],
+        rootfs: image.rootfs.map(|blob| RootFs {
+            url: format!("{server}/b/{}/rootfs", record.id),
+            digest: blob.digest,
+            size: blob.size,
+        }),
+        state_disk: subject.and_then(|subject| subject.state_disk),
+    };
+    tracing::info!(machine = %seed.machine, boot = %record.id, peer = %peer.address, "seed given");
+    let mut response = whole(StatusCode::OK, "application/octet-stream", archive(&seed).into());
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}

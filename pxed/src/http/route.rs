@@ -1,0 +1,132 @@
+//! From a request to its answer: which resource, which method, or which refusal.
+//!
+//! Not here: sockets and limits (`serve`). Called by `serve` and by tests in process.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use bedplate_api::id::SiteName;
+use bedplate_api::wire::Refusal;
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use jiff::Timestamp;
+use tokio::sync::Semaphore;
+
+use super::body::Payload;
+use super::path::{self, What};
+use super::socket::Completions;
+use super::{content, once, stage};
+use crate::boot::Boots;
+use crate::clients::Urls;
+use crate::images::Images;
+use crate::loaders::Loaders;
+use crate::machine::Machines;
+use crate::present::Present;
+
+/// What the routes need.
+#[derive(Clone)]
+pub struct Routes {
+    /// The index of Machines.
+    pub machines: Machines,
+    /// The boots.
+    pub boots: Boots,
+    /// What the policy looks at.
+    pub present: Arc<Present>,
+    /// The images.
+    pub images: Images,
+    /// The loaders.
+    pub loaders: Arc<ArcSwap<Loaders>>,
+    /// URLs of this listener.
+    pub urls: Urls,
+    /// URLs of the TLS listener, for the seed.
+    pub agent_urls: Urls,
+    /// The site, for the seed.
+    pub site: SiteName,
+    /// pxed's certificate authority (PEM), for the seed.
+    pub ca_pem: Arc<str>,
+    /// Root images sent at once; first come, first served.
+    pub queue: Arc<Semaphore>,
+}
+
+/// The other end of a connection.
+#[derive(Clone)]
+pub struct Peer {
+    /// Its address: for the log, and never for anything else.
+    pub address: IpAddr,
+    /// Who is told when a body was sent.
+    pub completions: Arc<Completions>,
+}
+
+/// The answer to a request.
+pub async fn answer<B>(routes: &Routes, peer: &Peer, request: Request<B>) -> Response<Payload>
+where
+    B: hyper::body::Body + Send,
+    B::Data: Send,
+    B::Error: std::fmt::Display,
+{
+    let now = Timestamp::now();
+    let (parts, body) = request.into_parts();
+    let Some(found) = path::parse(parts.uri.path()) else {
+        return refuse(StatusCode::NOT_FOUND, "UnknownPath", "there is nothing under this path");
+    };
+    let allowed: &[Method] = match found.what {
+        What::Stage => &[Method::POST],
+        What::Seed => &[Method::GET],
+        What::Loader(_) | What::Script | What::Kernel | What::Initrd | What::Rootfs => &[Method::GET, Method::HEAD],
+    };
+    if !allowed.contains(&parts.method) {
+        return method_not_allowed(allowed);
+    }
+    let Some(boot) = routes.boots.get(found.id, now) else {
+        tracing::debug!(boot = %found.id, peer = %peer.address, "request for an unknown boot");
+        return refuse(
+            StatusCode::NOT_FOUND,
+            "UnknownBoot",
+            "no boot has this id, or its time is over: a new DHCP transaction opens a new one",
+        );
+    };
+    let head = parts.method == Method::HEAD;
+    let asked = content::Asked { headers: &parts.headers, head, peer, now };
+    match found.what {
+        What::Loader(file) => content::loader(routes, &boot, file, &asked),
+        What::Script => content::script(routes, &boot, &asked),
+        What::Kernel | What::Initrd | What::Rootfs => content::blob(routes, &boot, found.what, &asked).await,
+        What::Seed => once::seed(routes, &boot, peer, now).await,
+        What::Stage => stage::report(routes, &boot.record(), body, now).await,
+    }
+}
+
+fn method_not_allowed(allowed: &[Method]) -> Response<Payload> {
+    let names = allowed.iter().map(Method::as_str).collect::<Vec<_>>().join(", ");
+    let mut response = refuse(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "MethodNotAllowed",
+        &format!("this resource takes {names}"),
+    );
+    if let Ok(value) = HeaderValue::from_str(&names) {
+        response.headers_mut().insert(ALLOW, value);
+    }
+    response
+}
+
+/// A refusal with its body.
+pub(super) fn refuse(status: StatusCode, reason: &str, message: &str) -> Response<Payload> {
+    let refusal = Refusal { reason: reason.to_owned(), message: message.to_owned() };
+    // Two texts always have a JSON form.
+    let bytes = serde_json::to_vec(&refusal).unwrap_or_default();
+    let mut response = whole(status, "application/json", bytes.into());
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+/// An answer from memory.
+pub(super) fn whole(status: StatusCode, content_type: &'static str, bytes: bytes::Bytes) -> Response<Payload> {
+    let length = bytes.len() as u64;
+    let mut response = Response::new(Payload::memory(bytes));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_LENGTH, length.into());
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}

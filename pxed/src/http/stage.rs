@@ -1,0 +1,75 @@
+//! Reports of stages by stage-1 and by an agent that has no certificate yet. Whoever knows the boot's URL may report;
+//! nothing is decided by a report, it is only shown.
+
+use std::time::Duration;
+
+use bedplate_api::wire::{Stage, StageReport};
+use http_body_util::{BodyExt, Limited};
+use hyper::{Response, StatusCode};
+use jiff::Timestamp;
+
+use super::body::Payload;
+use super::route::{Routes, refuse};
+use crate::boot::Record;
+use crate::boot::timeline::stage_name;
+
+/// Bytes of a report.
+const MAX_BODY: usize = 16 << 10;
+
+/// For the whole of a report.
+const BODY_TIME: Duration = Duration::from_secs(10);
+
+pub(super) async fn report<B>(routes: &Routes, record: &Record, body: B, now: Timestamp) -> Response<Payload>
+where
+    B: hyper::body::Body + Send,
+    B::Data: Send,
+    B::Error: std::fmt::Display,
+{
+    let body = std::pin::pin!(body);
+    let read = tokio::time::timeout(BODY_TIME, collect(body)).await;
+    let bytes = match read {
+        Ok(Ok(bytes)) => bytes,
+        Ok(Err(refusal)) => return refusal,
+        Err(_) => return refuse(StatusCode::REQUEST_TIMEOUT, "BodyTooSlow", "the report did not arrive in 10 seconds"),
+    };
+    let report: StageReport = match serde_json::from_slice(&bytes) {
+        Ok(report) => report,
+        Err(error) => {
+            return refuse(StatusCode::BAD_REQUEST, "BadReport", &format!("not a stage report: {error}"));
+        }
+    };
+    match (report.stage, &report.failure) {
+        (Stage::Rootfs | Stage::Userspace | Stage::Enrolled, Some(failure)) => {
+            let machine = record.opening.owner.display_name();
+            let stage = stage_name(report.stage);
+            tracing::warn!(machine, boot = %record.id, stage, failure, "a boot reports a failure");
+            routes.boots.failed(record, report.stage, failure, now);
+        }
+        (Stage::Rootfs | Stage::Userspace, None) => routes.boots.reached(record, report.stage, now),
+        (stage, _) => {
+            return refuse(
+                StatusCode::BAD_REQUEST,
+                "StageNotReported",
+                &format!("stage {} is seen by pxed itself and not reported", stage_name(stage)),
+            );
+        }
+    }
+    let mut response = Response::new(Payload::empty());
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    response
+}
+
+async fn collect<B>(body: std::pin::Pin<&mut B>) -> Result<bytes::Bytes, Response<Payload>>
+where
+    B: hyper::body::Body + Send,
+    B::Error: std::fmt::Display,
+{
+    let body = body.map_err(|error| std::io::Error::other(error.to_string()));
+    match Limited::new(body, MAX_BODY).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<http_body_util::LengthLimitError>() => {
+            Err(refuse(StatusCode::PAYLOAD_TOO_LARGE, "BodyTooLarge", "a report has at most 16 KiB"))
+        }
+        Err(error) => Err(refuse(StatusCode::BAD_REQUEST, "BadBody", &format!("the report did not arrive whole: {error}"))),
+    }
+}

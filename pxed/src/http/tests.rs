@@ -1,0 +1,510 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use bedplate_api::id::BootId;
+use bedplate_api::machine::Machine;
+use bedplate_api::wire::{Refusal, Seed, Stage};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::{Method, Request, Response, StatusCode};
+use jiff::Timestamp;
+use proptest::prelude::*;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use super::body::Payload;
+use super::route::{Peer, Routes, answer};
+use super::serve::{Limits, serve};
+use crate::boot::{Boots, LoaderKind, Opening, Owner};
+use crate::boot_policy::{ImageName, ImageState, Platform};
+use crate::clients::Urls;
+use crate::config::Config;
+use crate::enrol::authority::Authority;
+use crate::images::Images;
+use crate::loaders::Loaders;
+use crate::machine::{Machines, Snapshot};
+use crate::present::Present;
+use crate::status::StatusRegistry;
+use crate::store::Store;
+
+const MAC: &str = "52:54:00:00:00:01";
+
+/// A boot path over a state directory of its own.
+pub(crate) struct Rig {
+    pub(crate) routes: Arc<Routes>,
+    pub(crate) authority: Arc<Authority>,
+    pub(crate) store: Store,
+    pub(crate) machines: Machines,
+    pub(crate) registry: StatusRegistry,
+    pub(crate) directory: Arc<tempfile::TempDir>,
+}
+
+pub(crate) fn machine(name: &str, spec: &serde_json::Value) -> Machine {
+    serde_json::from_value(serde_json::json!({
+        "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": name, "uid": "u1" },
+        "spec": spec,
+    }))
+    .unwrap()
+}
+
+pub(crate) fn plain() -> serde_json::Value {
+    serde_json::json!({ "provider": "pxe", "pxe": { "interfaces": [{ "macAddress": MAC }] } })
+}
+
+impl Rig {
+    pub(crate) fn new() -> Self {
+        let directory = Arc::new(tempfile::tempdir().unwrap());
+        let rootfs: Vec<u8> = (0..3_000_000_u32).flat_map(u32::to_le_bytes).collect();
+        for (name, bytes) in
+            [("kernel", b"kernel".as_slice()), ("initrd", &[7; 100]), ("rootfs", &rootfs), ("ipxe.efi", b"MZ loader")]
+        {
+            std::fs::write(directory.path().join(name), bytes).unwrap();
+        }
+        Self::reopen(directory)
+    }
+
+    pub(crate) fn reopen(directory: Arc<tempfile::TempDir>) -> Self {
+        let at = directory.path().display();
+        let text = format!(
+            "site = 'default'\nstate-directory = '{at}/state'\ndefault-image = 'host'\n\
+             [source]\ndirectory = '{at}/machines'\n[dhcp]\nmode = 'off'\n\
+             [loaders]\ndirectory = '{at}'\nuefi-x64-http = 'ipxe.efi'\n\
+             [images.host]\nkernel = '{at}/kernel'\ninitrd = '{at}/initrd'\nrootfs = '{at}/rootfs'\n\
+             kernel-arguments = ['console=ttyS0']\n[images.other]\nkernel = '{at}/none'\ninitrd = '{at}/none'\n"
+        );
+        let config = Config::parse(&text, &[]).unwrap();
+        std::fs::create_dir_all(directory.path().join("state")).unwrap();
+        let store = Store::open(&directory.path().join("state/store")).unwrap();
+        let machines = Machines::default();
+        machines.store(Snapshot::build(&config.site, [machine("node1", &plain())]));
+        let (registry, _events) = StatusRegistry::new(machines.clone(), &store, true).unwrap();
+        let images = Images::new(bedplate_image::Store::open(directory.path().join("images")).unwrap(), &config);
+        let loaders = Arc::new(ArcSwap::from_pointee(Loaders::load(&config.loaders)));
+        let now = Timestamp::now();
+        let lifetime = jiff::SignedDuration::from_mins(10);
+        let authority = Authority::open(&directory.path().join("ca"), "default", now).unwrap();
+        let routes = Routes {
+            machines: machines.clone(),
+            boots: Boots::load(store.clone(), Arc::new(registry.clone()), lifetime, now).unwrap(),
+            present: Arc::new(Present::new(loaders.clone(), images.clone(), &config)),
+            images,
+            loaders,
+            urls: Urls { advertise: None, port: 8067 },
+            agent_urls: Urls { advertise: None, port: 8443 },
+            site: config.site.clone(),
+            ca_pem: authority.pem().into(),
+            queue: Arc::new(Semaphore::new(64)),
+        };
+        let (routes, authority) = (Arc::new(routes), Arc::new(authority));
+        Self { routes, authority, store, machines, registry, directory }
+    }
+
+    /// Fetches the images; the boot path's own tasks do not run otherwise.
+    pub(crate) async fn with_images(self) -> Self {
+        let shutdown = CancellationToken::new();
+        let run = tokio::spawn(self.routes.images.clone().run(self.routes.boots.clone(), shutdown.clone()));
+        let host = ImageName::Configured("host".to_owned());
+        until(|| self.routes.images.state(&host) == ImageState::Ready).await;
+        shutdown.cancel();
+        run.await.unwrap();
+        self
+    }
+
+    pub(crate) fn set_machine(&self, spec: &serde_json::Value) {
+        let site = "default".parse().unwrap();
+        self.machines.store(Snapshot::build(&site, [machine("node1", spec)]));
+    }
+
+    pub(crate) fn boots(&self) -> &Boots {
+        &self.routes.boots
+    }
+
+    pub(crate) fn open(&self, transaction: u32) -> BootId {
+        let opening = Opening {
+            owner: Owner::Machine { name: "node1".parse().unwrap(), uid: "u1".to_owned() },
+            mac: MAC.parse().unwrap(),
+            transaction,
+            loader: LoaderKind::Ipxe,
+            platform: Some(Platform::UefiX64),
+            server: [127, 0, 0, 1].into(),
+        };
+        self.boots().open(&opening, Timestamp::now()).unwrap()
+    }
+
+    fn stage(&self) -> Stage {
+        let owner = Owner::Machine { name: "node1".parse().unwrap(), uid: "u1".to_owned() };
+        self.boots().timeline(&owner).unwrap().stage
+    }
+
+    pub(crate) async fn ask(&self, method: Method, path: &str, headers: &[(&str, &str)]) -> Answer {
+        self.ask_with(method, path, headers, Bytes::new()).await
+    }
+
+    async fn ask_with(&self, method: Method, path: &str, headers: &[(&str, &str)], body: Bytes) -> Answer {
+        let mut request = Request::builder().method(method).uri(path);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let peer = Peer { address: [127, 0, 0, 1].into(), completions: Arc::default() };
+        let response = answer(&self.routes, &peer, request.body(Full::new(body)).unwrap()).await;
+        let answer = Answer::read(response).await;
+        peer.completions.run();
+        answer
+    }
+}
+
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: hyper::HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+impl Answer {
+    async fn read(response: Response<Payload>) -> Self {
+        let (parts, body) = response.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        Self { status: parts.status, headers: parts.headers, body }
+    }
+
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
+    }
+
+    fn reason(&self) -> String {
+        serde_json::from_slice::<Refusal>(&self.body).unwrap().reason
+    }
+
+    fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).unwrap()
+    }
+
+    /// The seed inside the archive.
+    pub(crate) fn seed(&self) -> Seed {
+        let start = self.body.windows(2).position(|w| w == b"{\"").unwrap();
+        let mut values = serde_json::Deserializer::from_slice(&self.body[start..]).into_iter();
+        values.next().unwrap().unwrap()
+    }
+}
+
+pub(crate) async fn until(mut reached: impl FnMut() -> bool) {
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+    while !reached() {
+        assert!(tokio::time::Instant::now() < deadline, "the state was not reached in 30 s");
+        tokio::task::yield_now().await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_boot_goes_from_script_to_rootfs_and_its_stages_follow() {
+    let rig = Rig::new().with_images().await;
+    let id = rig.open(1);
+    let script = rig.ask(Method::GET, &format!("/b/{id}/script.ipxe"), &[]).await;
+    assert_eq!(script.status, StatusCode::OK);
+    assert!(script.text().starts_with("#!ipxe\n"), "{}", script.text());
+    assert!(script.text().contains(&format!("http://127.0.0.1:8067/b/{id}/kernel initrd=seed.img initrd=initrd.img")));
+    assert!(script.text().contains(&format!("bedplate.mac={MAC} console=ttyS0")));
+    assert_eq!(rig.stage(), Stage::Script);
+    for (name, size, stage) in
+        [("kernel", 6, Stage::Kernel), ("initrd", 100, Stage::Initrd), ("rootfs", 12_000_000, Stage::Rootfs)]
+    {
+        let path = format!("/b/{id}/{name}");
+        let head = rig.ask(Method::HEAD, &path, &[]).await;
+        assert_eq!((head.status, head.body.len()), (StatusCode::OK, 0));
+        assert_eq!(head.header("content-length"), size.to_string());
+        assert!(rig.stage() < stage);
+        let whole = rig.ask(Method::GET, &path, &[]).await;
+        assert_eq!((whole.status, whole.body.len()), (StatusCode::OK, size));
+        assert_eq!(rig.stage(), stage);
+        let tag = whole.header("etag").to_owned();
+        let known = rig.ask(Method::GET, &path, &[("if-none-match", &tag)]).await;
+        assert_eq!((known.status, known.body.len()), (StatusCode::NOT_MODIFIED, 0));
+        let rest = rig.ask(Method::GET, &path, &[("range", "bytes=3-"), ("if-range", &tag)]).await;
+        assert_eq!(rest.status, StatusCode::PARTIAL_CONTENT);
+        assert_eq!(rest.body, whole.body.slice(3..));
+        assert_eq!(rest.header("content-range"), format!("bytes 3-{}/{size}", size - 1));
+        let none = rig.ask(Method::GET, &path, &[("range", "bytes=99999999-")]).await;
+        assert_eq!(none.status, StatusCode::RANGE_NOT_SATISFIABLE);
+        assert_eq!(none.header("content-range"), format!("bytes */{size}"));
+    }
+}
+
+#[tokio::test]
+async fn a_seed_goes_out_once_and_names_its_boot() {
+    let rig = Rig::new().with_images().await;
+    let id = rig.open(1);
+    let path = format!("/b/{id}/seed");
+    let head = rig.ask(Method::HEAD, &path, &[]).await;
+    assert_eq!((head.status, head.header("allow")), (StatusCode::METHOD_NOT_ALLOWED, "GET"));
+    let first = rig.ask(Method::GET, &path, &[("range", "bytes=0-1")]).await;
+    assert_eq!(first.status, StatusCode::OK);
+    let seed = first.seed();
+    assert_eq!((seed.machine.as_str(), seed.boot_id), ("node1", id));
+    assert_eq!(seed.endpoints, ["https://127.0.0.1:8443"]);
+    assert_eq!(seed.rootfs.unwrap().url, format!("http://127.0.0.1:8067/b/{id}/rootfs"));
+    assert!(seed.ca_pem.starts_with("-----BEGIN CERTIFICATE-----"));
+    let second = rig.ask(Method::GET, &path, &[]).await;
+    assert_eq!((second.status, second.reason().as_str()), (StatusCode::GONE, "SeedTaken"));
+    let status = rig.registry.get(&"node1".parse().unwrap()).unwrap();
+    assert!(status.conditions.iter().any(|c| c.type_ == "Enrolled" && c.reason == "SeedAskedTwice"));
+}
+
+#[tokio::test]
+async fn a_restart_keeps_a_boot_in_its_middle_and_its_seed_gone() {
+    let rig = Rig::new().with_images().await;
+    let (id, fresh) = (rig.open(1), rig.open(2));
+    for path in [format!("/b/{id}/script.ipxe"), format!("/b/{id}/seed")] {
+        assert_eq!(rig.ask(Method::GET, &path, &[]).await.status, StatusCode::OK);
+    }
+    let directory = rig.directory.clone();
+    drop(rig);
+    let rig = Rig::reopen(directory);
+    let kernel = rig.ask(Method::GET, &format!("/b/{id}/kernel"), &[]).await;
+    assert_eq!(kernel.status, StatusCode::OK);
+    assert_eq!(rig.ask(Method::GET, &format!("/b/{id}/seed"), &[]).await.status, StatusCode::GONE);
+    assert_eq!(rig.ask(Method::GET, &format!("/b/{fresh}/seed"), &[]).await.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn what_is_unknown_or_not_allowed_is_refused_with_a_reason() {
+    let rig = Rig::new();
+    let id = rig.open(1);
+    let table = [
+        (Method::GET, "/".to_owned(), 404, "UnknownPath"),
+        (Method::GET, format!("/b/{id}/nothing"), 404, "UnknownPath"),
+        (Method::GET, format!("/b/{}/kernel", BootId::from_random([9; 16])), 404, "UnknownBoot"),
+        (Method::POST, format!("/b/{id}/kernel"), 405, "MethodNotAllowed"),
+        (Method::GET, format!("/b/{id}/stage"), 405, "MethodNotAllowed"),
+        (Method::PUT, format!("/b/{id}/seed"), 405, "MethodNotAllowed"),
+        (Method::GET, format!("/b/{id}/loader/no.efi"), 404, "UnknownLoader"),
+        (Method::GET, format!("/b/{id}/kernel"), 503, "Held"),
+        (Method::GET, format!("/b/{id}/seed"), 503, "Held"),
+    ];
+    for (method, path, status, reason) in table {
+        let answer = rig.ask(method, &path, &[]).await;
+        assert_eq!((answer.status.as_u16(), answer.reason().as_str()), (status, reason), "{path}");
+    }
+    rig.machines.store(Snapshot::default());
+    assert_eq!(rig.ask(Method::GET, &format!("/b/{id}/script.ipxe"), &[]).await.reason(), "MachineGone");
+}
+
+#[tokio::test]
+async fn a_machine_is_held_with_what_is_awaited_until_it_may_boot() {
+    let rig = Rig::new().with_images().await;
+    let id = rig.open(1);
+    let path = format!("/b/{id}/script.ipxe");
+    let mut spec = plain();
+    spec["paused"] = true.into();
+    rig.set_machine(&spec);
+    let held = rig.ask(Method::GET, &path, &[]).await;
+    assert!(held.text().contains("held. Awaited: the Machine is paused"), "{}", held.text());
+    rig.boots().flush(Timestamp::now());
+    let status = rig.registry.get(&"node1".parse().unwrap()).unwrap();
+    assert!(status.conditions.iter().any(|c| c.type_ == "Booted" && c.reason == "Held"), "{status:?}");
+    spec["paused"] = false.into();
+    spec["pxe"]["image"] = serde_json::json!({ "name": "other" });
+    rig.set_machine(&spec);
+    assert!(rig.ask(Method::GET, &path, &[]).await.text().contains("Awaited: image other could not be fetched"));
+    rig.set_machine(&plain());
+    assert!(rig.ask(Method::GET, &path, &[]).await.text().contains(&format!("/b/{id}/kernel")));
+}
+
+#[tokio::test]
+async fn stages_are_reported_by_those_who_know_the_boot_and_only_those_that_pxed_cannot_see() {
+    let rig = Rig::new();
+    let id = rig.open(1);
+    let path = format!("/b/{id}/stage");
+    let post = |body: &'static str| rig.ask_with(Method::POST, &path, &[], Bytes::from_static(body.as_bytes()));
+    assert_eq!(post("{\"stage\":\"rootfs\",\"failure\":\"no link\"}").await.status, StatusCode::NO_CONTENT);
+    assert_eq!(rig.stage(), Stage::Discover);
+    assert_eq!(post("{\"stage\":\"userspace\"}").await.status, StatusCode::NO_CONTENT);
+    assert_eq!(rig.stage(), Stage::Userspace);
+    assert_eq!(post("{\"stage\":\"enrolled\"}").await.reason(), "StageNotReported");
+    assert_eq!(post("{").await.reason(), "BadReport");
+    let large = Bytes::from(vec![b' '; 20_000]);
+    assert_eq!(rig.ask_with(Method::POST, &path, &[], large).await.reason(), "BodyTooLarge");
+}
+
+#[tokio::test]
+async fn neither_forwarded_headers_nor_the_source_address_identify_anybody() {
+    let rig = Rig::new();
+    let id = rig.open(1);
+    let headers = [("x-forwarded-for", "10.7.0.99"), ("forwarded", "for=10.7.0.99"), ("host", "evil.example")];
+    let with = rig.ask(Method::GET, &format!("/b/{id}/script.ipxe"), &headers).await;
+    assert!(!with.text().contains("evil") && !with.text().contains("10.7.0.99"));
+    assert_eq!(rig.ask(Method::GET, "/b/script.ipxe", &headers).await.status, StatusCode::NOT_FOUND);
+}
+
+async fn serving(rig: &Rig, limits: Limits) -> (std::net::SocketAddr, CancellationToken, tokio::task::JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let shutdown = CancellationToken::new();
+    let routes: Arc<Routes> = rig.routes.clone();
+    (address, shutdown.clone(), tokio::spawn(serve(listener, routes, limits, shutdown)))
+}
+
+async fn get(address: std::net::SocketAddr, path: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).await.unwrap();
+    stream
+}
+
+#[tokio::test]
+async fn over_tcp_bodies_have_a_length_and_count_only_when_whole() {
+    let rig = Rig::new().with_images().await;
+    let id = rig.open(1);
+    let (address, shutdown, served) = serving(&rig, Limits::default()).await;
+    rig.ask(Method::GET, &format!("/b/{id}/script.ipxe"), &[]).await;
+    let mut cut = get(address, &format!("/b/{id}/rootfs")).await;
+    let mut some = vec![0; 100_000];
+    cut.read_exact(&mut some).await.unwrap();
+    drop(cut);
+    let mut whole = get(address, &format!("/b/{id}/kernel")).await;
+    let mut text = Vec::new();
+    until_contains(&mut whole, &mut text, b"kernel").await;
+    let text = String::from_utf8(text).unwrap().to_lowercase();
+    assert!(text.contains("content-length: 6\r\n") && !text.contains("chunked"), "{text}");
+    until(|| rig.stage() == Stage::Kernel).await;
+    let mut rest = get(address, &format!("/b/{id}/rootfs")).await;
+    let mut all = vec![0; 12_000_000];
+    rest.read_exact(&mut all).await.unwrap();
+    until(|| rig.stage() == Stage::Rootfs).await;
+    shutdown.cancel();
+    drop((whole, rest));
+    served.await.unwrap();
+}
+
+async fn until_contains(stream: &mut TcpStream, text: &mut Vec<u8>, wanted: &[u8]) {
+    while !text.windows(wanted.len()).any(|w| w == wanted) {
+        assert_ne!(stream.read_buf(text).await.unwrap(), 0, "{}", String::from_utf8_lossy(text));
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_takes_nothing_is_cut_off_and_its_permit_is_free() {
+    let rig = Rig::new().with_images().await;
+    let id = rig.open(1);
+    rig.ask(Method::GET, &format!("/b/{id}/script.ipxe"), &[]).await;
+    let limits = Limits { stall: Duration::from_millis(300), ..Limits::default() };
+    let (address, shutdown, served) = serving(&rig, limits).await;
+    let queue = rig.routes.queue.clone();
+    let all = queue.available_permits();
+    let stalled = get(address, &format!("/b/{id}/rootfs")).await;
+    until(|| queue.available_permits() == all - 1).await;
+    until(|| queue.available_permits() == all).await;
+    assert_ne!(rig.stage(), Stage::Rootfs);
+    drop(stalled);
+    shutdown.cancel();
+    served.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_head_that_does_not_come_and_too_many_connections_are_cut_off() {
+    let rig = Rig::new();
+    let limits = Limits { head: Duration::from_millis(200), connections_per_address: 2, ..Limits::default() };
+    let (address, shutdown, served) = serving(&rig, limits).await;
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(b"GET / HT").await.unwrap();
+        held.push(stream);
+    }
+    let mut third = TcpStream::connect(address).await.unwrap();
+    let mut byte = [0];
+    assert!(matches!(third.read(&mut byte).await, Ok(0) | Err(_)), "the third connection is refused");
+    for mut stream in held {
+        let mut text = Vec::new();
+        let ended = tokio::time::timeout(Duration::from_secs(10), stream.read_to_end(&mut text)).await;
+        assert!(ended.is_ok(), "a head that does not come ends the connection");
+    }
+    shutdown.cancel();
+    served.await.unwrap();
+}
+
+#[tokio::test]
+async fn root_images_wait_in_a_queue_and_kernels_do_not() {
+    let rig = Rig::new().with_images().await;
+    let id = rig.open(1);
+    rig.ask(Method::GET, &format!("/b/{id}/script.ipxe"), &[]).await;
+    let routes = rig.routes.clone();
+    let all = u32::try_from(routes.queue.available_permits()).unwrap();
+    let held = routes.queue.clone().acquire_many_owned(all).await.unwrap();
+    let kernel = rig.ask(Method::GET, &format!("/b/{id}/kernel"), &[]).await;
+    assert_eq!(kernel.status, StatusCode::OK);
+    let peer = Peer { address: [127, 0, 0, 1].into(), completions: Arc::default() };
+    let request = Request::get(format!("/b/{id}/rootfs")).body(Full::new(Bytes::new())).unwrap();
+    let response = answer(&routes, &peer, request).await;
+    assert_eq!(response.status(), StatusCode::OK);
+    let mut body = response.into_body();
+    let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
+    assert!(first.len() <= 4096, "a body that waits sends a little: {}", first.len());
+    drop(held);
+    let rest = body.collect().await.unwrap().to_bytes();
+    assert_eq!(first.len() + rest.len(), 12_000_000);
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Script(u8),
+    Head(u8),
+    Seed(u8),
+    Kernel(u8),
+    Open(u8),
+    Restart,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        (0..3_u8).prop_map(Step::Script),
+        (0..3_u8).prop_map(Step::Head),
+        (0..3_u8).prop_map(Step::Seed),
+        (0..3_u8).prop_map(Step::Seed),
+        (0..3_u8).prop_map(Step::Kernel),
+        (0..3_u8).prop_map(Step::Open),
+        Just(Step::Restart),
+    ];
+    prop::collection::vec(step, 1..20)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_sequence_of_requests_gives_a_seed_twice(steps in steps()) {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut rig = Rig::new().with_images().await;
+            let mut given = std::collections::HashMap::<BootId, u32>::new();
+            for step in steps {
+                let (method, what, n) = match step {
+                    Step::Script(n) => (Method::GET, "script.ipxe", n),
+                    Step::Head(n) => (Method::HEAD, "seed", n),
+                    Step::Seed(n) => (Method::GET, "seed", n),
+                    Step::Kernel(n) => (Method::GET, "kernel", n),
+                    Step::Open(n) => {
+                        rig.open(u32::from(n));
+                        continue;
+                    }
+                    Step::Restart => {
+                        let directory = rig.directory.clone();
+                        drop(rig);
+                        rig = Rig::reopen(directory);
+                        continue;
+                    }
+                };
+                let id = rig.open(u32::from(n));
+                let path = format!("/b/{id}/{what}");
+                let both = tokio::join!(rig.ask(method.clone(), &path, &[]), rig.ask(method, &path, &[]));
+                for answer in [both.0, both.1] {
+                    if what == "seed" && answer.status.is_success() {
+                        *given.entry(id).or_default() += 1;
+                    }
+                }
+            }
+            assert!(given.values().all(|count| *count == 1), "{given:?}");
+        });
+    }
+}

@@ -1,0 +1,351 @@
+//! The images that Machines boot: fetched at start and when a Machine names one, tried again with growing waits, dropped
+//! from the cache when nothing refers to them.
+//!
+//! Here is when and which; how is the image crate's. A cached image boots while its source is away.
+
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bedplate_api::id::Digest;
+use bedplate_image::{BootImage, Progress, Source, Store};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::boot::Boots;
+use crate::boot::record::{Blob, Image};
+use crate::boot_policy::{ImageName, ImageState};
+use crate::config::{Config, ImageSource};
+
+/// Wait before the second try; it doubles up to [`LONGEST_WAIT`].
+const FIRST_WAIT: Duration = Duration::from_secs(2);
+
+/// Longest wait between tries.
+const LONGEST_WAIT: Duration = Duration::from_secs(120);
+
+/// A source that names no digest is asked again so often whether it holds something new.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
+
+/// Between two collections of what is not needed.
+const COLLECT: Duration = Duration::from_secs(1800);
+
+/// Images that Machines may name by reference at once: each is disk space.
+const MAX_REFERENCES: usize = 64;
+
+/// The images; clones share them.
+#[derive(Clone)]
+pub struct Images {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    store: Store,
+    state: Mutex<State>,
+    wake: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    configured: HashMap<String, (Source, Vec<String>)>,
+    entries: HashMap<ImageName, Entry>,
+}
+
+struct Entry {
+    source: Source,
+    arguments: Vec<String>,
+    image: Option<BootImage>,
+    how: How,
+    /// Said of it last, for a person.
+    note: String,
+    failures: u32,
+}
+
+#[derive(Clone, Copy)]
+enum How {
+    Due(Instant),
+    Running,
+}
+
+/// One image, for readiness and `bedplate`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// Its name.
+    pub name: ImageName,
+    /// Whether it is here.
+    pub state: ImageState,
+    /// Its digest, if it is here.
+    pub digest: Option<Digest>,
+}
+
+impl Images {
+    /// The images of a configuration; what the cache holds is ready at once. Blocking: reads some small files.
+    pub fn new(store: Store, config: &Config) -> Self {
+        let images =
+            Self { inner: Arc::new(Inner { store, state: Mutex::default(), wake: Notify::new() }) };
+        images.configure(config);
+        images
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes over a configuration: its images are fetched, those that it no longer has are forgotten.
+    pub fn configure(&self, config: &Config) {
+        let configured = config
+            .images
+            .iter()
+            .map(|(name, image)| (name.clone(), (source(&image.source), image.kernel_arguments.clone())));
+        let mut state = self.lock();
+        state.configured = configured.collect();
+        let names: Vec<_> = state.configured.keys().cloned().map(ImageName::Configured).collect();
+        let configured: HashSet<_> = names.iter().cloned().collect();
+        state.entries.retain(|name, _| !matches!(name, ImageName::Configured(_)) || configured.contains(name));
+        for name in names {
+            self.add(&mut state, name);
+        }
+        drop(state);
+        self.inner.wake.notify_one();
+    }
+
+    /// Sees to it that exactly these references are fetched, besides what is configured.
+    pub fn want_references(&self, wanted: &HashSet<ImageName>) {
+        let mut state = self.lock();
+        state.entries.retain(|name, _| matches!(name, ImageName::Configured(_)) || wanted.contains(name));
+        let mut names: Vec<_> =
+            wanted.iter().filter(|name| matches!(name, ImageName::Reference { .. })).cloned().collect();
+        names.sort();
+        if names.len() > MAX_REFERENCES {
+            tracing::warn!(
+                references = names.len(),
+                limit = MAX_REFERENCES,
+                "too many image references: the rest is left out"
+            );
+            names.truncate(MAX_REFERENCES);
+        }
+        for name in names {
+            self.add(&mut state, name);
+        }
+        drop(state);
+        self.inner.wake.notify_one();
+    }
+
+    fn add(&self, state: &mut State, name: ImageName) {
+        let (source, arguments) = match &name {
+            ImageName::Configured(configured) => match state.configured.get(configured) {
+                Some(found) => found.clone(),
+                None => return,
+            },
+            ImageName::Reference { reference, allow_tag } => {
+                let source = Source::Registry {
+                    reference: reference.clone(),
+                    allow_tag: *allow_tag,
+                    insecure_http: false,
+                };
+                (source, Vec::new())
+            }
+        };
+        if let Some(entry) = state.entries.get_mut(&name)
+            && entry.source == source
+        {
+            entry.arguments = arguments;
+            return;
+        }
+        let image = self.inner.store.cached(&source);
+        let entry = Entry {
+            source,
+            arguments,
+            image,
+            how: How::Due(Instant::now()),
+            note: "waiting for its turn".to_owned(),
+            failures: 0,
+        };
+        state.entries.insert(name, entry);
+    }
+
+    /// Whether this image is here.
+    pub fn state(&self, name: &ImageName) -> ImageState {
+        self.lock().entries.get(name).map_or(ImageState::Unknown, Entry::state)
+    }
+
+    /// Every image.
+    pub fn seen(&self) -> Vec<Seen> {
+        let state = self.lock();
+        let mut seen: Vec<_> = state
+            .entries
+            .iter()
+            .map(|(name, entry)| Seen {
+                name: name.clone(),
+                state: entry.state(),
+                digest: entry.image.as_ref().map(|image| image.digest),
+            })
+            .collect();
+        seen.sort_by(|a, b| a.name.cmp(&b.name));
+        seen
+    }
+
+    /// The image, if it is here.
+    pub fn ready(&self, name: &ImageName) -> Option<Image> {
+        let state = self.lock();
+        let entry = state.entries.get(name)?;
+        let image = entry.image.as_ref()?;
+        let blob = |blob: bedplate_image::Blob| Blob { digest: blob.digest, size: blob.size };
+        Some(Image {
+            name: name.clone(),
+            digest: image.digest,
+            kernel: blob(image.kernel),
+            initrd: blob(image.initrd),
+            rootfs: image.rootfs.map(blob),
+            kernel_arguments: [image.kernel_arguments.as_slice(), &entry.arguments].concat(),
+        })
+    }
+
+    /// Where a blob lies.
+    pub fn path(&self, digest: &Digest) -> PathBuf {
+        self.inner.store.path(digest)
+    }
+
+    /// Fetches what is wanted until `shutdown`. Transfers that are going on are dropped then; what they have on disk is kept.
+    pub async fn run(self, boots: Boots, shutdown: CancellationToken) {
+        let fetches = TaskTracker::new();
+        let mut collect = Instant::now() + COLLECT;
+        loop {
+            let (due, next) = self.take_due(Instant::now());
+            for (name, source) in due {
+                let (images, shutdown) = (self.clone(), shutdown.clone());
+                fetches.spawn(async move {
+                    tokio::select! {
+                        () = shutdown.cancelled() => {}
+                        () = images.fetch(name, source) => {}
+                    }
+                });
+            }
+            if Instant::now() >= collect {
+                collect = Instant::now() + COLLECT;
+                self.collect(&boots);
+            }
+            let until = next.map_or(collect, |next| next.min(collect));
+            tokio::select! {
+                () = shutdown.cancelled() => break,
+                () = self.inner.wake.notified() => {}
+                () = tokio::time::sleep_until(until) => {}
+            }
+        }
+        fetches.close();
+        fetches.wait().await;
+    }
+
+    /// What is to be fetched now, marked as running, and when the next one is due.
+    fn take_due(&self, now: Instant) -> (Vec<(ImageName, Source)>, Option<Instant>) {
+        let (mut due, mut next) = (Vec::new(), None::<Instant>);
+        for (name, entry) in &mut self.lock().entries {
+            match entry.how {
+                How::Due(at) if at <= now => {
+                    entry.how = How::Running;
+                    due.push((name.clone(), entry.source.clone()));
+                }
+                How::Due(at) => next = Some(next.map_or(at, |next| next.min(at))),
+                How::Running => {}
+            }
+        }
+        (due, next)
+    }
+
+    async fn fetch(&self, name: ImageName, source: Source) {
+        let tell = |progress: Progress| {
+            let note = describe(&progress);
+            self.change(&name, &source, |entry| entry.note.clone_from(&note));
+        };
+        let result = self.inner.store.ensure(&source, &tell).await;
+        match result {
+            Ok(image) => {
+                let pinned = source.pinned().is_some();
+                self.change(&name, &source, |entry| {
+                    if entry.image.as_ref() != Some(&image) {
+                        tracing::info!(image = %name, digest = %image.digest, "image is ready");
+                    }
+                    entry.image = Some(image.clone());
+                    entry.failures = 0;
+                    let wait = if pinned { LOOK_AGAIN * 60 } else { LOOK_AGAIN };
+                    entry.how = How::Due(Instant::now() + wait);
+                });
+            }
+            Err(error) => {
+                let text = crate::boot::chain(&error);
+                tracing::warn!(image = %name, error = text, "an image cannot be fetched and is tried again");
+                self.change(&name, &source, |entry| {
+                    let doubled = FIRST_WAIT.saturating_mul(1 << entry.failures.min(10));
+                    entry.failures = entry.failures.saturating_add(1);
+                    entry.note.clone_from(&text);
+                    entry.how = How::Due(Instant::now() + doubled.min(LONGEST_WAIT));
+                });
+            }
+        }
+        self.inner.wake.notify_one();
+    }
+
+    /// Changes an entry, if it is still for that source.
+    fn change(&self, name: &ImageName, source: &Source, change: impl FnOnce(&mut Entry)) {
+        if let Some(entry) = self.lock().entries.get_mut(name)
+            && entry.source == *source
+        {
+            change(entry);
+        }
+    }
+
+    /// Removes from the cache what neither an image that is wanted nor a boot that goes on refers to.
+    fn collect(&self, boots: &Boots) {
+        let mut keep = HashSet::new();
+        for entry in self.lock().entries.values() {
+            keep.extend(entry.image.as_ref().map(|image| image.digest));
+            keep.extend(entry.source.pinned());
+        }
+        for image in boots.records().into_iter().filter_map(|record| record.image) {
+            keep.extend([image.digest, image.kernel.digest, image.initrd.digest]);
+            keep.extend(image.rootfs.map(|rootfs| rootfs.digest));
+        }
+        let store = self.inner.store.clone();
+        tokio::task::spawn_blocking(move || match store.collect(&keep) {
+            Ok(collected) if collected.blobs > 0 => {
+                tracing::info!(blobs = collected.blobs, bytes = collected.bytes, "image cache collected");
+            }
+            Ok(_) => {}
+            Err(error) => tracing::warn!(%error, "the image cache cannot be collected"),
+        });
+    }
+}
+
+impl Entry {
+    fn state(&self) -> ImageState {
+        match &self.image {
+            Some(_) => ImageState::Ready,
+            None if self.failures > 0 => ImageState::Failed(self.note.clone()),
+            None => ImageState::Fetching(self.note.clone()),
+        }
+    }
+}
+
+fn describe(progress: &Progress) -> String {
+    const MEBI: u64 = 1 << 20;
+    match progress {
+        Progress::Resolving => "asking its source".to_owned(),
+        Progress::Transfer { done, total, .. } => {
+            format!("{} of {} MiB", done / MEBI, total.div_ceil(MEBI))
+        }
+        Progress::Retry { problem, .. } => problem.clone(),
+        Progress::Ready { .. } => "whole".to_owned(),
+    }
+}
+
+fn source(source: &ImageSource) -> Source {
+    match source.clone() {
+        ImageSource::Layout { path, tag, digest } => Source::Layout { path, tag, digest },
+        ImageSource::Registry { reference, allow_tag, insecure_http } => {
+            Source::Registry { reference, allow_tag, insecure_http }
+        }
+        ImageSource::Files { kernel, initrd, rootfs } => Source::Files { kernel, initrd, rootfs },
+    }
+}
