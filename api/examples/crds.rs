@@ -3,7 +3,7 @@
 use std::path::Path;
 
 /// File names below `api/crds` and their content.
-pub fn files() -> Vec<(String, String)> {
+pub(crate) fn files() -> Vec<(String, String)> {
     bedplate_api::crds::definitions()
         .iter()
         .map(|definition| {

@@ -52,7 +52,11 @@ fn complain(error: &command::RunError) {
     let mut text = format!("bedplate: {error}");
     let mut source = error.source();
     while let Some(error) = source {
-        text.push_str(&format!(": {error}"));
+        // kube's errors repeat their sources.
+        let cause = error.to_string();
+        if !text.contains(&cause) {
+            text.push_str(&format!(": {cause}"));
+        }
         source = error.source();
     }
     eprintln!("{}", render::clean(&text));
