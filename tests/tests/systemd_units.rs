@@ -19,7 +19,8 @@ fn copies() -> (tempfile::TempDir, Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder()).expect("systemd/ is there").flatten() {
         if entry.path().extension().is_some_and(|extension| extension == "service") {
             let text = std::fs::read_to_string(entry.path()).expect("a readable unit");
-            let text = text.replace("/usr/bin/pxed", "/bin/true").replace("/usr/bin/bedplate-agent", "/bin/true");
+            let text =
+                text.replace("/usr/bin/pxed", "/bin/true").replace("/usr/bin/bedplate-agent", "/bin/true");
             let copy = place.path().join(entry.file_name());
             std::fs::write(&copy, text).expect("a writable temporary directory");
             copies.push(copy);
@@ -66,7 +67,13 @@ fn exposure_of_pxed_is_below_3() {
 fn units_notify_restart_and_are_watched() {
     for unit in ["pxed.service", "bedplate-agent.service"] {
         let text = std::fs::read_to_string(folder().join(unit)).expect(unit);
-        for line in ["Type=notify", "Restart=always", "WatchdogSec=", "RestartPreventExitStatus=64", "NoNewPrivileges=yes"] {
+        for line in [
+            "Type=notify",
+            "Restart=always",
+            "WatchdogSec=",
+            "RestartPreventExitStatus=64",
+            "NoNewPrivileges=yes",
+        ] {
             assert!(text.lines().any(|has| has.starts_with(line)), "{unit} has no {line}");
         }
     }
