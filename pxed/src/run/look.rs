@@ -1,17 +1,18 @@
 //! A look at how the parts do: for readiness, metrics and the admin socket. From memory, at once.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use arc_swap::ArcSwap;
 use bedplate_dhcp::InterfaceState;
 use bedplate_process::health::{Health, Readiness};
 use serde_json::{Value, json};
 
+use super::knowledge::Knowledge;
 use crate::boot_path::BootPath;
 use crate::boot_policy::{ImageState, State};
 use crate::clients::subject;
 use crate::config::Config;
-use crate::machine::Machines;
 use crate::readiness::{MachineView, View, judge};
 use crate::source::SourceState;
 
@@ -19,8 +20,7 @@ use crate::source::SourceState;
 #[derive(Clone)]
 pub(super) struct Look {
     pub(super) config: Arc<ArcSwap<Config>>,
-    pub(super) machines: Machines,
-    pub(super) source: Arc<ArcSwap<SourceState>>,
+    pub(super) knowledge: Knowledge,
     pub(super) boot_path: BootPath,
     pub(super) dhcp: Option<bedplate_dhcp::Server>,
 }
@@ -30,7 +30,7 @@ impl Look {
     pub(super) fn view(&self) -> View {
         let config = self.config.load();
         let default_image = config.default_image.as_deref();
-        let snapshot = self.machines.load();
+        let snapshot = self.knowledge.machines.load();
         let machines = snapshot.iter().map(|known| {
             let image = subject(known, default_image).image;
             let contested = snapshot.contested(&known.name);
@@ -53,7 +53,7 @@ impl Look {
         }
         let missing = self.boot_path.loaders().missing().iter().map(|m| m.problem.clone()).collect();
         View {
-            source: SourceState::clone(&self.source.load()),
+            source: SourceState::clone(&self.knowledge.source.load()),
             machines: machines.collect(),
             interfaces_serving: serving,
             interfaces_waiting: waiting,
@@ -87,9 +87,13 @@ impl Look {
         json!({
             "version": env!("CARGO_PKG_VERSION"),
             "site": config.site,
-            "source": SourceState::clone(&self.source.load()),
-            "machines": self.machines.load().len(),
+            "source": SourceState::clone(&self.knowledge.source.load()),
+            "machines": self.knowledge.machines.load().len(),
             "images": images.collect::<Vec<_>>(),
+            "statusWrites": {
+                "written": self.knowledge.statuses.written.load(Ordering::Relaxed),
+                "waiting": self.knowledge.statuses.waiting.load(Ordering::Relaxed),
+            },
             "dhcp": { "pools": pools.collect::<Vec<_>>(), "interfaces": interfaces.collect::<Vec<_>>() },
         })
     }

@@ -1,8 +1,9 @@
 //! The life of the daemon: start in order, say when ready, reload, drain with a deadline.
 //!
-//! `assemble` makes the parts, `look` sees how they do, `reload` takes on a new configuration. Called by `main`.
+//! `knowledge` and `assemble` make the parts, `look` sees how they do, `reload` takes on a new configuration. Called by `main`.
 
 mod assemble;
+mod knowledge;
 mod look;
 mod reload;
 
@@ -14,10 +15,11 @@ use bedplate_process::signals::Signals;
 use bedplate_process::tasks::Tasks;
 use tokio_util::sync::CancellationToken;
 
-use self::assemble::{Daemon, Writing};
+use self::assemble::Daemon;
 use crate::config::Config;
 use crate::config::cli::Settings;
 use crate::readiness::judge;
+use crate::status::Writer;
 
 /// How often systemd is told how things stand.
 const STATUS_INTERVAL: Duration = Duration::from_secs(10);
@@ -32,9 +34,9 @@ pub async fn run(config: Config, settings: &Settings) -> Result<(), Failure> {
     let mut signals = Signals::install()?;
     let notifier = Notifier::from_environment();
     let tasks = Tasks::new(signals.shutdown());
-    let (mut daemon, writing) = Daemon::assemble(config).await?;
-    let writing = start_writing(writing);
-    daemon.spawn(&tasks, &signals.shutdown())?;
+    let (mut daemon, writer) = Daemon::assemble(config).await?;
+    let writing = start_writing(writer);
+    daemon.spawn(&tasks, &signals.shutdown());
     notifier.spawn_watchdog(&tasks, signals.shutdown(), || Ok(()));
     tasks.spawn("status", tell_systemd(notifier.clone(), daemon.look(), signals.shutdown()));
     notifier.ready(&summary(&daemon.look()));
@@ -59,9 +61,9 @@ struct RunningWriter {
     task: tokio::task::JoinHandle<()>,
 }
 
-fn start_writing(writing: Writing) -> RunningWriter {
+fn start_writing(writer: Writer) -> RunningWriter {
     let stop = CancellationToken::new();
-    let task = tokio::spawn(writing.run(stop.clone()));
+    let task = tokio::spawn(writer.run(stop.clone()));
     RunningWriter { stop, task }
 }
 
@@ -72,6 +74,14 @@ impl RunningWriter {
             tracing::warn!("the last status writes were given up");
         }
     }
+}
+
+/// A task that cannot fail; it stops the program only by a panic.
+fn infallible(tasks: &Tasks, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+    tasks.spawn(name, async move {
+        task.await;
+        Ok::<_, std::convert::Infallible>(())
+    });
 }
 
 fn summary(look: &look::Look) -> String {

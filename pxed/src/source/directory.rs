@@ -59,6 +59,11 @@ impl Directory {
         Self { path, files, told: None }
     }
 
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Reads and watches until `shutdown`.
     pub async fn run(mut self, updates: mpsc::Sender<Update>, shutdown: CancellationToken) {
         let (changed, mut changes) = mpsc::channel::<()>(1);

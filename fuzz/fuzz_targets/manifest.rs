@@ -1,0 +1,22 @@
+//! The manifest reader: any text gives Machines or mistakes with a line, and never a panic.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use pxed::source::manifest::read_manifest;
+
+fuzz_target!(|text: &str| {
+    match read_manifest(text) {
+        Ok(manifest) => {
+            // What was accepted can be indexed.
+            let machines = manifest.machines.into_iter().map(|(_, machine)| machine);
+            let _ = pxed::machine::Snapshot::build(&Default::default(), machines);
+        }
+        Err(problems) => {
+            assert!(!problems.is_empty());
+            let lines = text.lines().count() as u64 + 1;
+            for problem in problems {
+                assert!((1..=lines).contains(&problem.line), "line {} of {lines}", problem.line);
+            }
+        }
+    }
+});

@@ -1,0 +1,144 @@
+//! What the daemon knows: the store, the index, the statuses, the source that feeds them.
+//!
+//! Opened first, and from the store alone: before the source has spoken, the Machines known from before are served.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use bedplate_process::exit::Failure;
+use bedplate_process::tasks::Tasks;
+use jiff::Timestamp;
+use thiserror::Error;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::infallible;
+use crate::boot_path;
+use crate::config::{Config, SourceConfig};
+use crate::discovered::Discovered;
+use crate::machine::Machines;
+use crate::source::directory::Directory;
+use crate::source::{self, Follower, SourceState, Sourced, Update, kubernetes};
+use crate::status::write::WriteCounters;
+use crate::status::{Sink, StatusRegistry, Writer};
+use crate::store::Store;
+
+/// Updates of the source that wait; it waits too when there are more.
+const UPDATES: usize = 4;
+
+/// The state directory cannot be used.
+#[derive(Debug, Error)]
+#[error("cannot use the directory {path}")]
+struct StateDirectoryError {
+    path: PathBuf,
+    source: std::io::Error,
+}
+
+/// What is known; clones share it.
+#[derive(Clone)]
+pub(super) struct Knowledge {
+    pub(super) store: Store,
+    pub(super) machines: Machines,
+    pub(super) registry: StatusRegistry,
+    pub(super) discovered: Discovered,
+    pub(super) source: Arc<ArcSwap<SourceState>>,
+    pub(super) statuses: Arc<WriteCounters>,
+}
+
+/// The source and what follows it, to be spawned once.
+pub(super) struct Feeding {
+    feed: Feed,
+    follower: Follower,
+}
+
+/// Where updates come from.
+enum Feed {
+    Directory(Directory),
+    Kubernetes(kube::Client),
+}
+
+impl Knowledge {
+    /// Opens the store, and knows what it kept. The source is not asked yet.
+    pub(super) async fn open(config: &Config) -> Result<(Self, Feeding, Writer), Failure> {
+        let directory = &config.state_directory;
+        std::fs::create_dir_all(directory)
+            .map_err(|source| StateDirectoryError { path: directory.clone(), source })?;
+        let store = Store::open(&directory.join("pxed.redb"))?;
+        let machines = Machines::default();
+        let (kept, kept_bytes) = source::kept(&store)?;
+        let feed = Feed::new(config, kept.clone()).await?;
+        let (name, sink) = match &feed {
+            Feed::Directory(directory) => (directory.path().display().to_string(), Sink::Store),
+            Feed::Kubernetes(client) => ("kubernetes".to_owned(), Sink::Kubernetes(client.clone())),
+        };
+        let standalone = matches!(sink, Sink::Store);
+        let (registry, events) = StatusRegistry::new(machines.clone(), &store, standalone)?;
+        let limit = usize::try_from(config.limits.discovered_machines).unwrap_or(usize::MAX);
+        let state = SourceState { source: name, ..SourceState::default() };
+        let knowledge = Self {
+            discovered: Discovered::load(store.clone(), limit)?,
+            source: Arc::new(ArcSwap::from_pointee(state)),
+            statuses: Arc::default(),
+            store,
+            machines,
+            registry,
+        };
+        let follower = Follower {
+            site: config.site.clone(),
+            machines: knowledge.machines.clone(),
+            store: knowledge.store.clone(),
+            registry: knowledge.registry.clone(),
+            state: knowledge.source.clone(),
+            kept: kept_bytes,
+        };
+        follower.begin(kept);
+        let writer = Writer {
+            registry: knowledge.registry.clone(),
+            store: knowledge.store.clone(),
+            sink,
+            events,
+            counters: knowledge.statuses.clone(),
+        };
+        Ok((knowledge, Feeding { feed, follower }, writer))
+    }
+
+    /// What the boot path is built on.
+    pub(super) fn for_boot_path(&self) -> boot_path::Daemon {
+        let discovered = self.discovered.clone();
+        boot_path::Daemon {
+            machines: self.machines.clone(),
+            registry: self.registry.clone(),
+            store: self.store.clone(),
+            discovered: Arc::new(move |query| discovered.record(query, Timestamp::now())),
+        }
+    }
+}
+
+impl Feed {
+    async fn new(config: &Config, kept: Vec<Sourced>) -> Result<Self, Failure> {
+        match &config.source {
+            SourceConfig::Directory(path) => Ok(Self::Directory(Directory::new(path.clone(), kept))),
+            SourceConfig::Kubernetes { kubeconfig, context } => {
+                let client = kubernetes::connect(kubeconfig.as_deref(), context.as_deref()).await;
+                Ok(Self::Kubernetes(client.map_err(Failure::configuration)?))
+            }
+        }
+    }
+}
+
+impl Feeding {
+    /// Asks the source from now on.
+    pub(super) fn spawn(self, tasks: &Tasks, shutdown: CancellationToken) {
+        let (sender, updates) = mpsc::channel::<Update>(UPDATES);
+        let Self { feed, follower } = self;
+        let site = follower.site.clone();
+        infallible(tasks, "source", async move {
+            match feed {
+                Feed::Directory(directory) => directory.run(sender, shutdown).await,
+                Feed::Kubernetes(client) => kubernetes::run(client, site, sender, shutdown).await,
+            }
+        });
+        infallible(tasks, "machines", follower.follow(updates));
+    }
+}
