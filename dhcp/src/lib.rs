@@ -13,6 +13,8 @@
 
 pub mod client;
 pub mod counter;
+#[doc(hidden)]
+pub mod hostile;
 pub mod lease;
 pub mod respond;
 mod serve;

@@ -166,7 +166,7 @@ pub fn respond(
         Client::Unknown { discovery: false } => return Ok(silent(Some(query), Silence::UnknownClient)),
         Client::Refused(_) => return Ok(silent(Some(query), Silence::ClientRefused)),
     };
-    let subnet = place.subnet.map(|first| link::subnet_for(first, &place.others, known.as_ref()));
+    let subnet = place.subnet.map(|first| link::subnet_for(first, &place.others, known.as_ref(), request));
     if let Some(subnet) = subnet {
         query.subnet = subnet.network;
     }

@@ -153,3 +153,6 @@ reasons! {
         NoState => "no-state",
     }
 }
+
+#[cfg(test)]
+mod tests;

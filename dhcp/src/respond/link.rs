@@ -70,16 +70,26 @@ fn foreign_network(link: Option<Ipv4Addr>, arrival: &Arrival<'_>) -> Ipv4Net {
     }
 }
 
-/// Where several subnets share a link: the one that a Machine's fixed address lies in.
+/// Where several subnets share a link: the one that a Machine's fixed address lies in, else the one that the client's
+/// own address lies in, else the first that has a pool.
 pub(super) fn subnet_for<'a>(
     first: &'a Subnet,
     others: &[&'a Subnet],
     known: Option<&KnownClient>,
+    request: &Request<'_>,
 ) -> &'a Subnet {
-    let names = |subnet: &Subnet| {
+    let all = || std::iter::once(first).chain(others.iter().copied());
+    let fixed = |subnet: &&Subnet| {
         known.is_some_and(|known| known.addresses.iter().any(|a| subnet.network.contains(&a.addr())))
     };
-    std::iter::once(first).chain(others.iter().copied()).find(|subnet| names(subnet)).unwrap_or(first)
+    let own = |subnet: &&Subnet| {
+        [request.client_address, request.requested].iter().flatten().any(|a| subnet.network.contains(a))
+    };
+    all()
+        .find(fixed)
+        .or_else(|| all().find(own))
+        .or_else(|| all().find(|subnet| !subnet.ranges.is_empty()))
+        .unwrap_or(first)
 }
 
 impl Arrival<'_> {

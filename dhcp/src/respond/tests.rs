@@ -1,1 +1,549 @@
-//! Claims about answers.
+//! Claims about answers, by the states of RFC 2131, 4.3.
+
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::Mutex;
+
+use bedplate_api::id::MacAddress;
+
+use super::*;
+use crate::hostile::message;
+use crate::lease::LeaseState;
+use crate::settings::Ports;
+use crate::wire::{decode, option};
+
+const SERVER: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 1);
+const FIXED: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 20);
+const POOL: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 100);
+const RELAY: Ipv4Addr = Ipv4Addr::new(10, 8, 0, 1);
+/// A Machine with the fixed address [`FIXED`].
+const MACHINE: u8 = 1;
+/// A Machine without fixed address.
+const FLOATING: u8 = 2;
+/// Not a Machine; discovered.
+const STRANGER: u8 = 100;
+/// Not a Machine; not served.
+const OUTSIDER: u8 = 200;
+
+#[derive(Default)]
+struct Rack {
+    fixed: Mutex<HashMap<u8, Ipv4Addr>>,
+    boots: Mutex<Vec<Query>>,
+}
+
+impl Clients for Rack {
+    fn client(&self, query: &Query) -> Client {
+        let number = query.mac.octets()[5];
+        if number >= STRANGER {
+            return Client::Unknown { discovery: number < OUTSIDER };
+        }
+        let fixed = self.fixed.lock().unwrap().get(&number).copied();
+        Client::Known(KnownClient {
+            machine: format!("node-{number}").parse().unwrap(),
+            addresses: fixed.into_iter().map(|a| Ipv4Net::new(a, 24).unwrap()).collect(),
+            gateway: Some(Ipv4Addr::new(10, 7, 0, 254)),
+            nameservers: Vec::new(),
+        })
+    }
+
+    fn boot(&self, query: &Query) -> Option<BootAnswer> {
+        self.boots.lock().unwrap().push(query.clone());
+        let file = match query.loader {
+            Loader::None => return None,
+            Loader::Pxe => "snponly.efi".into(),
+            Loader::Http => "http://10.7.0.1:8067/b/1/loader/ipxe.efi".into(),
+            Loader::Ipxe => "http://10.7.0.1:8067/b/1/script.ipxe".into(),
+        };
+        Some(BootAnswer { next_server: SERVER, file })
+    }
+
+    fn owner(&self, address: Ipv4Addr) -> Option<MacAddress> {
+        let fixed = self.fixed.lock().unwrap();
+        let owner = fixed.iter().find(|(_, a)| **a == address).map(|(number, _)| *number);
+        owner.map(|number| MacAddress::new([0x52, 0x54, 0, 0, 0, number]))
+    }
+
+    fn observe(&self, _: &Query, _: &Event) {}
+}
+
+/// A server, its table and its clock.
+struct Lab {
+    settings: Settings,
+    rack: Rack,
+    table: Table,
+    now: Seconds,
+    arrival: Arrival<'static>,
+}
+
+fn own() -> &'static [Ipv4Net] {
+    static OWN: std::sync::OnceLock<[Ipv4Net; 1]> = std::sync::OnceLock::new();
+    OWN.get_or_init(|| [Ipv4Net::new_assert(SERVER, 24)])
+}
+
+fn lab() -> Lab {
+    let subnet = |third: u8| Subnet {
+        network: Ipv4Net::new_assert(Ipv4Addr::new(10, third, 0, 0), 24),
+        ranges: vec![format!("10.{third}.0.100-10.{third}.0.102").parse().unwrap()],
+        routers: vec![Ipv4Addr::new(10, third, 0, 1)],
+        nameservers: vec![Ipv4Addr::new(192, 0, 2, 53)],
+        domain: Some("rack.example".into()),
+        ntp_servers: Vec::new(),
+        lease_seconds: 3600,
+    };
+    let settings = Settings {
+        mode: Mode::Server,
+        interfaces: vec!["rack".into()],
+        authoritative: true,
+        subnets: vec![subnet(7), subnet(8)],
+        ports: Ports::default(),
+    };
+    let rack = Rack::default();
+    rack.fixed.lock().unwrap().insert(MACHINE, FIXED);
+    let mut table = Table::default();
+    table.configure(&settings.subnets);
+    let arrival = Arrival {
+        addresses: own(),
+        destination: Ipv4Addr::BROADCAST,
+        peer: SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 68),
+        boot_server: false,
+    };
+    Lab { settings, rack, table, now: 1000, arrival }
+}
+
+/// An answer as its client reads it.
+#[derive(Debug)]
+struct Read {
+    kind: u8,
+    yiaddr: Ipv4Addr,
+    siaddr: Ipv4Addr,
+    ciaddr: Ipv4Addr,
+    file: String,
+    broadcast: bool,
+    codes: Vec<u8>,
+    options: HashMap<u8, Vec<u8>>,
+    to: Destination,
+    source: Ipv4Addr,
+}
+
+fn read(packet: &Packet) -> Read {
+    let bytes = &packet.payload;
+    let address = |at: usize| Ipv4Addr::new(bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]);
+    let mut options = HashMap::<u8, Vec<u8>>::new();
+    let mut codes = Vec::new();
+    let mut at = 240;
+    while bytes[at] != 255 {
+        let (code, length) = (bytes[at], usize::from(bytes[at + 1]));
+        options.entry(code).or_default().extend(&bytes[at + 2..at + 2 + length]);
+        codes.push(code);
+        at += 2 + length;
+    }
+    let file: Vec<u8> = bytes[108..236].iter().copied().take_while(|b| *b != 0).collect();
+    Read {
+        kind: options[&53][0],
+        yiaddr: address(16),
+        siaddr: address(20),
+        ciaddr: address(12),
+        file: String::from_utf8(file).unwrap(),
+        broadcast: bytes[10] & 0x80 != 0,
+        codes,
+        options,
+        to: packet.to,
+        source: packet.source,
+    }
+}
+
+impl Lab {
+    fn send_raw(&mut self, packet: &[u8]) -> Response {
+        let request = decode(packet).unwrap();
+        respond(&self.settings, &self.rack, &mut self.table, &request, &self.arrival, self.now).unwrap()
+    }
+
+    fn send(&mut self, client: u8, kind: u8, options: &[&[u8]]) -> Response {
+        self.send_raw(&message(client, 0, &[&[53, 1, kind], options.concat().as_slice()].concat()))
+    }
+
+    /// With `ciaddr`.
+    fn send_from(&mut self, client: u8, kind: u8, address: Ipv4Addr) -> Response {
+        let mut packet = message(client, 0, &[53, 1, kind]);
+        packet[12..16].copy_from_slice(&address.octets());
+        self.send_raw(&packet)
+    }
+
+    fn lease(&mut self, client: u8) -> Ipv4Addr {
+        let offer = read(&self.send(client, 1, &[]).packet.unwrap());
+        let ack =
+            read(&self.send(client, 3, &[&requested(offer.yiaddr), &server_id(SERVER)]).packet.unwrap());
+        assert_eq!((ack.kind, ack.yiaddr), (5, offer.yiaddr));
+        ack.yiaddr
+    }
+}
+
+fn requested(address: Ipv4Addr) -> Vec<u8> {
+    [&[50, 4], address.octets().as_slice()].concat()
+}
+
+fn server_id(address: Ipv4Addr) -> Vec<u8> {
+    [&[54, 4], address.octets().as_slice()].concat()
+}
+
+fn kind(response: &Response) -> Option<u8> {
+    response.packet.as_ref().map(|packet| read(packet).kind)
+}
+
+#[test]
+fn discover_of_a_machine_is_offered_its_fixed_address_by_link_unicast() {
+    let offer = read(&lab().send(MACHINE, 1, &[]).packet.unwrap());
+    assert_eq!((offer.kind, offer.yiaddr, offer.ciaddr), (2, FIXED, Ipv4Addr::UNSPECIFIED));
+    assert_eq!((offer.to, offer.source), (Destination::Hardware(FIXED), SERVER));
+    assert_eq!(offer.options[&54], SERVER.octets());
+    assert_eq!(offer.options[&1], [255, 255, 255, 0]);
+    assert_eq!(offer.options[&3], [10, 7, 0, 254], "the Machine's own gateway");
+    assert_eq!(offer.options[&12], b"node-1");
+    let seconds = |code: u8| u32::from_be_bytes(offer.options[&code].as_slice().try_into().unwrap());
+    assert_eq!((seconds(51), seconds(58), seconds(59)), (3600, 1800, 3150));
+}
+
+#[test]
+fn broadcast_flag_is_honoured_and_repeated() {
+    let offer = read(&lab().send_raw(&message(MACHINE, 0x80, &[53, 1, 1])).packet.unwrap());
+    assert_eq!((offer.to, offer.broadcast), (Destination::Broadcast, true));
+}
+
+#[test]
+fn offer_changes_nothing_on_disk_and_ack_writes_the_lease() {
+    let mut lab = lab();
+    assert_eq!(lab.send(MACHINE, 1, &[]).changes, []);
+    let ack = lab.send(MACHINE, 3, &[&requested(FIXED), &server_id(SERVER)]);
+    assert!(
+        matches!(ack.changes.as_slice(), [Change::Put(lease)] if lease.address == FIXED && lease.until == 4600)
+    );
+    assert_eq!(ack.result, Ok(Event::Acknowledged(FIXED)));
+}
+
+#[test]
+fn unknown_machine_gets_nothing_unless_discovery_is_on() {
+    for kind in [1, 3, 4, 7, 8] {
+        let response = lab().send(OUTSIDER, kind, &[&requested(POOL)]);
+        assert_eq!((response.result, response.packet), (Err(Silence::UnknownClient), None));
+    }
+    assert_eq!(lab().lease(STRANGER), POOL);
+}
+
+#[test]
+fn selecting_another_server_opens_our_offer_again_in_silence() {
+    let mut lab = lab();
+    lab.send(STRANGER, 1, &[]);
+    assert_eq!(lab.table.get(POOL).map(|l| l.state), Some(LeaseState::Offered));
+    let response = lab.send(STRANGER, 3, &[&requested(POOL), &server_id(Ipv4Addr::new(10, 7, 0, 2))]);
+    assert_eq!((response.result, response.packet), (Err(Silence::OtherServer), None));
+    assert_eq!(lab.table.get(POOL).map(|l| l.state), Some(LeaseState::Free));
+}
+
+#[test]
+fn selecting_an_address_that_is_anothers_is_refused() {
+    let mut lab = lab();
+    assert_eq!(lab.lease(STRANGER), POOL);
+    lab.settings.authoritative = false;
+    let response = lab.send(STRANGER + 1, 3, &[&requested(POOL), &server_id(SERVER)]);
+    assert_eq!(kind(&response), Some(6), "it asked us by name");
+}
+
+#[test]
+fn a_request_that_fits_no_state_is_malformed() {
+    let mut lab = lab();
+    for options in [vec![53, 1, 3], vec![53, 1, 3, 54, 4, 10, 7, 0, 1], vec![53, 1, 4], vec![53, 1, 7]] {
+        let packet = message(MACHINE, 0, &options);
+        let request = decode(&packet).unwrap();
+        let result = respond(&lab.settings, &lab.rack, &mut lab.table, &request, &lab.arrival, 0);
+        assert_eq!(result.unwrap_err(), Malformed::NoState, "{options:?}");
+    }
+}
+
+#[test]
+fn init_reboot_knows_right_wrong_and_unknown() {
+    let wrong_net = Ipv4Addr::new(192, 168, 1, 5);
+    let mut lab = lab();
+    assert_eq!(kind(&lab.send(MACHINE, 3, &[&requested(FIXED)])), Some(5));
+    assert_eq!(kind(&lab.send(MACHINE, 3, &[&requested(POOL)])), Some(6), "not its fixed address");
+    assert_eq!(kind(&lab.send(STRANGER, 3, &[&requested(wrong_net)])), Some(6), "not this network");
+    let unknown = lab.send(STRANGER, 3, &[&requested(POOL)]);
+    assert_eq!((unknown.result, unknown.packet), (Err(Silence::NoRecord), None));
+    lab.lease(STRANGER);
+    assert_eq!(kind(&lab.send(STRANGER, 3, &[&requested(POOL)])), Some(5));
+    lab.settings.authoritative = false;
+    let silent = lab.send(STRANGER, 3, &[&requested(wrong_net)]);
+    assert_eq!((silent.result, silent.packet), (Err(Silence::NotAuthoritative), None));
+}
+
+#[test]
+fn nak_goes_to_everybody_and_carries_nothing_of_a_lease() {
+    let options: &[&[u8]] = &[&requested(Ipv4Addr::new(192, 168, 1, 5)), &[61, 3, 0, 9, 9]];
+    let nak = read(&lab().send(STRANGER, 3, options).packet.unwrap());
+    assert_eq!((nak.kind, nak.to), (6, Destination::Broadcast));
+    assert_eq!((nak.yiaddr, nak.ciaddr, nak.siaddr), ([0; 4].into(), [0; 4].into(), [0; 4].into()));
+    assert_eq!(nak.codes, [53, 54, 56, 61]);
+}
+
+#[test]
+fn renewing_extends_the_lease_and_answers_the_client_directly() {
+    let mut lab = lab();
+    let address = lab.lease(STRANGER);
+    lab.now += 1800;
+    lab.arrival.destination = SERVER;
+    lab.arrival.peer = SocketAddrV4::new(address, 68);
+    let response = lab.send_from(STRANGER, 3, address);
+    let ack = read(response.packet.as_ref().unwrap());
+    assert_eq!((ack.kind, ack.yiaddr, ack.ciaddr), (5, address, address));
+    assert_eq!(ack.to, Destination::Routed(SocketAddrV4::new(address, 68)));
+    assert!(
+        matches!(response.changes.as_slice(), [Change::Put(l)] if l.until == lab.now + 3600 && l.since == 1000)
+    );
+}
+
+#[test]
+fn rebinding_of_a_lost_lease_is_taken_up_again_and_of_anothers_refused() {
+    let mut lab = lab();
+    assert_eq!(kind(&lab.send_from(STRANGER, 3, POOL)), Some(5), "free, and of our pool");
+    assert_eq!(kind(&lab.send_from(STRANGER + 1, 3, POOL)), Some(6));
+    let outside = lab.send_from(STRANGER, 3, Ipv4Addr::new(10, 7, 0, 50));
+    assert_eq!(outside.result, Err(Silence::NoRecord), "nothing of ours");
+}
+
+#[test]
+fn renewing_through_a_router_is_placed_by_the_clients_address() {
+    let mut lab = lab();
+    lab.arrival.destination = SERVER;
+    let address = Ipv4Addr::new(10, 8, 0, 100);
+    let ack = read(&lab.send_from(STRANGER, 3, address).packet.unwrap());
+    assert_eq!((ack.kind, ack.yiaddr), (5, address));
+    assert_eq!(ack.options[&3], [10, 8, 0, 1]);
+}
+
+#[test]
+fn a_client_asking_for_less_time_gets_less_and_for_more_gets_ours() {
+    for (asked, given) in [(600_u32, 600_u32), (1, 60), (u32::MAX, 3600)] {
+        let option = [&[51, 4], asked.to_be_bytes().as_slice()].concat();
+        let offer = read(&lab().send(MACHINE, 1, &[&option]).packet.unwrap());
+        assert_eq!(offer.options[&51], given.to_be_bytes());
+    }
+}
+
+#[test]
+fn declined_address_is_quarantined_and_the_next_one_offered() {
+    let mut lab = lab();
+    let address = lab.lease(STRANGER);
+    let foreign = lab.send(STRANGER + 1, 4, &[&requested(address), &server_id(SERVER)]);
+    assert_eq!(foreign.result, Err(Silence::NotHeld));
+    let response = lab.send(STRANGER, 4, &[&requested(address), &server_id(SERVER)]);
+    assert_eq!((&response.result, &response.packet), (&Ok(Event::Declined(address)), &None));
+    assert!(matches!(response.changes.as_slice(), [Change::Put(l)] if l.state == LeaseState::Declined));
+    assert_ne!(lab.lease(STRANGER), address);
+}
+
+#[test]
+fn released_lease_is_open_to_others_and_remembered_for_its_client() {
+    let mut lab = lab();
+    let address = lab.lease(STRANGER);
+    let response = lab.send_from(STRANGER, 7, address);
+    assert_eq!((response.result, response.packet), (Ok(Event::Released(address)), None));
+    assert_ne!(lab.lease(STRANGER + 1), address);
+    assert_eq!(lab.lease(STRANGER), address);
+}
+
+#[test]
+fn inform_gives_options_but_no_address_and_no_time() {
+    let mut lab = lab();
+    lab.arrival.destination = SERVER;
+    let response = lab.send_from(STRANGER, 8, Ipv4Addr::new(10, 7, 0, 77));
+    assert_eq!(response.changes, []);
+    let ack = read(&response.packet.unwrap());
+    assert_eq!((ack.kind, ack.yiaddr), (5, Ipv4Addr::UNSPECIFIED));
+    assert_eq!(ack.to, Destination::Routed("10.7.0.77:68".parse().unwrap()));
+    assert!([51, 58, 59].iter().all(|code| !ack.options.contains_key(code)));
+    assert!(ack.options.contains_key(&6));
+}
+
+#[test]
+fn full_pool_is_said_to_be_full() {
+    let mut lab = lab();
+    (0..3).for_each(|number| drop(lab.lease(STRANGER + number)));
+    assert_eq!(lab.send(STRANGER + 3, 1, &[]).result, Err(Silence::PoolExhausted));
+    assert_eq!(kind(&lab.send(MACHINE, 1, &[])), Some(2), "a fixed address needs no pool");
+}
+
+#[test]
+fn machine_is_its_hardware_address_and_a_stranger_its_client_id() {
+    let mut lab = lab();
+    let offer =
+        |lab: &mut Lab, client, id: &[u8]| read(&lab.send(client, 1, &[&[61, 2], id]).packet.unwrap()).yiaddr;
+    let (a, b) = (offer(&mut lab, FLOATING, &[0, 1]), offer(&mut lab, FLOATING, &[0, 2]));
+    assert_eq!(a, b);
+    let (a, b) = (offer(&mut lab, STRANGER, &[0, 1]), offer(&mut lab, STRANGER, &[0, 2]));
+    assert_ne!(a, b);
+}
+
+#[test]
+fn fixed_address_held_by_another_is_not_given_twice_and_comes_free_at_its_renewal() {
+    let mut lab = lab();
+    let held = lab.lease(STRANGER);
+    lab.rack.fixed.lock().unwrap().insert(FLOATING, held);
+    let offer = read(&lab.send(FLOATING, 1, &[]).packet.unwrap());
+    assert_ne!(offer.yiaddr, held);
+    assert_eq!(kind(&lab.send_from(STRANGER, 3, held)), Some(6), "its holder is sent away");
+    lab.now += 3600;
+    assert_eq!(lab.lease(FLOATING), held);
+}
+
+#[test]
+fn fixed_addresses_are_never_given_from_the_pool() {
+    let mut lab = lab();
+    lab.rack.fixed.lock().unwrap().insert(MACHINE, POOL);
+    assert_ne!(lab.lease(STRANGER), POOL);
+    assert_eq!(lab.lease(MACHINE), POOL);
+}
+
+#[test]
+fn through_a_relay_the_answer_goes_back_whole_to_its_port_67() {
+    let mut lab = lab();
+    let options = [53, 1, 1, 82, 4, 1, 2, 7, 7];
+    let offer = read(&lab.send_raw(&message(STRANGER, 0x10, &options)).packet.unwrap());
+    assert_eq!(offer.yiaddr, Ipv4Addr::new(10, 8, 0, 100));
+    assert_eq!(offer.to, Destination::Routed(SocketAddrV4::new(RELAY, 67)));
+    assert_eq!((offer.codes.last(), &offer.options[&82]), (Some(&82), &vec![1, 2, 7, 7]));
+    assert_eq!(offer.options[&54], SERVER.octets());
+}
+
+#[test]
+fn link_selection_server_override_and_source_port_of_a_relay_are_honoured() {
+    let mut lab = lab();
+    lab.arrival.peer = SocketAddrV4::new(RELAY, 6767);
+    let options = [53, 1, 1, 82, 14, 5, 4, 10, 7, 0, 0, 11, 4, 10, 7, 0, 254, 19, 0];
+    let offer = read(&lab.send_raw(&message(STRANGER, 0x10, &options)).packet.unwrap());
+    assert_eq!(offer.yiaddr, POOL, "in the selected link's subnet");
+    assert_eq!(offer.to, Destination::Routed(SocketAddrV4::new(RELAY, 6767)));
+    assert_eq!((offer.options[&54].as_slice(), offer.source), ([10, 7, 0, 254].as_slice(), SERVER));
+    let request =
+        [&[53, 1, 3], options.get(3..).unwrap(), &requested(POOL), &[54, 4, 10, 7, 0, 254]].concat();
+    assert_eq!(kind(&lab.send_raw(&message(STRANGER, 0x10, &request))), Some(5));
+}
+
+#[test]
+fn nak_through_a_relay_asks_it_to_broadcast() {
+    let options = [&[53, 1, 3], requested(POOL).as_slice()].concat();
+    let nak = read(&lab().send_raw(&message(STRANGER, 0x10, &options)).packet.unwrap());
+    assert_eq!((nak.kind, nak.broadcast), (6, true));
+    assert_eq!(nak.to, Destination::Routed(SocketAddrV4::new(RELAY, 67)));
+}
+
+#[test]
+fn a_relay_on_a_subnet_that_is_not_ours_is_not_answered() {
+    let mut packet = message(STRANGER, 0, &[53, 1, 1]);
+    packet[24..28].copy_from_slice(&[172, 16, 0, 1]);
+    let response = lab().send_raw(&packet);
+    assert_eq!((response.query, response.result), (None, Err(Silence::NoSubnet)));
+}
+
+#[test]
+fn parameters_come_in_the_clients_order_and_only_those() {
+    let offer = read(&lab().send(MACHINE, 1, &[&[55, 4, 15, 6, 1, 3]]).packet.unwrap());
+    assert_eq!(offer.codes, [53, 54, 51, 58, 59, 15, 6, 1, 3]);
+}
+
+#[test]
+fn client_identifier_is_echoed() {
+    let offer = read(&lab().send(MACHINE, 1, &[&[61, 3, 0, 7, 7]]).packet.unwrap());
+    assert_eq!(offer.options[&61], [0, 7, 7]);
+}
+
+#[test]
+fn firmware_pxe_gets_file_and_its_uuid_but_no_hint_to_port_4011() {
+    let uuid = [&[97, 17, 0], [7; 16].as_slice()].concat();
+    let offer = read(&lab().send(MACHINE, 1, &[b"\x3c\x09PXEClient", &uuid]).packet.unwrap());
+    assert_eq!((offer.file.as_str(), offer.siaddr), ("snponly.efi", SERVER));
+    assert_eq!(offer.options[&97].len(), 17);
+    assert_eq!(
+        (offer.options[&66].as_slice(), offer.options[&67].as_slice()),
+        (&b"10.7.0.1"[..], &b"snponly.efi"[..])
+    );
+    assert!(!offer.options.contains_key(&60));
+}
+
+#[test]
+fn uefi_http_boot_gets_its_class_and_a_url_in_option_67_asked_for_or_not() {
+    let offer = read(&lab().send(MACHINE, 1, &[b"\x3c\x0aHTTPClient", &[55, 1, 1]]).packet.unwrap());
+    assert_eq!(offer.options[&60], b"HTTPClient");
+    assert_eq!(offer.options[&67], b"http://10.7.0.1:8067/b/1/loader/ipxe.efi");
+}
+
+#[test]
+fn ipxe_is_told_not_to_wait_for_a_proxy() {
+    let offer = read(&lab().send(MACHINE, 1, &[b"\xaf\x03\xb1\x01\x01"]).packet.unwrap());
+    assert_eq!(offer.options[&option::IPXE], [176, 1, 1]);
+    assert_eq!(offer.file, "http://10.7.0.1:8067/b/1/script.ipxe");
+}
+
+#[test]
+fn what_does_not_netboot_is_not_asked_what_it_boots() {
+    let mut lab = lab();
+    lab.send(MACHINE, 1, &[]);
+    assert!(lab.rack.boots.lock().unwrap().is_empty());
+    lab.send(MACHINE, 1, &[b"\xaf\x00"]);
+    assert_eq!(lab.rack.boots.lock().unwrap().len(), 1);
+}
+
+#[test]
+fn proxy_offers_boot_information_to_loaders_and_nothing_to_others() {
+    let mut lab = lab();
+    lab.settings.mode = Mode::Proxy;
+    let offer = read(&lab.send(MACHINE, 1, &[b"\x3c\x09PXEClient"]).packet.unwrap());
+    assert_eq!((offer.kind, offer.yiaddr, offer.to), (2, Ipv4Addr::UNSPECIFIED, Destination::Broadcast));
+    assert_eq!((offer.options[&60].as_slice(), offer.file.as_str()), (&b"PXEClient"[..], "snponly.efi"));
+    assert!([1, 3, 51, 58, 59].iter().all(|code| !offer.options.contains_key(code)));
+    let http = read(&lab.send(MACHINE, 1, &[b"\x3c\x0aHTTPClient"]).packet.unwrap());
+    assert_eq!(http.options[&60], b"HTTPClient");
+    assert_eq!(lab.send(MACHINE, 1, &[]).result, Err(Silence::NotALoader));
+    let request = lab.send(MACHINE, 3, &[b"\x3c\x09PXEClient", &requested(POOL), &server_id(SERVER)]);
+    assert_eq!(request.result, Err(Silence::NotOurs));
+    assert_eq!(lab.send(OUTSIDER, 1, &[b"\x3c\x09PXEClient"]).result, Err(Silence::UnknownClient));
+    assert_eq!(lab.table.leases().count(), 0);
+}
+
+#[test]
+fn proxy_needs_no_subnet_of_its_own() {
+    let mut lab = lab();
+    lab.settings.mode = Mode::Proxy;
+    lab.settings.subnets.clear();
+    let response = lab.send(MACHINE, 1, &[b"\x3c\x09PXEClient"]);
+    assert_eq!(response.query.map(|q| q.subnet), Some("10.7.0.0/24".parse().unwrap()));
+    assert!(response.packet.is_some());
+}
+
+#[test]
+fn boot_server_answers_its_sender_and_repeats_the_boot_item() {
+    let mut lab = lab();
+    lab.arrival.boot_server = true;
+    lab.arrival.destination = SERVER;
+    lab.arrival.peer = SocketAddrV4::new(FIXED, 4011);
+    let mut packet =
+        message(MACHINE, 0, b"\x35\x01\x03\x3c\x09PXEClient\x2b\x07\x47\x04\x00\x01\x00\x00\xff");
+    packet[12..16].copy_from_slice(&FIXED.octets());
+    let response = lab.send_raw(&packet);
+    let ack = read(response.packet.as_ref().unwrap());
+    assert_eq!((ack.kind, ack.to), (5, Destination::BootServer(lab.arrival.peer)));
+    assert_eq!((ack.yiaddr, ack.ciaddr), (Ipv4Addr::UNSPECIFIED, FIXED));
+    assert_eq!(ack.options[&43], [71, 4, 0, 1, 0, 0, 255]);
+    assert_eq!((response.result, response.changes.len()), (Ok(Event::ProxyAnswered), 0));
+}
+
+#[test]
+fn several_subnets_on_one_link_are_told_apart_by_the_clients_address() {
+    let mut lab = lab();
+    lab.arrival.addresses = Box::leak(Box::new([
+        Ipv4Net::new_assert(SERVER, 24),
+        Ipv4Net::new_assert(Ipv4Addr::new(10, 8, 0, 1), 24),
+    ]));
+    lab.rack.fixed.lock().unwrap().insert(FLOATING, Ipv4Addr::new(10, 8, 0, 50));
+    let offer = read(&lab.send(FLOATING, 1, &[]).packet.unwrap());
+    assert_eq!((offer.yiaddr, offer.options[&3].as_slice()), ([10, 8, 0, 50].into(), &[10, 7, 0, 254][..]));
+    assert_eq!(kind(&lab.send_from(STRANGER, 3, Ipv4Addr::new(10, 8, 0, 101))), Some(5));
+}

@@ -148,7 +148,8 @@ fn host_address(octets: [u8; 4]) -> Option<Option<Ipv4Addr>> {
     let address = Ipv4Addr::from(octets);
     if address.is_unspecified() {
         Some(None)
-    } else if address.is_multicast() || address.is_broadcast() || octets.first() == Some(&0) {
+    } else if matches!(octets, [0 | 224..=255, ..]) {
+        // "This network" (RFC 1122, 3.2.1.3), groups, and class E with the broadcast address.
         None
     } else {
         Some(Some(address))
