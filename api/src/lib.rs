@@ -14,6 +14,7 @@ pub mod configuration;
 #[allow(unreachable_pub, reason = "KubeSchema copies each struct into the function that makes its schema")]
 pub mod machine;
 #[allow(unreachable_pub, reason = "KubeSchema copies each struct into the function that makes its schema")]
+#[allow(clippy::duplicated_attributes, reason = "each column has its own name, type and path")]
 pub mod operation;
 #[allow(unreachable_pub, reason = "KubeSchema copies each struct into the function that makes its schema")]
 pub mod version;

@@ -1,6 +1,8 @@
 //! The four kinds on a real API server: every validation rule with an object that it accepts and one that it refuses,
 //! defaults, immutability, columns.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
 #[path = "kubernetes/cluster.rs"]
 mod cluster;
 #[path = "kubernetes/rules.rs"]
