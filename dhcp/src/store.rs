@@ -5,6 +5,7 @@
 
 mod record;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -42,6 +43,12 @@ pub enum OpenStoreError {
 #[error("cannot write leases")]
 pub(crate) struct WriteLeasesError(#[source] Box<redb::Error>);
 
+/// redb ends some damaged pages with a panic rather than an error; a lease file must not end the server.
+fn guarded<T>(act: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, redb::Error> {
+    catch_unwind(AssertUnwindSafe(act))
+        .unwrap_or_else(|_| Err(redb::Error::Corrupted("a page cannot be what it is".into())))
+}
+
 /// The open lease file.
 #[derive(Debug)]
 pub(crate) struct Store {
@@ -51,7 +58,7 @@ pub(crate) struct Store {
 impl Store {
     /// Opens or creates the file and reads every lease in it.
     pub(crate) fn open(path: &Path) -> Result<(Self, Vec<Lease>), OpenStoreError> {
-        match Self::try_open(path) {
+        match guarded(|| Self::try_open(path)) {
             Ok(opened) => Ok(opened),
             Err(error) if is_damage(&error) => {
                 let aside = aside_name(path);
@@ -63,14 +70,16 @@ impl Store {
                 );
                 let failed = |source| OpenStoreError::MoveAside { path: path.into(), source };
                 std::fs::rename(path, &aside).map_err(failed)?;
-                Self::try_open(path).map_err(|source| open_error(path, source))
+                guarded(|| Self::try_open(path)).map_err(|source| open_error(path, source))
             }
             Err(error) => Err(open_error(path, error)),
         }
     }
 
     fn try_open(path: &Path) -> Result<(Self, Vec<Lease>), redb::Error> {
-        let database = Database::create(path)?;
+        let mut database = Database::create(path)?;
+        // Every page's checksum: a lease that was changed on disk is worse than one that is lost.
+        database.check_integrity()?;
         let transaction = database.begin_write()?;
         transaction.open_table(LEASES)?;
         transaction.commit()?;
@@ -95,7 +104,7 @@ impl Store {
         &self,
         changes: impl Iterator<Item = &'a Change>,
     ) -> Result<(), WriteLeasesError> {
-        self.try_write(changes).map_err(|error| WriteLeasesError(Box::new(error)))
+        guarded(|| self.try_write(changes)).map_err(|error| WriteLeasesError(Box::new(error)))
     }
 
     fn try_write<'a>(&self, changes: impl Iterator<Item = &'a Change>) -> Result<(), redb::Error> {
@@ -147,3 +156,6 @@ fn aside_name(path: &Path) -> PathBuf {
     name.push(format!(".damaged-{seconds}"));
     PathBuf::from(name)
 }
+
+#[cfg(test)]
+mod tests;

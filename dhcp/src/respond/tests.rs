@@ -366,7 +366,9 @@ fn inform_gives_options_but_no_address_and_no_time() {
 #[test]
 fn full_pool_is_said_to_be_full() {
     let mut lab = lab();
-    (0..3).for_each(|number| drop(lab.lease(STRANGER + number)));
+    for number in 0..3 {
+        lab.lease(STRANGER + number);
+    }
     assert_eq!(lab.send(STRANGER + 3, 1, &[]).result, Err(Silence::PoolExhausted));
     assert_eq!(kind(&lab.send(MACHINE, 1, &[])), Some(2), "a fixed address needs no pool");
 }
