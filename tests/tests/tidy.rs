@@ -1,0 +1,211 @@
+//! The house style, as far as a machine can hold it: lengths, heads of files, purity, names, paths that documents name.
+//!
+//! Reads sources as text, compiles nothing. Every violation is listed with its rule and its place; production code only, test modules and
+//! test files are not measured.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod tidy {
+    pub(crate) mod source;
+    pub(crate) mod tree;
+}
+
+use std::path::Path;
+
+use tidy::{
+    source::{Source, functions},
+    tree::{documents, root, sources},
+};
+
+/// Hard limits; the soft ones are 400 and 40 and left to the reviewer.
+const MOST_FILE_LINES: usize = 600;
+const MOST_FUNCTION_LINES: usize = 60;
+
+/// Fails with every complaint, one a line, and what to do.
+fn hold(rule: &str, remedy: &str, complaints: &[String]) {
+    assert!(complaints.is_empty(), "\n{rule}\n  {}\n{remedy}\n", complaints.join("\n  "));
+}
+
+#[test]
+fn rule_1_every_file_opens_with_what_it_does() {
+    let wrong: Vec<String> = sources()
+        .iter()
+        .filter(|file| !file.text.trim_start_matches("#!/usr/bin/env rust-script\n").starts_with("//! "))
+        .map(|file| file.path.clone())
+        .collect();
+    hold(
+        "files that do not open with `//!`:",
+        "say what the file does, what it will not do, who calls it",
+        &wrong,
+    );
+}
+
+#[test]
+fn rule_2_files_are_short() {
+    let mut wrong = Vec::new();
+    for file in sources().iter().filter(|file| !file.is_test()) {
+        let lines = file.production_lines();
+        if lines > MOST_FILE_LINES {
+            wrong.push(format!("{}: {lines} production lines", file.path));
+        }
+    }
+    hold(
+        &format!("files beyond {MOST_FILE_LINES} lines:"),
+        "find the room that wants a file of its own",
+        &wrong,
+    );
+}
+
+#[test]
+fn rule_2_functions_are_short() {
+    let mut wrong = Vec::new();
+    for file in sources().iter().filter(|file| !file.is_test()) {
+        for function in functions(&file.production_code()) {
+            if function.lines > MOST_FUNCTION_LINES {
+                wrong.push(format!(
+                    "{}:{} {}: {} lines",
+                    file.path, function.line, function.name, function.lines
+                ));
+            }
+        }
+    }
+    hold(
+        &format!("functions beyond {MOST_FUNCTION_LINES} lines:"),
+        "split by what the steps are, not by where they are",
+        &wrong,
+    );
+}
+
+/// What a pure module does not touch; each with what to do instead.
+const IMPURE: [(&str, &str); 11] = [
+    ("Instant::now", "take `now` as an argument"),
+    ("SystemTime::now", "take `now` as an argument"),
+    ("Timestamp::now", "take `now` as an argument"),
+    ("tokio::", "leave waiting to the driver"),
+    ("tokio_util::", "leave waiting to the driver"),
+    ("std::fs", "take the content as an argument"),
+    ("File::open", "take the content as an argument"),
+    ("std::process", "leave programs to `apply`"),
+    ("std::env", "take the value as an argument"),
+    ("UdpSocket", "leave sockets to `serve`"),
+    ("rand::", "take randomness as an argument"),
+];
+
+#[test]
+fn rule_4_pure_modules_touch_no_clock_file_process_or_runtime() {
+    let mut wrong = Vec::new();
+    for file in sources().iter().filter(|file| file.is_pure() && !file.is_test()) {
+        let code = file.production_code();
+        for (number, line) in (1..).zip(code.lines()) {
+            for (word, instead) in IMPURE {
+                if line.contains(word) {
+                    wrong.push(format!("{}:{number} {word}: {instead}", file.path));
+                }
+            }
+            if grouped_import(line, "fs") || grouped_import(line, "process") || grouped_import(line, "env") {
+                wrong.push(format!("{}:{number} {}", file.path, line.trim()));
+            }
+        }
+    }
+    hold(
+        "modules that call themselves pure and are not:",
+        "give it as an argument, or do not say Pure",
+        &wrong,
+    );
+}
+
+/// `use std::{fs, ...};` on one line.
+fn grouped_import(line: &str, module: &str) -> bool {
+    let Some((_, rest)) = line.split_once("use std::{") else { return false };
+    rest.split(['{', '}', ',', ';', ' '])
+        .any(|word| word == module || word.starts_with(&format!("{module}::")))
+}
+
+/// Modules whose very name promises purity (house style 9: protocols are bytes in, bytes out).
+const PURE_NAMES: [&str; 6] = ["wire.rs", "session.rs", "respond.rs", "plan.rs", "negotiate.rs", "lease.rs"];
+
+#[test]
+fn rule_4_modules_with_a_pure_name_say_so() {
+    let pure_name = |file: &&Source| {
+        let name = Path::new(&file.path)
+            .file_name()
+            .is_some_and(|name| PURE_NAMES.iter().any(|pure| *name == **pure));
+        // api/ holds types only, all of it.
+        (name || file.path.contains("/boot_policy/mod.rs"))
+            && !file.path.starts_with("api/")
+            && !file.is_test()
+    };
+    let all = sources();
+    let wrong: Vec<String> =
+        all.iter().filter(pure_name).filter(|file| !file.is_pure()).map(|file| file.path.clone()).collect();
+    hold(
+        "modules without the line `//! Pure: ...` in their head:",
+        "make them pure and say so, or name them after what they do",
+        &wrong,
+    );
+}
+
+#[test]
+fn rule_16_nothing_is_left_to_do() {
+    let mut wrong = Vec::new();
+    for file in sources().iter().filter(|file| !file.path.ends_with("tests/tidy.rs")) {
+        for (number, line) in (1..).zip(file.code().lines()) {
+            for word in ["todo!", "unimplemented!", "dbg!"] {
+                if line.contains(word) {
+                    wrong.push(format!("{}:{number} {word}", file.path));
+                }
+            }
+        }
+    }
+    hold("left to do:", "do it, or take it out", &wrong);
+}
+
+#[test]
+fn names_say_what_is_inside() {
+    const DRAWERS: [&str; 9] =
+        ["util", "utils", "common", "helper", "helpers", "manager", "misc", "shared_types", "stuff"];
+    let mut wrong = Vec::new();
+    for file in sources() {
+        let path = Path::new(&file.path);
+        let named = path.with_extension("");
+        if named.components().any(|part| DRAWERS.iter().any(|drawer| part.as_os_str() == *drawer)) {
+            wrong.push(file.path.clone());
+        }
+    }
+    hold("drawers:", "name the module after what is in it", &wrong);
+}
+
+#[test]
+fn rule_25_paths_that_documents_name_exist() {
+    let mut wrong = Vec::new();
+    for document in documents() {
+        for (number, line) in (1..).zip(document.text.lines()) {
+            for path in document.named_paths(line) {
+                if !root().join(&path).exists() {
+                    wrong.push(format!("{}:{number} {path}", document.path));
+                }
+            }
+        }
+    }
+    hold("documents name what is not there:", "correct the document", &wrong);
+}
+
+#[test]
+fn programs_never_import_each_other() {
+    const PROGRAMS: [&str; 3] = ["pxed", "bedplate-agent", "bedplate-cli"];
+    let mut wrong = Vec::new();
+    for folder in ["pxed", "agent", "cli", "api", "dhcp", "tftp", "process", "image"] {
+        let manifest = format!("{folder}/Cargo.toml");
+        let text = std::fs::read_to_string(root().join(&manifest)).expect(&manifest);
+        let dependencies = text.split("[dependencies]").nth(1).unwrap_or_default();
+        for program in PROGRAMS {
+            let imports = |line: &str| {
+                line.starts_with(&format!("{program}.")) || line.starts_with(&format!("{program} "))
+            };
+            if dependencies.lines().any(imports) {
+                wrong.push(format!("{manifest}: {program}"));
+            }
+        }
+    }
+    hold("a program or library imports a program:", "what both need is a library of its own", &wrong);
+}

@@ -1,0 +1,208 @@
+//! A source file as text: what of it is code, what of that is production, which functions it has. Called by the tidy tests.
+//!
+//! No parser of Rust: it knows comments, texts and braces, which is all that measuring wants.
+
+/// A Rust source.
+pub(crate) struct Source {
+    /// Relative to the repository.
+    pub(crate) path: String,
+    pub(crate) text: String,
+}
+
+/// A function with a body.
+pub(crate) struct Function {
+    pub(crate) name: String,
+    /// Where it begins, from 1.
+    pub(crate) line: usize,
+    pub(crate) lines: usize,
+}
+
+impl Source {
+    /// A file that holds tests only.
+    pub(crate) fn is_test(&self) -> bool {
+        let file = self.path.rsplit('/').next().unwrap_or_default();
+        file == "tests.rs"
+            || file.ends_with("_tests.rs")
+            || self.path.contains("/tests/")
+            || self.path.starts_with("fuzz/")
+    }
+
+    /// Whether its head says `Pure:`.
+    pub(crate) fn is_pure(&self) -> bool {
+        self.text.lines().take_while(|line| line.starts_with("//!")).any(|line| line.starts_with("//! Pure"))
+    }
+
+    /// The text with comments and the insides of literals blanked; lines keep their numbers.
+    pub(crate) fn code(&self) -> String {
+        blank(&self.text)
+    }
+
+    /// [`Self::code`] with test modules blanked too.
+    pub(crate) fn production_code(&self) -> String {
+        without_test_modules(&self.code())
+    }
+
+    /// Lines of production: the text without its test modules; comments count, blank lines do not.
+    pub(crate) fn production_lines(&self) -> usize {
+        let code = self.production_code();
+        let kept = code
+            .lines()
+            .zip(self.text.lines())
+            .filter(|(code, text)| !code.trim().is_empty() || text.trim_start().starts_with("//"));
+        kept.count()
+    }
+}
+
+/// Blanks comments, texts and characters, keeping line breaks.
+pub(crate) fn blank(text: &str) -> String {
+    let bytes = text.as_bytes();
+    let mut out = String::with_capacity(text.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        let rest = &text[at..];
+        let skip = if rest.starts_with("//") {
+            rest.find('\n').unwrap_or(rest.len())
+        } else if rest.starts_with("/*") {
+            rest.find("*/").map_or(rest.len(), |end| end + 2)
+        } else if let Some(length) = raw_text(rest) {
+            let before = text[..at].chars().next_back();
+            if before.is_some_and(|c| c.is_alphanumeric() || c == '_') { 0 } else { length }
+        } else if rest.starts_with('"') {
+            quoted(rest, '"')
+        } else if is_character(rest) {
+            quoted(rest, '\'')
+        } else {
+            0
+        };
+        if skip == 0 {
+            let character = rest.chars().next().expect("text is left");
+            out.push(character);
+            at += character.len_utf8();
+        } else {
+            out.extend(rest[..skip].chars().map(|c| if c == '\n' { '\n' } else { ' ' }));
+            at += skip;
+        }
+    }
+    out
+}
+
+/// Length of `r"..."`, `r#"..."#`, `br"..."`.
+fn raw_text(rest: &str) -> Option<usize> {
+    let body = rest.strip_prefix("br").or_else(|| rest.strip_prefix('r'))?;
+    let hashes = body.len() - body.trim_start_matches('#').len();
+    let inside = body[hashes..].strip_prefix('"')?;
+    let close = format!("\"{}", "#".repeat(hashes));
+    let end = inside.find(&close)?;
+    Some(rest.len() - inside.len() + end + close.len())
+}
+
+/// A character, not a lifetime: 'x', '\n', '\u{..}'.
+fn is_character(rest: &str) -> bool {
+    let Some(inside) = rest.strip_prefix('\'') else { return false };
+    let mut characters = inside.chars();
+    match characters.next() {
+        Some('\\') => true,
+        Some(_) => characters.next() == Some('\''),
+        None => false,
+    }
+}
+
+fn quoted(rest: &str, quote: char) -> usize {
+    let mut escaped = false;
+    for (index, character) in rest.char_indices().skip(1) {
+        match character {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            _ if character == quote => return index + 1,
+            _ => {}
+        }
+    }
+    rest.len()
+}
+
+/// Blanks every `#[cfg(test)] mod ... { ... }`.
+fn without_test_modules(code: &str) -> String {
+    let mut out = code.to_owned();
+    while let Some(start) = out.find("#[cfg(test)]") {
+        let rest = &out[start..];
+        let open = rest.find('{').filter(|open| !rest[..*open].contains(';'));
+        let end = match open {
+            Some(open) => open + block(&rest[open..]),
+            None => rest.find(';').map_or(rest.len(), |semicolon| semicolon + 1),
+        };
+        let blanked: String = rest[..end].chars().map(|c| if c == '\n' { '\n' } else { ' ' }).collect();
+        out.replace_range(start..start + end, &blanked);
+    }
+    out
+}
+
+/// Length of a block, from its `{` to behind its `}`.
+fn block(code: &str) -> usize {
+    let mut depth = 0_usize;
+    for (index, character) in code.char_indices() {
+        match character {
+            '{' => depth += 1,
+            '}' => {
+                depth = depth.saturating_sub(1);
+                if depth == 0 {
+                    return index + 1;
+                }
+            }
+            _ => {}
+        }
+    }
+    code.len()
+}
+
+/// Every function with a body.
+pub(crate) fn functions(code: &str) -> Vec<Function> {
+    let mut found = Vec::new();
+    let mut from = 0;
+    while let Some(at) = code[from..].find("fn ").map(|at| at + from) {
+        from = at + 3;
+        let word_begins = code[..at].chars().next_back().is_none_or(|c| !c.is_alphanumeric() && c != '_');
+        let rest = &code[from..];
+        let name: String = rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+        if !word_begins || name.is_empty() {
+            continue;
+        }
+        let Some(open) = body(rest) else { continue };
+        let length = open + block(&rest[open..]);
+        let line = code[..at].matches('\n').count() + 1;
+        found.push(Function { name, line, lines: rest[..length].matches('\n').count() + 1 });
+    }
+    found
+}
+
+/// Where a function's body opens; none for a declaration. Semicolons inside brackets (`[u8; 4]`) do not end it.
+fn body(rest: &str) -> Option<usize> {
+    let mut depth = 0_i32;
+    for (index, character) in rest.char_indices() {
+        match character {
+            '(' | '[' => depth += 1,
+            ')' | ']' => depth -= 1,
+            ';' if depth == 0 => return None,
+            '{' if depth == 0 => return Some(index),
+            _ => {}
+        }
+    }
+    None
+}
+
+#[test]
+fn functions_are_measured_whatever_they_hold() {
+    let text = "fn one() {\n  let c = '{'; // }\n  \"}\\\"}\";\n}\ntrait T { fn none(&self) -> [u8; 2]; }\nfn two(a: [u8; 2]) { r#\"}\"#; }\n";
+    let found = functions(&blank(text));
+    let seen: Vec<_> = found.iter().map(|f| (f.name.as_str(), f.line, f.lines)).collect();
+    assert_eq!(seen, [("one", 1, 4), ("two", 6, 1)]);
+}
+
+#[test]
+fn test_modules_are_not_production() {
+    let source = Source {
+        path: "x/src/y.rs".into(),
+        text: "//! Head.\nfn a() {}\n#[cfg(test)]\nmod tests {\n    fn b() {}\n}\n#[cfg(test)]\nmod more;\nfn c<'a>() {}\n".into(),
+    };
+    assert_eq!(functions(&source.production_code()).len(), 2);
+    assert_eq!(source.production_lines(), 3);
+}

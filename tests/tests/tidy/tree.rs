@@ -1,0 +1,81 @@
+//! The repository's files as the tidy tests want them: sources and documents, without what is built. Called by the tidy tests.
+
+use std::path::{Path, PathBuf};
+
+use super::source::Source;
+
+/// The repository.
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// A document in Markdown.
+pub(crate) struct Document {
+    pub(crate) path: String,
+    pub(crate) text: String,
+}
+
+/// Every Rust source of ours.
+pub(crate) fn sources() -> Vec<Source> {
+    let files = files("rs");
+    assert!(files.len() > 50, "sources are not found below {}", root().display());
+    files.into_iter().map(|(path, text)| Source { path, text }).collect()
+}
+
+/// README and docs/.
+pub(crate) fn documents() -> Vec<Document> {
+    let files = files("md");
+    assert!(files.iter().any(|(path, _)| path == "README.md"), "no README.md");
+    files.into_iter().map(|(path, text)| Document { path, text }).collect()
+}
+
+fn files(extension: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    walk(&root(), Path::new(""), extension, &mut found);
+    found.sort();
+    found
+}
+
+fn walk(root: &Path, below: &Path, extension: &str, found: &mut Vec<(String, String)>) {
+    for entry in std::fs::read_dir(root.join(below)).expect("a readable folder").flatten() {
+        let name = entry.file_name();
+        let path = below.join(&name);
+        let hidden = name.as_encoded_bytes().starts_with(b".");
+        let Ok(kind) = entry.file_type() else { continue };
+        if kind.is_dir() && !hidden && name != "target" && name != "corpus" && name != "artifacts" {
+            walk(root, &path, extension, found);
+        } else if kind.is_file() && path.extension().is_some_and(|has| has == extension) {
+            let text = std::fs::read_to_string(entry.path()).expect("a source in UTF-8");
+            found.push((path.display().to_string(), text));
+        }
+    }
+}
+
+impl Document {
+    /// Paths of this repository that a line names: words that begin with one of its folders, and links.
+    pub(crate) fn named_paths(&self, line: &str) -> Vec<String> {
+        const FOLDERS: [&str; 15] = [
+            "api", "process", "dhcp", "tftp", "image", "images", "pxed", "agent", "cli", "tests", "xtask",
+            "systemd", "docs", "deploy", "fuzz",
+        ];
+        let separators = |c: char| c.is_whitespace() || "`()[]<>,;|\"'*".contains(c);
+        let mut paths = Vec::new();
+        for word in line.split(separators) {
+            let word = word.split('#').next().unwrap_or_default().trim_end_matches(['.', ':']);
+            let link = word.strip_suffix(".md").is_some() && !word.contains("://");
+            let first = word.split('/').next().unwrap_or_default();
+            // One slash at least, else it is a word; patterns and placeholders are no paths.
+            let ours = word.contains('/') && FOLDERS.contains(&first);
+            if (ours || link) && !word.contains(['*', '…', '{', '$']) && !word.contains("..") {
+                paths.push(self.resolve(word, ours));
+            }
+        }
+        paths
+    }
+
+    /// A link without a folder of ours at its start is relative to the document.
+    fn resolve(&self, word: &str, ours: bool) -> String {
+        let beside = Path::new(&self.path).parent().unwrap_or(Path::new("")).join(word);
+        if ours || root().join(word).exists() { word.to_owned() } else { beside.display().to_string() }
+    }
+}
