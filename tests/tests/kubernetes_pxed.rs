@@ -1,0 +1,166 @@
+//! pxed with a real API server as its source, under the role that `deploy/` gives it: Machines are known, status and Events
+//! are written, and a server that is taken away takes nothing with it.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use bedplate_tests::guard::{Directory, Process};
+use bedplate_tests::kubernetes::Kubernetes;
+use bedplate_tests::pxed::{ask, binary};
+use bedplate_tests::wait;
+use serde_json::Value;
+
+const LIMIT: Duration = Duration::from_secs(90);
+
+struct Rig {
+    kubernetes: Kubernetes,
+    directory: Directory,
+    kubeconfig: PathBuf,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let kubernetes = Kubernetes::start().unwrap();
+        kubernetes.install().unwrap();
+        let kubeconfig = kubernetes.service_account("bedplate-system", "pxed").unwrap();
+        let directory = Directory::new("kubernetes-pxed").unwrap();
+        let rig = Self { kubernetes, directory, kubeconfig };
+        for file in ["kernel", "initrd"] {
+            std::fs::write(rig.path(file), vec![1; 4096]).unwrap();
+        }
+        let at = |name: &str| rig.path(name).display().to_string();
+        let config = format!(
+            "site = \"rack1\"\nstate-directory = {:?}\nsocket = {:?}\ndefault-image = \"host\"\n[source]\nkubernetes = {{ \
+             kubeconfig = {:?} }}\n[dhcp]\nmode = \"off\"\n[tftp]\nlisten = \"127.0.0.1:0\"\n[http]\nlisten = \
+             \"127.0.0.1:0\"\n[https]\nlisten = \"127.0.0.1:0\"\n[metrics]\nlisten = \"127.0.0.1:0\"\n\
+             [images.host]\nkernel = {:?}\ninitrd = {:?}\n",
+            at("state"),
+            at("pxed.sock"),
+            rig.kubeconfig.display().to_string(),
+            at("kernel"),
+            at("initrd"),
+        );
+        std::fs::write(rig.path("pxed.toml"), config).unwrap();
+        rig
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn start(&self) -> Process {
+        let mut command = Command::new(binary("pxed").unwrap());
+        command.args(["run", "--config"]).arg(self.path("pxed.toml")).env("BEDPLATE_LOG", "info,pxed=debug");
+        let mut process = Process::spawn("pxed", &mut command, &self.path("pxed.log")).unwrap();
+        let socket = self.path("pxed.sock");
+        wait::until("pxed's socket", LIMIT, || {
+            assert!(process.is_running(), "{}", process.said());
+            Ok(ask(&socket, "/v1/status").ok())
+        })
+        .unwrap();
+        process
+    }
+
+    fn apply(&self, name: &str, site: &str, mac: &str) {
+        let manifest = format!(
+            "apiVersion: bedplate.dev/v1alpha1\nkind: Machine\nmetadata: {{name: {name}}}\nspec:\n  provider: pxe\n  site: \
+             {site}\n  pxe:\n    interfaces:\n    - macAddress: \"{mac}\"\n"
+        );
+        let file = self.path(&format!("{name}.yaml"));
+        std::fs::write(&file, manifest).unwrap();
+        self.admin(&["apply", "-f", &file.display().to_string()]).unwrap();
+    }
+
+    fn admin(&self, arguments: &[&str]) -> anyhow::Result<String> {
+        self.kubernetes.kubectl(&self.kubernetes.admin(), arguments)
+    }
+
+    fn machine(&self, name: &str) -> Value {
+        let text = self.admin(&["get", "machine", name, "-o", "json", "--show-managed-fields"]).unwrap();
+        serde_json::from_str(&text).unwrap()
+    }
+
+    fn until(&self, what: &str, mut state: impl FnMut() -> bool) {
+        let said = || std::fs::read_to_string(self.path("pxed.log")).unwrap_or_default();
+        let reached = wait::until(what, LIMIT, || Ok(state().then_some(())));
+        assert!(reached.is_ok(), "not reached: {what}\n{}", said());
+    }
+}
+
+fn known(socket: &Path) -> Vec<String> {
+    let list = ask(socket, "/v1/machines").unwrap_or_default();
+    let items = list["items"].as_array().cloned().unwrap_or_default();
+    items.iter().map(|m| m["metadata"]["name"].as_str().unwrap_or_default().to_owned()).collect()
+}
+
+fn reasons(socket: &Path) -> String {
+    ask(socket, "/v1/status").unwrap_or_default()["reasons"].to_string()
+}
+
+fn booted(machine: &Value) -> Option<Value> {
+    let conditions = machine["status"]["conditions"].as_array()?;
+    conditions.iter().find(|c| c["type"] == "Booted").cloned()
+}
+
+#[test]
+fn machines_of_the_site_are_known_reported_on_and_kept_while_the_api_server_is_away() {
+    let mut rig = Rig::new();
+    let socket = rig.path("pxed.sock");
+    rig.apply("one", "rack1", "52:54:00:00:00:0a");
+    rig.apply("elsewhere", "rack2", "52:54:00:00:00:0b");
+    let mut pxed = rig.start();
+    rig.until("one is known", || known(&socket) == ["one"]);
+    rig.until("ready", || ask(&socket, "/v1/status").unwrap_or_default()["ready"] == true);
+
+    // Two claim one address: both say so in their status, as pxed's fields, and in an Event.
+    rig.apply("two", "rack1", "52-54-00-00-00-0A");
+    rig.until("two is known", || known(&socket) == ["one", "two"]);
+    for (name, other) in [("one", "two"), ("two", "one")] {
+        rig.until("the condition", || {
+            booted(&rig.machine(name)).is_some_and(|c| {
+                c["reason"] == "DuplicateMACAddress" && c["message"].to_string().contains(&format!("claimed by {other}"))
+            })
+        });
+        let machine = rig.machine(name);
+        let managers = machine["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
+        let ours = managers.iter().find(|m| m["manager"] == "pxed").cloned().unwrap();
+        assert_eq!((ours["operation"].as_str(), ours["subresource"].as_str()), (Some("Apply"), Some("status")));
+        assert_eq!(machine["status"]["phase"], Value::Null, "phase is the controller's");
+    }
+    rig.until("the Events", || {
+        let events = rig.admin(&["get", "events", "-n", "default", "-o", "wide"]).unwrap_or_default();
+        events.matches("DuplicateMACAddress").count() >= 2
+    });
+    let before = booted(&rig.machine("one")).unwrap();
+
+    // The server goes, pxed is killed and comes again: it knows what it knew.
+    rig.kubernetes.stop_server();
+    pxed.kill();
+    drop(pxed);
+    let mut pxed = rig.start();
+    assert_eq!(known(&socket), ["one", "two"]);
+    rig.until("it says why", || reasons(&socket).contains("serving the machines known from before"));
+    let shown = ask(&socket, "/v1/machines/one").unwrap();
+    assert_eq!(booted(&shown).unwrap()["lastTransitionTime"], before["lastTransitionTime"]);
+
+    // The server comes back: changes are seen, and nothing that did not change was written.
+    rig.kubernetes.start_server().unwrap();
+    rig.until("the source is read", || ask(&socket, "/v1/status").unwrap_or_default()["source"]["synced"] == true);
+    assert_eq!(booted(&rig.machine("one")).unwrap(), before);
+    rig.admin(&["delete", "machine", "two"]).unwrap();
+    rig.until("two is gone", || known(&socket) == ["one"]);
+    rig.until("one says that its address is its own again", || {
+        booted(&rig.machine("one")).is_some_and(|c| c["reason"] == "AwaitingBoot")
+    });
+
+    // A Machine that is made anew under its old name has no past.
+    rig.admin(&["delete", "machine", "one"]).unwrap();
+    rig.apply("one", "rack1", "52:54:00:00:00:0c");
+    let shown = || ask(&socket, "/v1/machines/one").unwrap_or_default();
+    rig.until("the new one is known", || shown()["spec"].to_string().contains("52:54:00:00:00:0c"));
+    assert_eq!(booted(&shown()), None, "{}", shown());
+    assert_eq!(pxed.terminate(LIMIT).unwrap().code(), Some(0), "{}", pxed.said());
+}
