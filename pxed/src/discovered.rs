@@ -148,7 +148,10 @@ mod tests {
         let seen = |d: &Discovered| d.list().iter().map(|m| m.mac_address.octets()[5]).collect::<Vec<_>>();
         assert_eq!(seen(&discovered), [1, 3]);
         let first = discovered.list().remove(0);
-        assert_eq!((first.first_seen, first.last_seen, first.vendor_class.as_str()), (at(0), at(100), "PXEClient"));
+        assert_eq!(
+            (first.first_seen, first.last_seen, first.vendor_class.as_str()),
+            (at(0), at(100), "PXEClient")
+        );
         store.put(Table::Boots, b"after", Vec::new()).await.unwrap();
         assert_eq!(seen(&Discovered::load(store, 2).unwrap()), [1, 3]);
     }

@@ -80,7 +80,10 @@ impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::BadName { name } => {
-                write!(f, "{name:?} is not a Machine name: at most 63 of a-z, 0-9 and '-', not first or last '-'")
+                write!(
+                    f,
+                    "{name:?} is not a Machine name: at most 63 of a-z, 0-9 and '-', not first or last '-'"
+                )
             }
             Self::DuplicateMac { mac, machines } => {
                 let names: Vec<_> = machines.iter().map(MachineName::as_str).collect();

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use bedplate_process::exit::{self, Failure};
 use bedplate_process::{logging, tls};
 use clap::Parser;
-use pxed::config::cli::{Cli, Command, Settings};
 use pxed::config::Config;
+use pxed::config::cli::{Cli, Command, Settings};
 
 fn main() -> ExitCode {
     match Cli::try_parse() {

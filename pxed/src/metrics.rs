@@ -151,7 +151,13 @@ impl Sources {
         let events = vec![("", read(&s.events))];
         count(encoder, "bedplate_pxed_events", "Events published", "", events)?;
         let waiting = vec![("", read(&s.waiting))];
-        gauge(encoder, "bedplate_pxed_status_waiting", "Machines whose status waits to be written", "", waiting)?;
+        gauge(
+            encoder,
+            "bedplate_pxed_status_waiting",
+            "Machines whose status waits to be written",
+            "",
+            waiting,
+        )?;
         let reloads = vec![("done", read(&self.reloads.done)), ("refused", read(&self.reloads.refused))];
         count(encoder, "bedplate_pxed_reloads", "Reloads of the configuration", "result", reloads)
     }
@@ -167,7 +173,13 @@ impl Sources {
             ("reachable", u64::from(view.source.unreachable.is_none())),
             ("sound", u64::from(view.source.problems.is_empty())),
         ];
-        gauge(encoder, "bedplate_pxed_source", "Whether the source of Machines is as it should be", "is", source)
+        gauge(
+            encoder,
+            "bedplate_pxed_source",
+            "Whether the source of Machines is as it should be",
+            "is",
+            source,
+        )
     }
 
     fn encode_dhcp(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -185,7 +197,13 @@ impl Sources {
         let silent = Silence::ALL.iter().map(|r| (r.label(), c.silence(*r))).collect();
         count(encoder, "bedplate_pxed_dhcp_silences", "DHCP messages not answered", "reason", silent)?;
         let trouble = Trouble::ALL.iter().map(|r| (r.label(), c.trouble(*r))).collect();
-        count(encoder, "bedplate_pxed_dhcp_troubles", "Troubles of the DHCP server itself", "reason", trouble)?;
+        count(
+            encoder,
+            "bedplate_pxed_dhcp_troubles",
+            "Troubles of the DHCP server itself",
+            "reason",
+            trouble,
+        )?;
         let commits = vec![("", c.commits())];
         count(encoder, "bedplate_pxed_dhcp_lease_commits", "Lease commits", "", commits)?;
         let (mut size, mut bound, mut declined) = (0_u64, 0_u64, 0_u64);
@@ -205,7 +223,11 @@ impl Sources {
             ("bedplate_pxed_tftp_requests", "TFTP read requests", c.requests),
             ("bedplate_pxed_tftp_opened", "TFTP transfers opened", c.opened),
             ("bedplate_pxed_tftp_blocks", "TFTP DATA packets sent", c.blocks),
-            ("bedplate_pxed_tftp_acknowledged_bytes", "Bytes acknowledged by TFTP clients", c.acknowledged_bytes),
+            (
+                "bedplate_pxed_tftp_acknowledged_bytes",
+                "Bytes acknowledged by TFTP clients",
+                c.acknowledged_bytes,
+            ),
             ("bedplate_pxed_tftp_retransmissions", "TFTP retransmissions", c.retransmissions),
         ];
         for (name, help, value) in counters {

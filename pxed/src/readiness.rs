@@ -64,7 +64,8 @@ pub fn judge(view: &View) -> Readiness {
     let mut ready = true;
     if !view.source.synced {
         let why = view.source.unreachable.as_deref().unwrap_or("not read yet");
-        let served = if known == 0 { "no machines are known" } else { "serving the machines known from before" };
+        let served =
+            if known == 0 { "no machines are known" } else { "serving the machines known from before" };
         reasons.push(format!("source {}: {why}; {served}", view.source.source));
         ready &= known > 0;
     } else if let Some(why) = &view.source.unreachable {
@@ -91,7 +92,12 @@ mod tests {
     use super::*;
 
     fn machine(name: &str, image_state: ImageState) -> MachineView {
-        MachineView { name: name.parse().unwrap(), contested: Vec::new(), image: "host".to_owned(), image_state }
+        MachineView {
+            name: name.parse().unwrap(),
+            contested: Vec::new(),
+            image: "host".to_owned(),
+            image_state,
+        }
     }
 
     fn view(machines: Vec<MachineView>) -> View {

@@ -154,7 +154,8 @@ fn get(socket: &Path, path: &str) -> Option<Value> {
 
 fn check(arguments: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_pxed")).args(arguments).env_clear().output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    let said =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     (output.status.code(), said)
 }
 
@@ -165,13 +166,20 @@ fn a_configuration_with_mistakes_is_64_and_lists_them_all() {
     let file = file.to_str().unwrap();
     assert_eq!(check(&["check", "--config", file]).0, Some(0));
     let text = std::fs::read_to_string(file).unwrap();
-    std::fs::write(file, text.replace("\"off\"", "\"of\"").replace("default-image", "defualt-image")).unwrap();
+    std::fs::write(file, text.replace("\"off\"", "\"of\"").replace("default-image", "defualt-image"))
+        .unwrap();
     for arguments in [&["check", "--config", file][..], &["run", "--config", file], &["--config", file]] {
         let (code, said) = check(arguments);
         assert_eq!(code, Some(64), "{said}");
         assert!(said.contains("pxed: 2 mistakes in the configuration"), "{said}");
-        assert!(said.contains(&format!("{file}:3: defualt-image: is not a known key; did you mean")), "{said}");
-        assert!(said.contains("dhcp.mode: \"of\" is not one of server, proxy or off; did you mean \"off\"?"), "{said}");
+        assert!(
+            said.contains(&format!("{file}:3: defualt-image: is not a known key; did you mean")),
+            "{said}"
+        );
+        assert!(
+            said.contains("dhcp.mode: \"of\" is not one of server, proxy or off; did you mean \"off\"?"),
+            "{said}"
+        );
     }
     assert_eq!(check(&["run", "--config", "/nonexistent/pxed.toml"]).0, Some(64));
     assert_eq!(check(&["--no-such-flag"]).0, Some(64));
@@ -214,7 +222,8 @@ fn a_broken_manifest_keeps_its_last_good_content_also_over_kill_and_restart() {
     pxed.until("b became c, a stays", || pxed.machines() == ["a", "c"]);
     pxed.until("the mistake is named", || {
         let reasons = pxed.reasons();
-        reasons.contains("a.yaml:9: spec.pxe.interfaces[0].macAddress") && reasons.contains("last good content")
+        reasons.contains("a.yaml:9: spec.pxe.interfaces[0].macAddress")
+            && reasons.contains("last good content")
     });
     for round in ["kill -9", "again"] {
         pxed.signal(Signal::SIGKILL);
@@ -232,7 +241,8 @@ fn known_machines_and_their_status_outlive_a_kill_while_the_directory_is_away() 
     let mut pxed = Pxed::new();
     pxed.write("a.yaml", &format!("{}---\n{}", manifest("a", A), manifest("b", A)));
     pxed.start();
-    let told = |pxed: &Pxed| pxed.try_get("/v1/machines/a").unwrap_or_default()["status"]["conditions"].clone();
+    let told =
+        |pxed: &Pxed| pxed.try_get("/v1/machines/a").unwrap_or_default()["status"]["conditions"].clone();
     pxed.until("the status is there", || told(&pxed).to_string().contains("DuplicateMACAddress"));
     let before = told(&pxed);
     pxed.until("the status is on disk", || {
@@ -255,11 +265,14 @@ fn a_reload_takes_on_what_it_can_names_the_rest_and_refuses_a_bad_file() {
     let mut pxed = Pxed::new();
     pxed.write("a.yaml", &(manifest("a", A).replace("  pxe:\n", "  pxe:\n    image: {name: second}\n")));
     pxed.start();
-    pxed.until("its image is unknown", || pxed.reasons().contains("image second is not in the configuration"));
+    pxed.until("its image is unknown", || {
+        pxed.reasons().contains("image second is not in the configuration")
+    });
     pxed.configure("[images.second]\nlayuot = \"/x\"\n");
     pxed.signal(Signal::SIGHUP);
     pxed.until("the bad file is refused", || {
-        pxed.log().contains("the old one stays in force") && pxed.log().contains("did you mean \\\"layout\\\"?")
+        pxed.log().contains("the old one stays in force")
+            && pxed.log().contains("did you mean \\\"layout\\\"?")
             || pxed.log().contains("did you mean \"layout\"?")
     });
     assert!(pxed.reasons().contains("image second is not in the configuration"));

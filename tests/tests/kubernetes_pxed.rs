@@ -121,13 +121,17 @@ fn machines_of_the_site_are_known_reported_on_and_kept_while_the_api_server_is_a
     for (name, other) in [("one", "two"), ("two", "one")] {
         rig.until("the condition", || {
             booted(&rig.machine(name)).is_some_and(|c| {
-                c["reason"] == "DuplicateMACAddress" && c["message"].to_string().contains(&format!("claimed by {other}"))
+                c["reason"] == "DuplicateMACAddress"
+                    && c["message"].to_string().contains(&format!("claimed by {other}"))
             })
         });
         let machine = rig.machine(name);
         let managers = machine["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
         let ours = managers.iter().find(|m| m["manager"] == "pxed").cloned().unwrap();
-        assert_eq!((ours["operation"].as_str(), ours["subresource"].as_str()), (Some("Apply"), Some("status")));
+        assert_eq!(
+            (ours["operation"].as_str(), ours["subresource"].as_str()),
+            (Some("Apply"), Some("status"))
+        );
         assert_eq!(machine["status"]["phase"], Value::Null, "phase is the controller's");
     }
     rig.until("the Events", || {
@@ -148,7 +152,9 @@ fn machines_of_the_site_are_known_reported_on_and_kept_while_the_api_server_is_a
 
     // The server comes back: changes are seen, and nothing that did not change was written.
     rig.kubernetes.start_server().unwrap();
-    rig.until("the source is read", || ask(&socket, "/v1/status").unwrap_or_default()["source"]["synced"] == true);
+    rig.until("the source is read", || {
+        ask(&socket, "/v1/status").unwrap_or_default()["source"]["synced"] == true
+    });
     assert_eq!(booted(&rig.machine("one")).unwrap(), before);
     rig.admin(&["delete", "machine", "two"]).unwrap();
     rig.until("two is gone", || known(&socket) == ["one"]);

@@ -86,7 +86,8 @@ pub async fn serve(
     state: AdminState,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
-    let served = axum::serve(listener, router(state)).with_graceful_shutdown(shutdown.clone().cancelled_owned());
+    let served =
+        axum::serve(listener, router(state)).with_graceful_shutdown(shutdown.clone().cancelled_owned());
     let result = tokio::select! {
         result = served.into_future() => result,
         // An open connection that asks nothing must not hold up the drain.

@@ -71,7 +71,9 @@ async fn machine(State(state): State<AdminState>, Path(name): Path<String>) -> R
 async fn explain(State(state): State<AdminState>, Path(subject): Path<String>) -> Response {
     match (state.explain)(&subject) {
         Some(explanation) => Json(explanation).into_response(),
-        None => refuse("NotFound", format!("{subject:?} is neither a MAC address nor a Machine of this site")),
+        None => {
+            refuse("NotFound", format!("{subject:?} is neither a MAC address nor a Machine of this site"))
+        }
     }
 }
 

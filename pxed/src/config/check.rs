@@ -27,7 +27,11 @@ fn check_dhcp(config: &Config, reader: &mut Reader) {
         );
     }
     if dhcp.mode == DhcpMode::Server && dhcp.subnets.is_empty() {
-        reader.problem("dhcp.mode", "is server, but no subnet is given", "add [[dhcp.subnet]] with its network");
+        reader.problem(
+            "dhcp.mode",
+            "is server, but no subnet is given",
+            "add [[dhcp.subnet]] with its network",
+        );
     }
     for (index, name) in dhcp.interfaces.iter().enumerate() {
         if dhcp.interfaces.iter().take(index).any(|other| other == name) {
@@ -64,7 +68,11 @@ fn check_subnet(config: &Config, index: usize, reader: &mut Reader) {
         let edge = network.prefix_len() < 31
             && (range.contains(network.network()) || range.contains(network.broadcast()));
         if outside {
-            reader.problem(&key, format!("{range} is not inside {network}"), "take addresses of this network");
+            reader.problem(
+                &key,
+                format!("{range} is not inside {network}"),
+                "take addresses of this network",
+            );
         } else if edge {
             let message = format!("{range} holds the network's own or its broadcast address");
             reader.problem(&key, message, "leave out the first and the last address of the network");
@@ -79,12 +87,24 @@ fn check_subnet(config: &Config, index: usize, reader: &mut Reader) {
     }
     for (at, router) in subnet.routers.iter().enumerate().filter(|(_, router)| !network.contains(*router)) {
         let key = format!("dhcp.subnet[{index}].routers[{at}]");
-        reader.problem(&key, format!("{router} is not inside {network}"), "a router must be reached without a router");
+        reader.problem(
+            &key,
+            format!("{router} is not inside {network}"),
+            "a router must be reached without a router",
+        );
     }
     if config.dhcp.mode == DhcpMode::Proxy && !subnet.ranges.is_empty() {
-        reader.problem(&key("ranges"), "has no meaning in proxy mode", "remove it: the other server gives addresses");
+        reader.problem(
+            &key("ranges"),
+            "has no meaning in proxy mode",
+            "remove it: the other server gives addresses",
+        );
     }
-    if subnet.domain.as_ref().is_some_and(|d| d.is_empty() || d.len() > 253 || !d.is_ascii() || d.contains(' ')) {
+    if subnet
+        .domain
+        .as_ref()
+        .is_some_and(|d| d.is_empty() || d.len() > 253 || !d.is_ascii() || d.contains(' '))
+    {
         reader.problem(&key("domain"), "is not a domain name", "write it as rack.example");
     }
 }
@@ -104,13 +124,22 @@ fn check_listeners(config: &Config, reader: &mut Reader) {
         udp.push(("dhcp.server-port", SocketAddr::new(any, config.dhcp.server_port)));
         udp.push(("dhcp.proxy-port", SocketAddr::new(any, config.dhcp.proxy_port)));
         if config.dhcp.server_port == config.dhcp.client_port {
-            reader.problem("dhcp.client-port", "is the same as dhcp.server-port", "give them different ports");
+            reader.problem(
+                "dhcp.client-port",
+                "is the same as dhcp.server-port",
+                "give them different ports",
+            );
         }
     }
     for listeners in [tcp.as_slice(), udp.as_slice()] {
         for (index, (key, address)) in listeners.iter().enumerate() {
-            if let Some((other, _)) = listeners.iter().take(index).find(|(_, other)| clash(*address, *other)) {
-                reader.problem(key, format!("{address} clashes with {other}"), "give each listener its own port");
+            if let Some((other, _)) = listeners.iter().take(index).find(|(_, other)| clash(*address, *other))
+            {
+                reader.problem(
+                    key,
+                    format!("{address} clashes with {other}"),
+                    "give each listener its own port",
+                );
             }
         }
     }
@@ -159,7 +188,11 @@ fn check_images(config: &Config, reader: &mut Reader) {
         for (at, argument) in image.kernel_arguments.iter().enumerate() {
             if argument.is_empty() || argument.chars().any(char::is_whitespace) || argument.contains('\0') {
                 let key = format!("{key}.kernel-arguments[{at}]");
-                reader.problem(&key, format!("{argument:?} is not one argument"), "write each argument by itself");
+                reader.problem(
+                    &key,
+                    format!("{argument:?} is not one argument"),
+                    "write each argument by itself",
+                );
             }
         }
     }

@@ -76,7 +76,9 @@ impl Settings {
             ("default-image", &self.default_image, "--default-image or BEDPLATE_DEFAULT_IMAGE"),
             ("discovery-image", &self.discovery_image, "--discovery-image or BEDPLATE_DISCOVERY_IMAGE"),
         ];
-        let given = given.into_iter().filter_map(|(key, value, origin)| Some((key, value.clone()?, origin.to_owned())));
+        let given = given
+            .into_iter()
+            .filter_map(|(key, value, origin)| Some((key, value.clone()?, origin.to_owned())));
         given.collect()
     }
 }

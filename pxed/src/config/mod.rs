@@ -9,9 +9,9 @@ pub mod problem;
 mod read;
 pub mod reload;
 mod section;
-pub mod translate;
 #[cfg(test)]
 mod tests;
+pub mod translate;
 pub mod value;
 
 use std::collections::{BTreeMap, BTreeSet};

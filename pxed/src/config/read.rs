@@ -26,7 +26,10 @@ pub(super) struct Reader {
 
 impl Reader {
     /// A reader of `text`. `overrides`: top-level key, value, and what it is called where it was given.
-    pub(super) fn new(text: &str, overrides: impl IntoIterator<Item = (&'static str, String, String)>) -> Self {
+    pub(super) fn new(
+        text: &str,
+        overrides: impl IntoIterator<Item = (&'static str, String, String)>,
+    ) -> Self {
         let line_starts =
             std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at.saturating_add(1))).collect();
         let overrides = overrides.into_iter().map(|(key, value, origin)| (key, (value, origin))).collect();
@@ -119,7 +122,12 @@ impl<'t> Section<'t> {
     }
 
     /// A text of a certain form.
-    pub(super) fn parse<T: FromStr>(&mut self, reader: &mut Reader, key: &'static str, form: &str) -> Option<T> {
+    pub(super) fn parse<T: FromStr>(
+        &mut self,
+        reader: &mut Reader,
+        key: &'static str,
+        form: &str,
+    ) -> Option<T> {
         let text = self.text(reader, key)?;
         let value = text.parse().ok();
         if value.is_none() {
@@ -165,12 +173,21 @@ impl<'t> Section<'t> {
         let item = self.get(reader, key)?;
         let (low, high) = (limits.start(), limits.end());
         let Some(number) = item.get_ref().as_integer() else {
-            self.wrong_type(reader, key, item, &format!("a whole number from {low} to {high}, without quotes"));
+            self.wrong_type(
+                reader,
+                key,
+                item,
+                &format!("a whole number from {low} to {high}, without quotes"),
+            );
             return None;
         };
         let value = u32::from_str_radix(number.as_str(), number.radix()).ok().filter(|v| limits.contains(v));
         if value.is_none() {
-            reader.problem(&self.path(key), format!("{number} is out of range"), format!("write {low} to {high}"));
+            reader.problem(
+                &self.path(key),
+                format!("{number} is out of range"),
+                format!("write {low} to {high}"),
+            );
         }
         value
     }
@@ -188,7 +205,9 @@ impl<'t> Section<'t> {
             reader.lines.insert(path.clone(), reader.line(item.span().start));
             match item.get_ref().as_str().map(|text| (text, text.parse())) {
                 Some((_, Ok(value))) => values.push(value),
-                Some((text, Err(_))) => reader.problem(&path, format!("{text:?} is not {form}"), String::new()),
+                Some((text, Err(_))) => {
+                    reader.problem(&path, format!("{text:?} is not {form}"), String::new())
+                }
                 None => {
                     let found = article(item.get_ref().type_str());
                     reader.problem(&path, format!("is {found}"), "write a text in quotes".to_owned());
@@ -225,7 +244,12 @@ impl<'t> Section<'t> {
             reader.lines.insert(path.clone(), reader.line(item.span().start));
             match item.get_ref().as_table() {
                 Some(table) => {
-                    sections.push(Self { table: Some(table), path, pattern: pattern.clone(), known: Vec::new() });
+                    sections.push(Self {
+                        table: Some(table),
+                        path,
+                        pattern: pattern.clone(),
+                        known: Vec::new(),
+                    });
                 }
                 None => reader.problem(&path, "is not a section", format!("write [[{}]]", self.path(key))),
             }

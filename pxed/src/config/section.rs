@@ -13,8 +13,8 @@ use ipnet::Ipv4Net;
 use super::read::{Reader, Section};
 use super::value::{AbsolutePath, AddressRange, FileName, HostPort, InterfaceName};
 use super::{
-    Config, DhcpConfig, DhcpMode, HttpConfig, HttpsConfig, ImageConfig, ImageSource, LimitsConfig, LoadersConfig,
-    MetricsConfig, SourceConfig, SubnetConfig, TftpConfig,
+    Config, DhcpConfig, DhcpMode, HttpConfig, HttpsConfig, ImageConfig, ImageSource, LimitsConfig,
+    LoadersConfig, MetricsConfig, SourceConfig, SubnetConfig, TftpConfig,
 };
 
 const PATH: &str = "an absolute path";
@@ -90,7 +90,9 @@ fn source(top: &mut Section<'_>, reader: &mut Reader) -> SourceConfig {
     let remedy = "write directory = \"/etc/bedplate/machines.d\", or kubernetes = {}";
     match (reader.is_given("source.directory"), reader.is_given("source.kubernetes")) {
         (false, false) => reader.problem("source", "says not where Machines come from", remedy),
-        (true, true) => reader.problem("source.kubernetes", "and source.directory are both given", "keep one"),
+        (true, true) => {
+            reader.problem("source.kubernetes", "and source.directory are both given", "keep one")
+        }
         _ => {}
     }
     match directory {
@@ -220,9 +222,11 @@ fn image(mut section: Section<'_>, reader: &mut Reader) -> ImageConfig {
     let source = match (layout, reference) {
         (Some(path), _) => ImageSource::Layout { path, tag, digest },
         (None, Some(reference)) => ImageSource::Registry { reference, allow_tag, insecure_http },
-        (None, None) => {
-            ImageSource::Files { kernel: kernel.unwrap_or_default(), initrd: initrd.unwrap_or_default(), rootfs }
-        }
+        (None, None) => ImageSource::Files {
+            kernel: kernel.unwrap_or_default(),
+            initrd: initrd.unwrap_or_default(),
+            rootfs,
+        },
     };
     ImageConfig { source, kernel_arguments }
 }

@@ -72,7 +72,8 @@ fn all_mistakes_are_reported_at_once_with_line_and_remedy() {
 
 #[test]
 fn broken_toml_is_named_with_its_line_beside_other_mistakes() {
-    let found = mistakes("site = \"lab\nsocket = \"relative\"\n[source]\nkubernetes = {}\n[dhcp]\nmode = \"off\"\n");
+    let found =
+        mistakes("site = \"lab\nsocket = \"relative\"\n[source]\nkubernetes = {}\n[dhcp]\nmode = \"off\"\n");
     assert!(found.iter().any(|m| m.starts_with("1: ") && m.ends_with("this is not TOML")), "{found:?}");
 }
 
@@ -103,7 +104,11 @@ fn contradictions_between_keys_are_found() {
         ("[loaders]", "[tftp]\nlisten = \"10.7.0.1:67\"\n[loaders]", "clashes with tftp.listen"),
         ("directory =", "kubernetes = {}\ndirectory =", "are both given"),
         ("bios = \"undionly.kpxe\"", "bios = \"../undionly.kpxe\"", "is not a file name"),
-        ("layout = ", "reference = \"r.example/host:1\"\nlayout = ", "has more than one of layout, reference and kernel"),
+        (
+            "layout = ",
+            "reference = \"r.example/host:1\"\nlayout = ",
+            "has more than one of layout, reference and kernel",
+        ),
         ("layout = \"/var/lib/bedplate/images/host\"", "", "says not where the image comes from"),
         ("layout = \"/var/lib/bedplate/images/host\"", "reference = \"r.example/host:1\"", "has no digest"),
         ("layout = ", "allow-tag = true\nlayout = ", "has no meaning without reference"),
@@ -115,7 +120,13 @@ fn contradictions_between_keys_are_found() {
         assert_eq!(found.len(), 1, "{to}: {found:?}");
         assert!(found[0].contains(expected), "{to}: {found:?}");
         let has_line = found[0].starts_with(|c: char| c.is_ascii_digit());
-        assert!(has_line || found[0].contains("is missing") || found[0].contains("names no interface") || found[0].contains("clashes"), "{found:?}");
+        assert!(
+            has_line
+                || found[0].contains("is missing")
+                || found[0].contains("names no interface")
+                || found[0].contains("clashes"),
+            "{found:?}"
+        );
     }
 }
 
@@ -134,7 +145,15 @@ fn no_text_makes_the_reader_panic() {
         let _ = Config::parse(&GOOD[..cut], &[]);
         let _ = Config::parse(&GOOD.replacen(&GOOD[cut..=cut], "[", 1), &[]);
     }
-    for text in ["images = 1", "dhcp.subnet = 1", "dhcp.subnet = [1]", "[[images]]", "site.x = 1", "\u{feff}", "[images.\"\"]"] {
+    for text in [
+        "images = 1",
+        "dhcp.subnet = 1",
+        "dhcp.subnet = [1]",
+        "[[images]]",
+        "site.x = 1",
+        "\u{feff}",
+        "[images.\"\"]",
+    ] {
         assert!(Config::parse(text, &[]).is_err());
     }
 }
@@ -144,7 +163,8 @@ fn a_reload_takes_on_images_and_pools_and_names_what_needs_a_restart() {
     let old = good();
     assert_eq!(plan_reload(&old, &old).config, old);
     let text = GOOD.replace("images/host", "images/other").replace("site = \"lab\"", "site = \"other\"");
-    let text = text.replace("10.7.0.199", "10.7.0.150").replace("interfaces", "server-port = 1067\ninterfaces");
+    let text =
+        text.replace("10.7.0.199", "10.7.0.150").replace("interfaces", "server-port = 1067\ninterfaces");
     let reload = plan_reload(&old, &Config::parse(&text, &[]).unwrap());
     assert_eq!((reload.applied, reload.needs_restart), (vec!["dhcp", "images"], vec!["site", "dhcp"]));
     assert_ne!(reload.config.images, old.images);
@@ -161,12 +181,27 @@ fn the_document_explains_every_key_and_no_other() {
         .lines()
         .filter_map(|line| line.strip_prefix("| `")?.split_once('`').map(|(key, _)| key.to_owned()))
         .collect();
-    let sections = ["source", "source.kubernetes", "dhcp", "dhcp.subnet", "tftp", "http", "https", "metrics", "loaders", "images", "limits"];
+    let sections = [
+        "source",
+        "source.kubernetes",
+        "dhcp",
+        "dhcp.subnet",
+        "tftp",
+        "http",
+        "https",
+        "metrics",
+        "loaders",
+        "images",
+        "limits",
+    ];
     let known: BTreeSet<String> =
         known_keys().into_iter().filter(|key| !sections.contains(&key.as_str())).collect();
     let missing: Vec<_> = known.difference(&documented).collect();
     let unknown: Vec<_> = documented.difference(&known).collect();
-    assert!(missing.is_empty() && unknown.is_empty(), "not explained: {missing:?}; explained but unknown: {unknown:?}");
+    assert!(
+        missing.is_empty() && unknown.is_empty(),
+        "not explained: {missing:?}; explained but unknown: {unknown:?}"
+    );
 }
 
 /// The examples are what an operator starts from.

@@ -68,7 +68,8 @@ impl FromStr for HostPort {
         let valid = match bracketed {
             Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
             None => {
-                !host.is_empty() && host.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.'))
+                !host.is_empty()
+                    && host.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.'))
             }
         };
         if valid { Ok(Self { host: host.to_owned(), port }) } else { Err(ParseValueError) }
@@ -89,7 +90,11 @@ impl FromStr for AbsolutePath {
     type Err = ParseValueError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        if text.starts_with('/') && !text.contains('\0') { Ok(Self(text.into())) } else { Err(ParseValueError) }
+        if text.starts_with('/') && !text.contains('\0') {
+            Ok(Self(text.into()))
+        } else {
+            Err(ParseValueError)
+        }
     }
 }
 

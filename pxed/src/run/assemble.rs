@@ -48,6 +48,7 @@ pub(super) struct Daemon {
 struct Start {
     feeding: Feeding,
     http: TcpListener,
+    https: TcpListener,
     health: TcpListener,
     socket: UnixListener,
 }
@@ -60,6 +61,7 @@ impl Daemon {
         let dhcp = bind_dhcp(&config, &boot_path)?;
         let tftp = bind_tftp(&config, &boot_path)?;
         let http = listen("http.listen", config.http.listen).await?;
+        let https = listen("https.listen", config.https.listen).await?;
         let health = health::bind(config.metrics.listen).await?;
         let socket = admin::bind(&config.socket, config.socket_group.as_deref())?;
         let daemon = Self {
@@ -69,7 +71,7 @@ impl Daemon {
             tftp,
             reloads: Arc::default(),
             knowledge,
-            start: Some(Start { feeding, http, health, socket }),
+            start: Some(Start { feeding, http, https, health, socket }),
         };
         Ok((daemon, writer))
     }
@@ -91,9 +93,9 @@ impl Daemon {
 
     /// Starts every task. Once.
     pub(super) fn spawn(&mut self, tasks: &Tasks, shutdown: &CancellationToken) {
-        let Some(Start { feeding, http, health, socket }) = self.start.take() else { return };
+        let Some(Start { feeding, http, https, health, socket }) = self.start.take() else { return };
         feeding.spawn(tasks, shutdown.clone());
-        infallible(tasks, "boot path", self.boot_path.clone().run(http, shutdown.clone()));
+        infallible(tasks, "boot path", self.boot_path.clone().run(http, https, shutdown.clone()));
         if let Some(server) = self.dhcp.clone() {
             let stop = shutdown.clone();
             tasks.spawn("dhcp", async move { server.run(stop).await });

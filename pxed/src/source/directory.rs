@@ -141,7 +141,8 @@ impl Directory {
                 _ => {
                     let places: Vec<_> =
                         places.iter().map(|(line, sourced)| format!("{}:{line}", sourced.origin)).collect();
-                    let message = format!("Machine {name} stands in {}: neither is served", places.join(" and in "));
+                    let message =
+                        format!("Machine {name} stands in {}: neither is served", places.join(" and in "));
                     problems.push(message);
                 }
             }
@@ -156,7 +157,8 @@ impl File {
         let text = match read_bounded(path) {
             Ok(text) => text,
             Err(error) => {
-                self.problems = vec![format!("{}: cannot be read: {error}{}", path.display(), self.consequence())];
+                self.problems =
+                    vec![format!("{}: cannot be read: {error}{}", path.display(), self.consequence())];
                 // Read again next time, even if it looks the same: it may be permissions.
                 self.stamp = None;
                 return;
@@ -169,8 +171,9 @@ impl File {
                 }
                 let origin = path.display().to_string();
                 let machines = manifest.machines.into_iter();
-                self.good =
-                    machines.map(|(line, machine)| (line, Sourced { origin: origin.clone(), machine })).collect();
+                self.good = machines
+                    .map(|(line, machine)| (line, Sourced { origin: origin.clone(), machine }))
+                    .collect();
                 self.problems.clear();
             }
             Err(problems) => {
@@ -305,7 +308,10 @@ mod tests {
         directory.read();
         let (found, problems) = names(&directory.update());
         assert_eq!(found, ["c"]);
-        assert!(problems[0].contains("a.yaml:1 and in ") && problems[0].contains("b.yaml:1: neither"), "{problems:?}");
+        assert!(
+            problems[0].contains("a.yaml:1 and in ") && problems[0].contains("b.yaml:1: neither"),
+            "{problems:?}"
+        );
     }
 
     #[test]

@@ -162,12 +162,20 @@ impl View {
                     Some((name, machine)) => {
                         let before = self.machines.insert(name.clone(), machine);
                         match (before, self.machines.get(&name)) {
-                            (Some(before), Some(after)) if differs_in_status_only(&before, after) => Changed::Status,
+                            (Some(before), Some(after)) if differs_in_status_only(&before, after) => {
+                                Changed::Status
+                            }
                             _ => Changed::Set,
                         }
                     }
                     // It may have been ours until now.
-                    None => if self.machines.remove(&name).is_some() { Changed::Set } else { Changed::Nothing },
+                    None => {
+                        if self.machines.remove(&name).is_some() {
+                            Changed::Set
+                        } else {
+                            Changed::Nothing
+                        }
+                    }
                 }
             }
             Event::Delete(machine) => {

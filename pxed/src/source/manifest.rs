@@ -38,7 +38,11 @@ pub struct ManifestProblem {
 impl fmt::Display for ManifestProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { line, field, message } = self;
-        if field.is_empty() { write!(f, "{line}: {message}") } else { write!(f, "{line}: {field}: {message}") }
+        if field.is_empty() {
+            write!(f, "{line}: {message}")
+        } else {
+            write!(f, "{line}: {field}: {message}")
+        }
     }
 }
 
@@ -72,7 +76,11 @@ fn read_object(
 ) {
     let line = line_of(lines, prefix);
     let mut problem = |field: &str, message: String| {
-        problems.push(ManifestProblem { line: line_of(lines, &join(prefix, field)), field: join(prefix, field), message });
+        problems.push(ManifestProblem {
+            line: line_of(lines, &join(prefix, field)),
+            field: join(prefix, field),
+            message,
+        });
     };
     let text = |object: &Value, key: &str| object.get(key).and_then(Value::as_str).map(str::to_owned);
     let (Some(version), Some(kind)) = (text(&object, "apiVersion"), text(&object, "kind")) else {
@@ -110,7 +118,9 @@ fn read_object(
     }
     match serde_json::from_value::<Machine>(object) {
         Ok(machine) => manifest.machines.push((line, machine)),
-        Err(error) => problems.push(ManifestProblem { line, field: prefix.to_owned(), message: error.to_string() }),
+        Err(error) => {
+            problems.push(ManifestProblem { line, field: prefix.to_owned(), message: error.to_string() })
+        }
     }
 }
 
@@ -194,7 +204,8 @@ spec:
             found[..3],
             [
                 "7: spec.sit: is not a known field; did you mean \"site\"?".to_owned(),
-                "11: spec.pxe.interfaces[0].adresses: is not a known field; did you mean \"addresses\"?".to_owned(),
+                "11: spec.pxe.interfaces[0].adresses: is not a known field; did you mean \"addresses\"?"
+                    .to_owned(),
                 "13: spec.pxe.kernelArguments[0]: is a number: put it in quotes".to_owned(),
             ],
             "{found:?}"
@@ -204,11 +215,12 @@ spec:
     #[test]
     fn rules_between_fields_hold_as_on_an_api_server() {
         let no_pxe = "apiVersion: bedplate.dev/v1alpha1\nkind: Machine\nmetadata:\n  name: a\nspec:\n  provider: pxe\n";
-        assert_eq!(problems(no_pxe), ["6: spec: spec.pxe is needed when spec.provider is pxe, and refused otherwise"]);
-        let twice = GOOD.replace(
-            "    kernelArguments",
-            "    - macAddress: 52-54-00-00-00-01\n    kernelArguments",
+        assert_eq!(
+            problems(no_pxe),
+            ["6: spec: spec.pxe is needed when spec.provider is pxe, and refused otherwise"]
         );
+        let twice =
+            GOOD.replace("    kernelArguments", "    - macAddress: 52-54-00-00-00-01\n    kernelArguments");
         let found = problems(&twice);
         assert!(found[0].contains("two interfaces have the same macAddress"), "{found:?}");
         let multicast = problems(&GOOD.replace("52:54:00:00:00:01", "53:54:00:00:00:01"));
@@ -223,7 +235,10 @@ spec:
         assert_eq!(found.len(), 1);
         assert!(!found[0].starts_with("1:"), "{found:?}");
         assert!(problems("just text")[0].contains("is not a Kubernetes object"));
-        assert!(problems("apiVersion: bedplate.dev/v9\nkind: Machine\n")[0].contains("write \"bedplate.dev/v1alpha1\""));
+        assert!(
+            problems("apiVersion: bedplate.dev/v9\nkind: Machine\n")[0]
+                .contains("write \"bedplate.dev/v1alpha1\"")
+        );
     }
 
     #[test]

@@ -102,7 +102,10 @@ impl Follower {
     pub fn begin(&self, kept: Vec<Sourced>) {
         let snapshot = Snapshot::build(&self.site, kept.into_iter().map(|sourced| sourced.machine));
         if !snapshot.is_empty() {
-            tracing::info!(machines = snapshot.len(), "serving the machines known from before, until the source is read");
+            tracing::info!(
+                machines = snapshot.len(),
+                "serving the machines known from before, until the source is read"
+            );
         }
         self.machines.store(snapshot);
     }
@@ -115,7 +118,11 @@ impl Follower {
                 Update::Unreachable { reason } => {
                     let mut state = SourceState::clone(&self.state.load());
                     if state.unreachable.as_ref() != Some(&reason) {
-                        tracing::warn!(source = state.source, reason, "the source of machines cannot be asked");
+                        tracing::warn!(
+                            source = state.source,
+                            reason,
+                            "the source of machines cannot be asked"
+                        );
                     }
                     state.unreachable = Some(reason);
                     self.state.store(Arc::new(state));
@@ -172,7 +179,9 @@ impl Follower {
         match self.store.write(changes).await {
             Ok(()) => self.kept = wanted,
             // Tried again with the next set; meanwhile memory has it.
-            Err(error) => tracing::error!(%error, "the known machines are not kept: a restart would not know them"),
+            Err(error) => {
+                tracing::error!(%error, "the known machines are not kept: a restart would not know them")
+            }
         }
     }
 }

@@ -27,10 +27,11 @@ pub(super) struct SyntaxProblem {
 /// The documents of a text, empty ones left out.
 pub(super) fn read_documents(text: &str) -> Result<Vec<Document>, SyntaxProblem> {
     let options = serde_saphyr::options! { with_snippet: false };
-    let nodes: Vec<Spanned<Node>> = serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
-        let line = error.location().map_or(1, |location| location.line());
-        SyntaxProblem { line, message: error.without_snippet().to_string() }
-    })?;
+    let nodes: Vec<Spanned<Node>> =
+        serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
+            let line = error.location().map_or(1, |location| location.line());
+            SyntaxProblem { line, message: error.without_snippet().to_string() }
+        })?;
     let documents = nodes.into_iter().filter(|node| !matches!(node.value, Node::Null));
     Ok(documents
         .map(|node| {
@@ -60,7 +61,9 @@ fn convert(node: Spanned<Node>, path: String, lines: &mut Lines) -> Value {
         Node::Text(value) => Value::String(value),
         Node::List(items) => {
             let items = items.into_iter().enumerate();
-            Value::Array(items.map(|(index, item)| convert(item, format!("{path}[{index}]"), lines)).collect())
+            Value::Array(
+                items.map(|(index, item)| convert(item, format!("{path}[{index}]"), lines)).collect(),
+            )
         }
         Node::Map(entries) => {
             let mut map = Map::new();

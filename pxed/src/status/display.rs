@@ -15,7 +15,12 @@ pub fn derive(paused: bool, status: &mut MachineStatus, now: Timestamp) {
 
 fn judge(paused: bool, status: &MachineStatus) -> (Phase, bool, &'static str, String) {
     if paused {
-        return (Phase::Paused, false, "Paused", "spec.paused is set: the machine is left as it is".to_owned());
+        return (
+            Phase::Paused,
+            false,
+            "Paused",
+            "spec.paused is set: the machine is left as it is".to_owned(),
+        );
     }
     let booted_condition = booted(status);
     if let Some(c) = booted_condition.filter(|c| c.reason == reason::DUPLICATE_MAC_ADDRESS) {

@@ -37,7 +37,10 @@ impl EventReason {
     /// Whether a person has to do something.
     pub fn is_warning(self) -> bool {
         match self {
-            Self::DuplicateMACAddress | Self::ImageNotAvailable | Self::BootStopped | Self::SeedAskedTwice => true,
+            Self::DuplicateMACAddress
+            | Self::ImageNotAvailable
+            | Self::BootStopped
+            | Self::SeedAskedTwice => true,
             Self::Enrolled => false,
         }
     }

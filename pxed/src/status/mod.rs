@@ -210,7 +210,8 @@ impl StatusRegistry {
         let mut state = self.lock();
         for known in snapshot.iter() {
             let there = known.machine.status.as_ref().map(project::own_fields).unwrap_or_default();
-            let differs = state.kept.get(&known.name).is_some_and(|k| project::own_fields(&k.status) != there);
+            let differs =
+                state.kept.get(&known.name).is_some_and(|k| project::own_fields(&k.status) != there);
             if differs {
                 state.changed.push(known.name.clone());
             }

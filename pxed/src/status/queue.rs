@@ -129,7 +129,8 @@ impl Queue {
 
 /// 1, 2, 4 ... 60 s, less up to a half by `jitter`.
 fn backoff(failures: u32, jitter: f64) -> Duration {
-    let whole = SPACING.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1).min(6))).min(MAX_BACKOFF);
+    let whole =
+        SPACING.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1).min(6))).min(MAX_BACKOFF);
     whole.mul_f64(1.0 - jitter.clamp(0.0, 1.0) / 2.0)
 }
 

@@ -95,7 +95,11 @@ async fn statuses_are_there_after_a_restart_and_go_with_their_machine() {
     shutdown.cancel();
     task.await.unwrap();
     let (again, _events) = StatusRegistry::new(Machines::default(), &rig.store, true).unwrap();
-    assert_eq!(again.get(&name("b")).unwrap().boot.unwrap().attempts, Some(7), "the last change is written at the end");
+    assert_eq!(
+        again.get(&name("b")).unwrap().boot.unwrap().attempts,
+        Some(7),
+        "the last change is written at the end"
+    );
 }
 
 #[tokio::test]
@@ -132,7 +136,8 @@ async fn a_contested_address_is_told_on_both_machines_and_taken_back_when_settle
 
 #[tokio::test]
 async fn only_our_own_fields_reach_the_api_server() {
-    let mut status = MachineStatus { phase: Some(Phase::Ready), provider_id: Some("x".into()), ..Default::default() };
+    let mut status =
+        MachineStatus { phase: Some(Phase::Ready), provider_id: Some("x".into()), ..Default::default() };
     boot_mut(&mut status).attempts = Some(1);
     for type_ in [condition_type::BOOTED, condition_type::READY, condition_type::PAVED] {
         set_condition(&mut status, type_, true, "X", "", at(1));
@@ -170,10 +175,16 @@ fn display_names_the_first_thing_that_is_not_met() {
     let mut status = MachineStatus::default();
     display::derive(false, &mut status, at(1));
     let ready = |status: &MachineStatus| condition(status, condition_type::READY).unwrap().message.clone();
-    assert_eq!((status.phase, ready(&status).as_str()), (Some(Phase::Pending), "waiting for its first DHCP packet"));
+    assert_eq!(
+        (status.phase, ready(&status).as_str()),
+        (Some(Phase::Pending), "waiting for its first DHCP packet")
+    );
     boot_mut(&mut status).stage = Some(Stage::Script);
     display::derive(false, &mut status, at(2));
-    assert_eq!((status.phase, ready(&status).as_str()), (Some(Phase::Booting), "the boot has reached script"));
+    assert_eq!(
+        (status.phase, ready(&status).as_str()),
+        (Some(Phase::Booting), "the boot has reached script")
+    );
     set_condition(&mut status, condition_type::BOOTED, false, "Stopped", "stopped at kernel", at(3));
     display::derive(false, &mut status, at(3));
     assert_eq!(ready(&status), "stopped at kernel");
@@ -196,7 +207,6 @@ fn every_answer_of_the_api_server_has_its_meaning() {
         assert!(matches!(judge(code, String::new()), WriteOutcome::Later(_)), "{code}");
     }
 }
-
 
 /// Polls for a state, for at most 20 s.
 async fn until(condition: impl Fn() -> bool) {

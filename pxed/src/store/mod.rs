@@ -77,7 +77,9 @@ pub enum StoreError {
         source: Arc<redb::Error>,
     },
     /// Another process has it open.
-    #[error("the store {path} is in use by another process: stop the other pxed, or give this one a state directory of its own")]
+    #[error(
+        "the store {path} is in use by another process: stop the other pxed, or give this one a state directory of its own"
+    )]
     InUse {
         /// The store's file.
         path: PathBuf,

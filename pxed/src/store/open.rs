@@ -40,7 +40,8 @@ pub(super) fn open(path: &Path) -> Result<Database, DatabaseError> {
         std::fs::create_dir_all(directory)?;
     }
     // Seeds and the certificate authority's key lie in it.
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    let file =
+        OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
     let database = Database::builder()
         .set_cache_size(CACHE_BYTES)
         .set_check_integrity_on_open(true)

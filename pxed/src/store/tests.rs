@@ -124,12 +124,17 @@ fn a_killed_process_loses_nothing_that_was_acknowledged() {
     }
     child.kill().unwrap();
     acknowledged.extend(
-        lines.map_while(Result::ok).filter_map(|l| l.strip_prefix("durable ").and_then(|n| n.parse::<u32>().ok())),
+        lines
+            .map_while(Result::ok)
+            .filter_map(|l| l.strip_prefix("durable ").and_then(|n| n.parse::<u32>().ok())),
     );
     child.wait().unwrap();
     let store = Store::open(&path).unwrap();
     for n in acknowledged {
-        assert!(store.get(Table::Boots, &n.to_be_bytes()).unwrap().is_some(), "{n} was acknowledged and is lost");
+        assert!(
+            store.get(Table::Boots, &n.to_be_bytes()).unwrap().is_some(),
+            "{n} was acknowledged and is lost"
+        );
     }
     assert!(!path.with_extension("redb.damaged-1").exists());
 }
