@@ -134,7 +134,8 @@ impl Boot {
             self.modules.load_for_devices(&mut loaded);
             say_failures(&loaded);
         };
-        link::bring_up(&interface)?;
+        link::set_up(&interface)?;
+        link::await_carrier(&interface)?;
         let text = format!("{} has {mac} and a carrier", interface.name);
         self.interface = Some(interface);
         Ok(text)
@@ -202,7 +203,13 @@ impl Boot {
             self.state = Some(StateFacts::Memory);
             return Ok("none selected: state is in memory and ends with this boot".to_owned());
         };
-        let disk = state_disk::await_disk(&request.select)?;
+        // A controller may show its disks late, and they need modules of their own.
+        let modules = &mut self.modules;
+        let disk = state_disk::await_disk(&request.select, &mut || {
+            let mut loaded = Loaded::default();
+            modules.load_for_devices(&mut loaded);
+            say_failures(&loaded);
+        })?;
         let device = Path::new("/dev").join(disk.name.unwrap_or_default());
         let programs = RootPrograms { root: new_root::IMAGE.into() };
         let target = Path::new(new_root::STATE);

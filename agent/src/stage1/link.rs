@@ -60,9 +60,13 @@ pub fn describe_interfaces(root: &Path) -> String {
     if words.is_empty() { "none".to_owned() } else { words.join(", ") }
 }
 
-/// Sets the interface up and waits for its carrier.
-pub fn bring_up(interface: &Interface) -> Result<(), StageError> {
-    apply(Change::Up { index: interface.index }, &interface.name)?;
+/// Sets the interface up.
+pub fn set_up(interface: &Interface) -> Result<(), StageError> {
+    apply(Change::Up { index: interface.index }, &interface.name)
+}
+
+/// Waits until the interface, which is up, has a carrier.
+pub fn await_carrier(interface: &Interface) -> Result<(), StageError> {
     let carrier = Path::new("/sys/class/net").join(&interface.name).join("carrier");
     let deadline = Instant::now() + CARRIER_WAIT;
     while read_text(&carrier).as_deref() != Some("1") {

@@ -36,12 +36,26 @@ struct Configuration {
     reserved: [u64; 8],
 }
 
-nix::ioctl_none_bad!(loop_ctl_get_free, 0x4C82);
-nix::ioctl_write_ptr_bad!(loop_configure, 0x4C0A, Configuration);
+mod call {
+    #![allow(missing_docs, reason = "made by nix's macros")]
+    nix::ioctl_none_bad!(loop_ctl_get_free, 0x4C82);
+    nix::ioctl_write_ptr_bad!(loop_configure, 0x4C0A, super::Configuration);
+}
+use call::{loop_configure, loop_ctl_get_free};
 
 /// A read-only block device of `file`, which goes away by itself when nothing uses it any more. Keep the returned file
 /// open until the device is mounted.
 pub fn attach(file: &File) -> Result<(PathBuf, File), StageError> {
+    attach_with(file, LO_FLAGS_READ_ONLY | LO_FLAGS_AUTOCLEAR)
+}
+
+/// The same for writing, for tests.
+#[cfg(test)]
+pub(super) fn attach_writable(file: &File) -> Result<(PathBuf, File), StageError> {
+    attach_with(file, LO_FLAGS_AUTOCLEAR)
+}
+
+fn attach_with(file: &File, flags: u32) -> Result<(PathBuf, File), StageError> {
     let control = File::options().read(true).write(true).open("/dev/loop-control");
     let control = control.map_err(StageError::system("open", "/dev/loop-control"))?;
     let descriptor = u32::try_from(file.as_raw_fd()).map_err(|_| StageError::Internal("a descriptor is negative"))?;
@@ -52,7 +66,7 @@ pub fn attach(file: &File) -> Result<(PathBuf, File), StageError> {
         let number = number.map_err(StageError::system("get a free device from", "/dev/loop-control"))?;
         let path = PathBuf::from(format!("/dev/loop{number}"));
         let device = File::open(&path).map_err(StageError::system("open", path.display()))?;
-        let configuration = configuration(descriptor);
+        let configuration = configuration(descriptor, flags);
         // SAFETY: the descriptor is open, the pointer leads to a whole `loop_config` that outlives the call.
         match unsafe { loop_configure(device.as_raw_fd(), &raw const configuration) } {
             Ok(_) => return Ok((path, device)),
@@ -63,7 +77,7 @@ pub fn attach(file: &File) -> Result<(PathBuf, File), StageError> {
     }
 }
 
-fn configuration(file: u32) -> Configuration {
+fn configuration(file: u32, flags: u32) -> Configuration {
     Configuration {
         file,
         block_size: 0,
@@ -75,7 +89,7 @@ fn configuration(file: u32) -> Configuration {
         number: 0,
         encrypt_type: 0,
         encrypt_key_size: 0,
-        flags: LO_FLAGS_READ_ONLY | LO_FLAGS_AUTOCLEAR,
+        flags,
         file_name: [0; 64],
         crypt_name: [0; 64],
         encrypt_key: [0; 32],

@@ -212,3 +212,16 @@ fn remove_contents(directory: &Path, device: u64) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_directory_on_another_file_system_is_a_mount_point() {
+        assert!(is_mount_point(Path::new("/proc")));
+        assert!(!is_mount_point(Path::new("/proc/self")));
+        assert!(!is_mount_point(Path::new("/no/such/directory")));
+        assert!(!is_mount_point(Path::new("/")));
+    }
+}

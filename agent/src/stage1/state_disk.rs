@@ -44,12 +44,14 @@ pub trait Programs {
     fn run(&self, program: &str, arguments: &[&str]) -> Result<(i32, String), StageError>;
 }
 
-/// The disk that the Machine selected, once the kernel has found it: a rule waits until no more disks appear.
-pub fn await_disk(selector: &DiskSelector) -> Result<Disk, StageError> {
+/// The disk that the Machine selected, once the kernel has found it: a rule waits until no more disks appear. `look`
+/// is called before every look at the disks.
+pub fn await_disk(selector: &DiskSelector, look: &mut dyn FnMut()) -> Result<Disk, StageError> {
     let start = Instant::now();
     let mut disks = observe_disks(Path::new("/"));
     let mut since = Instant::now();
     loop {
+        look();
         let now = observe_disks(Path::new("/"));
         if now != disks {
             disks = now;

@@ -1,0 +1,267 @@
+//! The agent's service as a whole against a pxed that fails in every way, over real TLS on loopback.
+//!
+//! Nothing sleeps for a fixed time: each test waits for a state, with a deadline.
+
+mod pxed;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use bedplate_agent::service::run::run;
+use bedplate_agent::service::state::{Enrolment, Places, Standing};
+use bedplate_api::id::BootId;
+use bedplate_api::wire::{SecretText, Seed};
+use bedplate_process::notify::Notifier;
+use jiff::Timestamp;
+use pxed::{Fault, Pxed};
+use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// A host's directories, and the agent that runs on them.
+struct Host {
+    directory: TempDir,
+    agent: Option<tokio::task::JoinHandle<()>>,
+    shutdown: CancellationToken,
+}
+
+impl Host {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        for name in ["state", "run", "root/proc"] {
+            std::fs::create_dir_all(directory.path().join(name)).unwrap();
+        }
+        Self { directory, agent: None, shutdown: CancellationToken::new() }
+    }
+
+    fn places(&self) -> Places {
+        let path = |name: &str| self.directory.path().join(name);
+        Places { state: path("state"), run: path("run"), root: path("root") }
+    }
+
+    fn give_seed(&self, pxed: &Pxed, boot: u8, ca_pem: &str) {
+        let seed = Seed {
+            machine: "node-1".parse().unwrap(),
+            site: "default".parse().unwrap(),
+            boot_id: BootId::from_random([boot; 16]),
+            token: SecretText("token".to_owned()),
+            ca_pem: ca_pem.to_owned(),
+            endpoints: vec!["https://127.0.0.1:1".to_owned(), pxed.url.clone()],
+            rootfs: None,
+            state_disk: None,
+        };
+        std::fs::write(self.seed(), serde_json::to_vec(&seed).unwrap()).unwrap();
+    }
+
+    fn seed(&self) -> std::path::PathBuf {
+        self.directory.path().join("run/seed.json")
+    }
+
+    fn start(&mut self) {
+        self.agent = Some(tokio::spawn(run(self.places(), Notifier::default(), self.shutdown.clone())));
+    }
+
+    /// Ends the agent where it stands, as kill -9 would: nothing of it runs on.
+    async fn kill(&mut self) {
+        if let Some(agent) = self.agent.take() {
+            agent.abort();
+            let _ = agent.await;
+        }
+    }
+
+    fn enrolment(&self) -> Option<Enrolment> {
+        self.places().read_enrolment().unwrap()
+    }
+
+    fn standing(&self) -> Standing {
+        self.places().read_standing().unwrap().unwrap_or_default()
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.shutdown.cancel();
+    }
+}
+
+/// Polls until `done`, at most half a minute.
+async fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !done() {
+        assert!(Instant::now() < deadline, "never happened: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_seed_becomes_a_certificate_and_reports_follow() {
+    let pxed = Pxed::start(DAY).await;
+    let mut host = Host::new();
+    host.give_seed(&pxed, 1, &pxed.ca_pem);
+    host.start();
+    until("a report", || !pxed.seen.lock().unwrap().reports.is_empty()).await;
+    assert!(!host.seed().exists(), "the seed is removed when it has done its work");
+    let enrolment = host.enrolment().unwrap();
+    assert_eq!((enrolment.machine.as_str(), enrolment.heartbeat_seconds), ("node-1", 5));
+    until("it says so", || host.standing().enrolled && host.standing().last_report.is_some()).await;
+    let seen = pxed.seen.lock().unwrap();
+    assert_eq!(seen.reports[0].boot_id, Some(BootId::from_random([1; 16])));
+    assert_eq!(seen.reports[0].facts, None, "the enrolment held them already");
+    assert_eq!(seen.enrolled, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_fault_is_outlived_with_one_request_and_one_token() {
+    let pxed = Pxed::start(DAY).await;
+    let faults = [Fault::Pending, Fault::Unavailable, Fault::NoAnswer, Fault::ForeignCertificate];
+    pxed.seen.lock().unwrap().faults.extend(faults);
+    let mut host = Host::new();
+    host.give_seed(&pxed, 1, &pxed.ca_pem);
+    host.start();
+    until("an enrolment", || host.enrolment().is_some()).await;
+    until("the seed is gone", || !host.seed().exists()).await;
+    let error = host.standing().last_error.unwrap();
+    assert!(error.contains("another key"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_killed_after_its_token_was_taken_enrols_with_the_same_request() {
+    let pxed = Pxed::start(DAY).await;
+    pxed.seen.lock().unwrap().faults.push_back(Fault::NoAnswer);
+    let mut host = Host::new();
+    host.give_seed(&pxed, 1, &pxed.ca_pem);
+    host.start();
+    until("the token is taken", || pxed.seen.lock().unwrap().token_used_by.is_some()).await;
+    host.kill().await;
+    assert!(host.seed().exists() && host.enrolment().is_none());
+    host.start();
+    until("an enrolment", || host.enrolment().is_some()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_killed_before_it_forgot_the_seed_does_not_enrol_again() {
+    let pxed = Pxed::start(DAY).await;
+    let mut host = Host::new();
+    host.give_seed(&pxed, 1, &pxed.ca_pem);
+    host.start();
+    until("an enrolment", || host.enrolment().is_some()).await;
+    host.kill().await;
+    host.give_seed(&pxed, 1, &pxed.ca_pem);
+    let reports = pxed.seen.lock().unwrap().reports.len();
+    host.start();
+    until("a report", || pxed.seen.lock().unwrap().reports.len() > reports).await;
+    assert!(!host.seed().exists());
+    let seen = pxed.seen.lock().unwrap();
+    assert_eq!(seen.enrolled, 1);
+    assert!(seen.reports.last().unwrap().facts.is_some(), "a new process does not know what pxed has");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_boots_seed_is_used_although_a_certificate_is_there() {
+    let pxed = Pxed::start(DAY).await;
+    let mut host = Host::new();
+    host.give_seed(&pxed, 1, &pxed.ca_pem);
+    host.start();
+    until("an enrolment", || host.enrolment().is_some()).await;
+    host.kill().await;
+    host.give_seed(&pxed, 2, &pxed.ca_pem);
+    host.start();
+    let second = Some(BootId::from_random([2; 16]));
+    until("the second enrolment", || host.enrolment().map(|enrolment| enrolment.boot_id) == second).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_of_another_authority_learns_nothing() {
+    let pxed = Pxed::start(DAY).await;
+    let mut host = Host::new();
+    host.give_seed(&pxed, 1, &pxed::authority().0);
+    host.start();
+    until("a failure", || host.standing().last_error.is_some_and(|error| error.contains("certificate"))).await;
+    assert!(pxed.seen.lock().unwrap().paths.is_empty());
+    assert!(host.seed().exists());
+    host.give_seed(&pxed, 2, &pxed.ca_pem);
+    until("an enrolment by the right seed", || host.enrolment().is_some()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_spent_token_is_said_and_not_asked_for_in_a_circle() {
+    let pxed = Pxed::start(DAY).await;
+    pxed.seen.lock().unwrap().refuse_token = true;
+    let mut host = Host::new();
+    host.give_seed(&pxed, 1, &pxed.ca_pem);
+    host.start();
+    until("a refusal", || host.standing().last_error.is_some_and(|error| error.contains("TokenUsed"))).await;
+    until("it waits", || host.standing().next_try.is_some()).await;
+    let wait = host.standing().next_try.unwrap().duration_since(Timestamp::now());
+    assert!(wait.as_secs() > 200, "{wait}");
+    assert_eq!(pxed.seen.lock().unwrap().paths.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_is_renewed_before_it_ends_by_the_same_key() {
+    let pxed = Pxed::start(Duration::from_secs(9)).await;
+    let mut host = Host::new();
+    host.give_seed(&pxed, 1, &pxed.ca_pem);
+    host.start();
+    until("an enrolment", || host.enrolment().is_some()).await;
+    let first = host.enrolment().unwrap();
+    let key = read(&host.directory.path().join("state/key.pem"));
+    until("a renewal", || host.enrolment().unwrap().certificate_pem != first.certificate_pem).await;
+    assert!(Timestamp::now() < first.not_after, "while the first one counted");
+    assert_eq!(key, read(&host.directory.path().join("state/key.pem")));
+    assert_eq!(pxed.seen.lock().unwrap().enrolled, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_that_has_ended_is_not_shown_and_a_seed_is_awaited() {
+    let pxed = Pxed::start(DAY).await;
+    let mut host = Host::new();
+    let enrolment = Enrolment {
+        machine: "node-1".parse().unwrap(),
+        site: "default".parse().unwrap(),
+        boot_id: BootId::from_random([1; 16]),
+        endpoints: vec![pxed.url.clone()],
+        ca_pem: pxed.ca_pem.clone(),
+        certificate_pem: "ended".to_owned(),
+        not_before: Timestamp::UNIX_EPOCH,
+        not_after: "2001-01-01T00:00:00Z".parse().unwrap(),
+        heartbeat_seconds: 5,
+        kubernetes: None,
+    };
+    host.places().write_enrolment(&enrolment).unwrap();
+    host.start();
+    until("it says so", || host.standing().doing.contains("the certificate has ended")).await;
+    assert!(pxed.seen.lock().unwrap().paths.is_empty());
+    host.give_seed(&pxed, 2, &pxed.ca_pem);
+    until("an enrolment", || host.standing().enrolled).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reports_go_on_when_pxed_comes_back() {
+    let mut pxed = Pxed::start(DAY).await;
+    let mut host = Host::new();
+    host.give_seed(&pxed, 1, &pxed.ca_pem);
+    host.start();
+    until("a report", || !pxed.seen.lock().unwrap().reports.is_empty()).await;
+    pxed.stop();
+    until("a failure", || host.standing().last_error.is_some_and(|error| error.contains("report: "))).await;
+    pxed.start_again().await;
+    let reports = pxed.seen.lock().unwrap().reports.len();
+    until("another report", || pxed.seen.lock().unwrap().reports.len() > reports).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn userspace_is_reported_to_the_boots_own_url() {
+    let (address, mut reports) = pxed::stage_listener().await;
+    let mut host = Host::new();
+    let line = format!("quiet bedplate.url=http://{address}/b/x bedplate.mac=52:54:00:00:00:01\n");
+    std::fs::write(host.directory.path().join("root/proc/cmdline"), line).unwrap();
+    host.start();
+    let report = tokio::time::timeout(Duration::from_secs(30), reports.recv()).await.unwrap().unwrap();
+    assert_eq!(report, r#"/b/x/stage {"stage":"userspace"}"#);
+}

@@ -1,0 +1,238 @@
+//! Plays pxed: a TLS listener of its own authority that answers the agent's three requests, with faults on demand.
+//!
+//! Only what the agent can see of pxed. Called by the tests beside it.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use bedplate_api::wire::{EnrolRequest, EnrolResponse, Refusal, RenewRequest, Report};
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use rcgen::{BasicConstraints, CertificateParams, CertificateSigningRequestParams, IsCa, Issuer, KeyPair};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+
+/// What goes wrong with the next request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// "Ask again in a second".
+    Pending,
+    /// An error that may pass.
+    Unavailable,
+    /// The request takes effect, the answer never arrives.
+    NoAnswer,
+    /// The certificate is for a key of somebody else.
+    ForeignCertificate,
+}
+
+/// What arrived and what is to come.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// Faults of the next requests, in order.
+    pub faults: VecDeque<Fault>,
+    /// Paths in the order of their arrival.
+    pub paths: Vec<String>,
+    /// The request that has used the token.
+    pub token_used_by: Option<String>,
+    /// Enrolments that were answered with a certificate.
+    pub enrolled: usize,
+    /// Reports that were taken.
+    pub reports: Vec<Report>,
+    /// Whether the token is refused for good.
+    pub refuse_token: bool,
+}
+
+/// A pxed on loopback.
+pub struct Pxed {
+    /// Base URL.
+    pub url: String,
+    /// Its authority.
+    pub ca_pem: String,
+    /// What it saw.
+    pub seen: Arc<Mutex<Seen>>,
+    address: std::net::SocketAddr,
+    authority: Arc<Authority>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    server: Arc<ServerConfig>,
+    life: Duration,
+}
+
+/// A new authority: its certificate (PEM, DER) and the key to sign with.
+pub fn authority() -> (String, CertificateDer<'static>, Issuer<'static, KeyPair>) {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let certificate = params.self_signed(&key).unwrap();
+    (certificate.pem(), certificate.der().clone(), Issuer::new(params, key))
+}
+
+impl Pxed {
+    /// Starts one whose certificates live for `life`.
+    pub async fn start(life: Duration) -> Self {
+        let (ca_pem, ca_der, issuer) = authority();
+        let key = KeyPair::generate().unwrap();
+        let own = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap().signed_by(&key, &issuer).unwrap();
+        let mut roots = RootCertStore::empty();
+        roots.add(ca_der).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
+            .allow_unauthenticated()
+            .build()
+            .unwrap();
+        let server = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(vec![own.der().clone()], PrivateKeyDer::try_from(key.serialize_der()).unwrap())
+            .unwrap();
+        let authority = Arc::new(Authority { issuer, server: Arc::new(server), life });
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        let task = tokio::spawn(serve(listener, authority.clone(), seen.clone()));
+        Self { url: format!("https://{address}"), ca_pem, seen, address, authority, task }
+    }
+
+    /// Stops listening, as if the host were gone.
+    pub fn stop(&self) {
+        self.task.abort();
+    }
+
+    /// Listens again at the same address.
+    pub async fn start_again(&mut self) {
+        let listener = TcpListener::bind(self.address).await.unwrap();
+        self.task = tokio::spawn(serve(listener, self.authority.clone(), self.seen.clone()));
+    }
+}
+
+async fn serve(listener: TcpListener, authority: Arc<Authority>, seen: Arc<Mutex<Seen>>) {
+    // Connections end with the listener, as they do when a process dies.
+    let mut connections = tokio::task::JoinSet::new();
+    loop {
+        let (stream, _) = listener.accept().await.unwrap();
+        let (authority, seen) = (authority.clone(), seen.clone());
+        connections.spawn(async move {
+            let Ok(tls) = TlsAcceptor::from(authority.server.clone()).accept(stream).await else { return };
+            let known = tls.get_ref().1.peer_certificates().is_some();
+            let service = hyper::service::service_fn(move |request| {
+                let (authority, seen) = (authority.clone(), seen.clone());
+                async move { answer(request, known, &authority, &seen).await }
+            });
+            let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(tls), service).await;
+        });
+    }
+}
+
+/// An error closes the connection without an answer.
+async fn answer(
+    request: Request<Incoming>,
+    known: bool,
+    authority: &Authority,
+    seen: &Mutex<Seen>,
+) -> Result<Response<Full<Bytes>>, std::io::Error> {
+    let path = request.uri().path().to_owned();
+    let body = request.into_body().collect().await.map_err(std::io::Error::other)?.to_bytes();
+    let mut seen = seen.lock().unwrap();
+    seen.paths.push(path.clone());
+    let fault = seen.faults.pop_front();
+    match fault {
+        Some(Fault::Pending) => {
+            let pending = EnrolResponse::Pending { reason: "the signer is asleep".to_owned(), retry_seconds: 1 };
+            return Ok(json(200, &pending));
+        }
+        Some(Fault::Unavailable) => return Ok(refusal(503, "Busy")),
+        Some(Fault::NoAnswer | Fault::ForeignCertificate) | None => {}
+    }
+    let response = respond(&path, &body, known, authority, &mut seen, fault);
+    if fault == Some(Fault::NoAnswer) { Err(std::io::Error::other("gone")) } else { Ok(response) }
+}
+
+fn respond(
+    path: &str,
+    body: &[u8],
+    known: bool,
+    authority: &Authority,
+    seen: &mut Seen,
+    fault: Option<Fault>,
+) -> Response<Full<Bytes>> {
+    match (path, known) {
+        ("/v1/enrol", _) => {
+            let request: EnrolRequest = serde_json::from_slice(body).unwrap();
+            let used = seen.token_used_by.get_or_insert_with(|| request.csr_pem.clone());
+            if *used != request.csr_pem || request.token.0 != "token" || seen.refuse_token {
+                return refusal(409, "TokenUsed");
+            }
+            seen.enrolled += 1;
+            let foreign = KeyPair::generate().unwrap();
+            let csr = match fault {
+                Some(Fault::ForeignCertificate) => {
+                    CertificateParams::new(vec![]).unwrap().serialize_request(&foreign).unwrap().pem().unwrap()
+                }
+                _ => request.csr_pem,
+            };
+            json(200, &authority.sign(&csr))
+        }
+        ("/v1/renew", true) => {
+            let request: RenewRequest = serde_json::from_slice(body).unwrap();
+            json(200, &authority.sign(&request.csr_pem))
+        }
+        ("/v1/report", true) => {
+            seen.reports.push(serde_json::from_slice(body).unwrap());
+            json(200, &serde_json::json!({}))
+        }
+        ("/v1/renew" | "/v1/report", false) => refusal(401, "NoCertificate"),
+        _ => refusal(404, "UnknownPath"),
+    }
+}
+
+impl Authority {
+    fn sign(&self, csr_pem: &str) -> EnrolResponse {
+        let mut csr = CertificateSigningRequestParams::from_pem(csr_pem).unwrap();
+        csr.params.not_before = SystemTime::now().into();
+        csr.params.not_after = (SystemTime::now() + self.life).into();
+        let certificate_pem = csr.signed_by(&self.issuer).unwrap().pem();
+        EnrolResponse::Enrolled { certificate_pem, kubernetes: None, heartbeat_seconds: 5 }
+    }
+}
+
+fn refusal(status: u16, reason: &str) -> Response<Full<Bytes>> {
+    json(status, &Refusal { reason: reason.to_owned(), message: "refused by the test".to_owned() })
+}
+
+fn json(status: u16, body: &impl serde::Serialize) -> Response<Full<Bytes>> {
+    Response::builder().status(status).body(Full::from(serde_json::to_vec(body).unwrap())).unwrap()
+}
+
+/// A plain HTTP listener for stage reports; gives its address and what it gets.
+pub async fn stage_listener() -> (std::net::SocketAddr, tokio::sync::mpsc::UnboundedReceiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (send, receive) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let send = send.clone();
+            let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+                let send = send.clone();
+                async move {
+                    let path = request.uri().path().to_owned();
+                    let body = request.into_body().collect().await.unwrap().to_bytes();
+                    let _ = send.send(format!("{path} {}", String::from_utf8_lossy(&body)));
+                    Ok::<_, Infallible>(Response::builder().status(204).body(Full::<Bytes>::default()).unwrap())
+                }
+            });
+            let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+        }
+    });
+    (address, receive)
+}
