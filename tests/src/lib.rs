@@ -3,6 +3,7 @@
 //!
 //! No tests are here; they are in `tests/tests`, named by tier (see `cargo xtask test`).
 
+pub mod bench;
 pub mod boot;
 pub mod guard;
 pub mod kubernetes;
