@@ -7,6 +7,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bedplate_api::id::SiteName;
@@ -19,9 +20,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::boot::{Boots, Owner};
 use crate::clients::{self, BootClients, Discovered, Urls};
-use crate::config::Config;
 use crate::config::value::HostPort;
+use crate::config::{Config, SourceConfig};
+use crate::enrol;
 use crate::enrol::authority::{Authority, OpenAuthorityError};
+use crate::enrol::cluster::ClusterSigner;
+use crate::enrol::service::Service;
+use crate::enrol::signer::{LocalSigner, Signer};
+use crate::enrol::tls::Configurations;
 use crate::files::LoaderFiles;
 use crate::http::route::Routes;
 use crate::http::serve::{self, Limits};
@@ -31,6 +37,12 @@ use crate::machine::Machines;
 use crate::present::Present;
 use crate::status::StatusRegistry;
 use crate::store::{Store, StoreError};
+
+/// Between two tries to reach the cluster.
+const RETRY_CLUSTER: Duration = Duration::from_secs(15);
+
+/// Between two looks at the cluster's client authority, which changes once in years.
+const FOLLOW_CLIENT_CA: Duration = Duration::from_secs(600);
 
 /// Why the boot path cannot be opened.
 #[derive(Debug, Error)]
@@ -77,6 +89,8 @@ pub struct BootPath {
     urls: Urls,
     agent_urls: Urls,
     authority: Arc<Authority>,
+    configurations: Arc<Configurations>,
+    source: SourceConfig,
     limits: Limits,
     queue: Arc<Semaphore>,
 }
@@ -97,7 +111,9 @@ impl BootPath {
         let lifetime =
             SignedDuration::try_from(config.limits.boot_lifetime).unwrap_or(SignedDuration::from_mins(10));
         let boots = Boots::load(daemon.store.clone(), Arc::new(daemon.registry.clone()), lifetime, now)?;
-        let authority = Authority::open(&config.state_directory.join("ca"), config.site.as_str(), now)?;
+        let authority =
+            Arc::new(Authority::open(&config.state_directory.join("ca"), config.site.as_str(), now)?);
+        let host = config.https.advertise.as_ref().map(|advertise| advertise.host.clone());
         let streams = usize::try_from(config.http.max_streams).unwrap_or(64).max(1);
         let path = Self {
             daemon,
@@ -108,7 +124,9 @@ impl BootPath {
             loaders,
             urls: urls(config.http.advertise.as_ref(), config.http.listen),
             agent_urls: urls(config.https.advertise.as_ref(), config.https.listen),
-            authority: Arc::new(authority),
+            configurations: Arc::new(Configurations::new(authority.clone(), host)),
+            authority,
+            source: config.source.clone(),
             limits: Limits { stall: config.http.stall, ..Limits::default() },
             queue: Arc::new(Semaphore::new(streams)),
         };
@@ -188,19 +206,78 @@ impl BootPath {
     }
 
     /// Serves until `shutdown`, then ends what is being sent; returns when all is done.
-    pub async fn run(self, http: TcpListener, shutdown: CancellationToken) {
+    pub async fn run(self, http: TcpListener, https: TcpListener, shutdown: CancellationToken) {
         let routes = Arc::new(self.routes());
         // Boots are written last: what still ends after `shutdown` is a stage, too.
         let served = CancellationToken::new();
         let boots = tokio::spawn(self.boots.clone().run(served.clone()));
         tokio::join!(
             serve::serve(http, routes, self.limits, shutdown.clone()),
+            self.serve_agents(https, shutdown.clone()),
             self.images.clone().run(self.boots.clone(), shutdown.clone()),
             self.follow_machines(shutdown.clone()),
         );
         served.cancel();
         if boots.await.is_err() {
             tracing::error!("the task that writes boots has panicked");
+        }
+    }
+
+    /// Enrols agents: with a cluster its signer signs, else pxed's own authority.
+    async fn serve_agents(&self, https: TcpListener, shutdown: CancellationToken) {
+        let cluster = match &self.source {
+            SourceConfig::Directory(_) => None,
+            SourceConfig::Kubernetes { kubeconfig, context } => loop {
+                match ClusterSigner::connect(kubeconfig.as_deref(), context.as_deref()).await {
+                    Ok(signer) => break Some(Arc::new(signer)),
+                    Err(error) => tracing::error!(error, "the cluster's signer cannot be set up"),
+                }
+                tokio::select! {
+                    () = shutdown.cancelled() => return,
+                    () = tokio::time::sleep(RETRY_CLUSTER) => {}
+                }
+            },
+        };
+        let signer: Arc<dyn Signer> = match &cluster {
+            Some(signer) => signer.clone(),
+            None => {
+                self.configurations.believe(self.authority.pem());
+                Arc::new(LocalSigner { authority: self.authority.clone() })
+            }
+        };
+        let service = Service {
+            machines: self.daemon.machines.clone(),
+            boots: self.boots.clone(),
+            registry: self.daemon.registry.clone(),
+            store: self.daemon.store.clone(),
+            signer,
+        };
+        let (configurations, limits) = (self.configurations.clone(), self.limits);
+        tokio::join!(
+            enrol::serve::serve(https, configurations, Arc::new(service), limits, shutdown.clone()),
+            self.follow_client_ca(cluster, shutdown),
+        );
+    }
+
+    /// Believes the client certificates that the cluster believes.
+    async fn follow_client_ca(&self, cluster: Option<Arc<ClusterSigner>>, shutdown: CancellationToken) {
+        let Some(cluster) = cluster else { return };
+        loop {
+            let wait = match cluster.client_ca().await {
+                Ok(pem) if self.configurations.believe(&pem) > 0 => FOLLOW_CLIENT_CA,
+                Ok(_) => {
+                    tracing::error!("the cluster's client authority holds no certificate");
+                    RETRY_CLUSTER
+                }
+                Err(error) => {
+                    tracing::warn!(error, "the cluster's client authority cannot be read: agents cannot report yet");
+                    RETRY_CLUSTER
+                }
+            };
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = tokio::time::sleep(wait) => {}
+            }
         }
     }
 

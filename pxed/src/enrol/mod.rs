@@ -1,5 +1,29 @@
 //! Enrolment: an agent trades its seed's token for a certificate, renews it, and reports (api.md, Trust 3).
 //!
-//! `authority` is pxed's own certificate authority.
+//! ```text
+//!   agent                               pxed
+//!     | POST /v1/enrol token, CSR ------> | token of this boot? of this key? -> signer (own authority or the cluster)
+//!     | <------- certificate, or Pending  | the answer is kept: the same token and key get it again
+//!     | POST /v1/report (certificate) --> | heartbeat, facts, addresses
+//!     | POST /v1/renew (certificate, CSR by the same key) -> a new certificate
+//! ```
+//!
+//! `authority` is pxed's own certificate authority, `request` takes a CSR apart, `signer` and `cluster` sign, `identity`
+//! says whose a client certificate is, `tls` makes the listener's certificates, `service` decides, `serve` owns the socket.
 
 pub mod authority;
+pub mod cluster;
+pub mod identity;
+pub mod request;
+pub mod serve;
+pub mod service;
+pub mod signer;
+#[cfg(test)]
+mod tests;
+pub mod tls;
+
+/// The group of every agent's certificate.
+pub const GROUP: &str = "bedplate:machines";
+
+/// The user name of an agent's certificate, before the Machine's name.
+pub const USER_PREFIX: &str = "bedplate:machine:";

@@ -15,4 +15,4 @@ pub mod serve;
 pub mod socket;
 mod stage;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -126,6 +126,7 @@ impl Daemon {
         let look = self.look();
         metrics::Sources {
             store: self.knowledge.store.clone(),
+            registry: self.knowledge.registry.clone(),
             statuses: self.knowledge.statuses.clone(),
             dhcp: self.dhcp.clone(),
             tftp: self.tftp.clone(),

@@ -1,0 +1,202 @@
+//! The cluster as signer: a CertificateSigningRequest for `kubernetes.io/kube-apiserver-client`, made and approved by
+//! pxed, whose certificate kube-controller-manager then signs.
+//!
+//! Idempotent: the object's name is made of Machine, key and purpose, so that a repeated request finds its own object.
+//! Client certificates of agents are believed by the cluster's own client CA, which every cluster publishes in the
+//! ConfigMap kube-system/extension-apiserver-authentication for exactly this use.
+
+use std::path::Path;
+use std::time::Duration;
+
+use base64::Engine as _;
+use bedplate_api::id::MachineName;
+use bedplate_api::wire::KubernetesEndpoint;
+use futures::future::BoxFuture;
+use jiff::Timestamp;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::certificates::v1::{
+    CertificateSigningRequest, CertificateSigningRequestCondition, CertificateSigningRequestSpec,
+};
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use kube::api::PostParams;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config};
+
+use super::request::CertificateRequest;
+use super::signer::{SignError, Signed, Signer};
+use crate::boot::seeds::hash;
+
+const SIGNER: &str = "kubernetes.io/kube-apiserver-client";
+
+/// How long one answer waits for the certificate before it says Pending.
+const WAIT: Duration = Duration::from_secs(4);
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// What is asked for; the cluster may give less.
+const LIFETIME_SECONDS: i32 = 90 * 86_400;
+
+/// The cluster.
+pub struct ClusterSigner {
+    client: Client,
+    endpoint: Option<KubernetesEndpoint>,
+}
+
+impl ClusterSigner {
+    /// The cluster of a kubeconfig, or the one that this runs in.
+    ///
+    /// # Errors
+    /// It cannot be set up, with the reason for a log.
+    pub async fn connect(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Self, String> {
+        let config = match kubeconfig {
+            Some(path) => {
+                let options = KubeConfigOptions { context: context.map(str::to_owned), ..Default::default() };
+                let file = Kubeconfig::read_from(path).map_err(|e| crate::boot::chain(&e))?;
+                Config::from_custom_kubeconfig(file, &options).await.map_err(|e| crate::boot::chain(&e))?
+            }
+            None => Config::incluster().map_err(|e| crate::boot::chain(&e))?,
+        };
+        let endpoint = endpoint(&config);
+        let client = Client::try_from(config).map_err(|e| crate::boot::chain(&e))?;
+        Ok(Self { client, endpoint })
+    }
+
+    /// The certificate authority (PEM) by which the cluster believes client certificates.
+    ///
+    /// # Errors
+    /// It cannot be read, with the reason for a log.
+    pub async fn client_ca(&self) -> Result<String, String> {
+        let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), "kube-system");
+        let map = maps.get("extension-apiserver-authentication").await.map_err(|e| crate::boot::chain(&e))?;
+        map.data
+            .and_then(|mut data| data.remove("client-ca-file"))
+            .ok_or_else(|| "the ConfigMap has no client-ca-file".to_owned())
+    }
+
+    async fn ask(&self, name: &str, request: &CertificateRequest) -> Result<Signed, SignError> {
+        let api: Api<CertificateSigningRequest> = Api::all(self.client.clone());
+        let object = match api.create(&PostParams::default(), &object(name, &request.pem)).await {
+            Ok(object) => object,
+            Err(kube::Error::Api(status)) if status.code == 409 => api.get(name).await.map_err(cluster)?,
+            Err(error) => return Err(cluster(error)),
+        };
+        // Somebody else's object under this name is never approved.
+        if object.spec.request.0 != request.pem.as_bytes() || object.spec.signer_name != SIGNER {
+            return Err(SignError::Refused(format!("CertificateSigningRequest {name} is another's")));
+        }
+        if let Some(signed) = outcome(&object)? {
+            return Ok(signed);
+        }
+        if !has_condition(&object, "Approved") {
+            approve(&api, name, object).await?;
+        }
+        let deadline = tokio::time::Instant::now() + WAIT;
+        while tokio::time::Instant::now() < deadline {
+            tokio::time::sleep(LOOK).await;
+            if let Some(signed) = outcome(&api.get(name).await.map_err(cluster)?)? {
+                return Ok(signed);
+            }
+        }
+        Ok(Signed::Pending(format!(
+            "CertificateSigningRequest {name} is approved; waiting for kube-controller-manager to sign it"
+        )))
+    }
+}
+
+impl Signer for ClusterSigner {
+    fn sign<'a>(
+        &'a self,
+        machine: &'a MachineName,
+        request: &'a CertificateRequest,
+        purpose: &'a str,
+    ) -> BoxFuture<'a, Result<Signed, SignError>> {
+        let what = hash(&format!("{}\n{purpose}\n{}", request.key, request.pem)).hex();
+        let name = format!("bedplate-machine-{machine}-{}", what.get(..16).unwrap_or_default());
+        Box::pin(async move { self.ask(&name, request).await })
+    }
+
+    fn needs_whole_subject(&self) -> bool {
+        true
+    }
+
+    fn kubernetes(&self) -> Option<KubernetesEndpoint> {
+        self.endpoint.clone()
+    }
+}
+
+fn cluster(error: kube::Error) -> SignError {
+    SignError::Cluster(Box::new(error))
+}
+
+fn object(name: &str, pem: &str) -> CertificateSigningRequest {
+    CertificateSigningRequest {
+        metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() },
+        spec: CertificateSigningRequestSpec {
+            request: ByteString(pem.as_bytes().to_vec()),
+            signer_name: SIGNER.to_owned(),
+            usages: Some(vec!["client auth".to_owned(), "digital signature".to_owned()]),
+            expiration_seconds: Some(LIFETIME_SECONDS),
+            ..CertificateSigningRequestSpec::default()
+        },
+        status: None,
+    }
+}
+
+fn has_condition(object: &CertificateSigningRequest, type_: &str) -> bool {
+    let conditions = object.status.as_ref().and_then(|status| status.conditions.as_ref());
+    conditions.is_some_and(|conditions| conditions.iter().any(|c| c.type_ == type_ && c.status == "True"))
+}
+
+/// The certificate or the refusal that the object holds; `None`: neither yet.
+fn outcome(object: &CertificateSigningRequest) -> Result<Option<Signed>, SignError> {
+    let status = object.status.clone().unwrap_or_default();
+    for condition in status.conditions.iter().flatten() {
+        if matches!(condition.type_.as_str(), "Denied" | "Failed") {
+            let message = condition.message.clone().unwrap_or_default();
+            return Err(SignError::Refused(format!("{}: {message}", condition.type_)));
+        }
+    }
+    let certificate = status.certificate.map(|bytes| String::from_utf8(bytes.0));
+    Ok(certificate.and_then(Result::ok).filter(|pem| !pem.is_empty()).map(Signed::Certificate))
+}
+
+async fn approve(
+    api: &Api<CertificateSigningRequest>,
+    name: &str,
+    mut object: CertificateSigningRequest,
+) -> Result<(), SignError> {
+    let now = Time(Timestamp::now());
+    let status = object.status.get_or_insert_default();
+    status.conditions.get_or_insert_default().push(CertificateSigningRequestCondition {
+        type_: "Approved".to_owned(),
+        status: "True".to_owned(),
+        reason: Some("BedplateEnrolment".to_owned()),
+        message: Some("pxed checked the one-time token of the machine's boot".to_owned()),
+        last_update_time: Some(now.clone()),
+        last_transition_time: Some(now),
+    });
+    match api.replace_subresource("approval", name, &PostParams::default(), &object).await {
+        Ok(_) => Ok(()),
+        // Approved meanwhile by another request for the same certificate.
+        Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+        Err(error) => Err(cluster(error)),
+    }
+}
+
+/// What agents are told of the API server; without a published authority they could not believe it.
+fn endpoint(config: &Config) -> Option<KubernetesEndpoint> {
+    let mut ca_pem = String::new();
+    for der in config.root_cert.iter().flatten() {
+        let text = base64::engine::general_purpose::STANDARD.encode(der);
+        ca_pem.push_str("-----BEGIN CERTIFICATE-----\n");
+        for line in text.as_bytes().chunks(64) {
+            ca_pem.push_str(&String::from_utf8_lossy(line));
+            ca_pem.push('\n');
+        }
+        ca_pem.push_str("-----END CERTIFICATE-----\n");
+    }
+    let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
+    (!ca_pem.is_empty()).then_some(KubernetesEndpoint { server, ca_pem })
+}

@@ -1,0 +1,38 @@
+//! Whose a client certificate is. The TLS handshake has verified its chain; here it is only read.
+//!
+//! Pure.
+
+use bedplate_api::id::{Digest, MachineName};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::prelude::FromDer;
+
+use super::request::key_digest;
+use super::{GROUP, USER_PREFIX};
+
+/// An agent that showed its certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// Its Machine.
+    pub machine: MachineName,
+    /// SHA-256 of its key's SubjectPublicKeyInfo.
+    pub key: Digest,
+    /// The certificate's serial number, in hex.
+    pub serial: String,
+}
+
+/// The agent that a certificate (DER) names; `None`: it is not an agent's.
+pub fn read(certificate: &[u8]) -> Option<Identity> {
+    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+    let mut names = certificate.subject().iter_common_name();
+    let name = names.next()?.as_str().ok()?;
+    if names.next().is_some() {
+        return None;
+    }
+    let machine = name.strip_prefix(USER_PREFIX)?.parse().ok()?;
+    let mut groups = certificate.subject().iter_organization();
+    if !groups.any(|group| group.as_str() == Ok(GROUP)) {
+        return None;
+    }
+    let key = key_digest(certificate.public_key().raw);
+    Some(Identity { machine, key, serial: certificate.raw_serial_as_string() })
+}

@@ -1,0 +1,246 @@
+//! What is answered to an agent: enrolment, renewal, report. Decides; `serve` has the socket, `signer` the key.
+
+use std::sync::Arc;
+
+use bedplate_api::id::{Digest, MachineName};
+use bedplate_api::machine::{Address, AddressType, AgentStatus, Hardware, Time};
+use bedplate_api::wire::{EnrolRequest, EnrolResponse, Refusal, RenewRequest, Report, Stage};
+use hyper::StatusCode;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::identity::Identity;
+use super::request::{CertificateRequest, ReadRequestError};
+use super::signer::{SignError, Signed, Signer};
+use crate::boot::seeds::CheckTokenError;
+use crate::boot::{Boots, Owner, chain};
+use crate::machine::Machines;
+use crate::status::StatusRegistry;
+use crate::store::{Store, Table};
+
+/// Seconds between heartbeats.
+pub const HEARTBEAT_SECONDS: u32 = 30;
+
+/// Seconds before an agent asks again for a certificate that is not there yet.
+const RETRY_SECONDS: u32 = 2;
+
+/// What is kept of each Machine's certificate, so that one of a Machine that was made anew is not taken.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Certified {
+    uid: String,
+    key: Digest,
+    time: Timestamp,
+}
+
+/// A refusal with its status.
+#[derive(Debug)]
+pub struct Refused {
+    /// The HTTP status.
+    pub status: StatusCode,
+    /// The body.
+    pub refusal: Refusal,
+}
+
+fn refused<T>(status: StatusCode, reason: &str, message: impl Into<String>) -> Result<T, Refused> {
+    Err(Refused { status, refusal: Refusal { reason: reason.to_owned(), message: message.into() } })
+}
+
+/// Answers agents.
+pub struct Service {
+    /// The index of Machines.
+    pub machines: Machines,
+    /// The boots, and the tokens of their seeds.
+    pub boots: Boots,
+    /// The statuses.
+    pub registry: StatusRegistry,
+    /// Where certificates are remembered.
+    pub store: Store,
+    /// Who signs.
+    pub signer: Arc<dyn Signer>,
+}
+
+impl Service {
+    /// `POST /v1/enrol`.
+    ///
+    /// # Errors
+    /// The refusal. A lost answer is no reason: the same token and key get it again.
+    pub async fn enrol(&self, request: EnrolRequest, now: Timestamp) -> Result<EnrolResponse, Refused> {
+        let csr = CertificateRequest::read(&request.csr_pem).or_else(bad_request)?;
+        let seeds = self.boots.seeds();
+        let seed = seeds.check(request.boot_id, &request.token, &csr.key, now).or_else(bad_token)?;
+        let Owner::Machine { name, uid } = seed.owner.clone() else {
+            return refused(
+                StatusCode::FORBIDDEN,
+                "NotAMachine",
+                "an unknown machine cannot enrol: make a Machine of its MAC address and boot it again",
+            );
+        };
+        self.check_machine(&name, Some(&uid))?;
+        csr.check_subject(&name, self.signer.needs_whole_subject()).or_else(bad_request)?;
+        seeds.claim(request.boot_id, csr.key).await.or_else(bad_token)?;
+        let before = seed.claim.and_then(|claim| claim.certificate);
+        let certificate = match before {
+            Some(certificate) => certificate,
+            None => match self.signer.sign(&name, &csr, &request.boot_id.to_string()).await {
+                Ok(Signed::Certificate(certificate)) => certificate,
+                Ok(Signed::Pending(reason)) => {
+                    return Ok(EnrolResponse::Pending { reason, retry_seconds: RETRY_SECONDS });
+                }
+                Err(error) => return signer_failed(&name, &error),
+            },
+        };
+        self.remember(&name, &Certified { uid: uid.clone(), key: csr.key, time: now }).await?;
+        if let Err(error) = seeds.answer(request.boot_id, &certificate).await {
+            return store_failed(&name, &error);
+        }
+        tracing::info!(machine = %name, boot = %request.boot_id, "host enrolled");
+        let owner = Owner::Machine { name: name.clone(), uid };
+        self.boots.owner_reached(&owner, request.boot_id, Stage::Enrolled, now);
+        self.take_facts(&name, &request.agent_version, Some(request.facts), now);
+        Ok(self.enrolled(certificate))
+    }
+
+    /// `POST /v1/renew`, by an agent that showed its certificate.
+    ///
+    /// # Errors
+    /// The refusal.
+    pub async fn renew(
+        &self,
+        identity: &Identity,
+        request: RenewRequest,
+        now: Timestamp,
+    ) -> Result<EnrolResponse, Refused> {
+        let name = &identity.machine;
+        let uid = self.check_identity(identity)?;
+        let csr = CertificateRequest::read(&request.csr_pem).or_else(bad_request)?;
+        if csr.key != identity.key {
+            return refused(
+                StatusCode::FORBIDDEN,
+                "OtherKey",
+                "a certificate is renewed for the key that it has; a new key needs a new boot",
+            );
+        }
+        csr.check_subject(name, self.signer.needs_whole_subject()).or_else(bad_request)?;
+        match self.signer.sign(name, &csr, &identity.serial).await {
+            Ok(Signed::Certificate(certificate)) => {
+                self.remember(name, &Certified { uid, key: csr.key, time: now }).await?;
+                tracing::info!(machine = %name, "certificate renewed");
+                Ok(self.enrolled(certificate))
+            }
+            Ok(Signed::Pending(reason)) => {
+                Ok(EnrolResponse::Pending { reason, retry_seconds: RETRY_SECONDS })
+            }
+            Err(error) => signer_failed(name, &error),
+        }
+    }
+
+    /// `POST /v1/report`, by an agent that showed its certificate.
+    ///
+    /// # Errors
+    /// The refusal.
+    pub fn report(&self, identity: &Identity, report: Report, now: Timestamp) -> Result<(), Refused> {
+        let name = &identity.machine;
+        let uid = self.check_identity(identity)?;
+        if let Some(boot) = report.boot_id {
+            let owner = Owner::Machine { name: name.clone(), uid };
+            self.boots.owner_reached(&owner, boot, Stage::Enrolled, now);
+        }
+        let host = Address { type_: AddressType::Hostname, address: name.to_string() };
+        let addresses = report.addresses.iter().take(63).map(|address| Address {
+            type_: AddressType::InternalIP,
+            address: address.to_string(),
+        });
+        let addresses: Vec<_> = addresses.chain([host]).collect();
+        let kernel: String = report.kernel_boot_id.chars().take(63).collect();
+        self.registry.update(name, |status| {
+            status.addresses = addresses;
+            status.agent.get_or_insert_default().boot_id = Some(kernel);
+        });
+        self.take_facts(name, &report.agent_version, report.facts, now);
+        Ok(())
+    }
+
+    fn enrolled(&self, certificate_pem: String) -> EnrolResponse {
+        EnrolResponse::Enrolled {
+            certificate_pem,
+            kubernetes: self.signer.kubernetes(),
+            heartbeat_seconds: HEARTBEAT_SECONDS,
+        }
+    }
+
+    /// The Machine's UID as it is now, if it is still the one that `uid` names.
+    fn check_machine(&self, name: &MachineName, uid: Option<&str>) -> Result<String, Refused> {
+        match self.machines.load().by_name(name) {
+            Some(known) if uid.is_none_or(|uid| uid == known.uid) => Ok(known.uid.clone()),
+            Some(_) | None => refused(
+                StatusCode::NOT_FOUND,
+                "MachineGone",
+                format!("Machine {name} is no longer known here, or was made anew: boot the host again"),
+            ),
+        }
+    }
+
+    fn check_identity(&self, identity: &Identity) -> Result<String, Refused> {
+        let kept = match self.store.get(Table::Certificates, certificate_key(&identity.machine).as_bytes()) {
+            Ok(kept) => kept.and_then(|bytes| serde_json::from_slice::<Certified>(&bytes).ok()),
+            Err(error) => return store_failed(&identity.machine, &error),
+        };
+        // Without an entry (a store that was lost) the chain alone counts.
+        self.check_machine(&identity.machine, kept.as_ref().map(|kept| kept.uid.as_str()))
+    }
+
+    async fn remember(&self, name: &MachineName, certified: &Certified) -> Result<(), Refused> {
+        // Plain data with text keys: it always has a JSON form.
+        let value = serde_json::to_vec(certified).unwrap_or_default();
+        let put = self.store.put(Table::Certificates, certificate_key(name).as_bytes(), value).await;
+        put.or_else(|error| store_failed(name, &error))
+    }
+
+    fn take_facts(&self, name: &MachineName, version: &str, hardware: Option<Hardware>, now: Timestamp) {
+        let version: String = version.chars().take(63).collect();
+        self.registry.update(name, |status| {
+            let agent = status.agent.get_or_insert_with(AgentStatus::default);
+            agent.version = Some(version);
+            agent.last_heartbeat = Some(Time(now));
+            if let Some(mut hardware) = hardware {
+                // The BMC is pxed's own to tell.
+                hardware.bmc = status.hardware.take().and_then(|before| before.bmc);
+                hardware.disks.truncate(256);
+                hardware.nics.truncate(64);
+                status.hardware = Some(hardware);
+            }
+        });
+    }
+}
+
+fn certificate_key(name: &MachineName) -> String {
+    format!("machine/{name}")
+}
+
+fn bad_request<T>(error: ReadRequestError) -> Result<T, Refused> {
+    refused(StatusCode::BAD_REQUEST, "BadCertificateRequest", chain(&error))
+}
+
+fn bad_token<T>(error: CheckTokenError) -> Result<T, Refused> {
+    let (status, reason) = match &error {
+        CheckTokenError::UnknownBoot => (StatusCode::FORBIDDEN, "UnknownBoot"),
+        CheckTokenError::WrongToken => (StatusCode::FORBIDDEN, "WrongToken"),
+        CheckTokenError::Expired(_) => (StatusCode::FORBIDDEN, "TokenExpired"),
+        CheckTokenError::Used => (StatusCode::CONFLICT, "TokenUsed"),
+        CheckTokenError::Store(_) => (StatusCode::SERVICE_UNAVAILABLE, "StoreFailed"),
+    };
+    tracing::warn!(reason, "an enrolment was refused");
+    refused(status, reason, format!("{}: boot the host again for a fresh token", chain(&error)))
+}
+
+fn signer_failed<T>(name: &MachineName, error: &SignError) -> Result<T, Refused> {
+    let text = chain(error);
+    tracing::error!(machine = %name, error = text, "a certificate could not be signed");
+    refused(StatusCode::SERVICE_UNAVAILABLE, "SignerFailed", text)
+}
+
+fn store_failed<T>(name: &MachineName, error: &crate::store::StoreError) -> Result<T, Refused> {
+    tracing::error!(machine = %name, error = chain(error), "the store failed in an enrolment");
+    refused(StatusCode::SERVICE_UNAVAILABLE, "StoreFailed", "pxed cannot write to its store: see its log")
+}

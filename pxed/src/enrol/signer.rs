@@ -1,0 +1,86 @@
+//! Who signs an agent's certificate: pxed's own authority (directory mode), or the cluster (`cluster`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bedplate_api::id::MachineName;
+use bedplate_api::wire::KubernetesEndpoint;
+use futures::future::BoxFuture;
+use jiff::Timestamp;
+use thiserror::Error;
+
+use super::authority::Authority;
+use super::request::CertificateRequest;
+use super::{GROUP, USER_PREFIX};
+
+/// How long a certificate of pxed's own authority is good.
+pub const LIFETIME: Duration = Duration::from_secs(90 * 86_400);
+
+/// What a signer says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Signed {
+    /// The certificate (PEM).
+    Certificate(String),
+    /// Not yet: what is awaited, for a person. To be asked again with the same request.
+    Pending(String),
+}
+
+/// Why there will be no certificate.
+#[derive(Debug, Error)]
+pub enum SignError {
+    /// The certificate cannot be made.
+    #[error("the certificate cannot be made")]
+    Make(#[source] rcgen::Error),
+    /// The API server did not answer as it should.
+    #[error("the cluster's signer cannot be asked")]
+    Cluster(#[source] Box<kube::Error>),
+    /// The cluster refused.
+    #[error("the cluster refused the certificate: {0}")]
+    Refused(String),
+}
+
+/// Signs requests that were checked before.
+pub trait Signer: Send + Sync + 'static {
+    /// Signs a Machine's request. `purpose` tells this signing from a later one for the same key; asked again with the
+    /// same, it goes on where it was.
+    fn sign<'a>(
+        &'a self,
+        machine: &'a MachineName,
+        request: &'a CertificateRequest,
+        purpose: &'a str,
+    ) -> BoxFuture<'a, Result<Signed, SignError>>;
+
+    /// Whether the request's subject is taken as it is.
+    fn needs_whole_subject(&self) -> bool;
+
+    /// The API server that the certificate is good for.
+    fn kubernetes(&self) -> Option<KubernetesEndpoint>;
+}
+
+/// pxed's own authority.
+pub struct LocalSigner {
+    /// The authority.
+    pub authority: Arc<Authority>,
+}
+
+impl Signer for LocalSigner {
+    fn sign<'a>(
+        &'a self,
+        machine: &'a MachineName,
+        request: &'a CertificateRequest,
+        _purpose: &'a str,
+    ) -> BoxFuture<'a, Result<Signed, SignError>> {
+        let name = format!("{USER_PREFIX}{machine}");
+        let key = &request.params.public_key;
+        let signed = self.authority.client(key, &name, GROUP, Timestamp::now(), LIFETIME);
+        Box::pin(std::future::ready(signed.map(Signed::Certificate).map_err(SignError::Make)))
+    }
+
+    fn needs_whole_subject(&self) -> bool {
+        false
+    }
+
+    fn kubernetes(&self) -> Option<KubernetesEndpoint> {
+        None
+    }
+}

@@ -1,0 +1,302 @@
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bedplate_api::id::BootId;
+use bedplate_api::machine::Hardware;
+use bedplate_api::wire::{EnrolRequest, EnrolResponse, Refusal, RenewRequest, Report, SecretText, Seed};
+use hyper::Method;
+use jiff::Timestamp;
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
+use rustls::{ClientConfig, RootCertStore};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use super::request::CertificateRequest;
+use super::service::Service;
+use super::signer::{LocalSigner, SignError, Signed, Signer};
+use super::tls::Configurations;
+use crate::http::serve::Limits;
+use crate::http::tests::{Rig, plain};
+use crate::machine::Snapshot;
+
+struct Agents {
+    rig: Rig,
+    address: SocketAddr,
+    shutdown: CancellationToken,
+    serving: tokio::task::JoinHandle<()>,
+}
+
+impl Agents {
+    async fn start(rig: Rig) -> Self {
+        let signer = Arc::new(LocalSigner { authority: rig.authority.clone() });
+        Self::start_with(rig, signer).await
+    }
+
+    async fn start_with(rig: Rig, signer: Arc<dyn Signer>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let configurations = Arc::new(Configurations::new(rig.authority.clone(), None));
+        assert_eq!(configurations.believe(rig.authority.pem()), 1);
+        let service = Service {
+            machines: rig.machines.clone(),
+            boots: rig.boots().clone(),
+            registry: rig.registry.clone(),
+            store: rig.store.clone(),
+            signer,
+        };
+        let shutdown = CancellationToken::new();
+        let serve =
+            super::serve::serve(listener, configurations, Arc::new(service), Limits::default(), shutdown.clone());
+        Self { rig, address, shutdown, serving: tokio::spawn(serve) }
+    }
+
+    async fn seed(&self, transaction: u32) -> Seed {
+        let id = self.rig.open(transaction);
+        self.rig.ask(Method::GET, &format!("/b/{id}/seed"), &[]).await.seed()
+    }
+
+    fn client(&self, identity: Option<(&str, &KeyPair)>) -> reqwest::Client {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(self.rig.authority.pem().as_bytes()).unwrap()).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots);
+        let config = match identity {
+            None => config.with_no_client_auth(),
+            Some((certificate, key)) => {
+                let chain = vec![CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap()];
+                let key = PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes()).unwrap();
+                config.with_client_auth_cert(chain, key).unwrap()
+            }
+        };
+        reqwest::Client::builder().tls_backend_preconfigured(config).no_proxy().build().unwrap()
+    }
+
+    async fn post(&self, client: &reqwest::Client, path: &str, body: &impl serde::Serialize) -> (u16, String) {
+        let url = format!("https://{}{path}", self.address);
+        let response = client.post(url).json(body).send().await.unwrap();
+        (response.status().as_u16(), response.text().await.unwrap())
+    }
+
+    async fn enrol(&self, request: &EnrolRequest) -> Result<EnrolResponse, (u16, String)> {
+        let (status, text) = self.post(&self.client(None), "/v1/enrol", request).await;
+        match status {
+            200 => Ok(serde_json::from_str(&text).unwrap()),
+            status => Err((status, serde_json::from_str::<Refusal>(&text).unwrap().reason)),
+        }
+    }
+
+    async fn enrolled(&self, transaction: u32, key: &KeyPair) -> (String, BootId) {
+        let seed = self.seed(transaction).await;
+        match self.enrol(&request(&seed, &csr(key, Some("node1")))).await.unwrap() {
+            EnrolResponse::Enrolled { certificate_pem, .. } => (certificate_pem, seed.boot_id),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn condition(&self, type_: &str) -> (String, String) {
+        self.rig.boots().flush(Timestamp::now());
+        let status = self.rig.registry.get(&"node1".parse().unwrap()).unwrap();
+        let condition = status.conditions.iter().find(|c| c.type_ == type_).unwrap();
+        (condition.status.clone(), condition.reason.clone())
+    }
+
+    async fn stop(self) -> Rig {
+        self.shutdown.cancel();
+        self.serving.await.unwrap();
+        self.rig
+    }
+}
+
+fn csr(key: &KeyPair, machine: Option<&str>) -> String {
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.distinguished_name = DistinguishedName::new();
+    if let Some(machine) = machine {
+        params.distinguished_name.push(DnType::OrganizationName, "bedplate:machines");
+        params.distinguished_name.push(DnType::CommonName, format!("bedplate:machine:{machine}"));
+    }
+    params.serialize_request(key).unwrap().pem().unwrap()
+}
+
+fn request(seed: &Seed, csr_pem: &str) -> EnrolRequest {
+    EnrolRequest {
+        boot_id: seed.boot_id,
+        token: seed.token.clone(),
+        csr_pem: csr_pem.to_owned(),
+        agent_version: "0.1.0".to_owned(),
+        facts: Hardware { vendor: Some("QEMU".to_owned()), ..Hardware::default() },
+        challenge_answer: None,
+    }
+}
+
+fn refusal(status: u16, reason: &str) -> Result<EnrolResponse, (u16, String)> {
+    Err((status, reason.to_owned()))
+}
+
+fn same(a: &Result<EnrolResponse, (u16, String)>, b: &Result<EnrolResponse, (u16, String)>) -> bool {
+    format!("{a:?}") == format!("{b:?}")
+}
+
+#[tokio::test]
+async fn a_host_enrols_reports_and_renews_with_its_certificate() {
+    let agents = Agents::start(Rig::new().with_images().await).await;
+    let key = KeyPair::generate().unwrap();
+    let (certificate, boot) = agents.enrolled(1, &key).await;
+    assert_eq!(agents.condition("Enrolled"), ("True".to_owned(), "Enrolled".to_owned()));
+    let client = agents.client(Some((&certificate, &key)));
+    let report = Report {
+        agent_version: "0.1.1".to_owned(),
+        kernel_boot_id: "k1".to_owned(),
+        boot_id: Some(boot),
+        facts: Some(Hardware { vendor: Some("Other".to_owned()), ..Hardware::default() }),
+        addresses: vec![[10, 7, 0, 21].into()],
+    };
+    assert_eq!(agents.post(&client, "/v1/report", &report).await.0, 204);
+    let status = agents.rig.registry.get(&"node1".parse().unwrap()).unwrap();
+    assert_eq!(status.hardware.unwrap().vendor.as_deref(), Some("Other"));
+    let agent = status.agent.unwrap();
+    assert_eq!((agent.version.as_deref(), agent.boot_id.as_deref()), (Some("0.1.1"), Some("k1")));
+    assert!(agent.last_heartbeat.is_some());
+    assert_eq!(status.addresses[0].address, "10.7.0.21");
+    let renewed = agents.post(&client, "/v1/renew", &RenewRequest { csr_pem: csr(&key, None) }).await;
+    assert_eq!(renewed.0, 200);
+    assert!(renewed.1.contains("BEGIN CERTIFICATE") && !renewed.1.contains(&certificate));
+    let other = RenewRequest { csr_pem: csr(&KeyPair::generate().unwrap(), None) };
+    assert_eq!(agents.post(&client, "/v1/renew", &other).await.0, 403);
+    agents.stop().await;
+}
+
+#[tokio::test]
+async fn a_token_is_good_for_one_key_and_a_lost_answer_can_be_had_again() {
+    let agents = Agents::start(Rig::new().with_images().await).await;
+    let (seed, other) = (agents.seed(1).await, agents.seed(2).await);
+    let key = KeyPair::generate().unwrap();
+    let good = request(&seed, &csr(&key, None));
+    let wrong = EnrolRequest { token: SecretText("x".repeat(43)), ..good.clone() };
+    assert!(same(&agents.enrol(&wrong).await, &refusal(403, "WrongToken")));
+    let another_boot = EnrolRequest { boot_id: other.boot_id, ..good.clone() };
+    assert!(same(&agents.enrol(&another_boot).await, &refusal(403, "WrongToken")));
+    let no_boot = EnrolRequest { boot_id: BootId::from_random([1; 16]), ..good.clone() };
+    assert!(same(&agents.enrol(&no_boot).await, &refusal(403, "UnknownBoot")));
+    let foreign = EnrolRequest { csr_pem: csr(&key, Some("node2")), ..good.clone() };
+    assert!(same(&agents.enrol(&foreign).await, &refusal(400, "BadCertificateRequest")));
+    let first = agents.enrol(&good).await;
+    assert!(matches!(first, Ok(EnrolResponse::Enrolled { .. })), "{first:?}");
+    let second_csr = EnrolRequest { csr_pem: csr(&key, Some("node1")), ..good.clone() };
+    assert!(same(&agents.enrol(&second_csr).await, &first), "the same token and key get the same answer");
+    let thief = EnrolRequest { csr_pem: csr(&KeyPair::generate().unwrap(), None), ..good.clone() };
+    assert!(same(&agents.enrol(&thief).await, &refusal(409, "TokenUsed")));
+    // A restart forgets none of it.
+    let rig = agents.stop().await;
+    let directory = rig.directory.clone();
+    drop(rig);
+    let agents = Agents::start(Rig::reopen(directory)).await;
+    assert!(same(&agents.enrol(&good).await, &first));
+    assert!(same(&agents.enrol(&thief).await, &refusal(409, "TokenUsed")));
+    agents.stop().await;
+}
+
+#[tokio::test]
+async fn who_shows_no_certificate_or_a_foreign_one_may_not_report() {
+    let agents = Agents::start(Rig::new().with_images().await).await;
+    let report = serde_json::json!({});
+    assert_eq!(agents.post(&agents.client(None), "/v1/report", &report).await.0, 401);
+    let (key, elsewhere) = (KeyPair::generate().unwrap(), tempfile::tempdir().unwrap());
+    let authority =
+        super::authority::Authority::open(elsewhere.path(), "default", Timestamp::now()).unwrap();
+    let forged = authority
+        .client(&key, "bedplate:machine:node1", super::GROUP, Timestamp::now(), Duration::from_secs(3600))
+        .unwrap();
+    let url = format!("https://{}/v1/report", agents.address);
+    let result = agents.client(Some((&forged, &key))).post(url).json(&report).send().await;
+    assert!(result.is_err(), "a certificate of another authority ends the connection");
+    let stranger = agents
+        .rig
+        .authority
+        .client(&key, "bedplate:machine:node1", "others", Timestamp::now(), Duration::from_secs(3600))
+        .unwrap();
+    let client = agents.client(Some((&stranger, &key)));
+    assert_eq!(agents.post(&client, "/v1/report", &report).await.0, 401);
+    agents.stop().await;
+}
+
+#[tokio::test]
+async fn a_machine_that_was_made_anew_is_not_taken_for_the_old_one() {
+    let agents = Agents::start(Rig::new().with_images().await).await;
+    let key = KeyPair::generate().unwrap();
+    let (certificate, _) = agents.enrolled(1, &key).await;
+    let seed = agents.seed(2).await;
+    let mut anew = crate::http::tests::machine("node1", &plain());
+    anew.metadata.uid = Some("u2".to_owned());
+    agents.rig.machines.store(Snapshot::build(&"default".parse().unwrap(), [anew]));
+    let late = agents.enrol(&request(&seed, &csr(&key, None))).await;
+    assert!(same(&late, &refusal(404, "MachineGone")));
+    let client = agents.client(Some((&certificate, &key)));
+    let renew = RenewRequest { csr_pem: csr(&key, None) };
+    assert_eq!(agents.post(&client, "/v1/renew", &renew).await.0, 404);
+    agents.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_malformed_is_refused_without_an_echo_of_the_token() {
+    let agents = Agents::start(Rig::new().with_images().await).await;
+    let body = serde_json::json!({ "token": "topsecret", "bootId": 1 });
+    let (status, text) = agents.post(&agents.client(None), "/v1/enrol", &body).await;
+    assert_eq!(status, 400);
+    assert!(!text.contains("topsecret"), "{text}");
+    let large = serde_json::json!({ "token": "x".repeat(2 << 20) });
+    assert_eq!(agents.post(&agents.client(None), "/v1/enrol", &large).await.0, 413);
+    assert_eq!(agents.post(&agents.client(None), "/v1/nothing", &body).await.0, 404);
+    agents.stop().await;
+}
+
+/// Says Pending twice, then signs.
+struct Slow {
+    local: LocalSigner,
+    asked: std::sync::atomic::AtomicU32,
+}
+
+impl Signer for Slow {
+    fn sign<'a>(
+        &'a self,
+        machine: &'a bedplate_api::id::MachineName,
+        request: &'a CertificateRequest,
+        purpose: &'a str,
+    ) -> futures::future::BoxFuture<'a, Result<Signed, SignError>> {
+        if self.asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) < 2 {
+            return Box::pin(std::future::ready(Ok(Signed::Pending("the signer".to_owned()))));
+        }
+        self.local.sign(machine, request, purpose)
+    }
+
+    fn needs_whole_subject(&self) -> bool {
+        true
+    }
+
+    fn kubernetes(&self) -> Option<bedplate_api::wire::KubernetesEndpoint> {
+        None
+    }
+}
+
+#[tokio::test]
+async fn a_slow_signer_is_pending_and_the_same_request_is_asked_again() {
+    let rig = Rig::new().with_images().await;
+    let local = LocalSigner { authority: rig.authority.clone() };
+    let agents = Agents::start_with(rig, Arc::new(Slow { local, asked: 0.into() })).await;
+    let seed = agents.seed(1).await;
+    let key = KeyPair::generate().unwrap();
+    let nameless = agents.enrol(&request(&seed, &csr(&key, None))).await;
+    assert!(same(&nameless, &refusal(400, "BadCertificateRequest")), "a cluster takes the subject as it is");
+    let good = request(&seed, &csr(&key, Some("node1")));
+    for _ in 0..2 {
+        assert!(matches!(agents.enrol(&good).await, Ok(EnrolResponse::Pending { .. })));
+        assert_ne!(agents.condition("Enrolled").0, "True");
+    }
+    assert!(matches!(agents.enrol(&good).await, Ok(EnrolResponse::Enrolled { .. })));
+    agents.stop().await;
+}
