@@ -62,8 +62,11 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
-    let places =
-        Places { state: cli.state_directory.clone(), run: cli.run_directory.clone(), root: PathBuf::from("/") };
+    let places = Places {
+        state: cli.state_directory.clone(),
+        run: cli.run_directory.clone(),
+        root: PathBuf::from("/"),
+    };
     let result = match cli.command.clone().unwrap_or(Command::Run) {
         Command::Run => serve(&cli.log, places),
         Command::Status { output } => status(&places, output),

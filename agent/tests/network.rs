@@ -21,7 +21,8 @@ struct Network {
 }
 
 fn ip(arguments: &str) -> String {
-    let output = Command::new("ip").args(arguments.split(' ')).output().expect("ip (Debian package iproute2)");
+    let output =
+        Command::new("ip").args(arguments.split(' ')).output().expect("ip (Debian package iproute2)");
     assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
@@ -72,7 +73,11 @@ fn check_lease(start: impl FnOnce(&mut Network, &Path) + Send + 'static) {
         start(&mut network, directory.path());
         let mac: MacAddress = MAC.parse().unwrap();
         let text = ip("-o link show client");
-        let interface = Interface { name: "client".to_owned(), index: text.split(':').next().unwrap().parse().unwrap(), mac };
+        let interface = Interface {
+            name: "client".to_owned(),
+            index: text.split(':').next().unwrap().parse().unwrap(),
+            mac,
+        };
         set_up(&interface).unwrap();
         let mut number = 0x1234_5678_u64;
         let mut random = || {
@@ -104,23 +109,26 @@ fn check_lease(start: impl FnOnce(&mut Network, &Path) + Send + 'static) {
 fn a_lease_of_dnsmasq_is_taken_and_set() {
     check_lease(|network, directory| {
         let leases = format!("--dhcp-leasefile={}", directory.join("leases").display());
-        network.run("dnsmasq", &[
-            "--keep-in-foreground",
-            "--no-resolv",
-            "--no-hosts",
-            "--conf-file=/dev/null",
-            "--port=0",
-            "--user=root",
-            "--interface=server",
-            "--bind-interfaces",
-            "--dhcp-authoritative",
-            "--dhcp-range=10.7.0.50,10.7.0.50,1h",
-            "--dhcp-option=option:dns-server,10.7.0.1",
-            "--dhcp-option=option:router,10.7.0.1",
-            "--domain=rack.example",
-            "--pid-file=",
-            &leases,
-        ]);
+        network.run(
+            "dnsmasq",
+            &[
+                "--keep-in-foreground",
+                "--no-resolv",
+                "--no-hosts",
+                "--conf-file=/dev/null",
+                "--port=0",
+                "--user=root",
+                "--interface=server",
+                "--bind-interfaces",
+                "--dhcp-authoritative",
+                "--dhcp-range=10.7.0.50,10.7.0.50,1h",
+                "--dhcp-option=option:dns-server,10.7.0.1",
+                "--dhcp-option=option:router,10.7.0.1",
+                "--domain=rack.example",
+                "--pid-file=",
+                &leases,
+            ],
+        );
     });
 }
 

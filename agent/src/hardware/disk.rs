@@ -93,5 +93,8 @@ fn is_hctl(text: &str) -> bool {
 /// What udev has made, if it runs: name and kernel name.
 fn by_id_links(root: &Path) -> Vec<(String, String)> {
     let directory = root.join("dev/disk/by-id");
-    names_in(&directory).into_iter().filter_map(|name| Some((link_name(&directory.join(&name))?, name)).map(|(t, n)| (n, t))).collect()
+    names_in(&directory)
+        .into_iter()
+        .filter_map(|name| Some((link_name(&directory.join(&name))?, name)).map(|(t, n)| (n, t)))
+        .collect()
 }

@@ -112,7 +112,10 @@ pub fn read_ata_identity(page: &[u8]) -> Option<AtaIdentity> {
 /// udev's replacement: runs of blanks become one `_`, other characters that a file name should not hold become `_`.
 fn plain(text: &str) -> String {
     let joined = text.split_whitespace().collect::<Vec<_>>().join("_");
-    joined.chars().map(|c| if c.is_ascii_alphanumeric() || "#+-.:=@_".contains(c) { c } else { '_' }).collect()
+    joined
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() || "#+-.:=@_".contains(c) { c } else { '_' })
+        .collect()
 }
 
 #[cfg(test)]
@@ -168,7 +171,10 @@ mod tests {
         put(&mut page, 10, 20, "  Z1X2");
         put(&mut page, 27, 40, "WDC WD40EFRX-68N32N0 LONG");
         let ata = read_ata_identity(&page).unwrap();
-        assert_eq!(ata, AtaIdentity { serial: "Z1X2".to_owned(), model: "WDC WD40EFRX-68N32N0 LONG".to_owned() });
+        assert_eq!(
+            ata,
+            AtaIdentity { serial: "Z1X2".to_owned(), model: "WDC WD40EFRX-68N32N0 LONG".to_owned() }
+        );
         let disk = Identity { ata: Some(ata), ..identity("sda", "ATA", "WDC WD40EFRX-68N", "Z1X2", "") };
         assert_eq!(by_id_names(&disk), ["ata-WDC_WD40EFRX-68N32N0_LONG_Z1X2"]);
         assert_eq!(disk.full_model().unwrap(), "WDC WD40EFRX-68N32N0 LONG");

@@ -14,7 +14,8 @@ pub(super) fn observe_cpu(root: &Path) -> Cpu {
     let directory = root.join("sys/devices/system/cpu");
     let (mut threads, mut sockets, mut cores) = (0_i32, HashSet::new(), HashSet::new());
     for name in names_in(&directory) {
-        let numbered = name.strip_prefix("cpu").is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
+        let numbered =
+            name.strip_prefix("cpu").is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
         let topology = directory.join(&name).join("topology");
         if !numbered || !topology.is_dir() {
             continue;

@@ -83,7 +83,11 @@ pub struct PxedClient {
 
 impl PxedClient {
     /// A client that believes `ca_pem`. With `identity` (certificate chain and key, PEM) it shows who it is.
-    pub fn new(endpoints: &[String], ca_pem: &str, identity: Option<(&str, &str)>) -> Result<Self, AskPxedError> {
+    pub fn new(
+        endpoints: &[String],
+        ca_pem: &str,
+        identity: Option<(&str, &str)>,
+    ) -> Result<Self, AskPxedError> {
         let prepare = |text: String| AskPxedError::Prepare(text);
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(ca_pem.as_bytes()) {
@@ -102,7 +106,9 @@ impl PxedClient {
                 let chain = chain.map_err(|e| prepare(format!("the own certificate: {e}")))?;
                 let key = PrivateKeyDer::from_pem_slice(key.as_bytes());
                 let key = key.map_err(|e| prepare(format!("the own key: {e}")))?;
-                config.with_client_auth_cert(chain, key).map_err(|e| prepare(format!("the own certificate: {e}")))?
+                config
+                    .with_client_auth_cert(chain, key)
+                    .map_err(|e| prepare(format!("the own certificate: {e}")))?
             }
         };
         let client = Client::builder()
@@ -153,14 +159,20 @@ impl PxedClient {
         body: &(impl Serialize + Sync),
         read: fn(&[u8]) -> Result<T, String>,
     ) -> Result<T, AskPxedError> {
-        let transport = |source: reqwest::Error| AskPxedError::Transport { url: url.to_owned(), source: source.without_url() };
+        let transport = |source: reqwest::Error| AskPxedError::Transport {
+            url: url.to_owned(),
+            source: source.without_url(),
+        };
         let mut response = self.client.post(url).json(body).send().await.map_err(transport)?;
         let status = response.status();
         let mut bytes = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(transport)? {
             bytes.extend_from_slice(&chunk);
             if bytes.len() > MAX_ANSWER {
-                return Err(AskPxedError::Answer { url: url.to_owned(), problem: "it is too long".to_owned() });
+                return Err(AskPxedError::Answer {
+                    url: url.to_owned(),
+                    problem: "it is too long".to_owned(),
+                });
             }
         }
         if status.is_success() {
@@ -210,7 +222,10 @@ fn look_up(host: &str) -> Option<IpAddr> {
         return Some(IpAddr::from([127, 0, 0, 1]));
     }
     let text = std::fs::read_to_string("/etc/resolv.conf").ok()?;
-    let servers: Vec<_> =
-        text.lines().filter_map(|line| line.strip_prefix("nameserver")?.trim().parse().ok()).take(3).collect();
+    let servers: Vec<_> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("nameserver")?.trim().parse().ok())
+        .take(3)
+        .collect();
     crate::stage1::name_query::resolve(host, &servers).map(IpAddr::V4)
 }

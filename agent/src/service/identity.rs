@@ -71,9 +71,12 @@ impl Identity {
     pub fn open(directory: &Path, machine: &MachineName) -> Result<Self, IdentityError> {
         let key_path = directory.join("key.pem");
         let key = match read_text(&key_path)? {
-            Some(pem) => KeyPair::from_pem(&pem).map_err(|source| IdentityError::Key { path: key_path, source })?,
+            Some(pem) => {
+                KeyPair::from_pem(&pem).map_err(|source| IdentityError::Key { path: key_path, source })?
+            }
             None => {
-                let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(|e| IdentityError::Make("key", e))?;
+                let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)
+                    .map_err(|e| IdentityError::Make("key", e))?;
                 write(&key_path, &key.serialize_pem())?;
                 key
             }
@@ -82,7 +85,8 @@ impl Identity {
         let csr_pem = match read_text(&csr_path)? {
             Some(pem) if is_request_of(&pem, &key) => pem,
             _ => {
-                let pem = make_request(&key, machine).map_err(|e| IdentityError::Make("certificate request", e))?;
+                let pem =
+                    make_request(&key, machine).map_err(|e| IdentityError::Make("certificate request", e))?;
                 write(&csr_path, &pem)?;
                 pem
             }
@@ -130,7 +134,9 @@ fn make_request(key: &KeyPair, machine: &MachineName) -> Result<String, rcgen::E
 /// Whether a kept request is by this key: the key may have been replaced.
 fn is_request_of(pem: &str, key: &KeyPair) -> bool {
     use x509_parser::certification_request::X509CertificationRequest;
-    let Ok(der) = rustls_pki_types::CertificateSigningRequestDer::from_pem_slice(pem.as_bytes()) else { return false };
+    let Ok(der) = rustls_pki_types::CertificateSigningRequestDer::from_pem_slice(pem.as_bytes()) else {
+        return false;
+    };
     X509CertificationRequest::from_der(&der)
         .is_ok_and(|(_, csr)| csr.certification_request_info.subject_pki.raw == key.subject_public_key_info())
 }

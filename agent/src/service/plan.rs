@@ -118,7 +118,9 @@ pub fn plan(observed: &Observed) -> Next {
     }
     let heartbeat = SignedDuration::try_from(held.heartbeat).unwrap_or(SignedDuration::MAX);
     // A report of the future: the clock was set back.
-    let due = last_report.filter(|last| *last <= now).map(|last| last.saturating_add(heartbeat).unwrap_or(Timestamp::MAX));
+    let due = last_report
+        .filter(|last| *last <= now)
+        .map(|last| last.saturating_add(heartbeat).unwrap_or(Timestamp::MAX));
     let due = due.unwrap_or(Timestamp::MIN).max(not_before.report);
     if now >= due {
         return Next::Report;
@@ -229,7 +231,9 @@ mod tests {
     #[test]
     fn back_off_grows_to_its_bound_and_is_never_nothing() {
         let most = Duration::from_secs(300);
-        for (failures, least) in [(0, 1000), (1, 1000), (2, 2000), (9, 256_000), (10, 300_000), (u32::MAX, 300_000)] {
+        for (failures, least) in
+            [(0, 1000), (1, 1000), (2, 2000), (9, 256_000), (10, 300_000), (u32::MAX, 300_000)]
+        {
             for jitter in [0, 7, u64::MAX] {
                 let millis = back_off(failures, most, jitter).as_millis();
                 assert!((least..=least * 3 / 2).contains(&millis), "{failures} {jitter} {millis}");

@@ -185,9 +185,15 @@ impl Agent {
                 self.failures[index] = self.failures[index].saturating_add(1);
                 let refused = matches!(&error, ActError::Pxed(error) if error.is_final());
                 self.seed_refused |= refused && index == 0;
-                let wait = if refused { REFUSED } else { back_off(self.failures[index], MOST, rand::random()) };
+                let wait =
+                    if refused { REFUSED } else { back_off(self.failures[index], MOST, rand::random()) };
                 let text = chain(&error);
-                tracing::warn!(act, error = text, wait_seconds = wait.as_secs(), "failed, will be tried again");
+                tracing::warn!(
+                    act,
+                    error = text,
+                    wait_seconds = wait.as_secs(),
+                    "failed, will be tried again"
+                );
                 self.note_error(&format!("{act}: {text}"));
                 wait
             }
@@ -206,7 +212,9 @@ impl Agent {
             Awaited::Heartbeat => "enrolled, waiting for the next report or renewal",
             Awaited::Retry => "waiting to try the enrolment again",
             Awaited::Seed => "waiting for a seed: none was left by stage-1, and there is no certificate",
-            Awaited::SeedAfterEnd => "waiting for a seed: the certificate has ended, the next boot brings a new one",
+            Awaited::SeedAfterEnd => {
+                "waiting for a seed: the certificate has ended, the next boot brings a new one"
+            }
         };
         self.say(doing, Some(until));
         let left = Duration::try_from(until.duration_since(now)).unwrap_or(Duration::ZERO);
@@ -265,8 +273,14 @@ impl Agent {
                 let validity = identity.check(&certificate_pem)?;
                 let (not_before, not_after) = (validity.not_before, validity.not_after);
                 let kubernetes = kubernetes.or(enrolment.kubernetes);
-                let renewed =
-                    Enrolment { certificate_pem, not_before, not_after, heartbeat_seconds, kubernetes, ..enrolment };
+                let renewed = Enrolment {
+                    certificate_pem,
+                    not_before,
+                    not_after,
+                    heartbeat_seconds,
+                    kubernetes,
+                    ..enrolment
+                };
                 self.places.write_enrolment(&renewed)?;
                 self.adopt(Some(renewed));
                 Ok(Outcome::Done)
@@ -284,7 +298,8 @@ impl Agent {
         let changed = self.facts_taken.as_ref() != Some(&facts);
         let report = Report {
             agent_version: VERSION.to_owned(),
-            kernel_boot_id: read_text(&self.places.root.join("proc/sys/kernel/random/boot_id")).unwrap_or_default(),
+            kernel_boot_id: read_text(&self.places.root.join("proc/sys/kernel/random/boot_id"))
+                .unwrap_or_default(),
             boot_id: Some(enrolment.boot_id),
             facts: changed.then(|| facts.clone()),
             addresses: own_addresses(),
@@ -293,7 +308,8 @@ impl Agent {
         self.facts_taken = Some(facts);
         self.last_report = Some(Timestamp::now());
         self.standing.last_report = self.last_report;
-        self.heartbeat = spread(Duration::from_secs(u64::from(enrolment.heartbeat_seconds.max(5))), rand::random());
+        self.heartbeat =
+            spread(Duration::from_secs(u64::from(enrolment.heartbeat_seconds.max(5))), rand::random());
         Ok(Outcome::Done)
     }
 
@@ -347,7 +363,9 @@ fn pending(response: EnrolResponse) -> Result<Outcome, ActError> {
             let wait = Duration::from_secs(u64::from(retry_seconds.clamp(1, 300)));
             Ok(Outcome::Pending { reason: reason.chars().take(500).collect(), wait })
         }
-        EnrolResponse::Challenge { challenge } => Err(ActError::Challenge(challenge.chars().take(200).collect())),
+        EnrolResponse::Challenge { challenge } => {
+            Err(ActError::Challenge(challenge.chars().take(200).collect()))
+        }
         EnrolResponse::Enrolled { .. } => Ok(Outcome::Done),
     }
 }
@@ -359,7 +377,9 @@ async fn report_userspace(root: std::path::PathBuf, shutdown: CancellationToken)
     for failures in 1..=6 {
         let url = arguments.url.clone();
         let report = StageReport { stage: Stage::Userspace, failure: None };
-        let sent = blocking(move || crate::stage1::http::post_stage(&url, &report, &name_servers(Path::new("/")))).await;
+        let sent =
+            blocking(move || crate::stage1::http::post_stage(&url, &report, &name_servers(Path::new("/"))))
+                .await;
         match sent {
             Ok(()) => return tracing::info!(stage = "userspace", "stage reported"),
             Err(error) => tracing::info!(error = chain(&error), "stage not taken"),

@@ -170,7 +170,8 @@ impl Places {
 
 fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, KeepStateError> {
     let bytes = read_optional(path);
-    let bytes = bytes.map_err(|source| KeepStateError::File { act: "read", path: path.to_owned(), source })?;
+    let bytes =
+        bytes.map_err(|source| KeepStateError::File { act: "read", path: path.to_owned(), source })?;
     let parsed = bytes.map(|bytes| serde_json::from_slice(&bytes)).transpose();
     parsed.map_err(|source| KeepStateError::Damaged { path: path.to_owned(), source })
 }
@@ -186,7 +187,8 @@ impl Standing {
     /// Lines for a person.
     pub fn describe(&self) -> String {
         let text = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
-        let time = |value: Option<Timestamp>| value.map_or_else(|| "-".to_owned(), |time| format!("{time:.0}"));
+        let time =
+            |value: Option<Timestamp>| value.map_or_else(|| "-".to_owned(), |time| format!("{time:.0}"));
         let error = self.last_error.as_ref().map(|error| format!("{} {error}", time(self.last_error_time)));
         [
             ("Machine", text(self.machine.as_ref().map(ToString::to_string))),
@@ -247,7 +249,10 @@ mod tests {
             ..Standing::default()
         };
         let text = standing.describe();
-        assert!(text.contains("Doing             waiting for a seed, since 1970-01-01T00:00:00Z\n"), "{text}");
+        assert!(
+            text.contains("Doing             waiting for a seed, since 1970-01-01T00:00:00Z\n"),
+            "{text}"
+        );
         assert!(text.starts_with("Machine           -\n"), "{text}");
     }
 }

@@ -21,13 +21,17 @@ pub struct BootArguments {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ReadArgumentsError {
     /// No `bedplate.url`.
-    #[error("the kernel command line has no {BOOT_URL_ARGUMENT}= argument: was this kernel started by pxed's script?")]
+    #[error(
+        "the kernel command line has no {BOOT_URL_ARGUMENT}= argument: was this kernel started by pxed's script?"
+    )]
     NoUrl,
     /// `bedplate.url` cannot be used.
     #[error("the kernel argument {BOOT_URL_ARGUMENT}= cannot be used")]
     Url(#[source] ParseUrlError),
     /// Neither `bedplate.mac` nor a usable `BOOTIF`.
-    #[error("the kernel command line names no interface: neither {BOOT_MAC_ARGUMENT}= nor BOOTIF= holds a MAC address")]
+    #[error(
+        "the kernel command line names no interface: neither {BOOT_MAC_ARGUMENT}= nor BOOTIF= holds a MAC address"
+    )]
     NoMac,
 }
 
@@ -37,7 +41,10 @@ pub fn read_arguments(command_line: &str) -> Result<BootArguments, ReadArguments
     let url = HttpUrl::parse(url.trim_end_matches('/')).map_err(ReadArgumentsError::Url)?;
     let named = argument(command_line, BOOT_MAC_ARGUMENT).and_then(|text| text.parse().ok());
     let mac = named.or_else(|| argument(command_line, "BOOTIF").and_then(read_bootif));
-    Ok(BootArguments { url, mac: mac.filter(|mac: &MacAddress| mac.is_unicast()).ok_or(ReadArgumentsError::NoMac)? })
+    Ok(BootArguments {
+        url,
+        mac: mac.filter(|mac: &MacAddress| mac.is_unicast()).ok_or(ReadArgumentsError::NoMac)?,
+    })
 }
 
 /// The value of the first `name=value` on the command line; double quotes around a value are taken off.
@@ -88,7 +95,10 @@ mod tests {
     fn a_line_that_names_no_boot_says_what_is_missing() {
         assert_eq!(read_arguments("quiet"), Err(ReadArgumentsError::NoUrl));
         assert_eq!(read_arguments(URL), Err(ReadArgumentsError::NoMac));
-        assert_eq!(read_arguments(&format!("{URL} bedplate.mac=ff:ff:ff:ff:ff:ff")), Err(ReadArgumentsError::NoMac));
+        assert_eq!(
+            read_arguments(&format!("{URL} bedplate.mac=ff:ff:ff:ff:ff:ff")),
+            Err(ReadArgumentsError::NoMac)
+        );
         assert!(matches!(read_arguments("bedplate.url=ftp://x/ quiet"), Err(ReadArgumentsError::Url(_))));
     }
 }

@@ -8,9 +8,7 @@ use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, SockaddrIn, bind, setsockopt, socket, sockopt,
-};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, setsockopt, socket, sockopt};
 
 use super::dhcp_session::{Act, Session};
 use super::dhcp_wire::Lease;
@@ -22,7 +20,10 @@ const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::BROADCAST, 67);
 const CLIENT_PORT: u16 = 68;
 
 /// Gets a lease on `interface`: the lease and who granted it. `random` gives any random number.
-pub fn get_lease(interface: &Interface, random: &mut dyn FnMut() -> u64) -> Result<(Lease, Ipv4Addr), StageError> {
+pub fn get_lease(
+    interface: &Interface,
+    random: &mut dyn FnMut() -> u64,
+) -> Result<(Lease, Ipv4Addr), StageError> {
     let socket = open(interface).map_err(StageError::system("open a DHCP socket on", &interface.name))?;
     let [a, b, c, d, ..] = random().to_ne_bytes();
     let mut session = Session::new(u32::from_ne_bytes([a, b, c, d]), interface.mac);
@@ -38,7 +39,9 @@ pub fn get_lease(interface: &Interface, random: &mut dyn FnMut() -> u64) -> Resu
             }
             Act::Wait => {}
             Act::Bound { lease, server } => return Ok((lease, server)),
-            Act::Failed(reason) => return Err(StageError::NoLease { interface: interface.name.clone(), reason }),
+            Act::Failed(reason) => {
+                return Err(StageError::NoLease { interface: interface.name.clone(), reason });
+            }
         }
         act = match receive(&socket, deadline) {
             Some(datagram) => session.received(&datagram, start.elapsed(), random()),

@@ -162,7 +162,8 @@ impl Options {
         match (code, value) {
             (1, value) => {
                 let mask = value.first_chunk().map(|b| u32::from_be_bytes(*b));
-                let contiguous = mask.filter(|m| m.leading_ones().checked_add(m.trailing_zeros()) == Some(32));
+                let contiguous =
+                    mask.filter(|m| m.leading_ones().checked_add(m.trailing_zeros()) == Some(32));
                 self.prefix = contiguous.and_then(|m| u8::try_from(m.leading_ones()).ok());
             }
             (3, value) => self.routers = addresses(value),
@@ -248,7 +249,8 @@ pub(super) mod tests {
 
     #[test]
     fn messages_are_long_enough_and_ask_for_broadcast() {
-        let select = Request::Select { address: Ipv4Addr::new(10, 7, 0, 9), server: Ipv4Addr::new(10, 7, 0, 1) };
+        let select =
+            Request::Select { address: Ipv4Addr::new(10, 7, 0, 9), server: Ipv4Addr::new(10, 7, 0, 1) };
         for request in [Request::Discover, select] {
             let bytes = encode(request, 0x0102_0304, MAC, 3);
             assert_eq!(bytes.len(), MIN_LENGTH);
@@ -268,14 +270,17 @@ pub(super) mod tests {
         options.extend([51, 4, 0, 0, 14, 16, 255]);
         let reply = decode(&answer(7, MAC, [10, 7, 0, 9], &options), 7, MAC).unwrap();
         assert_eq!((reply.kind, reply.server), (Kind::Offer, Ipv4Addr::new(10, 7, 0, 1)));
-        assert_eq!(reply.lease, Lease {
-            address: Ipv4Addr::new(10, 7, 0, 9),
-            prefix: 23,
-            routes: vec![(Ipv4Addr::UNSPECIFIED, 0, Ipv4Addr::new(10, 7, 0, 1))],
-            nameservers: vec![Ipv4Addr::new(10, 7, 0, 1), Ipv4Addr::new(10, 7, 0, 2)],
-            domain: Some("rack.example".to_owned()),
-            seconds: Some(3600),
-        });
+        assert_eq!(
+            reply.lease,
+            Lease {
+                address: Ipv4Addr::new(10, 7, 0, 9),
+                prefix: 23,
+                routes: vec![(Ipv4Addr::UNSPECIFIED, 0, Ipv4Addr::new(10, 7, 0, 1))],
+                nameservers: vec![Ipv4Addr::new(10, 7, 0, 1), Ipv4Addr::new(10, 7, 0, 2)],
+                domain: Some("rack.example".to_owned()),
+                seconds: Some(3600),
+            }
+        );
     }
 
     #[test]
@@ -291,10 +296,13 @@ pub(super) mod tests {
         let mut options = OFFER.to_vec();
         options.extend([3, 4, 10, 7, 0, 1, 121, 14, 0, 10, 7, 0, 2, 24, 10, 8, 0, 10, 7, 0, 3, 33, 9]);
         let reply = decode(&answer(7, MAC, [10, 7, 0, 9], &options), 7, MAC).unwrap();
-        assert_eq!(reply.lease.routes, [
-            (Ipv4Addr::UNSPECIFIED, 0, Ipv4Addr::new(10, 7, 0, 2)),
-            (Ipv4Addr::new(10, 8, 0, 0), 24, Ipv4Addr::new(10, 7, 0, 3))
-        ]);
+        assert_eq!(
+            reply.lease.routes,
+            [
+                (Ipv4Addr::UNSPECIFIED, 0, Ipv4Addr::new(10, 7, 0, 2)),
+                (Ipv4Addr::new(10, 8, 0, 0), 24, Ipv4Addr::new(10, 7, 0, 3))
+            ]
+        );
     }
 
     #[test]

@@ -29,7 +29,8 @@ pub enum SelectDiskError {
 
 /// The disk that `selector` names. A rule never takes a disk whose medium can be taken out, nor one without a size.
 pub fn select_disk<'a>(selector: &DiskSelector, disks: &'a [Disk]) -> Result<&'a Disk, SelectDiskError> {
-    let matches: Vec<&Disk> = disks.iter().filter(|disk| disk.name.is_some() && is_match(selector, disk)).collect();
+    let matches: Vec<&Disk> =
+        disks.iter().filter(|disk| disk.name.is_some() && is_match(selector, disk)).collect();
     match matches.as_slice() {
         [one] => Ok(one),
         [] => Err(SelectDiskError::None { selector: describe(selector), present: present(disks) }),
@@ -53,11 +54,15 @@ fn is_match(selector: &DiskSelector, disk: &Disk) -> bool {
         }
         DiskSelector::Hctl(hctl) => !hctl.is_empty() && disk.hctl.as_deref() == Some(hctl),
         DiskSelector::Rule { min_size_bytes, max_size_bytes, rotational, model } => {
-            let any = min_size_bytes.is_some() || max_size_bytes.is_some() || rotational.is_some() || model.is_some();
+            let any = min_size_bytes.is_some()
+                || max_size_bytes.is_some()
+                || rotational.is_some()
+                || model.is_some();
             let size = disk.size_bytes.and_then(|size| u64::try_from(size).ok()).filter(|size| *size > 0);
             any && disk.removable != Some(true)
                 && size.is_some_and(|size| {
-                    min_size_bytes.is_none_or(|min| size >= min) && max_size_bytes.is_none_or(|max| size <= max)
+                    min_size_bytes.is_none_or(|min| size >= min)
+                        && max_size_bytes.is_none_or(|max| size <= max)
                 })
                 && (rotational.is_none() || disk.rotational == *rotational)
                 && (model.is_none() || disk.model == *model)
@@ -84,7 +89,9 @@ fn describe(selector: &DiskSelector) -> String {
             let mut parts = Vec::new();
             parts.extend(min_size_bytes.map(|size| format!("at least {size} bytes")));
             parts.extend(max_size_bytes.map(|size| format!("at most {size} bytes")));
-            parts.extend(rotational.map(|r| if r { "rotational".to_owned() } else { "not rotational".to_owned() }));
+            parts.extend(
+                rotational.map(|r| if r { "rotational".to_owned() } else { "not rotational".to_owned() }),
+            );
             parts.extend(model.as_ref().map(|model| format!("model {model}")));
             format!("the rule ({})", parts.join(", "))
         }
@@ -95,7 +102,12 @@ fn present(disks: &[Disk]) -> String {
     let words = |disk: &Disk| {
         let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".to_owned());
         let size = disk.size_bytes.unwrap_or(0);
-        format!("{} (model {}, serial {}, {size} bytes)", text(&disk.name), text(&disk.model), text(&disk.serial))
+        format!(
+            "{} (model {}, serial {}, {size} bytes)",
+            text(&disk.name),
+            text(&disk.model),
+            text(&disk.serial)
+        )
     };
     match disks {
         [] => "no disks at all".to_owned(),
@@ -119,7 +131,12 @@ mod tests {
         }
     }
 
-    fn rule(min: Option<u64>, max: Option<u64>, rotational: Option<bool>, model: Option<&str>) -> DiskSelector {
+    fn rule(
+        min: Option<u64>,
+        max: Option<u64>,
+        rotational: Option<bool>,
+        model: Option<&str>,
+    ) -> DiskSelector {
         let model = model.map(str::to_owned);
         DiskSelector::Rule { min_size_bytes: min, max_size_bytes: max, rotational, model }
     }

@@ -101,7 +101,8 @@ impl Boot {
 
     fn read_boot_arguments(&mut self) -> Result<String, StageError> {
         new_root::mount_basics()?;
-        let line = fs::read_to_string("/proc/cmdline").map_err(StageError::system("read", "/proc/cmdline"))?;
+        let line =
+            fs::read_to_string("/proc/cmdline").map_err(StageError::system("read", "/proc/cmdline"))?;
         let arguments = read_arguments(&line)?;
         let text = format!("boot {} by interface {}", arguments.url, arguments.mac);
         self.arguments = Some(arguments);
@@ -152,7 +153,8 @@ impl Boot {
 
     fn read_seed(&mut self) -> Result<String, StageError> {
         let path = || SEED_PATH.to_owned();
-        let bytes = crate::file::read_optional(Path::new(SEED_PATH)).map_err(StageError::system("read", SEED_PATH))?;
+        let bytes = crate::file::read_optional(Path::new(SEED_PATH))
+            .map_err(StageError::system("read", SEED_PATH))?;
         let bytes = bytes.ok_or_else(|| StageError::NoSeed { path: path() })?;
         let seed: Seed =
             serde_json::from_slice(&bytes).map_err(|source| StageError::Seed { path: path(), source })?;
@@ -166,9 +168,14 @@ impl Boot {
             return Ok("there already".to_owned());
         }
         let image = self.root_image()?;
-        let url = HttpUrl::parse(&image.url).map_err(|source| StageError::Url { what: "root image", source })?;
+        let url =
+            HttpUrl::parse(&image.url).map_err(|source| StageError::Url { what: "root image", source })?;
         let already = self.partial.as_ref().map_or(0, Partial::done);
-        check_memory(&image, already, crate::hardware::memory_bytes(Path::new("/"), "MemAvailable").unwrap_or(u64::MAX))?;
+        check_memory(
+            &image,
+            already,
+            crate::hardware::memory_bytes(Path::new("/"), "MemAvailable").unwrap_or(u64::MAX),
+        )?;
         let partial = match &mut self.partial {
             Some(partial) => partial,
             none => none.insert(Partial::begin(&new_root::mount_fetch_area(image.size)?)?),
@@ -259,7 +266,9 @@ impl Boot {
     fn report_failure(&self, step: Step, text: &str) {
         let stage = if step > Step::FetchRoot { Stage::Userspace } else { Stage::Rootfs };
         let mut failure = format!("{step}: {text}");
-        failure.truncate((0..=failure.len().min(1024)).rev().find(|at| failure.is_char_boundary(*at)).unwrap_or(0));
+        failure.truncate(
+            (0..=failure.len().min(1024)).rev().find(|at| failure.is_char_boundary(*at)).unwrap_or(0),
+        );
         self.report(StageReport { stage, failure: Some(failure) });
     }
 
@@ -304,6 +313,8 @@ fn random() -> u64 {
     let mut bytes = [0; 8];
     match File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut bytes)) {
         Ok(()) => u64::from_ne_bytes(bytes),
-        Err(_) => std::hash::BuildHasher::hash_one(&std::collections::hash_map::RandomState::new(), Instant::now()),
+        Err(_) => {
+            std::hash::BuildHasher::hash_one(&std::collections::hash_map::RandomState::new(), Instant::now())
+        }
     }
 }

@@ -31,7 +31,9 @@ pub enum StageError {
     #[error("the kernel was not started as Bedplate starts it")]
     Arguments(#[from] ReadArgumentsError),
     /// No interface has the MAC address.
-    #[error("no network interface has the MAC address {mac}; there are: {present}. Is its driver in the initramfs?")]
+    #[error(
+        "no network interface has the MAC address {mac}; there are: {present}. Is its driver in the initramfs?"
+    )]
     NoInterface {
         /// The address that was looked for.
         mac: MacAddress,
@@ -39,7 +41,9 @@ pub enum StageError {
         present: String,
     },
     /// The cable is out, or the switch port is down.
-    #[error("interface {interface} has no carrier after {seconds} s: is the cable in, is the switch port up?")]
+    #[error(
+        "interface {interface} has no carrier after {seconds} s: is the cable in, is the switch port up?"
+    )]
     NoCarrier {
         /// The interface.
         interface: String,
@@ -55,7 +59,9 @@ pub enum StageError {
         reason: String,
     },
     /// There is no seed.
-    #[error("there is no seed at {path}: pxed gives it once per boot, and this boot's was refused or spent. Start the machine again")]
+    #[error(
+        "there is no seed at {path}: pxed gives it once per boot, and this boot's was refused or spent. Start the machine again"
+    )]
     NoSeed {
         /// Where it should be.
         path: String,

@@ -5,7 +5,7 @@
 use std::fmt::Write;
 use std::net::Ipv4Addr;
 
-use bedplate_api::id::{BootId, Digest, MachineName, MacAddress, SiteName};
+use bedplate_api::id::{BootId, Digest, MacAddress, MachineName, SiteName};
 use serde::{Deserialize, Serialize};
 
 use super::dhcp_wire::Lease;
@@ -100,6 +100,9 @@ mod tests {
         let json = serde_json::to_string(&StateFacts::Memory).unwrap();
         assert_eq!(json, r#"{"kind":"memory"}"#);
         let disk = StateFacts::Disk { device: "/dev/vda".to_owned(), made: true, wipe_token: None };
-        assert_eq!(serde_json::to_string(&disk).unwrap(), r#"{"kind":"disk","device":"/dev/vda","made":true}"#);
+        assert_eq!(
+            serde_json::to_string(&disk).unwrap(),
+            r#"{"kind":"disk","device":"/dev/vda","made":true}"#
+        );
     }
 }

@@ -85,7 +85,8 @@ fn exchange(
     let mut bytes = Vec::new();
     let mut buffer = [0; 4096];
     loop {
-        let parsed = parse_head(&bytes).map_err(|source| StageError::Answer { url: url.to_string(), source })?;
+        let parsed =
+            parse_head(&bytes).map_err(|source| StageError::Answer { url: url.to_string(), source })?;
         if let Some((head, length)) = parsed {
             let early = io::Cursor::new(bytes.split_off(length));
             return Ok(Response { head, early, stream });

@@ -47,7 +47,8 @@ impl HttpUrl {
         };
         let (host, port) = match authority.strip_prefix('[') {
             Some(inside) => {
-                let (host, after) = inside.split_once(']').ok_or_else(|| ParseUrlError::Authority(shown()))?;
+                let (host, after) =
+                    inside.split_once(']').ok_or_else(|| ParseUrlError::Authority(shown()))?;
                 (host, after.strip_prefix(':'))
             }
             None => match authority.split_once(':') {
@@ -216,9 +217,18 @@ mod tests {
 
     #[test]
     fn unusable_urls_are_refused() {
-        for text in
-            ["", "https://h/", "http://", "http://:80/", "http://h:0/", "http://h:99999/", "http://u@h/", "http://h/a b", "http://[::1/", "http://h/\r\nX: y"]
-        {
+        for text in [
+            "",
+            "https://h/",
+            "http://",
+            "http://:80/",
+            "http://h:0/",
+            "http://h:99999/",
+            "http://u@h/",
+            "http://h/a b",
+            "http://[::1/",
+            "http://h/\r\nX: y",
+        ] {
             assert!(HttpUrl::parse(text).is_err(), "{text}");
         }
     }
@@ -239,12 +249,15 @@ mod tests {
         }
         let (head, length) = parse_head(whole).unwrap().unwrap();
         assert_eq!(&whole[length..], b"abcde");
-        assert_eq!(head, ResponseHead {
-            status: 206,
-            content_length: Some(5),
-            content_range: Some((5, Some(10))),
-            date: Some("x".to_owned())
-        });
+        assert_eq!(
+            head,
+            ResponseHead {
+                status: 206,
+                content_length: Some(5),
+                content_range: Some((5, Some(10))),
+                date: Some("x".to_owned())
+            }
+        );
     }
 
     #[test]

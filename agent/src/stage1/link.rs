@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use bedplate_api::id::MacAddress;
 use nix::errno::Errno;
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recv, sendto, setsockopt, socket, sockopt,
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recv, sendto, setsockopt, socket,
+    sockopt,
 };
 use nix::sys::time::TimeVal;
 
@@ -84,7 +85,10 @@ pub fn configure(interface: &Interface, earlier: Option<&Lease>, lease: &Lease) 
     let index = interface.index;
     if let Some(earlier) = earlier.filter(|e| (e.address, e.prefix) != (lease.address, lease.prefix)) {
         // It may be gone already: nothing depends on it any more.
-        let _ = apply(Change::NoAddress { index, address: earlier.address, prefix: earlier.prefix }, &interface.name);
+        let _ = apply(
+            Change::NoAddress { index, address: earlier.address, prefix: earlier.prefix },
+            &interface.name,
+        );
     }
     apply(Change::Address { index, address: lease.address, prefix: lease.prefix }, &interface.name)?;
     for (network, prefix, gateway) in &lease.routes {
@@ -138,7 +142,10 @@ mod tests {
     fn the_interface_is_found_by_its_address_and_no_other() {
         let root = vm();
         let mac = MacAddress::new([0x52, 0x54, 0, 0, 0, 1]);
-        assert_eq!(find_interface(root.path(), mac), Some(Interface { name: "eth0".to_owned(), index: 2, mac }));
+        assert_eq!(
+            find_interface(root.path(), mac),
+            Some(Interface { name: "eth0".to_owned(), index: 2, mac })
+        );
         assert_eq!(find_interface(root.path(), MacAddress::new([2; 6])), None);
         assert_eq!(describe_interfaces(root.path()), "eth0 52:54:00:00:00:01");
     }
@@ -153,7 +160,9 @@ mod tests {
 
     #[test]
     fn a_routes_network_has_no_host_bits() {
-        for (network, prefix, expected) in [("10.8.1.7", 24, "10.8.1.0"), ("10.8.1.7", 32, "10.8.1.7"), ("10.8.1.7", 0, "0.0.0.0")] {
+        for (network, prefix, expected) in
+            [("10.8.1.7", 24, "10.8.1.0"), ("10.8.1.7", 32, "10.8.1.7"), ("10.8.1.7", 0, "0.0.0.0")]
+        {
             assert_eq!(masked(network.parse().unwrap(), prefix).to_string(), expected);
         }
     }

@@ -58,14 +58,21 @@ pub(super) fn attach_writable(file: &File) -> Result<(PathBuf, File), StageError
 fn attach_with(file: &File, flags: u32) -> Result<(PathBuf, File), StageError> {
     let control = File::options().read(true).write(true).open("/dev/loop-control");
     let control = control.map_err(StageError::system("open", "/dev/loop-control"))?;
-    let descriptor = u32::try_from(file.as_raw_fd()).map_err(|_| StageError::Internal("a descriptor is negative"))?;
+    let descriptor =
+        u32::try_from(file.as_raw_fd()).map_err(|_| StageError::Internal("a descriptor is negative"))?;
     let mut tries = 0;
     loop {
         // SAFETY: the descriptor is open, the call takes no argument.
         let number = unsafe { loop_ctl_get_free(control.as_raw_fd()) };
         let number = number.map_err(StageError::system("get a free device from", "/dev/loop-control"))?;
         let path = PathBuf::from(format!("/dev/loop{number}"));
-        let device = File::open(&path).map_err(StageError::system("open", path.display()))?;
+        // The kernel makes the device read-only if it is configured through a read-only descriptor.
+        let writable = flags & LO_FLAGS_READ_ONLY == 0;
+        let device = File::options()
+            .read(true)
+            .write(writable)
+            .open(&path)
+            .map_err(StageError::system("open", path.display()))?;
         let configuration = configuration(descriptor, flags);
         // SAFETY: the descriptor is open, the pointer leads to a whole `loop_config` that outlives the call.
         match unsafe { loop_configure(device.as_raw_fd(), &raw const configuration) } {

@@ -36,7 +36,8 @@ impl ModuleIndex {
     pub fn modules_for(&self, alias: &str) -> Vec<&str> {
         let mut seen = HashSet::new();
         let own = self.files.get_key_value(&module_name(alias)).map(|(name, _)| name.as_str());
-        let matched = self.aliases.iter().filter(|(pattern, _)| glob_matches(pattern, alias)).map(|(_, m)| m.as_str());
+        let matched =
+            self.aliases.iter().filter(|(pattern, _)| glob_matches(pattern, alias)).map(|(_, m)| m.as_str());
         own.into_iter().chain(matched).filter(|name| seen.insert(*name)).collect()
     }
 
@@ -119,12 +120,15 @@ mod tests {
     #[test]
     fn needs_are_loaded_before_the_module() {
         let index = ModuleIndex::parse(DEP, ALIAS);
-        assert_eq!(index.load_order("virtio_net"), [
-            "kernel/drivers/virtio/virtio.ko",
-            "kernel/drivers/virtio/virtio_ring.ko",
-            "kernel/net/core/failover.ko",
-            "kernel/drivers/net/virtio_net.ko"
-        ]);
+        assert_eq!(
+            index.load_order("virtio_net"),
+            [
+                "kernel/drivers/virtio/virtio.ko",
+                "kernel/drivers/virtio/virtio_ring.ko",
+                "kernel/net/core/failover.ko",
+                "kernel/drivers/net/virtio_net.ko"
+            ]
+        );
         assert_eq!(index.load_order("crc32c-generic"), ["kernel/crypto/crc32c-generic.ko"]);
         assert!(index.load_order("loop").is_empty());
     }

@@ -17,8 +17,17 @@ use super::module_index::{ModuleIndex, module_name};
 use crate::hardware::{names_in, read_text};
 
 /// Loaded whether or not a device asks: no device does.
-const ALWAYS: [&str; 9] =
-    ["crc32c_generic", "loop", "squashfs", "overlay", "ext4", "virtio_pci", "virtio_net", "virtio_blk", "af_packet"];
+const ALWAYS: [&str; 9] = [
+    "crc32c_generic",
+    "loop",
+    "squashfs",
+    "overlay",
+    "ext4",
+    "virtio_pci",
+    "virtio_net",
+    "virtio_blk",
+    "af_packet",
+];
 /// What the kernel runs when it wants a module itself.
 const MODPROBE: &str = "/proc/sys/kernel/modprobe";
 const MAX_DEPTH: usize = 24;
@@ -44,7 +53,8 @@ pub struct Loaded {
 impl Modules {
     /// Reads the index of the running kernel's release; empty if the initramfs has none (everything is built in).
     pub fn open() -> Result<Self, StageError> {
-        let release = nix::sys::utsname::uname().map_err(StageError::system("ask for", "the kernel's release"))?;
+        let release =
+            nix::sys::utsname::uname().map_err(StageError::system("ask for", "the kernel's release"))?;
         let directory = Path::new("/lib/modules").join(release.release());
         let text = |name: &str| fs::read_to_string(directory.join(name)).unwrap_or_default();
         let index = ModuleIndex::parse(&text("modules.dep"), &text("modules.alias"));
@@ -56,7 +66,8 @@ impl Modules {
     pub fn load_all(&mut self) -> Loaded {
         let mut loaded = Loaded::default();
         let list = fs::read_to_string("/etc/bedplate/modules").unwrap_or_default();
-        let listed = list.lines().map(|line| line.split('#').next().unwrap_or("").trim()).filter(|l| !l.is_empty());
+        let listed =
+            list.lines().map(|line| line.split('#').next().unwrap_or("").trim()).filter(|l| !l.is_empty());
         for module in listed.chain(ALWAYS) {
             self.load(module, &mut loaded);
         }
@@ -74,7 +85,8 @@ impl Modules {
                 return;
             }
             for alias in aliases {
-                let modules: Vec<String> = self.index.modules_for(&alias).into_iter().map(str::to_owned).collect();
+                let modules: Vec<String> =
+                    self.index.modules_for(&alias).into_iter().map(str::to_owned).collect();
                 modules.iter().for_each(|module| self.load(module, loaded));
             }
         }
@@ -160,11 +172,14 @@ mod tests {
     #[test]
     fn every_modalias_below_devices_is_found_once() {
         let root = tempfile::tempdir().unwrap();
-        crate::hardware::fixture::write(root.path(), &[
-            ("pci0/modalias", "pci:a\n"),
-            ("pci0/virtio0/modalias", "virtio:b\n"),
-            ("pci0/virtio0/net/eth0/address", "x"),
-        ]);
+        crate::hardware::fixture::write(
+            root.path(),
+            &[
+                ("pci0/modalias", "pci:a\n"),
+                ("pci0/virtio0/modalias", "virtio:b\n"),
+                ("pci0/virtio0/net/eth0/address", "x"),
+            ],
+        );
         std::os::unix::fs::symlink("..", root.path().join("pci0/virtio0/subsystem")).unwrap();
         let mut aliases = Vec::new();
         find_aliases(root.path(), 0, &mut aliases);

@@ -94,7 +94,12 @@ mod tests {
 
     #[test]
     fn what_is_not_the_answer_is_nothing() {
-        for bytes in [answer(8, 0x8180, &[A]), answer(7, 0x0100, &[A]), answer(7, 0x8183, &[A]), answer(7, 0x8180, &[CNAME])] {
+        for bytes in [
+            answer(8, 0x8180, &[A]),
+            answer(7, 0x0100, &[A]),
+            answer(7, 0x8183, &[A]),
+            answer(7, 0x8180, &[CNAME]),
+        ] {
             assert_eq!(decode_answer(7, &bytes), None);
         }
         let whole = answer(7, 0x8180, &[CNAME, A]);

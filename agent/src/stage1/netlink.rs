@@ -81,7 +81,9 @@ pub fn encode(change: Change, sequence: u32) -> Vec<u8> {
         Change::Address { index, address, prefix } => {
             (RTM_NEWADDR, NLM_F_CREATE | NLM_F_REPLACE, address_body(index, address, prefix))
         }
-        Change::NoAddress { index, address, prefix } => (RTM_DELADDR, 0, address_body(index, address, prefix)),
+        Change::NoAddress { index, address, prefix } => {
+            (RTM_DELADDR, 0, address_body(index, address, prefix))
+        }
         Change::Route { index, network, prefix, gateway } => {
             (RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, route_body(index, network, prefix, gateway))
         }

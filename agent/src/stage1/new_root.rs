@@ -45,7 +45,9 @@ pub fn mount_basics() -> Result<(), StageError> {
         }
     }
     // Firmware variables say whether Secure Boot is on; a BIOS machine has none.
-    if Path::new("/sys/firmware/efi/efivars").is_dir() && !is_mount_point(Path::new("/sys/firmware/efi/efivars")) {
+    if Path::new("/sys/firmware/efi/efivars").is_dir()
+        && !is_mount_point(Path::new("/sys/firmware/efi/efivars"))
+    {
         let _ = mount_new("efivarfs", Path::new("/sys/firmware/efi/efivars"), "efivarfs", safe, "");
     }
     fs::create_dir_all("/run/bedplate").map_err(StageError::system("make", "/run/bedplate"))

@@ -108,14 +108,22 @@ mod tests {
             step = next;
             names.push(step.to_string());
         }
-        assert_eq!(names.join(" "), "read-boot-arguments load-modules find-interface get-address read-seed fetch-root mount-root state-disk hand-over");
+        assert_eq!(
+            names.join(" "),
+            "read-boot-arguments load-modules find-interface get-address read-seed fetch-root mount-root state-disk hand-over"
+        );
     }
 
     #[test]
     fn waits_grow_to_a_bound_and_never_end() {
-        for (failures, least, most) in
-            [(1, 1000, 1500), (2, 2000, 3000), (5, 16_000, 24_000), (6, 30_000, 45_000), (64, 30_000, 45_000), (u32::MAX, 30_000, 45_000)]
-        {
+        for (failures, least, most) in [
+            (1, 1000, 1500),
+            (2, 2000, 3000),
+            (5, 16_000, 24_000),
+            (6, 30_000, 45_000),
+            (64, 30_000, 45_000),
+            (u32::MAX, 30_000, 45_000),
+        ] {
             for jitter in [0, 1, 499, u64::MAX] {
                 let wait = plan_retry(Step::ReadSeed, failures, jitter).wait.as_millis();
                 assert!((least..most).contains(&wait), "{failures} {jitter}: {wait}");

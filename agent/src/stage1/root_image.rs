@@ -83,7 +83,9 @@ impl Partial {
         match first {
             first if first == self.done => Ok(()),
             0 => self.start_over(),
-            _ => Err(StageError::Internal("the server answered with another part of the image than was asked for")),
+            _ => Err(StageError::Internal(
+                "the server answered with another part of the image than was asked for",
+            )),
         }
     }
 
@@ -104,7 +106,9 @@ impl Partial {
                 let (url, done, size) = (image.url.clone(), self.done, image.size);
                 return Err(StageError::BrokeOff { url, done, size });
             }
-            self.file.write_all(&buffer[..length]).map_err(StageError::system("write", self.path.display()))?;
+            self.file
+                .write_all(&buffer[..length])
+                .map_err(StageError::system("write", self.path.display()))?;
             self.hash.update(&buffer[..length]);
             self.done += length as u64;
             if tenths(self.done, image.size) > tenth {
@@ -188,7 +192,10 @@ mod tests {
         let content: Vec<u8> = (0..600_000_u32).map(|n| n.to_le_bytes()[1]).collect();
         let (url, thread) = server(vec![
             answer("200 OK\r\nContent-Length: 600000", &content[..300_000]),
-            answer("206 Partial Content\r\nContent-Range: bytes 300000-599999/600000\r\nContent-Length: 300000", &content[300_000..400_000]),
+            answer(
+                "206 Partial Content\r\nContent-Range: bytes 300000-599999/600000\r\nContent-Length: 300000",
+                &content[300_000..400_000],
+            ),
             answer("503 Busy\r\nContent-Length: 39", br#"{"reason":"Busy","message":"come later"}"#),
             answer("200 OK\r\nContent-Length: 600000", &content),
         ]);
@@ -196,12 +203,17 @@ mod tests {
         let mut partial = Partial::begin(&directory.path().join("image")).unwrap();
         let (image, mut lines) = (image(&content), Vec::new());
         let mut errors = Vec::new();
-        while let Err(error) = partial.fetch(&image, |from| http::get(&url, from, &[]), &mut |l| lines.push(l.to_owned())) {
+        while let Err(error) =
+            partial.fetch(&image, |from| http::get(&url, from, &[]), &mut |l| lines.push(l.to_owned()))
+        {
             errors.push(error.to_string());
         }
         let requests = thread.join().unwrap();
         let ranges: Vec<_> = requests.iter().map(|r| r.lines().find(|l| l.starts_with("Range"))).collect();
-        assert_eq!(ranges, [None, Some("Range: bytes=300000-"), Some("Range: bytes=400000-"), Some("Range: bytes=400000-")]);
+        assert_eq!(
+            ranges,
+            [None, Some("Range: bytes=300000-"), Some("Range: bytes=400000-"), Some("Range: bytes=400000-")]
+        );
         assert_eq!(errors[0], "http://x/ broke off after 300000 of 600000 bytes");
         assert!(errors[2].contains("status 503"), "{errors:?}");
         assert!(lines.last().unwrap().starts_with("root image 100 % of 1 MiB"), "{lines:?}");

@@ -97,7 +97,8 @@ pub fn prepare(
 /// Looks at the disk without writing. Fails if somebody holds it (mounted, RAID member, device-mapper).
 fn observe_content(device: &Path, probe: &Path) -> Result<Content, StageError> {
     let open = |exclusive: i32| fs::OpenOptions::new().read(true).custom_flags(exclusive).open(device);
-    let mut file = open(nix::libc::O_EXCL).map_err(StageError::system("get for ourselves", device.display()))?;
+    let mut file =
+        open(nix::libc::O_EXCL).map_err(StageError::system("get for ourselves", device.display()))?;
     let is_block = file.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device());
     if !is_block {
         return Err(StageError::Internal("the state disk is no block device"));
@@ -116,7 +117,9 @@ fn observe_marker(device: &Path, probe: &Path) -> Result<Content, StageError> {
     fs::create_dir_all(probe).map_err(StageError::system("make", probe.display()))?;
     let flags = MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     if let Err(errno) = mount(Some(device), probe, Some("ext4"), flags, Some("noload")) {
-        return Ok(Content::Foreign(format!("a file system labelled {LABEL} that cannot be mounted ({errno})")));
+        return Ok(Content::Foreign(format!(
+            "a file system labelled {LABEL} that cannot be mounted ({errno})"
+        )));
     }
     let marker = read_marker(probe);
     umount2(probe, MntFlags::empty()).map_err(StageError::system("unmount", probe.display()))?;
@@ -127,7 +130,9 @@ fn read_marker(root: &Path) -> Result<Content, StageError> {
     match fs::read(root.join(MARKER)) {
         Ok(bytes) => match serde_json::from_slice(&bytes) {
             Ok(marker) => Ok(Content::State(marker)),
-            Err(_) => Ok(Content::Foreign(format!("a file system labelled {LABEL} whose {MARKER} is damaged"))),
+            Err(_) => {
+                Ok(Content::Foreign(format!("a file system labelled {LABEL} whose {MARKER} is damaged")))
+            }
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let names = crate::hardware::names_in(root);
@@ -180,7 +185,11 @@ fn name_signature(head: &[u8]) -> Option<Signature> {
     if at(1024 + 56, &[0x53, 0xef]) {
         let label = String::from_utf8_lossy(head.get(1144..1160).unwrap_or_default()).into_owned();
         let label = label.trim_end_matches('\0');
-        return if label == LABEL { Some(Signature::Ours) } else { other(&format!("an ext file system (label {label:?})")) };
+        return if label == LABEL {
+            Some(Signature::Ours)
+        } else {
+            other(&format!("an ext file system (label {label:?})"))
+        };
     }
     match () {
         () if at(512, b"EFI PART") || at(4096, b"EFI PART") => other("a GPT partition table"),
@@ -217,7 +226,8 @@ fn check(device: &Path, programs: &dyn Programs) -> Result<(), StageError> {
 fn mount_state(device: &Path, target: &Path, flags: MsFlags) -> Result<(), StageError> {
     fs::create_dir_all(target).map_err(StageError::system("make", target.display()))?;
     let flags = flags | MsFlags::MS_NOATIME | MsFlags::MS_NODEV;
-    mount(Some(device), target, Some("ext4"), flags, None::<&str>).map_err(StageError::system("mount", device.display()))
+    mount(Some(device), target, Some("ext4"), flags, None::<&str>)
+        .map_err(StageError::system("mount", device.display()))
 }
 
 /// Runs programs in a root directory: this binary starts itself again, changes its root and becomes the program.

@@ -56,7 +56,9 @@ pub enum RefuseDiskError {
     #[error("the state disk is blank, and wipe Never forbids to make a file system on it")]
     BlankAndNever,
     /// Somebody else's data.
-    #[error("the state disk holds {found}, and wipe does not allow to overwrite it: clear it by hand or set wipe Once")]
+    #[error(
+        "the state disk holds {found}, and wipe does not allow to overwrite it: clear it by hand or set wipe Once"
+    )]
     Foreign {
         /// What it looks like.
         found: String,
@@ -114,7 +116,11 @@ mod tests {
         let own: MachineName = "own".parse().unwrap();
         let other: MachineName = "other".parse().unwrap();
         let state = |machine: &MachineName, token: Option<&str>| {
-            Content::State(Marker { version: 1, machine: machine.clone(), wipe_token: token.map(str::to_owned) })
+            Content::State(Marker {
+                version: 1,
+                machine: machine.clone(),
+                wipe_token: token.map(str::to_owned),
+            })
         };
         let foreign = Content::Foreign("an MBR".to_owned());
         let once = || WipeRequest::Once("t1".to_owned());

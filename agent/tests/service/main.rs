@@ -181,7 +181,8 @@ async fn a_peer_of_another_authority_learns_nothing() {
     let mut host = Host::new();
     host.give_seed(&pxed, 1, &pxed::authority().0);
     host.start();
-    until("a failure", || host.standing().last_error.is_some_and(|error| error.contains("certificate"))).await;
+    until("a failure", || host.standing().last_error.is_some_and(|error| error.contains("certificate")))
+        .await;
     assert!(pxed.seen.lock().unwrap().paths.is_empty());
     assert!(host.seed().exists());
     host.give_seed(&pxed, 2, &pxed.ca_pem);

@@ -82,7 +82,8 @@ impl Pxed {
     pub async fn start(life: Duration) -> Self {
         let (ca_pem, ca_der, issuer) = authority();
         let key = KeyPair::generate().unwrap();
-        let own = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap().signed_by(&key, &issuer).unwrap();
+        let own =
+            CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap().signed_by(&key, &issuer).unwrap();
         let mut roots = RootCertStore::empty();
         roots.add(ca_der).unwrap();
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -129,7 +130,8 @@ async fn serve(listener: TcpListener, authority: Arc<Authority>, seen: Arc<Mutex
                 let (authority, seen) = (authority.clone(), seen.clone());
                 async move { answer(request, known, &authority, &seen).await }
             });
-            let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(tls), service).await;
+            let _ =
+                hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(tls), service).await;
         });
     }
 }
@@ -148,7 +150,8 @@ async fn answer(
     let fault = seen.faults.pop_front();
     match fault {
         Some(Fault::Pending) => {
-            let pending = EnrolResponse::Pending { reason: "the signer is asleep".to_owned(), retry_seconds: 1 };
+            let pending =
+                EnrolResponse::Pending { reason: "the signer is asleep".to_owned(), retry_seconds: 1 };
             return Ok(json(200, &pending));
         }
         Some(Fault::Unavailable) => return Ok(refusal(503, "Busy")),
@@ -176,9 +179,12 @@ fn respond(
             seen.enrolled += 1;
             let foreign = KeyPair::generate().unwrap();
             let csr = match fault {
-                Some(Fault::ForeignCertificate) => {
-                    CertificateParams::new(vec![]).unwrap().serialize_request(&foreign).unwrap().pem().unwrap()
-                }
+                Some(Fault::ForeignCertificate) => CertificateParams::new(vec![])
+                    .unwrap()
+                    .serialize_request(&foreign)
+                    .unwrap()
+                    .pem()
+                    .unwrap(),
                 _ => request.csr_pem,
             };
             json(200, &authority.sign(&csr))
@@ -228,10 +234,14 @@ pub async fn stage_listener() -> (std::net::SocketAddr, tokio::sync::mpsc::Unbou
                     let path = request.uri().path().to_owned();
                     let body = request.into_body().collect().await.unwrap().to_bytes();
                     let _ = send.send(format!("{path} {}", String::from_utf8_lossy(&body)));
-                    Ok::<_, Infallible>(Response::builder().status(204).body(Full::<Bytes>::default()).unwrap())
+                    Ok::<_, Infallible>(
+                        Response::builder().status(204).body(Full::<Bytes>::default()).unwrap(),
+                    )
                 }
             });
-            let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+            let _ = hyper::server::conn::http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
         }
     });
     (address, receive)

@@ -14,7 +14,8 @@ struct HostPrograms;
 
 impl Programs for HostPrograms {
     fn run(&self, program: &str, arguments: &[&str]) -> Result<(i32, String), StageError> {
-        let output = Command::new(program).env("PATH", "/usr/sbin:/sbin").args(arguments).output().expect(program);
+        let output =
+            Command::new(program).env("PATH", "/usr/sbin:/sbin").args(arguments).output().expect(program);
         Ok((output.status.code().unwrap_or(-1), String::from_utf8_lossy(&output.stderr).into_owned()))
     }
 }
@@ -33,7 +34,8 @@ impl Disk {
         File::create(&path).unwrap().set_len(64 << 20).unwrap();
         prepare(&path);
         let file = File::options().read(true).write(true).open(&path).unwrap();
-        let (device, keep) = loop_device::attach_writable(&file).expect("a loop device: tests of the state disk need root");
+        let (device, keep) =
+            loop_device::attach_writable(&file).expect("a loop device: tests of the state disk need root");
         Self { directory, device, _keep: keep }
     }
 
@@ -96,7 +98,10 @@ fn a_disk_with_foreign_data_is_left_alone_to_the_byte() {
         });
         let before = disk.bytes();
         for wipe in [WipeRequest::IfBlank, WipeRequest::Never] {
-            assert_eq!(refusal(disk.prepare("node-1", wipe)), RefuseDiskError::Foreign { found: found.to_owned() });
+            assert_eq!(
+                refusal(disk.prepare("node-1", wipe)),
+                RefuseDiskError::Foreign { found: found.to_owned() }
+            );
         }
         assert!(before == disk.bytes(), "{found}");
     }
@@ -105,7 +110,8 @@ fn a_disk_with_foreign_data_is_left_alone_to_the_byte() {
 #[test]
 fn a_foreign_ext4_is_named_by_its_label_and_left_alone() {
     let disk = Disk::new(|path| {
-        let (code, text) = HostPrograms.run("mke2fs", &["-q", "-t", "ext4", "-L", "data", path.to_str().unwrap()]).unwrap();
+        let (code, text) =
+            HostPrograms.run("mke2fs", &["-q", "-t", "ext4", "-L", "data", path.to_str().unwrap()]).unwrap();
         assert_eq!(code, 0, "{text}");
     });
     let before = disk.bytes();
