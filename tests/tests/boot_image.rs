@@ -1,0 +1,137 @@
+//! The host image as `cargo xtask image host` made it: a valid OCI layout, and the same bytes when it is made again.
+//!
+//! Tier b, because that tier has the image built. Booting it is what the other `boot_*` programs do.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use bedplate_tests::pxed;
+use serde_json::Value;
+
+fn json(path: &Path) -> Result<Value> {
+    let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    serde_json::from_slice(&bytes).with_context(|| format!("{} is no JSON", path.display()))
+}
+
+fn text<'v>(value: &'v Value, key: &str) -> Result<&'v str> {
+    value[key].as_str().with_context(|| format!("no {key} in {value}"))
+}
+
+/// Where the blob of a descriptor lies, once its digest and size are as the descriptor says.
+fn blob(layout: &Path, descriptor: &Value) -> Result<PathBuf> {
+    let digest = text(descriptor, "digest")?;
+    let hex = digest.strip_prefix("sha256:").context("another algorithm than sha256")?;
+    let path = layout.join("blobs/sha256").join(hex);
+    // A program that nobody here wrote computes the sum.
+    let output = Command::new("sha256sum").arg(&path).output()?;
+    ensure!(output.stdout.starts_with(hex.as_bytes()), "{} is not what its name says", path.display());
+    let size = fs::metadata(&path)?.len();
+    ensure!(descriptor["size"].as_u64() == Some(size), "{descriptor} has {size} bytes");
+    Ok(path)
+}
+
+fn magic(path: &Path, at: usize, expected: &[u8]) -> Result<()> {
+    let bytes = fs::read(path)?;
+    let found = bytes.get(at..at + expected.len());
+    ensure!(found == Some(expected), "{}: {found:02x?} at {at}, expected {expected:02x?}", path.display());
+    Ok(())
+}
+
+fn host_layout() -> Result<PathBuf> {
+    Ok(pxed::cache()?.join("images/host"))
+}
+
+#[test]
+fn every_descriptor_of_the_host_image_has_its_blob() -> Result<()> {
+    let layout = host_layout()?;
+    assert_eq!(json(&layout.join("oci-layout"))?["imageLayoutVersion"], "1.0.0");
+    let index = json(&layout.join("index.json"))?;
+    assert_eq!(index["schemaVersion"], 2);
+    let top = &index["manifests"][0];
+    assert_eq!(text(top, "artifactType")?, "application/vnd.bedplate.host.v1");
+    assert_eq!(top["annotations"]["org.opencontainers.image.ref.name"], "latest");
+    let manifest_path = blob(&layout, top)?;
+    let manifest = json(&manifest_path)?;
+    assert_eq!(text(&manifest, "mediaType")?, "application/vnd.oci.image.manifest.v1+json");
+    let config_path = blob(&layout, &manifest["config"])?;
+    let config = json(&config_path)?;
+    assert_eq!(text(&config, "architecture")?, "amd64");
+    assert!(text(&config, "release")?.starts_with(|c: char| c.is_ascii_digit()));
+
+    let mut named = BTreeSet::from([manifest_path, config_path]);
+    for (layer, part) in
+        manifest["layers"].as_array().context("no layers")?.iter().zip(["kernel", "initrd", "rootfs"])
+    {
+        assert_eq!(text(layer, "mediaType")?, format!("application/vnd.bedplate.host.{part}.v1"));
+        let path = blob(&layout, layer)?;
+        match part {
+            // Linux/x86 boot protocol, "HdrS" at 0x202.
+            "kernel" => magic(&path, 0x202, b"HdrS")?,
+            "initrd" => magic(&path, 0, b"070701")?,
+            _ => magic(&path, 0, b"hsqs")?,
+        }
+        named.insert(path);
+    }
+    let there: BTreeSet<PathBuf> =
+        fs::read_dir(layout.join("blobs/sha256"))?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+    assert_eq!(named, there, "every blob is named, and nothing else lies there");
+    Ok(())
+}
+
+#[test]
+fn the_host_image_holds_no_identity_and_no_way_in() -> Result<()> {
+    let layout = host_layout()?;
+    let index = json(&layout.join("index.json"))?;
+    let manifest = json(&blob(&layout, &index["manifests"][0])?)?;
+    let rootfs = blob(&layout, &manifest["layers"][2])?;
+    let work = tempfile::tempdir()?;
+    let root = work.path().join("root");
+    let mut unpack = Command::new("unsquashfs");
+    unpack.args(["-quiet", "-no-progress", "-dest"]).arg(&root).arg(&rootfs);
+    let names = [
+        "etc/machine-id",
+        "etc/shadow",
+        "etc/hostname",
+        "etc/ssh",
+        "usr/sbin/sshd",
+        "usr/bin/bedplate-agent",
+    ];
+    ensure!(unpack.args(names).output()?.status.success(), "unsquashfs failed");
+    assert_eq!(fs::read(root.join("etc/machine-id"))?, b"");
+    assert!(!root.join("etc/hostname").exists());
+    assert!(!root.join("usr/sbin/sshd").exists());
+    assert!(root.join("usr/bin/bedplate-agent").exists());
+    for line in fs::read_to_string(root.join("etc/shadow"))?.lines() {
+        let password = line.split(':').nth(1).unwrap_or_default();
+        assert!(password.starts_with(['*', '!']), "{line}");
+    }
+    Ok(())
+}
+
+#[test]
+fn built_twice_from_the_same_inputs_the_image_has_the_same_digest() -> Result<()> {
+    let xtask = std::env::current_exe()?;
+    let xtask = xtask.parent().and_then(Path::parent).context("no target directory")?.join("xtask");
+    ensure!(xtask.is_file(), "{} is missing: run the tests by `cargo xtask test`", xtask.display());
+    let agent = pxed::binary("bedplate-agent")?;
+    let work = tempfile::tempdir()?;
+    let mut indexes = Vec::new();
+    for name in ["one", "two"] {
+        let output = work.path().join(name);
+        let mut build = Command::new(&xtask);
+        build
+            .args(["image", "host", "--agent"])
+            .arg(&agent)
+            .arg("--output")
+            .arg(&output);
+        let result = build.output()?;
+        let said = String::from_utf8_lossy(&result.stderr);
+        ensure!(result.status.success(), "cargo xtask image host: {said}");
+        indexes.push(fs::read_to_string(output.join("index.json"))?);
+    }
+    assert_eq!(indexes[0], indexes[1]);
+    Ok(())
+}
