@@ -263,6 +263,8 @@ localAPIEndpoint: {advertiseAddress: 192.0.2.1}
             format!("--cluster-signing-key-file={}", pki.join("ca.key").display()),
             "--leader-elect=false".to_owned(),
             "--secure-port=0".to_owned(),
+            // Each controller has a role of its own, which is bound to a service account.
+            "--use-service-account-credentials=true".to_owned(),
         ]);
         let log = self.path("kube-controller-manager.log");
         self.controllers = Some(Process::spawn("kube-controller-manager", &mut command, &log)?);
