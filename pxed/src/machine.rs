@@ -22,8 +22,8 @@ pub struct KnownMachine {
     /// What tells it from a later Machine of the same name: `metadata.uid`, or `directory:<name>` for a manifest
     /// without one.
     pub uid: String,
-    /// The whole object, as its source gave it.
-    pub machine: Machine,
+    /// The whole object, as its source gave it and shares it.
+    pub machine: Arc<Machine>,
     /// Its interfaces, in the order of the manifest.
     pub interfaces: Vec<Interface>,
 }
@@ -99,6 +99,7 @@ impl fmt::Display for Problem {
 pub struct Snapshot {
     by_name: BTreeMap<MachineName, Arc<KnownMachine>>,
     by_mac: HashMap<MacAddress, Claim>,
+    by_address: HashMap<Ipv4Addr, MacAddress>,
     problems: Vec<Problem>,
 }
 
@@ -110,10 +111,11 @@ enum Claim {
 
 impl Snapshot {
     /// The index of those of `machines` that belong to `site` and to pxed.
-    pub fn build(site: &SiteName, machines: impl IntoIterator<Item = Machine>) -> Self {
+    pub fn build<M: Into<Arc<Machine>>>(site: &SiteName, machines: impl IntoIterator<Item = M>) -> Self {
         let mut snapshot = Self::default();
         let mut twice = Vec::new();
         for machine in machines {
+            let machine: Arc<Machine> = machine.into();
             if machine.spec.provider != PROVIDER_PXE || machine.spec.site != *site {
                 continue;
             }
@@ -141,6 +143,9 @@ impl Snapshot {
     fn index_addresses(&mut self) {
         for machine in self.by_name.values() {
             for interface in &machine.interfaces {
+                for address in &interface.addresses {
+                    self.by_address.entry(address.addr()).or_insert(interface.mac);
+                }
                 match self.by_mac.get_mut(&interface.mac) {
                     None => {
                         self.by_mac.insert(interface.mac, Claim::One(machine.clone()));
@@ -172,6 +177,11 @@ impl Snapshot {
             Some(Claim::One(machine)) => Found::One(machine.clone()),
             Some(Claim::Several(names)) => Found::Several(names.clone()),
         }
+    }
+
+    /// The interface whose fixed address this is; the first Machine's by name where several have it.
+    pub fn by_address(&self, address: Ipv4Addr) -> Option<MacAddress> {
+        self.by_address.get(&address).copied()
     }
 
     /// The Machine of this name.
@@ -212,7 +222,7 @@ impl Snapshot {
 }
 
 impl KnownMachine {
-    fn new(name: MachineName, machine: Machine) -> Self {
+    fn new(name: MachineName, machine: Arc<Machine>) -> Self {
         let uid = match machine.metadata.uid.as_deref() {
             None | Some("") => format!("directory:{name}"),
             Some(uid) => uid.to_owned(),

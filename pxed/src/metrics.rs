@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bedplate_api::wire::Stage;
 use bedplate_dhcp::counter::Trouble;
 use bedplate_dhcp::respond::Silence;
 use bedplate_dhcp::wire::{Malformed, MessageType};
@@ -15,8 +16,24 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use crate::readiness::{View, obstacle};
+use crate::status::StatusRegistry;
+use crate::status::display::stage_word;
 use crate::status::write::WriteCounters;
 use crate::store::Store;
+
+/// Every stage of a boot, in order.
+const STAGES: [Stage; 10] = [
+    Stage::Discover,
+    Stage::Offered,
+    Stage::Acknowledged,
+    Stage::Loader,
+    Stage::Script,
+    Stage::Kernel,
+    Stage::Initrd,
+    Stage::Rootfs,
+    Stage::Userspace,
+    Stage::Enrolled,
+];
 
 /// A look at what readiness looks at.
 pub type Look = Arc<dyn Fn() -> View + Send + Sync>;
@@ -25,6 +42,8 @@ pub type Look = Arc<dyn Fn() -> View + Send + Sync>;
 pub struct Sources {
     /// The store's commits.
     pub store: Store,
+    /// The statuses.
+    pub registry: StatusRegistry,
     /// Status writes.
     pub statuses: Arc<WriteCounters>,
     /// The DHCP engine, unless it is off.
@@ -168,6 +187,11 @@ impl Sources {
         let blocked = view.machines.iter().filter(|m| obstacle(m).is_some()).count() as u64;
         let machines = vec![("bootable", known.saturating_sub(blocked)), ("blocked", blocked)];
         gauge(encoder, "bedplate_pxed_machines", "Known Machines", "state", machines)?;
+        let counts = self.registry.boots_by_stage();
+        let stages = STAGES.iter().map(|stage| (stage_word(*stage), Some(*stage)));
+        let stages = stages.chain([("none", None)]);
+        let boots = stages.map(|(word, stage)| (word, counts.get(&stage).copied().unwrap_or(0))).collect();
+        gauge(encoder, "bedplate_pxed_boots", "Machines by the stage of their latest boot", "stage", boots)?;
         let source = vec![
             ("synced", u64::from(view.source.synced)),
             ("reachable", u64::from(view.source.unreachable.is_none())),
@@ -260,13 +284,15 @@ mod tests {
         let store = Store::open(&directory.path().join("pxed.redb")).unwrap();
         store.put(crate::store::Table::Boots, b"a", Vec::new()).await.unwrap();
         let further = Further {
-            name: "bedplate_pxed_boots",
-            help: "Boots",
-            label: "stage",
-            read: Box::new(|| vec![("script", 3)]),
+            name: "bedplate_pxed_things",
+            help: "Things",
+            label: "kind",
+            read: Box::new(|| vec![("good", 3)]),
         };
+        let (registry, _events) = StatusRegistry::new(Default::default(), &store, true).unwrap();
         let sources = Sources {
             store,
+            registry,
             statuses: Arc::default(),
             dhcp: None,
             tftp: None,
@@ -275,13 +301,14 @@ mod tests {
             further: vec![further],
         };
         let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &registry(sources)).unwrap();
+        prometheus_client::encoding::text::encode(&mut text, &super::registry(sources)).unwrap();
         for line in [
             "bedplate_pxed_store_commits_total{result=\"done\"} 1",
             "bedplate_pxed_store_changes_total 1",
             "bedplate_pxed_machines{state=\"bootable\"} 0",
             "bedplate_pxed_status_writes_total{result=\"retried\"} 0",
-            "bedplate_pxed_boots_total{stage=\"script\"} 3",
+            "bedplate_pxed_things_total{kind=\"good\"} 3",
+            "bedplate_pxed_boots{stage=\"script\"} 0",
         ] {
             assert!(text.lines().any(|l| l == line), "{line}\n{text}");
         }

@@ -1,5 +1,7 @@
 //! pxed as a process in directory mode, on loopback, DHCP off: mistakes, reload, broken manifests, kill -9, drain.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};

@@ -17,6 +17,9 @@ use crate::discovered::Discovered;
 use crate::machine::{Found, Machines};
 use crate::status::StatusRegistry;
 
+/// What a MAC address or a Machine's name would be offered now.
+pub type Explain = Arc<dyn Fn(&str) -> Option<Explanation> + Send + Sync>;
+
 /// What the routes read.
 #[derive(Clone)]
 pub struct AdminState {
@@ -27,7 +30,7 @@ pub struct AdminState {
     /// Unknown machines.
     pub discovered: Discovered,
     /// What a MAC address or a Machine would be offered; none: neither is known.
-    pub explain: Arc<dyn Fn(&str) -> Option<Explanation> + Send + Sync>,
+    pub explain: Explain,
     /// Whether machines can boot.
     pub health: Arc<dyn Health>,
     /// The rest of `/v1/status`.

@@ -206,7 +206,7 @@ impl<'t> Section<'t> {
             match item.get_ref().as_str().map(|text| (text, text.parse())) {
                 Some((_, Ok(value))) => values.push(value),
                 Some((text, Err(_))) => {
-                    reader.problem(&path, format!("{text:?} is not {form}"), String::new())
+                    reader.problem(&path, format!("{text:?} is not {form}"), String::new());
                 }
                 None => {
                     let found = article(item.get_ref().type_str());

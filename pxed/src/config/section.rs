@@ -91,7 +91,7 @@ fn source(top: &mut Section<'_>, reader: &mut Reader) -> SourceConfig {
     match (reader.is_given("source.directory"), reader.is_given("source.kubernetes")) {
         (false, false) => reader.problem("source", "says not where Machines come from", remedy),
         (true, true) => {
-            reader.problem("source.kubernetes", "and source.directory are both given", "keep one")
+            reader.problem("source.kubernetes", "and source.directory are both given", "keep one");
         }
         _ => {}
     }

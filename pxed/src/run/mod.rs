@@ -6,6 +6,7 @@ mod assemble;
 mod knowledge;
 mod look;
 mod reload;
+mod watch;
 
 use std::time::Duration;
 
@@ -38,6 +39,7 @@ pub async fn run(config: Config, settings: &Settings) -> Result<(), Failure> {
     let writing = start_writing(writer);
     daemon.spawn(&tasks, &signals.shutdown());
     notifier.spawn_watchdog(&tasks, signals.shutdown(), || Ok(()));
+    infallible(&tasks, "watch", watch::tell_of_images(daemon.look(), signals.shutdown()));
     tasks.spawn("status", tell_systemd(notifier.clone(), daemon.look(), signals.shutdown()));
     notifier.ready(&summary(&daemon.look()));
     tracing::info!(site = %daemon.config().site, "serving");

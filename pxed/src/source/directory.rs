@@ -172,7 +172,9 @@ impl File {
                 let origin = path.display().to_string();
                 let machines = manifest.machines.into_iter();
                 self.good = machines
-                    .map(|(line, machine)| (line, Sourced { origin: origin.clone(), machine }))
+                    .map(|(line, machine)| {
+                        (line, Sourced { origin: origin.clone(), machine: machine.into() })
+                    })
                     .collect();
                 self.problems.clear();
             }

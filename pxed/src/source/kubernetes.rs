@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_api::id::SiteName;
@@ -53,8 +54,10 @@ pub async fn connect(kubeconfig: Option<&Path>, context: Option<&str>) -> Result
         }
         None => Config::incluster()?,
     };
-    // A watch is quiet for minutes; a request that is not answered must end.
     config.connect_timeout = Some(Duration::from_secs(10));
+    // A server that vanished without a word ends here; a healthy one ends a quiet watch after 295 s by itself.
+    config.read_timeout = Some(Duration::from_secs(330));
+    config.write_timeout = Some(Duration::from_secs(30));
     Client::try_from(config).map_err(|error| ConnectError::Client(Box::new(error)))
 }
 
@@ -71,9 +74,9 @@ pub async fn run(client: Client, site: SiteName, updates: mpsc::Sender<Update>, 
 #[derive(Debug, Default)]
 struct View {
     /// Complete, once there was a first list.
-    machines: BTreeMap<String, Machine>,
+    machines: BTreeMap<String, Arc<Machine>>,
     /// A list that is being received.
-    list: Option<BTreeMap<String, Machine>>,
+    list: Option<BTreeMap<String, Arc<Machine>>>,
 }
 
 /// What an event changed.
@@ -193,13 +196,13 @@ impl View {
 }
 
 /// The Machine, if it is of our site and provider, without what nobody here reads.
-fn ours(mut machine: Machine, site: &SiteName) -> Option<(String, Machine)> {
+fn ours(mut machine: Machine, site: &SiteName) -> Option<(String, Arc<Machine>)> {
     if machine.spec.site != *site || machine.spec.provider != PROVIDER_PXE {
         return None;
     }
     machine.metadata.managed_fields = None;
     let name = machine.metadata.name.clone()?;
-    Some((name, machine))
+    Some((name, Arc::new(machine)))
 }
 
 fn differs_in_status_only(before: &Machine, after: &Machine) -> bool {

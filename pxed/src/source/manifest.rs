@@ -119,7 +119,7 @@ fn read_object(
     match serde_json::from_value::<Machine>(object) {
         Ok(machine) => manifest.machines.push((line, machine)),
         Err(error) => {
-            problems.push(ManifestProblem { line, field: prefix.to_owned(), message: error.to_string() })
+            problems.push(ManifestProblem { line, field: prefix.to_owned(), message: error.to_string() });
         }
     }
 }
@@ -259,5 +259,24 @@ spec:
                     g: [*f,*f,*f,*f,*f,*f,*f,*f]\n";
         assert!(read_manifest(bomb).is_err());
         assert!(read_manifest(&"[".repeat(100_000)).is_err());
+    }
+
+    proptest::proptest! {
+        /// The fuzz target of the same name goes further; this runs with every test.
+        #[test]
+        fn no_change_of_a_manifest_makes_the_reader_panic(
+            at in 0..GOOD.len(),
+            length in 0..40_usize,
+            put in "[-a-z0-9:.,&*!|>#%@`'\"{}\\[\\] \n]{0,12}",
+        ) {
+            let end = (at + length).min(GOOD.len());
+            let text = format!("{}{put}{}", &GOOD[..at], &GOOD[end..]);
+            if let Err(problems) = read_manifest(&text) {
+                let lines = text.lines().count() as u64 + 1;
+                for problem in problems {
+                    proptest::prop_assert!((1..=lines).contains(&problem.line), "{problem}");
+                }
+            }
+        }
     }
 }

@@ -14,9 +14,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use bedplate_api::id::Digest;
 use bedplate_api::id::SiteName;
 use bedplate_api::machine::Machine;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use sha2::Digest as _;
 use tokio::sync::mpsc;
 
 use crate::machine::{Machines, Snapshot};
@@ -28,8 +30,17 @@ use crate::store::{Change, Store, StoreError, Table};
 pub struct Sourced {
     /// The file of the manifest; empty for the API.
     pub origin: String,
-    /// The object.
-    pub machine: Machine,
+    /// The object, shared with the index.
+    #[serde(serialize_with = "write_shared", deserialize_with = "read_shared")]
+    pub machine: Arc<Machine>,
+}
+
+fn write_shared<S: Serializer>(machine: &Arc<Machine>, serializer: S) -> Result<S::Ok, S::Error> {
+    machine.as_ref().serialize(serializer)
+}
+
+fn read_shared<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<Machine>, D::Error> {
+    Machine::deserialize(deserializer).map(Arc::new)
 }
 
 /// What a source has to say.
@@ -76,15 +87,22 @@ pub struct Follower {
     pub registry: StatusRegistry,
     /// How the source stands.
     pub state: Arc<ArcSwap<SourceState>>,
-    /// What the store holds now.
-    pub kept: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// What the store holds now: the digest of each value.
+    pub kept: Kept,
+}
+
+/// Keys of the store with the digests of their values, to write only what differs.
+pub type Kept = BTreeMap<Vec<u8>, Digest>;
+
+fn digest(value: &[u8]) -> Digest {
+    Digest::from_sha256(sha2::Sha256::digest(value).into())
 }
 
 /// The set that the store kept.
 ///
 /// # Errors
 /// The store cannot be read.
-pub fn kept(store: &Store) -> Result<(Vec<Sourced>, BTreeMap<Vec<u8>, Vec<u8>>), StoreError> {
+pub fn kept(store: &Store) -> Result<(Vec<Sourced>, Kept), StoreError> {
     let entries = store.scan(Table::Machines)?;
     let machines = entries.iter().filter_map(|(key, value)| {
         let read = serde_json::from_slice::<Sourced>(value);
@@ -94,7 +112,7 @@ pub fn kept(store: &Store) -> Result<(Vec<Sourced>, BTreeMap<Vec<u8>, Vec<u8>>),
         })
         .ok()
     });
-    Ok((machines.collect(), entries.iter().cloned().collect()))
+    Ok((machines.collect(), entries.iter().map(|(key, value)| (key.clone(), digest(value))).collect()))
 }
 
 impl Follower {
@@ -154,24 +172,26 @@ impl Follower {
 
     /// Brings the store up to date: only what differs is written. The status in the object is not part of it.
     async fn keep(&mut self, machines: Vec<Sourced>) {
-        let mut wanted = BTreeMap::new();
-        for mut sourced in machines {
-            if sourced.machine.spec.site != self.site {
+        let (mut wanted, mut changes) = (Kept::new(), Vec::new());
+        for Sourced { origin, machine } in machines {
+            if machine.spec.site != self.site {
                 continue;
             }
-            sourced.machine.status = None;
-            sourced.machine.metadata.resource_version = None;
-            let key = sourced.machine.metadata.name.clone().unwrap_or_default().into_bytes();
-            if let Ok(value) = serde_json::to_vec(&sourced) {
-                wanted.insert(key, value);
+            let mut machine = Machine::clone(&machine);
+            machine.status = None;
+            machine.metadata.resource_version = None;
+            let key = machine.metadata.name.clone().unwrap_or_default().into_bytes();
+            let Ok(value) = serde_json::to_vec(&Sourced { origin, machine: Arc::new(machine) }) else {
+                continue;
+            };
+            let digest = digest(&value);
+            if self.kept.get(&key) != Some(&digest) {
+                changes.push(Change::Put(Table::Machines, key.clone(), value));
             }
+            wanted.insert(key, digest);
         }
-        let mut changes = Vec::new();
         for key in self.kept.keys().filter(|key| !wanted.contains_key(*key)) {
             changes.push(Change::Delete(Table::Machines, key.clone()));
-        }
-        for (key, value) in wanted.iter().filter(|(key, value)| self.kept.get(*key) != Some(value)) {
-            changes.push(Change::Put(Table::Machines, key.clone(), value.clone()));
         }
         if changes.is_empty() {
             return;
@@ -180,7 +200,7 @@ impl Follower {
             Ok(()) => self.kept = wanted,
             // Tried again with the next set; meanwhile memory has it.
             Err(error) => {
-                tracing::error!(%error, "the known machines are not kept: a restart would not know them")
+                tracing::error!(%error, "the known machines are not kept: a restart would not know them");
             }
         }
     }

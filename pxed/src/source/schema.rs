@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use bedplate_api::machine::Machine;
 use kube::CustomResourceExt;
-use kube::core::cel::{CompiledSchema, Validator, compile_schema};
+use kube::core::cel::{CompiledSchema, ValidationErrors, Validator, compile_schema};
 use regex::Regex;
 use serde_json::{Map, Value};
 
@@ -37,17 +37,14 @@ fn rules() -> &'static Rules {
 pub(super) fn check_machine(object: &Value) -> Vec<Finding> {
     let rules = rules();
     let mut findings = Vec::new();
-    for part in ["spec"] {
-        let (schema, value) = (rules.schema.pointer(&format!("/properties/{part}")), object.get(part));
-        match (schema, value) {
-            (Some(schema), Some(value)) => walk(schema, value, part, &mut findings),
-            _ => findings.push((String::new(), format!("{part} is missing"))),
-        }
+    match (rules.schema.pointer("/properties/spec"), object.get("spec")) {
+        (Some(schema), Some(value)) => walk(schema, value, "spec", &mut findings),
+        _ => findings.push((String::new(), "spec is missing".to_owned())),
     }
     if findings.is_empty() {
         // CEL rules presuppose the schema.
         let errors = Validator::new().validate_compiled(&rules.compiled, object, None);
-        for error in errors.err().map(|errors| errors.into_vec()).unwrap_or_default() {
+        for error in errors.err().map(ValidationErrors::into_vec).unwrap_or_default() {
             findings.push((error.field_path, error.message));
         }
     }

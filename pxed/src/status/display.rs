@@ -47,7 +47,8 @@ fn judge(paused: bool, status: &MachineStatus) -> (Phase, bool, &'static str, St
     }
 }
 
-fn stage_word(stage: Stage) -> &'static str {
+/// The stage's name in the API.
+pub fn stage_word(stage: Stage) -> &'static str {
     match stage {
         Stage::Discover => "discover",
         Stage::Offered => "offered",

@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::{BootStatus, Machine, MachineStatus};
+use bedplate_api::wire::Stage;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, mpsc};
@@ -128,7 +129,7 @@ impl StatusRegistry {
 
     /// The Machine as its source gave it, with its status filled in: what `bedplate machine show` shows.
     pub fn describe(&self, known: &KnownMachine) -> Machine {
-        let mut machine = known.machine.clone();
+        let mut machine = Machine::clone(&known.machine);
         if let Some(status) = self.get(&known.name) {
             machine.status = Some(match machine.status.take() {
                 // Others' fields come from their writers, by way of the API server.
@@ -137,6 +138,16 @@ impl StatusRegistry {
             });
         }
         machine
+    }
+
+    /// How many Machines' latest boots stand at each stage; `None`: those that never booted.
+    pub fn boots_by_stage(&self) -> HashMap<Option<Stage>, u64> {
+        let mut counts = HashMap::new();
+        for kept in self.lock().kept.values() {
+            let stage = kept.status.boot.as_ref().and_then(|boot| boot.stage);
+            *counts.entry(stage).or_default() += 1;
+        }
+        counts
     }
 
     /// Tells something that a person would want to know. Never waits.

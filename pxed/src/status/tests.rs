@@ -85,9 +85,11 @@ async fn statuses_are_there_after_a_restart_and_go_with_their_machine() {
         counters,
     };
     let task = tokio::spawn(writer.run(shutdown.clone()));
-    until(|| rig.store.get(Table::Status, b"a").unwrap().is_some()).await;
-    let (again, _events) = StatusRegistry::new(Machines::default(), &rig.store, true).unwrap();
-    assert_eq!(again.get(&name("a")).unwrap().boot.unwrap().stage, Some(Stage::Script));
+    until(|| {
+        let (again, _events) = StatusRegistry::new(Machines::default(), &rig.store, true).unwrap();
+        again.get(&name("a")).and_then(|status| status.boot?.stage) == Some(Stage::Script)
+    })
+    .await;
     rig.machines.store(Snapshot::build(&"default".parse().unwrap(), [machine("b", &[B])]));
     rig.registry.follow(&rig.machines.load());
     until(|| rig.store.get(Table::Status, b"a").unwrap().is_none()).await;

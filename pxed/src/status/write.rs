@@ -170,7 +170,7 @@ impl Writer {
                 match tokio::time::timeout(DEADLINE, kubernetes::publish(&client, &event)).await {
                     Ok(Ok(())) => drop(counters.events.fetch_add(1, Ordering::Relaxed)),
                     Ok(Err(error)) => {
-                        tracing::debug!(machine = %event.machine, %error, "event not published")
+                        tracing::debug!(machine = %event.machine, %error, "event not published");
                     }
                     Err(_) => tracing::debug!(machine = %event.machine, "event not published in time"),
                 }
