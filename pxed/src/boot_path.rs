@@ -270,7 +270,10 @@ impl BootPath {
                     RETRY_CLUSTER
                 }
                 Err(error) => {
-                    tracing::warn!(error, "the cluster's client authority cannot be read: agents cannot report yet");
+                    tracing::warn!(
+                        error,
+                        "the cluster's client authority cannot be read: agents cannot report yet"
+                    );
                     RETRY_CLUSTER
                 }
             };
@@ -297,9 +300,7 @@ impl BootPath {
             let machines = self.daemon.machines.load();
             self.boots.retain(|owner| match owner {
                 Owner::Unknown { .. } => true,
-                Owner::Machine { name, uid } => {
-                    machines.by_name(name).is_some_and(|known| known.uid == *uid)
-                }
+                Owner::Machine { name, uid } => machines.by_name(name).is_some_and(|known| known.uid == *uid),
             });
         }
     }

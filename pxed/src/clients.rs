@@ -5,13 +5,16 @@
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
+use bedplate_api::id::MacAddress;
 use bedplate_api::machine::{StateDisk, Wipe};
 use bedplate_api::wire::{DiskSelector, Explanation, Stage, StateDiskRequest, WipeRequest};
 use bedplate_dhcp::client::{BootAnswer, Client, Clients, Event, KnownClient, Loader, Query};
 use jiff::Timestamp;
 
 use crate::boot::{Boots, LoaderKind, Opening, Owner};
-use crate::boot_policy::{self, Action, Asker, Decision, ImageName, Request, State, Subject, Transport, explain};
+use crate::boot_policy::{
+    self, Action, Asker, Decision, ImageName, Request, State, Subject, Transport, explain,
+};
 use crate::machine::{Found, KnownMachine, Machines};
 use crate::present::Present;
 
@@ -227,6 +230,10 @@ impl Clients for BootClients {
         Some(BootAnswer { next_server: query.server, file: file_of(&self.urls.http(query.server), id) })
     }
 
+    fn owner(&self, address: Ipv4Addr) -> Option<MacAddress> {
+        self.machines.load().by_address(address)
+    }
+
     fn observe(&self, query: &Query, event: &Event) {
         let owner = match self.machines.load().by_mac(query.mac) {
             Found::One(known) => Owner::Machine { name: known.name.clone(), uid: known.uid.clone() },
@@ -252,5 +259,124 @@ impl Clients for BootClients {
             return;
         }
         self.boots.dhcp_reached(&owner, stage, Timestamp::now());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bedplate_dhcp::client::Message;
+
+    use super::*;
+    use crate::http::tests::{Rig, machine, plain};
+    use crate::machine::Snapshot;
+
+    fn clients(rig: &Rig) -> BootClients {
+        BootClients {
+            machines: rig.machines.clone(),
+            boots: rig.boots().clone(),
+            present: rig.routes.present.clone(),
+            urls: rig.routes.urls.clone(),
+            discovered: Arc::new(|_| {}),
+        }
+    }
+
+    fn query(loader: Loader, architectures: &[u16], transaction: u32) -> Query {
+        Query {
+            mac: "52:54:00:00:00:01".parse().unwrap(),
+            transaction,
+            message: Message::Discover,
+            loader,
+            architectures: architectures.to_vec(),
+            uuid: None,
+            vendor_class: String::new(),
+            host_name: None,
+            subnet: "10.7.0.0/24".parse().unwrap(),
+            server: [10, 7, 0, 2].into(),
+            relay: None,
+            proxy: false,
+        }
+    }
+
+    #[test]
+    fn each_loader_gets_a_name_that_holds_its_boot() {
+        let rig = Rig::new();
+        let clients = clients(&rig);
+        let id = |transaction| {
+            rig.boots().records().iter().find(|r| r.opening.transaction == transaction).unwrap().id
+        };
+        let http = clients.boot(&query(Loader::Http, &[16], 1)).unwrap();
+        assert_eq!(http.file, format!("http://10.7.0.2:8067/b/{}/loader/ipxe.efi", id(1)));
+        let ipxe = clients.boot(&query(Loader::Ipxe, &[7], 2)).unwrap();
+        assert_eq!(ipxe.file, format!("http://10.7.0.2:8067/b/{}/script.ipxe", id(2)));
+        assert_eq!(clients.boot(&query(Loader::Ipxe, &[7], 2)).unwrap(), ipxe, "OFFER and ACK are equal");
+        assert_eq!(clients.boot(&query(Loader::Pxe, &[0], 3)), None, "no loader for BIOS is configured");
+        assert_eq!(rig.boots().records().len(), 2);
+    }
+
+    #[test]
+    fn the_operating_systems_own_dhcp_opens_nothing_and_moves_no_stage() {
+        let rig = Rig::new();
+        let clients = clients(&rig);
+        let system = query(Loader::None, &[], 1);
+        assert!(matches!(clients.client(&system), Client::Known(_)));
+        clients.observe(&system, &Event::Acknowledged([10, 7, 0, 9].into()));
+        assert!(rig.boots().records().is_empty());
+    }
+
+    #[test]
+    fn stages_of_dhcp_reach_the_timeline() {
+        let rig = Rig::new();
+        let clients = clients(&rig);
+        let ipxe = query(Loader::Ipxe, &[7], 1);
+        clients.boot(&ipxe).unwrap();
+        clients.observe(&ipxe, &Event::Received);
+        clients.observe(&ipxe, &Event::Offered([10, 7, 0, 9].into()));
+        let owner = rig.boots().records()[0].opening.owner.clone();
+        assert_eq!(rig.boots().timeline(&owner).unwrap().stage, Stage::Offered);
+        clients.observe(&ipxe, &Event::Acknowledged([10, 7, 0, 9].into()));
+        assert_eq!(rig.boots().timeline(&owner).unwrap().stage, Stage::Acknowledged);
+    }
+
+    #[test]
+    fn unknown_and_contested_addresses_get_nothing() {
+        let rig = Rig::new();
+        let clients = clients(&rig);
+        let site = "default".parse().unwrap();
+        rig.machines.store(Snapshot::build(&site, [machine("a", &plain()), machine("b", &plain())]));
+        let ipxe = query(Loader::Ipxe, &[7], 1);
+        assert_eq!(clients.client(&ipxe), Client::Refused("duplicate-mac"));
+        assert_eq!(clients.boot(&ipxe), None);
+        rig.machines.store(Snapshot::default());
+        assert_eq!(clients.client(&ipxe), Client::Unknown { discovery: false });
+        assert_eq!(clients.boot(&ipxe), None);
+    }
+
+    #[test]
+    fn an_explanation_is_what_the_packet_would_get() {
+        let rig = Rig::new();
+        let clients = clients(&rig);
+        for subject in ["node1", "52:54:00:00:00:01"] {
+            let explanation = clients.explain(subject).unwrap();
+            let of = |request: &str| {
+                explanation.decisions.iter().find(|d| d.request == request).unwrap().decision.clone()
+            };
+            assert_eq!(of("UEFI x64, HTTP boot"), "HTTP ipxe.efi");
+            assert_eq!(of("BIOS, PXE"), "no answer (no-loader)");
+        }
+        assert!(clients.explain("52:54:00:00:00:99").unwrap().machine.is_none());
+        assert!(clients.explain("nobody").is_none());
+    }
+
+    #[test]
+    fn a_state_disk_that_is_named_in_two_ways_is_none() {
+        let disk = |value| serde_json::from_value::<StateDisk>(value).unwrap();
+        let one = state_disk(&disk(serde_json::json!({ "serial": "S1", "wipe": "Once", "wipeToken": "t" })));
+        let expected = StateDiskRequest {
+            select: DiskSelector::Serial("S1".to_owned()),
+            wipe: WipeRequest::Once("t".to_owned()),
+        };
+        assert_eq!(one, Some(expected));
+        assert_eq!(state_disk(&disk(serde_json::json!({ "serial": "S1", "wwn": "0x1" }))), None);
+        assert_eq!(state_disk(&disk(serde_json::json!({}))), None);
     }
 }

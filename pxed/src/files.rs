@@ -54,7 +54,12 @@ impl Files for LoaderFiles {
             // EDK2 ends its size probe with an error and asks again: no failure.
             Outcome::ClientAborted | Outcome::Stopped => {}
             Outcome::TimedOut => {
-                self.boots.failed(&boot.record(), Stage::Loader, "the TFTP transfer of the loader timed out", now);
+                self.boots.failed(
+                    &boot.record(),
+                    Stage::Loader,
+                    "the TFTP transfer of the loader timed out",
+                    now,
+                );
             }
         }
     }

@@ -83,8 +83,7 @@ pub struct Seen {
 impl Images {
     /// The images of a configuration; what the cache holds is ready at once. Blocking: reads some small files.
     pub fn new(store: Store, config: &Config) -> Self {
-        let images =
-            Self { inner: Arc::new(Inner { store, state: Mutex::default(), wake: Notify::new() }) };
+        let images = Self { inner: Arc::new(Inner { store, state: Mutex::default(), wake: Notify::new() }) };
         images.configure(config);
         images
     }
@@ -103,7 +102,9 @@ impl Images {
         state.configured = configured.collect();
         let names: Vec<_> = state.configured.keys().cloned().map(ImageName::Configured).collect();
         let configured: HashSet<_> = names.iter().cloned().collect();
-        state.entries.retain(|name, _| !matches!(name, ImageName::Configured(_)) || configured.contains(name));
+        state
+            .entries
+            .retain(|name, _| !matches!(name, ImageName::Configured(_)) || configured.contains(name));
         for name in names {
             self.add(&mut state, name);
         }

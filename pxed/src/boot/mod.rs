@@ -161,7 +161,9 @@ impl Boots {
                 self.write_behind(vec![put(&record)]);
             }
         }
-        self.change(&record.opening.owner, |timeline| timeline.has(record.id) && timeline.reached(stage, now));
+        self.change(&record.opening.owner, |timeline| {
+            timeline.has(record.id) && timeline.reached(stage, now)
+        });
     }
 
     /// DHCP of an owner's current attempt reached a stage.
@@ -176,7 +178,9 @@ impl Boots {
 
     /// Stage-1 or the agent failed at a stage and will try again.
     pub fn failed(&self, record: &Record, stage: Stage, failure: &str, now: Timestamp) {
-        self.change(&record.opening.owner, |timeline| timeline.has(record.id) && timeline.failed(stage, failure, now));
+        self.change(&record.opening.owner, |timeline| {
+            timeline.has(record.id) && timeline.failed(stage, failure, now)
+        });
     }
 
     /// The machine waits at its script; its URLs stay good meanwhile.

@@ -87,8 +87,8 @@ impl Tell for StatusRegistry {
 
 /// Writes a timeline into a status.
 pub fn apply_timeline(status: &mut MachineStatus, timeline: &Timeline, now: Timestamp) {
-    let new_boot = status.boot.as_ref().and_then(|boot| boot.started_time.clone())
-        != Some(MicroTime(timeline.started));
+    let new_boot =
+        status.boot.as_ref().and_then(|boot| boot.started_time.clone()) != Some(MicroTime(timeline.started));
     status.boot = Some(boot_status(timeline));
     let description = timeline.describe(now);
     let (up, reason) = match timeline.stage {
@@ -111,14 +111,7 @@ pub fn apply_timeline(status: &mut MachineStatus, timeline: &Timeline, now: Time
         .any(|c| c.type_ == condition_type::ENROLLED && c.reason == reason::SEED_ASKED_TWICE);
     if new_boot || !kept {
         let message = if up { description } else { format!("waiting for the boot: {description}") };
-        set_condition(
-            status,
-            condition_type::ENROLLED,
-            false,
-            reason::AWAITING_ENROLMENT,
-            &message,
-            now,
-        );
+        set_condition(status, condition_type::ENROLLED, false, reason::AWAITING_ENROLMENT, &message, now);
     }
 }
 

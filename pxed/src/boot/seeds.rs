@@ -222,8 +222,11 @@ impl Seeds {
     /// Forgets seeds whose token has expired and whose boot is gone: its URL answers 404 then.
     pub(super) fn sweep(&self, now: Timestamp, lives: impl Fn(BootId) -> bool) -> Vec<Change> {
         let mut taken = self.lock();
-        let gone: Vec<_> =
-            taken.iter().filter(|(id, seed)| now >= seed.expires && !lives(**id)).map(|(id, _)| *id).collect();
+        let gone: Vec<_> = taken
+            .iter()
+            .filter(|(id, seed)| now >= seed.expires && !lives(**id))
+            .map(|(id, _)| *id)
+            .collect();
         for id in &gone {
             taken.remove(id);
         }

@@ -114,7 +114,8 @@ impl Table {
             return Some(Opened { boot, id, new: false, dropped });
         }
         let expires = now.saturating_add(lifetime).unwrap_or(now);
-        let record = Record { id, opening: opening.clone(), opened: now, expires, image: None, seed_taken: false };
+        let record =
+            Record { id, opening: opening.clone(), opened: now, expires, image: None, seed_taken: false };
         let boot = Arc::new(Boot { record: Mutex::new(record) });
         let starter = match opening.loader {
             LoaderKind::Pxe | LoaderKind::Http => Starter::Firmware,
@@ -227,7 +228,10 @@ impl Table {
 
     /// Every record.
     pub fn records(&self) -> Vec<Record> {
-        self.ids.iter().flat_map(|shard| lock(shard).values().map(|b| b.record()).collect::<Vec<_>>()).collect()
+        self.ids
+            .iter()
+            .flat_map(|shard| lock(shard).values().map(|b| b.record()).collect::<Vec<_>>())
+            .collect()
     }
 }
 
@@ -271,7 +275,8 @@ fn make_room(owners: &mut HashMap<Owner, Track>, new: &Owner) -> Option<Vec<Boot
     if owners.len() < MAX_OWNERS_PER_SHARD {
         return Some(Vec::new());
     }
-    let silent = owners.iter().min_by_key(|(_, track)| track.timeline.progress).map(|(owner, _)| owner.clone())?;
+    let silent =
+        owners.iter().min_by_key(|(_, track)| track.timeline.progress).map(|(owner, _)| owner.clone())?;
     let track = owners.remove(&silent)?;
     Some(track.boots.iter().map(|boot| boot.change(|record| record.id)).collect())
 }

@@ -1,3 +1,5 @@
+//! Boots as a whole: transactions, limits, restarts, seeds and tokens, over a real store.
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
@@ -49,7 +51,8 @@ fn one_transaction_has_one_boot_and_another_transaction_another() {
 fn a_boot_expires_unless_its_kernel_was_fetched() {
     let directory = tempfile::tempdir().unwrap();
     let boots = boots(&directory);
-    let (idle, alive) = (boots.open(&opening(1, 1), at(0)).unwrap(), boots.open(&opening(2, 2), at(0)).unwrap());
+    let (idle, alive) =
+        (boots.open(&opening(1, 1), at(0)).unwrap(), boots.open(&opening(2, 2), at(0)).unwrap());
     let record = boots.get(alive, at(0)).unwrap().record();
     boots.reached(&record, Stage::Kernel, at(100));
     assert!(boots.get(idle, at(599)).is_some());
@@ -150,7 +153,14 @@ impl Tell for Counting {
     fn timeline(&self, _: &bedplate_api::id::MachineName, _: &Timeline, _: Timestamp) {
         self.told.fetch_add(1, Ordering::Relaxed);
     }
-    fn seed_asked_again(&self, _: &bedplate_api::id::MachineName, _: BootId, _: std::net::IpAddr, _: Timestamp) {}
+    fn seed_asked_again(
+        &self,
+        _: &bedplate_api::id::MachineName,
+        _: BootId,
+        _: std::net::IpAddr,
+        _: Timestamp,
+    ) {
+    }
 }
 
 #[test]

@@ -156,7 +156,9 @@ impl Timeline {
         }
         match starter {
             Starter::Firmware => self.stage < Stage::Loader,
-            Starter::Ipxe => self.stage < Stage::Script || (self.stage == Stage::Script && self.held.is_some()),
+            Starter::Ipxe => {
+                self.stage < Stage::Script || (self.stage == Stage::Script && self.held.is_some())
+            }
         }
     }
 

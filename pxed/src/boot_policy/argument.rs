@@ -53,7 +53,9 @@ mod tests {
 
     #[test]
     fn what_ipxe_would_interpret_is_refused() {
-        for bad in ["", "a b", "x=${mac}", "||", ";", "#x", "a\nboot", "ü", "bedplate.url=http://evil", "initrd=x"] {
+        for bad in
+            ["", "a b", "x=${mac}", "||", ";", "#x", "a\nboot", "ü", "bedplate.url=http://evil", "initrd=x"]
+        {
             assert!(problem(&["quiet".to_owned(), bad.to_owned()]).is_some(), "{bad:?}");
         }
         let good = ["console=ttyS0,115200n8", "root=UUID=$x", "a=b|c;d", "acpi_osi=\"Linux\""];

@@ -240,7 +240,9 @@ fn decide_loader(
         }
         None => reasons.end(
             Action::Refuse(Refusal::NoLoader),
-            format!("this pxed has no loader for {platform} by {transport}: see [loaders] in its configuration"),
+            format!(
+                "this pxed has no loader for {platform} by {transport}: see [loaders] in its configuration"
+            ),
         ),
     }
 }

@@ -121,10 +121,7 @@ pub fn render_hold(frame: &Frame<'_>, awaited: &str) -> String {
 }
 
 fn head(frame: &Frame<'_>) -> String {
-    format!(
-        "#!ipxe\necho\necho Bedplate: machine {} ({}), boot {}\n",
-        frame.machine, frame.mac, frame.boot
-    )
+    format!("#!ipxe\necho\necho Bedplate: machine {} ({}), boot {}\n", frame.machine, frame.mac, frame.boot)
 }
 
 /// Fetches one file with retries; goes on at label `next`.

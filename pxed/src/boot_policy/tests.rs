@@ -1,3 +1,5 @@
+//! The policy as tables: each request with its answer, each contradiction with its reason.
+
 use super::*;
 
 struct Here {
@@ -116,7 +118,9 @@ fn what_is_missing_holds_the_machine_with_what_is_awaited() {
     );
     assert_eq!(answer(&subject(), &Request::Pxe(vec![0]), &fetching), "TFTP undionly.kpxe");
     let unknown = Here { image: ImageState::Unknown, ..here() };
-    assert!(answer(&subject(), &Request::Script, &unknown).starts_with("hold: image host is not in the conf"));
+    assert!(
+        answer(&subject(), &Request::Script, &unknown).starts_with("hold: image host is not in the conf")
+    );
     let argument = Subject { kernel_arguments: vec!["${x}".to_owned()], ..subject() };
     assert!(answer(&argument, &Request::Script, &here()).starts_with("hold: spec.pxe.kernelArguments"));
 }
@@ -135,10 +139,7 @@ fn unknown_machines_get_the_discovery_image_only_while_discovery_is_on() {
     assert_eq!(off.action, Action::Refuse(Refusal::UnknownMachine));
     let on = Here { discovery: true, ..here() };
     assert_eq!(explain::describe(&decide(Asker::Unknown, &Request::Pxe(vec![0]), &on)), "TFTP undionly.kpxe");
-    assert_eq!(
-        explain::describe(&decide(Asker::Unknown, &Request::Script, &on)),
-        "boot image discover"
-    );
+    assert_eq!(explain::describe(&decide(Asker::Unknown, &Request::Script, &on)), "boot image discover");
 }
 
 #[test]
@@ -152,11 +153,8 @@ fn a_mac_address_claimed_twice_gets_nothing() {
 #[test]
 fn an_explanation_has_a_reason_for_every_kind_of_request() {
     let subject = subject();
-    let explanation = explain::explain(
-        "node1".to_owned(),
-        Asker::Machine { subject: &subject, netboot: true },
-        &here(),
-    );
+    let explanation =
+        explain::explain("node1".to_owned(), Asker::Machine { subject: &subject, netboot: true }, &here());
     assert_eq!(explanation.machine, Some(subject.name.clone()));
     assert_eq!(explanation.decisions.len(), 10);
     assert!(explanation.decisions.iter().all(|d| !d.reasons.is_empty() && !d.decision.is_empty()));

@@ -12,8 +12,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use rand::TryRngCore;
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType, SerialNumber, date_time_ymd,
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
+    KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType, SerialNumber, date_time_ymd,
 };
 use thiserror::Error;
 
@@ -38,7 +38,9 @@ pub enum OpenAuthorityError {
         source: io::Error,
     },
     /// Key and certificate are there and cannot be used.
-    #[error("{path} is damaged: restore it, or remove its directory (then every host enrols anew with its next boot)")]
+    #[error(
+        "{path} is damaged: restore it, or remove its directory (then every host enrols anew with its next boot)"
+    )]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -209,7 +211,9 @@ mod tests {
         assert_eq!(first.pem(), second.pem());
         let mode = fs::metadata(path.join("ca.key")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        assert!(second.server([10, 7, 0, 2].into(), Some("pxed.example"), Timestamp::now(), CA_LIFETIME).is_ok());
+        assert!(
+            second.server([10, 7, 0, 2].into(), Some("pxed.example"), Timestamp::now(), CA_LIFETIME).is_ok()
+        );
     }
 
     #[test]

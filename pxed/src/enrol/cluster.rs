@@ -45,6 +45,11 @@ pub struct ClusterSigner {
 }
 
 impl ClusterSigner {
+    /// The cluster that this client speaks to; agents are told of it by `endpoint`.
+    pub fn new(client: Client, endpoint: Option<KubernetesEndpoint>) -> Self {
+        Self { client, endpoint }
+    }
+
     /// The cluster of a kubeconfig, or the one that this runs in.
     ///
     /// # Errors

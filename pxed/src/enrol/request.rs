@@ -62,7 +62,8 @@ impl CertificateRequest {
         }
         let der = CertificateSigningRequestDer::from_pem_slice(pem.as_bytes())
             .map_err(|_| ReadRequestError::Unreadable)?;
-        let (_, parsed) = X509CertificationRequest::from_der(&der).map_err(|_| ReadRequestError::Unreadable)?;
+        let (_, parsed) =
+            X509CertificationRequest::from_der(&der).map_err(|_| ReadRequestError::Unreadable)?;
         let info = &parsed.certification_request_info;
         let params = CertificateSigningRequestParams::from_der(&der).map_err(ReadRequestError::Unverified)?;
         Ok(Self {
@@ -98,6 +99,8 @@ pub fn key_digest(public_key: &[u8]) -> Digest {
     Digest::from_sha256(Sha256::digest(public_key).into())
 }
 
-fn texts<'a>(attributes: impl Iterator<Item = &'a x509_parser::x509::AttributeTypeAndValue<'a>>) -> Vec<String> {
+fn texts<'a>(
+    attributes: impl Iterator<Item = &'a x509_parser::x509::AttributeTypeAndValue<'a>>,
+) -> Vec<String> {
     attributes.map(|attribute| attribute.as_str().unwrap_or("(unreadable)").to_owned()).collect()
 }

@@ -106,7 +106,9 @@ async fn connection(
     let identity = Arc::new(leaf.and_then(|leaf| identity::read(leaf)));
     let service = service_fn(move |request| {
         let (service, identity) = (service.clone(), identity.clone());
-        async move { Ok::<_, std::convert::Infallible>(answer(&service, identity.as_ref().as_ref(), request).await) }
+        async move {
+            Ok::<_, std::convert::Infallible>(answer(&service, identity.as_ref().as_ref(), request).await)
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -175,7 +177,9 @@ async fn read<T: DeserializeOwned>(body: Incoming) -> Result<T, Answer> {
         Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => {
             return Err(refuse(StatusCode::PAYLOAD_TOO_LARGE, "BodyTooLarge", "a body has at most 1 MiB"));
         }
-        Ok(Err(_)) => return Err(refuse(StatusCode::BAD_REQUEST, "BadBody", "the body did not arrive whole")),
+        Ok(Err(_)) => {
+            return Err(refuse(StatusCode::BAD_REQUEST, "BadBody", "the body did not arrive whole"));
+        }
         Err(_) => return Err(refuse(StatusCode::REQUEST_TIMEOUT, "BodyTooSlow", "the body took too long")),
     };
     // The text of a wrong body may hold a token: only where it is wrong is told.

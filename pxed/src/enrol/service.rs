@@ -147,10 +147,11 @@ impl Service {
             self.boots.owner_reached(&owner, boot, Stage::Enrolled, now);
         }
         let host = Address { type_: AddressType::Hostname, address: name.to_string() };
-        let addresses = report.addresses.iter().take(63).map(|address| Address {
-            type_: AddressType::InternalIP,
-            address: address.to_string(),
-        });
+        let addresses = report
+            .addresses
+            .iter()
+            .take(63)
+            .map(|address| Address { type_: AddressType::InternalIP, address: address.to_string() });
         let addresses: Vec<_> = addresses.chain([host]).collect();
         let kernel: String = report.kernel_boot_id.chars().take(63).collect();
         self.registry.update(name, |status| {

@@ -1,3 +1,5 @@
+//! Enrolment end to end, by a TLS client against the real listener, and the cluster as signer against a stand-in.
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,8 +50,13 @@ impl Agents {
             signer,
         };
         let shutdown = CancellationToken::new();
-        let serve =
-            super::serve::serve(listener, configurations, Arc::new(service), Limits::default(), shutdown.clone());
+        let serve = super::serve::serve(
+            listener,
+            configurations,
+            Arc::new(service),
+            Limits::default(),
+            shutdown.clone(),
+        );
         Self { rig, address, shutdown, serving: tokio::spawn(serve) }
     }
 
@@ -77,7 +84,12 @@ impl Agents {
         reqwest::Client::builder().tls_backend_preconfigured(config).no_proxy().build().unwrap()
     }
 
-    async fn post(&self, client: &reqwest::Client, path: &str, body: &impl serde::Serialize) -> (u16, String) {
+    async fn post(
+        &self,
+        client: &reqwest::Client,
+        path: &str,
+        body: &impl serde::Serialize,
+    ) -> (u16, String) {
         let url = format!("https://{}{path}", self.address);
         let response = client.post(url).json(body).send().await.unwrap();
         (response.status().as_u16(), response.text().await.unwrap())
@@ -207,8 +219,7 @@ async fn who_shows_no_certificate_or_a_foreign_one_may_not_report() {
     let report = serde_json::json!({});
     assert_eq!(agents.post(&agents.client(None), "/v1/report", &report).await.0, 401);
     let (key, elsewhere) = (KeyPair::generate().unwrap(), tempfile::tempdir().unwrap());
-    let authority =
-        super::authority::Authority::open(elsewhere.path(), "default", Timestamp::now()).unwrap();
+    let authority = super::authority::Authority::open(elsewhere.path(), "default", Timestamp::now()).unwrap();
     let forged = authority
         .client(&key, "bedplate:machine:node1", super::GROUP, Timestamp::now(), Duration::from_secs(3600))
         .unwrap();
@@ -299,4 +310,94 @@ async fn a_slow_signer_is_pending_and_the_same_request_is_asked_again() {
     }
     assert!(matches!(agents.enrol(&good).await, Ok(EnrolResponse::Enrolled { .. })));
     agents.stop().await;
+}
+
+/// A stand-in for the API server: keeps one CertificateSigningRequest, signs it when it is approved.
+#[derive(Default)]
+struct Cluster {
+    object: std::sync::Mutex<Option<serde_json::Value>>,
+    creates: std::sync::atomic::AtomicU32,
+}
+
+impl Cluster {
+    fn answer(&self, method: &hyper::Method, path: &str, body: &[u8]) -> (u16, serde_json::Value) {
+        let failure = |code: u16, reason: &str| {
+            let status = serde_json::json!({
+                "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+                "message": reason, "reason": reason, "code": code,
+            });
+            (code, status)
+        };
+        let mut object = self.object.lock().unwrap();
+        if path.ends_with("/configmaps/extension-apiserver-authentication") {
+            return (200, serde_json::json!({ "metadata": {}, "data": { "client-ca-file": "PEM" } }));
+        }
+        match *method {
+            hyper::Method::POST if object.is_some() => failure(409, "AlreadyExists"),
+            hyper::Method::POST => {
+                self.creates.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                *object = Some(serde_json::from_slice(body).unwrap());
+                (201, object.clone().unwrap())
+            }
+            hyper::Method::PUT if path.ends_with("/approval") => {
+                let mut approved: serde_json::Value = serde_json::from_slice(body).unwrap();
+                approved["status"]["certificate"] = "Q0VSVA==".into();
+                *object = Some(approved.clone());
+                (200, approved)
+            }
+            _ => object.clone().map_or_else(|| failure(404, "NotFound"), |object| (200, object)),
+        }
+    }
+
+    fn client(self: &Arc<Self>) -> kube::Client {
+        let cluster = self.clone();
+        let service = tower::service_fn(move |request: hyper::Request<kube::client::Body>| {
+            let cluster = cluster.clone();
+            async move {
+                use http_body_util::BodyExt;
+                let (parts, body) = request.into_parts();
+                let body = body.collect().await.unwrap().to_bytes();
+                let (status, value) = cluster.answer(&parts.method, parts.uri.path(), &body);
+                let body = kube::client::Body::from(serde_json::to_vec(&value).unwrap());
+                let response = hyper::Response::builder().status(status).body(body).unwrap();
+                Ok::<_, std::convert::Infallible>(response)
+            }
+        });
+        kube::Client::new(service, "default")
+    }
+}
+
+#[tokio::test]
+async fn the_cluster_signs_what_pxed_made_and_approved_and_is_asked_once() {
+    let cluster = Arc::new(Cluster::default());
+    let signer = super::cluster::ClusterSigner::new(cluster.client(), None);
+    let key = KeyPair::generate().unwrap();
+    let request = CertificateRequest::read(&csr(&key, Some("node1"))).unwrap();
+    let machine = "node1".parse().unwrap();
+    for _ in 0..2 {
+        let signed = signer.sign(&machine, &request, "boot").await.unwrap();
+        assert_eq!(signed, Signed::Certificate("CERT".to_owned()));
+    }
+    assert_eq!(cluster.creates.load(std::sync::atomic::Ordering::Relaxed), 1);
+    let object = cluster.object.lock().unwrap().clone().unwrap();
+    assert_eq!(object["spec"]["signerName"], "kubernetes.io/kube-apiserver-client");
+    assert_eq!(object["spec"]["usages"], serde_json::json!(["client auth", "digital signature"]));
+    assert_eq!(object["status"]["conditions"][0]["type"], "Approved");
+    assert!(object["metadata"]["name"].as_str().unwrap().starts_with("bedplate-machine-node1-"));
+    assert_eq!(signer.client_ca().await.unwrap(), "PEM");
+}
+
+#[tokio::test]
+async fn anothers_request_under_the_same_name_is_never_approved() {
+    let cluster = Arc::new(Cluster::default());
+    let signer = super::cluster::ClusterSigner::new(cluster.client(), None);
+    let key = KeyPair::generate().unwrap();
+    *cluster.object.lock().unwrap() = Some(serde_json::json!({
+        "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": { "name": "x" },
+        "spec": { "request": "ZXZpbA==", "signerName": "kubernetes.io/kube-apiserver-client", "usages": [] },
+    }));
+    let request = CertificateRequest::read(&csr(&key, Some("node1"))).unwrap();
+    let result = signer.sign(&"node1".parse().unwrap(), &request, "boot").await;
+    assert!(matches!(result, Err(SignError::Refused(_))), "{result:?}");
+    assert!(cluster.object.lock().unwrap().as_ref().unwrap().get("status").is_none());
 }

@@ -2,8 +2,6 @@
 //!
 //! A stage counts as reached when the last byte of the content was sent, also by a range that resumes.
 
-use std::sync::Arc;
-
 use bedplate_api::id::Digest;
 use bedplate_api::wire::Stage;
 use hyper::header::{
@@ -15,7 +13,6 @@ use jiff::Timestamp;
 
 use super::body::{OnSent, Payload};
 use super::conditional::{self, Conditions, Part};
-use super::path::What;
 use super::route::{Peer, Routes, refuse};
 use crate::boot::record::{Image, Owner, Record};
 use crate::boot::table::Boot;
@@ -139,10 +136,18 @@ pub(super) fn loader(routes: &Routes, boot: &Boot, file: &str, asked: &Asked<'_>
     send(asked, Representation { digest: loader.digest, size, content_type }, on_sent, take)
 }
 
+/// A part of a boot's image.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum ImagePart {
+    Kernel,
+    Initrd,
+    Rootfs,
+}
+
 pub(super) async fn blob(
     routes: &Routes,
-    boot: &Arc<Boot>,
-    what: What<'_>,
+    boot: &Boot,
+    part: ImagePart,
     asked: &Asked<'_>,
 ) -> Response<Payload> {
     let record = boot.record();
@@ -157,10 +162,10 @@ pub(super) async fn blob(
             Err(awaited) => return refuse(StatusCode::SERVICE_UNAVAILABLE, "Held", &awaited),
         },
     };
-    let (blob, stage) = match what {
-        What::Kernel => (Some(image.kernel), Stage::Kernel),
-        What::Initrd => (Some(image.initrd), Stage::Initrd),
-        _ => (image.rootfs, Stage::Rootfs),
+    let (blob, stage) = match part {
+        ImagePart::Kernel => (Some(image.kernel), Stage::Kernel),
+        ImagePart::Initrd => (Some(image.initrd), Stage::Initrd),
+        ImagePart::Rootfs => (image.rootfs, Stage::Rootfs),
     };
     let Some(blob) = blob else {
         return refuse(StatusCode::NOT_FOUND, "NoRootfs", "the image of this boot has no root file system");
@@ -187,7 +192,11 @@ pub(super) async fn blob(
 
 fn missing(record: &Record, image: &Image, problem: &str) -> Response<Payload> {
     tracing::error!(boot = %record.id, image = %image.name, problem, "a blob of an image cannot be read");
-    refuse(StatusCode::INTERNAL_SERVER_ERROR, "ImageUnreadable", "a part of the image cannot be read here: see pxed's log")
+    refuse(
+        StatusCode::INTERNAL_SERVER_ERROR,
+        "ImageUnreadable",
+        "a part of the image cannot be read here: see pxed's log",
+    )
 }
 
 struct Representation {

@@ -40,7 +40,11 @@ pub(super) async fn seed(routes: &Routes, boot: &Boot, peer: &Peer, now: Timesta
         }
         Err(error @ (TakeSeedError::Store(_) | TakeSeedError::Random)) => {
             tracing::error!(boot = %record.id, error = %crate::boot::chain(&error), "a seed cannot be given");
-            return refuse(StatusCode::SERVICE_UNAVAILABLE, "SeedNotGiven", "the seed cannot be given now: see pxed's log");
+            return refuse(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "SeedNotGiven",
+                "the seed cannot be given now: see pxed's log",
+            );
         }
     };
     let server = routes.urls.http(record.opening.server);

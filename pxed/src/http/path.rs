@@ -75,13 +75,29 @@ mod tests {
         assert_eq!(of("kernel").as_deref(), Some("Kernel"));
         assert_eq!(of("loader/ipxe.efi").as_deref(), Some("Loader(\"ipxe.efi\")"));
         for bad in [
-            "", "Kernel", "kernel/", "/kernel", "kernel?", "%6bernel", "loader/", "loader/../x", "loader/a/b",
-            "loader/.x", "..",
+            "",
+            "Kernel",
+            "kernel/",
+            "/kernel",
+            "kernel?",
+            "%6bernel",
+            "loader/",
+            "loader/../x",
+            "loader/a/b",
+            "loader/.x",
+            "..",
         ] {
             assert_eq!(of(bad), None, "{bad:?}");
         }
-        for path in ["", "/", "/b", "/b/", "//b/x/kernel", "/b/00/kernel", &format!("/b/{}/kernel", ID.to_uppercase())]
-        {
+        for path in [
+            "",
+            "/",
+            "/b",
+            "/b/",
+            "//b/x/kernel",
+            "/b/00/kernel",
+            &format!("/b/{}/kernel", ID.to_uppercase()),
+        ] {
             assert_eq!(parse(path), None, "{path:?}");
         }
     }

@@ -14,6 +14,7 @@ use jiff::Timestamp;
 use tokio::sync::Semaphore;
 
 use super::body::Payload;
+use super::content::ImagePart;
 use super::path::{self, What};
 use super::socket::Completions;
 use super::{content, once, stage};
@@ -73,7 +74,9 @@ where
     let allowed: &[Method] = match found.what {
         What::Stage => &[Method::POST],
         What::Seed => &[Method::GET],
-        What::Loader(_) | What::Script | What::Kernel | What::Initrd | What::Rootfs => &[Method::GET, Method::HEAD],
+        What::Loader(_) | What::Script | What::Kernel | What::Initrd | What::Rootfs => {
+            &[Method::GET, Method::HEAD]
+        }
     };
     if !allowed.contains(&parts.method) {
         return method_not_allowed(allowed);
@@ -91,7 +94,9 @@ where
     match found.what {
         What::Loader(file) => content::loader(routes, &boot, file, &asked),
         What::Script => content::script(routes, &boot, &asked),
-        What::Kernel | What::Initrd | What::Rootfs => content::blob(routes, &boot, found.what, &asked).await,
+        What::Kernel => content::blob(routes, &boot, ImagePart::Kernel, &asked).await,
+        What::Initrd => content::blob(routes, &boot, ImagePart::Initrd, &asked).await,
+        What::Rootfs => content::blob(routes, &boot, ImagePart::Rootfs, &asked).await,
         What::Seed => once::seed(routes, &boot, peer, now).await,
         What::Stage => stage::report(routes, &boot.record(), body, now).await,
     }
@@ -99,11 +104,8 @@ where
 
 fn method_not_allowed(allowed: &[Method]) -> Response<Payload> {
     let names = allowed.iter().map(Method::as_str).collect::<Vec<_>>().join(", ");
-    let mut response = refuse(
-        StatusCode::METHOD_NOT_ALLOWED,
-        "MethodNotAllowed",
-        &format!("this resource takes {names}"),
-    );
+    let mut response =
+        refuse(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", &format!("this resource takes {names}"));
     if let Ok(value) = HeaderValue::from_str(&names) {
         response.headers_mut().insert(ALLOW, value);
     }
@@ -121,7 +123,11 @@ pub(super) fn refuse(status: StatusCode, reason: &str, message: &str) -> Respons
 }
 
 /// An answer from memory.
-pub(super) fn whole(status: StatusCode, content_type: &'static str, bytes: bytes::Bytes) -> Response<Payload> {
+pub(super) fn whole(
+    status: StatusCode,
+    content_type: &'static str,
+    bytes: bytes::Bytes,
+) -> Response<Payload> {
     let length = bytes.len() as u64;
     let mut response = Response::new(Payload::memory(bytes));
     *response.status_mut() = status;

@@ -30,7 +30,13 @@ where
     let bytes = match read {
         Ok(Ok(bytes)) => bytes,
         Ok(Err(refusal)) => return refusal,
-        Err(_) => return refuse(StatusCode::REQUEST_TIMEOUT, "BodyTooSlow", "the report did not arrive in 10 seconds"),
+        Err(_) => {
+            return refuse(
+                StatusCode::REQUEST_TIMEOUT,
+                "BodyTooSlow",
+                "the report did not arrive in 10 seconds",
+            );
+        }
     };
     let report: StageReport = match serde_json::from_slice(&bytes) {
         Ok(report) => report,
@@ -70,6 +76,10 @@ where
         Err(error) if error.is::<http_body_util::LengthLimitError>() => {
             Err(refuse(StatusCode::PAYLOAD_TOO_LARGE, "BodyTooLarge", "a report has at most 16 KiB"))
         }
-        Err(error) => Err(refuse(StatusCode::BAD_REQUEST, "BadBody", &format!("the report did not arrive whole: {error}"))),
+        Err(error) => Err(refuse(
+            StatusCode::BAD_REQUEST,
+            "BadBody",
+            &format!("the report did not arrive whole: {error}"),
+        )),
     }
 }

@@ -1,3 +1,5 @@
+//! The plain listener in process and over TCP: a whole boot, the seed once, stalls, limits, the queue.
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,9 +60,12 @@ impl Rig {
     pub(crate) fn new() -> Self {
         let directory = Arc::new(tempfile::tempdir().unwrap());
         let rootfs: Vec<u8> = (0..3_000_000_u32).flat_map(u32::to_le_bytes).collect();
-        for (name, bytes) in
-            [("kernel", b"kernel".as_slice()), ("initrd", &[7; 100]), ("rootfs", &rootfs), ("ipxe.efi", b"MZ loader")]
-        {
+        for (name, bytes) in [
+            ("kernel", b"kernel".as_slice()),
+            ("initrd", &[7; 100]),
+            ("rootfs", &rootfs),
+            ("ipxe.efi", b"MZ loader"),
+        ] {
             std::fs::write(directory.path().join(name), bytes).unwrap();
         }
         Self::reopen(directory)
@@ -81,7 +86,8 @@ impl Rig {
         let machines = Machines::default();
         machines.store(Snapshot::build(&config.site, [machine("node1", &plain())]));
         let (registry, _events) = StatusRegistry::new(machines.clone(), &store, true).unwrap();
-        let images = Images::new(bedplate_image::Store::open(directory.path().join("images")).unwrap(), &config);
+        let images =
+            Images::new(bedplate_image::Store::open(directory.path().join("images")).unwrap(), &config);
         let loaders = Arc::new(ArcSwap::from_pointee(Loaders::load(&config.loaders)));
         let now = Timestamp::now();
         let lifetime = jiff::SignedDuration::from_mins(10);
@@ -205,7 +211,11 @@ async fn a_boot_goes_from_script_to_rootfs_and_its_stages_follow() {
     let script = rig.ask(Method::GET, &format!("/b/{id}/script.ipxe"), &[]).await;
     assert_eq!(script.status, StatusCode::OK);
     assert!(script.text().starts_with("#!ipxe\n"), "{}", script.text());
-    assert!(script.text().contains(&format!("http://127.0.0.1:8067/b/{id}/kernel initrd=seed.img initrd=initrd.img")));
+    assert!(
+        script
+            .text()
+            .contains(&format!("http://127.0.0.1:8067/b/{id}/kernel initrd=seed.img initrd=initrd.img"))
+    );
     assert!(script.text().contains(&format!("bedplate.mac={MAC} console=ttyS0")));
     assert_eq!(rig.stage(), Stage::Script);
     for (name, size, stage) in
@@ -307,7 +317,9 @@ async fn a_machine_is_held_with_what_is_awaited_until_it_may_boot() {
     spec["paused"] = false.into();
     spec["pxe"]["image"] = serde_json::json!({ "name": "other" });
     rig.set_machine(&spec);
-    assert!(rig.ask(Method::GET, &path, &[]).await.text().contains("Awaited: image other could not be fetched"));
+    assert!(
+        rig.ask(Method::GET, &path, &[]).await.text().contains("Awaited: image other could not be fetched")
+    );
     rig.set_machine(&plain());
     assert!(rig.ask(Method::GET, &path, &[]).await.text().contains(&format!("/b/{id}/kernel")));
 }
@@ -317,7 +329,8 @@ async fn stages_are_reported_by_those_who_know_the_boot_and_only_those_that_pxed
     let rig = Rig::new();
     let id = rig.open(1);
     let path = format!("/b/{id}/stage");
-    let post = |body: &'static str| rig.ask_with(Method::POST, &path, &[], Bytes::from_static(body.as_bytes()));
+    let post =
+        |body: &'static str| rig.ask_with(Method::POST, &path, &[], Bytes::from_static(body.as_bytes()));
     assert_eq!(post("{\"stage\":\"rootfs\",\"failure\":\"no link\"}").await.status, StatusCode::NO_CONTENT);
     assert_eq!(rig.stage(), Stage::Discover);
     assert_eq!(post("{\"stage\":\"userspace\"}").await.status, StatusCode::NO_CONTENT);
@@ -332,13 +345,17 @@ async fn stages_are_reported_by_those_who_know_the_boot_and_only_those_that_pxed
 async fn neither_forwarded_headers_nor_the_source_address_identify_anybody() {
     let rig = Rig::new();
     let id = rig.open(1);
-    let headers = [("x-forwarded-for", "10.7.0.99"), ("forwarded", "for=10.7.0.99"), ("host", "evil.example")];
+    let headers =
+        [("x-forwarded-for", "10.7.0.99"), ("forwarded", "for=10.7.0.99"), ("host", "evil.example")];
     let with = rig.ask(Method::GET, &format!("/b/{id}/script.ipxe"), &headers).await;
     assert!(!with.text().contains("evil") && !with.text().contains("10.7.0.99"));
     assert_eq!(rig.ask(Method::GET, "/b/script.ipxe", &headers).await.status, StatusCode::NOT_FOUND);
 }
 
-async fn serving(rig: &Rig, limits: Limits) -> (std::net::SocketAddr, CancellationToken, tokio::task::JoinHandle<()>) {
+async fn serving(
+    rig: &Rig,
+    limits: Limits,
+) -> (std::net::SocketAddr, CancellationToken, tokio::task::JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let shutdown = CancellationToken::new();
