@@ -4,6 +4,7 @@
 //! It does nothing to the host. Called by `cli`.
 
 pub mod client;
+mod host;
 pub mod identity;
 pub mod plan;
 pub mod run;

@@ -3,23 +3,21 @@
 //! Every act may be killed at any instant: key and request are on disk before the token is spent, the certificate is on
 //! disk before the seed is removed, and a repeated enrolment is the same request. Called by `cli`.
 
-use std::net::IpAddr;
-use std::path::Path;
 use std::time::Duration;
 
 use bedplate_api::machine::Hardware;
-use bedplate_api::wire::{EnrolRequest, EnrolResponse, RenewRequest, Report, Seed, Stage, StageReport};
+use bedplate_api::wire::{EnrolRequest, EnrolResponse, RenewRequest, Report, Seed};
 use bedplate_process::exit::chain;
 use bedplate_process::notify::Notifier;
 use jiff::{SignedDuration, Timestamp};
 use tokio_util::sync::CancellationToken;
 
 use super::client::{AskPxedError, PxedClient, Reporter};
+use super::host::{blocking, own_addresses, report_userspace};
 use super::identity::{Identity, IdentityError};
 use super::plan::{Awaited, Held, Next, NotBefore, Observed, back_off, plan, spread};
 use super::state::{Enrolment, KeepStateError, Places, Standing};
 use crate::hardware::{observe_hardware, read_text};
-use crate::stage1::arguments::read_arguments;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Longest back-off of an enrolment, a renewal or a report.
@@ -173,7 +171,11 @@ impl Agent {
         let wait = match result {
             Ok(Outcome::Done) => {
                 self.failures[index] = 0;
-                tracing::info!(act, "done");
+                if act == "report" {
+                    tracing::debug!(act, "done");
+                } else {
+                    tracing::info!(act, "done");
+                }
                 Duration::ZERO
             }
             Ok(Outcome::Pending { reason, wait }) => {
@@ -367,59 +369,5 @@ fn pending(response: EnrolResponse) -> Result<Outcome, ActError> {
             Err(ActError::Challenge(challenge.chars().take(200).collect()))
         }
         EnrolResponse::Enrolled { .. } => Ok(Outcome::Done),
-    }
-}
-
-/// Tells pxed, over the boot's own URL, that the host's userspace runs. A boot that has ended takes no more reports.
-async fn report_userspace(root: std::path::PathBuf, shutdown: CancellationToken) {
-    let line = read_text(&root.join("proc/cmdline")).unwrap_or_default();
-    let Ok(arguments) = read_arguments(&line) else { return };
-    for failures in 1..=6 {
-        let url = arguments.url.clone();
-        let report = StageReport { stage: Stage::Userspace, failure: None };
-        let sent =
-            blocking(move || crate::stage1::http::post_stage(&url, &report, &name_servers(Path::new("/"))))
-                .await;
-        match sent {
-            Ok(()) => return tracing::info!(stage = "userspace", "stage reported"),
-            Err(error) => tracing::info!(error = chain(&error), "stage not taken"),
-        }
-        tokio::select! {
-            () = tokio::time::sleep(back_off(failures, MOST, rand::random())) => {}
-            () = shutdown.cancelled() => return,
-        }
-    }
-}
-
-fn name_servers(root: &Path) -> Vec<std::net::Ipv4Addr> {
-    let text = read_text(&root.join("etc/resolv.conf")).unwrap_or_default();
-    text.lines().filter_map(|line| line.strip_prefix("nameserver")?.trim().parse().ok()).take(3).collect()
-}
-
-/// The addresses of interfaces that others can reach.
-fn own_addresses() -> Vec<IpAddr> {
-    let Ok(interfaces) = nix::ifaddrs::getifaddrs() else { return Vec::new() };
-    let mut addresses: Vec<IpAddr> = interfaces
-        .filter_map(|interface| {
-            let address = interface.address?;
-            let v4 = address.as_sockaddr_in().map(|a| IpAddr::V4(a.ip()));
-            v4.or_else(|| address.as_sockaddr_in6().map(|a| IpAddr::V6(a.ip())))
-        })
-        .filter(|address| match address {
-            IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_link_local(),
-            IpAddr::V6(v6) => !v6.is_loopback() && !v6.is_unicast_link_local(),
-        })
-        .collect();
-    addresses.sort();
-    addresses.dedup();
-    addresses.truncate(64);
-    addresses
-}
-
-/// Runs what may wait for a disk or a network beside the loop.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(value) => value,
-        Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
 }

@@ -226,6 +226,7 @@ fn classless_routes(mut value: &[u8]) -> Vec<(Ipv4Addr, u8, Ipv4Addr)> {
 }
 
 #[cfg(test)]
+#[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 pub(super) mod tests {
     use super::*;
 

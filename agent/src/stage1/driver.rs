@@ -259,7 +259,7 @@ impl Boot {
     /// pxed hears of the one stage that stage-1 reaches. Not being heard is no failure of the boot.
     fn report_success(&self, step: Step) {
         if step == Step::FetchRoot {
-            self.report(StageReport { stage: Stage::Rootfs, failure: None });
+            self.report(&StageReport { stage: Stage::Rootfs, failure: None });
         }
     }
 
@@ -269,12 +269,12 @@ impl Boot {
         failure.truncate(
             (0..=failure.len().min(1024)).rev().find(|at| failure.is_char_boundary(*at)).unwrap_or(0),
         );
-        self.report(StageReport { stage, failure: Some(failure) });
+        self.report(&StageReport { stage, failure: Some(failure) });
     }
 
-    fn report(&self, report: StageReport) {
+    fn report(&self, report: &StageReport) {
         if let (Some(arguments), Some((lease, _))) = (&self.arguments, &self.lease)
-            && let Err(error) = http::post_stage(&arguments.url, &report, &lease.nameservers)
+            && let Err(error) = http::post_stage(&arguments.url, report, &lease.nameservers)
         {
             say(&format!("pxed did not take the report: {}", chain(&error)));
         }

@@ -182,6 +182,10 @@ pub enum StageError {
 
 impl StageError {
     /// For `map_err`: what was tried on what.
+    #[allow(
+        clippy::needless_pass_by_value,
+        reason = "callers hand over paths, names and literals as they have them"
+    )]
     pub fn system<E: Into<io::Error>>(act: &'static str, subject: impl ToString) -> impl FnOnce(E) -> Self {
         let subject = subject.to_string();
         move |source| Self::System { act, subject, source: source.into() }

@@ -199,6 +199,7 @@ fn parse_range(value: &str) -> Option<(u64, Option<u64>)> {
 }
 
 #[cfg(test)]
+#[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 mod tests {
     use super::*;
 

@@ -73,6 +73,7 @@ fn skip_name(bytes: &[u8], mut at: usize) -> Option<usize> {
 }
 
 #[cfg(test)]
+#[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 mod tests {
     use super::*;
 

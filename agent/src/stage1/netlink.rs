@@ -141,6 +141,7 @@ pub fn acknowledgement(bytes: &[u8], sequence: u32) -> Option<i32> {
 }
 
 #[cfg(test)]
+#[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 mod tests {
     use super::*;
 
