@@ -172,6 +172,18 @@ mod tests {
     }
 
     #[test]
+    fn in_a_hurry_nothing_waits_for_its_spacing() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        queue.mark(&name("a"), now);
+        assert!(queue.take(now).is_some());
+        queue.mark(&name("a"), now);
+        queue.done(&name("a"), Outcome::Settled, now, 0.0);
+        assert_eq!(queue.take(now), None);
+        queue.hurry(now);
+        assert_eq!(queue.take(now), Some(name("a")));
+    }
+
+    #[test]
     fn failures_back_off_to_a_minute_and_success_forgives() {
         let (mut queue, mut now) = (Queue::default(), Instant::now());
         queue.mark(&name("a"), now);

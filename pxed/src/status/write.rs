@@ -145,14 +145,17 @@ impl Writer {
         self.counters.waiting.store(queue.waiting() as u64, Ordering::Relaxed);
     }
 
+    /// Writes what is dirty, also what became so during a write; what fails has its turn after the next start.
     async fn write_the_rest(&self, mut queue: Queue, mut writes: JoinSet<Done>) {
         self.collect(&mut queue).await;
-        queue.hurry(Instant::now());
-        self.start_writes(&mut queue, &mut writes);
-        while let Some(done) = writes.join_next().await {
-            settle(&mut queue, done);
-            // One try for each: what was due is, and what failed has its turn later.
+        loop {
+            queue.hurry(Instant::now());
             self.start_writes(&mut queue, &mut writes);
+            match writes.join_next().await {
+                None => return,
+                Some(Ok((name, Outcome::Retry))) => queue.forget(&name),
+                Some(done) => settle(&mut queue, done),
+            }
         }
     }
 
