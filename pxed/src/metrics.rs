@@ -260,6 +260,8 @@ impl Sources {
         gauge(encoder, "bedplate_pxed_tftp_active", "TFTP transfers now", "", vec![("", c.active)])?;
         let outcomes = c.outcomes.iter().map(|(outcome, n)| (outcome_word(*outcome), *n)).collect();
         count(encoder, "bedplate_pxed_tftp_transfers", "TFTP transfers ended", "outcome", outcomes)?;
+        let malformed = c.malformed.iter().map(|(reason, n)| (reason.label(), *n)).collect();
+        count(encoder, "bedplate_pxed_tftp_malformed", "Malformed TFTP packets", "reason", malformed)?;
         let refusals = c.refusals.iter().map(|(reason, n)| (reason.label(), *n)).collect();
         count(encoder, "bedplate_pxed_tftp_refusals", "TFTP packets that got no transfer", "reason", refusals)
     }
