@@ -25,10 +25,14 @@ pub fn of(machine: &Value) -> Vec<Reached> {
         Some(Reached {
             stage: entry.get("stage")?.as_str()?.to_owned(),
             time: entry.get("time")?.as_str()?.parse().ok()?,
-            failure: entry.get("failure").and_then(Value::as_str).map(str::to_owned),
+            failure: entry.get("failed").and_then(Value::as_bool).unwrap_or_default().then(|| message(entry)),
         })
     };
     entries.into_iter().flatten().filter_map(reached).collect()
+}
+
+fn message(entry: &Value) -> String {
+    entry.get("message").and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
 /// Whether the latest boot has reached a stage.
@@ -75,11 +79,12 @@ mod tests {
     fn stages_are_shown_in_seconds_since_power_on() {
         let machine = json!({"status": {"boot": {"timeline": [
             {"stage": "discover", "time": "2026-01-01T00:00:01.250000Z"},
+            {"stage": "rootfs", "time": "2026-01-01T00:00:03Z", "failed": true, "message": "no disk"},
             {"stage": "enrolled", "time": "2026-01-01T00:00:14.500000Z"},
         ]}}});
         let since: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
-        assert_eq!(line(&machine, since), "discover 1.2  enrolled 14.5 s");
-        assert!(has(&machine, "enrolled") && !has(&machine, "kernel"));
+        assert_eq!(line(&machine, since), "discover 1.2  rootfs! 3.0  enrolled 14.5 s");
+        assert!(has(&machine, "enrolled") && !has(&machine, "rootfs"));
         assert_eq!(seconds_to(&machine, "enrolled", since), Some(14.5));
     }
 }
