@@ -1,0 +1,243 @@
+//! DHCP clients and a relay that nobody here wrote, against pxed as a process: udhcpc, dhclient, dhcrelay, perfdhcp.
+//!
+//! Two or three network namespaces each; no virtual machine.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bedplate_tests::guard::{self, Directory, Process};
+use bedplate_tests::netns::Namespace;
+use bedplate_tests::pxed::{self, Pxed, Setup};
+use bedplate_tests::rack::Rack;
+
+/// What udhcpc calls with its lease in the environment.
+const REPORT: &str = "#!/bin/sh\n[ \"$1\" = bound ] && env > \"$REPORT\"\nexit 0\n";
+
+/// pxed's namespace and a client's, joined by a wire.
+struct Wire {
+    directory: Directory,
+    server: Namespace,
+    client: Namespace,
+}
+
+impl Wire {
+    fn new(label: &str) -> Result<Self> {
+        let (directory, server, client) =
+            (Directory::new(label)?, Namespace::new("server")?, Namespace::new("client")?);
+        server.add_veth("rack0", &client, "eth0")?;
+        server.ip("address add 10.7.0.1/24 dev rack0")?;
+        Ok(Self { directory, server, client })
+    }
+
+    fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    fn setup(&self) -> Result<Setup> {
+        let mut setup = Setup::new(pxed::stub_image(self.path())?);
+        setup.interfaces = vec!["rack0".to_owned()];
+        Ok(setup)
+    }
+
+    fn start(&self, setup: &Setup) -> Result<Pxed<'_>> {
+        let machines = [pxed::manifest(1, "      addresses: [10.7.0.21/24]\n"), pxed::manifest(2, "")];
+        Pxed::start(setup, &machines, &self.server, self.path())
+    }
+
+    /// Gives the client's device the MAC address of machine `number`.
+    fn become_machine(&self, number: u8) -> Result<()> {
+        self.client.ip("link set dev eth0 down")?;
+        self.client.ip(&format!("link set dev eth0 address {}", Rack::mac(number)))?;
+        self.client.ip("link set dev eth0 up").map(drop)
+    }
+}
+
+/// One lease by udhcpc in the environment that it gives its script, or why there is none.
+fn udhcpc(client: &Namespace, directory: &Path, more: &[&str]) -> Result<String> {
+    let (script, report) = (directory.join("report.sh"), directory.join("report"));
+    std::fs::write(&script, REPORT)?;
+    guard::run(Command::new("chmod").arg("755").arg(&script))?;
+    let _ = std::fs::remove_file(&report);
+    let mut command = client.command("udhcpc");
+    command.args(["-i", "eth0", "-f", "-n", "-q", "-t", "3", "-T", "2", "-s"]).arg(&script).args(more);
+    guard::run(command.env("REPORT", &report))?;
+    std::fs::read_to_string(&report).context("udhcpc has not reported its lease")
+}
+
+fn says(report: &str, name: &str, value: &str) -> Result<()> {
+    let line = format!("{name}={value}");
+    ensure!(report.lines().any(|l| l == line), "no {line} in\n{report}");
+    Ok(())
+}
+
+fn address_of(report: &str) -> Result<&str> {
+    report.lines().find_map(|line| line.strip_prefix("ip=")).context("no address")
+}
+
+#[test]
+fn udhcpc_gets_a_machines_fixed_address_and_what_its_subnet_is_told() -> Result<()> {
+    let wire = Wire::new("udhcpc")?;
+    let _pxed = wire.start(&wire.setup()?)?;
+    wire.become_machine(1)?;
+    let report = udhcpc(&wire.client, wire.path(), &["-O", "domain"])?;
+    for (name, value) in [
+        ("ip", "10.7.0.21"),
+        ("subnet", "255.255.255.0"),
+        ("router", "10.7.0.1"),
+        ("dns", "10.7.0.1"),
+        ("hostname", "server-1"),
+        ("domain", "rack.example"),
+        ("serverid", "10.7.0.1"),
+    ] {
+        says(&report, name, value)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn firmware_is_told_its_loader_and_an_operating_system_is_not() -> Result<()> {
+    let wire = Wire::new("loader")?;
+    let _pxed = wire.start(&wire.setup()?)?;
+    wire.become_machine(2)?;
+    let options = ["-V", "PXEClient:Arch:00000", "-x", "0x5d:0000", "-O", "bootfile", "-O", "tftp"];
+    let report = udhcpc(&wire.client, wire.path(), &options)?;
+    says(&report, "siaddr", "10.7.0.1")?;
+    ensure!(
+        report.lines().any(|l| l.starts_with("boot_file=b/") && l.ends_with("/undionly.kpxe")),
+        "{report}"
+    );
+    let report = udhcpc(&wire.client, wire.path(), &[])?;
+    ensure!(!report.contains("boot_file="), "{report}");
+    Ok(())
+}
+
+#[test]
+fn unknown_machine_gets_nothing_until_discovery_is_on() -> Result<()> {
+    let wire = Wire::new("unknown")?;
+    let mut setup = wire.setup()?;
+    let silent = wire.start(&setup)?;
+    wire.become_machine(200)?;
+    ensure!(udhcpc(&wire.client, wire.path(), &[]).is_err(), "an unknown machine was served");
+    drop(silent);
+    setup.discovery = true;
+    let _pxed = wire.start(&setup)?;
+    let report = udhcpc(&wire.client, wire.path(), &[])?;
+    ensure!(address_of(&report)?.starts_with("10.7.0.1"), "{report}");
+    Ok(())
+}
+
+#[test]
+fn lease_outlives_kill_9_and_nobody_else_gets_its_address() -> Result<()> {
+    let wire = Wire::new("kill")?;
+    let mut setup = wire.setup()?;
+    setup.discovery = true;
+    let pxed = wire.start(&setup)?;
+    wire.become_machine(2)?;
+    let first = udhcpc(&wire.client, wire.path(), &[])?;
+    let _pxed = pxed.kill_and_restart()?;
+    wire.become_machine(201)?;
+    let other = udhcpc(&wire.client, wire.path(), &[])?;
+    ensure!(address_of(&other)? != address_of(&first)?, "given twice: {first}");
+    wire.become_machine(2)?;
+    let again = udhcpc(&wire.client, wire.path(), &[])?;
+    says(&again, "ip", address_of(&first)?)
+}
+
+#[test]
+fn dhclient_leases_reboots_into_the_same_address_and_releases_it() -> Result<()> {
+    let wire = Wire::new("dhclient")?;
+    let _pxed = wire.start(&wire.setup()?)?;
+    wire.become_machine(2)?;
+    let at = |name: &str| wire.path().join(name);
+    std::fs::write(at("conf"), "request subnet-mask, routers, domain-name-servers;\ntimeout 20;\n")?;
+    std::fs::write(at("leases"), "")?;
+    // Sets the address and the route to it, as the real script would: a release is sent from there.
+    let script =
+        "#!/bin/sh\nif [ -n \"$new_ip_address\" ]; then ip address replace $new_ip_address/24 dev eth0; fi\n";
+    std::fs::write(at("script"), script)?;
+    guard::run(Command::new("chmod").arg("755").arg(at("script")))?;
+    let dhclient = |mode: &[&str]| {
+        let mut command = wire.client.command("dhclient");
+        command.args(["-4", "-v"]).args(mode);
+        command.arg("-cf").arg(at("conf")).arg("-lf").arg(at("leases"));
+        command.arg("-pf").arg(at("pid")).arg("-sf").arg(at("script")).arg("eth0");
+        command
+    };
+    let run = |mode: &[&str], log: &str, until: &str| -> Result<String> {
+        let mut process = Process::spawn("dhclient", &mut dhclient(mode), &at(log))?;
+        process.wait_said(until, Duration::from_secs(30))?;
+        Ok(process.said())
+    };
+    let bound = |said: &str| {
+        let line = said.lines().find(|line| line.starts_with("bound to "));
+        line.and_then(|line| line.split(' ').nth(2)).map(str::to_owned).context("not bound")
+    };
+    let first = run(&["-d", "-1"], "first.log", "bound to")?;
+    ensure!(first.contains("DHCPDISCOVER"), "{first}");
+    let again = run(&["-d", "-1"], "again.log", "bound to")?;
+    ensure!(!again.contains("DHCPDISCOVER"), "no INIT-REBOOT: {again}");
+    ensure!(bound(&first)? == bound(&again)?);
+    let released = run(&["-d", "-r"], "release.log", "DHCPRELEASE of")?;
+    ensure!(released.contains("to 10.7.0.1 port 67"), "{released}");
+    Ok(())
+}
+
+#[test]
+fn udhcpc_behind_dhcrelay_gets_its_lease_in_the_relays_subnet() -> Result<()> {
+    let wire = Wire::new("relay")?;
+    let behind = Namespace::new("behind")?;
+    // `client` becomes the router: 10.7.0.2 towards pxed, 10.8.0.1 towards the machines.
+    wire.client.ip("address add 10.7.0.2/24 dev eth0")?;
+    wire.client.add_veth("down0", &behind, "eth0")?;
+    wire.client.ip("address add 10.8.0.1/24 dev down0")?;
+    wire.server.ip("route add 10.8.0.0/24 via 10.7.0.2")?;
+    let mut setup = wire.setup()?;
+    let subnet = "network = \"10.8.0.0/24\"\nranges = [\"10.8.0.50-10.8.0.59\"]\nrouters = [\"10.8.0.1\"]\n";
+    setup.subnets.push(subnet.to_owned());
+    let _pxed = wire.start(&setup)?;
+    let mut command = wire.client.command("dhcrelay");
+    command.args(["-4", "-d", "--no-pid", "-a", "-id", "down0", "-iu", "eth0", "10.7.0.1"]);
+    let mut relay = Process::spawn("dhcrelay", &mut command, &wire.path().join("relay.log"))?;
+    relay.wait_said("Sending on   Socket", Duration::from_secs(10))?;
+    behind.ip(&format!("link set dev eth0 address {}", Rack::mac(2)))?;
+    let report = udhcpc(&behind, wire.path(), &[])?;
+    ensure!(address_of(&report)?.starts_with("10.8.0.5"), "{report}");
+    says(&report, "router", "10.8.0.1")?;
+    says(&report, "serverid", "10.7.0.1")
+}
+
+#[test]
+fn perfdhcp_leases_the_whole_pool_and_sees_no_address_twice() -> Result<()> {
+    let wire = Wire::new("perfdhcp")?;
+    let mut setup = wire.setup()?;
+    setup.discovery = true;
+    setup.subnets = vec![
+        "network = \"10.7.0.0/16\"\nranges = [\"10.7.1.0-10.7.8.255\"]\nrouters = [\"10.7.0.1\"]\n"
+            .to_owned(),
+    ];
+    wire.server.ip("address del 10.7.0.1/24 dev rack0")?;
+    wire.server.ip("address add 10.7.0.1/16 dev rack0")?;
+    let mut pxed = wire.start(&setup)?;
+    wire.client.ip("address add 10.7.0.250/16 dev eth0")?;
+    let mut command = wire.client.command("perfdhcp");
+    // As many exchanges as the pool has addresses, each by another client; a second of grace for the last.
+    command.args(["-4", "-l", "eth0", "-r", "300", "-R", "100000", "-n", "2048", "-W", "2000000", "-u"]);
+    command.args(["-d", "5", "10.7.0.1"]);
+    let mut perfdhcp = Process::spawn("perfdhcp", &mut command, &wire.path().join("perfdhcp.log"))?;
+    perfdhcp.wait_said("REQUEST-ACK", Duration::from_secs(60))?;
+    bedplate_tests::wait::until("the end of perfdhcp", Duration::from_secs(30), || {
+        Ok((!perfdhcp.is_running()).then_some(()))
+    })?;
+    let said = perfdhcp.said();
+    let number = |name: &str| -> Vec<u64> {
+        let values = said.lines().filter_map(|line| line.trim().strip_prefix(name));
+        values.filter_map(|value| value.trim().parse().ok()).collect()
+    };
+    ensure!(number("non unique addresses:").iter().all(|n| *n == 0), "{said}");
+    ensure!(number("received packets:").iter().all(|n| *n >= 2040), "{said}");
+    ensure!(number("Malformed packets:").iter().all(|n| *n == 0), "{said}");
+    ensure!(pxed.process().is_running());
+    Ok(())
+}
