@@ -12,7 +12,7 @@ use thiserror::Error;
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
-pub use self::route::{AdminState, router};
+pub use self::route::{AdminState, Explain, router};
 
 /// The socket cannot be made.
 #[derive(Debug, Error)]
