@@ -1,7 +1,7 @@
 //! The agent's service as a whole against a pxed that fails in every way, over real TLS on loopback.
 //!
 //! Nothing sleeps for a fixed time: each test waits for a state, with a deadline.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed step fails the test")]
+#![allow(unreachable_pub, clippy::unwrap_used, clippy::panic, reason = "a failed step fails the test")]
 
 mod pxed;
 
