@@ -73,10 +73,11 @@ impl Setup {
         let at = |name: &str| directory.join(name).display().to_string();
         let own_source = format!("directory = {:?}\n", at("machines.d"));
         let mut text = format!(
-            "state-directory = {:?}\nsocket = {:?}\ndefault-image = \"host\"\n\n[source]\n{}\n\n[dhcp]\nmode = {:?}\ninterfaces = {:?}\n\
+            "state-directory = {:?}\nsocket = {:?}\ndefault-image = \"host\"\n{}\n[source]\n{}\n\n[dhcp]\nmode = {:?}\ninterfaces = {:?}\n\
              discovery = {}\n\n",
             at("state"),
             at("pxed.sock"),
+            if self.discovery { "discovery-image = \"host\"\n" } else { "" },
             self.source.as_deref().unwrap_or(&own_source),
             self.mode,
             self.interfaces,
