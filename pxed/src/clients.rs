@@ -211,23 +211,22 @@ impl Clients for BootClients {
 
     fn boot(&self, query: &Query) -> Option<BootAnswer> {
         let (decision, owner) = self.decide(query);
-        let file_of: Box<dyn FnOnce(&str, bedplate_api::id::BootId) -> String> = match &decision.action {
-            Action::Loader { transport: Transport::Tftp, file, .. } => {
-                let file = file.clone();
-                Box::new(move |_, id| format!("b/{id}/{file}"))
-            }
-            Action::Loader { transport: Transport::Http, file, .. } => {
-                let file = file.clone();
-                Box::new(move |base, id| format!("{base}/b/{id}/loader/{file}"))
-            }
-            Action::Script { .. } => Box::new(|base, id| format!("{base}/b/{id}/script.ipxe")),
+        match &decision.action {
+            Action::Loader { .. } | Action::Script { .. } => {}
             Action::Boot { .. } | Action::Hold { .. } | Action::LocalDisk | Action::Refuse(_) => {
-                tracing::debug!(mac = %query.mac, loader = ?query.loader, answer = explain::describe(&decision), "no boot answer");
+                let answer = explain::describe(&decision);
+                tracing::debug!(mac = %query.mac, loader = ?query.loader, answer, "no boot answer");
                 return None;
             }
-        };
+        }
         let id = self.boots.open(&self.opening(query, owner)?, Timestamp::now())?;
-        Some(BootAnswer { next_server: query.server, file: file_of(&self.urls.http(query.server), id) })
+        let base = self.urls.http(query.server);
+        let file = match decision.action {
+            Action::Loader { transport: Transport::Tftp, file, .. } => format!("b/{id}/{file}"),
+            Action::Loader { transport: Transport::Http, file, .. } => format!("{base}/b/{id}/loader/{file}"),
+            _ => format!("{base}/b/{id}/script.ipxe"),
+        };
+        Some(BootAnswer { next_server: query.server, file })
     }
 
     fn owner(&self, address: Ipv4Addr) -> Option<MacAddress> {

@@ -139,8 +139,8 @@ fn boot_status(timeline: &Timeline) -> BootStatus {
     let previous = timeline.previous.as_ref().map(|previous| {
         let failure =
             previous.failure.as_ref().map(|failure| format!("; failing at {failure}")).unwrap_or_default();
-        let mut message = format!("ended at stage {}{failure}", stage_name(previous.stage));
-        message.truncate(message.floor_char_boundary(1024));
+        let message = format!("ended at stage {}{failure}", stage_name(previous.stage));
+        let message = message.chars().take(1024).collect();
         PreviousBoot {
             id: previous.id,
             started_time: MicroTime(previous.started),

@@ -246,20 +246,17 @@ pub struct Swept {
 
 impl Track {
     fn same(&self, opening: &Opening, now: Timestamp) -> Option<Arc<Boot>> {
-        let newest_first = self.boots.iter().rev();
-        newest_first
-            .filter(|boot| {
-                boot.change(|record| {
-                    let of = &record.opening;
-                    record.is_live(now)
-                        && of.transaction == opening.transaction
-                        && of.mac == opening.mac
-                        && of.loader == opening.loader
-                        && of.server == opening.server
-                })
+        let is_same = |boot: &&Arc<Boot>| {
+            boot.change(|record| {
+                let of = &record.opening;
+                record.is_live(now)
+                    && of.transaction == opening.transaction
+                    && of.mac == opening.mac
+                    && of.loader == opening.loader
+                    && of.server == opening.server
             })
-            .cloned()
-            .next()
+        };
+        self.boots.iter().rev().find(is_same).cloned()
     }
 }
 

@@ -66,9 +66,10 @@ impl Service {
     /// # Errors
     /// The refusal. A lost answer is no reason: the same token and key get it again.
     pub async fn enrol(&self, request: EnrolRequest, now: Timestamp) -> Result<EnrolResponse, Refused> {
-        let csr = CertificateRequest::read(&request.csr_pem).or_else(bad_request)?;
+        let csr = CertificateRequest::read(&request.csr_pem).or_else(|error| bad_request(&error))?;
         let seeds = self.boots.seeds();
-        let seed = seeds.check(request.boot_id, &request.token, &csr.key, now).or_else(bad_token)?;
+        let seed =
+            seeds.check(request.boot_id, &request.token, &csr.key, now).or_else(|error| bad_token(&error))?;
         let Owner::Machine { name, uid } = seed.owner.clone() else {
             return refused(
                 StatusCode::FORBIDDEN,
@@ -77,8 +78,8 @@ impl Service {
             );
         };
         self.check_machine(&name, Some(&uid))?;
-        csr.check_subject(&name, self.signer.needs_whole_subject()).or_else(bad_request)?;
-        seeds.claim(request.boot_id, csr.key).await.or_else(bad_token)?;
+        csr.check_subject(&name, self.signer.needs_whole_subject()).or_else(|error| bad_request(&error))?;
+        seeds.claim(request.boot_id, csr.key).await.or_else(|error| bad_token(&error))?;
         let before = seed.claim.and_then(|claim| claim.certificate);
         let certificate = match before {
             Some(certificate) => certificate,
@@ -113,7 +114,7 @@ impl Service {
     ) -> Result<EnrolResponse, Refused> {
         let name = &identity.machine;
         let uid = self.check_identity(identity)?;
-        let csr = CertificateRequest::read(&request.csr_pem).or_else(bad_request)?;
+        let csr = CertificateRequest::read(&request.csr_pem).or_else(|error| bad_request(&error))?;
         if csr.key != identity.key {
             return refused(
                 StatusCode::FORBIDDEN,
@@ -121,7 +122,7 @@ impl Service {
                 "a certificate is renewed for the key that it has; a new key needs a new boot",
             );
         }
-        csr.check_subject(name, self.signer.needs_whole_subject()).or_else(bad_request)?;
+        csr.check_subject(name, self.signer.needs_whole_subject()).or_else(|error| bad_request(&error))?;
         match self.signer.sign(name, &csr, &identity.serial).await {
             Ok(Signed::Certificate(certificate)) => {
                 self.remember(name, &Certified { uid, key: csr.key, time: now }).await?;
@@ -219,12 +220,12 @@ fn certificate_key(name: &MachineName) -> String {
     format!("machine/{name}")
 }
 
-fn bad_request<T>(error: ReadRequestError) -> Result<T, Refused> {
-    refused(StatusCode::BAD_REQUEST, "BadCertificateRequest", chain(&error))
+fn bad_request<T>(error: &ReadRequestError) -> Result<T, Refused> {
+    refused(StatusCode::BAD_REQUEST, "BadCertificateRequest", chain(error))
 }
 
-fn bad_token<T>(error: CheckTokenError) -> Result<T, Refused> {
-    let (status, reason) = match &error {
+fn bad_token<T>(error: &CheckTokenError) -> Result<T, Refused> {
+    let (status, reason) = match error {
         CheckTokenError::UnknownBoot => (StatusCode::FORBIDDEN, "UnknownBoot"),
         CheckTokenError::WrongToken => (StatusCode::FORBIDDEN, "WrongToken"),
         CheckTokenError::Expired(_) => (StatusCode::FORBIDDEN, "TokenExpired"),
@@ -232,7 +233,7 @@ fn bad_token<T>(error: CheckTokenError) -> Result<T, Refused> {
         CheckTokenError::Store(_) => (StatusCode::SERVICE_UNAVAILABLE, "StoreFailed"),
     };
     tracing::warn!(reason, "an enrolment was refused");
-    refused(status, reason, format!("{}: boot the host again for a fresh token", chain(&error)))
+    refused(status, reason, format!("{}: boot the host again for a fresh token", chain(error)))
 }
 
 fn signer_failed<T>(name: &MachineName, error: &SignError) -> Result<T, Refused> {

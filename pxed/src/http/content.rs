@@ -36,18 +36,21 @@ impl Asked<'_> {
 }
 
 /// The Machine as it is now; `Err`: it is gone, or is another one under the same name.
-pub(super) fn subject_of(routes: &Routes, record: &Record) -> Result<Option<Subject>, Response<Payload>> {
+pub(super) fn subject_of(
+    routes: &Routes,
+    record: &Record,
+) -> Result<Option<Subject>, Box<Response<Payload>>> {
     match &record.opening.owner {
         Owner::Unknown { .. } => Ok(None),
         Owner::Machine { name, uid } => match routes.machines.load().by_name(name) {
             Some(known) if known.uid == *uid => {
                 Ok(Some(clients::subject(known, routes.present.default_image().as_deref())))
             }
-            Some(_) | None => Err(refuse(
+            Some(_) | None => Err(Box::new(refuse(
                 StatusCode::NOT_FOUND,
                 "MachineGone",
                 "the Machine of this boot is no longer known here",
-            )),
+            ))),
         },
     }
 }
@@ -81,7 +84,7 @@ pub(super) fn script(routes: &Routes, boot: &Boot, asked: &Asked<'_>) -> Respons
     let record = boot.record();
     let subject = match subject_of(routes, &record) {
         Ok(subject) => subject,
-        Err(refusal) => return refusal,
+        Err(refusal) => return *refusal,
     };
     let machine = record.opening.owner.display_name();
     let server = routes.urls.http(record.opening.server);
@@ -153,7 +156,7 @@ pub(super) async fn blob(
     let record = boot.record();
     let subject = match subject_of(routes, &record) {
         Ok(subject) => subject,
-        Err(refusal) => return refusal,
+        Err(refusal) => return *refusal,
     };
     let image = match record.image.clone() {
         Some(image) => image,
@@ -199,6 +202,7 @@ fn missing(record: &Record, image: &Image, problem: &str) -> Response<Payload> {
     )
 }
 
+#[derive(Clone, Copy)]
 struct Representation {
     digest: Digest,
     size: u64,

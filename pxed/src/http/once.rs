@@ -16,7 +16,7 @@ pub(super) async fn seed(routes: &Routes, boot: &Boot, peer: &Peer, now: Timesta
     let record = boot.record();
     let subject = match subject_of(routes, &record) {
         Ok(subject) => subject,
-        Err(refusal) => return refusal,
+        Err(refusal) => return *refusal,
     };
     let image = match record.image.clone() {
         Some(image) => image,
