@@ -1,13 +1,183 @@
-//! HTTP throughput of pxed's image route against nginx.
+//! HTTP throughput: pxed's kernel route against nginx with sendfile, the same file, the same namespace, wrk as the client.
+//!
+//! The route wants a boot id, so that one is drawn first: a DHCP DISCOVER as iPXE sends it, from a namespace of its own, answered with
+//! the URL of that boot's script. Needs the static pxed (`cargo xtask build`).
 
-use anyhow::Result;
+use std::{
+    net::{Ipv4Addr, SocketAddr, UdpSocket},
+    path::Path,
+    time::Duration,
+};
 
-use crate::bench::{Context, Row};
+use anyhow::{Context as _, Result, bail, ensure};
+use nix::sys::socket::{setsockopt, sockopt};
 
-/// Measures.
+use crate::{
+    bench::{Better, Context, OURS, Row},
+    guard::{Process, run as run_program},
+    netns::Namespace,
+    pxed::{Pxed, Setup, manifest},
+    rack::{ADDRESS, BRIDGE, Rack},
+    wait,
+};
+
+/// Size of the file, in bytes: that of a kernel.
+const SIZE: usize = 16 << 20;
+
+/// How long wrk loads a server in each round, in seconds.
+const SECONDS: u32 = 3;
+
+const CLIENTS: [u32; 2] = [1, 200];
+const NGINX: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(ADDRESS), 8080);
+
+/// Measures one and two hundred clients.
 ///
 /// # Errors
-/// None yet.
-pub fn run(_: &Context) -> Result<Vec<Row>> {
-    Ok(Vec::new())
+/// A server cannot be started or does not deliver.
+pub fn run(context: &Context) -> Result<Vec<Row>> {
+    let rack = Rack::new("bench-http")?;
+    let files = rack.file("files");
+    std::fs::create_dir_all(&files)?;
+    for name in ["kernel", "initrd"] {
+        std::fs::write(files.join(name), vec![0x5a; SIZE])?;
+    }
+    let path = |name: &str| files.join(name).display().to_string();
+    let setup = Setup::new(format!("kernel = {:?}\ninitrd = {:?}\n", path("kernel"), path("initrd")));
+    let _pxed = Pxed::start(&setup, &[manifest(1, "")], rack.network(), &rack.file("pxed"))?;
+    let _nginx = start_nginx(&rack, &files)?;
+    let boot = draw_boot(&rack)?;
+    let subjects = [(OURS, format!("{boot}/kernel")), ("nginx", format!("http://{NGINX}/kernel"))];
+    let mut rows = Vec::new();
+    for clients in CLIENTS {
+        let title = format!("HTTP 16 MiB, {clients} client{}", if clients == 1 { "" } else { "s" });
+        let mut rounds = vec![Vec::new(); subjects.len()];
+        for _ in 0..context.rounds {
+            for ((name, url), rounds) in subjects.iter().zip(&mut rounds) {
+                rounds.push(load(rack.network(), url, clients).with_context(|| format!("{title}: {name}"))?);
+            }
+        }
+        for ((name, _), rounds) in subjects.iter().zip(rounds) {
+            let (title, subject) = (title.clone(), (*name).to_owned());
+            rows.push(Row {
+                title,
+                subject,
+                unit: "MiB/s",
+                better: Better::More,
+                rounds,
+                note: String::new(),
+            });
+        }
+    }
+    rack.succeeded();
+    Ok(rows)
+}
+
+fn start_nginx(rack: &Rack, files: &Path) -> Result<Process> {
+    let place = rack.file("nginx");
+    std::fs::create_dir_all(&place)?;
+    let place = place.display();
+    let configuration = format!(
+        "daemon off; user root; worker_processes auto; pid {place}/pid; error_log {place}/error.log;\n\
+         events {{ worker_connections 1024; }}\n\
+         http {{ access_log off; sendfile on; tcp_nopush on; keepalive_requests 1000000;\n\
+         client_body_temp_path {place}/body; proxy_temp_path {place}/proxy; fastcgi_temp_path {place}/fastcgi;\n\
+         uwsgi_temp_path {place}/uwsgi; scgi_temp_path {place}/scgi;\n\
+         server {{ listen {NGINX} backlog=1024; root {}; }} }}\n",
+        files.display()
+    );
+    let file = rack.file("nginx.conf");
+    std::fs::write(&file, configuration)?;
+    let mut command = rack.network().command("nginx");
+    command.arg("-c").arg(&file).arg("-e").arg(rack.file("nginx.log"));
+    let process = Process::spawn("nginx", &mut command, &rack.file("nginx.out"))?;
+    rack.network().inside(|| {
+        wait::until("nginx", Duration::from_secs(10), || {
+            Ok(std::net::TcpStream::connect(NGINX).ok().map(drop))
+        })
+    })?;
+    Ok(process)
+}
+
+/// MiB a second, by wrk.
+fn load(network: &Namespace, url: &str, clients: u32) -> Result<f64> {
+    let mut command = network.command("wrk");
+    let threads = clients.min(2);
+    command.args([
+        format!("-t{threads}"),
+        format!("-c{clients}"),
+        format!("-d{SECONDS}s"),
+        "--timeout=60s".to_owned(),
+    ]);
+    let said = run_program(command.arg(url))?;
+    ensure!(!said.contains("Non-2xx") && !said.contains("Socket errors: connect"), "wrk: {said}");
+    let value = said.lines().find_map(|line| line.trim().strip_prefix("Transfer/sec:"));
+    mebibytes(value.with_context(|| format!("wrk says no Transfer/sec: {said}"))?.trim())
+}
+
+/// wrk's `1.23GB`, units of 1024.
+fn mebibytes(text: &str) -> Result<f64> {
+    const UNITS: [(&str, f64); 4] =
+        [("GB", 1024.0), ("MB", 1.0), ("KB", 1.0 / 1024.0), ("B", 1.0 / 1024.0 / 1024.0)];
+    for (unit, factor) in UNITS {
+        if let Some(number) = text.strip_suffix(unit) {
+            return Ok(number.trim().parse::<f64>()? * factor);
+        }
+    }
+    bail!("{text:?} is no size")
+}
+
+/// The base URL of a boot of machine 1, `http://10.7.0.1:8067/b/<id>`.
+fn draw_boot(rack: &Rack) -> Result<String> {
+    let client = Namespace::new("client")?;
+    rack.network().add_veth("client", &client, "eth0")?;
+    rack.network().ip(&format!("link set client master {BRIDGE}"))?;
+    let answer = client.inside(|| {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 68))?;
+        socket.set_broadcast(true)?;
+        setsockopt(&socket, sockopt::BindToDevice, &"eth0".into())?;
+        socket.set_read_timeout(Some(Duration::from_millis(500)))?;
+        let mut buffer = [0; 1500];
+        wait::until("an offer from pxed", Duration::from_secs(20), || {
+            socket.send_to(&discover(), (Ipv4Addr::BROADCAST, 67))?;
+            Ok(socket.recv(&mut buffer).ok().map(|length| buffer.get(..length).unwrap_or_default().to_vec()))
+        })
+    })?;
+    let text: String = answer.iter().map(|byte| char::from(*byte)).collect();
+    let start = text.find("http://").context("the offer has no URL")?;
+    let url: String =
+        text.get(start..).unwrap_or_default().chars().take_while(char::is_ascii_graphic).collect();
+    let (base, _) = url.rsplit_once("/script.ipxe").with_context(|| format!("{url} is no script"))?;
+    Ok(base.to_owned())
+}
+
+/// A DISCOVER as iPXE sends it, its answer wanted by broadcast.
+fn discover() -> Vec<u8> {
+    let mac = Rack::mac(1).octets();
+    let mut packet = vec![1, 1, 6, 0, 0xbe, 0xdc, 0, 1, 0, 0, 0x80, 0];
+    packet.resize(28, 0);
+    packet.extend(mac);
+    packet.resize(236, 0);
+    packet.extend([0x63, 0x82, 0x53, 0x63]);
+    packet.extend([53, 1, 1, 93, 2, 0, 0, 94, 3, 1, 2, 1, 55, 5, 1, 3, 6, 66, 67]);
+    packet.extend([77, 4]);
+    packet.extend(b"iPXE");
+    packet.extend([60, 32]);
+    packet.extend(b"PXEClient:Arch:00000:UNDI:002001");
+    packet.extend([97, 17]);
+    packet.resize(packet.len() + 17, 0);
+    packet.push(255);
+    packet.resize(packet.len().max(300), 0);
+    packet
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_of_wrk_are_read() {
+        assert_eq!(mebibytes("2.00GB").expect("a size"), 2048.0);
+        assert_eq!(mebibytes("12.5MB").expect("a size"), 12.5);
+        assert!(mebibytes("fast").is_err());
+    }
 }

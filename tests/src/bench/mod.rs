@@ -3,6 +3,7 @@
 //! Each module measures one protocol, subjects in turn within each round (a busy minute of the machine hits all of them), and gives rows;
 //! `bedplate-bench` prints them. Median of the rounds; a ratio is ours over the best peer's.
 
+pub mod dhcp;
 pub mod http;
 pub mod load;
 pub mod tftp;

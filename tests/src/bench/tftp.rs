@@ -18,7 +18,7 @@ use bedplate_tftp::{
     gate::Limits,
     server::Server,
     settings::Settings,
-    wire::AskedOption,
+    wire::{self, AskedOption},
 };
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
@@ -146,7 +146,7 @@ fn start(network: &Namespace, place: &Path, logs: &Path) -> Result<Vec<Subject>>
     add(
         "tftp-hpa",
         &installed("in.tftpd")?,
-        &["--listen", "--foreground", "--address", "SOCKET", "--secure", "--user", "root", "FOLDER"],
+        &["--foreground", "--address", "SOCKET", "--secure", "--user", "root", "FOLDER"],
     )?;
     if let Ok(atftpd) = installed("atftpd") {
         let arguments = [
@@ -170,12 +170,15 @@ fn start(network: &Namespace, place: &Path, logs: &Path) -> Result<Vec<Subject>>
     Ok(subjects)
 }
 
-/// Waits until a server has its port.
+/// Waits until a server answers, be it with an error.
 fn answers(subject: &Subject) -> Result<()> {
     let what = format!("{} on {}", subject.name, subject.address);
     wait::until(&what, Duration::from_secs(20), || {
-        let free = std::net::UdpSocket::bind(subject.address).is_ok();
-        Ok((!free).then_some(()))
+        // Another port each time: a transfer to the port before may still be open. Not connected: answers come from another port.
+        let socket = std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        socket.set_read_timeout(Some(Duration::from_millis(200)))?;
+        socket.send_to(&wire::read_request("none", &[]), subject.address)?;
+        Ok(socket.recv(&mut [0; 600]).ok().map(drop))
     })
 }
 
