@@ -81,7 +81,8 @@ fn make(step: &progress::Step, recipe: &Recipe, kernel: Kernel, place: &Path) ->
     command.args(recipe.exclude.iter().map(|path| format!("--dpkgopt=path-exclude={path}")));
     command.args(recipe.include.iter().map(|path| format!("--dpkgopt=path-include={path}")));
     command.args(["--aptopt=Acquire::Retries \"3\"", "--aptopt=APT::Install-Recommends \"false\""]);
-    command.arg(download);
+    // As every Debian since 12, without usrmerge's help.
+    command.arg("--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr").arg(download);
     command.arg(&recipe.suite).arg(&base.root).args(&recipe.mirrors);
     step.run(&mut command)?;
     list_packages(&base)?;

@@ -2,7 +2,7 @@
 //! between two builds taken out, and packed as squashfs.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -87,6 +87,10 @@ pub(super) fn root(step: &Step, inputs: &Inputs<'_>, work: &Path) -> Result<Root
     };
     step.run(systemctl("enable").args(&inputs.recipe.enable))?;
     step.run(systemctl("mask").args(&inputs.recipe.mask))?;
+    step.run(systemctl("set-default").arg(&inputs.recipe.default_target))?;
+    for name in &inputs.recipe.rootfs.remove {
+        let _ = fs::remove_dir_all(path.join(name));
+    }
     identify(&path, inputs)?;
     normalise(&path)?;
     Ok(Root { path, kernel, release })
@@ -176,8 +180,7 @@ fn normalise(root: &Path) -> Result<()> {
     // As new as /usr: nothing is to be updated at boot.
     write("etc/.updated", "")?;
     write("var/.updated", "")?;
-    symlink("../run/systemd/resolve/resolv.conf", root.join("etc/resolv.conf"))
-        .context("cannot link resolv.conf")
+    Ok(())
 }
 
 /// Packs the root file system: sorted by mksquashfs, every time the recipe's.

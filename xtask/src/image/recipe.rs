@@ -24,6 +24,7 @@ pub(super) struct Recipe {
     pub(super) include: Vec<String>,
     pub(super) mask: Vec<String>,
     pub(super) enable: Vec<String>,
+    pub(super) default_target: String,
     pub(super) kernel_arguments: Vec<String>,
     pub(super) rootfs: RootFs,
     pub(super) initramfs: Initramfs,
@@ -36,6 +37,7 @@ pub(super) struct Recipe {
 pub(super) struct RootFs {
     pub(super) compression: Vec<String>,
     pub(super) block_size: String,
+    pub(super) remove: Vec<String>,
     pub(super) without_modules: Vec<String>,
 }
 
