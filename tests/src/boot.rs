@@ -15,7 +15,7 @@ use crate::rack::Rack;
 use crate::timeline;
 
 /// From power-on to a certificate.
-pub const ENROLLED: Duration = Duration::from_secs(240);
+pub const ENROLLED: Duration = Duration::from_secs(300);
 /// From power-on to the loader's script.
 pub const SCRIPT: Duration = Duration::from_secs(120);
 /// Until one of the places for Linux guests is free.
