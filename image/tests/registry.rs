@@ -73,7 +73,8 @@ async fn cached_image_survives_restart_with_the_registry_away() {
 async fn a_tag_is_resolved_anew_and_its_last_image_stays_cached() {
     let case = Case::new().await;
     let reference = format!("{}/bedplate/host:latest", case.registry.address);
-    let source = |allow_tag| Source::Registry { reference: reference.clone(), allow_tag, insecure_http: true };
+    let source =
+        |allow_tag| Source::Registry { reference: reference.clone(), allow_tag, insecure_http: true };
     let refused = case.store().ensure(&source(false), &quiet).await.unwrap_err();
     assert!(matches!(refused, EnsureImageError::TagNotAllowed { .. }), "{refused}");
     let first = case.store().ensure(&source(true), &quiet).await.unwrap();
@@ -233,7 +234,8 @@ async fn a_transfer_that_is_dropped_in_the_middle_is_resumed_and_never_served_ha
         let rootfs = case.rootfs;
         async move {
             let tell = move |progress| {
-                if matches!(progress, Progress::Transfer { digest, done, .. } if digest == rootfs && done >= 2 << 20) {
+                if matches!(progress, Progress::Transfer { digest, done, .. } if digest == rootfs && done >= 2 << 20)
+                {
                     let _ = enough.send(());
                 }
             };
@@ -269,11 +271,12 @@ async fn references_that_are_none_are_refused_before_anything_is_sent() {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let directory = tempfile::tempdir().unwrap();
     for reference in ["", "HTTP://x", "a b", "host@sha256:zz", "x/../../y@z", "x:y:z:w", "r/n@sha512:00"] {
-        let source =
-            Source::Registry { reference: reference.into(), allow_tag: false, insecure_http: true };
+        let source = Source::Registry { reference: reference.into(), allow_tag: false, insecure_http: true };
         let error = store(directory.path()).ensure(&source, &quiet).await.unwrap_err();
-        let expected =
-            matches!(error, EnsureImageError::InvalidReference { .. } | EnsureImageError::TagNotAllowed { .. });
+        let expected = matches!(
+            error,
+            EnsureImageError::InvalidReference { .. } | EnsureImageError::TagNotAllowed { .. }
+        );
         assert!(expected, "{reference}: {error}");
     }
 }

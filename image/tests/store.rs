@@ -89,7 +89,9 @@ async fn hostile_layouts_are_refused_without_a_trace() {
             fs::remove_file(p.join("index.json")).unwrap();
             fs::create_dir(p.join("index.json")).unwrap();
         }),
-        ("a path for a digest", |p, m| edit(&p.join("index.json"), &m.to_string(), "sha256:../../../etc/passwd")),
+        ("a path for a digest", |p, m| {
+            edit(&p.join("index.json"), &m.to_string(), "sha256:../../../etc/passwd")
+        }),
         ("another algorithm", |p, _| edit(&p.join("index.json"), "sha256:", "sha512:")),
         ("a negative size", |p, _| edit(&p.join("index.json"), "\"size\":", "\"size\":-")),
         ("a manifest of another version", |p, m| {

@@ -122,11 +122,7 @@ fn built_twice_from_the_same_inputs_the_image_has_the_same_digest() -> Result<()
     for name in ["one", "two"] {
         let output = work.path().join(name);
         let mut build = Command::new(&xtask);
-        build
-            .args(["image", "host", "--agent"])
-            .arg(&agent)
-            .arg("--output")
-            .arg(&output);
+        build.args(["image", "host", "--agent"]).arg(&agent).arg("--output").arg(&output);
         let result = build.output()?;
         let said = String::from_utf8_lossy(&result.stderr);
         ensure!(result.status.success(), "cargo xtask image host: {said}");
