@@ -72,16 +72,21 @@ impl Directory {
             if watcher.is_none() {
                 watcher = watch(&self.path, changed.clone());
             }
-            let Ok(directory) = tokio::task::spawn_blocking(move || {
+            let reading = tokio::task::spawn_blocking(move || {
                 self.read();
                 self
-            })
-            .await
-            else {
-                tracing::error!("reading the machines directory panicked");
-                return;
+            });
+            self = tokio::select! {
+                // A file system that hangs must not hold up the drain.
+                () = shutdown.cancelled() => return,
+                read = reading => match read {
+                    Ok(directory) => directory,
+                    Err(error) => {
+                        tracing::error!(%error, "reading the machines directory panicked");
+                        return;
+                    }
+                },
             };
-            self = directory;
             let update = self.update();
             if self.told.as_ref() != Some(&update) {
                 if updates.send(update.clone()).await.is_err() {

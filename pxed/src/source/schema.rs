@@ -3,6 +3,7 @@
 //!
 //! One difference: an unknown field is refused, where an API server drops it with a warning that nobody would see here.
 
+use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use bedplate_api::machine::Machine;
@@ -19,6 +20,13 @@ pub(super) type Finding = (String, String);
 struct Rules {
     schema: Value,
     compiled: CompiledSchema,
+    /// Compiled once: a directory of ten thousand Machines tries each of them as often.
+    patterns: HashMap<String, Regex>,
+}
+
+thread_local! {
+    /// Its functions are registered once for each thread, not for each Machine.
+    static VALIDATOR: Validator = Validator::new();
 }
 
 fn rules() -> &'static Rules {
@@ -29,8 +37,27 @@ fn rules() -> &'static Rules {
         let schema = schema.and_then(|schema| schema.open_api_v3_schema.as_ref());
         let schema = serde_json::to_value(schema).unwrap_or_default();
         let compiled = compile_schema(&schema);
-        Rules { schema, compiled }
+        let mut patterns = HashMap::new();
+        collect_patterns(&schema, &mut patterns);
+        Rules { schema, compiled, patterns }
     })
+}
+
+/// Every `pattern` in a schema. One that is no regular expression cannot refuse anything; the definition's own tests try
+/// every pattern.
+fn collect_patterns(schema: &Value, patterns: &mut HashMap<String, Regex>) {
+    match schema {
+        Value::Object(map) => {
+            if let Some(pattern) = map.get("pattern").and_then(Value::as_str)
+                && let Ok(compiled) = Regex::new(pattern)
+            {
+                patterns.insert(pattern.to_owned(), compiled);
+            }
+            map.values().for_each(|below| collect_patterns(below, patterns));
+        }
+        Value::Array(items) => items.iter().for_each(|below| collect_patterns(below, patterns)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
 }
 
 /// Every field of the object that the API server would not take.
@@ -43,7 +70,7 @@ pub(super) fn check_machine(object: &Value) -> Vec<Finding> {
     }
     if findings.is_empty() {
         // CEL rules presuppose the schema.
-        let errors = Validator::new().validate_compiled(&rules.compiled, object, None);
+        let errors = VALIDATOR.with(|validator| validator.validate_compiled(&rules.compiled, object, None));
         for error in errors.err().map(ValidationErrors::into_vec).unwrap_or_default() {
             findings.push((error.field_path, error.message));
         }
@@ -133,9 +160,8 @@ fn check_text(schema: &Value, text: &str, path: &str, findings: &mut Vec<Finding
     }
 }
 
-/// A pattern that is not one cannot refuse anything; the definition's own tests try every pattern.
 fn matches(pattern: &str, text: &str) -> bool {
-    Regex::new(pattern).map_or(true, |pattern| pattern.is_match(text))
+    rules().patterns.get(pattern).is_none_or(|pattern| pattern.is_match(text))
 }
 
 fn check_number(schema: &Value, number: Option<f64>, path: &str, findings: &mut Vec<Finding>) {
