@@ -20,6 +20,8 @@ use crate::settings::{Mode, Ports, Settings};
 
 /// Bursts of whole racks wait here while a batch is answered.
 const RECEIVE_BUFFER: usize = 8 << 20;
+/// The kernel keeps 208 KiB for each address that does not answer ARP: a dead relay must not leave the others without room.
+const SEND_BUFFER: usize = 4 << 20;
 const BROADCAST_MAC: [u8; 6] = [0xff; 6];
 
 /// Why an interface cannot be served.
@@ -88,7 +90,10 @@ impl Link {
                 mac = link.addr().map(MacAddress::new);
             }
             if let Some(v4) = address.as_sockaddr_in() {
-                let mask = entry.netmask.as_ref().and_then(|m| m.as_sockaddr_in().map(|m| m.ip()));
+                let mask = entry
+                    .netmask
+                    .as_ref()
+                    .and_then(|m| m.as_sockaddr_in().map(nix::sys::socket::SockaddrIn::ip));
                 let mask = mask.unwrap_or(Ipv4Addr::BROADCAST);
                 addresses.extend(Ipv4Net::with_netmask(v4.ip(), mask));
             }
@@ -260,6 +265,9 @@ fn udp_socket(interface: &str, port: u16, shared: bool) -> io::Result<Socket> {
     // Beyond net.core.rmem_max needs CAP_NET_ADMIN; without it the usual limit holds.
     if setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BUFFER).is_err() {
         socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
+    }
+    if setsockopt(&socket, sockopt::SndBufForce, &SEND_BUFFER).is_err() {
+        socket.set_send_buffer_size(SEND_BUFFER)?;
     }
     socket.bind(&SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port).into())?;
     Ok(socket)

@@ -35,6 +35,12 @@ const _: () = {
 };
 
 #[allow(clippy::cast_possible_truncation)]
+const BATCH_LENGTH: u32 = BATCH as u32;
+#[allow(clippy::cast_possible_truncation)]
+const INET_FAMILY: u16 = libc::AF_INET as u16;
+#[allow(clippy::cast_possible_truncation)]
+const PACKET_FAMILY: u16 = libc::AF_PACKET as u16;
+#[allow(clippy::cast_possible_truncation)]
 const PKTINFO_LENGTH: u32 = size_of::<libc::in_pktinfo>() as u32;
 #[allow(clippy::cast_possible_truncation)]
 const NAME_LENGTH: u32 = size_of::<libc::sockaddr_in>() as u32;
@@ -101,7 +107,7 @@ impl Inbox {
             libc::recvmmsg(
                 socket.as_raw_fd(),
                 headers.as_mut_ptr(),
-                BATCH as _,
+                BATCH_LENGTH,
                 libc::MSG_DONTWAIT,
                 std::ptr::null_mut(),
             )
@@ -110,7 +116,7 @@ impl Inbox {
         for (index, header) in headers.iter().enumerate().take(count) {
             self.lengths[index] = usize::try_from(header.msg_len).unwrap_or(BUFFER).min(BUFFER);
             self.flags[index] = header.msg_hdr.msg_flags;
-            self.control_lengths[index] = usize::try_from(header.msg_hdr.msg_controllen).unwrap_or(0);
+            self.control_lengths[index] = header.msg_hdr.msg_controllen;
         }
         self.received = count;
         Ok(count)
@@ -162,6 +168,9 @@ pub(super) struct Outgoing<'a> {
 }
 
 /// Sends up to [`BATCH`] messages; gives how many the kernel took. An error is that of the first message.
+///
+/// Never waits: answers to addresses that nobody has fill the socket's buffer until ARP gives them up, seconds later, and
+/// all other clients would wait for that.
 pub(super) fn send(socket: BorrowedFd<'_>, messages: &[Outgoing<'_>]) -> io::Result<usize> {
     // SAFETY: 1, for all four.
     let mut headers: [libc::mmsghdr; BATCH] = unsafe { std::mem::zeroed() };
@@ -171,6 +180,7 @@ pub(super) fn send(socket: BorrowedFd<'_>, messages: &[Outgoing<'_>]) -> io::Res
     let mut names: [libc::sockaddr_in; BATCH] = unsafe { std::mem::zeroed() };
     let mut controls = [Control([0; CONTROL]); BATCH];
     let count = messages.len().min(BATCH);
+    let length = u32::try_from(count).unwrap_or(BATCH_LENGTH);
     for (index, message) in messages.iter().take(count).enumerate() {
         for (vector, part) in vectors[index].iter_mut().zip([message.header, message.payload]) {
             // sendmmsg only reads through it.
@@ -181,7 +191,7 @@ pub(super) fn send(socket: BorrowedFd<'_>, messages: &[Outgoing<'_>]) -> io::Res
         header.msg_iov = vectors[index].as_mut_ptr();
         header.msg_iovlen = 2;
         if let Some((to, from)) = message.route {
-            names[index].sin_family = libc::AF_INET as _;
+            names[index].sin_family = INET_FAMILY;
             names[index].sin_port = to.port().to_be();
             names[index].sin_addr.s_addr = u32::from(*to.ip()).to_be();
             header.msg_name = (&raw mut names[index]).cast();
@@ -191,7 +201,8 @@ pub(super) fn send(socket: BorrowedFd<'_>, messages: &[Outgoing<'_>]) -> io::Res
         }
     }
     // SAFETY: 2. `headers` has at least `count` entries.
-    let sent = unsafe { libc::sendmmsg(socket.as_raw_fd(), headers.as_mut_ptr(), count as _, 0) };
+    let sent =
+        unsafe { libc::sendmmsg(socket.as_raw_fd(), headers.as_mut_ptr(), length, libc::MSG_DONTWAIT) };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
@@ -220,7 +231,7 @@ pub(super) fn link_address(interface_index: u32) -> io::Result<SockAddr> {
     let (written, address) = unsafe {
         SockAddr::try_init(|storage, length| {
             let link = storage.cast::<libc::sockaddr_ll>();
-            (*link).sll_family = libc::AF_PACKET as _;
+            (*link).sll_family = PACKET_FAMILY;
             (*link).sll_ifindex = i32::try_from(interface_index).map_err(io::Error::other)?;
             *length = LINK_LENGTH;
             Ok(())
@@ -228,4 +239,21 @@ pub(super) fn link_address(interface_index: u32) -> io::Result<SockAddr> {
     }?;
     let () = written;
     Ok(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixDatagram;
+
+    use super::*;
+
+    #[test]
+    fn a_full_send_buffer_holds_up_nobody() {
+        // Blocking, as the sockets are; nobody reads at the other end.
+        let (socket, _other) = UnixDatagram::pair().unwrap();
+        let message = Outgoing { header: &[0; 42], payload: &[0; 548], route: None };
+        let full = (0..1_000_000).find_map(|_| send(socket.as_fd(), &[message; BATCH]).err());
+        assert_eq!(full.map(|error| error.kind()), Some(io::ErrorKind::WouldBlock));
+    }
 }
