@@ -8,13 +8,14 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use thiserror::Error;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::client::Clients;
+use crate::client::{Clients, Query};
 use crate::counter::{Counters, Trouble};
 use crate::lease::{Lease, LeaseState, PoolUsage, Table};
 use crate::respond::Packet;
@@ -24,6 +25,8 @@ use crate::store::{OpenStoreError, Store};
 
 /// Answers waiting for the disk. At 20,000 leases a second this is well below the 4 s after which clients ask again.
 const QUEUE: usize = 16_384;
+
+const WARN_AGAIN: Duration = Duration::from_secs(60);
 
 /// Why the server cannot start.
 #[derive(Debug, Error)]
@@ -65,17 +68,27 @@ pub(crate) struct Engine {
     pub(crate) counters: Counters,
     pub(crate) jobs: SyncSender<Job>,
     states: Mutex<BTreeMap<String, InterfaceState>>,
+    exhausted: Mutex<Option<Instant>>,
 }
 
 impl Engine {
     /// Notes an interface's state; tells whether it is new.
-    pub(crate) fn set_interface(&self, name: &str, state: Option<InterfaceState>) -> bool {
+    pub(crate) fn set_interface(&self, name: &str, state: Option<&InterfaceState>) -> bool {
         let mut states = lock(&self.states);
-        let before = match state.clone() {
-            Some(state) => states.insert(name.into(), state),
+        let before = match state {
+            Some(state) => states.insert(name.into(), state.clone()),
             None => states.remove(name),
         };
-        before != state
+        before.as_ref() != state
+    }
+
+    /// Says that a pool is full, once a minute: clients ask again every few seconds.
+    pub(crate) fn warn_exhausted(&self, query: &Query) {
+        let mut said = lock(&self.exhausted);
+        if said.is_none_or(|at| at.elapsed() >= WARN_AGAIN) {
+            *said = Some(Instant::now());
+            tracing::warn!(subnet = %query.subnet, mac = %query.mac, "pool exhausted, no address is free");
+        }
     }
 
     pub(crate) fn count_sent(&self, packet: &Packet, result: io::Result<()>) {
@@ -143,6 +156,7 @@ impl Server {
             counters: Counters::default(),
             jobs,
             states: Mutex::default(),
+            exhausted: Mutex::default(),
         };
         Ok(Self {
             engine: Arc::new(engine),

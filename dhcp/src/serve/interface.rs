@@ -75,14 +75,14 @@ fn serve_interface(engine: &Arc<Engine>, name: &str, opened: Option<Sockets>, st
         Ok(sockets) => Arc::new(sockets),
         Err(error) => {
             let reason = chain(&error);
-            if engine.set_interface(name, Some(InterfaceState::Waiting(reason.clone()))) {
+            if engine.set_interface(name, Some(&InterfaceState::Waiting(reason.clone()))) {
                 tracing::warn!(interface = name, reason, "interface cannot be served yet, waiting for it");
             }
             std::thread::park_timeout(PATIENCE * 5);
             return;
         }
     };
-    engine.set_interface(name, Some(InterfaceState::Serving));
+    engine.set_interface(name, Some(&InterfaceState::Serving));
     tracing::info!(interface = name, "serving DHCP");
     let mut serving =
         Serving { engine, sockets: &sockets, inbox: Inbox::new(), addresses: sockets.addresses() };
@@ -195,6 +195,7 @@ impl Serving<'_> {
         let event = match result {
             Ok(event) => event,
             Err(Silence::PoolExhausted) => {
+                self.engine.warn_exhausted(&query);
                 self.engine.clients.observe(&query, &Event::PoolExhausted);
                 return None;
             }
