@@ -176,15 +176,28 @@ fn architectures(options: &Options<'_>) -> Vec<u16> {
 }
 
 fn loader(options: &Options<'_>, vendor_class: Option<&[u8]>) -> Loader {
-    let user_class = options.get(option::USER_CLASS);
-    // iPXE writes its user class plainly; RFC 3004 wants a length before it.
-    let says_ipxe = matches!(user_class.as_deref(), Some(b"iPXE" | b"\x04iPXE"));
+    let says_ipxe = options.get(option::USER_CLASS).is_some_and(|classes| names_ipxe(&classes));
     match vendor_class {
         _ if says_ipxe || options.has(option::IPXE) => Loader::Ipxe,
         Some(class) if class.starts_with(b"HTTPClient") => Loader::Http,
         Some(class) if class.starts_with(b"PXEClient") => Loader::Pxe,
         Some(_) | None => Loader::None,
     }
+}
+
+/// iPXE writes its user class plainly; RFC 3004 wants a length before it, and allows several.
+fn names_ipxe(mut classes: &[u8]) -> bool {
+    if classes == b"iPXE" {
+        return true;
+    }
+    while let Some((&length, rest)) = classes.split_first() {
+        let Some((class, rest)) = rest.split_at_checked(length.into()) else { return false };
+        if class == b"iPXE" {
+            return true;
+        }
+        classes = rest;
+    }
+    false
 }
 
 fn relay_information(raw: Cow<'_, [u8]>) -> RelayInformation<'_> {

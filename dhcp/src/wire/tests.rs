@@ -223,3 +223,17 @@ fn an_answer_whose_essentials_do_not_fit_is_none() {
     relayed.relay_information = Some(vec![0; 1600]);
     assert_eq!(encode(&relayed, Some(u16::MAX)), None);
 }
+
+#[test]
+fn ipxe_is_known_by_its_user_class_in_either_form_and_among_others() {
+    let loader = |class: &[u8]| {
+        let packet = with(&[&[77, u8::try_from(class.len()).unwrap()], class].concat());
+        decode(&packet).unwrap().loader
+    };
+    for class in [b"iPXE".as_slice(), b"\x04iPXE", b"\x03lab\x04iPXE", b"\x04iPXE\x03lab"] {
+        assert_eq!(loader(class), Loader::Ipxe, "{}", class.escape_ascii());
+    }
+    for class in [b"".as_slice(), b"iPXE2", b"\x05iPXE2", b"\x09iPXE", b"\x00\x03iPX", b"xiPXE"] {
+        assert_eq!(loader(class), Loader::None, "{}", class.escape_ascii());
+    }
+}
