@@ -126,6 +126,8 @@ struct Asked<'a> {
     query: &'a Query,
     known: Option<&'a KnownClient>,
     holder: Holder,
+    /// Option 54.
+    server_id: Ipv4Addr,
     now: Seconds,
 }
 
@@ -180,6 +182,7 @@ pub fn respond(
         query: &query,
         known: known.as_ref(),
         holder,
+        server_id: place.server_id,
         now,
     };
     let (result, packet, changes) = match decide(&asked, table)? {

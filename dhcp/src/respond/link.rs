@@ -8,7 +8,7 @@ use ipnet::Ipv4Net;
 
 use super::{Arrival, Silence};
 use crate::client::KnownClient;
-use crate::settings::{Mode, Settings, Subnet};
+use crate::settings::{Mode, Settings, Subnet, is_host};
 use crate::wire::Request;
 
 /// Where a client is.
@@ -19,8 +19,10 @@ pub(super) struct Place<'a> {
     pub(super) others: Vec<&'a Subnet>,
     /// Its network.
     pub(super) network: Ipv4Net,
-    /// Our address.
+    /// Our address, for everything that the client fetches from us.
     pub(super) server: Ipv4Addr,
+    /// What the client is to take for the server (option 54): the same, unless a relay wants its own there (RFC 5107).
+    pub(super) server_id: Ipv4Addr,
 }
 
 /// Finds the client's subnet: the relay's link selection (RFC 3527), else the relay's address, else the address that a
@@ -30,6 +32,9 @@ pub(super) fn locate<'a>(
     request: &Request<'_>,
     arrival: &Arrival<'_>,
 ) -> Result<Place<'a>, Silence> {
+    if request.relay.is_some_and(|relay| !can_be_sent_to(settings, arrival, relay)) {
+        return Err(Silence::NoSubnet);
+    }
     let information = request.relay_information.as_ref();
     let by_override = information.and_then(|i| i.server_override);
     let link = information.and_then(|i| i.link).filter(|_| request.relay.is_some()).or(request.relay);
@@ -49,7 +54,8 @@ pub(super) fn locate<'a>(
         .called_by()
         .or_else(|| first.and_then(|subnet| within(&subnet.network)))
         .or_else(|| arrival.addresses.first().map(Ipv4Net::addr));
-    let server = by_override.or(own).ok_or(Silence::NoServerAddress)?;
+    let server = own.ok_or(Silence::NoServerAddress)?;
+    let server_id = by_override.unwrap_or(server);
     let network = match first {
         Some(subnet) => subnet.network,
         None if settings.mode == Mode::Proxy || arrival.boot_server => {
@@ -57,7 +63,15 @@ pub(super) fn locate<'a>(
         }
         None => return Err(Silence::NoSubnet),
     };
-    Ok(Place { subnet: first, others: subnets.into_iter().skip(1).collect(), network, server })
+    Ok(Place { subnet: first, others: subnets.into_iter().skip(1).collect(), network, server, server_id })
+}
+
+/// Whether an address is one machine's, as far as we know its network: an answer to a network's or broadcast address would
+/// reach everybody there.
+pub(super) fn can_be_sent_to(settings: &Settings, arrival: &Arrival<'_>, address: Ipv4Addr) -> bool {
+    let configured = settings.subnets.iter().map(|subnet| subnet.network);
+    let mut networks = configured.chain(arrival.addresses.iter().copied());
+    !networks.any(|network| network.contains(&address) && !is_host(network, address))
 }
 
 /// The network of a client whose addresses somebody else gives.
@@ -99,8 +113,11 @@ impl Arrival<'_> {
 
     /// Whether the packet was sent to one address only.
     pub(super) fn is_unicast(&self) -> bool {
-        let broadcast = |own: &Ipv4Net| own.prefix_len() < 31 && own.broadcast() == self.destination;
-        !self.destination.is_broadcast() && !self.addresses.iter().any(broadcast)
+        // All zeros were broadcast once (RFC 1122, 3.3.6), and Linux still takes them for it.
+        let everybody = |own: &Ipv4Net| own.contains(&self.destination) && !is_host(*own, self.destination);
+        !self.destination.is_broadcast()
+            && !self.destination.is_unspecified()
+            && !self.addresses.iter().any(everybody)
     }
 
     /// Our address, if the client or relay called us by it.

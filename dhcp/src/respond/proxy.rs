@@ -2,6 +2,7 @@
 //!
 //! Pure.
 
+use super::link::can_be_sent_to;
 use super::{Asked, Decision, Silence};
 use crate::client::{BootAnswer, Loader};
 use crate::wire::MessageType;
@@ -10,7 +11,12 @@ use crate::wire::MessageType;
 pub(super) fn proxy(asked: &Asked<'_>) -> Result<Decision, Silence> {
     match asked.request.message {
         MessageType::Discover => Ok(Decision::Proxy(MessageType::Offer, boot(asked)?)),
-        MessageType::Inform => Ok(Decision::Proxy(MessageType::Ack, boot(asked)?)),
+        MessageType::Inform => match asked.request.client_address {
+            Some(address) if !can_be_sent_to(asked.settings, asked.arrival, address) => {
+                Err(Silence::NoSubnet)
+            }
+            Some(_) | None => Ok(Decision::Proxy(MessageType::Ack, boot(asked)?)),
+        },
         MessageType::Request
         | MessageType::Decline
         | MessageType::Release

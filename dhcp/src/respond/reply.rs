@@ -24,7 +24,7 @@ impl Asked<'_> {
         boot: Option<&BootAnswer>,
     ) -> Option<Packet> {
         let subnet = self.subnet?;
-        let mut options = vec![server_id(self.query.server)];
+        let mut options = vec![server_id(self.server_id)];
         if address.is_some() {
             options.extend(times(lease_seconds(self, subnet)));
         }
@@ -50,7 +50,7 @@ impl Asked<'_> {
 
     /// DHCPNAK: to everybody on the client's link, since it may have lost its address (RFC 2131, 4.3.2).
     pub(super) fn nak(&self) -> Option<Packet> {
-        let mut options = vec![server_id(self.query.server)];
+        let mut options = vec![server_id(self.server_id)];
         options.push((option::MESSAGE, b"this address is not yours here".to_vec()));
         options.extend(self.client_id());
         let mut reply = self.reply(MessageType::Nak, options);
@@ -60,7 +60,7 @@ impl Asked<'_> {
 
     /// A proxyDHCP offer or a boot server's acknowledgement: boot information and nothing else.
     pub(super) fn proxy_reply(&self, message: MessageType, boot: &BootAnswer) -> Option<Packet> {
-        let mut options = vec![server_id(self.query.server)];
+        let mut options = vec![server_id(self.server_id)];
         options.extend(self.boot_options(Some(boot), true));
         options.extend(self.always(Some(boot)));
         let mut reply = self.reply(message, options);

@@ -122,8 +122,12 @@ pub(super) fn release(asked: &Asked<'_>, table: &mut Table) -> Decided {
     Ok(changes.map(|changes| Decision::Released(address, changes)).ok_or(Silence::NotHeld))
 }
 
-/// DHCPINFORM: the client has its address; it needs one for the answer to go to.
+/// DHCPINFORM: the client has its address; it needs one for the answer to go to. That must be a host's of ours (RFC 2131,
+/// 4.3.5), or anybody could have our answers sent to any address.
 pub(super) fn inform(asked: &Asked<'_>) -> Decided {
-    let has_address = asked.request.client_address.is_some() || !asked.arrival.peer.ip().is_unspecified();
-    if has_address { Ok(Ok(Decision::Inform)) } else { Err(Malformed::NoState) }
+    let peer = Some(*asked.arrival.peer.ip()).filter(|address| !address.is_unspecified());
+    let address = asked.request.client_address.or(peer).ok_or(Malformed::NoState)?;
+    let is_ours = asked.arrival.addresses.iter().any(|own| own.addr() == address);
+    let is_host = asked.settings.subnet_of(address).is_some_and(|subnet| subnet.is_host(address));
+    Ok(if is_host && !is_ours { Ok(Decision::Inform) } else { Err(Silence::NoSubnet) })
 }

@@ -549,3 +549,51 @@ fn several_subnets_on_one_link_are_told_apart_by_the_clients_address() {
     assert_eq!((offer.yiaddr, offer.options[&3].as_slice()), ([10, 8, 0, 50].into(), &[10, 7, 0, 254][..]));
     assert_eq!(kind(&lab.send_from(STRANGER, 3, Ipv4Addr::new(10, 8, 0, 101))), Some(5));
 }
+
+/// A message that [`RELAY`] passed on, with `information` as option 82.
+fn relayed(kind: u8, information: &[u8], more: &[u8]) -> Vec<u8> {
+    let length = u8::try_from(information.len()).unwrap();
+    let mut packet = message(MACHINE, 0, &[&[53, 1, kind, 82, length], information, more].concat());
+    packet[24..28].copy_from_slice(&RELAY.octets());
+    packet
+}
+
+#[test]
+fn a_relay_that_stands_for_the_server_changes_option_54_and_nothing_that_is_fetched_from_us() {
+    let mut lab = lab();
+    lab.arrival.destination = SERVER;
+    let pxe = [&[60, 9], b"PXEClient".as_slice()].concat();
+    let offer = read(&lab.send_raw(&relayed(1, &[11, 4, 10, 8, 0, 1], &pxe)).packet.unwrap());
+    assert_eq!(offer.options[&54], RELAY.octets());
+    assert_eq!(offer.source, SERVER);
+    assert_eq!(lab.rack.boots.lock().unwrap()[0].server, SERVER, "TFTP and HTTP are here, not at the relay");
+}
+
+#[test]
+fn all_zeros_and_a_networks_own_address_are_not_ours() {
+    for destination in [[0, 0, 0, 0], [10, 7, 0, 0], [10, 7, 0, 255]] {
+        let mut lab = lab();
+        lab.arrival.destination = destination.into();
+        let offer = read(&lab.send(MACHINE, 1, &[]).packet.unwrap());
+        assert_eq!((offer.options[&54].as_slice(), offer.source), (SERVER.octets().as_slice(), SERVER));
+    }
+}
+
+#[test]
+fn inform_from_an_address_that_is_no_hosts_of_ours_is_not_answered() {
+    for address in [[192, 0, 2, 1], [10, 7, 0, 0], [10, 7, 0, 255], SERVER.octets()] {
+        let response = lab().send_from(MACHINE, 8, address.into());
+        assert_eq!((response.result, response.packet), (Err(Silence::NoSubnet), None), "{address:?}");
+    }
+    assert_eq!(kind(&lab().send_from(MACHINE, 8, Ipv4Addr::new(10, 7, 0, 33))), Some(5));
+}
+
+#[test]
+fn a_relay_with_a_networks_or_broadcast_address_is_not_answered() {
+    for relay in [[10, 8, 0, 0], [10, 8, 0, 255], [10, 7, 0, 255]] {
+        let mut packet = relayed(1, &[], &[]);
+        packet[24..28].copy_from_slice(&relay);
+        let response = lab().send_raw(&packet);
+        assert_eq!((response.result, response.packet), (Err(Silence::NoSubnet), None), "{relay:?}");
+    }
+}
