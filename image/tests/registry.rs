@@ -1,5 +1,7 @@
 //! A registry that breaks, lies, forgets and refuses; what reaches the store is whole or not there.
 
+#![allow(clippy::unwrap_used, reason = "what cannot be made here is a failed test")]
+
 mod fixture;
 
 use std::collections::HashMap;

@@ -1,5 +1,7 @@
 //! The store filled from layouts and files; what is collected and what is not.
 
+#![allow(clippy::unwrap_used, reason = "what cannot be made here is a failed test")]
+
 mod fixture;
 
 use std::collections::HashSet;
@@ -90,7 +92,7 @@ async fn hostile_layouts_are_refused_without_a_trace() {
             fs::create_dir(p.join("index.json")).unwrap();
         }),
         ("a path for a digest", |p, m| {
-            edit(&p.join("index.json"), &m.to_string(), "sha256:../../../etc/passwd")
+            edit(&p.join("index.json"), &m.to_string(), "sha256:../../../etc/passwd");
         }),
         ("another algorithm", |p, _| edit(&p.join("index.json"), "sha256:", "sha512:")),
         ("a negative size", |p, _| edit(&p.join("index.json"), "\"size\":", "\"size\":-")),
