@@ -36,6 +36,11 @@ const WAKE: u64 = u64::MAX;
 /// Packets taken from one listener before the transfers have their turn again.
 const LISTENER_BATCH: usize = 16;
 
+/// A yield that takes this long let somebody else run: the processor is wanted, and looking instead of sleeping takes it from the very
+/// clients that are waited for. Then there is no looking for a while.
+const CONTENDED: Duration = Duration::from_micros(20);
+const SPIN_PAUSE: Duration = Duration::from_millis(100);
+
 /// One transfer and what belongs to it.
 #[derive(Debug)]
 pub(crate) struct Transfer {
@@ -65,6 +70,7 @@ pub(crate) struct Worker {
     next_mark: u64,
     timers: BinaryHeap<Reverse<(Instant, u64)>>,
     spin_until: Option<Instant>,
+    no_spin_before: Option<Instant>,
     drain_until: Option<Instant>,
 }
 
@@ -85,6 +91,7 @@ impl Worker {
             next_mark: 0,
             timers: BinaryHeap::new(),
             spin_until: None,
+            no_spin_before: None,
             drain_until: None,
         })
     }
@@ -115,10 +122,15 @@ impl Worker {
             if count > 0 {
                 return Ok(count);
             }
-            if Instant::now() >= until {
+            let now = Instant::now();
+            if now >= until {
                 self.spin_until = None;
-            } else {
-                std::thread::yield_now();
+                break;
+            }
+            std::thread::yield_now();
+            if now.elapsed() > CONTENDED {
+                self.spin_until = None;
+                self.no_spin_before = Some(now + SPIN_PAUSE);
             }
         }
         let due = self.timers.peek().map(|Reverse((at, _))| *at).into_iter().chain(self.drain_until).min();
@@ -281,8 +293,9 @@ impl Worker {
                 }
             };
             let fast = acknowledged
+                && !self.shared.spin.is_zero()
                 && transfer.session.round_trip().is_some_and(|time| time <= self.shared.spin * 2);
-            if fast && !self.shared.spin.is_zero() {
+            if fast && self.no_spin_before.is_none_or(|until| now >= until) {
                 self.spin_until = Some(now + self.shared.spin);
             }
             self.send(mark, transmit, now);

@@ -58,7 +58,7 @@ fn settings() -> Settings {
     Settings {
         listen: vec!["127.0.0.1:0".parse().unwrap()],
         workers: 2,
-        drain: PATIENCE,
+        drain: Duration::ZERO,
         ..Settings::default()
     }
 }
@@ -390,7 +390,7 @@ async fn sessions_and_rate_of_a_client_are_limited() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stop_lets_a_running_transfer_finish() {
-    let rig = rig(settings());
+    let rig = rig(Settings { drain: PATIENCE, ..settings() });
     let socket = socket();
     socket.send_to(&wire::read_request("small", &[]), rig.address).expect("send");
     let (_, transfer) = hear(&socket);
