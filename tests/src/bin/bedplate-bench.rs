@@ -1,6 +1,6 @@
 //! `cargo xtask bench`: measures pxed's engines against their peers, prints the table, keeps the JSON.
 //!
-//!     bedplate-bench [tftp] [http] [--rounds N] [--json FILE]
+//!     bedplate-bench [dhcp] [tftp] [http] [--rounds N] [--json FILE]
 //!
 //! All traffic stays in namespaces of this run; nothing is installed or started outside them.
 
@@ -14,7 +14,8 @@ use bedplate_tests::{
 
 type Bench = fn(&Context) -> Result<Vec<Row>>;
 
-const BENCHES: [(&str, Bench); 2] = [("tftp", bench::tftp::run), ("http", bench::http::run)];
+const BENCHES: [(&str, Bench); 3] =
+    [("dhcp", bench::dhcp::run), ("tftp", bench::tftp::run), ("http", bench::http::run)];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
