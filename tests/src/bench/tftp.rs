@@ -55,6 +55,8 @@ pub fn run(context: &Context) -> Result<Vec<Row>> {
     std::fs::write(place.join("one"), &content)?;
     std::fs::write(place.join("many"), content.get(..MANY).unwrap_or_default())?;
     let network = Namespace::new("bench")?;
+    // tftp-hpa resolves its address with AI_ADDRCONFIG, for which loopback alone is no IPv4.
+    network.add_bridge("br0", Some((Ipv4Addr::new(10, 7, 0, 1), 24)))?;
     let subjects = start(&network, &place, context.directory.path())?;
     network.inside(|| measure(context, &subjects, &content))
 }
