@@ -7,6 +7,8 @@ pub(crate) struct Source {
     /// Relative to the repository.
     pub(crate) path: String,
     pub(crate) text: String,
+    /// Taken in by `#[cfg(test)] mod ...;`.
+    pub(crate) test_only: bool,
 }
 
 /// A function with a body.
@@ -21,7 +23,8 @@ impl Source {
     /// A file that holds tests only.
     pub(crate) fn is_test(&self) -> bool {
         let file = self.path.rsplit('/').next().unwrap_or_default();
-        file == "tests.rs"
+        self.test_only
+            || file == "tests.rs"
             || file.ends_with("_tests.rs")
             || self.path.contains("/tests/")
             || self.path.starts_with("fuzz/")
@@ -200,6 +203,7 @@ fn functions_are_measured_whatever_they_hold() {
 #[test]
 fn test_modules_are_not_production() {
     let source = Source {
+        test_only: false,
         path: "x/src/y.rs".into(),
         text: "//! Head.\nfn a() {}\n#[cfg(test)]\nmod tests {\n    fn b() {}\n}\n#[cfg(test)]\nmod more;\nfn c<'a>() {}\n".into(),
     };

@@ -19,7 +19,23 @@ pub(crate) struct Document {
 pub(crate) fn sources() -> Vec<Source> {
     let files = files("rs");
     assert!(files.len() > 50, "sources are not found below {}", root().display());
-    files.into_iter().map(|(path, text)| Source { path, text }).collect()
+    let test_only: Vec<String> = files.iter().flat_map(|(path, text)| test_modules(path, text)).collect();
+    let source = |(path, text): (String, String)| Source { test_only: test_only.contains(&path), path, text };
+    files.into_iter().map(source).collect()
+}
+
+/// Files that a source takes in for tests only: `#[cfg(test)] mod NAME;`.
+fn test_modules(path: &str, text: &str) -> Vec<String> {
+    let path = Path::new(path);
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let owns_folder = path.file_stem().is_some_and(|stem| stem == "mod" || stem == "lib" || stem == "main");
+    let folder = if owns_folder { folder.to_owned() } else { path.with_extension("") };
+    let named = text.split("#[cfg(test)]").skip(1).filter_map(|rest| {
+        let declaration = rest.split(['{', ';']).next()?.trim();
+        let (_, name) = declaration.rsplit_once("mod ")?;
+        Some(folder.join(format!("{name}.rs")).display().to_string())
+    });
+    named.collect()
 }
 
 /// README and docs/.
