@@ -131,16 +131,7 @@ fn draw(machines: &[Value], drawn: usize, elapsed: Duration) -> usize {
     ));
     for (machine, (number, kind, _)) in machines.iter().zip(SERVERS) {
         let reached = timeline::of(machine);
-        let dots: String = STAGES
-            .iter()
-            .map(|stage| {
-                if reached.iter().any(|r| r.stage == *stage && r.failure.is_none()) {
-                    colour("32", "●")
-                } else {
-                    "·".to_owned()
-                }
-            })
-            .collect();
+        let dots = dots(&reached);
         let last = reached.last();
         let stage = last.map_or("power on", |r| r.stage.as_str());
         let failure = last
@@ -151,6 +142,22 @@ fn draw(machines: &[Value], drawn: usize, elapsed: Duration) -> usize {
     print!("{text}");
     let _ = std::io::stdout().flush();
     machines.len() + 1
+}
+
+/// A mark for each stage: reached, passed over (a card with iPXE in it fetches no loader), still to come.
+fn dots(reached: &[timeline::Reached]) -> String {
+    let there = |stage: &str| reached.iter().any(|r| r.stage == stage && r.failure.is_none());
+    let last = STAGES.iter().rposition(|stage| there(stage));
+    let dot = |(index, stage): (usize, &&str)| {
+        if there(stage) {
+            colour("32", "●")
+        } else if last.is_some_and(|last| index < last) {
+            "○".to_owned()
+        } else {
+            "·".to_owned()
+        }
+    };
+    STAGES.iter().enumerate().map(dot).collect()
 }
 
 /// Without a terminal: a line for each stage that is new.
