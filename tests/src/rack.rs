@@ -26,7 +26,8 @@ pub const LOADERS: &str = "/usr/lib/ipxe";
 pub struct Rack {
     name: String,
     taps: Cell<u32>,
-    router: Option<Process>,
+    /// Killed before its namespace goes.
+    router: Option<(Process, Namespace)>,
     network: Namespace,
     directory: Directory,
     /// Set by [`Rack::succeeded`]: nothing needs to be kept.
@@ -55,7 +56,7 @@ impl Rack {
     }
 
     /// Answers router solicitations, as the router of a real rack does: without an answer iPXE waits 13 s for one.
-    fn start_router(&self) -> Result<Process> {
+    fn start_router(&self) -> Result<(Process, Namespace)> {
         let router = Namespace::new("router")?;
         self.network.add_veth("router", &router, "eth0")?;
         self.network.ip(&format!("link set router master {BRIDGE}"))?;
@@ -66,9 +67,7 @@ impl Rack {
         command.args(["--dhcp-range=fd00:bed::,ra-only,64", "--leasefile-ro"]);
         let mut process = Process::spawn("the router", &mut command, &self.file("router.log"))?;
         process.wait_said("router advertisement on fd00:bed::", Duration::from_secs(10))?;
-        // The process keeps the namespace alive; the reaper knows its name.
-        std::mem::forget(router);
-        Ok(process)
+        Ok((process, router))
     }
 
     /// The namespace with the bridge.
