@@ -51,8 +51,10 @@ fn init_reboot(
     if (is_fixed || has_record(asked, table, address)) && may_have(asked, subnet, table, address) {
         return Ok(bind(asked, subnet, table, address));
     }
-    let knows_better =
-        !subnet.is_host(address) || fixed(asked, subnet).is_some() || table.of(&asked.holder).is_some();
+    let knows_better = !subnet.is_host(address)
+        || fixed(asked, subnet).is_some()
+        || table.of(&asked.holder).is_some()
+        || asked.clients.owner(address).is_some();
     if knows_better { refuse(asked, address) } else { Err(Silence::NoRecord) }
 }
 
@@ -70,6 +72,7 @@ fn renewing(
     let ours = !subnet.is_host(address)
         || subnet.pool_contains(address)
         || fixed(asked, subnet).is_some()
+        || asked.clients.owner(address).is_some()
         || table.get(address).is_some();
     if ours { refuse(asked, address) } else { Err(Silence::NoRecord) }
 }

@@ -597,3 +597,12 @@ fn a_relay_with_a_networks_or_broadcast_address_is_not_answered() {
         assert_eq!((response.result, response.packet), (Err(Silence::NoSubnet), None), "{relay:?}");
     }
 }
+
+#[test]
+fn who_uses_a_machines_fixed_address_is_told_that_it_is_not_its() {
+    assert_eq!(kind(&lab().send_from(STRANGER, 3, FIXED)), Some(6), "renewing");
+    assert_eq!(kind(&lab().send(STRANGER, 3, &[&requested(FIXED)])), Some(6), "after a reboot");
+    let mut lab = lab();
+    lab.settings.authoritative = false;
+    assert_eq!(lab.send_from(STRANGER, 3, FIXED).result, Err(Silence::NotAuthoritative));
+}
