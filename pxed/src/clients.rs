@@ -201,6 +201,7 @@ impl Clients for BootClients {
                     nameservers: interface.map(|i| i.nameservers.clone()).unwrap_or_default(),
                 })
             }
+            Found::Nobody if !self.machines.are_known() => Client::Refused("machines-not-known"),
             Found::Nobody => {
                 let discovery = self.present.discovery().is_some();
                 Client::Unknown { discovery }
@@ -237,7 +238,8 @@ impl Clients for BootClients {
         let owner = match self.machines.load().by_mac(query.mac) {
             Found::One(known) => Owner::Machine { name: known.name.clone(), uid: known.uid.clone() },
             Found::Nobody => {
-                if matches!(event, Event::Received) && self.present.discovery().is_some() {
+                let wanted = self.present.discovery().is_some() && self.machines.are_known();
+                if matches!(event, Event::Received) && wanted {
                     (self.discovered)(query);
                 }
                 return;
@@ -348,6 +350,16 @@ mod tests {
         rig.machines.store(Snapshot::default());
         assert_eq!(clients.client(&ipxe), Client::Unknown { discovery: false });
         assert_eq!(clients.boot(&ipxe), None);
+    }
+
+    #[test]
+    fn nobody_is_taken_for_unknown_before_the_machines_are_known() {
+        let rig = Rig::new();
+        let clients = BootClients { machines: Machines::default(), ..clients(&rig) };
+        let ipxe = query(Loader::Ipxe, &[7], 1);
+        assert_eq!(clients.client(&ipxe), Client::Refused("machines-not-known"));
+        clients.machines.store(Snapshot::default());
+        assert_eq!(clients.client(&ipxe), Client::Unknown { discovery: false });
     }
 
     #[test]

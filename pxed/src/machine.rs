@@ -285,6 +285,11 @@ impl Machines {
         self.changes.send_modify(|count| *count = count.wrapping_add(1));
     }
 
+    /// Whether there ever was a set. Before, a machine that is not in it may well be one of ours.
+    pub fn are_known(&self) -> bool {
+        *self.changes.borrow() > 0
+    }
+
     /// Tells of every new snapshot.
     pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()

@@ -124,8 +124,8 @@ impl Follower {
                 machines = snapshot.len(),
                 "serving the machines known from before, until the source is read"
             );
+            self.machines.store(snapshot);
         }
-        self.machines.store(snapshot);
     }
 
     /// Takes updates until the source ends.
