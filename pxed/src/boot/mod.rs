@@ -207,6 +207,10 @@ impl Boots {
     pub fn seed_asked_again(&self, record: &Record, peer: std::net::IpAddr, now: Timestamp) {
         if let Some(machine) = record.opening.owner.machine() {
             tracing::warn!(%machine, boot = %record.id, %peer, "the seed of a boot was asked for again");
+            // First: a boot that is news to the status would wipe what is said of its seed.
+            if let Some(timeline) = self.timeline(&record.opening.owner) {
+                self.inner.tell.timeline(machine, &timeline, now);
+            }
             self.inner.tell.seed_asked_again(machine, record.id, peer, now);
         }
     }

@@ -31,7 +31,9 @@ pub(super) struct Asked<'a> {
 impl Asked<'_> {
     fn conditions(&self) -> Conditions<'_> {
         let text = |name: HeaderName| self.headers.get(name).and_then(|value| value.to_str().ok());
-        Conditions { if_none_match: text(IF_NONE_MATCH), if_range: text(IF_RANGE), range: text(RANGE) }
+        // Ranges are for GET only: HEAD tells of the whole (RFC 9110, 14.2).
+        let range = text(RANGE).filter(|_| !self.head);
+        Conditions { if_none_match: text(IF_NONE_MATCH), if_range: text(IF_RANGE), range }
     }
 }
 
