@@ -8,10 +8,11 @@ use super::{Asked, Silence};
 use crate::lease::{LeaseState, Table};
 use crate::settings::Subnet;
 
-/// A Machine's fixed address in this subnet.
+/// A Machine's fixed address in this subnet. Our own is nobody's, whatever a Machine says.
 pub(super) fn fixed(asked: &Asked<'_>, subnet: &Subnet) -> Option<Ipv4Addr> {
-    let addresses = &asked.known?.addresses;
-    addresses.iter().map(ipnet::Ipv4Net::addr).find(|address| subnet.is_host(*address))
+    let ours = |address: Ipv4Addr| asked.arrival.addresses.iter().any(|own| own.addr() == address);
+    let addresses = asked.known?.addresses.iter().map(ipnet::Ipv4Net::addr);
+    addresses.into_iter().find(|address| subnet.is_host(*address) && !ours(*address))
 }
 
 /// The address to offer: the fixed one; else the one the client has, was offered, or had last; else the one it asks

@@ -606,3 +606,11 @@ fn who_uses_a_machines_fixed_address_is_told_that_it_is_not_its() {
     lab.settings.authoritative = false;
     assert_eq!(lab.send_from(STRANGER, 3, FIXED).result, Err(Silence::NotAuthoritative));
 }
+
+#[test]
+fn our_own_address_is_given_to_nobody_even_if_a_machine_names_it() {
+    let mut lab = lab();
+    lab.rack.fixed.lock().unwrap().insert(MACHINE, SERVER);
+    assert_eq!(lab.lease(MACHINE), POOL);
+    assert_eq!(kind(&lab.send(MACHINE, 3, &[&requested(SERVER), &server_id(SERVER)])), Some(6));
+}
