@@ -69,6 +69,13 @@ pub enum Problem {
         /// Every Machine that claims it, in the order of the names.
         machines: Vec<MachineName>,
     },
+    /// A fixed address that several Machines name.
+    DuplicateAddress {
+        /// The address.
+        address: Ipv4Addr,
+        /// The first Machine by name, and another.
+        machines: [MachineName; 2],
+    },
     /// Two objects have one name.
     DuplicateName {
         /// The name.
@@ -88,6 +95,12 @@ impl fmt::Display for Problem {
             Self::DuplicateMac { mac, machines } => {
                 let names: Vec<_> = machines.iter().map(MachineName::as_str).collect();
                 write!(f, "{mac} is claimed by {}: none of them is served", names.join(" and "))
+            }
+            Self::DuplicateAddress { address, machines: [first, other] } => {
+                write!(
+                    f,
+                    "{address} is a fixed address of {first} and {other}: only one at a time can have it"
+                )
             }
             Self::DuplicateName { name } => write!(f, "two Machines are named {name}: neither is known"),
         }
@@ -141,10 +154,16 @@ impl Snapshot {
     }
 
     fn index_addresses(&mut self) {
+        let mut first_of: HashMap<Ipv4Addr, &MachineName> = HashMap::new();
         for machine in self.by_name.values() {
             for interface in &machine.interfaces {
-                for address in &interface.addresses {
-                    self.by_address.entry(address.addr()).or_insert(interface.mac);
+                for address in interface.addresses.iter().map(Ipv4Net::addr) {
+                    self.by_address.entry(address).or_insert(interface.mac);
+                    let first = *first_of.entry(address).or_insert(&machine.name);
+                    if *first != machine.name {
+                        let machines = [first.clone(), machine.name.clone()];
+                        self.problems.push(Problem::DuplicateAddress { address, machines });
+                    }
                 }
                 match self.by_mac.get_mut(&interface.mac) {
                     None => {
@@ -215,7 +234,10 @@ impl Snapshot {
             Problem::DuplicateMac { mac, machines } if machines.contains(name) => {
                 Some((*mac, machines.iter().filter(|other| *other != name).cloned().collect()))
             }
-            Problem::DuplicateMac { .. } | Problem::BadName { .. } | Problem::DuplicateName { .. } => None,
+            Problem::DuplicateMac { .. }
+            | Problem::DuplicateAddress { .. }
+            | Problem::BadName { .. }
+            | Problem::DuplicateName { .. } => None,
         });
         duplicates.collect()
     }
@@ -359,6 +381,20 @@ pub(crate) mod tests {
             snapshot.problems()[0].to_string(),
             format!("{A} is claimed by one and three and two: none of them is served")
         );
+    }
+
+    #[test]
+    fn a_fixed_address_that_two_machines_name_is_told() {
+        let with_address = |name: &str, mac: &str| {
+            let mut machine = serde_json::to_value(machine(name, &[mac])).unwrap();
+            machine["spec"]["pxe"]["interfaces"][0]["addresses"] = serde_json::json!(["10.7.0.44/24"]);
+            serde_json::from_value::<Machine>(machine).unwrap()
+        };
+        let snapshot = Snapshot::build(&site(), [with_address("two", B), with_address("one", A)]);
+        let told: Vec<_> = snapshot.problems().iter().map(ToString::to_string).collect();
+        assert_eq!(told, ["10.7.0.44 is a fixed address of one and two: only one at a time can have it"]);
+        assert_eq!(snapshot.by_address([10, 7, 0, 44].into()), Some(A.parse().unwrap()));
+        assert_eq!(snapshot.contested(&"one".parse().unwrap()), []);
     }
 
     #[test]
