@@ -3,9 +3,12 @@
 //! Decisions are pure (`plan`); what outlives a kill is in files that are whole or not there (`state`, `identity`).
 //! It does nothing to the host. Called by `cli`.
 
+pub mod api_server;
+pub mod ask;
 pub mod client;
 mod host;
 pub mod identity;
 pub mod plan;
 pub mod run;
 pub mod state;
+mod ways;

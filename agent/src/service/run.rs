@@ -12,11 +12,13 @@ use bedplate_process::notify::Notifier;
 use jiff::{SignedDuration, Timestamp};
 use tokio_util::sync::CancellationToken;
 
-use super::client::{AskPxedError, PxedClient, Reporter};
+use super::ask::AskError;
+use super::client::PxedClient;
 use super::host::{blocking, own_addresses, report_userspace};
 use super::identity::{Identity, IdentityError};
 use super::plan::{Awaited, Held, Next, NotBefore, Observed, back_off, plan, spread};
 use super::state::{Enrolment, KeepStateError, Places, Standing};
+use super::ways::Ways;
 use crate::hardware::{observe_hardware, read_text};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -36,7 +38,9 @@ enum ActError {
     #[error("the host's identity cannot be used")]
     Identity(#[from] IdentityError),
     #[error("pxed was not reached, or refused")]
-    Pxed(#[from] AskPxedError),
+    Pxed(#[from] AskError),
+    #[error("the cluster's API server was not reached, or refused")]
+    ApiServer(#[source] AskError),
     #[error("pxed wants a challenge answered, which this release cannot: {0}")]
     Challenge(String),
 }
@@ -54,8 +58,7 @@ struct Agent {
     seed: Option<Seed>,
     seed_refused: bool,
     enrolment: Option<Enrolment>,
-    client: Option<PxedClient>,
-    facts_taken: Option<Hardware>,
+    ways: Ways,
     last_report: Option<Timestamp>,
     heartbeat: Duration,
     failures: [u32; 3],
@@ -90,8 +93,7 @@ impl Agent {
             seed: None,
             seed_refused: false,
             enrolment: None,
-            client: None,
-            facts_taken: None,
+            ways: Ways::default(),
             last_report: None,
             heartbeat: Duration::from_secs(60),
             failures: [0; 3],
@@ -125,7 +127,7 @@ impl Agent {
         let seconds = enrolment.as_ref().map_or(60, |e| e.heartbeat_seconds);
         let seconds = seconds.clamp(*HEARTBEATS.start(), *HEARTBEATS.end());
         self.heartbeat = spread(Duration::from_secs(u64::from(seconds)), rand::random());
-        self.client = None;
+        self.ways.forget();
         self.enrolment = enrolment;
     }
 
@@ -257,7 +259,7 @@ impl Agent {
                 };
                 self.places.write_enrolment(&enrolment)?;
                 self.adopt(Some(enrolment));
-                self.facts_taken = Some(facts);
+                self.ways.facts_taken = Some(facts);
                 Ok(Outcome::Done)
             }
             other => pending(other),
@@ -269,7 +271,7 @@ impl Agent {
         self.say("renewing the certificate", None);
         let (state, machine) = (self.places.state.clone(), enrolment.machine.clone());
         let identity = blocking(move || Identity::open(&state, &machine)).await?;
-        let client = self.client(&enrolment, &identity)?;
+        let client = self.ways.pxed(&enrolment, &identity)?;
         match client.renew(&RenewRequest { csr_pem: identity.csr_pem().to_owned() }).await? {
             EnrolResponse::Enrolled { certificate_pem, kubernetes, heartbeat_seconds } => {
                 let validity = identity.check(&certificate_pem)?;
@@ -295,35 +297,33 @@ impl Agent {
         let Some(enrolment) = self.enrolment.clone() else { return Ok(Outcome::Done) };
         let (state, machine) = (self.places.state.clone(), enrolment.machine.clone());
         let identity = blocking(move || Identity::open(&state, &machine)).await?;
-        let client = self.client(&enrolment, &identity)?;
-        let facts = self.observe_facts().await;
-        let changed = self.facts_taken.as_ref() != Some(&facts);
         let report = Report {
             agent_version: VERSION.to_owned(),
             kernel_boot_id: read_text(&self.places.root.join("proc/sys/kernel/random/boot_id"))
                 .unwrap_or_default(),
             boot_id: Some(enrolment.boot_id),
-            facts: changed.then(|| facts.clone()),
+            facts: Some(self.observe_facts().await),
             addresses: own_addresses(),
         };
-        client.report(&report).await?;
-        self.facts_taken = Some(facts);
+        match &enrolment.kubernetes {
+            // Nothing that pxed itself writes comes from reports: with a cluster it needs none.
+            Some(kubernetes) => {
+                self.standing.reports_to = Some(kubernetes.server.clone());
+                let server =
+                    self.ways.api_server(&enrolment, kubernetes, &identity).map_err(ActError::ApiServer)?;
+                self.ways.send(&server, report).await.map_err(ActError::ApiServer)?;
+            }
+            None => {
+                self.standing.reports_to = Some("pxed".to_owned());
+                let client = self.ways.pxed(&enrolment, &identity)?;
+                self.ways.send(&client, report).await?;
+            }
+        }
         self.last_report = Some(Timestamp::now());
         self.standing.last_report = self.last_report;
         self.heartbeat =
             spread(Duration::from_secs(u64::from(enrolment.heartbeat_seconds.max(5))), rand::random());
         Ok(Outcome::Done)
-    }
-
-    /// The way to pxed with the certificate that is there; kept, so that reports share a connection.
-    fn client(&mut self, enrolment: &Enrolment, identity: &Identity) -> Result<PxedClient, AskPxedError> {
-        if let Some(client) = &self.client {
-            return Ok(client.clone());
-        }
-        let shown = (enrolment.certificate_pem.as_str(), identity.key_pem());
-        let client = PxedClient::new(&enrolment.endpoints, &enrolment.ca_pem, Some((shown.0, &shown.1)))?;
-        self.client = Some(client.clone());
-        Ok(client)
     }
 
     async fn observe_facts(&self) -> Hardware {

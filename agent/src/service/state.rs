@@ -95,6 +95,9 @@ pub struct Standing {
     /// When the certificate ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate_ends: Option<Timestamp>,
+    /// To whom it reports: the API server of the cluster, else pxed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reports_to: Option<String>,
     /// The last report that was taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_report: Option<Timestamp>,
@@ -196,6 +199,7 @@ impl Standing {
             ("Enrolled", if self.enrolled { "yes" } else { "no" }.to_owned()),
             ("Doing", format!("{}, since {}", self.doing, time(self.since))),
             ("Certificate ends", time(self.certificate_ends)),
+            ("Reports to", text(self.reports_to.clone())),
             ("Last report", time(self.last_report)),
             ("Next try", time(self.next_try)),
             ("Last error", text(error)),

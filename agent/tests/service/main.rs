@@ -258,6 +258,77 @@ async fn reports_go_on_when_pxed_comes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn in_a_cluster_the_agent_writes_its_own_fields_to_the_api_server_alone() {
+    let pxed = Pxed::start(DAY).await;
+    let server = pxed.start_api_server().await;
+    let mut host = Host::new();
+    let random = host.directory.path().join("root/proc/sys/kernel/random");
+    std::fs::create_dir_all(&random).unwrap();
+    std::fs::write(random.join("boot_id"), "0f5d2a3e\n").unwrap();
+    host.give_seed(&pxed, 1, &pxed.ca_pem);
+    host.start();
+    until("a heartbeat after the first write", || server.seen.lock().unwrap().writes.len() >= 2).await;
+    until("it says to whom", || host.standing().reports_to.as_deref() == Some(server.url.as_str())).await;
+    assert!(host.standing().last_report.is_some());
+    assert!(pxed.seen.lock().unwrap().reports.is_empty(), "nothing of a report is pxed's to write");
+    let seen = server.seen.lock().unwrap();
+    for write in &seen.writes {
+        let path =
+            "/apis/bedplate.dev/v1alpha1/machines/node-1/status?fieldManager=bedplate-agent&force=true";
+        assert_eq!(write.request, format!("PATCH {path}"));
+        assert_eq!(write.content_type, "application/apply-patch+yaml");
+        let body = &write.body;
+        assert_eq!(body["apiVersion"], "bedplate.dev/v1alpha1");
+        assert_eq!((&body["kind"], &body["metadata"]["name"]), (&"Machine".into(), &"node-1".into()));
+        let fields: Vec<_> = body["status"].as_object().unwrap().keys().collect();
+        assert_eq!(fields, ["agent", "hardware"], "what is left out of an apply is taken back");
+        assert_eq!(body["status"]["agent"]["version"], env!("CARGO_PKG_VERSION"));
+        assert_eq!(body["status"]["agent"]["bootId"], "0f5d2a3e");
+        assert!(body["status"]["hardware"].get("bmc").is_none(), "the BMC is pxed's to tell");
+    }
+    let [first, .., last] = seen.writes.as_slice() else { panic!("two writes") };
+    let heartbeat = |write: &pxed::StatusWrite| write.body["status"]["agent"]["lastHeartbeat"].clone();
+    assert_ne!(heartbeat(first), heartbeat(last));
+    assert_eq!(first.body["status"]["hardware"], last.body["status"]["hardware"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_api_server_refuses_is_said_and_tried_again_soon() {
+    let mut tries = tokio::task::JoinSet::new();
+    for code in [401_u16, 403, 404, 409, 429, 500, 503] {
+        tries.spawn(async move {
+            let pxed = Pxed::start(DAY).await;
+            let server = pxed.start_api_server().await;
+            server.seen.lock().unwrap().refusals.push_back(code);
+            let mut host = Host::new();
+            host.give_seed(&pxed, 1, &pxed.ca_pem);
+            host.start();
+            let said = format!("status {code}: refused by the test (Refusal)");
+            until("a failure", || host.standing().last_error.is_some_and(|error| error.contains(&said)))
+                .await;
+            until("a write", || !server.seen.lock().unwrap().writes.is_empty()).await;
+        });
+    }
+    while let Some(ended) = tries.join_next().await {
+        ended.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn writes_go_on_when_the_api_server_comes_back() {
+    let pxed = Pxed::start(DAY).await;
+    let mut server = pxed.start_api_server().await;
+    server.stop();
+    let mut host = Host::new();
+    host.give_seed(&pxed, 1, &pxed.ca_pem);
+    host.start();
+    let said = format!("cannot ask {}", server.url);
+    until("a failure", || host.standing().last_error.is_some_and(|error| error.contains(&said))).await;
+    server.start_again().await;
+    until("a write", || !server.seen.lock().unwrap().writes.is_empty()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn userspace_is_reported_to_the_boots_own_url() {
     let (address, mut reports) = pxed::stage_listener().await;
     let mut host = Host::new();

@@ -1,13 +1,14 @@
-//! Plays pxed: a TLS listener of its own authority that answers the agent's three requests, with faults on demand.
+//! Plays pxed: a TLS listener of its own authority that answers the agent's three requests, with faults on demand; and
+//! beside it the API server, which takes status writes.
 //!
-//! Only what the agent can see of pxed. Called by the tests beside it.
+//! Only what the agent can see of them. Called by the tests beside it.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use bedplate_api::wire::{EnrolRequest, EnrolResponse, Refusal, RenewRequest, Report};
+use bedplate_api::wire::{EnrolRequest, EnrolResponse, KubernetesEndpoint, Refusal, RenewRequest, Report};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::{Request, Response};
@@ -47,6 +48,23 @@ pub struct Seen {
     pub reports: Vec<Report>,
     /// Whether the token is refused for good.
     pub refuse_token: bool,
+    /// The API server that an enrolment names.
+    pub kubernetes: Option<KubernetesEndpoint>,
+    /// As the API server: statuses of the next writes that are refused, in order.
+    pub refusals: VecDeque<u16>,
+    /// As the API server: the writes that were taken.
+    pub writes: Vec<StatusWrite>,
+}
+
+/// A status write as the API server sees it.
+#[derive(Debug, Clone)]
+pub struct StatusWrite {
+    /// Method, path and query.
+    pub request: String,
+    /// The form of the body.
+    pub content_type: String,
+    /// The body.
+    pub body: serde_json::Value,
 }
 
 /// A pxed on loopback.
@@ -105,6 +123,18 @@ impl Pxed {
         Self { url: format!("https://{address}"), ca_pem, seen, address, authority, task }
     }
 
+    /// Starts an API server beside it, which believes the same certificates; enrolments name it from now on.
+    pub async fn start_api_server(&self) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (authority, seen) = (self.authority.clone(), Arc::new(Mutex::new(Seen::default())));
+        let task = tokio::spawn(serve(listener, authority.clone(), seen.clone()));
+        let (url, ca_pem) = (format!("https://{address}"), self.ca_pem.clone());
+        let endpoint = KubernetesEndpoint { server: url.clone(), ca_pem: ca_pem.clone() };
+        self.seen.lock().unwrap().kubernetes = Some(endpoint);
+        Self { url, ca_pem, seen, address, authority, task }
+    }
+
     /// Stops listening, as if the host were gone.
     pub fn stop(&self) {
         self.task.abort();
@@ -144,9 +174,13 @@ async fn answer(
     seen: &Mutex<Seen>,
 ) -> Result<Response<Full<Bytes>>, std::io::Error> {
     let path = request.uri().path().to_owned();
-    let body = request.into_body().collect().await.map_err(std::io::Error::other)?.to_bytes();
+    let (head, body) = request.into_parts();
+    let body = body.collect().await.map_err(std::io::Error::other)?.to_bytes();
     let mut seen = seen.lock().unwrap();
     seen.paths.push(path.clone());
+    if path.starts_with("/apis/") {
+        return Ok(take_write(&head, &body, known, &mut seen));
+    }
     let fault = seen.faults.pop_front();
     match fault {
         Some(Fault::Pending) => {
@@ -159,6 +193,28 @@ async fn answer(
     }
     let response = respond(&path, &body, known, authority, &mut seen, fault);
     if fault == Some(Fault::NoAnswer) { Err(std::io::Error::other("gone")) } else { Ok(response) }
+}
+
+/// The API server's part.
+fn take_write(
+    head: &hyper::http::request::Parts,
+    body: &[u8],
+    known: bool,
+    seen: &mut Seen,
+) -> Response<Full<Bytes>> {
+    assert!(known, "a write without a certificate");
+    if let Some(code) = seen.refusals.pop_front() {
+        let status = serde_json::json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
+            "reason": "Refusal", "message": "refused by the test" });
+        return json(code, &status);
+    }
+    let header = head.headers.get(hyper::header::CONTENT_TYPE);
+    seen.writes.push(StatusWrite {
+        request: format!("{} {}", head.method, head.uri),
+        content_type: header.unwrap().to_str().unwrap().to_owned(),
+        body: serde_json::from_slice(body).unwrap(),
+    });
+    json(200, &serde_json::json!({ "kind": "Machine" }))
 }
 
 fn respond(
@@ -187,11 +243,11 @@ fn respond(
                     .unwrap(),
                 _ => request.csr_pem,
             };
-            json(200, &authority.sign(&csr))
+            json(200, &authority.sign(&csr, seen.kubernetes.clone()))
         }
         ("/v1/renew", true) => {
             let request: RenewRequest = serde_json::from_slice(body).unwrap();
-            json(200, &authority.sign(&request.csr_pem))
+            json(200, &authority.sign(&request.csr_pem, seen.kubernetes.clone()))
         }
         ("/v1/report", true) => {
             seen.reports.push(serde_json::from_slice(body).unwrap());
@@ -203,12 +259,12 @@ fn respond(
 }
 
 impl Authority {
-    fn sign(&self, csr_pem: &str) -> EnrolResponse {
+    fn sign(&self, csr_pem: &str, kubernetes: Option<KubernetesEndpoint>) -> EnrolResponse {
         let mut csr = CertificateSigningRequestParams::from_pem(csr_pem).unwrap();
         csr.params.not_before = SystemTime::now().into();
         csr.params.not_after = (SystemTime::now() + self.life).into();
         let certificate_pem = csr.signed_by(&self.issuer).unwrap().pem();
-        EnrolResponse::Enrolled { certificate_pem, kubernetes: None, heartbeat_seconds: 5 }
+        EnrolResponse::Enrolled { certificate_pem, kubernetes, heartbeat_seconds: 5 }
     }
 }
 
