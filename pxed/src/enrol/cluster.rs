@@ -35,6 +35,10 @@ const WAIT: Duration = Duration::from_secs(4);
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(200);
 
+/// How long the API server may take to be reached, and to answer.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+
 /// What is asked for; the cluster may give less.
 const LIFETIME_SECONDS: i32 = 90 * 86_400;
 
@@ -55,7 +59,7 @@ impl ClusterSigner {
     /// # Errors
     /// It cannot be set up, with the reason for a log.
     pub async fn connect(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Self, String> {
-        let config = match kubeconfig {
+        let mut config = match kubeconfig {
             Some(path) => {
                 let options = KubeConfigOptions { context: context.map(str::to_owned), ..Default::default() };
                 let file = Kubeconfig::read_from(path).map_err(|e| crate::boot::chain(&e))?;
@@ -64,6 +68,9 @@ impl ClusterSigner {
             None => Config::incluster().map_err(|e| crate::boot::chain(&e))?,
         };
         let endpoint = endpoint(&config);
+        // An agent waits 30 s for its answer.
+        config.connect_timeout = Some(CONNECT_LIMIT);
+        config.read_timeout = Some(ANSWER_LIMIT);
         let client = Client::try_from(config).map_err(|e| crate::boot::chain(&e))?;
         Ok(Self { client, endpoint })
     }
@@ -119,7 +126,16 @@ impl Signer for ClusterSigner {
     ) -> BoxFuture<'a, Result<Signed, SignError>> {
         let what = hash(&format!("{}\n{purpose}\n{}", request.key, request.pem)).hex();
         let name = format!("bedplate-machine-{machine}-{}", what.get(..16).unwrap_or_default());
-        Box::pin(async move { self.ask(&name, request).await })
+        Box::pin(async move {
+            match self.ask(&name, request).await {
+                Err(SignError::Cluster(error)) if passes(&error) => {
+                    let text = crate::boot::chain(&error);
+                    tracing::warn!(%machine, error = text, "the cluster's signer is away");
+                    Ok(Signed::Pending(format!("the cluster's API server does not answer: {text}")))
+                }
+                outcome => outcome,
+            }
+        })
     }
 
     fn needs_whole_subject(&self) -> bool {
@@ -128,6 +144,15 @@ impl Signer for ClusterSigner {
 
     fn kubernetes(&self) -> Option<KubernetesEndpoint> {
         self.endpoint.clone()
+    }
+}
+
+/// Whether it may be otherwise in a moment, without anybody's doing.
+fn passes(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) => status.code == 429 || status.code >= 500,
+        kube::Error::HyperError(_) | kube::Error::Service(_) => true,
+        _ => false,
     }
 }
 

@@ -317,6 +317,8 @@ async fn a_slow_signer_is_pending_and_the_same_request_is_asked_again() {
 struct Cluster {
     object: std::sync::Mutex<Option<serde_json::Value>>,
     creates: std::sync::atomic::AtomicU32,
+    /// Answers nothing but this status.
+    failing: std::sync::atomic::AtomicU16,
 }
 
 impl Cluster {
@@ -328,6 +330,10 @@ impl Cluster {
             });
             (code, status)
         };
+        match self.failing.load(std::sync::atomic::Ordering::Relaxed) {
+            0 => {}
+            code => return failure(code, "Failing"),
+        }
         let mut object = self.object.lock().unwrap();
         if path.ends_with("/configmaps/extension-apiserver-authentication") {
             return (200, serde_json::json!({ "metadata": {}, "data": { "client-ca-file": "PEM" } }));
@@ -400,4 +406,21 @@ async fn anothers_request_under_the_same_name_is_never_approved() {
     let result = signer.sign(&"node1".parse().unwrap(), &request, "boot").await;
     assert!(matches!(result, Err(SignError::Refused(_))), "{result:?}");
     assert!(cluster.object.lock().unwrap().as_ref().unwrap().get("status").is_none());
+}
+
+#[tokio::test]
+async fn a_cluster_that_is_away_is_waited_for_and_one_that_forbids_is_an_error() {
+    let cluster = Arc::new(Cluster::default());
+    let signer = super::cluster::ClusterSigner::new(cluster.client(), None);
+    let key = KeyPair::generate().unwrap();
+    let request = CertificateRequest::read(&csr(&key, Some("node1"))).unwrap();
+    let machine = "node1".parse().unwrap();
+    for (code, waits) in [(503, true), (429, true), (403, false)] {
+        cluster.failing.store(code, std::sync::atomic::Ordering::Relaxed);
+        let signed = signer.sign(&machine, &request, "boot").await;
+        assert_eq!(matches!(signed, Ok(Signed::Pending(_))), waits, "{code}: {signed:?}");
+        assert_eq!(matches!(signed, Err(SignError::Cluster(_))), !waits, "{code}: {signed:?}");
+    }
+    cluster.failing.store(0, std::sync::atomic::Ordering::Relaxed);
+    assert!(matches!(signer.sign(&machine, &request, "boot").await, Ok(Signed::Certificate(_))));
 }
