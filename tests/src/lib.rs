@@ -5,6 +5,7 @@
 
 pub mod bench;
 pub mod boot;
+pub mod draw;
 pub mod guard;
 pub mod kubernetes;
 pub mod netns;

@@ -51,10 +51,16 @@ fn policies_in_force() {
     std::fs::write(&path, deploy).unwrap();
     let path = path.display().to_string();
     kubernetes.kubectl(&kubernetes.admin(), &["apply", "--server-side", "-f", &path]).unwrap();
-    let patch = ["patch", "machine", "probe", "--subresource=status", "--type=merge", "--dry-run=server"];
+    // Not `kubectl patch`: it reads the status first, which agents may not, so that it is always refused.
+    let status = "apiVersion: bedplate.dev/v1alpha1\nkind: Machine\nmetadata: {name: probe}\nstatus: {agent: {version: '0'}}\n";
+    let probe = file.path().join("status.yaml");
+    std::fs::write(&probe, status).unwrap();
+    let probe = probe.display().to_string();
+    let apply = ["apply", "--server-side", "--subresource=status", "--validate=false", "--dry-run=server"];
     wait::until("the policies", Duration::from_secs(60), || {
-        let arguments = [&patch[..], &["-p", r#"{"status":{"phase":"Ready"}}"#]].concat();
-        Ok(kubernetes.kubectl(&stranger, &arguments).is_err().then_some(()))
+        let refused = kubernetes.kubectl(&stranger, &[&apply[..], &["-f", &probe]].concat()).err();
+        let why = refused.map(|error| error.to_string()).unwrap_or_default();
+        Ok(why.contains("is not the agent of Machine probe").then_some(()))
     })
     .unwrap();
 }

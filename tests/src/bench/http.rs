@@ -3,23 +3,18 @@
 //! The route wants a boot id, so that one is drawn first: a DHCP DISCOVER as iPXE sends it, from a namespace of its own, answered with
 //! the URL of that boot's script. Needs the static pxed (`cargo xtask build`).
 
-use std::{
-    net::{Ipv4Addr, SocketAddr, UdpSocket},
-    path::Path,
-    time::Duration,
-};
-
-use anyhow::{Context as _, Result, bail, ensure};
-use nix::sys::socket::{setsockopt, sockopt};
+use std::{net::SocketAddr, path::Path, time::Duration};
 
 use crate::{
     bench::{Better, Context, OURS, Row},
+    draw,
     guard::{Process, run as run_program},
     netns::Namespace,
     pxed::{Pxed, Setup, manifest},
-    rack::{ADDRESS, BRIDGE, Rack},
+    rack::{ADDRESS, Rack},
     wait,
 };
+use anyhow::{Context as _, Result, bail, ensure};
 
 /// Size of the file, in bytes: that of a kernel.
 const SIZE: usize = 16 << 20;
@@ -46,7 +41,8 @@ pub fn run(context: &Context) -> Result<Vec<Row>> {
     let setup = Setup::new(format!("kernel = {:?}\ninitrd = {:?}\n", path("kernel"), path("initrd")));
     let _pxed = Pxed::start(&setup, &[manifest(1, "")], rack.network(), &rack.file("pxed"))?;
     let _nginx = start_nginx(&rack, &files)?;
-    let boot = draw_boot(&rack)?;
+    let client = Namespace::new("client")?;
+    let boot = draw::draw_boot(&rack, &client, "client", 1)?;
     let subjects = [(OURS, format!("{boot}/kernel")), ("nginx", format!("http://{NGINX}/kernel"))];
     let mut rows = Vec::new();
     for clients in CLIENTS {
@@ -125,50 +121,6 @@ fn mebibytes(text: &str) -> Result<f64> {
         }
     }
     bail!("{text:?} is no size")
-}
-
-/// The base URL of a boot of machine 1, `http://10.7.0.1:8067/b/<id>`.
-fn draw_boot(rack: &Rack) -> Result<String> {
-    let client = Namespace::new("client")?;
-    rack.network().add_veth("client", &client, "eth0")?;
-    rack.network().ip(&format!("link set client master {BRIDGE}"))?;
-    let answer = client.inside(|| {
-        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 68))?;
-        socket.set_broadcast(true)?;
-        setsockopt(&socket, sockopt::BindToDevice, &"eth0".into())?;
-        socket.set_read_timeout(Some(Duration::from_millis(500)))?;
-        let mut buffer = [0; 1500];
-        wait::until("an offer from pxed", Duration::from_secs(20), || {
-            socket.send_to(&discover(), (Ipv4Addr::BROADCAST, 67))?;
-            Ok(socket.recv(&mut buffer).ok().map(|length| buffer.get(..length).unwrap_or_default().to_vec()))
-        })
-    })?;
-    let text: String = answer.iter().map(|byte| char::from(*byte)).collect();
-    let start = text.find("http://").context("the offer has no URL")?;
-    let url: String =
-        text.get(start..).unwrap_or_default().chars().take_while(char::is_ascii_graphic).collect();
-    let (base, _) = url.rsplit_once("/script.ipxe").with_context(|| format!("{url} is no script"))?;
-    Ok(base.to_owned())
-}
-
-/// A DISCOVER as iPXE sends it, its answer wanted by broadcast.
-fn discover() -> Vec<u8> {
-    let mac = Rack::mac(1).octets();
-    let mut packet = vec![1, 1, 6, 0, 0xbe, 0xdc, 0, 1, 0, 0, 0x80, 0];
-    packet.resize(28, 0);
-    packet.extend(mac);
-    packet.resize(236, 0);
-    packet.extend([0x63, 0x82, 0x53, 0x63]);
-    packet.extend([53, 1, 1, 93, 2, 0, 0, 94, 3, 1, 2, 1, 55, 5, 1, 3, 6, 66, 67]);
-    packet.extend([77, 4]);
-    packet.extend(b"iPXE");
-    packet.extend([60, 32]);
-    packet.extend(b"PXEClient:Arch:00000:UNDI:002001");
-    packet.extend([97, 17]);
-    packet.resize(packet.len() + 17, 0);
-    packet.push(255);
-    packet.resize(packet.len().max(300), 0);
-    packet
 }
 
 #[cfg(test)]

@@ -1,0 +1,222 @@
+//! Enrolment with a real cluster (api.md, Trust 3): a seed of pxed, the real agent, a certificate that the cluster signs, and
+//! the agent's own fields written with it, all under the roles of `deploy/`. No virtual machine.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bedplate_tests::draw;
+use bedplate_tests::guard::Process;
+use bedplate_tests::kubernetes::Kubernetes;
+use bedplate_tests::netns::Namespace;
+use bedplate_tests::pxed::{Pxed, Setup, binary, manifest, stub_image};
+use bedplate_tests::rack::{ADDRESS, Rack};
+use bedplate_tests::wait;
+use serde_json::Value;
+
+const LIMIT: Duration = Duration::from_secs(90);
+const MACHINE: &str = "server-1";
+
+/// A host of the rack without its firmware: the agent, its directories, its place in the network.
+struct Host {
+    network: Namespace,
+    directory: PathBuf,
+}
+
+impl Host {
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    /// Does stage-1's part: takes the boot's seed, once, and leaves it for the agent.
+    fn take_seed(&self, boot: &str) {
+        let path = format!("/{}/seed", boot.splitn(4, '/').nth(3).unwrap());
+        let answer = self
+            .network
+            .inside(|| {
+                let server = SocketAddr::new(ADDRESS.into(), 8067);
+                let mut stream = TcpStream::connect_timeout(&server, Duration::from_secs(10))?;
+                write!(stream, "GET {path} HTTP/1.1\r\nHost: pxed\r\nConnection: close\r\n\r\n")?;
+                let mut answer = Vec::new();
+                stream.read_to_end(&mut answer)?;
+                Ok(String::from_utf8_lossy(&answer).into_owned())
+            })
+            .unwrap();
+        // A newc archive with one file, whose JSON begins with the first brace.
+        let (start, end) = (answer.find('{').unwrap_or_default(), answer.rfind('}').unwrap_or_default());
+        assert!(answer.starts_with("HTTP/1.1 200 ") && start < end, "{answer}");
+        let place = self.path("run/seed.json");
+        std::fs::write(place.with_extension("new"), &answer[start..=end]).unwrap();
+        std::fs::rename(place.with_extension("new"), place).unwrap();
+    }
+
+    fn start_agent(&self) -> Process {
+        let mut command = self.network.command(binary("bedplate-agent").unwrap());
+        command.arg("run").arg("--state-directory").arg(self.path("state"));
+        command.arg("--run-directory").arg(self.path("run"));
+        Process::spawn("bedplate-agent", &mut command, &self.path("agent.log")).unwrap()
+    }
+
+    /// What `bedplate-agent status` prints.
+    fn standing(&self) -> String {
+        let mut command = std::process::Command::new(binary("bedplate-agent").unwrap());
+        command.arg("status").arg("--state-directory").arg(self.path("state"));
+        let output = command.arg("--run-directory").arg(self.path("run")).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    fn boot_id(&self) -> String {
+        let text = std::fs::read(self.path("state/enrolment.json")).unwrap_or_default();
+        let enrolment: Value = serde_json::from_slice(&text).unwrap_or_default();
+        enrolment["bootId"].as_str().unwrap_or_default().to_owned()
+    }
+}
+
+struct Rig<'n> {
+    kubernetes: Kubernetes,
+    pxed: Pxed<'n>,
+    host: Host,
+    agent: Process,
+}
+
+impl Rig<'_> {
+    fn get(&self, what: &[&str]) -> Value {
+        let arguments = [&["get"], what, &["-o", "json", "--show-managed-fields"]].concat();
+        let text = self.kubernetes.kubectl(&self.kubernetes.admin(), &arguments).unwrap_or_default();
+        serde_json::from_str(&text).unwrap_or_default()
+    }
+
+    fn machine(&self) -> Value {
+        self.get(&["machine", MACHINE])
+    }
+
+    fn until(&mut self, what: &str, mut state: impl FnMut(&mut Self) -> bool) {
+        let reached = wait::until(what, LIMIT, || Ok(state(self).then_some(())));
+        let (pxed, agent) = (self.pxed.process().said(), self.agent.said());
+        assert!(
+            reached.is_ok(),
+            "not reached: {what}\n{}\npxed:\n{pxed}\nagent:\n{agent}",
+            self.host.standing()
+        );
+    }
+}
+
+fn is_true(machine: &Value, kind: &str) -> bool {
+    let conditions = machine["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    conditions.iter().any(|c| c["type"] == kind && c["status"] == "True")
+}
+
+/// The certificate is the cluster's: asked for, approved by pxed, signed, and good for who it says.
+fn certificate_is_the_clusters(rig: &mut Rig<'_>) {
+    let requests = rig.get(&["certificatesigningrequests"]);
+    let [request] = requests["items"].as_array().unwrap().as_slice() else { panic!("{requests}") };
+    assert!(request["metadata"]["name"].as_str().unwrap().starts_with("bedplate-machine-server-1-"));
+    assert_eq!(request["spec"]["username"], "system:serviceaccount:bedplate-system:pxed");
+    assert_eq!(request["spec"]["signerName"], "kubernetes.io/kube-apiserver-client");
+    let [approved] = request["status"]["conditions"].as_array().unwrap().as_slice() else {
+        panic!("{request}")
+    };
+    assert_eq!((&approved["type"], &approved["reason"]), (&"Approved".into(), &"BedplateEnrolment".into()));
+    let kubeconfig = rig.host.path("state/kubeconfig");
+    let who = rig.kubernetes.kubectl(&kubeconfig, &["auth", "whoami", "-o", "json"]).unwrap();
+    let who: Value = serde_json::from_str(&who).unwrap();
+    let user = &who["status"]["userInfo"];
+    assert_eq!(user["username"], "bedplate:machine:server-1");
+    assert!(user["groups"].as_array().unwrap().contains(&"bedplate:machines".into()), "{user}");
+}
+
+/// Each writer has its own fields of the Machine's status.
+fn fields_have_their_writers(rig: &mut Rig<'_>) {
+    rig.until("the agent's fields", |rig| rig.machine()["status"]["agent"]["lastHeartbeat"].is_string());
+    rig.until("the condition Enrolled", |rig| is_true(&rig.machine(), "Enrolled"));
+    let machine = rig.machine();
+    let status = &machine["status"];
+    assert_eq!(status["agent"]["version"], env!("CARGO_PKG_VERSION"));
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    assert_eq!(status["agent"]["bootId"], kernel.trim());
+    assert!(status["hardware"]["cpu"]["threads"].as_i64().unwrap() > 0, "{status}");
+    assert_eq!(status["boot"]["stage"], "enrolled");
+    let managers = machine["metadata"]["managedFields"].as_array().cloned().unwrap();
+    let fields = |manager: &str| {
+        let mut own = managers.iter().filter(|m| m["manager"] == manager && m["subresource"] == "status");
+        let (Some(entry), None) = (own.next(), own.next()) else { panic!("{manager}: {managers:?}") };
+        assert_eq!(entry["operation"], "Apply");
+        let fields = entry["fieldsV1"]["f:status"].as_object().unwrap();
+        fields.keys().cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(fields("bedplate-agent"), ["f:agent", "f:hardware"]);
+    assert_eq!(fields("pxed"), ["f:boot", "f:conditions"]);
+}
+
+/// The certificate opens nothing but its own Machine.
+fn another_machine_is_refused(rig: &mut Rig<'_>) {
+    let kubeconfig = rig.host.path("state/kubeconfig");
+    let fields = "apiVersion: bedplate.dev/v1alpha1\nkind: Machine\nmetadata: {name: server-2}\nstatus: {agent: {version: '0'}}\n";
+    let file = rig.host.path("another.yaml");
+    std::fs::write(&file, fields).unwrap();
+    let file = file.display().to_string();
+    let patch = ["apply", "--server-side", "--subresource=status", "--validate=false", "-f", &file];
+    let mut said = String::new();
+    rig.until("a refusal", |rig| match rig.kubernetes.kubectl(&kubeconfig, &patch) {
+        // Policies take effect some time after they were made.
+        Ok(_) => false,
+        Err(error) => {
+            said = error.to_string();
+            true
+        }
+    });
+    assert!(said.contains("bedplate:machine:server-1 is not the agent of Machine server-2"), "{said}");
+}
+
+#[test]
+fn a_host_enrols_with_the_cluster_and_writes_its_own_fields_also_after_the_api_server_was_away() {
+    let rack = Rack::new("kubernetes-enrol").unwrap();
+    let mut kubernetes = Kubernetes::start_inside(rack.network(), ADDRESS.into()).unwrap();
+    kubernetes.install().unwrap();
+    kubernetes.start_controllers(&["csrsigning"]).unwrap();
+    for number in [1, 2] {
+        let path = rack.file(&format!("server-{number}.yaml"));
+        std::fs::write(&path, manifest(number, "")).unwrap();
+        kubernetes.kubectl(&kubernetes.admin(), &["apply", "-f", &path.display().to_string()]).unwrap();
+    }
+    let account = kubernetes.service_account("bedplate-system", "pxed").unwrap();
+    let mut setup = Setup::new(stub_image(rack.path()).unwrap());
+    setup.source = Some(format!("kubernetes = {{ kubeconfig = {:?} }}\n", account.display().to_string()));
+    let pxed = Pxed::start(&setup, &[], rack.network(), &rack.file("pxed")).unwrap();
+
+    let host = Host { network: Namespace::new("host").unwrap(), directory: rack.path().to_owned() };
+    for name in ["state", "run"] {
+        std::fs::create_dir(host.path(name)).unwrap();
+    }
+    let boot = draw::draw_boot(&rack, &host.network, "host", 1).unwrap();
+    host.network.ip(&format!("address add {}/24 dev eth0", Ipv4Addr::new(10, 7, 0, 90))).unwrap();
+    host.take_seed(&boot);
+    let agent = host.start_agent();
+    let mut rig = Rig { kubernetes, pxed, host, agent };
+    rig.until("an enrolment", |rig| boot.ends_with(&rig.host.boot_id()) && !rig.host.boot_id().is_empty());
+    certificate_is_the_clusters(&mut rig);
+    fields_have_their_writers(&mut rig);
+    another_machine_is_refused(&mut rig);
+    assert!(rig.host.standing().contains("Reports to        https://10.7.0.1:"), "{}", rig.host.standing());
+
+    // The next boot, while the API server is away.
+    rig.kubernetes.stop_server();
+    let boot = draw::draw_again(&rig.host.network, 2).unwrap();
+    rig.host.take_seed(&boot);
+    rig.until("word of what is awaited", |rig| {
+        rig.agent.said().contains("the cluster's API server does not answer")
+    });
+    assert!(!boot.ends_with(&rig.host.boot_id()), "nobody has signed");
+    rig.kubernetes.start_server().unwrap();
+    rig.until("the second enrolment", |rig| boot.ends_with(&rig.host.boot_id()));
+    let restarted = jiff::Timestamp::now();
+    rig.until("a heartbeat since", |rig| {
+        let heartbeat = rig.machine()["status"]["agent"]["lastHeartbeat"].clone();
+        let heartbeat = heartbeat.as_str().and_then(|text| text.parse::<jiff::Timestamp>().ok());
+        heartbeat.is_some_and(|heartbeat| heartbeat.as_second() >= restarted.as_second())
+    });
+    rack.succeeded();
+}
