@@ -1,6 +1,8 @@
 //! Makes the daemon's parts in the order in which they need each other, binds every socket, and only then spawns.
 //!
-//!     knowledge (store, index, statuses) -> boot path -> DHCP, TFTP, HTTP, socket, health
+//! ```text
+//! knowledge (store, index, statuses) -> boot path -> DHCP, TFTP, HTTP, socket, health
+//! ```
 //!
 //! A failure here ends the program before anybody was answered.
 

@@ -1,8 +1,10 @@
 //! Pure: when which Machine's status is to be written.
 //!
-//!     clean --mark--> due --take--> writing --done(ok)--> clean, next not before `SPACING`
-//!                      ^               |  \--mark--> writing, again when done
-//!                      \--done(retry)--/   back-off doubles from 1 s to 60 s
+//! ```text
+//! clean --mark--> due --take--> writing --done(ok)--> clean, next not before `SPACING`
+//!                  ^               |  \--mark--> writing, again when done
+//!                  \--done(retry)--/   back-off doubles from 1 s to 60 s
+//! ```
 //!
 //! The first change of a quiet Machine is due at once; a busy Machine is written once per `SPACING`, with its newest
 //! state. A queue for ten thousand Machines is a map and a sorted set, no timers.

@@ -1,7 +1,9 @@
 //! The group commit: one thread takes every change that waits and commits them together.
 //!
-//!     idle --change--> collect (all that wait, at most MAX_BATCH) --commit--> answer all --> idle
-//!                                                                \--error--> answer all, reopen --> idle
+//! ```text
+//! idle --change--> collect (all that wait, at most MAX_BATCH) --commit--> answer all --> idle
+//!                                                            \--error--> answer all, reopen --> idle
+//! ```
 //!
 //! A commit costs one or two syncs whatever is in it, so that a thousand waiters cost what one does. After an I/O
 //! error redb refuses further work on that handle; the file is opened again, and a disk that has room again serves on.
