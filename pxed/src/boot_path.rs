@@ -18,6 +18,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use crate::boot::report::Teller;
 use crate::boot::{Boots, Owner};
 use crate::clients::{self, BootClients, Discovered, Urls};
 use crate::config::value::HostPort;
@@ -110,7 +111,8 @@ impl BootPath {
         let present = Arc::new(Present::new(loaders.clone(), images.clone(), config));
         let lifetime =
             SignedDuration::try_from(config.limits.boot_lifetime).unwrap_or(SignedDuration::from_mins(10));
-        let boots = Boots::load(daemon.store.clone(), Arc::new(daemon.registry.clone()), lifetime, now)?;
+        let teller = Teller { registry: daemon.registry.clone(), machines: daemon.machines.clone() };
+        let boots = Boots::load(daemon.store.clone(), Arc::new(teller), lifetime, now)?;
         let authority =
             Arc::new(Authority::open(&config.state_directory.join("ca"), config.site.as_str(), now)?);
         let host = config.https.advertise.as_ref().map(|advertise| advertise.host.clone());
@@ -127,7 +129,11 @@ impl BootPath {
             configurations: Arc::new(Configurations::new(authority.clone(), host)),
             authority,
             source: config.source.clone(),
-            limits: Limits { stall: config.http.stall, ..Limits::default() },
+            limits: Limits {
+                connections_per_address: usize::try_from(config.http.connections_per_client).unwrap_or(64),
+                stall: config.http.stall,
+                ..Limits::default()
+            },
             queue: Arc::new(Semaphore::new(streams)),
         };
         path.warn_of_missing_loaders();
@@ -227,8 +233,11 @@ impl BootPath {
     async fn serve_agents(&self, https: TcpListener, shutdown: CancellationToken) {
         let cluster = match &self.source {
             SourceConfig::Directory(_) => None,
-            SourceConfig::Kubernetes { kubeconfig, context } => loop {
-                match ClusterSigner::connect(kubeconfig.as_deref(), context.as_deref()).await {
+            SourceConfig::Kubernetes { kubeconfig, context, advertise } => loop {
+                let advertise = advertise.as_ref().map(ToString::to_string);
+                let signer =
+                    ClusterSigner::connect(kubeconfig.as_deref(), context.as_deref(), advertise.as_deref());
+                match signer.await {
                     Ok(signer) => break Some(Arc::new(signer)),
                     Err(error) => tracing::error!(error, "the cluster's signer cannot be set up"),
                 }

@@ -139,6 +139,10 @@ fn fields_have_their_writers(rig: &mut Rig<'_>) {
     assert_eq!(status["agent"]["bootId"], kernel.trim());
     assert!(status["hardware"]["cpu"]["threads"].as_i64().unwrap() > 0, "{status}");
     assert_eq!(status["boot"]["stage"], "enrolled");
+    assert!(
+        status["conditions"].to_string().contains("selects no stateDisk: state is in memory"),
+        "{status}"
+    );
     let managers = machine["metadata"]["managedFields"].as_array().cloned().unwrap();
     let fields = |manager: &str| {
         let mut own = managers.iter().filter(|m| m["manager"] == manager && m["subresource"] == "status");

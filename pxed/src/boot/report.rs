@@ -1,6 +1,6 @@
 //! The boot path's news in a Machine's status: `status.boot`, the conditions `Booted` and `Enrolled`, Events.
 //!
-//! The daemon's [`Tell`]; called by the background task of `boot`, not from the packet path.
+//! [`Teller`] is the daemon's [`Tell`]; called by the background task of `boot`, not from the packet path.
 
 use std::net::IpAddr;
 
@@ -13,6 +13,7 @@ use jiff::Timestamp;
 
 use super::Tell;
 use super::timeline::{Timeline, stage_name};
+use crate::machine::Machines;
 use crate::status::{EventReason, StatusRegistry, set_condition};
 
 /// Reasons of `Booted` and `Enrolled`.
@@ -35,13 +36,40 @@ pub mod reason {
     pub const SEED_ASKED_TWICE: &str = "SeedAskedTwice";
 }
 
-impl Tell for StatusRegistry {
+/// Tells the registry of statuses.
+#[derive(Clone)]
+pub struct Teller {
+    /// The statuses.
+    pub registry: StatusRegistry,
+    /// The Machines: what a boot means depends on what its Machine selects.
+    pub machines: Machines,
+}
+
+/// What the host's state is kept in, as its Machine selects it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// A disk; stage-1 goes no further without it.
+    Disk,
+    /// Memory: it ends with the boot.
+    Memory,
+}
+
+impl Teller {
+    fn state_of(&self, machine: &MachineName) -> State {
+        let known = self.machines.load().by_name(machine).cloned();
+        let pxe = known.as_ref().and_then(|known| known.machine.spec.pxe.as_ref());
+        if pxe.is_some_and(|pxe| pxe.state_disk.is_none()) { State::Memory } else { State::Disk }
+    }
+}
+
+impl Tell for Teller {
     fn timeline(&self, machine: &MachineName, timeline: &Timeline, now: Timestamp) {
         let stopped = timeline.stopped(now).is_some();
+        let state = self.state_of(machine);
         let mut news = Vec::new();
-        self.update(machine, |status| {
+        self.registry.update(machine, |status| {
             let before = status.conditions.clone();
-            apply_timeline(status, timeline, now);
+            apply_timeline(status, timeline, state, now);
             let turned = |type_: &str, reason: &str| {
                 let of = |conditions: &[bedplate_api::machine::Condition]| {
                     conditions.iter().any(|c| c.type_ == type_ && c.reason == reason)
@@ -56,7 +84,7 @@ impl Tell for StatusRegistry {
             }
         });
         for (reason, message) in news {
-            self.event(machine, reason, message);
+            self.registry.event(machine, reason, message);
         }
     }
 
@@ -65,7 +93,7 @@ impl Tell for StatusRegistry {
             "the seed of boot {boot} was asked for again by {peer} and refused: if the machine did not ask twice \
              itself, somebody else on its network knows the URL; boot it again for a fresh seed"
         );
-        self.update(machine, |status| {
+        self.registry.update(machine, |status| {
             let enrolled = status
                 .conditions
                 .iter()
@@ -81,12 +109,12 @@ impl Tell for StatusRegistry {
                 );
             }
         });
-        self.event(machine, EventReason::SeedAskedTwice, message);
+        self.registry.event(machine, EventReason::SeedAskedTwice, message);
     }
 }
 
 /// Writes a timeline into a status.
-pub fn apply_timeline(status: &mut MachineStatus, timeline: &Timeline, now: Timestamp) {
+pub fn apply_timeline(status: &mut MachineStatus, timeline: &Timeline, state: State, now: Timestamp) {
     let new_boot =
         status.boot.as_ref().and_then(|boot| boot.started_time.clone()) != Some(MicroTime(timeline.started));
     status.boot = Some(boot_status(timeline));
@@ -98,7 +126,13 @@ pub fn apply_timeline(status: &mut MachineStatus, timeline: &Timeline, now: Time
         _ if timeline.stopped(now).is_some() => (false, reason::STOPPED),
         _ => (false, reason::BOOTING),
     };
-    let message = if up { "the host's user space has started" } else { &description };
+    let message = match (up, state) {
+        (false, _) => &description,
+        (true, State::Disk) => "the host's user space has started",
+        (true, State::Memory) => {
+            "the host's user space has started; its Machine selects no stateDisk: state is in memory and ends with this boot"
+        }
+    };
     set_condition(status, condition_type::BOOTED, up, reason, message, now);
     if timeline.stage == Stage::Enrolled {
         let message = "the host has its certificate";
@@ -181,23 +215,40 @@ mod tests {
     fn conditions_follow_a_boot_from_its_first_packet_to_enrolment() {
         let mut status = MachineStatus::default();
         let mut timeline = Timeline::new(BootId::from_random([1; 16]), at(0));
-        apply_timeline(&mut status, &timeline, at(0));
+        apply_timeline(&mut status, &timeline, State::Disk, at(0));
         expect(&status, ("False", "Booting"), ("False", "AwaitingEnrolment"));
         timeline.reached(Stage::Initrd, at(10));
-        apply_timeline(&mut status, &timeline, at(1000));
+        apply_timeline(&mut status, &timeline, State::Disk, at(1000));
         expect(&status, ("False", "Stopped"), ("False", "AwaitingEnrolment"));
         let message = &status.conditions[0].message;
         assert!(message.contains("stopped at stage initrd") && message.contains("next would be rootfs"));
         timeline.failed(Stage::Rootfs, "connection refused", at(1010));
-        apply_timeline(&mut status, &timeline, at(1010));
+        apply_timeline(&mut status, &timeline, State::Disk, at(1010));
         expect(&status, ("False", "Failing"), ("False", "AwaitingEnrolment"));
         let last = status.boot.as_ref().unwrap().timeline.last().unwrap().clone();
         assert_eq!((last.stage, last.failed), (Stage::Rootfs, true));
         timeline.reached(Stage::Userspace, at(1020));
-        apply_timeline(&mut status, &timeline, at(1020));
+        apply_timeline(&mut status, &timeline, State::Disk, at(1020));
         expect(&status, ("True", "Userspace"), ("False", "AwaitingEnrolment"));
         timeline.reached(Stage::Enrolled, at(1030));
-        apply_timeline(&mut status, &timeline, at(1030));
+        apply_timeline(&mut status, &timeline, State::Disk, at(1030));
         expect(&status, ("True", "Userspace"), ("True", "Enrolled"));
+    }
+
+    #[test]
+    fn state_that_is_in_memory_is_said_once_the_host_runs() {
+        let mut timeline = Timeline::new(BootId::from_random([1; 16]), at(0));
+        for (stage, state, said) in [
+            (Stage::Initrd, State::Memory, false),
+            (Stage::Userspace, State::Memory, true),
+            (Stage::Userspace, State::Disk, false),
+            (Stage::Enrolled, State::Memory, true),
+        ] {
+            timeline.reached(stage, at(10));
+            let mut status = MachineStatus::default();
+            apply_timeline(&mut status, &timeline, state, at(10));
+            let message = &status.conditions[0].message;
+            assert_eq!(message.contains("state is in memory"), said, "{stage:?} {state:?}: {message}");
+        }
     }
 }

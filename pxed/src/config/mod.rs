@@ -78,6 +78,8 @@ pub enum SourceConfig {
         kubeconfig: Option<PathBuf>,
         /// A context in it; default: its current one.
         context: Option<String>,
+        /// Where hosts reach the API server, if not where pxed does.
+        advertise: Option<HostPort>,
     },
 }
 
@@ -154,6 +156,8 @@ pub struct HttpConfig {
     pub advertise: Option<HostPort>,
     /// Images sent at once; further requests wait in a fair queue.
     pub max_streams: u32,
+    /// Connections at once of one client address, here and for agents.
+    pub connections_per_client: u32,
     /// A client that takes no byte for so long is cut off.
     pub stall: Duration,
 }

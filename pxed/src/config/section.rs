@@ -85,6 +85,7 @@ fn source(top: &mut Section<'_>, reader: &mut Reader) -> SourceConfig {
     let mut kubernetes = section.section(reader, "kubernetes");
     let kubeconfig = optional_path(&mut kubernetes, reader, "kubeconfig");
     let context = kubernetes.text(reader, "context");
+    let advertise = kubernetes.parse::<HostPort>(reader, "advertise", ADVERTISE);
     kubernetes.finish(reader);
     section.finish(reader);
     let remedy = "write directory = \"/etc/bedplate/machines.d\", or kubernetes = {}";
@@ -97,7 +98,7 @@ fn source(top: &mut Section<'_>, reader: &mut Reader) -> SourceConfig {
     }
     match directory {
         Some(directory) => SourceConfig::Directory(directory),
-        None => SourceConfig::Kubernetes { kubeconfig, context },
+        None => SourceConfig::Kubernetes { kubeconfig, context, advertise },
     }
 }
 
@@ -166,6 +167,7 @@ fn http(top: &mut Section<'_>, reader: &mut Reader) -> HttpConfig {
         listen: listen(&mut section, reader, "0.0.0.0:8067"),
         advertise: section.parse::<HostPort>(reader, "advertise", ADVERTISE),
         max_streams: section.integer(reader, "max-streams", 1..=65_535).unwrap_or(64),
+        connections_per_client: section.integer(reader, "connections-per-client", 1..=4096).unwrap_or(64),
         stall: seconds(&mut section, reader, "stall-seconds", 1..=3600, 30),
     };
     section.finish(reader);

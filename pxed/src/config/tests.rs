@@ -45,6 +45,7 @@ fn a_good_file_is_read_with_its_defaults() {
     let config = good();
     assert_eq!(config.site.as_str(), "lab");
     assert_eq!(config.http.listen, "0.0.0.0:8067".parse().unwrap());
+    assert_eq!(config.http.connections_per_client, 64);
     assert_eq!(config.dhcp.mode, DhcpMode::Server);
     assert_eq!(config.dhcp.subnets[0].lease, Duration::from_secs(3600));
     assert_eq!(config.source, SourceConfig::Directory("/etc/bedplate/machines.d".into()));

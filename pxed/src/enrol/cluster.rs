@@ -54,11 +54,16 @@ impl ClusterSigner {
         Self { client, endpoint }
     }
 
-    /// The cluster of a kubeconfig, or the one that this runs in.
+    /// The cluster of a kubeconfig, or the one that this runs in. Agents are told to reach it at `advertise` (host and
+    /// port), by default where this does.
     ///
     /// # Errors
     /// It cannot be set up, with the reason for a log.
-    pub async fn connect(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Self, String> {
+    pub async fn connect(
+        kubeconfig: Option<&Path>,
+        context: Option<&str>,
+        advertise: Option<&str>,
+    ) -> Result<Self, String> {
         let mut config = match kubeconfig {
             Some(path) => {
                 let options = KubeConfigOptions { context: context.map(str::to_owned), ..Default::default() };
@@ -67,7 +72,7 @@ impl ClusterSigner {
             }
             None => Config::incluster().map_err(|e| crate::boot::chain(&e))?,
         };
-        let endpoint = endpoint(&config);
+        let endpoint = endpoint(&config, advertise);
         // An agent waits 30 s for its answer.
         config.connect_timeout = Some(CONNECT_LIMIT);
         config.read_timeout = Some(ANSWER_LIMIT);
@@ -216,7 +221,7 @@ async fn approve(
 }
 
 /// What agents are told of the API server; without a published authority they could not believe it.
-fn endpoint(config: &Config) -> Option<KubernetesEndpoint> {
+pub(super) fn endpoint(config: &Config, advertise: Option<&str>) -> Option<KubernetesEndpoint> {
     let mut ca_pem = String::new();
     for der in config.root_cert.iter().flatten() {
         let text = base64::engine::general_purpose::STANDARD.encode(der);
@@ -227,6 +232,7 @@ fn endpoint(config: &Config) -> Option<KubernetesEndpoint> {
         }
         ca_pem.push_str("-----END CERTIFICATE-----\n");
     }
-    let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
+    let own = || config.cluster_url.to_string().trim_end_matches('/').to_owned();
+    let server = advertise.map_or_else(own, |advertise| format!("https://{advertise}"));
     (!ca_pem.is_empty()).then_some(KubernetesEndpoint { server, ca_pem })
 }

@@ -424,3 +424,13 @@ async fn a_cluster_that_is_away_is_waited_for_and_one_that_forbids_is_an_error()
     cluster.failing.store(0, std::sync::atomic::Ordering::Relaxed);
     assert!(matches!(signer.sign(&machine, &request, "boot").await, Ok(Signed::Certificate(_))));
 }
+
+#[test]
+fn agents_are_told_an_api_server_that_they_reach() {
+    let mut config = kube::Config::new("https://10.96.0.1/".parse().unwrap());
+    assert_eq!(super::cluster::endpoint(&config, None), None, "without an authority nobody could believe it");
+    config.root_cert = Some(vec![vec![1, 2, 3]]);
+    let server = |advertise| super::cluster::endpoint(&config, advertise).unwrap().server;
+    assert_eq!(server(None), "https://10.96.0.1");
+    assert_eq!(server(Some("api.rack.example:6443")), "https://api.rack.example:6443");
+}

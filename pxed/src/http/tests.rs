@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::body::Payload;
 use super::route::{Peer, Routes, answer};
 use super::serve::{Limits, serve};
+use crate::boot::report::Teller;
 use crate::boot::{Boots, LoaderKind, Opening, Owner};
 use crate::boot_policy::{ImageName, ImageState, Platform};
 use crate::clients::Urls;
@@ -92,9 +93,10 @@ impl Rig {
         let now = Timestamp::now();
         let lifetime = jiff::SignedDuration::from_mins(10);
         let authority = Authority::open(&directory.path().join("ca"), "default", now).unwrap();
+        let teller = Teller { registry: registry.clone(), machines: machines.clone() };
         let routes = Routes {
             machines: machines.clone(),
-            boots: Boots::load(store.clone(), Arc::new(registry.clone()), lifetime, now).unwrap(),
+            boots: Boots::load(store.clone(), Arc::new(teller), lifetime, now).unwrap(),
             present: Arc::new(Present::new(loaders.clone(), images.clone(), &config)),
             images,
             loaders,

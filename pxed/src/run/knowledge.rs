@@ -119,7 +119,7 @@ impl Feed {
     async fn new(config: &Config, kept: Vec<Sourced>) -> Result<Self, Failure> {
         match &config.source {
             SourceConfig::Directory(path) => Ok(Self::Directory(Directory::new(path.clone(), kept))),
-            SourceConfig::Kubernetes { kubeconfig, context } => {
+            SourceConfig::Kubernetes { kubeconfig, context, .. } => {
                 let client = kubernetes::connect(kubeconfig.as_deref(), context.as_deref()).await;
                 Ok(Self::Kubernetes(client.map_err(Failure::configuration)?))
             }
