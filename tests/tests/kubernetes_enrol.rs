@@ -151,7 +151,7 @@ fn fields_have_their_writers(rig: &mut Rig<'_>) {
         let fields = entry["fieldsV1"]["f:status"].as_object().unwrap();
         fields.keys().cloned().collect::<Vec<_>>()
     };
-    assert_eq!(fields("bedplate-agent"), ["f:agent", "f:hardware"]);
+    assert_eq!(fields("bedplate-agent"), ["f:addresses", "f:agent", "f:hardware"]);
     assert_eq!(fields("pxed"), ["f:boot", "f:conditions"]);
 }
 

@@ -74,6 +74,7 @@ async fn agent_writes_its_own_fields_of_its_own_machine() {
         "hardware": { "bmc": { "vendor": "V" } } });
     apply(&pxed().await, &object, "pxed", others).await.unwrap();
     let status = json!({
+        "addresses": [{ "type": "InternalIP", "address": "10.7.0.21" }],
         "agent": { "version": "0.1.0", "lastHeartbeat": "2026-01-01T00:00:00Z" },
         "hardware": { "vendor": "QEMU", "disks": [{ "name": "vda" }] },
         "applied": { "name": "workers", "version": 1, "slot": "a" },
@@ -106,7 +107,6 @@ async fn agent_is_refused_the_fields_of_others() {
         json!({ "selected": { "name": "workers", "version": 1, "by": "Reference" } }),
         json!({ "nodeRef": { "name": "agent-others", "uid": "u" } }),
         json!({ "providerID": "bedplate://other" }),
-        json!({ "addresses": [{ "type": "Hostname", "address": "h" }] }),
         json!({ "hardware": { "bmc": { "vendor": "V" } } }),
         json!({ "conditions": [condition("Ready")] }),
         json!({ "conditions": [with(&condition("Booted"), &json!({ "status": "False" }))] }),

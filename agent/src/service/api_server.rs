@@ -4,7 +4,7 @@
 //! Writes nothing else and reads nothing. Called by `run`, where an enrolment names a cluster.
 
 use bedplate_api::id::MachineName;
-use bedplate_api::machine::{AgentStatus, Hardware, MachineStatus, Time};
+use bedplate_api::machine::{Address, AgentStatus, Hardware, MachineStatus, Time};
 use bedplate_api::wire::{KubernetesEndpoint, Report};
 use jiff::Timestamp;
 use reqwest::Method;
@@ -75,7 +75,8 @@ fn own_fields(machine: &MachineName, report: &Report, now: Timestamp) -> Value {
         // The BMC is pxed's to tell.
         Hardware { bmc: None, ..facts }
     });
-    let status = MachineStatus { agent: Some(agent), hardware, ..MachineStatus::default() };
+    let addresses = Address::of_host(machine, &report.addresses);
+    let status = MachineStatus { agent: Some(agent), hardware, addresses, ..MachineStatus::default() };
     json!({
         "apiVersion": "bedplate.dev/v1alpha1",
         "kind": "Machine",

@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Hardware;
-use crate::id::{BootId, Digest};
+use crate::id::{BootId, Digest, MachineName};
 use crate::wire::Stage;
 
 /// Types of a Machine's conditions.
@@ -381,6 +381,18 @@ pub struct Address {
     /// The address.
     #[schemars(length(max = 253))]
     pub address: String,
+}
+
+impl Address {
+    /// What a host is reached by: its addresses, 63 at most, and its name.
+    pub fn of_host(name: &MachineName, addresses: &[std::net::IpAddr]) -> Vec<Self> {
+        let host = Self { type_: AddressType::Hostname, address: name.to_string() };
+        let internal = |address: &std::net::IpAddr| Self {
+            type_: AddressType::InternalIP,
+            address: address.to_string(),
+        };
+        addresses.iter().take(63).map(internal).chain([host]).collect()
+    }
 }
 
 /// The kind of an address.

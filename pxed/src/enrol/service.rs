@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bedplate_api::id::{Digest, MachineName};
-use bedplate_api::machine::{Address, AddressType, AgentStatus, Hardware, Time};
+use bedplate_api::machine::{Address, AgentStatus, Hardware, Time};
 use bedplate_api::wire::{EnrolRequest, EnrolResponse, Refusal, RenewRequest, Report, Stage};
 use hyper::StatusCode;
 use jiff::Timestamp;
@@ -147,13 +147,7 @@ impl Service {
             let owner = Owner::Machine { name: name.clone(), uid };
             self.boots.owner_reached(&owner, boot, Stage::Enrolled, now);
         }
-        let host = Address { type_: AddressType::Hostname, address: name.to_string() };
-        let addresses = report
-            .addresses
-            .iter()
-            .take(63)
-            .map(|address| Address { type_: AddressType::InternalIP, address: address.to_string() });
-        let addresses: Vec<_> = addresses.chain([host]).collect();
+        let addresses = Address::of_host(name, &report.addresses);
         let kernel: String = report.kernel_boot_id.chars().take(63).collect();
         self.registry.update(name, |status| {
             status.addresses = addresses;
