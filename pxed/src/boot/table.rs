@@ -15,7 +15,7 @@ use super::timeline::{Starter, Timeline};
 
 const SHARDS: usize = 16;
 
-/// Boots of one owner at once; the oldest is dropped.
+/// Boots of one owner at once; who goes first: [`Track::drop_one`].
 pub const MAX_BOOTS_PER_OWNER: usize = 8;
 
 /// Owners in one shard, 65,536 together; the one that was silent longest is dropped.
@@ -49,6 +49,16 @@ pub struct Track {
     boots: VecDeque<Arc<Boot>>,
     /// How far it has come.
     pub timeline: Timeline,
+}
+
+impl Track {
+    /// Drops the oldest boot that has not fetched its script, else the oldest: a MAC address can be forged, and DISCOVERs
+    /// alone are not to end a boot that is under way. The newest stays.
+    fn drop_one(&mut self) -> Option<BootId> {
+        let older = self.boots.len().saturating_sub(1);
+        let idle = self.boots.iter().take(older).position(|boot| boot.change(|r| r.image.is_none()));
+        self.boots.remove(idle.unwrap_or(0)).map(|boot| boot.change(|record| record.id))
+    }
 }
 
 /// What came of an opening.
@@ -127,7 +137,7 @@ impl Table {
             .or_insert_with(|| Track { boots: VecDeque::new(), timeline: Timeline::new(id, now) });
         track.boots.push_back(boot.clone());
         while track.boots.len() > MAX_BOOTS_PER_OWNER {
-            dropped.extend(track.boots.pop_front().map(|boot| boot.change(|record| record.id)));
+            dropped.extend(track.drop_one());
         }
         self.shard(&self.ids, &id).insert(id, boot.clone());
         drop(owners);

@@ -75,6 +75,28 @@ fn boots_of_one_machine_are_bounded_and_the_oldest_goes() {
 }
 
 #[test]
+fn forged_discovers_cannot_push_out_a_boot_that_has_its_script() {
+    let directory = tempfile::tempdir().unwrap();
+    let boots = boots(&directory);
+    let running = boots.open(&opening(1, 0), at(0)).unwrap();
+    let digest = bedplate_api::id::Digest::from_sha256([7; 32]);
+    let blob = record::Blob { digest, size: 1 };
+    let image = Image {
+        name: crate::boot_policy::ImageName::Configured("host".into()),
+        digest,
+        kernel: blob,
+        initrd: blob,
+        rootfs: None,
+        kernel_arguments: Vec::new(),
+    };
+    boots.pin(&boots.get(running, at(0)).unwrap(), image);
+    let forged: Vec<_> = (1..50).map(|n| boots.open(&opening(1, n), at(1)).unwrap()).collect();
+    assert!(boots.get(running, at(2)).is_some());
+    assert!(boots.get(forged[48], at(2)).is_some(), "the newest may be the machine's own");
+    assert_eq!(boots.records().len(), table::MAX_BOOTS_PER_OWNER);
+}
+
+#[test]
 fn forged_addresses_cannot_push_out_a_known_machine() {
     let directory = tempfile::tempdir().unwrap();
     let boots = boots(&directory);
