@@ -8,7 +8,7 @@ use crate::{build, host, image, progress, setup};
 
 /// Everything that the rack needs: packages, static binaries, the host image.
 pub(crate) fn prepare() -> Result<()> {
-    setup::run()?;
+    setup::run(setup::Need::Rack)?;
     progress::heading("Build");
     build::run()?;
     image::host()
@@ -32,7 +32,7 @@ pub(crate) fn run(keep: bool) -> Result<()> {
 
 /// Measures pxed against its peers.
 pub(crate) fn bench(arguments: &[String]) -> Result<()> {
-    setup::run()?;
+    setup::run(setup::Need::Rack)?;
     progress::heading("Build");
     build::run()?;
     let program = program("bedplate-bench", true)?;

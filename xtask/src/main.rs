@@ -103,7 +103,7 @@ fn main() -> ExitCode {
         }
     };
     let result = match arguments.command {
-        Command::Setup => setup::run(),
+        Command::Setup => setup::run(setup::Need::Kubernetes),
         Command::Build => build::run(),
         Command::Image { kind } => build_image(kind),
         Command::Test { tier, filter } => test::run(tier, filter.as_deref()),
@@ -125,7 +125,7 @@ fn build_image(kind: ImageKind) -> anyhow::Result<()> {
     let mut options = image::Options::new(kernel);
     match agent {
         Some(agent) => options.agent = agent,
-        None => setup::run().and_then(|()| build::run())?,
+        None => setup::run(setup::Need::Rack).and_then(|()| build::run())?,
     }
     options.unit = unit.unwrap_or(options.unit);
     options.output = output.unwrap_or(options.output);

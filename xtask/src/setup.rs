@@ -20,13 +20,25 @@ fn missing_components() -> Vec<&'static str> {
         .collect()
 }
 
+/// What a command needs of the machine.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// The virtual rack: packages and Rust.
+    Rack,
+    /// The rack and a real API server, which is built with Go.
+    Kubernetes,
+}
+
 /// Checks the machine, prints the plan, carries it out.
-pub(crate) fn run() -> Result<()> {
+pub(crate) fn run(need: Need) -> Result<()> {
     host::check()?;
     let packages = package::missing()?;
     let components = missing_components();
     let directory = kubernetes::directory();
-    let programs = kubernetes::missing(&directory);
+    let programs = if need == Need::Kubernetes { kubernetes::missing(&directory) } else { Vec::new() };
+    if !programs.is_empty() {
+        host::go()?;
+    }
     let loader = !package::arm64_loader().is_file();
     if packages.is_empty() && components.is_empty() && programs.is_empty() && !loader {
         return Ok(());
@@ -49,7 +61,7 @@ pub(crate) fn run() -> Result<()> {
         install_components(&components)?;
     }
     package::fetch_arm64_loader()?;
-    kubernetes::build()
+    if programs.is_empty() { Ok(()) } else { kubernetes::build() }
 }
 
 fn install_components(components: &[&str]) -> Result<()> {

@@ -58,7 +58,7 @@ pub(crate) fn run(tier: Option<Tier>, filter: Option<&str>) -> Result<()> {
     let started = Instant::now();
     let mut totals = Totals::default();
     let wants = |one: Tier| tier.is_none_or(|only| only == one);
-    setup::run()?;
+    setup::run(setup::Need::Kubernetes)?;
     progress::heading("Build");
     build::run()?;
     if wants(Tier::B) || wants(Tier::C) {
