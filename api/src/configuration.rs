@@ -1,4 +1,4 @@
-//! `MachineConfiguration`: what a Machine's node is to be, for which Machines, and how changes reach them (api.md,
+//! `MachineConfiguration`: what a Machine's node is to be, for which Machines, and how changes reach them (docs/rules.md,
 //! "MachineConfiguration"; C1 to C6).
 //!
 //! Types, defaults and validation only. The template, which makes the versions, is in [`template`](self::Template).
@@ -129,7 +129,7 @@ fn yes() -> bool {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct MachineConfigurationStatus {
-    /// The highest version number ever made; it is never used again (C5).
+    /// The highest version number ever made; it is never used again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub latest_version: Option<i64>,

@@ -1,4 +1,4 @@
-//! `Machine`: one real server or virtual machine, and who provisions it (api.md, "Machine"; H1).
+//! `Machine`: one real server or virtual machine, and who provisions it (docs/rules.md, H1).
 //!
 //! Types, defaults and validation only. `spec` is written by people, `status` by the programs, each its own fields.
 //! Conditions are `k8s_openapi`'s [`Condition`], so that every tool that knows conditions reads them.
@@ -110,7 +110,7 @@ pub struct ConfigurationRef {
     #[schemars(with = "ConfigurationName")]
     pub name: String,
     /// The integer N of the MachineConfigurationVersion `<name>-v<N>`. Absent: the newest version at the time of the
-    /// choice (H4).
+    /// choice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub version: Option<i64>,

@@ -1,4 +1,4 @@
-//! `MachineOperation`: something to be done once to one Machine, or to all that a selector matches (api.md,
+//! `MachineOperation`: something to be done once to one Machine, or to all that a selector matches (docs/rules.md,
 //! "MachineOperation"; O1 to O8).
 //!
 //! Types and validation only.
@@ -125,7 +125,7 @@ pub struct MachineOperationStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// How far an operation is (O1).
+/// How far an operation is.
 #[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OperationState {
     /// Nobody has taken it.

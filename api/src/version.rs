@@ -1,4 +1,4 @@
-//! `MachineConfigurationVersion`: one numbered copy of a MachineConfiguration's template, fixed by its first use (api.md,
+//! `MachineConfigurationVersion`: one numbered copy of a MachineConfiguration's template, fixed by its first use (docs/rules.md,
 //! "MachineConfigurationVersion"; V1 to V3).
 //!
 //! Types and validation only; that people do not write it (V1) and that one in use cannot be deleted (V3) are admission
@@ -68,7 +68,7 @@ pub struct MachineConfigurationVersionSpec {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct MachineConfigurationVersionStatus {
-    /// Whether a Machine uses or has used it; then its spec is fixed (H4, V2).
+    /// Whether a Machine uses or has used it; then its spec is fixed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deployed: Option<bool>,
     /// When it was first used.

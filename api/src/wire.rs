@@ -30,7 +30,7 @@ pub const BOOT_URL_ARGUMENT: &str = "bedplate.url";
 /// The kernel argument that names the MAC address of the interface that netboots.
 pub const BOOT_MAC_ARGUMENT: &str = "bedplate.mac";
 
-/// What one boot of a known Machine is given once, beside the public initrd (api.md, Trust 2).
+/// What one boot of a known Machine is given once, beside the public initrd (docs/rules.md, Trust 2).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Seed {
@@ -113,7 +113,7 @@ pub enum WipeRequest {
     Once(String),
 }
 
-/// How far a boot has come, in order (api.md, `status.boot.timeline`).
+/// How far a boot has come, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Stage {

@@ -1,4 +1,4 @@
-//! Enrolment with a real cluster (api.md, Trust 3): a seed of pxed, the real agent, a certificate that the cluster signs, and
+//! Enrolment with a real cluster (docs/rules.md, Trust 3): a seed of pxed, the real agent, a certificate that the cluster signs, and
 //! the agent's own fields written with it, all under the roles of `deploy/`. No virtual machine.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]

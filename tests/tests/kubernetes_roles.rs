@@ -1,4 +1,4 @@
-//! What `deploy/` lets pxed and agents do on a real API server, and what it refuses them (api.md, "Who writes what" and
+//! What `deploy/` lets pxed and agents do on a real API server, and what it refuses them (docs/rules.md, "Who writes what" and
 //! "Trust" 3 and 4).
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]

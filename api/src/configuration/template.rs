@@ -1,4 +1,4 @@
-//! The template of a MachineConfiguration, which its versions copy: image, Kubernetes, files, units, container (api.md,
+//! The template of a MachineConfiguration, which its versions copy: image, Kubernetes, files, units, container (docs/rules.md,
 //! "MachineConfiguration").
 //!
 //! Pure: no clock, no file, no socket.

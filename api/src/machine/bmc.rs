@@ -1,4 +1,4 @@
-//! `Machine.spec.bmc`: the management controller, its credentials and whom to believe (api.md, "Machine").
+//! `Machine.spec.bmc`: the management controller, its credentials and whom to believe (docs/machine.md).
 //!
 //! Pure: no clock, no file, no socket.
 

@@ -1,4 +1,4 @@
-//! `Machine.spec.pxe`: interfaces, boot image, kernel arguments, state disk (api.md, "Machine").
+//! `Machine.spec.pxe`: interfaces, boot image, kernel arguments, state disk (docs/machine.md).
 //!
 //! Pure: no clock, no file, no socket.
 

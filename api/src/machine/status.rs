@@ -1,4 +1,4 @@
-//! `Machine.status`: what the programs found and did (api.md, "Machine" and "Who writes what").
+//! `Machine.status`: what the programs found and did (docs/rules.md, "Who writes what").
 //!
 //! Four writers apply their own fields by server-side apply, so every field is optional.
 //!
