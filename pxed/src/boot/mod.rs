@@ -26,7 +26,7 @@ use rand::TryRngCore;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-pub use self::record::{Blob, Image, LoaderKind, Opening, Owner, Record};
+pub use self::record::{Blob, Image, LoaderKind, Opening, Owner, Record, public_id, public_text};
 use self::seeds::Seeds;
 use self::table::Boot;
 pub use self::tell::Tell;
@@ -178,8 +178,9 @@ impl Boots {
 
     /// Stage-1 or the agent failed at a stage and will try again.
     pub fn failed(&self, record: &Record, stage: Stage, failure: &str, now: Timestamp) {
+        let failure = public_text(record.id, failure);
         self.change(&record.opening.owner, |timeline| {
-            timeline.has(record.id) && timeline.failed(stage, failure, now)
+            timeline.has(record.id) && timeline.failed(stage, &failure, now)
         });
     }
 
@@ -206,7 +207,7 @@ impl Boots {
     /// The seed of a boot was asked for again.
     pub fn seed_asked_again(&self, record: &Record, peer: std::net::IpAddr, now: Timestamp) {
         if let Some(machine) = record.opening.owner.machine() {
-            tracing::warn!(%machine, boot = %record.id, %peer, "the seed of a boot was asked for again");
+            tracing::warn!(%machine, boot = %public_id(record.id), %peer, "the seed of a boot was asked for again");
             // First: a boot that is news to the status would wipe what is said of its seed.
             if let Some(timeline) = self.timeline(&record.opening.owner) {
                 self.inner.tell.timeline(machine, &timeline, now);
@@ -291,7 +292,8 @@ impl Boots {
         }
         for owner in self.inner.table.stopped(now) {
             if let (Some(machine), Some(timeline)) = (owner.machine(), self.timeline(&owner)) {
-                tracing::warn!(%machine, boot = %timeline.id, waiting = timeline.describe(now), "a boot has stopped");
+                let boot = public_id(timeline.id);
+                tracing::warn!(%machine, %boot, waiting = timeline.describe(now), "a boot has stopped");
             }
             self.touch(&owner);
         }

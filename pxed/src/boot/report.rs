@@ -12,6 +12,7 @@ use bedplate_api::wire::Stage;
 use jiff::Timestamp;
 
 use super::Tell;
+use super::record::public_id;
 use super::timeline::{Timeline, stage_name};
 use crate::machine::Machines;
 use crate::status::{EventReason, StatusRegistry, set_condition};
@@ -80,7 +81,10 @@ impl Tell for Teller {
                 news.push((EventReason::BootStopped, timeline.describe(now)));
             }
             if turned(condition_type::ENROLLED, reason::ENROLLED) {
-                news.push((EventReason::Enrolled, format!("the host is enrolled, boot {}", timeline.id)));
+                news.push((
+                    EventReason::Enrolled,
+                    format!("the host is enrolled, boot {}", public_id(timeline.id)),
+                ));
             }
         });
         for (reason, message) in news {
@@ -89,6 +93,7 @@ impl Tell for Teller {
     }
 
     fn seed_asked_again(&self, machine: &MachineName, boot: BootId, peer: IpAddr, now: Timestamp) {
+        let boot = public_id(boot);
         let message = format!(
             "the seed of boot {boot} was asked for again by {peer} and refused: if the machine did not ask twice \
              itself, somebody else on its network knows the URL; boot it again for a fresh seed"
@@ -176,7 +181,7 @@ fn boot_status(timeline: &Timeline) -> BootStatus {
         let message = format!("ended at stage {}{failure}", stage_name(previous.stage));
         let message = message.chars().take(1024).collect();
         PreviousBoot {
-            id: previous.id,
+            id: public_id(previous.id),
             started_time: MicroTime(previous.started),
             stage: previous.stage,
             stage_time: Some(MicroTime(previous.reached)),
@@ -184,7 +189,7 @@ fn boot_status(timeline: &Timeline) -> BootStatus {
         }
     });
     BootStatus {
-        id: Some(timeline.id),
+        id: Some(public_id(timeline.id)),
         started_time: Some(MicroTime(timeline.started)),
         stage: Some(timeline.stage),
         attempts: Some(i32::try_from(timeline.attempts).unwrap_or(i32::MAX)),

@@ -13,7 +13,7 @@ use super::identity::Identity;
 use super::request::{CertificateRequest, ReadRequestError};
 use super::signer::{SignError, Signed, Signer};
 use crate::boot::seeds::CheckTokenError;
-use crate::boot::{Boots, Owner, chain};
+use crate::boot::{Boots, Owner, chain, public_id};
 use crate::machine::Machines;
 use crate::status::StatusRegistry;
 use crate::store::{Store, Table};
@@ -95,7 +95,7 @@ impl Service {
         if let Err(error) = seeds.answer(request.boot_id, &certificate).await {
             return store_failed(&name, &error);
         }
-        tracing::info!(machine = %name, boot = %request.boot_id, "host enrolled");
+        tracing::info!(machine = %name, boot = %public_id(request.boot_id), "host enrolled");
         let owner = Owner::Machine { name: name.clone(), uid };
         self.boots.owner_reached(&owner, request.boot_id, Stage::Enrolled, now);
         self.take_facts(&name, &request.agent_version, Some(request.facts), now);

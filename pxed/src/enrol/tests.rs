@@ -160,6 +160,8 @@ async fn a_host_enrols_reports_and_renews_with_its_certificate() {
     let key = KeyPair::generate().unwrap();
     let (certificate, boot) = agents.enrolled(1, &key).await;
     assert_eq!(agents.condition("Enrolled"), ("True".to_owned(), "Enrolled".to_owned()));
+    let told = agents.rig.told();
+    assert!(told.contains("the host is enrolled, boot") && !told.contains(&boot.to_string()), "{told}");
     let client = agents.client(Some((&certificate, &key)));
     let report = Report {
         agent_version: "0.1.1".to_owned(),

@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use super::body::{OnSent, Payload};
 use super::conditional::{self, Conditions, Part};
 use super::route::{Peer, Routes, refuse};
-use crate::boot::record::{Image, Owner, Record};
+use crate::boot::record::{Image, Owner, Record, public_id};
 use crate::boot::table::Boot;
 use crate::boot_policy::script::{Frame, render_boot, render_hold};
 use crate::boot_policy::{self, Action, Asker, Decision, Request, Subject, argument};
@@ -196,7 +196,8 @@ pub(super) async fn blob(
 }
 
 fn missing(record: &Record, image: &Image, problem: &str) -> Response<Payload> {
-    tracing::error!(boot = %record.id, image = %image.name, problem, "a blob of an image cannot be read");
+    let boot = public_id(record.id);
+    tracing::error!(%boot, image = %image.name, problem, "a blob of an image cannot be read");
     refuse(
         StatusCode::INTERNAL_SERVER_ERROR,
         "ImageUnreadable",

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use super::body::Payload;
 use super::content::{image_of, subject_of};
 use super::route::{Peer, Routes, refuse, whole};
+use crate::boot::public_id;
 use crate::boot::seed::archive;
 use crate::boot::seeds::TakeSeedError;
 use crate::boot::table::Boot;
@@ -39,7 +40,7 @@ pub(super) async fn seed(routes: &Routes, boot: &Boot, peer: &Peer, now: Timesta
             );
         }
         Err(error @ (TakeSeedError::Store(_) | TakeSeedError::Random)) => {
-            tracing::error!(boot = %record.id, error = %crate::boot::chain(&error), "a seed cannot be given");
+            tracing::error!(boot = %public_id(record.id), error = %crate::boot::chain(&error), "a seed cannot be given");
             return refuse(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "SeedNotGiven",
@@ -62,7 +63,7 @@ pub(super) async fn seed(routes: &Routes, boot: &Boot, peer: &Peer, now: Timesta
         }),
         state_disk: subject.and_then(|subject| subject.state_disk),
     };
-    tracing::info!(machine = %seed.machine, boot = %record.id, peer = %peer.address, "seed given");
+    tracing::info!(machine = %seed.machine, boot = %public_id(record.id), peer = %peer.address, "seed given");
     let mut response = whole(StatusCode::OK, "application/octet-stream", archive(&seed).into());
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response

@@ -18,7 +18,7 @@ use super::content::ImagePart;
 use super::path::{self, What};
 use super::socket::Completions;
 use super::{content, once, stage};
-use crate::boot::Boots;
+use crate::boot::{Boots, public_id};
 use crate::clients::Urls;
 use crate::images::Images;
 use crate::loaders::Loaders;
@@ -82,7 +82,7 @@ where
         return method_not_allowed(allowed);
     }
     let Some(boot) = routes.boots.get(found.id, now) else {
-        tracing::debug!(boot = %found.id, peer = %peer.address, "request for an unknown boot");
+        tracing::debug!(boot = %public_id(found.id), peer = %peer.address, "request for an unknown boot");
         return refuse(
             StatusCode::NOT_FOUND,
             "UnknownBoot",

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use super::body::Payload;
 use super::route::{Routes, refuse};
-use crate::boot::Record;
+use crate::boot::{Record, public_id, public_text};
 use crate::boot::timeline::stage_name;
 
 /// Bytes of a report.
@@ -48,8 +48,9 @@ where
         (Stage::Rootfs | Stage::Userspace | Stage::Enrolled, Some(failure)) => {
             let machine = record.opening.owner.display_name();
             let stage = stage_name(report.stage);
-            tracing::warn!(machine, boot = %record.id, stage, failure, "a boot reports a failure");
-            routes.boots.failed(record, report.stage, failure, now);
+            let (boot, failure) = (public_id(record.id), public_text(record.id, failure));
+            tracing::warn!(machine, %boot, stage, failure, "a boot reports a failure");
+            routes.boots.failed(record, report.stage, &failure, now);
         }
         (Stage::Rootfs | Stage::Userspace, None) => routes.boots.reached(record, report.stage, now),
         (stage, _) => {

@@ -42,6 +42,7 @@ pub(crate) struct Rig {
     pub(crate) store: Store,
     pub(crate) machines: Machines,
     pub(crate) registry: StatusRegistry,
+    pub(crate) events: std::sync::Mutex<tokio::sync::mpsc::Receiver<crate::status::Event>>,
     pub(crate) directory: Arc<tempfile::TempDir>,
 }
 
@@ -86,7 +87,7 @@ impl Rig {
         let store = Store::open(&directory.path().join("state/store")).unwrap();
         let machines = Machines::default();
         machines.store(Snapshot::build(&config.site, [machine("node1", &plain())]));
-        let (registry, _events) = StatusRegistry::new(machines.clone(), &store, true).unwrap();
+        let (registry, events) = StatusRegistry::new(machines.clone(), &store, true).unwrap();
         let images =
             Images::new(bedplate_image::Store::open(directory.path().join("images")).unwrap(), &config);
         let loaders = Arc::new(ArcSwap::from_pointee(Loaders::load(&config.loaders)));
@@ -107,7 +108,8 @@ impl Rig {
             queue: Arc::new(Semaphore::new(64)),
         };
         let (routes, authority) = (Arc::new(routes), Arc::new(authority));
-        Self { routes, authority, store, machines, registry, directory }
+        let events = std::sync::Mutex::new(events);
+        Self { routes, authority, store, machines, registry, events, directory }
     }
 
     /// Fetches the images; the boot path's own tasks do not run otherwise.
@@ -128,6 +130,18 @@ impl Rig {
 
     pub(crate) fn boots(&self) -> &Boots {
         &self.routes.boots
+    }
+
+    /// All that is told of node1 so far: its status and its Events.
+    pub(crate) fn told(&self) -> String {
+        self.boots().flush(Timestamp::now());
+        let status = self.registry.get(&"node1".parse().unwrap()).unwrap();
+        let mut told = serde_json::to_string(&status).unwrap();
+        let mut events = self.events.lock().unwrap();
+        while let Ok(event) = events.try_recv() {
+            told.push_str(&format!("\n{event:?}"));
+        }
+        told
     }
 
     pub(crate) fn open(&self, transaction: u32) -> BootId {
@@ -265,6 +279,29 @@ async fn a_seed_goes_out_once_and_names_its_boot() {
     assert!(said());
     rig.boots().flush(Timestamp::now());
     assert!(said(), "the boot's own news comes later and wipes nothing");
+}
+
+#[tokio::test]
+async fn what_is_told_of_a_boot_never_has_the_id_of_its_url() {
+    let rig = Rig::new().with_images().await;
+    let id = rig.open(1);
+    let seed = format!("/b/{id}/seed");
+    rig.ask(Method::GET, &seed, &[]).await;
+    rig.ask(Method::GET, &seed, &[]).await;
+    let failure = format!("{{\"stage\":\"rootfs\",\"failure\":\"http://127.0.0.1:8067/b/{id}/rootfs: reset\"}}");
+    rig.ask_with(Method::POST, &format!("/b/{id}/stage"), &[], failure.into()).await;
+    let first = rig.told();
+    assert!(first.contains("SeedAskedTwice") && first.contains("/rootfs: reset"), "{first}");
+    rig.ask(Method::GET, &format!("/b/{id}/script.ipxe"), &[]).await;
+    rig.ask(Method::GET, &format!("/b/{id}/kernel"), &[]).await;
+    let second = rig.open(2);
+    let after = rig.told();
+    assert!(after.contains("previous"), "{after}");
+    for (told, ids) in [(&first, [id, id]), (&after, [id, second])] {
+        for id in ids {
+            assert!(!told.contains(&id.to_string()), "{told}");
+        }
+    }
 }
 
 #[tokio::test]
