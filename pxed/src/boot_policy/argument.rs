@@ -6,27 +6,36 @@
 
 /// What is wrong with the first argument that iPXE would not pass on as it is.
 pub fn problem(arguments: &[String]) -> Option<String> {
+    too_long(arguments).or_else(|| {
+        arguments.iter().enumerate().find_map(|(index, argument)| {
+            let (why, _) = fault(argument)?;
+            Some(format!("argument {index} ({:?}) {why}", argument.chars().take(40).collect::<String>()))
+        })
+    })
+}
+
+/// Says so if the arguments do not fit into a kernel's command line.
+pub fn too_long(arguments: &[String]) -> Option<String> {
     let total: usize = arguments.iter().map(|a| a.len() + 1).sum();
-    if total > MAX_BYTES {
-        return Some(format!("together they have {total} bytes, more than {MAX_BYTES}"));
-    }
-    arguments.iter().enumerate().find_map(|(index, argument)| {
-        let why = if argument.is_empty() {
-            "is empty"
-        } else if !argument.bytes().all(|b| b.is_ascii_graphic()) {
-            "holds a blank or a character outside of printable ASCII"
-        } else if argument.contains("${") {
-            "holds ${, which iPXE would expand"
-        } else if argument.starts_with('#') {
-            "starts with #, which begins a comment"
-        } else if matches!(argument.as_str(), "||" | "&&" | ";") {
-            "is an operator of iPXE's"
-        } else if ["bedplate.url=", "bedplate.mac=", "initrd="].iter().any(|own| argument.starts_with(own)) {
-            "is set by pxed itself"
-        } else {
-            return None;
-        };
-        Some(format!("argument {index} ({:?}) {why}", argument.chars().take(40).collect::<String>()))
+    (total > MAX_BYTES).then(|| format!("together they have {total} bytes, more than {MAX_BYTES}"))
+}
+
+/// Why iPXE would not pass on an argument as it is, and what to do about it.
+pub fn fault(argument: &str) -> Option<(&'static str, &'static str)> {
+    Some(if argument.is_empty() {
+        ("is empty", "remove it")
+    } else if !argument.bytes().all(|b| b.is_ascii_graphic()) {
+        ("holds a blank or a character outside of printable ASCII", "write each argument by itself, in ASCII")
+    } else if argument.contains("${") {
+        ("holds ${, which iPXE would expand", "write the value itself")
+    } else if argument.starts_with('#') {
+        ("starts with #, which begins a comment", "remove it")
+    } else if matches!(argument, "||" | "&&" | ";") {
+        ("is an operator of iPXE's", "remove it")
+    } else if ["bedplate.url=", "bedplate.mac=", "initrd="].iter().any(|own| argument.starts_with(own)) {
+        ("is set by pxed itself", "remove it")
+    } else {
+        return None;
     })
 }
 

@@ -6,12 +6,20 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::read::Reader;
-use super::{Config, DhcpMode, ImageSource};
+use super::{Config, DhcpMode, ImageSource, SubnetConfig};
+use crate::boot_policy::argument;
 
 pub(super) fn check(config: &Config, reader: &mut Reader) {
     check_dhcp(config, reader);
-    for (index, _) in config.dhcp.subnets.iter().enumerate() {
-        check_subnet(config, index, reader);
+    // Nothing is said of what stands in for a network that could not be read.
+    let indexes = 0..config.dhcp.subnets.len();
+    let read: Vec<usize> =
+        indexes.filter(|index| !reader.is_wrong(&format!("dhcp.subnet[{index}].network"))).collect();
+    for (index, subnet) in config.dhcp.subnets.iter().enumerate() {
+        if read.contains(&index) {
+            check_network(config, index, &read, reader);
+        }
+        check_subnet(config, index, subnet, reader);
     }
     check_listeners(config, reader);
     check_images(config, reader);
@@ -48,35 +56,46 @@ fn check_dhcp(config: &Config, reader: &mut Reader) {
     }
 }
 
-fn check_subnet(config: &Config, index: usize, reader: &mut Reader) {
+/// What a subnet's keys say against its network; `read`: the subnets whose network could be read.
+fn check_network(config: &Config, index: usize, read: &[usize], reader: &mut Reader) {
     let Some(subnet) = config.dhcp.subnets.get(index) else { return };
     let network = subnet.network;
-    let key = |key: &str| format!("dhcp.subnet[{index}].{key}");
+    let key = format!("dhcp.subnet[{index}].network");
     if network.addr() != network.network() {
         let message = format!("{network} is an address in its network");
-        reader.problem(&key("network"), message, format!("write \"{}\"", network.trunc()));
+        reader.problem(&key, message, format!("write \"{}\"", network.trunc()));
     }
-    for (before, other) in config.dhcp.subnets.iter().enumerate().take(index) {
+    let others = config.dhcp.subnets.iter().enumerate().take(index);
+    for (before, other) in others.filter(|(before, _)| read.contains(before)) {
         if network.contains(&other.network.network()) || other.network.contains(&network.network()) {
             let message = format!("{network} overlaps {} of dhcp.subnet[{before}]", other.network);
-            reader.problem(&key("network"), message, "every address belongs to one subnet: make them apart");
+            reader.problem(&key, message, "every address belongs to one subnet: make them apart");
         }
     }
     for (at, range) in subnet.ranges.iter().enumerate() {
         let key = format!("dhcp.subnet[{index}].ranges[{at}]");
-        let outside = !network.contains(&range.first) || !network.contains(&range.last);
         let edge = network.prefix_len() < 31
             && (range.contains(network.network()) || range.contains(network.broadcast()));
-        if outside {
-            reader.problem(
-                &key,
-                format!("{range} is not inside {network}"),
-                "take addresses of this network",
-            );
+        if !network.contains(&range.first) || !network.contains(&range.last) {
+            let message = format!("{range} is not inside {network}");
+            reader.problem(&key, message, "take addresses of this network");
         } else if edge {
             let message = format!("{range} holds the network's own or its broadcast address");
             reader.problem(&key, message, "leave out the first and the last address of the network");
         }
+    }
+    for (at, router) in subnet.routers.iter().enumerate().filter(|(_, router)| !network.contains(*router)) {
+        let key = format!("dhcp.subnet[{index}].routers[{at}]");
+        let message = format!("{router} is not inside {network}");
+        reader.problem(&key, message, "a router must be reached without a router");
+    }
+}
+
+/// What a subnet's keys say against each other, whatever its network.
+fn check_subnet(config: &Config, index: usize, subnet: &SubnetConfig, reader: &mut Reader) {
+    let key = |key: &str| format!("dhcp.subnet[{index}].{key}");
+    for (at, range) in subnet.ranges.iter().enumerate() {
+        let key = format!("dhcp.subnet[{index}].ranges[{at}]");
         if let Some(other) = subnet.ranges.iter().take(at).find(|other| other.overlaps(range)) {
             reader.problem(&key, format!("{range} overlaps {other}"), "make one range of them");
         }
@@ -84,14 +103,6 @@ fn check_subnet(config: &Config, index: usize, reader: &mut Reader) {
             let message = format!("{range} holds the router {router}");
             reader.problem(&key, message, "leave the router out of what is given to clients");
         }
-    }
-    for (at, router) in subnet.routers.iter().enumerate().filter(|(_, router)| !network.contains(*router)) {
-        let key = format!("dhcp.subnet[{index}].routers[{at}]");
-        reader.problem(
-            &key,
-            format!("{router} is not inside {network}"),
-            "a router must be reached without a router",
-        );
     }
     if config.dhcp.mode == DhcpMode::Proxy && !subnet.ranges.is_empty() {
         reader.problem(
@@ -185,15 +196,19 @@ fn check_images(config: &Config, reader: &mut Reader) {
             }
             ImageSource::Registry { .. } | ImageSource::Layout { .. } | ImageSource::Files { .. } => {}
         }
-        for (at, argument) in image.kernel_arguments.iter().enumerate() {
-            if argument.is_empty() || argument.chars().any(char::is_whitespace) || argument.contains('\0') {
-                let key = format!("{key}.kernel-arguments[{at}]");
-                reader.problem(
-                    &key,
-                    format!("{argument:?} is not one argument"),
-                    "write each argument by itself",
-                );
-            }
+        check_arguments(&format!("{key}.kernel-arguments"), &image.kernel_arguments, reader);
+    }
+}
+
+/// What iPXE would not pass on as it is holds every machine of the image.
+fn check_arguments(key: &str, arguments: &[String], reader: &mut Reader) {
+    if let Some(message) = argument::too_long(arguments) {
+        reader.problem(key, message, "write fewer or shorter ones");
+    }
+    for (at, argument) in arguments.iter().enumerate() {
+        if let Some((why, remedy)) = argument::fault(argument) {
+            let shown: String = argument.chars().take(40).collect();
+            reader.problem(&format!("{key}[{at}]"), format!("{shown:?} {why}"), remedy);
         }
     }
 }

@@ -65,6 +65,11 @@ impl Reader {
         self.lines.contains_key(key) || self.overrides.contains_key(key)
     }
 
+    /// Whether a mistake was noted at a key.
+    pub(super) fn is_wrong(&self, key: &str) -> bool {
+        self.problems.iter().any(|problem| problem.key == key)
+    }
+
     /// The mistakes in the order of their lines, and every key that was asked for.
     pub(super) fn into_parts(mut self) -> (Vec<Problem>, BTreeSet<String>) {
         self.problems.sort();
