@@ -10,21 +10,21 @@ use pxed::config::cli::{Cli, Command, Settings};
 
 fn main() -> ExitCode {
     match Cli::try_parse() {
-        Ok(cli) => exit::finish("pxed", start(cli)),
+        Ok(cli) => exit::finish("pxed", start(&cli)),
         Err(error) => exit::usage(&error),
     }
 }
 
-fn start(cli: Cli) -> Result<(), Failure> {
-    let log = cli.log.clone();
-    match cli.into_command() {
-        Command::Check(settings) => check(&settings),
-        Command::Run(settings) => {
+fn start(cli: &Cli) -> Result<(), Failure> {
+    let settings = &cli.settings;
+    match cli.command() {
+        Command::Check => check(settings),
+        Command::Run => {
             tls::install_crypto_provider();
-            logging::start("pxed", &log).map_err(Failure::configuration)?;
-            let config = load(&settings)?;
+            logging::start("pxed", &cli.log).map_err(Failure::configuration)?;
+            let config = load(settings)?;
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-            let result = runtime.block_on(pxed::run::run(config, &settings));
+            let result = runtime.block_on(pxed::run::run(config, settings));
             // A file system that hangs must not keep a stopped program alive.
             runtime.shutdown_timeout(std::time::Duration::from_secs(2));
             result

@@ -10,12 +10,12 @@ use super::{DEFAULT_PATH, Override};
 
 /// Boots racks: DHCP, TFTP, HTTP and iPXE for the Machines of one site.
 #[derive(Debug, Clone, Parser)]
-#[command(name = "pxed", version, args_conflicts_with_subcommands = true)]
+#[command(name = "pxed", version)]
 pub struct Cli {
     /// What to do; default: run
     #[command(subcommand)]
     pub command: Option<Command>,
-    /// For `run` without its name
+    /// For every command, before or after its name
     #[command(flatten)]
     pub settings: Settings,
     /// Logging
@@ -24,44 +24,44 @@ pub struct Cli {
 }
 
 /// What pxed can do.
-#[derive(Debug, Clone, Subcommand)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Subcommand)]
 pub enum Command {
     /// Serve until SIGTERM; SIGHUP reads the configuration again
-    Run(Settings),
+    Run,
     /// Check the configuration and list every mistake, with line and remedy; exit 64 if there is one
-    Check(Settings),
+    Check,
 }
 
 /// The configuration's file, and what overrides its top-level keys.
 #[derive(Debug, Clone, Args)]
 pub struct Settings {
     /// The configuration file
-    #[arg(long, env = "BEDPLATE_CONFIG", value_name = "FILE", default_value = DEFAULT_PATH)]
+    #[arg(long, global = true, env = "BEDPLATE_CONFIG", value_name = "FILE", default_value = DEFAULT_PATH)]
     pub config: PathBuf,
     /// Overrides `site`
-    #[arg(long, env = "BEDPLATE_SITE", value_name = "NAME")]
+    #[arg(long, global = true, env = "BEDPLATE_SITE", value_name = "NAME")]
     pub site: Option<String>,
     /// Overrides `state-directory`
-    #[arg(long, env = "BEDPLATE_STATE_DIRECTORY", value_name = "DIRECTORY")]
+    #[arg(long, global = true, env = "BEDPLATE_STATE_DIRECTORY", value_name = "DIRECTORY")]
     pub state_directory: Option<String>,
     /// Overrides `socket`
-    #[arg(long, env = "BEDPLATE_SOCKET", value_name = "PATH")]
+    #[arg(long, global = true, env = "BEDPLATE_SOCKET", value_name = "PATH")]
     pub socket: Option<String>,
     /// Overrides `socket-group`
-    #[arg(long, env = "BEDPLATE_SOCKET_GROUP", value_name = "GROUP")]
+    #[arg(long, global = true, env = "BEDPLATE_SOCKET_GROUP", value_name = "GROUP")]
     pub socket_group: Option<String>,
     /// Overrides `default-image`
-    #[arg(long, env = "BEDPLATE_DEFAULT_IMAGE", value_name = "IMAGE")]
+    #[arg(long, global = true, env = "BEDPLATE_DEFAULT_IMAGE", value_name = "IMAGE")]
     pub default_image: Option<String>,
     /// Overrides `discovery-image`
-    #[arg(long, env = "BEDPLATE_DISCOVERY_IMAGE", value_name = "IMAGE")]
+    #[arg(long, global = true, env = "BEDPLATE_DISCOVERY_IMAGE", value_name = "IMAGE")]
     pub discovery_image: Option<String>,
 }
 
 impl Cli {
-    /// The command with its settings.
-    pub fn into_command(self) -> Command {
-        self.command.unwrap_or(Command::Run(self.settings))
+    /// The command.
+    pub fn command(&self) -> Command {
+        self.command.unwrap_or(Command::Run)
     }
 }
 
@@ -93,9 +93,25 @@ mod tests {
     }
 
     #[test]
+    fn settings_are_taken_before_and_after_the_command() {
+        for line in [
+            ["pxed", "--config", "/x", "--log-level", "debug", "check"],
+            ["pxed", "check", "--log-level", "debug", "--config", "/x"],
+            ["pxed", "--log-level", "debug", "check", "--config", "/x"],
+        ] {
+            let cli = Cli::try_parse_from(line).unwrap();
+            assert_eq!(cli.command(), Command::Check);
+            assert_eq!(cli.settings.config, PathBuf::from("/x"));
+            assert_eq!(cli.log.log_level.as_deref(), Some("debug"));
+        }
+        assert!(Cli::try_parse_from(["pxed", "--log-level", "debug", "run"]).is_ok());
+    }
+
+    #[test]
     fn run_is_the_default() {
         let cli = Cli::parse_from(["pxed", "--config", "/x", "--site", "a"]);
-        let Command::Run(settings) = cli.into_command() else { panic!("run is the default") };
+        assert_eq!(cli.command(), Command::Run);
+        let settings = cli.settings;
         assert_eq!(settings.overrides(), [("site", "a".to_owned(), "--site or BEDPLATE_SITE".to_owned())]);
         assert_eq!(settings.config, PathBuf::from("/x"));
     }
