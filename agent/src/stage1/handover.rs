@@ -1,6 +1,7 @@
 //! What stage-1 leaves for the host: `/run/bedplate/boot.json`, the seed, and the text of resolv.conf.
 //!
-//! Types and texts; the driver writes them. Read by the agent.
+//! Types and texts; the driver writes them. The agent reads the seed; boot.json is for people, no program of Bedplate
+//! reads it.
 
 use std::fmt::Write;
 use std::net::Ipv4Addr;

@@ -12,7 +12,7 @@
 //! - `/bedplate/seed.json`: added by pxed as an archive of its own for each boot.
 //! - Directories are made as needed; `/dev/console` comes from the kernel's built-in initramfs.
 //!
-//! What the root image holds: `/sbin/init`; `/sbin/mke2fs` and `/sbin/e2fsck` if a Machine has a state disk;
+//! What the root image holds: `/sbin/init`; `/sbin/mke2fs`, `tune2fs` and `e2fsck` if a Machine has a state disk;
 //! directories `/dev /proc /sys /run /etc /var/lib`; a DHCP client that identifies itself by the MAC address
 //! (systemd-networkd: `ClientIdentifier=mac`, `KeepConfiguration=dhcp-on-stop`), as stage-1 does.
 //!

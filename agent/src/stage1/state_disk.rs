@@ -1,10 +1,12 @@
 //! The state disk: looked at, made if the rules allow it, mounted. The rules: `disk_selector`, `state_plan`.
 //!
 //! Nothing is written to a disk before it has been selected, found unused and its content judged; looking is read-only.
-//! mke2fs and e2fsck come from the root image. Called by the driver.
+//! A file system is made under the label `LABEL_NEW` and gets `LABEL` once its marker is on the disk: what has `LABEL`
+//! was complete, and if it is not now, it is damaged. mke2fs, tune2fs and e2fsck come from the root image. Called by
+//! the driver.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,17 +15,24 @@ use std::time::{Duration, Instant};
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::Disk;
 use bedplate_api::wire::{DiskSelector, StateDiskRequest};
+use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use super::disk_selector::{SelectDiskError, select_disk};
 use super::error::StageError;
-use super::state_plan::{Content, LABEL, MARKER, Marker, StatePlan, plan_state_disk};
+use super::state_plan::{Content, LABEL, LABEL_NEW, MARKER, Marker, StatePlan, plan_state_disk};
 use crate::file;
 use crate::hardware::disk::observe_disks;
 
 const EDGE: u64 = 4 << 20;
 const SAMPLES: u64 = 256;
 const SAMPLE: usize = 4096;
+/// Where an ext superblock begins.
+const SUPERBLOCK: u64 = 1024;
+const SUPERBLOCK_SIZE: usize = 1024;
+/// Where its first copy begins (mke2fs(8), `sparse_super`): with blocks of 1 KiB, as on small disks, and of 4 KiB.
+const COPIES: [u64; 2] = [8193 << 10, 128 << 20];
+const BUSY: Duration = Duration::from_secs(2);
 const SETTLE: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -79,6 +88,9 @@ pub fn prepare(
     let plan = plan_state_disk(machine, &request.wipe, &content)
         .map_err(|source| StageError::RefuseDisk { device: device.display().to_string(), source })?;
     let made = matches!(plan, StatePlan::Make(_));
+    if made && matches!(content, Content::State(_) | Content::Foreign(_)) {
+        erase_superblocks(device).map_err(StageError::system("erase", device.display()))?;
+    }
     let marker = match (plan, content) {
         (StatePlan::Make(marker), _) => {
             make(device, &marker, target, programs)?;
@@ -97,8 +109,8 @@ pub fn prepare(
 /// Looks at the disk without writing. Fails if somebody holds it (mounted, RAID member, device-mapper).
 fn observe_content(device: &Path, probe: &Path) -> Result<Content, StageError> {
     let open = |exclusive: i32| fs::OpenOptions::new().read(true).custom_flags(exclusive).open(device);
-    let mut file =
-        open(nix::libc::O_EXCL).map_err(StageError::system("get for ourselves", device.display()))?;
+    let mut file = while_busy(|| open(nix::libc::O_EXCL))
+        .map_err(StageError::system("get for ourselves", device.display()))?;
     let is_block = file.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device());
     if !is_block {
         return Err(StageError::Internal("the state disk is no block device"));
@@ -108,39 +120,72 @@ fn observe_content(device: &Path, probe: &Path) -> Result<Content, StageError> {
     match read {
         Signature::Blank => Ok(Content::Blank),
         Signature::Other(found) => Ok(Content::Foreign(found)),
-        Signature::Ours => observe_marker(device, probe),
+        Signature::Ours => observe_ours(device, probe, &read_marker),
+        Signature::New => observe_ours(device, probe, &read_unfinished),
+        Signature::Lost => Ok(Content::Damaged(format!(
+            "a file system labelled {LABEL} whose first superblock is gone, a copy of it is there"
+        ))),
     }
 }
 
-/// Mounts a file system that has our label for reading, without replaying its journal, and reads its marker.
-fn observe_marker(device: &Path, probe: &Path) -> Result<Content, StageError> {
+/// Mounts a file system that has a label of ours for reading, without replaying its journal, and reads it.
+fn observe_ours(
+    device: &Path,
+    probe: &Path,
+    read: &dyn Fn(&Path, Result<(), Errno>) -> Content,
+) -> Result<Content, StageError> {
     fs::create_dir_all(probe).map_err(StageError::system("make", probe.display()))?;
     let flags = MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    if let Err(errno) = mount(Some(device), probe, Some("ext4"), flags, Some("noload")) {
-        return Ok(Content::Foreign(format!(
-            "a file system labelled {LABEL} that cannot be mounted ({errno})"
-        )));
+    let mounted = while_busy(|| {
+        mount(Some(device), probe, Some("ext4"), flags, Some("noload")).map_err(io::Error::from)
+    });
+    match mounted.map_err(|error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)) {
+        // The kernel's affair, not the disk's: no driver, no memory, no right, held by somebody.
+        Err(errno @ (Errno::ENODEV | Errno::ENOMEM | Errno::EPERM | Errno::EACCES | Errno::EBUSY)) => {
+            Err(StageError::system("mount", device.display())(errno))
+        }
+        Err(errno) => Ok(read(probe, Err(errno))),
+        Ok(()) => {
+            let content = read(probe, Ok(()));
+            unmount(probe)?;
+            Ok(content)
+        }
     }
-    let marker = read_marker(probe);
-    umount2(probe, MntFlags::empty()).map_err(StageError::system("unmount", probe.display()))?;
-    marker
 }
 
-fn read_marker(root: &Path) -> Result<Content, StageError> {
-    match fs::read(root.join(MARKER)) {
-        Ok(bytes) => match serde_json::from_slice(&bytes) {
-            Ok(marker) => Ok(Content::State(marker)),
-            Err(_) => {
-                Ok(Content::Foreign(format!("a file system labelled {LABEL} whose {MARKER} is damaged")))
-            }
+/// What has `LABEL` has had its marker on the disk, outside of the journal: without it the file system is damaged.
+fn read_marker(root: &Path, mounted: Result<(), Errno>) -> Content {
+    let damaged = |what: String| Content::Damaged(format!("a file system labelled {LABEL} {what}"));
+    if let Err(errno) = mounted {
+        return damaged(format!("that cannot be mounted ({errno})"));
+    }
+    match file::read_optional(&root.join(MARKER)) {
+        Ok(Some(bytes)) => match serde_json::from_slice(&bytes) {
+            Ok(marker) => Content::State(marker),
+            Err(error) => damaged(format!("whose {MARKER} is damaged ({error})")),
         },
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let names = crate::hardware::names_in(root);
-            let empty = names.iter().all(|name| name == "lost+found" || name.starts_with(MARKER));
-            let what = || format!("a file system labelled {LABEL} with files, but without {MARKER}");
-            Ok(if empty { Content::Unfinished } else { Content::Foreign(what()) })
+        Ok(None) => damaged(format!("without {MARKER}")),
+        Err(error) => damaged(format!("whose {MARKER} cannot be read ({error})")),
+    }
+}
+
+/// What has `LABEL_NEW` was never handed to a host; files in it were put there by somebody else all the same.
+fn read_unfinished(root: &Path, mounted: Result<(), Errno>) -> Content {
+    if mounted.is_err() {
+        return Content::Unfinished;
+    }
+    let is_ours = |name: &std::ffi::OsStr| {
+        name == "lost+found" || name.to_str().is_some_and(|name| name.starts_with(MARKER))
+    };
+    let empty = fs::read_dir(root).and_then(|mut entries| {
+        entries.try_fold(true, |empty, entry| entry.map(|entry| empty && is_ours(&entry.file_name())))
+    });
+    match empty {
+        Ok(true) => Content::Unfinished,
+        Ok(false) => Content::Damaged(format!("a file system labelled {LABEL_NEW} with files")),
+        Err(error) => {
+            Content::Damaged(format!("a file system labelled {LABEL_NEW} that cannot be read ({error})"))
         }
-        Err(error) => Err(StageError::system("read", root.join(MARKER).display())(error)),
     }
 }
 
@@ -148,6 +193,10 @@ fn read_marker(root: &Path) -> Result<Content, StageError> {
 enum Signature {
     Blank,
     Ours,
+    /// Ours, being made.
+    New,
+    /// Ours by a copy of its superblock.
+    Lost,
     Other(String),
 }
 
@@ -159,6 +208,16 @@ fn observe_signature(device: &mut File) -> io::Result<Signature> {
     device.read_exact(&mut head)?;
     if let Some(signature) = name_signature(&head) {
         return Ok(signature);
+    }
+    for copy in COPIES {
+        if copy.saturating_add(SUPERBLOCK) <= size {
+            let mut bytes = [0; SUPERBLOCK_SIZE];
+            device.seek(SeekFrom::Start(copy))?;
+            device.read_exact(&mut bytes)?;
+            if label_of(&bytes).is_some_and(|label| label == LABEL) {
+                return Ok(Signature::Lost);
+            }
+        }
     }
     let mut blank = head.iter().all(|byte| *byte == 0);
     let mut at = size.saturating_sub(EDGE);
@@ -181,14 +240,11 @@ fn is_zero(device: &mut File, length: u64) -> io::Result<bool> {
 fn name_signature(head: &[u8]) -> Option<Signature> {
     let at = |offset: usize, bytes: &[u8]| head.get(offset..).is_some_and(|rest| rest.starts_with(bytes));
     let other = |text: &str| Some(Signature::Other(text.to_owned()));
-    // ext2/3/4 superblock at 1024: magic at 56, label of 16 bytes at 120.
-    if at(1024 + 56, &[0x53, 0xef]) {
-        let label = String::from_utf8_lossy(head.get(1144..1160).unwrap_or_default()).into_owned();
-        let label = label.trim_end_matches('\0');
-        return if label == LABEL {
-            Some(Signature::Ours)
-        } else {
-            other(&format!("an ext file system (label {label:?})"))
+    if let Some(label) = head.get(1024..).and_then(label_of) {
+        return match label.as_str() {
+            LABEL => Some(Signature::Ours),
+            LABEL_NEW => Some(Signature::New),
+            _ => other(&format!("an ext file system (label {label:?})")),
         };
     }
     match () {
@@ -202,16 +258,56 @@ fn name_signature(head: &[u8]) -> Option<Signature> {
     }
 }
 
+/// The label in an ext2/3/4 superblock, if it is one: magic at 56, label of 16 bytes at 120.
+fn label_of(superblock: &[u8]) -> Option<String> {
+    superblock.get(56..).filter(|rest| rest.starts_with(&[0x53, 0xef]))?;
+    let label = String::from_utf8_lossy(superblock.get(120..136)?).into_owned();
+    Some(label.trim_end_matches('\0').to_owned())
+}
+
+/// Before a disk is made new that `wipe` gave up: if power fails in mke2fs, what is left must not look like damaged
+/// state. The copies go first, so that until the end the first superblock says what this was.
+fn erase_superblocks(device: &Path) -> io::Result<()> {
+    let mut disk = fs::OpenOptions::new().write(true).custom_flags(nix::libc::O_EXCL).open(device)?;
+    let size = disk.seek(SeekFrom::End(0))?;
+    for at in [COPIES[0], COPIES[1], SUPERBLOCK] {
+        if at.saturating_add(SUPERBLOCK) <= size {
+            disk.seek(SeekFrom::Start(at))?;
+            disk.write_all(&[0; SUPERBLOCK_SIZE])?;
+            disk.sync_all()?;
+        }
+    }
+    Ok(())
+}
+
 fn make(device: &Path, marker: &Marker, target: &Path, programs: &dyn Programs) -> Result<(), StageError> {
     let path = device.display().to_string();
-    let (code, output) = programs.run("mke2fs", &["-q", "-F", "-t", "ext4", "-L", LABEL, &path])?;
-    if code != 0 {
-        return Err(StageError::Program { program: "mke2fs", device: path, output });
-    }
-    mount_state(device, target, MsFlags::empty())?;
+    run_program(programs, "mke2fs", &["-q", "-F", "-t", "ext4", "-L", LABEL_NEW, &path], &path)?;
     let bytes = serde_json::to_vec(marker).map_err(|_| StageError::Internal("a marker is not JSON"))?;
+    mount_state(device, target, MsFlags::empty())?;
     let written = target.join(MARKER);
-    file::write_atomic(&written, &bytes, 0o600).map_err(StageError::system("write", written.display()))
+    let wrote =
+        file::write_atomic(&written, &bytes, 0o600).map_err(StageError::system("write", written.display()));
+    // Unmounting empties the journal: after it the marker lies where a mount without the journal finds it.
+    unmount(target)?;
+    wrote?;
+    let sync = || File::open(device).and_then(|disk| disk.sync_all());
+    sync().map_err(StageError::system("flush", device.display()))?;
+    run_program(programs, "tune2fs", &["-L", LABEL, &path], &path)?;
+    sync().map_err(StageError::system("flush", device.display()))?;
+    mount_state(device, target, MsFlags::empty())
+}
+
+fn run_program(
+    programs: &dyn Programs,
+    program: &'static str,
+    arguments: &[&str],
+    device: &str,
+) -> Result<(), StageError> {
+    match programs.run(program, arguments)? {
+        (0, _) => Ok(()),
+        (_, output) => Err(StageError::Program { program, device: device.to_owned(), output }),
+    }
 }
 
 /// e2fsck: 0 clean, 1 corrected; more means that a person has to look (e2fsck(8)).
@@ -226,8 +322,26 @@ fn check(device: &Path, programs: &dyn Programs) -> Result<(), StageError> {
 fn mount_state(device: &Path, target: &Path, flags: MsFlags) -> Result<(), StageError> {
     fs::create_dir_all(target).map_err(StageError::system("make", target.display()))?;
     let flags = flags | MsFlags::MS_NOATIME | MsFlags::MS_NODEV;
-    mount(Some(device), target, Some("ext4"), flags, None::<&str>)
+    while_busy(|| mount(Some(device), target, Some("ext4"), flags, None::<&str>).map_err(io::Error::from))
         .map_err(StageError::system("mount", device.display()))
+}
+
+fn unmount(target: &Path) -> Result<(), StageError> {
+    while_busy(|| umount2(target, MntFlags::empty()).map_err(io::Error::from))
+        .map_err(StageError::system("unmount", target.display()))
+}
+
+/// Tries again while somebody holds the disk, for a moment: a process that was just forked holds what this one has open.
+fn while_busy<T>(mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let start = Instant::now();
+    loop {
+        match act() {
+            Err(error) if error.raw_os_error() == Some(Errno::EBUSY as i32) && start.elapsed() < BUSY => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            done => return done,
+        }
+    }
 }
 
 /// Runs programs in a root directory: this binary starts itself again, changes its root and becomes the program.

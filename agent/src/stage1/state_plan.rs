@@ -8,8 +8,11 @@ use bedplate_api::wire::WipeRequest;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Label of the file system that stage-1 makes.
+/// Label of the file system that stage-1 made: its marker is on the disk.
 pub const LABEL: &str = "bedplate-state";
+
+/// Label until the marker is on the disk.
+pub const LABEL_NEW: &str = "bedplate-new";
 
 /// The file at the top of the state disk that says whose it is.
 pub const MARKER: &str = ".bedplate-state.json";
@@ -32,10 +35,12 @@ pub struct Marker {
 pub enum Content {
     /// Only zeros wherever it was read.
     Blank,
-    /// A file system of ours that holds nothing, not even its marker: power failed while it was made.
+    /// A file system of ours that is still being made, by its label: power failed, no host has had it.
     Unfinished,
     /// State of ours.
     State(Marker),
+    /// State of ours, by its label, that cannot be read. Nobody can know whether a wipe's token is used up.
+    Damaged(String),
     /// Anything else; the text says what it looks like.
     Foreign(String),
 }
@@ -63,6 +68,14 @@ pub enum RefuseDiskError {
         /// What it looks like.
         found: String,
     },
+    /// State that a person has to look at.
+    #[error(
+        "the state disk holds {found}: it is damaged state, which no wipe makes new. Start a rescue system and repair it (e2fsck), or give it up by writing zeros over its first 256 MiB (dd, wipefs is not enough) and set wipe Once; or select another disk"
+    )]
+    Damaged {
+        /// What is wrong with it.
+        found: String,
+    },
     /// Another Machine's state.
     #[error("the state disk holds the state of Machine {owner}: clear it by hand or set wipe Once")]
     OtherMachine {
@@ -74,7 +87,8 @@ pub enum RefuseDiskError {
     Version(u32),
 }
 
-/// Decides. A wipe token that the disk remembers for the same Machine has been used up, so that it cannot loop.
+/// Decides. A wipe token that the disk remembers for the same Machine has been used up, so that it cannot loop. `Once`
+/// stays in the Machine after it was used: what may be used-up state is refused.
 pub fn plan_state_disk(
     machine: &MachineName,
     wipe: &WipeRequest,
@@ -100,6 +114,7 @@ pub fn plan_state_disk(
         (Content::Blank, WipeRequest::IfBlank | WipeRequest::Once(_)) => Ok(make),
         (Content::Unfinished, WipeRequest::Never) => Err(RefuseDiskError::BlankAndNever),
         (Content::Unfinished, WipeRequest::IfBlank | WipeRequest::Once(_)) => Ok(make),
+        (Content::Damaged(found), _) => Err(RefuseDiskError::Damaged { found: found.clone() }),
         (Content::Foreign(_), WipeRequest::Once(_)) => Ok(make),
         (Content::Foreign(found), WipeRequest::IfBlank | WipeRequest::Never) => {
             Err(RefuseDiskError::Foreign { found: found.clone() })
@@ -131,6 +146,10 @@ mod tests {
             (once(), Content::Blank, "make t1"),
             (IfBlank, Content::Unfinished, "make"),
             (Never, Content::Unfinished, "refuse"),
+            (once(), Content::Unfinished, "make t1"),
+            (IfBlank, Content::Damaged("x".to_owned()), "refuse"),
+            (Never, Content::Damaged("x".to_owned()), "refuse"),
+            (once(), Content::Damaged("x".to_owned()), "refuse"),
             (IfBlank, foreign.clone(), "refuse"),
             (Never, foreign.clone(), "refuse"),
             (once(), foreign, "make t1"),

@@ -9,14 +9,21 @@ use super::super::loop_device;
 use super::super::state_plan::RefuseDiskError;
 use super::*;
 
-/// mke2fs and e2fsck of the machine that tests run on.
+/// mke2fs, tune2fs and e2fsck of the machine that tests run on.
 struct HostPrograms;
 
 impl Programs for HostPrograms {
     fn run(&self, program: &str, arguments: &[&str]) -> Result<(i32, String), StageError> {
-        let output =
-            Command::new(program).env("PATH", "/usr/sbin:/sbin").args(arguments).output().expect(program);
-        Ok((output.status.code().unwrap_or(-1), String::from_utf8_lossy(&output.stderr).into_owned()))
+        // Tests run in threads: what another one has just forked holds this disk until it becomes its program.
+        let start = Instant::now();
+        loop {
+            let mut command = Command::new(program);
+            let output = command.env("PATH", "/usr/sbin:/sbin").args(arguments).output().expect(program);
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            if !text.contains("in use") || start.elapsed() > BUSY {
+                return Ok((output.status.code().unwrap_or(-1), text));
+            }
+        }
     }
 }
 
@@ -49,7 +56,7 @@ impl Disk {
     }
 
     fn unmount(&self) {
-        umount2(&self.target(), MntFlags::empty()).unwrap();
+        unmount(&self.target()).unwrap();
     }
 
     fn bytes(&self) -> Vec<u8> {
@@ -136,22 +143,113 @@ fn wipe_once_makes_it_new_for_each_token_and_only_once() {
 
 #[test]
 fn a_disk_that_lost_power_while_it_was_made_is_made_again() {
+    for mount_it in [false, true] {
+        let disk = Disk::new(|_| {});
+        let device = disk.device.to_str().unwrap();
+        assert_eq!(
+            HostPrograms.run("mke2fs", &["-q", "-F", "-t", "ext4", "-L", "bedplate-new", device]).unwrap().0,
+            0
+        );
+        if mount_it {
+            mount_state(&disk.device, &disk.target(), MsFlags::empty()).unwrap();
+            fs::write(disk.target().join(format!("{MARKER}.new")), "{").unwrap();
+            fs::write(disk.target().join(MARKER), "{").unwrap();
+            disk.unmount();
+        }
+        assert_eq!(refusal(disk.prepare("node-1", WipeRequest::Never)), RefuseDiskError::BlankAndNever);
+        assert!(disk.prepare("node-1", WipeRequest::IfBlank).unwrap().made);
+        disk.unmount();
+        assert!(!disk.prepare("node-1", WipeRequest::IfBlank).unwrap().made);
+    }
+}
+
+/// A disk of node-1, made by token t1, with a file on it; `damage` is done to it while it is mounted, or afterwards.
+fn damaged(mounted: impl FnOnce(&Path), afterwards: &[(u64, &[u8])]) -> Disk {
     let disk = Disk::new(|_| {});
-    disk.prepare("node-1", WipeRequest::IfBlank).unwrap();
-    fs::remove_file(disk.target().join(MARKER)).unwrap();
+    disk.prepare("node-1", WipeRequest::Once("t1".to_owned())).unwrap();
+    fs::write(disk.target().join("precious"), "x").unwrap();
+    mounted(&disk.target());
     disk.unmount();
-    assert_eq!(refusal(disk.prepare("node-1", WipeRequest::Never)), RefuseDiskError::BlankAndNever);
-    assert!(disk.prepare("node-1", WipeRequest::IfBlank).unwrap().made);
+    for (offset, bytes) in afterwards {
+        let mut file = File::options().write(true).open(&disk.device).unwrap();
+        file.seek(SeekFrom::Start(*offset)).unwrap();
+        io::Write::write_all(&mut file, bytes).unwrap();
+        file.sync_all().unwrap();
+    }
+    disk
+}
+
+/// Refused whatever `wipe` says, and not a byte of it is changed.
+fn assert_left_alone(disk: &Disk, why: &str) {
+    let before = disk.bytes();
+    let once = |token: &str| WipeRequest::Once(token.to_owned());
+    for wipe in [WipeRequest::IfBlank, WipeRequest::Never, once("t1"), once("t2")] {
+        let refused = refusal(disk.prepare("node-1", wipe.clone())).to_string();
+        assert!(refused.contains(why), "{wipe:?}: {refused}");
+    }
+    assert!(before == disk.bytes(), "{why}");
 }
 
 #[test]
-fn our_label_over_files_without_a_marker_is_left_alone() {
+fn state_of_ours_that_cannot_be_mounted_is_never_made_new() {
+    // Superblock's checksum, and its count of inodes per group (offsets 1020 and 40 in the superblock).
+    assert_left_alone(&damaged(|_| {}, &[(1024 + 1020, b"\xff\xee\xdd\xcc")]), "cannot be mounted");
+    assert_left_alone(&damaged(|_| {}, &[(1024 + 40, &[0; 4])]), "cannot be mounted");
+}
+
+#[test]
+fn state_of_ours_whose_superblock_is_lost_is_never_made_new() {
+    assert_left_alone(&damaged(|_| {}, &[(0, &[0; 4096])]), "first superblock");
+    assert_left_alone(&damaged(|_| {}, &[(1024, &[0xa5; 1024])]), "first superblock");
+}
+
+#[test]
+fn state_of_ours_whose_marker_cannot_be_read_is_never_made_new() {
+    let marker = |root: &Path| root.join(MARKER);
+    assert_left_alone(&damaged(|root| fs::write(marker(root), "{").unwrap(), &[]), "is damaged");
+    assert_left_alone(&damaged(|root| fs::write(marker(root), "").unwrap(), &[]), "is damaged");
+    assert_left_alone(&damaged(|root| fs::remove_file(marker(root)).unwrap(), &[]), "without");
+    let only_the_marker_was_there = damaged(
+        |root| {
+            fs::remove_file(marker(root)).unwrap();
+            fs::remove_file(root.join("precious")).unwrap();
+        },
+        &[],
+    );
+    assert_left_alone(&only_the_marker_was_there, "without");
+}
+
+#[test]
+fn files_under_the_label_of_being_made_are_never_made_new() {
+    let disk = damaged(|_| {}, &[]);
+    let relabelled = HostPrograms.run("tune2fs", &["-L", "bedplate-new", disk.device.to_str().unwrap()]);
+    assert_eq!(relabelled.unwrap().0, 0);
+    assert_left_alone(&disk, "with files");
+}
+
+#[test]
+fn the_marker_is_on_the_disk_and_not_only_in_the_journal() {
     let disk = Disk::new(|_| {});
     disk.prepare("node-1", WipeRequest::IfBlank).unwrap();
-    fs::remove_file(disk.target().join(MARKER)).unwrap();
-    fs::write(disk.target().join("precious"), "x").unwrap();
-    disk.unmount();
-    assert!(matches!(refusal(disk.prepare("node-1", WipeRequest::IfBlank)), RefuseDiskError::Foreign { .. }));
+    // As after a power cut: a copy of what is on the disk while it is mounted, whose journal nobody replays.
+    let after = Disk::new(|path| {
+        fs::copy(disk.directory.path().join("disk"), path).unwrap();
+    });
+    let content = observe_content(&after.device, &after.target()).unwrap();
+    assert!(matches!(content, Content::State(_)), "{content:?}");
+    assert!(!after.prepare("node-1", WipeRequest::IfBlank).unwrap().made);
+}
+
+#[test]
+fn the_remedy_that_a_refusal_names_makes_a_damaged_disk_usable() {
+    let disk = damaged(|_| {}, &[(0, &[0; 4096])]);
+    let file = File::options().write(true).open(&disk.device).unwrap();
+    for mebibyte in 0..64 {
+        std::os::unix::fs::FileExt::write_all_at(&file, &[0; 1 << 20], mebibyte << 20).unwrap();
+    }
+    file.sync_all().unwrap();
+    drop(file);
+    assert!(disk.prepare("node-1", WipeRequest::Once("t1".to_owned())).unwrap().made);
 }
 
 #[test]
