@@ -159,7 +159,10 @@ impl Sources {
         let commits = vec![("done", read(&store.commits)), ("failed", read(&store.failures))];
         count(encoder, "bedplate_pxed_store_commits", "Commits to the store", "result", commits)?;
         let changes = vec![("", read(&store.changes))];
-        count(encoder, "bedplate_pxed_store_changes", "Changes in the commits to the store", "", changes)
+        count(encoder, "bedplate_pxed_store_changes", "Changes in the commits to the store", "", changes)?;
+        let dropped = vec![("", read(&store.dropped))];
+        let help = "Changes that were not kept because too many waited for the disk";
+        count(encoder, "bedplate_pxed_store_changes_dropped", help, "", dropped)
     }
 
     fn encode_statuses(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -307,6 +310,7 @@ mod tests {
         for line in [
             "bedplate_pxed_store_commits_total{result=\"done\"} 1",
             "bedplate_pxed_store_changes_total 1",
+            "bedplate_pxed_store_changes_dropped_total 0",
             "bedplate_pxed_machines{state=\"bootable\"} 0",
             "bedplate_pxed_status_writes_total{result=\"retried\"} 0",
             "bedplate_pxed_things_total{kind=\"good\"} 3",

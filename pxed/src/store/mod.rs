@@ -104,6 +104,8 @@ pub struct Counters {
     pub changes: AtomicU64,
     /// Commits that failed.
     pub failures: AtomicU64,
+    /// Changes that were dropped because too many waited for the disk.
+    pub dropped: AtomicU64,
 }
 
 /// The open database, or none while it waits to be opened again after an I/O error.
@@ -163,23 +165,24 @@ impl Store {
         self.write(vec![Change::Delete(table, key.to_owned())]).await
     }
 
-    /// Carries out all of these or none; durable when this returns.
+    /// Carries out all of these or none; durable when this returns. Waits for room while too much waits for the disk.
     ///
     /// # Errors
     /// [`StoreError::Write`] or [`StoreError::Closed`].
     pub async fn write(&self, changes: Vec<Change>) -> Result<(), StoreError> {
         let writer = self.inner.writer.as_ref().ok_or(StoreError::Closed)?;
-        writer.submit(changes)?.await.map_err(|_| StoreError::Closed)?
+        writer.submit(changes).await
     }
 
     /// Hands over changes without waiting: they reach the disk with the next commit, in the order in which they were
-    /// handed over. A failure is logged.
+    /// handed over. A failure is logged. While the disk does not keep up they are dropped and counted, with a warning:
+    /// memory stays bounded, and a restart would not know them.
     ///
     /// # Errors
     /// [`StoreError::Closed`].
     pub fn write_behind(&self, changes: Vec<Change>) -> Result<(), StoreError> {
         let writer = self.inner.writer.as_ref().ok_or(StoreError::Closed)?;
-        writer.submit(changes).map(drop)
+        writer.offer(changes)
     }
 
     /// The value of a key.
@@ -235,6 +238,12 @@ impl Counters {
     fn committed(&self, changes: usize) {
         self.commits.fetch_add(1, Ordering::Relaxed);
         self.changes.fetch_add(changes as u64, Ordering::Relaxed);
+    }
+
+    /// Counts dropped changes and gives the new total.
+    fn dropped(&self, changes: usize) -> u64 {
+        let changes = changes as u64;
+        self.dropped.fetch_add(changes, Ordering::Relaxed).saturating_add(changes)
     }
 
     fn failed(&self) {

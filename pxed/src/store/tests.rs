@@ -52,6 +52,26 @@ async fn waiting_changes_share_a_commit() {
 }
 
 #[tokio::test]
+async fn a_disk_that_hangs_costs_no_memory_and_what_is_dropped_is_counted() {
+    let (_directory, path) = temporary();
+    let store = Store::open(&path).unwrap();
+    let put = |n: u32| vec![Change::Put(Table::Boots, n.to_be_bytes().to_vec(), Vec::new())];
+    let given = 3 * u32::try_from(writer::MAX_WAITING).unwrap();
+    // No commit can end while somebody else holds the database.
+    let held = store.inner.database.write().unwrap();
+    for n in 0..given {
+        store.write_behind(put(n)).unwrap();
+    }
+    let dropped = store.counters().dropped.load(Ordering::Relaxed);
+    assert!(dropped >= u64::from(given) / 3, "{dropped}");
+    let last = store.put(Table::Boots, b"last", Vec::new());
+    drop(held);
+    last.await.unwrap();
+    let kept = store.scan(Table::Boots).unwrap().len() as u64;
+    assert_eq!(kept, u64::from(given) - dropped + 1, "who waits for durability waits for room");
+}
+
+#[tokio::test]
 async fn only_its_owner_may_read_the_file() {
     let (_directory, path) = temporary();
     let _store = Store::open(&path).unwrap();

@@ -7,19 +7,29 @@
 //!
 //! A commit costs one or two syncs whatever is in it, so that a thousand waiters cost what one does. After an I/O
 //! error redb refuses further work on that handle; the file is opened again, and a disk that has room again serves on.
+//!
+//! At most [`MAX_WAITING`] requests wait, so that a disk that hangs costs no memory: who wants durability waits for room,
+//! what is written behind is dropped, counted, and told at most every [`TELL_DROPPED`].
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use redb::Database;
-use tokio::sync::oneshot;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{mpsc, oneshot};
 
 use super::{Change, Counters, Shared, StoreError, open};
 
 /// Requests in one commit at most, so that the first waiter's delay stays bounded.
 const MAX_BATCH: usize = 4096;
+
+/// Requests that wait for a commit at most.
+pub(super) const MAX_WAITING: usize = 4096;
+
+/// The least time between two warnings of dropped changes.
+const TELL_DROPPED: Duration = Duration::from_mins(1);
 
 type Answer = Result<(), StoreError>;
 
@@ -32,14 +42,51 @@ struct Request {
 #[derive(Debug)]
 pub(super) struct Writer {
     requests: mpsc::Sender<Request>,
+    counters: Arc<Counters>,
+    /// When dropped changes were last told.
+    told: Mutex<Option<Instant>>,
 }
 
 impl Writer {
-    /// Queues changes; the answer comes after their commit.
-    pub(super) fn submit(&self, changes: Vec<Change>) -> Result<oneshot::Receiver<Answer>, StoreError> {
+    /// Queues changes, waiting for room, and waits for their commit.
+    pub(super) async fn submit(&self, changes: Vec<Change>) -> Answer {
         let (done, answer) = oneshot::channel();
-        self.requests.send(Request { changes, done }).map_err(|_| StoreError::Closed)?;
-        Ok(answer)
+        // Not `send` at once: it yields now and then although there is room, and the order would not be the caller's.
+        match self.requests.try_send(Request { changes, done }) {
+            Ok(()) => {}
+            Err(TrySendError::Full(request)) => {
+                self.requests.send(request).await.map_err(|_| StoreError::Closed)?;
+            }
+            Err(TrySendError::Closed(_)) => return Err(StoreError::Closed),
+        }
+        answer.await.map_err(|_| StoreError::Closed)?
+    }
+
+    /// Queues changes if there is room, else drops them.
+    pub(super) fn offer(&self, changes: Vec<Change>) -> Result<(), StoreError> {
+        let (done, _) = oneshot::channel();
+        match self.requests.try_send(Request { changes, done }) {
+            Ok(()) => Ok(()),
+            Err(TrySendError::Full(request)) => {
+                self.dropped(request.changes.len());
+                Ok(())
+            }
+            Err(TrySendError::Closed(_)) => Err(StoreError::Closed),
+        }
+    }
+
+    fn dropped(&self, changes: usize) {
+        let all = self.counters.dropped(changes);
+        let now = Instant::now();
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.is_none_or(|told| now.duration_since(told) >= TELL_DROPPED) {
+            *told = Some(now);
+            tracing::warn!(
+                waiting = MAX_WAITING,
+                dropped_since_start = all,
+                "the disk is slower than the changes that come: some are not kept and a restart would not know them"
+            );
+        }
     }
 }
 
@@ -49,17 +96,17 @@ pub(super) fn spawn(
     database: Shared,
     counters: Arc<Counters>,
 ) -> std::io::Result<(Writer, JoinHandle<()>)> {
-    let (requests, receiver) = mpsc::channel();
+    let (requests, receiver) = mpsc::channel(MAX_WAITING);
+    let writer = Writer { requests, counters: counters.clone(), told: Mutex::default() };
     let thread = std::thread::Builder::new()
         .name("store-writer".to_owned())
-        .spawn(move || run(&path, &database, &counters, &receiver))?;
-    Ok((Writer { requests }, thread))
+        .spawn(move || run(&path, &database, &counters, receiver))?;
+    Ok((writer, thread))
 }
 
-fn run(path: &Path, database: &Shared, counters: &Counters, requests: &mpsc::Receiver<Request>) {
-    while let Ok(first) = requests.recv() {
-        let mut batch = vec![first];
-        batch.extend(requests.try_iter().take(MAX_BATCH - 1));
+fn run(path: &Path, database: &Shared, counters: &Counters, mut requests: mpsc::Receiver<Request>) {
+    let mut batch = Vec::new();
+    while requests.blocking_recv_many(&mut batch, MAX_BATCH) > 0 {
         let result = commit(database, &batch);
         match &result {
             Ok(()) => counters.committed(batch.iter().map(|r| r.changes.len()).sum()),
@@ -72,7 +119,7 @@ fn run(path: &Path, database: &Shared, counters: &Counters, requests: &mpsc::Rec
                 reopen(path, database);
             }
         }
-        for request in batch {
+        for request in batch.drain(..) {
             // Nobody waits for a write-behind.
             let _ = request.done.send(result.clone());
         }
