@@ -2,7 +2,8 @@
 //! site).
 //!
 //! While the server is away the last set stays in force. Changes are gathered for a moment before they become a new set;
-//! changes of status alone, most of which are our own, for longer.
+//! changes of status alone, most of which are our own, for longer. A watch that works again says nothing while nothing
+//! changes; after an error the server is therefore asked every [`PROBE`] until it answers.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,7 +12,9 @@ use std::time::Duration;
 
 use bedplate_api::id::SiteName;
 use bedplate_api::machine::{Machine, PROVIDER_PXE};
-use futures::{Stream, StreamExt};
+use futures::future::BoxFuture;
+use futures::{FutureExt, Stream, StreamExt};
+use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::watcher;
 use kube::runtime::{WatchStreamExt, watcher::Event};
@@ -27,6 +30,11 @@ use super::{Sourced, Update};
 const GATHER: Duration = Duration::from_millis(100);
 /// How long changes of status alone are gathered.
 const GATHER_STATUS: Duration = Duration::from_secs(5);
+
+/// How long after an error, and how often then, the server is asked whether it is back.
+const PROBE: Duration = Duration::from_secs(30);
+/// How long its answer may take.
+const PROBE_TIME: Duration = Duration::from_secs(10);
 
 /// The Kubernetes API cannot be set up. A server that is away is no error.
 #[derive(Debug, Error)]
@@ -63,11 +71,33 @@ pub async fn connect(kubeconfig: Option<&Path>, context: Option<&str>) -> Result
 
 /// Watches until `shutdown`.
 pub async fn run(client: Client, site: SiteName, updates: mpsc::Sender<Update>, shutdown: CancellationToken) {
-    let stream = watcher(Api::<Machine>::all(client), watcher::Config::default()).default_backoff();
+    let machines = Api::<Machine>::all(client);
+    let stream = watcher(machines.clone(), watcher::Config::default()).default_backoff();
+    let answers = move || {
+        let machines = machines.clone();
+        async move { machines.list_metadata(&ListParams::default().limit(1)).await.is_ok() }.boxed()
+    };
     tokio::select! {
         () = shutdown.cancelled() => {}
-        () = follow(Box::pin(stream), site, updates) => {}
+        () = follow(Box::pin(stream), answers, site, updates) => {}
     }
+}
+
+/// Ends when the server has answered, [`PROBE`] from now at the earliest.
+fn back<P>(answers: &P) -> BoxFuture<'static, ()>
+where
+    P: Fn() -> BoxFuture<'static, bool> + Clone + Send + 'static,
+{
+    let answers = answers.clone();
+    async move {
+        loop {
+            tokio::time::sleep(PROBE).await;
+            if tokio::time::timeout(PROBE_TIME, answers()).await == Ok(true) {
+                return;
+            }
+        }
+    }
+    .boxed()
 }
 
 /// The Machines as the watch tells them.
@@ -88,31 +118,48 @@ enum Changed {
     Complete,
 }
 
-async fn follow<S>(mut stream: S, site: SiteName, updates: mpsc::Sender<Update>)
+async fn follow<S, P>(mut stream: S, answers: P, site: SiteName, updates: mpsc::Sender<Update>)
 where
     S: Stream<Item = Result<Event<Machine>, watcher::Error>> + Unpin,
+    P: Fn() -> BoxFuture<'static, bool> + Clone + Send + 'static,
 {
+    // After an error, until the server is known to be back.
+    let mut away: Option<BoxFuture<'static, ()>> = None;
     let mut view = View::default();
     let mut complete = false;
     let mut due: Option<Instant> = None;
     loop {
         let update = tokio::select! {
-            event = stream.next() => match event {
-                Some(Ok(event)) => {
-                    let changed = view.take(event, &site);
-                    complete |= changed == Changed::Complete;
-                    due = sooner(due, changed, Instant::now());
-                    continue;
-                }
-                Some(Err(error)) => Update::Unreachable { reason: bedplate_process::exit::chain(&error) },
-                None => return,
-            },
+            // A set that is due was received before an error that is there by now, and is no sign of life after it.
+            biased;
             () = until(due) => {
                 due = None;
                 if !complete {
                     continue;
                 }
                 view.update()
+            }
+            event = stream.next() => match event {
+                Some(Ok(event)) => {
+                    // Init only says that a list is about to be asked for; everything else came from the server.
+                    let came = !matches!(event, Event::Init);
+                    let changed = view.take(event, &site);
+                    complete |= changed == Changed::Complete;
+                    due = sooner(due, changed, Instant::now());
+                    if !came || away.take().is_none() {
+                        continue;
+                    }
+                    Update::Reachable
+                }
+                Some(Err(error)) => {
+                    away = Some(back(&answers));
+                    Update::Unreachable { reason: bedplate_process::exit::chain(&error) }
+                }
+                None => return,
+            },
+            () = ended(&mut away) => {
+                away = None;
+                Update::Reachable
             }
         };
         if updates.send(update).await.is_err() {
@@ -138,6 +185,13 @@ fn sooner(due: Option<Instant>, changed: Changed, now: Instant) -> Option<Instan
 async fn until(due: Option<Instant>) {
     match due {
         Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn ended(away: &mut Option<BoxFuture<'static, ()>>) {
+    match away {
+        Some(back) => back.await,
         None => std::future::pending().await,
     }
 }
@@ -229,16 +283,27 @@ mod tests {
     }
 
     async fn updates_of(events: Vec<Result<Event<Machine>, watcher::Error>>) -> Vec<Vec<String>> {
+        updates_while(events, || async { false }.boxed()).await
+    }
+
+    async fn updates_while<P>(
+        events: Vec<Result<Event<Machine>, watcher::Error>>,
+        answers: P,
+    ) -> Vec<Vec<String>>
+    where
+        P: Fn() -> BoxFuture<'static, bool> + Clone + Send + 'static,
+    {
         let (sender, mut receiver) = mpsc::channel(16);
         let stream = stream::iter(events).chain(stream::pending());
-        let task = tokio::spawn(follow(Box::pin(stream), SiteName::default(), sender));
+        let task = tokio::spawn(follow(Box::pin(stream), answers, SiteName::default(), sender));
         let mut found = Vec::new();
-        while let Ok(Some(update)) = tokio::time::timeout(GATHER_STATUS * 2, receiver.recv()).await {
+        while let Ok(Some(update)) = tokio::time::timeout(PROBE * 10, receiver.recv()).await {
             found.push(match update {
                 Update::Set { machines, .. } => {
                     machines.iter().map(|s| s.machine.metadata.name.clone().unwrap()).collect()
                 }
                 Update::Unreachable { .. } => vec!["unreachable".to_owned()],
+                Update::Reachable => vec!["reachable".to_owned()],
             });
         }
         task.abort();
@@ -278,6 +343,30 @@ mod tests {
         let found = updates_of(events).await;
         assert!(found.iter().all(|set| set == &["a"] || set == &["unreachable"]), "{found:?}");
         assert!(found.contains(&vec!["a".to_owned()]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_is_back_is_known_to_be_although_nothing_changes() {
+        let events = || {
+            vec![
+                Ok(Event::Init),
+                Ok(Event::InitDone),
+                Err(watcher::Error::NoResourceVersion),
+                Ok(Event::Init),
+            ]
+        };
+        let last = |found: Vec<Vec<String>>| found.last().cloned().unwrap();
+        assert_eq!(last(updates_of(events()).await), ["unreachable"]);
+        let asked = Arc::new(std::sync::atomic::AtomicU32::new(0));
+        let third = move || {
+            let asked = asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            async move { asked == 2 }.boxed()
+        };
+        let third = Arc::new(third);
+        assert_eq!(last(updates_while(events(), move || third()).await), ["reachable"]);
+        let mut events = events();
+        events.push(Ok(Event::Apply(elsewhere("b"))));
+        assert_eq!(last(updates_of(events).await), ["reachable"], "an event is proof enough");
     }
 
     #[test]

@@ -58,6 +58,8 @@ pub enum Update {
         /// Why, for people.
         reason: String,
     },
+    /// The source can be asked again, and nothing has changed.
+    Reachable,
 }
 
 /// How the source stands, for readiness and `bedplate`.
@@ -143,6 +145,13 @@ impl Follower {
                         );
                     }
                     state.unreachable = Some(reason);
+                    self.state.store(Arc::new(state));
+                }
+                Update::Reachable => {
+                    let mut state = SourceState::clone(&self.state.load());
+                    if state.unreachable.take().is_some() {
+                        tracing::info!(source = state.source, "the source of machines can be asked again");
+                    }
                     self.state.store(Arc::new(state));
                 }
             }
