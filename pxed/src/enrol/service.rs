@@ -80,16 +80,16 @@ impl Service {
         self.check_machine(&name, Some(&uid))?;
         csr.check_subject(&name, self.signer.needs_whole_subject()).or_else(|error| bad_request(&error))?;
         seeds.claim(request.boot_id, csr.key).await.or_else(|error| bad_token(&error))?;
-        let before = seed.claim.and_then(|claim| claim.certificate);
-        let certificate = match before {
-            Some(certificate) => certificate,
-            None => match self.signer.sign(&name, &csr, &request.boot_id.to_string()).await {
-                Ok(Signed::Certificate(certificate)) => certificate,
-                Ok(Signed::Pending(reason)) => {
-                    return Ok(EnrolResponse::Pending { reason, retry_seconds: RETRY_SECONDS });
-                }
-                Err(error) => return signer_failed(&name, &error),
-            },
+        // A lost answer is given again; its key does not become the current one again.
+        if let Some(certificate) = seed.claim.and_then(|claim| claim.certificate) {
+            return Ok(self.enrolled(certificate));
+        }
+        let certificate = match self.signer.sign(&name, &csr, &request.boot_id.to_string()).await {
+            Ok(Signed::Certificate(certificate)) => certificate,
+            Ok(Signed::Pending(reason)) => {
+                return Ok(EnrolResponse::Pending { reason, retry_seconds: RETRY_SECONDS });
+            }
+            Err(error) => return signer_failed(&name, &error),
         };
         self.remember(&name, &Certified { uid: uid.clone(), key: csr.key, time: now }).await?;
         if let Err(error) = seeds.answer(request.boot_id, &certificate).await {
@@ -125,6 +125,8 @@ impl Service {
         csr.check_subject(name, self.signer.needs_whole_subject()).or_else(|error| bad_request(&error))?;
         match self.signer.sign(name, &csr, &identity.serial).await {
             Ok(Signed::Certificate(certificate)) => {
+                // The signer may have taken its time: another key may be enrolled by now.
+                self.check_identity(identity)?;
                 self.remember(name, &Certified { uid, key: csr.key, time: now }).await?;
                 tracing::info!(machine = %name, "certificate renewed");
                 Ok(self.enrolled(certificate))
@@ -177,13 +179,25 @@ impl Service {
         }
     }
 
+    /// The Machine's UID, if this is its agent of now: the Machine is the one that was enrolled, and so is the key.
     fn check_identity(&self, identity: &Identity) -> Result<String, Refused> {
         let kept = match self.store.get(Table::Certificates, certificate_key(&identity.machine).as_bytes()) {
             Ok(kept) => kept.and_then(|bytes| serde_json::from_slice::<Certified>(&bytes).ok()),
             Err(error) => return store_failed(&identity.machine, &error),
         };
         // Without an entry (a store that was lost) the chain alone counts.
-        self.check_machine(&identity.machine, kept.as_ref().map(|kept| kept.uid.as_str()))
+        let uid = self.check_machine(&identity.machine, kept.as_ref().map(|kept| kept.uid.as_str()))?;
+        if kept.is_some_and(|kept| kept.key != identity.key) {
+            return refused(
+                StatusCode::FORBIDDEN,
+                "KeyReplaced",
+                format!(
+                    "another key was enrolled for Machine {} since: boot the host again",
+                    identity.machine
+                ),
+            );
+        }
+        Ok(uid)
     }
 
     async fn remember(&self, name: &MachineName, certified: &Certified) -> Result<(), Refused> {

@@ -256,6 +256,39 @@ async fn a_machine_that_was_made_anew_is_not_taken_for_the_old_one() {
 }
 
 #[tokio::test]
+async fn a_certificate_whose_key_was_replaced_neither_reports_nor_renews() {
+    let agents = Agents::start(Rig::new().with_images().await).await;
+    let (old, new) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+    let seed = agents.seed(1).await;
+    let first = request(&seed, &csr(&old, None));
+    let Ok(EnrolResponse::Enrolled { certificate_pem, .. }) = agents.enrol(&first).await else { panic!() };
+    let former = agents.client(Some((&certificate_pem, &old)));
+    let report = Report {
+        agent_version: "0.1.0".to_owned(),
+        kernel_boot_id: "k".to_owned(),
+        boot_id: None,
+        facts: None,
+        addresses: Vec::new(),
+    };
+    assert_eq!(agents.post(&former, "/v1/report", &report).await.0, 204);
+    let (certificate, _) = agents.enrolled(2, &new).await;
+    // Not even the old token's answer, asked for again, makes the old key current.
+    assert!(matches!(agents.enrol(&first).await, Ok(EnrolResponse::Enrolled { .. })));
+    for (path, body) in [
+        ("/v1/report", serde_json::to_value(&report).unwrap()),
+        ("/v1/renew", serde_json::to_value(RenewRequest { csr_pem: csr(&old, None) }).unwrap()),
+    ] {
+        let (status, text) = agents.post(&former, path, &body).await;
+        assert_eq!((status, text.contains("KeyReplaced")), (403, true), "{path}: {text}");
+    }
+    let current = agents.client(Some((&certificate, &new)));
+    let renew = RenewRequest { csr_pem: csr(&new, None) };
+    assert_eq!(agents.post(&current, "/v1/renew", &renew).await.0, 200);
+    assert_eq!(agents.post(&current, "/v1/report", &report).await.0, 204);
+    agents.stop().await;
+}
+
+#[tokio::test]
 async fn what_is_malformed_is_refused_without_an_echo_of_the_token() {
     let agents = Agents::start(Rig::new().with_images().await).await;
     let body = serde_json::json!({ "token": "topsecret", "bootId": 1 });
