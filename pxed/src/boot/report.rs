@@ -126,9 +126,9 @@ pub fn apply_timeline(status: &mut MachineStatus, timeline: &Timeline, state: St
     let description = timeline.describe(now);
     let (up, reason) = match timeline.stage {
         Stage::Enrolled | Stage::Userspace => (true, reason::USERSPACE),
+        _ if timeline.stopped(now).is_some() => (false, reason::STOPPED),
         _ if timeline.held.is_some() => (false, reason::HELD),
         _ if timeline.failing.is_some() => (false, reason::FAILING),
-        _ if timeline.stopped(now).is_some() => (false, reason::STOPPED),
         _ => (false, reason::BOOTING),
     };
     let message = match (up, state) {
@@ -238,6 +238,28 @@ mod tests {
         timeline.reached(Stage::Enrolled, at(1030));
         apply_timeline(&mut status, &timeline, State::Disk, at(1030));
         expect(&status, ("True", "Userspace"), ("True", "Enrolled"));
+    }
+
+    #[test]
+    fn a_held_or_failing_machine_that_falls_silent_has_stopped() {
+        let mut held = Timeline::new(BootId::from_random([1; 16]), at(0));
+        held.reached(Stage::Script, at(1));
+        held.hold("image host is being fetched", at(1));
+        let mut failing = Timeline::new(BootId::from_random([1; 16]), at(0));
+        failing.reached(Stage::Initrd, at(1));
+        failing.failed(Stage::Rootfs, "no link", at(1));
+        for (timeline, reason, text) in
+            [(&held, "Held", "image host is being fetched"), (&failing, "Failing", "no link")]
+        {
+            for (second, reason) in [(30, reason), (3000, "Stopped")] {
+                let mut status = MachineStatus::default();
+                apply_timeline(&mut status, timeline, State::Disk, at(second));
+                let booted = &status.conditions[0];
+                assert_eq!(booted.reason, reason, "{}", booted.message);
+                assert!(booted.message.contains(text), "{}", booted.message);
+                assert_eq!(booted.message.contains("stopped at stage"), second == 3000, "{}", booted.message);
+            }
+        }
     }
 
     #[test]

@@ -128,6 +128,7 @@ impl Timeline {
         if self.goes_on(starter, now) {
             self.id = id;
             self.progress = now;
+            self.stop_told = false;
             self.ids.push(id);
             if self.ids.len() > MAX_ENTRIES {
                 self.ids.remove(0);
@@ -184,7 +185,7 @@ impl Timeline {
     pub fn failed(&mut self, stage: Stage, failure: &str, now: Timestamp) -> bool {
         self.progress = now;
         let failing = Some((stage, cut(failure)));
-        let news = self.failing != failing;
+        let news = std::mem::take(&mut self.stop_told) || self.failing != failing;
         self.failing = failing;
         news
     }
@@ -192,9 +193,10 @@ impl Timeline {
     /// The machine waits at its script. Answers whether that is news.
     pub fn hold(&mut self, awaited: &str, now: Timestamp) -> bool {
         self.progress = now;
+        let resumed = std::mem::take(&mut self.stop_told);
         let text = cut(awaited);
         if self.held.as_ref() == Some(&text) {
-            return false;
+            return resumed;
         }
         self.held = Some(text);
         true
@@ -235,7 +237,10 @@ impl Timeline {
             (None, None) => format!("enrolled at {}", second(self.progress)),
         };
         if let Some(held) = &self.held {
-            text = format!("held at stage {}: {held}", stage_name(self.stage));
+            match self.stopped(now) {
+                Some(_) => text.push_str(&format!("; it was held: {held}")),
+                None => text = format!("held at stage {}: {held}", stage_name(self.stage)),
+            }
         }
         if let Some((stage, failure)) = &self.failing {
             text.push_str(&format!("; failing at {}: {failure}", stage_name(*stage)));
@@ -388,6 +393,23 @@ mod tests {
         );
         timeline.reached(Stage::Enrolled, at(100));
         assert_eq!(timeline.stopped(at(1_000_000)), None);
+    }
+
+    #[test]
+    fn a_machine_that_stopped_and_is_heard_again_is_news_and_can_stop_again() {
+        let mut timeline = Timeline::new(id(1), at(0));
+        timeline.reached(Stage::Script, at(1));
+        timeline.hold("the Machine is paused", at(1));
+        timeline.stop_told = true;
+        assert!(timeline.hold("the Machine is paused", at(500)));
+        assert!(!timeline.hold("the Machine is paused", at(510)));
+        timeline.failed(Stage::Rootfs, "no link", at(520));
+        timeline.stop_told = true;
+        assert!(timeline.failed(Stage::Rootfs, "no link", at(900)));
+        assert!(!timeline.failed(Stage::Rootfs, "no link", at(910)));
+        timeline.stop_told = true;
+        timeline.opened(id(2), Starter::Ipxe, at(1000));
+        assert!(!timeline.stop_told);
     }
 
     #[test]
