@@ -9,7 +9,7 @@
 //! Only the SHA-256 of a token is kept. Called by `http` (take) and `enrol` (check, claim, answer).
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base64::Engine as _;
 use bedplate_api::id::{BootId, Digest};
@@ -93,7 +93,7 @@ pub enum CheckTokenError {
 #[derive(Debug)]
 pub struct Seeds {
     store: Store,
-    taken: Mutex<HashMap<BootId, Taken>>,
+    taken: Arc<Mutex<HashMap<BootId, Taken>>>,
 }
 
 impl Seeds {
@@ -106,11 +106,11 @@ impl Seeds {
                 (_, _) => tracing::error!("an entry of the table of seeds cannot be read"),
             }
         }
-        Ok(Self { store, taken: Mutex::new(taken) })
+        Ok(Self { store, taken: Arc::new(Mutex::new(taken)) })
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<BootId, Taken>> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.taken)
     }
 
     /// The boots whose seed has gone out.
@@ -118,12 +118,13 @@ impl Seeds {
         self.lock().keys().copied().collect()
     }
 
-    /// Takes the boot's seed: the token for it, whose mark is on disk when this returns.
+    /// Takes the boot's seed: the token for it, whose mark is on disk when this returns. What was begun is brought to its
+    /// end even if nobody waits for it any more (the client went away): then that boot's seed is spent.
     ///
     /// # Errors
     /// It was taken before, also by a request that is going on now; or the mark could not be written, and then it can
     /// be tried again.
-    pub async fn take(&self, boot: &Boot, now: Timestamp) -> Result<SecretText, TakeSeedError> {
+    pub async fn take(&self, boot: &Arc<Boot>, now: Timestamp) -> Result<SecretText, TakeSeedError> {
         let (record, before) = boot.change(|record: &mut Record| {
             let before = std::mem::replace(&mut record.seed_taken, true);
             (record.clone(), before)
@@ -144,12 +145,18 @@ impl Seeds {
             expires: now.saturating_add(TOKEN_LIFETIME).unwrap_or(now),
             claim: None,
         };
-        if let Err(error) = self.put(record.id, &taken).await {
-            // A commit that failed may still be on disk: then the next start takes the seed for gone, which is safe.
-            boot.change(|record| record.seed_taken = false);
-            return Err(error.into());
-        }
-        self.lock().insert(record.id, taken);
+        let (store, seeds, boot) = (self.store.clone(), self.taken.clone(), boot.clone());
+        let marked = tokio::spawn(async move {
+            let written = put(&store, record.id, &taken).await;
+            match written {
+                Ok(()) => drop(lock(&seeds).insert(record.id, taken)),
+                // A commit that failed may still be on disk: then the next start takes the seed for gone, which is safe.
+                Err(_) => boot.change(|record| record.seed_taken = false),
+            }
+            written
+        });
+        // A task that does not end: this pxed is being shut down.
+        marked.await.unwrap_or(Err(StoreError::Closed))?;
         Ok(SecretText(token))
     }
 
@@ -194,7 +201,7 @@ impl Seeds {
             }
             seed.clone()
         };
-        Ok(self.put(id, &seed).await?)
+        Ok(put(&self.store, id, &seed).await?)
     }
 
     /// Remembers the answer, so that it can be given again if it was lost.
@@ -210,13 +217,7 @@ impl Seeds {
             }
             seed.clone()
         };
-        self.put(id, &seed).await
-    }
-
-    async fn put(&self, id: BootId, seed: &Taken) -> Result<(), StoreError> {
-        // Plain data with text keys: it always has a JSON form.
-        let value = serde_json::to_vec(seed).unwrap_or_default();
-        self.store.put(Table::Seeds, &id.bytes(), value).await
+        put(&self.store, id, &seed).await
     }
 
     /// Forgets seeds whose token has expired and whose boot is gone: its URL answers 404 then.
@@ -232,6 +233,17 @@ impl Seeds {
         }
         gone.into_iter().map(|id| Change::Delete(Table::Seeds, id.bytes().to_vec())).collect()
     }
+}
+
+/// Every change of a seed is whole before the lock is let go.
+fn lock(taken: &Mutex<HashMap<BootId, Taken>>) -> MutexGuard<'_, HashMap<BootId, Taken>> {
+    taken.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn put(store: &Store, id: BootId, seed: &Taken) -> Result<(), StoreError> {
+    // Plain data with text keys: it always has a JSON form.
+    let value = serde_json::to_vec(seed).unwrap_or_default();
+    store.put(Table::Seeds, &id.bytes(), value).await
 }
 
 /// SHA-256 of a text, as a digest.

@@ -145,6 +145,18 @@ async fn of_many_that_take_a_seed_at_once_one_gets_it() {
 }
 
 #[tokio::test]
+async fn a_take_whose_client_goes_away_is_whole_or_not_at_all() {
+    use futures::FutureExt as _;
+    let directory = tempfile::tempdir().unwrap();
+    let boots = boots(&directory);
+    let id = boots.open(&opening(1, 7), at(0)).unwrap();
+    let boot = boots.get(id, at(1)).unwrap();
+    assert!(boots.seeds().take(&boot, at(2)).now_or_never().is_none(), "the mark is not on disk yet");
+    crate::http::tests::until(|| boots.seeds().taken() == [id]).await;
+    assert!(matches!(boots.seeds().take(&boot, at(3)).await, Err(TakeSeedError::Taken)));
+}
+
+#[tokio::test]
 async fn a_token_serves_one_key_and_only_its_own_boot() {
     use crate::boot::seeds::{CheckTokenError, hash};
     let directory = tempfile::tempdir().unwrap();

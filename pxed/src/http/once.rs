@@ -1,5 +1,7 @@
 //! The seed: taken once, as a cpio archive. The mark that it is gone is on disk before its first byte leaves.
 
+use std::sync::Arc;
+
 use bedplate_api::wire::{RootFs, Seed};
 use hyper::header::{CACHE_CONTROL, HeaderValue};
 use hyper::{Response, StatusCode};
@@ -13,7 +15,7 @@ use crate::boot::seed::archive;
 use crate::boot::seeds::TakeSeedError;
 use crate::boot::table::Boot;
 
-pub(super) async fn seed(routes: &Routes, boot: &Boot, peer: &Peer, now: Timestamp) -> Response<Payload> {
+pub(super) async fn seed(routes: &Routes, boot: &Arc<Boot>, peer: &Peer, now: Timestamp) -> Response<Payload> {
     let record = boot.record();
     let subject = match subject_of(routes, &record) {
         Ok(subject) => subject,
