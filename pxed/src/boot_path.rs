@@ -32,6 +32,7 @@ use crate::enrol::tls::Configurations;
 use crate::files::LoaderFiles;
 use crate::http::route::Routes;
 use crate::http::serve::{self, Limits};
+use crate::http::streams::Streams;
 use crate::images::Images;
 use crate::loaders::Loaders;
 use crate::machine::Machines;
@@ -94,6 +95,7 @@ pub struct BootPath {
     source: SourceConfig,
     limits: Limits,
     queue: Arc<Semaphore>,
+    streams: Arc<Streams>,
 }
 
 impl BootPath {
@@ -135,6 +137,7 @@ impl BootPath {
                 ..Limits::default()
             },
             queue: Arc::new(Semaphore::new(streams)),
+            streams: Arc::default(),
         };
         path.warn_of_missing_loaders();
         Ok(path)
@@ -208,6 +211,7 @@ impl BootPath {
             site: self.site.clone(),
             ca_pem: self.authority.pem().into(),
             queue: self.queue.clone(),
+            streams: self.streams.clone(),
         }
     }
 

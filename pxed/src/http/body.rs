@@ -19,6 +19,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Interval;
 
 use super::socket::Completions;
+use super::streams::Stream;
 
 /// Bytes of a file that are read at once.
 const CHUNK: u64 = 256 << 10;
@@ -37,6 +38,8 @@ pub struct Payload {
     source: Source,
     remaining: u64,
     on_sent: Option<(OnSent, Arc<Completions>)>,
+    #[allow(dead_code, reason = "held, not read")]
+    stream: Option<Stream>,
 }
 
 enum Source {
@@ -70,7 +73,7 @@ impl Payload {
 
     /// Bytes in memory.
     pub fn memory(bytes: Bytes) -> Self {
-        Self { remaining: bytes.len() as u64, source: Source::Memory(bytes), on_sent: None }
+        Self { remaining: bytes.len() as u64, source: Source::Memory(bytes), on_sent: None, stream: None }
     }
 
     /// These bytes of a file, which has at least as many; through the queue if one is given. Blocking: seeks.
@@ -95,7 +98,13 @@ impl Payload {
         };
         let remaining = range.end.saturating_sub(range.start);
         let source = Source::File(FileSource { reading: Reading::Idle(file), gate });
-        Ok(Self { source, remaining, on_sent: None })
+        Ok(Self { source, remaining, on_sent: None, stream: None })
+    }
+
+    /// Holds a boot's place for a root image until the body is dropped.
+    pub fn counted(mut self, stream: Option<Stream>) -> Self {
+        self.stream = stream;
+        self
     }
 
     /// Has `on_sent` called once all of it was handed to the kernel.

@@ -6,7 +6,7 @@ use bedplate_api::id::Digest;
 use bedplate_api::wire::Stage;
 use hyper::header::{
     ACCEPT_RANGES, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderMap, HeaderName,
-    HeaderValue, IF_NONE_MATCH, IF_RANGE, RANGE,
+    HeaderValue, IF_NONE_MATCH, IF_RANGE, RANGE, RETRY_AFTER,
 };
 use hyper::{Response, StatusCode};
 use jiff::Timestamp;
@@ -14,6 +14,7 @@ use jiff::Timestamp;
 use super::body::{OnSent, Payload};
 use super::conditional::{self, Conditions, Part};
 use super::route::{Peer, Routes, refuse};
+use super::streams::PER_BOOT;
 use crate::boot::record::{Image, Owner, Record, public_id};
 use crate::boot::table::Boot;
 use crate::boot_policy::script::{Frame, render_boot, render_hold};
@@ -188,11 +189,27 @@ pub(super) async fn blob(
         Err(_) => return missing(&record, &image, "could not be opened"),
     };
     let queue = (stage == Stage::Rootfs).then(|| routes.queue.clone());
+    let stream = match stage == Stage::Rootfs && !asked.head {
+        true => match routes.streams.take(record.id) {
+            Some(stream) => Some(stream),
+            None => return too_many(&record),
+        },
+        false => None,
+    };
     let on_sent = reached(routes, &record, stage);
     let content_type = "application/octet-stream";
     send(asked, Representation { digest: blob.digest, size: blob.size, content_type }, on_sent, move |part| {
-        Payload::file(file, part, queue)
+        Payload::file(file, part, queue).map(|payload| payload.counted(stream))
     })
+}
+
+fn too_many(record: &Record) -> Response<Payload> {
+    tracing::debug!(boot = %public_id(record.id), "a further root image stream of a boot was refused");
+    let message =
+        format!("this boot already receives its root image {PER_BOOT} times: end one, or come later");
+    let mut response = refuse(StatusCode::TOO_MANY_REQUESTS, "TooManyStreams", &message);
+    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("5"));
+    response
 }
 
 fn missing(record: &Record, image: &Image, problem: &str) -> Response<Payload> {

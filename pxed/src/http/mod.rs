@@ -2,7 +2,7 @@
 //!
 //! Everything under `/b/<boot id>/`: the id is what identifies a boot, never the source address, never a header.
 //! `path` and `conditional` are pure; `route` decides, `content`, `once` and `stage` answer, `body` and `socket` send,
-//! `serve` owns the socket. The seed is the one GET that changes something: it is a *take*, given once, and HEAD is
+//! `serve` owns the socket, `streams` keeps one boot from taking every root image stream. The seed is the one GET that changes something: it is a *take*, given once, and HEAD is
 //! refused for it.
 
 pub mod body;
@@ -14,5 +14,6 @@ pub mod route;
 pub mod serve;
 pub mod socket;
 mod stage;
+pub mod streams;
 #[cfg(test)]
 pub(crate) mod tests;

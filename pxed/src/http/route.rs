@@ -17,6 +17,7 @@ use super::body::Payload;
 use super::content::ImagePart;
 use super::path::{self, What};
 use super::socket::Completions;
+use super::streams::Streams;
 use super::{content, once, stage};
 use crate::boot::{Boots, public_id};
 use crate::clients::Urls;
@@ -48,6 +49,8 @@ pub struct Routes {
     pub ca_pem: Arc<str>,
     /// Root images sent at once; first come, first served.
     pub queue: Arc<Semaphore>,
+    /// Root images on their way to each boot.
+    pub streams: Arc<Streams>,
 }
 
 /// The other end of a connection.

@@ -106,6 +106,7 @@ impl Rig {
             site: config.site.clone(),
             ca_pem: authority.pem().into(),
             queue: Arc::new(Semaphore::new(64)),
+            streams: Arc::default(),
         };
         let (routes, authority) = (Arc::new(routes), Arc::new(authority));
         let events = std::sync::Mutex::new(events);
