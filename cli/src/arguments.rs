@@ -1,9 +1,11 @@
 //! The command line, defined once: parser, help, completion and man pages are made from it.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 /// Where pxed listens unless told otherwise.
@@ -28,10 +30,10 @@ pub(crate) struct Global {
     /// Socket of the pxed to ask [default: /run/bedplate/pxed.sock if it is there, else the cluster]
     #[arg(long, global = true, env = "BEDPLATE_SOCKET", value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
-    /// Ask the cluster of this kubeconfig (`machine list` and `machine show`)
+    /// Ask the cluster of this kubeconfig (`machine list` and `machine show` only)
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
-    /// Ask the cluster of this context of the kubeconfig
+    /// Ask the cluster of this context of the kubeconfig (`machine list` and `machine show` only)
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) context: Option<String>,
 }
@@ -67,7 +69,7 @@ pub(crate) enum Command {
     /// Print the man page, or write those of all commands
     Man {
         /// Write one file for each command there
-        #[arg(long, value_name = "D")]
+        #[arg(long, value_name = "DIRECTORY")]
         directory: Option<PathBuf>,
     },
 }
@@ -91,6 +93,32 @@ pub(crate) fn command(program: &OsStr) -> clap::Command {
     if plugin { command.name("kubectl-bedplate").bin_name("kubectl bedplate") } else { command }
 }
 
+/// Reads the command line. Beside clap's own mistakes, flags that contradict each other or the command are refused:
+/// clap looks for conflicts of global flags on either side of the command apart, and takes the environment for a flag.
+pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
+    let mut command = command(arguments.first().map_or(OsStr::new("bedplate"), OsString::as_os_str));
+    let matches = command.try_get_matches_from_mut(arguments)?;
+    let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+    let cluster = match &cli.global {
+        Global { kubeconfig: Some(_), .. } => "--kubeconfig",
+        Global { context: Some(_), .. } => "--context",
+        Global { .. } => return Ok(cli),
+    };
+    let only_pxed = match &cli.command {
+        Command::Explain { .. } => Some("explain"),
+        Command::Discovered => Some("discovered"),
+        Command::Machine(_) | Command::Completion { .. } | Command::Man { .. } => None,
+    };
+    let message = match only_pxed {
+        Some(name) => format!("`{name}` asks pxed through its socket, not the cluster: leave out {cluster}"),
+        None if matches.value_source("socket") == Some(ValueSource::CommandLine) => {
+            format!("--socket asks pxed, {cluster} asks the cluster: leave out one of them")
+        }
+        None => return Ok(cli),
+    };
+    Err(command.error(ErrorKind::ArgumentConflict, message))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,6 +126,36 @@ mod tests {
     #[test]
     fn definition_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    fn refusal(line: &str) -> String {
+        let error = parse(line.split(' ').map(OsString::from).collect()).unwrap_err();
+        assert!(error.use_stderr() && error.kind() == ErrorKind::ArgumentConflict, "{error}");
+        error.to_string()
+    }
+
+    #[test]
+    fn a_cluster_is_refused_for_what_only_pxed_knows() {
+        let said = refusal("bedplate explain node-1 --context lab");
+        assert!(
+            said.contains("`explain` asks pxed through its socket") && said.contains("--context"),
+            "{said}"
+        );
+        assert!(refusal("bedplate --kubeconfig /k discovered").contains("leave out --kubeconfig"));
+    }
+
+    #[test]
+    fn a_socket_and_a_cluster_are_not_asked_at_once_on_either_side_of_the_command() {
+        for line in [
+            "bedplate --socket /s machine list --context lab",
+            "bedplate machine --context lab list --socket /s",
+            "bedplate --socket /s --kubeconfig /k machine show x",
+        ] {
+            assert!(refusal(line).contains("leave out one of them"), "{line}");
+        }
+        for line in ["bedplate machine list --context lab", "bedplate explain x --socket /s"] {
+            assert!(parse(line.split(' ').map(OsString::from).collect()).is_ok(), "{line}");
+        }
     }
 
     #[test]

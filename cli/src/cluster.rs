@@ -16,6 +16,8 @@ use crate::arguments::Global;
 pub(crate) enum AskClusterError {
     #[error("cannot read the kubeconfig{}", .0.as_ref().map(|path| format!(" {}", path.display())).unwrap_or_default())]
     Kubeconfig(Option<PathBuf>, #[source] Box<KubeconfigError>),
+    #[error("cannot use context {context:?} of the kubeconfig{}", .path.as_ref().map(|path| format!(" {}", path.display())).unwrap_or_default())]
+    Context { context: String, path: Option<PathBuf>, source: Box<KubeconfigError> },
     #[error("cannot make a client for the cluster")]
     Client(#[source] Box<kube::Error>),
     #[error("the cluster has no Machine {0:?}")]
@@ -27,7 +29,11 @@ pub(crate) enum AskClusterError {
 impl AskClusterError {
     pub(crate) fn hint(&self) -> Option<&'static str> {
         match self {
-            Self::Kubeconfig(..) => Some(
+            Self::Context { .. } => Some(
+                "`kubectl config get-contexts` shows those that are there; --kubeconfig names another file",
+            ),
+            Self::Kubeconfig(Some(_), _) => Some("is it there, and is it a kubeconfig?"),
+            Self::Kubeconfig(None, _) => Some(
                 "neither pxed's socket nor a cluster was found: name one with --socket, --kubeconfig or --context",
             ),
             Self::NotFound(_) => Some("`bedplate machine list` shows those that are there"),
@@ -43,7 +49,12 @@ impl AskClusterError {
 }
 
 async fn machines(global: &Global) -> Result<Api<Machine>, AskClusterError> {
-    let error = |error| AskClusterError::Kubeconfig(global.kubeconfig.clone(), Box::new(error));
+    let error = |error| match global.context.clone() {
+        Some(context) => {
+            AskClusterError::Context { context, path: global.kubeconfig.clone(), source: Box::new(error) }
+        }
+        None => AskClusterError::Kubeconfig(global.kubeconfig.clone(), Box::new(error)),
+    };
     let kubeconfig = match &global.kubeconfig {
         Some(path) => Kubeconfig::read_from(path),
         None => Kubeconfig::read(),

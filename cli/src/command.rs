@@ -22,6 +22,9 @@ use crate::socket::{self, AskPxedError};
 pub(crate) enum RunError {
     #[error(transparent)]
     Pxed(#[from] AskPxedError),
+    /// What the cluster cannot answer instead.
+    #[error(transparent)]
+    OnlyPxed(AskPxedError),
     #[error(transparent)]
     Cluster(#[from] AskClusterError),
     #[error("the answer is not what this version of bedplate understands")]
@@ -32,20 +35,19 @@ pub(crate) enum RunError {
     Write { path: PathBuf, source: std::io::Error },
     #[error("cannot print")]
     Print(#[source] std::io::Error),
-    #[error(transparent)]
-    Arguments(#[from] clap::Error),
 }
 
 impl RunError {
     /// What the caller can do about it.
     pub(crate) fn hint(&self) -> Option<&'static str> {
         match self {
-            Self::Pxed(error) => error.hint(),
+            Self::Pxed(error) => error.hint(true),
+            Self::OnlyPxed(error) => error.hint(false),
             Self::Cluster(error) => error.hint(),
             Self::Answer(_) => {
                 Some("--output json prints it as it is; bedplate and pxed should be of one version")
             }
-            Self::Start(_) | Self::Write { .. } | Self::Print(_) | Self::Arguments(_) => None,
+            Self::Start(_) | Self::Write { .. } | Self::Print(_) => None,
         }
     }
 }
@@ -81,7 +83,8 @@ fn man(command: &clap::Command, directory: Option<&Path>) -> Result<Vec<u8>, Run
 }
 
 async fn answer(global: &Global, command: &Command) -> Result<Value, RunError> {
-    let pxed = async |path: String| socket::get(&ask::socket(global), &path).await;
+    let pxed =
+        async |path: String| socket::get(&ask::socket(global), &path).await.map_err(RunError::OnlyPxed);
     let asked = ask::choose(global, Path::exists);
     Ok(match (command, asked) {
         (Command::Machine(MachineCommand::List), Asked::Pxed(path)) => {

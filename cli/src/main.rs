@@ -13,24 +13,21 @@ use std::error::Error;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::FromArgMatches;
-
 /// Wrong usage (EX_USAGE of sysexits.h).
 const USAGE: u8 = 64;
 
 fn main() -> ExitCode {
-    let program = std::env::args_os().next().unwrap_or_default();
-    let matches = match arguments::command(&program).try_get_matches() {
-        Ok(matches) => matches,
+    let arguments: Vec<_> = std::env::args_os().collect();
+    let program = arguments.first().cloned().unwrap_or_default();
+    let cli = match arguments::parse(arguments) {
+        Ok(cli) => cli,
         Err(error) => {
             // Help and version are no mistakes. Nothing can be done for a closed terminal.
             let _ = error.print();
             return if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
         }
     };
-    let result = arguments::Cli::from_arg_matches(&matches)
-        .map_err(command::RunError::from)
-        .and_then(|cli| command::run(&cli, &program));
+    let result = command::run(&cli, &program);
     match result.and_then(|text| write(&text)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

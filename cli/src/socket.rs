@@ -38,13 +38,17 @@ pub(crate) enum AskPxedError {
 }
 
 impl AskPxedError {
-    pub(crate) fn hint(&self) -> Option<&'static str> {
+    /// What the caller can do about it; `cluster`: whether the cluster could be asked instead.
+    pub(crate) fn hint(&self, cluster: bool) -> Option<&'static str> {
         match self {
             Self::Connect { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
                 Some("the socket is for root: try sudo")
             }
+            Self::Connect { .. } | Self::Late if cluster => Some(
+                "is it running (systemctl status pxed)? Name another socket with --socket, or instead a cluster with --context",
+            ),
             Self::Connect { .. } | Self::Late => Some(
-                "is it running (systemctl status pxed)? Name another socket with --socket, or a cluster with --context",
+                "only pxed knows this: is it running here (systemctl status pxed)? Name another socket with --socket",
             ),
             Self::Refused { reason, .. } if reason == "NotFound" => Some(
                 "`bedplate machine list` shows those that are known, `bedplate discovered` those that are not",
@@ -130,13 +134,15 @@ mod tests {
         );
         let error = get(&path, "/v1/machines/x").await.unwrap_err();
         assert_eq!(error.to_string(), "pxed refuses: no (NotFound)");
-        assert!(error.hint().unwrap().contains("machine list"));
+        assert!(error.hint(true).unwrap().contains("machine list"));
     }
 
     #[tokio::test]
     async fn absent_pxed_is_named_with_its_socket() {
         let error = get(Path::new("/nonexistent/pxed.sock"), "/v1/status").await.unwrap_err();
         assert_eq!(error.to_string(), "cannot reach pxed at /nonexistent/pxed.sock");
-        assert!(error.hint().unwrap().contains("--socket"));
+        assert!(error.hint(true).unwrap().contains("--context"));
+        let only_pxed = error.hint(false).unwrap();
+        assert!(only_pxed.contains("--socket") && !only_pxed.contains("--context"), "{only_pxed}");
     }
 }
