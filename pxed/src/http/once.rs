@@ -15,7 +15,12 @@ use crate::boot::seed::archive;
 use crate::boot::seeds::TakeSeedError;
 use crate::boot::table::Boot;
 
-pub(super) async fn seed(routes: &Routes, boot: &Arc<Boot>, peer: &Peer, now: Timestamp) -> Response<Payload> {
+pub(super) async fn seed(
+    routes: &Routes,
+    boot: &Arc<Boot>,
+    peer: &Peer,
+    now: Timestamp,
+) -> Response<Payload> {
     let record = boot.record();
     let subject = match subject_of(routes, &record) {
         Ok(subject) => subject,

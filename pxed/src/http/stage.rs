@@ -10,8 +10,8 @@ use jiff::Timestamp;
 
 use super::body::Payload;
 use super::route::{Routes, refuse};
-use crate::boot::{Record, public_id, public_text};
 use crate::boot::timeline::stage_name;
+use crate::boot::{Record, public_id, public_text};
 
 /// Bytes of a report.
 const MAX_BODY: usize = 16 << 10;

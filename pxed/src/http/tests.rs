@@ -289,7 +289,8 @@ async fn what_is_told_of_a_boot_never_has_the_id_of_its_url() {
     let seed = format!("/b/{id}/seed");
     rig.ask(Method::GET, &seed, &[]).await;
     rig.ask(Method::GET, &seed, &[]).await;
-    let failure = format!("{{\"stage\":\"rootfs\",\"failure\":\"http://127.0.0.1:8067/b/{id}/rootfs: reset\"}}");
+    let failure =
+        format!("{{\"stage\":\"rootfs\",\"failure\":\"http://127.0.0.1:8067/b/{id}/rootfs: reset\"}}");
     rig.ask_with(Method::POST, &format!("/b/{id}/stage"), &[], failure.into()).await;
     let first = rig.told();
     assert!(first.contains("SeedAskedTwice") && first.contains("/rootfs: reset"), "{first}");
