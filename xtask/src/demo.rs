@@ -16,8 +16,8 @@ pub(crate) fn prepare() -> Result<()> {
 
 /// What tells the programs in `tests` where things are.
 pub(crate) fn environment(command: &mut Command) -> &mut Command {
-    // A failed boot says enough by itself; anyhow would add a page of frames.
-    command.env("RUST_LIB_BACKTRACE", "0");
+    // A failed test says enough by itself, without a page of frames.
+    command.env("RUST_BACKTRACE", "0").env("RUST_LIB_BACKTRACE", "0");
     command.env("BEDPLATE_CACHE", host::cache()).env("BEDPLATE_BIN_DIR", build::release())
 }
 

@@ -97,10 +97,20 @@ impl Step {
 
     /// Runs a program to its end, its output in the step's log file.
     pub(crate) fn run(&self, command: &mut Command) -> Result<()> {
-        self.run_watched(command, |_| {})
+        let mut tail = VecDeque::new();
+        let result = self.run_watched(command, |line| {
+            tail.push_back(line.to_owned());
+            if tail.len() > TAIL {
+                tail.pop_front();
+            }
+        });
+        if result.is_err() {
+            tail.iter().for_each(|line| self.say(&format!("      {line}")));
+        }
+        result
     }
 
-    /// As [`Step::run`], each line of output also given to `watch`.
+    /// As [`Step::run`], but each line of output goes to `watch`, and the screen does not get the last ones.
     pub(crate) fn run_watched(&self, command: &mut Command, mut watch: impl FnMut(&str)) -> Result<()> {
         let (path, mut log) = self.log()?;
         let _ = writeln!(log, "$ {command:?}");
@@ -119,7 +129,7 @@ impl Step {
             std::thread::spawn(move || forward(pipe, &sender));
         }
         drop(sender);
-        let mut tail = VecDeque::new();
+        let mut last = String::new();
         let mut spoken = Instant::now();
         loop {
             match lines.recv_timeout(HEARTBEAT) {
@@ -129,16 +139,12 @@ impl Step {
                     if let Some(bar) = &self.bar {
                         bar.set_message(line.clone());
                     }
-                    tail.push_back(line);
-                    if tail.len() > TAIL {
-                        tail.pop_front();
-                    }
+                    last = line;
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
             if self.bar.is_none() && spoken.elapsed() >= HEARTBEAT {
-                let last = tail.back().map_or("", String::as_str);
                 println!("      {} {}: {last}", self.name, seconds(self.started.elapsed()));
                 spoken = Instant::now();
             }
@@ -146,9 +152,6 @@ impl Step {
         let status = child.wait().with_context(|| format!("cannot wait for {program}"))?;
         if status.success() {
             return Ok(());
-        }
-        for line in &tail {
-            self.say(&format!("      {line}"));
         }
         bail!("{program} ended with {status}; all it said is in {}", path.display())
     }

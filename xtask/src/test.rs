@@ -14,6 +14,9 @@ use crate::{Tier, build, check, demo, host, image, setup};
 /// How many tests of a program run at once; each boots machines, and the guests share two cores.
 const BOOTS_AT_ONCE: &str = "2";
 
+/// Lines of one failed test's output that are shown.
+const SHOWN: usize = 30;
+
 /// What ran and how it ended.
 #[derive(Default)]
 struct Totals {
@@ -156,19 +159,45 @@ fn tests(totals: &mut Totals, name: &str, mut command: Command, filter: Option<&
     demo::environment(&mut command);
     let mut program = name.to_owned();
     let mut failed = 0;
+    let mut why = Why::default();
     let result = progress::step(name, |step| {
         step.run_watched(&mut command, |line| {
             if let Some(running) = line.trim_start().strip_prefix("Running ") {
                 program = short_name(running);
             }
             failed += totals.read(&program, line);
+            why.read(line);
             show(step, &program, line);
         })
     });
     if let Err(error) = result {
+        why.lines.iter().for_each(|line| println!("      {line}"));
         println!("      {error:#}");
         if failed == 0 {
             totals.fail(name);
+        }
+    }
+}
+
+/// Why tests failed: the beginning of what each has printed, and what the compiler has against them.
+#[derive(Default)]
+struct Why {
+    lines: Vec<String>,
+    /// Lines of the section at hand that are still taken.
+    left: usize,
+}
+
+impl Why {
+    fn read(&mut self, line: &str) {
+        let begins = line.starts_with("---- ") && line.ends_with(" stdout ----");
+        if begins || line.starts_with("error") {
+            self.left = SHOWN;
+        } else if line.starts_with("failures:") || line.starts_with("test result:") {
+            self.left = 0;
+        }
+        if self.left > 0 {
+            self.left -= 1;
+            self.lines.push(line.to_owned());
         }
     }
 }
@@ -206,6 +235,15 @@ mod tests {
         totals.read("b", "test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out");
         assert_eq!((totals.passed, totals.failed, totals.ignored), (13, 1, 1));
         assert_eq!(totals.failures, ["b: x::y"]);
+    }
+
+    #[test]
+    fn only_what_failed_tests_printed_is_shown() {
+        let mut why = Why::default();
+        let output =
+            ["test a ... ok", "failures:", "---- a::b stdout ----", "left: 1", "failures:", "    a::b"];
+        output.iter().for_each(|line| why.read(line));
+        assert_eq!(why.lines, ["---- a::b stdout ----", "left: 1"]);
     }
 
     #[test]
