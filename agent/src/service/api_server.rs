@@ -111,7 +111,8 @@ mod tests {
             fields["status"]["agent"],
             json!({ "version": "v".repeat(63), "lastHeartbeat": "1970-01-01T00:00:00Z" })
         );
-        assert_eq!(fields["status"].as_object().unwrap().len(), 2);
+        assert_eq!(fields["status"]["addresses"][0]["address"], "10.7.0.2");
+        assert_eq!(fields["status"].as_object().unwrap().len(), 3);
         assert!(fields["status"]["hardware"].get("bmc").is_none());
     }
 }

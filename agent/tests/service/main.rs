@@ -281,7 +281,7 @@ async fn in_a_cluster_the_agent_writes_its_own_fields_to_the_api_server_alone() 
         assert_eq!(body["apiVersion"], "bedplate.dev/v1alpha1");
         assert_eq!((&body["kind"], &body["metadata"]["name"]), (&"Machine".into(), &"node-1".into()));
         let fields: Vec<_> = body["status"].as_object().unwrap().keys().collect();
-        assert_eq!(fields, ["agent", "hardware"], "what is left out of an apply is taken back");
+        assert_eq!(fields, ["addresses", "agent", "hardware"], "what is left out of an apply is taken back");
         assert_eq!(body["status"]["agent"]["version"], env!("CARGO_PKG_VERSION"));
         assert_eq!(body["status"]["agent"]["bootId"], "0f5d2a3e");
         assert!(body["status"]["hardware"].get("bmc").is_none(), "the BMC is pxed's to tell");
