@@ -130,12 +130,12 @@ impl Shared {
         let (name, content) = self.content(peer, local, asked)?;
         let request = Request { peer, local, name };
         if let Err(limited) = self.gate().open(peer.ip(), &settings.limits) {
-            tracing::warn!(%peer, name, reason = %limited, "transfer refused");
+            tracing::warn!(%peer, file = name::file(name), reason = %limited, "transfer refused");
             self.files.finished(&request, Outcome::Stopped, 0);
             return Err(self.refuse(Refusal::Limit(limited)));
         }
         let mut channel = Channel::open(peer, local).map_err(|error| {
-            tracing::warn!(%peer, name, %error, "no socket for a transfer");
+            tracing::warn!(%peer, file = name::file(name), %error, "no socket for a transfer");
             self.gate().close(peer.ip());
             self.files.finished(&request, Outcome::Stopped, 0);
             self.refuse(Refusal::Busy)
@@ -148,7 +148,7 @@ impl Shared {
         let (session, first) = Session::start(&agreed, length, settings.retry, now);
         self.counters.opened();
         let (block_size, window) = (agreed.block_size, agreed.window);
-        tracing::debug!(%peer, name, length, block_size, window, "transfer opened");
+        tracing::debug!(%peer, file = name::file(name), length, block_size, window, "transfer opened");
         let transfer = Transfer {
             rings_at: session.deadline(),
             session,
@@ -172,11 +172,11 @@ impl Shared {
         asked: &ReadRequest<'a>,
     ) -> Result<(&'a str, Bytes), Answer> {
         let name = name::check(asked.name).map_err(|reason| {
-            tracing::info!(%peer, name = %asked.name.escape_ascii(), %reason, "name refused");
+            tracing::debug!(%peer, name = %asked.name.escape_ascii(), %reason, "name refused");
             self.refuse(Refusal::Name)
         })?;
         let content = self.files.open(&Request { peer, local, name }).map_err(|error| {
-            tracing::info!(%peer, name, ?error, "file refused");
+            tracing::debug!(%peer, file = name::file(name), ?error, "file refused");
             self.refuse(match error {
                 OpenError::NotFound => Refusal::NotFound,
                 OpenError::AccessViolation => Refusal::AccessViolation,
@@ -216,7 +216,7 @@ impl Shared {
         let bytes = transfer.session.acknowledged_bytes();
         self.gate().close(transfer.peer.ip());
         self.counters.ended(outcome, bytes);
-        tracing::debug!(peer = %transfer.peer, name = transfer.name, outcome = outcome.label(), bytes, "transfer ended");
+        tracing::debug!(peer = %transfer.peer, file = name::file(&transfer.name), outcome = outcome.label(), bytes, "transfer ended");
         self.files.finished(&Request::from(transfer), outcome, bytes);
     }
 }

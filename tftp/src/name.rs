@@ -25,6 +25,12 @@ pub enum NameError {
     Escapes,
 }
 
+/// The last component of a checked name: what a log may show. The folders before it can be an owner's secret, as a boot's
+/// id is.
+pub fn file(name: &str) -> &str {
+    name.rsplit('/').next().unwrap_or(name)
+}
+
 /// A relative name of plain components below the served set.
 ///
 /// # Errors
@@ -53,6 +59,12 @@ pub fn check(name: &[u8]) -> Result<&str, NameError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_log_shows_of_a_name_has_no_folders() {
+        assert_eq!(file("b/000102030405060708090a0b0c0d0e0f/snponly.efi"), "snponly.efi");
+        assert_eq!(file("snponly.efi"), "snponly.efi");
+    }
 
     #[test]
     fn loaders_and_boot_paths_pass() {

@@ -26,6 +26,7 @@ use crate::{
     content::{Outcome, Request},
     counters::Refusal,
     endpoint::Endpoint,
+    name,
     session::{Session, Transmit},
     wire::{self, ErrorCode, Packet},
 };
@@ -279,7 +280,7 @@ impl Worker {
             let (transmit, acknowledged) = match wire::parse(packet) {
                 Ok(Packet::Acknowledge(number)) => (transfer.session.acknowledge(number, now), true),
                 Ok(Packet::Error(code)) => {
-                    tracing::debug!(peer = %transfer.peer, name = transfer.name, code, "client ended the transfer");
+                    tracing::debug!(peer = %transfer.peer, file = name::file(&transfer.name), code, "client ended the transfer");
                     transfer.session.abort();
                     (None, false)
                 }
