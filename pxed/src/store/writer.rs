@@ -29,7 +29,7 @@ const MAX_BATCH: usize = 4096;
 pub(super) const MAX_WAITING: usize = 4096;
 
 /// The least time between two warnings of dropped changes.
-const TELL_DROPPED: Duration = Duration::from_mins(1);
+const TELL_DROPPED: Duration = Duration::from_secs(60);
 
 type Answer = Result<(), StoreError>;
 
