@@ -1,4 +1,4 @@
-//! What the kernel says about this machine, in the shape of `status.hardware` (api.md, "Machine").
+//! What the kernel says about this machine, in the shape of `status.hardware` (docs/machine.md).
 //!
 //! Every reader takes the root of the tree (`/`, or a fixture) and answers what it finds there: a file that is missing
 //! or odd leaves its field empty and is never an error. Nothing is written. Called by the agent's reports, by

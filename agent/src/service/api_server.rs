@@ -1,4 +1,4 @@
-//! The way to the cluster's API server: the agent writes its own fields of its own Machine's status there (api.md, "Who
+//! The way to the cluster's API server: the agent writes its own fields of its own Machine's status there (docs/rules.md, "Who
 //! writes what"), by server-side apply, with the certificate that the enrolment brought.
 //!
 //! Writes nothing else and reads nothing. Called by `run`, where an enrolment names a cluster.

@@ -1,4 +1,4 @@
-//! Which one disk the Machine selected (api.md, `stateDisk`): exactly one must match, else none is used.
+//! Which one disk the Machine selected (docs/agent.md): exactly one must match, else none is used.
 //!
 //! Pure: the disks that were found in, one of them or a reason out. Called by `state_disk`.
 

@@ -1,4 +1,4 @@
-//! What may be done with the state disk (api.md, `stateDisk`): use it, make it new, or leave it alone.
+//! What may be done with the state disk (docs/agent.md): use it, make it new, or leave it alone.
 //!
 //! Pure: what was found on the disk in, the decision out. No disk that was not selected comes this far. Called by
 //! `state_disk`.

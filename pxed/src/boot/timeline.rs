@@ -16,7 +16,7 @@ use bedplate_api::wire::Stage;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// Entries kept of one attempt (api.md, `status.boot`).
+/// Entries kept of one attempt (docs/boot.md).
 pub const MAX_ENTRIES: usize = 32;
 
 /// Bytes kept of a failure's text.

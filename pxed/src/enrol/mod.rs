@@ -1,4 +1,4 @@
-//! Enrolment: an agent trades its seed's token for a certificate, renews it, and reports (api.md, Trust 3).
+//! Enrolment: an agent trades its seed's token for a certificate, renews it, and reports (docs/rules.md, Trust 3).
 //!
 //! ```text
 //!   agent                               pxed

@@ -9,7 +9,7 @@ use kube::{Api, Client, Resource};
 
 use super::{Event, Kept, project};
 
-/// Who we are to server-side apply (api.md, "Who writes what").
+/// Who we are to server-side apply (docs/rules.md, "Who writes what").
 pub(super) const FIELD_MANAGER: &str = "pxed";
 
 /// How a write ended.

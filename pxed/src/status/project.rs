@@ -1,4 +1,4 @@
-//! Pure: the fields of a Machine's status that are pxed's to write (api.md, "Who writes what").
+//! Pure: the fields of a Machine's status that are pxed's to write (docs/rules.md, "Who writes what").
 
 use bedplate_api::machine::{Hardware, Machine, MachineStatus, condition_type};
 use kube::Resource;
