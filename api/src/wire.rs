@@ -109,7 +109,7 @@ pub enum WipeRequest {
     IfBlank,
     /// Never.
     Never,
-    /// Once for this token, which is remembered on the disk and in status.
+    /// Once for this token, which is remembered on the disk.
     Once(String),
 }
 

@@ -1,8 +1,8 @@
 //! Boots: opened by a DHCP transaction, named by a random id in every URL, followed by their stages (docs/rules.md, Trust 1-2).
 //!
 //! The packet path only touches memory ([`Boots::open`], [`Boots::reached`]); a background task ([`Boots::run`]) writes
-//! timelines behind, tells the status, and drops what has expired. A boot goes to the store when it is opened, so that
-//! it survives kill -9; a seed's mark is on disk before the first byte of the seed leaves. Called by `clients`, `files`,
+//! timelines behind, tells the status, and drops what has expired. A boot goes to the store behind its opening:
+//! kill -9 costs at most the boots of the last moment, whose machines ask again; a seed's mark is on disk before the first byte of the seed leaves. Called by `clients`, `files`,
 //! `http` and `enrol`.
 
 pub mod record;
