@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! DISCOVER ------------------------------> OFFER
-//! REQUEST  54 ours (SELECTING) ----------> ACK | NAK       54 another's: our offer is open again, silence
+//! REQUEST  54 ours (SELECTING) ----------> ACK | NAK (authoritative); 54 another's: our offer is open again, silence
 //!          50, no ciaddr (INIT-REBOOT) --> ACK | NAK (wrong address, authoritative) | silence (no record)
 //!          ciaddr (RENEWING, REBINDING) -> ACK | NAK (another's or wrong address, authoritative)
 //! DECLINE, RELEASE ----------------------> silence

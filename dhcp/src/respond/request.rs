@@ -22,7 +22,7 @@ pub(super) fn request(asked: &Asked<'_>, subnet: &Subnet, table: &mut Table) -> 
                 return Ok(Err(Silence::OtherServer));
             }
             let address = requested.or(client_address).ok_or(Malformed::NoState)?;
-            Ok(Ok(selecting(asked, subnet, table, address)))
+            Ok(selecting(asked, subnet, table, address))
         }
         (None, Some(address), None) => Ok(init_reboot(asked, subnet, table, address)),
         (None, _, Some(address)) => Ok(renewing(asked, subnet, table, address)),
@@ -30,12 +30,18 @@ pub(super) fn request(asked: &Asked<'_>, subnet: &Subnet, table: &mut Table) -> 
     }
 }
 
-/// The client took our offer. It is ours to accept or refuse, authoritative or not: it asked us by name.
-fn selecting(asked: &Asked<'_>, subnet: &Subnet, table: &mut Table, address: Ipv4Addr) -> Decision {
+/// The client took our offer, or asks us by name for something else. What it may not have we refuse (RFC 2131, 3.1.4) as far
+/// as that is ours to do.
+fn selecting(
+    asked: &Asked<'_>,
+    subnet: &Subnet,
+    table: &mut Table,
+    address: Ipv4Addr,
+) -> Result<Decision, Silence> {
     if may_have(asked, subnet, table, address) {
-        bind(asked, subnet, table, address)
+        Ok(bind(asked, subnet, table, address))
     } else {
-        Decision::Nak(address)
+        refuse(asked, address)
     }
 }
 
@@ -77,6 +83,7 @@ fn renewing(
     if ours { refuse(asked, address) } else { Err(Silence::NoRecord) }
 }
 
+/// A wrong address is called wrong only by a server that knows all there is to know of its subnets.
 fn refuse(asked: &Asked<'_>, address: Ipv4Addr) -> Result<Decision, Silence> {
     if asked.settings.authoritative { Ok(Decision::Nak(address)) } else { Err(Silence::NotAuthoritative) }
 }

@@ -243,9 +243,30 @@ fn selecting_another_server_opens_our_offer_again_in_silence() {
 fn selecting_an_address_that_is_anothers_is_refused() {
     let mut lab = lab();
     assert_eq!(lab.lease(STRANGER), POOL);
-    lab.settings.authoritative = false;
     let response = lab.send(STRANGER + 1, 3, &[&requested(POOL), &server_id(SERVER)]);
-    assert_eq!(kind(&response), Some(6), "it asked us by name");
+    assert_eq!(kind(&response), Some(6));
+}
+
+#[test]
+fn without_authority_no_state_is_told_that_its_address_is_wrong() {
+    let mut lab = lab();
+    assert_eq!(lab.lease(STRANGER), POOL);
+    lab.settings.authoritative = false;
+    let outside = Ipv4Addr::new(192, 168, 1, 5);
+    let by_name = server_id(SERVER);
+    let responses = [
+        ("selecting, another's", lab.send(STRANGER + 1, 3, &[&requested(POOL), &by_name])),
+        ("selecting, outside", lab.send(STRANGER + 1, 3, &[&requested(outside), &by_name])),
+        ("selecting, not its fixed one", lab.send(MACHINE, 3, &[&requested(POOL), &by_name])),
+        ("init-reboot", lab.send(STRANGER, 3, &[&requested(outside)])),
+        ("renewing", lab.send_from(STRANGER, 3, FIXED)),
+    ];
+    for (state, response) in responses {
+        let silent = (Err(Silence::NotAuthoritative), None);
+        assert_eq!((response.result, response.packet), silent, "{state}");
+    }
+    let right = lab.send(STRANGER, 3, &[&requested(POOL), &by_name]);
+    assert_eq!(kind(&right), Some(5), "what it may have it gets");
 }
 
 #[test]
