@@ -1,10 +1,10 @@
-//! The shell around a Bedplate program: logs, signals, systemd, tasks, exit codes, health and metrics.
+//! The shell around a Bedplate program: logs, signals, systemd, tasks, exit codes, health and metrics, its manual.
 //!
 //! Knows nothing of what the program does. Called by `main.rs` and `run.rs` of pxed, the agent and the controller.
 //!
 //! ```no_run
 //! use std::{process::ExitCode, sync::Arc, time::Duration};
-//! use bedplate_process::{exit, exit::Failure, health, logging, notify::Notifier, signals::Signals, tasks::Tasks, tls};
+//! use bedplate_process::{exit, exit::Failure, health, liveness::Liveness, logging, notify::Notifier, signals::Signals, tasks::Tasks, tls};
 //!
 //! fn main() -> ExitCode {
 //!     exit::finish("pxed", start())
@@ -24,7 +24,8 @@
 //!     let registry = Arc::new(prometheus_client::registry::Registry::default());
 //!     let listener = health::bind("127.0.0.1:9067".parse().expect("a literal address")).await?;
 //!     tasks.spawn("health", health::serve(listener, Arc::new(health::AlwaysReady), registry, signals.shutdown()));
-//!     notifier.spawn_watchdog(&tasks, signals.shutdown(), || Ok(()));
+//!     let liveness = Liveness::new(signals.shutdown()); // a part for each loop: liveness.part("http", liveness::PATIENCE)
+//!     notifier.spawn_watchdog(&tasks, signals.shutdown(), move || liveness.check());
 //!     notifier.ready("serving");
 //!     while signals.reload_requested().await {
 //!         notifier.reloading();
@@ -38,7 +39,9 @@
 
 pub mod exit;
 pub mod health;
+pub mod liveness;
 pub mod logging;
+pub mod manual;
 pub mod notify;
 pub mod signals;
 pub mod tasks;
