@@ -37,6 +37,8 @@ pub(crate) struct Shared {
     settings: RwLock<Arc<Settings>>,
     gate: Mutex<Gate>,
     hurry: AtomicBool,
+    /// When each worker last came round, by its number.
+    rounds: Mutex<Vec<Instant>>,
     pub(crate) counters: Counters,
     pub(crate) spin: Duration,
 }
@@ -49,6 +51,7 @@ impl Shared {
             settings: RwLock::new(Arc::new(settings)),
             gate: Mutex::default(),
             hurry: AtomicBool::new(false),
+            rounds: Mutex::default(),
             counters: Counters::default(),
         }
     }
@@ -67,6 +70,21 @@ impl Shared {
 
     pub(crate) fn active(&self) -> usize {
         self.gate().sessions()
+    }
+
+    /// Notes that a worker has come round; the first time, when it is about to start.
+    pub(crate) fn came_round(&self, worker: usize, now: Instant) {
+        let mut rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
+        match rounds.get_mut(worker) {
+            Some(at) => *at = now,
+            None => rounds.push(now),
+        }
+    }
+
+    /// For how long each worker has not come round.
+    pub(crate) fn silences(&self, now: Instant) -> Vec<Duration> {
+        let rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
+        rounds.iter().map(|at| now.saturating_duration_since(*at)).collect()
     }
 
     /// The drain is to be cut short.

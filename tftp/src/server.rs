@@ -6,6 +6,7 @@ use std::{
     io,
     net::SocketAddr,
     sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
 };
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -118,8 +119,8 @@ impl Server {
             let wake = EventFd::from_value_and_flags(0, flags)
                 .map_err(|error| RunServerError::Start(error.into()))?;
             let wake = Arc::new(wake);
-            let worker =
-                Worker::new(self.shared.clone(), wake.clone(), endpoints).map_err(RunServerError::Start)?;
+            let worker = Worker::new(number, self.shared.clone(), wake.clone(), endpoints)
+                .map_err(RunServerError::Start)?;
             let ending = Ending(ended.clone(), None);
             std::thread::Builder::new()
                 .name(format!("tftp-{number}"))
@@ -165,6 +166,11 @@ impl Server {
         }
         self.shared.replace_settings(settings);
         Ok(())
+    }
+
+    /// For how long each worker has not come round, by its number; it does so every few seconds, also with nothing to do.
+    pub fn silences(&self) -> Vec<Duration> {
+        self.shared.silences(Instant::now())
     }
 
     /// What happened so far.

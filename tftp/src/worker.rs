@@ -42,6 +42,10 @@ const LISTENER_BATCH: usize = 16;
 const CONTENDED: Duration = Duration::from_micros(20);
 const SPIN_PAUSE: Duration = Duration::from_millis(100);
 
+/// A worker says that it has come round when it last did so long ago, and wakes up for it with nothing to do.
+const ROUND: Duration = Duration::from_secs(2);
+const SAY_AGAIN: Duration = Duration::from_secs(1);
+
 /// One transfer and what belongs to it.
 #[derive(Debug)]
 pub(crate) struct Transfer {
@@ -62,6 +66,8 @@ pub(crate) struct Transfer {
 
 /// A worker's thread.
 pub(crate) struct Worker {
+    number: usize,
+    said_at: Instant,
     shared: Arc<Shared>,
     epoll: Epoll,
     wake: Arc<EventFd>,
@@ -76,13 +82,22 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn new(shared: Arc<Shared>, wake: Arc<EventFd>, endpoints: Vec<Endpoint>) -> io::Result<Self> {
+    pub(crate) fn new(
+        number: usize,
+        shared: Arc<Shared>,
+        wake: Arc<EventFd>,
+        endpoints: Vec<Endpoint>,
+    ) -> io::Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         epoll.add(&*wake, EpollEvent::new(EpollFlags::EPOLLIN, WAKE))?;
         for (mark, endpoint) in (0..WAKE).rev().zip(&endpoints) {
             epoll.add(endpoint, EpollEvent::new(EpollFlags::EPOLLIN, mark))?;
         }
+        let said_at = Instant::now();
+        shared.came_round(number, said_at);
         Ok(Self {
+            number,
+            said_at,
             shared,
             epoll,
             wake,
@@ -106,6 +121,10 @@ impl Worker {
         loop {
             let count = self.wait(&mut events)?;
             let now = Instant::now();
+            if now.saturating_duration_since(self.said_at) >= SAY_AGAIN {
+                self.said_at = now;
+                self.shared.came_round(self.number, now);
+            }
             for event in events.iter().take(count) {
                 self.handle(event.data(), now);
             }
@@ -135,15 +154,10 @@ impl Worker {
             }
         }
         let due = self.timers.peek().map(|Reverse((at, _))| *at).into_iter().chain(self.drain_until).min();
-        let timeout = match due {
-            None => EpollTimeout::NONE,
-            Some(at) => {
-                // Rounded up, or the last millisecond would be spent awake.
-                let wait = at.saturating_duration_since(Instant::now()).as_micros().div_ceil(1000);
-                EpollTimeout::from(u16::try_from(wait).unwrap_or(u16::MAX))
-            }
-        };
-        wait_events(&self.epoll, events, timeout)
+        let wait = due.map_or(ROUND, |at| at.saturating_duration_since(Instant::now()).min(ROUND));
+        // Rounded up, or the last millisecond would be spent awake.
+        let wait = u16::try_from(wait.as_micros().div_ceil(1000)).unwrap_or(u16::MAX);
+        wait_events(&self.epoll, events, EpollTimeout::from(wait))
     }
 
     fn handle(&mut self, mark: u64, now: Instant) {

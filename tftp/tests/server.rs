@@ -5,7 +5,7 @@
 use std::{
     collections::HashMap,
     net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
-    sync::{Arc, Mutex},
+    sync::{Arc, Condvar, Mutex},
     time::{Duration, Instant},
 };
 
@@ -29,6 +29,8 @@ struct Shelf {
     files: HashMap<String, Bytes>,
     ended: Mutex<Vec<(String, Outcome, u64)>>,
     locals: Mutex<Vec<IpAddr>>,
+    /// Opened, the file "hangs" hangs no more.
+    door: (Mutex<bool>, Condvar),
 }
 
 impl Files for Shelf {
@@ -37,6 +39,12 @@ impl Files for Shelf {
         match request.name {
             "forbidden" => Err(OpenError::AccessViolation),
             "busy" => Err(OpenError::Busy),
+            "hangs" => {
+                let (open, opened) = (&self.door.0, &self.door.1);
+                let held = open.lock().unwrap();
+                drop(opened.wait_while(held, |open| !*open).unwrap());
+                Err(OpenError::NotFound)
+            }
             name => self.files.get(name).cloned().ok_or(OpenError::NotFound),
         }
     }
@@ -142,6 +150,31 @@ fn fetch(socket: &UdpSocket, address: SocketAddr, name: &str, options: &[AskedOp
         }
     }
     (received, client)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_hangs_falls_silent_and_one_with_nothing_to_do_does_not() {
+    let rig = rig(settings());
+    let until = async |what: &str, reached: &dyn Fn(&[Duration]) -> bool| {
+        let deadline = Instant::now() + PATIENCE;
+        while !reached(&rig.server.silences()) {
+            assert!(Instant::now() < deadline, "not reached: {what}: {:?}", rig.server.silences());
+            tokio::task::yield_now().await;
+        }
+    };
+    until("both workers run", &|silent| silent.len() == 2).await;
+    // Each wakes up for it although nobody asks for anything.
+    until("both were quiet", &|silent| silent.iter().all(|s| *s > Duration::from_secs(1))).await;
+    until("both came round", &|silent| silent.iter().all(|s| *s < Duration::from_millis(500))).await;
+    let client = socket();
+    client.send_to(&Client::new(&[]).request("hangs"), rig.address).expect("send");
+    let limit = Duration::from_secs(4);
+    until("one worker hangs", &|silent| silent.iter().any(|s| *s > limit)).await;
+    assert_eq!(rig.server.silences().iter().filter(|s| **s > limit).count(), 1);
+    *rig.shelf.door.0.lock().unwrap() = true;
+    rig.shelf.door.1.notify_all();
+    until("it goes on", &|silent| silent.iter().all(|s| *s < limit)).await;
+    rig.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
