@@ -24,5 +24,5 @@ mod store;
 pub mod wire;
 
 pub use serve::OpenInterfaceError;
-pub use server::{BindServerError, InterfaceState, ReloadServerError, Server};
+pub use server::{BindServerError, COMMIT_THREAD, InterfaceState, ReloadServerError, Server};
 pub use store::OpenStoreError;

@@ -26,6 +26,9 @@ use crate::store::{OpenStoreError, Store};
 /// Answers waiting for the disk. At 20,000 leases a second this is well below the 4 s after which clients ask again.
 const QUEUE: usize = 16_384;
 
+/// The thread that waits for the disk, among [`Server::silences`].
+pub const COMMIT_THREAD: &str = "commit";
+
 const WARN_AGAIN: Duration = Duration::from_secs(60);
 
 /// Why the server cannot start.
@@ -69,6 +72,8 @@ pub(crate) struct Engine {
     pub(crate) jobs: SyncSender<Job>,
     states: Mutex<BTreeMap<String, InterfaceState>>,
     exhausted: Mutex<Option<Instant>>,
+    /// When each thread last came round.
+    rounds: Mutex<BTreeMap<String, Instant>>,
 }
 
 impl Engine {
@@ -80,6 +85,20 @@ impl Engine {
             None => states.remove(name),
         };
         before.as_ref() != state
+    }
+
+    /// Notes that a thread has come round: it waits for work, or has done some.
+    pub(crate) fn came_round(&self, thread: &str) {
+        let (mut rounds, now) = (lock(&self.rounds), Instant::now());
+        match rounds.get_mut(thread) {
+            Some(at) => *at = now,
+            None => drop(rounds.insert(thread.to_owned(), now)),
+        }
+    }
+
+    /// Forgets a thread that was told to end.
+    pub(crate) fn ended(&self, thread: &str) {
+        lock(&self.rounds).remove(thread);
     }
 
     /// Says that a pool is full, once a minute: clients ask again every few seconds.
@@ -157,6 +176,7 @@ impl Server {
             jobs,
             states: Mutex::default(),
             exhausted: Mutex::default(),
+            rounds: Mutex::default(),
         };
         Ok(Self {
             engine: Arc::new(engine),
@@ -259,8 +279,84 @@ impl Server {
         lock(&self.engine.table).usage()
     }
 
+    /// For how long each thread has not come round: an interface's (by its name) does so several times a second, also
+    /// with nothing to do; so does [`COMMIT_THREAD`], unless it waits for the disk.
+    pub fn silences(&self) -> Vec<(String, Duration)> {
+        let now = Instant::now();
+        let rounds = lock(&self.engine.rounds);
+        rounds.iter().map(|(name, at)| (name.clone(), now.saturating_duration_since(*at))).collect()
+    }
+
     /// How each named interface is doing.
     pub fn interfaces(&self) -> BTreeMap<String, InterfaceState> {
         lock(&self.engine.states).clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::{BootAnswer, Client, Event};
+    use crate::settings::{Mode, Ports};
+
+    struct Nobody;
+
+    impl Clients for Nobody {
+        fn client(&self, _query: &Query) -> Client {
+            Client::Unknown { discovery: false }
+        }
+
+        fn boot(&self, _query: &Query) -> Option<BootAnswer> {
+            None
+        }
+
+        fn observe(&self, _query: &Query, _event: &Event) {}
+    }
+
+    async fn until(what: &str, mut reached: impl FnMut() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !reached() {
+            assert!(Instant::now() < deadline, "not reached: {what}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_thread_that_hangs_falls_silent_and_one_with_nothing_to_do_does_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let settings = Settings {
+            mode: Mode::Server,
+            interfaces: vec!["not-there".into()],
+            authoritative: false,
+            subnets: Vec::new(),
+            ports: Ports::default(),
+        };
+        let server = Server::bind(settings, Arc::new(Nobody), &directory.path().join("leases.redb")).unwrap();
+        assert!(server.silences().is_empty(), "nothing is expected of what does not run");
+        let (shutdown, runner) = (CancellationToken::new(), server.clone());
+        let running = tokio::spawn({
+            let shutdown = shutdown.clone();
+            async move { runner.run(shutdown).await }
+        });
+        let silent = |name: &str| server.silences().into_iter().find(|(n, _)| n == name).map(|(_, s)| s);
+        for name in ["not-there", COMMIT_THREAD] {
+            until("the thread runs", || silent(name).is_some()).await;
+            // Each loses time and wins it back, without any message.
+            until("it was quiet for a moment", || silent(name) > Some(Duration::from_millis(20))).await;
+            until("it came round", || silent(name) < Some(Duration::from_millis(20))).await;
+        }
+        // It cannot say that it waits for its interface while somebody else holds what it needs.
+        let held = lock(&server.engine.states);
+        let rounds = || lock(&server.engine.rounds).get("not-there").map(Instant::elapsed);
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while rounds() < Some(Duration::from_secs(2)) {
+            assert!(Instant::now() < deadline, "a thread that hangs falls silent");
+            std::thread::yield_now();
+        }
+        assert!(silent(COMMIT_THREAD) < Some(Duration::from_secs(2)), "the other one goes on");
+        drop(held);
+        shutdown.cancel();
+        running.await.unwrap().unwrap();
+        assert_eq!(silent("not-there"), None);
     }
 }

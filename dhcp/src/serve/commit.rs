@@ -13,7 +13,7 @@ use crate::client::{Event, Query};
 use crate::counter::Trouble;
 use crate::lease::{Change, LeaseState};
 use crate::respond::Packet;
-use crate::server::Engine;
+use crate::server::{COMMIT_THREAD, Engine};
 use crate::store::Store;
 
 /// Most answers in one transaction: bounds how long the first of them waits.
@@ -47,6 +47,7 @@ impl Committer {
     /// Commits until told to stop, then what is still queued.
     pub(crate) fn run(mut self, engine: &Engine, stop: &AtomicBool) {
         loop {
+            engine.came_round(COMMIT_THREAD);
             let first = match self.queue.recv_timeout(PATIENCE) {
                 Ok(job) => job,
                 Err(RecvTimeoutError::Timeout) if !stop.load(Ordering::Relaxed) => continue,

@@ -53,6 +53,7 @@ pub(crate) fn spawn(engine: &Arc<Engine>, name: &str, opened: Option<Sockets>) -
     let (engine, name, stopped) = (Arc::clone(engine), name.to_owned(), Arc::clone(&stop));
     let thread = std::thread::Builder::new().name(format!("dhcp-{name}")).spawn(move || {
         while !stopped.load(Ordering::Relaxed) {
+            engine.came_round(&name);
             let sockets = opened.take();
             let run = AssertUnwindSafe(|| serve_interface(&engine, &name, sockets, &stopped));
             if catch_unwind(run).is_err() {
@@ -64,6 +65,7 @@ pub(crate) fn spawn(engine: &Arc<Engine>, name: &str, opened: Option<Sockets>) -
             }
         }
         engine.set_interface(&name, None);
+        engine.ended(&name);
     })?;
     Ok(Worker { stop, thread })
 }
@@ -88,6 +90,7 @@ fn serve_interface(engine: &Arc<Engine>, name: &str, opened: Option<Sockets>, st
         Serving { engine, sockets: &sockets, inbox: Inbox::new(), addresses: sockets.addresses() };
     let mut looked = Instant::now();
     while !stop.load(Ordering::Relaxed) {
+        engine.came_round(name);
         let result = serving.wait_and_answer();
         let due = looked.elapsed() >= REFRESH;
         if due || result.is_err() {
