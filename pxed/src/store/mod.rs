@@ -57,8 +57,6 @@ pub enum Change {
     Put(Table, Vec<u8>, Vec<u8>),
     /// Removes a key; no matter if it is not there.
     Delete(Table, Vec<u8>),
-    /// Removes every key.
-    Clear(Table),
 }
 
 /// A key with its value.

@@ -29,12 +29,13 @@ async fn what_was_put_is_there_after_reopening() {
 }
 
 #[tokio::test]
-async fn a_batch_replaces_a_table_as_a_whole() {
+async fn a_batch_takes_effect_as_a_whole_and_in_its_order() {
     let (_directory, path) = temporary();
     let store = Store::open(&path).unwrap();
     store.put(Table::Machines, b"old", b"x".to_vec()).await.unwrap();
-    let put = Change::Put(Table::Machines, b"new".to_vec(), b"y".to_vec());
-    store.write(vec![Change::Clear(Table::Machines), put]).await.unwrap();
+    let put = |key: &[u8]| Change::Put(Table::Machines, key.to_vec(), b"y".to_vec());
+    let delete = Change::Delete(Table::Machines, b"old".to_vec());
+    store.write(vec![put(b"old"), delete, put(b"new")]).await.unwrap();
     assert_eq!(store.scan(Table::Machines).unwrap(), [(b"new".to_vec(), b"y".to_vec())]);
 }
 
