@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bedplate_api::id::Digest;
 use bedplate_image::{BootImage, Progress, Source, Store};
+use bedplate_process::exit::chain;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -275,7 +276,7 @@ impl Images {
                 });
             }
             Err(error) => {
-                let text = crate::boot::chain(&error);
+                let text = chain(&error);
                 tracing::warn!(image = %name, error = text, "an image cannot be fetched and is tried again");
                 self.change(&name, &source, |entry| {
                     let doubled = FIRST_WAIT.saturating_mul(1 << entry.failures.min(10));

@@ -17,7 +17,7 @@ use prometheus_client::registry::Registry;
 
 use crate::readiness::{View, obstacle};
 use crate::status::StatusRegistry;
-use crate::status::display::stage_word;
+use crate::boot::timeline::stage_name;
 use crate::status::write::WriteCounters;
 use crate::store::Store;
 
@@ -191,7 +191,7 @@ impl Sources {
         let machines = vec![("bootable", known.saturating_sub(blocked)), ("blocked", blocked)];
         gauge(encoder, "bedplate_pxed_machines", "Known Machines", "state", machines)?;
         let counts = self.registry.boots_by_stage();
-        let stages = STAGES.iter().map(|stage| (stage_word(*stage), Some(*stage)));
+        let stages = STAGES.iter().map(|stage| (stage_name(*stage), Some(*stage)));
         let stages = stages.chain([("none", None)]);
         let boots = stages.map(|(word, stage)| (word, counts.get(&stage).copied().unwrap_or(0))).collect();
         gauge(encoder, "bedplate_pxed_boots", "Machines by the stage of their latest boot", "stage", boots)?;

@@ -341,15 +341,3 @@ fn put(record: &Record) -> Change {
     let value = serde_json::to_vec(record).unwrap_or_default();
     Change::Put(StoreTable::Boots, record_key(record.id), value)
 }
-
-/// An error with its sources, as one line for a log or a status.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        source = error.source();
-    }
-    text
-}

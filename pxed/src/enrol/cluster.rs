@@ -11,6 +11,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use bedplate_api::id::MachineName;
 use bedplate_api::wire::KubernetesEndpoint;
+use bedplate_process::exit::chain;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
@@ -67,16 +68,16 @@ impl ClusterSigner {
         let mut config = match kubeconfig {
             Some(path) => {
                 let options = KubeConfigOptions { context: context.map(str::to_owned), ..Default::default() };
-                let file = Kubeconfig::read_from(path).map_err(|e| crate::boot::chain(&e))?;
-                Config::from_custom_kubeconfig(file, &options).await.map_err(|e| crate::boot::chain(&e))?
+                let file = Kubeconfig::read_from(path).map_err(|e| chain(&e))?;
+                Config::from_custom_kubeconfig(file, &options).await.map_err(|e| chain(&e))?
             }
-            None => Config::incluster().map_err(|e| crate::boot::chain(&e))?,
+            None => Config::incluster().map_err(|e| chain(&e))?,
         };
         let endpoint = endpoint(&config, advertise);
         // An agent waits 30 s for its answer.
         config.connect_timeout = Some(CONNECT_LIMIT);
         config.read_timeout = Some(ANSWER_LIMIT);
-        let client = Client::try_from(config).map_err(|e| crate::boot::chain(&e))?;
+        let client = Client::try_from(config).map_err(|e| chain(&e))?;
         Ok(Self { client, endpoint })
     }
 
@@ -86,7 +87,7 @@ impl ClusterSigner {
     /// It cannot be read, with the reason for a log.
     pub async fn client_ca(&self) -> Result<String, String> {
         let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), "kube-system");
-        let map = maps.get("extension-apiserver-authentication").await.map_err(|e| crate::boot::chain(&e))?;
+        let map = maps.get("extension-apiserver-authentication").await.map_err(|e| chain(&e))?;
         map.data
             .and_then(|mut data| data.remove("client-ca-file"))
             .ok_or_else(|| "the ConfigMap has no client-ca-file".to_owned())
@@ -134,7 +135,7 @@ impl Signer for ClusterSigner {
         Box::pin(async move {
             match self.ask(&name, request).await {
                 Err(SignError::Cluster(error)) if passes(&error) => {
-                    let text = crate::boot::chain(&error);
+                    let text = chain(&error);
                     tracing::warn!(%machine, error = text, "the cluster's signer is away");
                     Ok(Signed::Pending(format!("the cluster's API server does not answer: {text}")))
                 }

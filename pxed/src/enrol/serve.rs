@@ -84,7 +84,7 @@ async fn connection(
     let config = match configurations.get(local.ip().to_canonical(), Timestamp::now()) {
         Ok(config) => config,
         Err(error) => {
-            tracing::error!(error = crate::boot::chain(&error), "an agent cannot be served");
+            tracing::error!(error = bedplate_process::exit::chain(&error), "an agent cannot be served");
             return;
         }
     };

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bedplate_api::id::{Digest, MachineName};
 use bedplate_api::machine::{Address, AgentStatus, Hardware, Time};
 use bedplate_api::wire::{EnrolRequest, EnrolResponse, Refusal, RenewRequest, Report, Stage};
+use bedplate_process::exit::chain;
 use hyper::StatusCode;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -13,7 +14,7 @@ use super::identity::Identity;
 use super::request::{CertificateRequest, ReadRequestError};
 use super::signer::{SignError, Signed, Signer};
 use crate::boot::seeds::CheckTokenError;
-use crate::boot::{Boots, Owner, chain, public_id};
+use crate::boot::{Boots, Owner, public_id};
 use crate::machine::Machines;
 use crate::status::StatusRegistry;
 use crate::store::{Store, Table};
@@ -151,8 +152,10 @@ impl Service {
         }
         let addresses = Address::of_host(name, &report.addresses);
         let kernel: String = report.kernel_boot_id.chars().take(63).collect();
+        let state_disk = report.state_disk;
         self.registry.update(name, |status| {
             status.addresses = addresses;
+            status.state_disk = state_disk;
             status.agent.get_or_insert_default().boot_id = Some(kernel);
         });
         self.take_facts(name, &report.agent_version, report.facts, now);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bedplate_api::wire::{RootFs, Seed};
+use bedplate_process::exit::chain;
 use hyper::header::{CACHE_CONTROL, HeaderValue};
 use hyper::{Response, StatusCode};
 use jiff::Timestamp;
@@ -47,7 +48,7 @@ pub(super) async fn seed(
             );
         }
         Err(error @ (TakeSeedError::Store(_) | TakeSeedError::Random)) => {
-            tracing::error!(boot = %public_id(record.id), error = %crate::boot::chain(&error), "a seed cannot be given");
+            tracing::error!(boot = %public_id(record.id), error = chain(&error), "a seed cannot be given");
             return refuse(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "SeedNotGiven",
@@ -60,7 +61,8 @@ pub(super) async fn seed(
         machine,
         site: routes.site.clone(),
         boot_id: record.id,
-        token,
+        // Who is no Machine cannot enrol: its token is known to nobody.
+        token: subject.is_some().then_some(token),
         ca_pem: routes.ca_pem.to_string(),
         endpoints: vec![routes.agent_urls.https(record.opening.server)],
         rootfs: image.rootfs.map(|blob| RootFs {

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use bedplate_process::exit::chain;
+
 use super::assemble::Daemon;
 use crate::config::cli::Settings;
 use crate::config::reload::plan_reload;
@@ -15,7 +17,7 @@ impl Daemon {
             Ok(new) => new,
             Err(error) => {
                 self.reloads.refused.fetch_add(1, Ordering::Relaxed);
-                let error = bedplate_process::exit::chain(&error);
+                let error = chain(&error);
                 tracing::error!(error, "the new configuration is not taken on, the old one stays in force");
                 return;
             }

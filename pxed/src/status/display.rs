@@ -1,10 +1,10 @@
 //! Pure: `phase` and `Ready` where there is no controller to derive them (directory mode). For display only (M11).
 
 use bedplate_api::machine::{MachineStatus, Phase, condition_type};
-use bedplate_api::wire::Stage;
 use jiff::Timestamp;
 
 use super::condition::{booted, condition, is_true, reason, set_condition};
+use crate::boot::timeline::stage_name;
 
 /// Fills in `phase` and `Ready` from the other conditions and the boot.
 pub fn derive(paused: bool, status: &mut MachineStatus, now: Timestamp) {
@@ -41,24 +41,8 @@ fn judge(paused: bool, status: &MachineStatus) -> (Phase, bool, &'static str, St
         (None, Some(c)) => (Phase::Pending, false, "NotBooted", c.message.clone()),
         (Some(_), Some(c)) => (Phase::Booting, false, "Booting", c.message.clone()),
         (Some(stage), None) => {
-            let message = format!("the boot has reached {}", stage_word(stage));
+            let message = format!("the boot has reached {}", stage_name(stage));
             (Phase::Booting, false, "Booting", message)
         }
-    }
-}
-
-/// The stage's name in the API.
-pub fn stage_word(stage: Stage) -> &'static str {
-    match stage {
-        Stage::Discover => "discover",
-        Stage::Offered => "offered",
-        Stage::Acknowledged => "acknowledged",
-        Stage::Loader => "loader",
-        Stage::Script => "script",
-        Stage::Kernel => "kernel",
-        Stage::Initrd => "initrd",
-        Stage::Rootfs => "rootfs",
-        Stage::Userspace => "userspace",
-        Stage::Enrolled => "enrolled",
     }
 }

@@ -2,6 +2,7 @@
 
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::Machine;
+use bedplate_process::exit::chain;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::api::{Patch, PatchParams};
 use kube::runtime::events::{self, EventType, Recorder, Reporter};
@@ -73,8 +74,4 @@ pub(super) async fn publish(client: &Client, event: &Event) -> Result<(), kube::
         secondary: None,
     };
     recorder.publish(&body, &reference).await
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    bedplate_process::exit::chain(error)
 }

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use bedplate_process::exit::chain;
 use redb::Database;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
@@ -113,7 +114,7 @@ fn run(path: &Path, database: &Shared, counters: &Counters, mut requests: mpsc::
             Err(error) => {
                 counters.failed();
                 tracing::error!(
-                    path = %path.display(), requests = batch.len(), error = %chain(error),
+                    path = %path.display(), requests = batch.len(), error = chain(error),
                     "a commit to the store failed"
                 );
                 reopen(path, database);
@@ -142,9 +143,6 @@ fn apply(database: &Database, batch: &[Request]) -> Result<(), redb::Error> {
             Change::Delete(table, key) => {
                 transaction.open_table(table.definition())?.remove(key.as_slice())?;
             }
-            Change::Clear(table) => {
-                transaction.delete_table(table.definition())?;
-            }
         }
     }
     transaction.commit()?;
@@ -159,12 +157,5 @@ fn reopen(path: &Path, database: &Shared) {
     match open::open(path) {
         Ok(opened) => *database = Some(opened),
         Err(error) => tracing::error!(path = %path.display(), %error, "the store cannot be opened again"),
-    }
-}
-
-fn chain(error: &StoreError) -> String {
-    match std::error::Error::source(error) {
-        Some(source) => format!("{error}: {source}"),
-        None => error.to_string(),
     }
 }
