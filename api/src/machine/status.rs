@@ -151,7 +151,7 @@ pub struct PowerAction {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct BootStatus {
-    /// The newest boot id of this boot.
+    /// Public id of this boot: the first 16 bytes of the SHA-256 of its newest boot id. Not the id of its URLs, which is a secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<BootId>,
     /// When its first packet arrived.
@@ -194,7 +194,7 @@ pub struct TimelineEntry {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct PreviousBoot {
-    /// Its newest boot id.
+    /// Its public id, as in `boot.id`: derived from its newest boot id by SHA-256, not the id of its URLs.
     pub id: BootId,
     /// When its first packet arrived.
     pub started_time: MicroTime,
