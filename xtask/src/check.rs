@@ -1,13 +1,13 @@
-//! The checks of `cargo xtask test` that are not tests: format, lints, generated files, licences, units, fuzzing.
+//! The checks of `cargo xtask test` that are not tests: format, lints, dependencies, fuzzing.
+//!
+//! Not here: generated files (api/tests/crds.rs) and units (tests/tests/systemd_units.rs), which are tests.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
 use crate::progress::Step;
-use crate::{build, host, licence};
+use crate::{build, deny, host};
 
 /// How long each fuzz target runs; more by `BEDPLATE_FUZZ_SECONDS`.
 const FUZZ_SECONDS: &str = "10";
@@ -16,12 +16,10 @@ const FUZZ_SECONDS: &str = "10";
 pub(crate) type Check = (&'static str, fn(&Step) -> Result<()>);
 
 /// All checks, the quick ones first.
-pub(crate) const ALL: [Check; 6] = [
+pub(crate) const ALL: [Check; 4] = [
     ("cargo fmt --check", format),
-    ("licences and origins of dependencies", dependencies),
+    ("cargo deny check", deny::check),
     ("cargo clippy -D warnings", clippy),
-    ("custom resource definitions are as generated", crd_drift),
-    ("units pass systemd-analyze", units),
     ("fuzz targets, bounded", fuzz),
 ];
 
@@ -39,137 +37,6 @@ fn clippy(step: &Step) -> Result<()> {
         "-D",
         "warnings",
     ]))
-}
-
-fn dependencies(step: &Step) -> Result<()> {
-    let has_deny = Command::new("cargo-deny").arg("--version").output().is_ok_and(|o| o.status.success());
-    if !has_deny {
-        return licence::check();
-    }
-    let home = std::env::var_os("CARGO_HOME").map_or_else(
-        || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cargo"),
-        PathBuf::from,
-    );
-    let mut what = vec!["licenses", "bans", "sources"];
-    if home.join("advisory-dbs").is_dir() {
-        what.push("advisories");
-    }
-    step.run(build::cargo().args(["deny", "--offline", "check"]).args(what))
-}
-
-fn read_files(directory: &Path) -> Result<BTreeMap<PathBuf, String>> {
-    let mut files = BTreeMap::new();
-    let entries =
-        std::fs::read_dir(directory).with_context(|| format!("cannot read {}", directory.display()))?;
-    for entry in entries {
-        let path = entry?.path();
-        if path.is_file() {
-            let text =
-                std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-            files.insert(path, text);
-        }
-    }
-    Ok(files)
-}
-
-/// Generates the CRDs anew, compares, and puts back what was there.
-fn crd_drift(step: &Step) -> Result<()> {
-    let directory = host::root().join("api/crds");
-    let before = read_files(&directory)?;
-    let generated = step.run(build::cargo().args([
-        "run",
-        "--quiet",
-        "--locked",
-        "-p",
-        "bedplate-api",
-        "--example",
-        "crds",
-    ]));
-    let after = read_files(&directory)?;
-    if before == after {
-        return generated;
-    }
-    let differs = |path: &&PathBuf| before.get(*path) != after.get(*path);
-    let mut names: Vec<String> =
-        before.keys().chain(after.keys()).filter(differs).map(|path| path.display().to_string()).collect();
-    names.dedup();
-    for path in after.keys().filter(|path| !before.contains_key(*path)) {
-        std::fs::remove_file(path)?;
-    }
-    for (path, text) in &before {
-        std::fs::write(path, text)?;
-    }
-    generated?;
-    bail!("out of date: {}; refresh with `cargo xtask crds` and commit", names.join(", "))
-}
-
-/// Verifies every unit under `systemd/` and `images/`. A program that is not installed here is replaced by `true`, which
-/// is all that verification wants of it.
-fn units(step: &Step) -> Result<()> {
-    let mut units = Vec::new();
-    for folder in ["systemd", "images"] {
-        find_units(&host::root().join(folder), &mut units)?;
-    }
-    if units.is_empty() {
-        bail!("no unit found under systemd/");
-    }
-    let place = host::target().join("xtask/units");
-    let _ = std::fs::remove_dir_all(&place);
-    std::fs::create_dir_all(&place).with_context(|| format!("cannot make {}", place.display()))?;
-    let mut copies = Vec::new();
-    for unit in &units {
-        let text =
-            std::fs::read_to_string(unit).with_context(|| format!("cannot read {}", unit.display()))?;
-        let copy = place.join(unit.file_name().unwrap_or_default());
-        std::fs::write(&copy, with_programs_that_exist(&text))?;
-        copies.push(copy);
-    }
-    let mut complaints = Vec::new();
-    let mine = place.display().to_string();
-    let verified = step.run_watched(
-        Command::new("systemd-analyze").args(["verify", "--man=no", "--recursive-errors=no"]).args(&copies),
-        |line| complaints.extend(line.contains(&mine).then(|| line.to_owned())),
-    );
-    if !complaints.is_empty() {
-        bail!("systemd-analyze verify complains:\n  {}", complaints.join("\n  "));
-    }
-    verified?;
-    let pxed = place.join("pxed.service");
-    step.run(Command::new("systemd-analyze").args(["security", "--offline=true", "--threshold=30"]).arg(pxed))
-        .context("pxed.service is more exposed than 3.0")
-}
-
-fn find_units(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
-    let Ok(entries) = std::fs::read_dir(folder) else { return Ok(()) };
-    for entry in entries {
-        let path = entry?.path();
-        if path.is_dir() {
-            find_units(&path, found)?;
-        } else if path
-            .extension()
-            .is_some_and(|e| ["service", "socket", "timer", "mount"].iter().any(|k| e == *k))
-        {
-            found.push(path);
-        }
-    }
-    found.sort();
-    Ok(())
-}
-
-fn with_programs_that_exist(unit: &str) -> String {
-    let lines = unit.lines().map(|line| {
-        let Some((key, value)) = line.split_once('=').filter(|(key, _)| key.starts_with("Exec")) else {
-            return line.to_owned();
-        };
-        let start = value.find('/').unwrap_or(value.len());
-        let (prefix, rest) = value.split_at(start);
-        let program = rest.split_whitespace().next().unwrap_or_default();
-        if program.is_empty() || Path::new(program).exists() {
-            return line.to_owned();
-        }
-        format!("{key}={prefix}/bin/true{}", &rest[program.len()..])
-    });
-    lines.collect::<Vec<_>>().join("\n") + "\n"
 }
 
 /// Builds the fuzz targets as cargo-fuzz does without a sanitizer (only `-C` flags, so a stable compiler is enough) and
@@ -221,13 +88,6 @@ fn binaries(manifest: &str) -> Vec<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn missing_program_is_replaced_and_prefix_and_arguments_stay() {
-        let unit = "[Service]\nExecStart=-/usr/bin/not-there run --config X\nExecReload=/bin/true now\n";
-        let wanted = "[Service]\nExecStart=-/bin/true run --config X\nExecReload=/bin/true now\n";
-        assert_eq!(with_programs_that_exist(unit), wanted);
-    }
 
     #[test]
     fn fuzz_targets_are_the_manifests_binaries() {

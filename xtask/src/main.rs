@@ -5,10 +5,10 @@
 mod build;
 mod check;
 mod demo;
+mod deny;
 mod host;
 mod image;
 mod kubernetes;
-mod licence;
 mod package;
 mod progress;
 mod setup;
@@ -29,7 +29,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Installs what the other commands need: Debian packages, Rust components, the Kubernetes programs for the tests.
+    /// Installs what the other commands need: Debian packages, Rust components, cargo-deny, the tests' Kubernetes programs.
     Setup,
     /// Builds the release binaries, linked statically.
     Build,
@@ -103,7 +103,7 @@ fn main() -> ExitCode {
         }
     };
     let result = match arguments.command {
-        Command::Setup => setup::run(setup::Need::Kubernetes),
+        Command::Setup => setup::run(setup::Need::Tests),
         Command::Build => build::run(),
         Command::Image { kind } => build_image(kind),
         Command::Test { tier, filter } => test::run(tier, filter.as_deref()),

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use crate::{host, kubernetes, package, progress};
+use crate::{deny, host, kubernetes, package, progress};
 
 /// Rust components that the checks use.
 const COMPONENTS: [&str; 2] = ["clippy", "rustfmt"];
@@ -25,8 +25,8 @@ fn missing_components() -> Vec<&'static str> {
 pub(crate) enum Need {
     /// The virtual rack: packages and Rust.
     Rack,
-    /// The rack and a real API server, which is built with Go.
-    Kubernetes,
+    /// The rack, a real API server, which is built with Go, and cargo-deny.
+    Tests,
 }
 
 /// Checks the machine, prints the plan, carries it out.
@@ -35,12 +35,13 @@ pub(crate) fn run(need: Need) -> Result<()> {
     let packages = package::missing()?;
     let components = missing_components();
     let directory = kubernetes::directory();
-    let programs = if need == Need::Kubernetes { kubernetes::missing(&directory) } else { Vec::new() };
+    let programs = if need == Need::Tests { kubernetes::missing(&directory) } else { Vec::new() };
     if !programs.is_empty() {
         host::go()?;
     }
+    let deny = if need == Need::Tests { deny::missing() } else { None };
     let loader = !package::arm64_loader().is_file();
-    if packages.is_empty() && components.is_empty() && programs.is_empty() && !loader {
+    if packages.is_empty() && components.is_empty() && programs.is_empty() && deny.is_none() && !loader {
         return Ok(());
     }
     progress::heading("Setup: about to install");
@@ -53,6 +54,9 @@ pub(crate) fn run(need: Need) -> Result<()> {
     if loader {
         println!("  {} (from Debian's grub-efi-arm64-bin)", package::arm64_loader().display());
     }
+    if let Some(deny) = &deny {
+        println!("  {deny}");
+    }
     if !programs.is_empty() {
         println!("  into {}: {} (about 5 minutes on 2 cores, once)", directory.display(), programs.join(" "));
     }
@@ -61,6 +65,9 @@ pub(crate) fn run(need: Need) -> Result<()> {
         install_components(&components)?;
     }
     package::fetch_arm64_loader()?;
+    if deny.is_some() {
+        deny::install()?;
+    }
     if programs.is_empty() { Ok(()) } else { kubernetes::build() }
 }
 

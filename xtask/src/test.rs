@@ -59,9 +59,13 @@ impl Totals {
 /// Runs what was asked for; an error if anything failed.
 pub(crate) fn run(tier: Option<Tier>, filter: Option<&str>) -> Result<()> {
     let started = Instant::now();
+    if tier == Some(Tier::C) && programs(Tier::C)?.is_empty() {
+        println!("no tests in tier c yet");
+        return Ok(());
+    }
     let mut totals = Totals::default();
     let wants = |one: Tier| tier.is_none_or(|only| only == one);
-    setup::run(setup::Need::Kubernetes)?;
+    setup::run(setup::Need::Tests)?;
     progress::heading("Build");
     build::run()?;
     if wants(Tier::B) || wants(Tier::C) {
