@@ -20,6 +20,7 @@ const TOOLS: &[&str] = &[
     "git",
     "iproute2",
     "libc6-dev",
+    "openssl",
     "procps",
     "socat",
     "systemd",
@@ -57,10 +58,19 @@ const PEERS: &[&str] = &[
     "tftp-hpa",
     "tftpd-hpa",
     "udhcpc",
+    "wget",
 ];
-/// Services of those packages, which Debian would start now and at every boot.
-const SERVICES: &[&str] = &["isc-dhcp-relay", "kea-dhcp4-server", "nginx", "tftpd-hpa"];
+/// Packages with the services that Debian would start now and at every boot.
+const SERVICES: &[(&str, &str)] = &[
+    ("ipmitool", "ipmievd"),
+    ("isc-dhcp-relay", "isc-dhcp-relay"),
+    ("kea-dhcp4-server", "kea-dhcp4-server"),
+    ("nginx-light", "nginx"),
+    ("openipmi", "openipmi"),
+    ("tftpd-hpa", "tftpd-hpa"),
+];
 const POLICY: &str = "/usr/sbin/policy-rc.d";
+const NO_SERVICES: &str = "#!/bin/sh\n# by cargo xtask setup, which removes it when it ends\nexit 101\n";
 
 fn all() -> impl Iterator<Item = &'static str> {
     [TOOLS, IMAGE, MACHINES, PEERS].into_iter().flatten().copied()
@@ -87,13 +97,11 @@ struct NoServices {
 impl NoServices {
     fn new() -> Result<Self> {
         if Path::new(POLICY).exists() {
-            return Ok(Self { ours: false });
+            // Ours if an earlier setup was killed.
+            let ours = std::fs::read_to_string(POLICY).is_ok_and(|text| text == NO_SERVICES);
+            return Ok(Self { ours });
         }
-        std::fs::write(
-            POLICY,
-            "#!/bin/sh\n# by cargo xtask setup, which removes it when it ends\nexit 101\n",
-        )
-        .with_context(|| format!("cannot write {POLICY}"))?;
+        std::fs::write(POLICY, NO_SERVICES).with_context(|| format!("cannot write {POLICY}"))?;
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(POLICY, mode).with_context(|| format!("cannot make {POLICY} executable"))?;
         Ok(Self { ours: true })
@@ -127,9 +135,7 @@ pub(crate) fn install() -> Result<()> {
     progress::step(&format!("apt-get install, {} packages", missing.len()), |step| {
         step.run(apt(&["install", "--no-install-recommends"]).args(&missing))
     })?;
-    for service in
-        SERVICES.iter().filter(|service| missing.iter().any(|package| package.starts_with(**service)))
-    {
+    for (_, service) in SERVICES.iter().filter(|(package, _)| missing.contains(package)) {
         // Off at the next boot too: a second DHCP server on somebody's network is an outage.
         let _ = Command::new("systemctl").args(["--quiet", "disable", service]).output();
     }
