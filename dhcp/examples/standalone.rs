@@ -73,6 +73,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         subnets: vec![Subnet {
             network: network.parse()?,
             ranges: vec![range.parse()?],
+            reserve: 0,
             routers: vec![network.parse::<Ipv4Net>()?.hosts().next().ok_or("no hosts")?],
             nameservers: vec![Ipv4Addr::new(192, 0, 2, 53)],
             domain: Some("rack.example".into()),

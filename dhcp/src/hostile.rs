@@ -61,6 +61,7 @@ fn settings(flags: u8) -> Settings {
         nameservers: vec![Ipv4Addr::new(10, third, 0, 1); usize::from(flags >> 4)],
         domain: Some("rack.example".into()),
         ntp_servers: Vec::new(),
+        reserve: 0,
         lease_seconds: 600,
     };
     Settings {

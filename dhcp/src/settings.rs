@@ -42,6 +42,9 @@ pub struct Subnet {
     pub network: Ipv4Net,
     /// The pool: addresses for clients that have no fixed one.
     pub ranges: Vec<AddressRange>,
+    /// How many of the pool's addresses, counted from the end of the last range, only known Machines are given: however
+    /// many unknown machines ask, they cannot take these.
+    pub reserve: u64,
     /// Option 3.
     pub routers: Vec<Ipv4Addr>,
     /// Option 6.
@@ -238,6 +241,19 @@ impl Subnet {
     /// Whether the address belongs to the pool.
     pub fn pool_contains(&self, address: Ipv4Addr) -> bool {
         self.ranges.iter().any(|range| range.contains(address))
+    }
+
+    /// Whether the address is one of the pool's last `reserve`.
+    pub fn is_reserved(&self, address: Ipv4Addr) -> bool {
+        let mut behind = 0_u64;
+        for range in self.ranges.iter().rev() {
+            if range.contains(address) {
+                return behind + u64::from(u32::from(range.last)) - u64::from(u32::from(address))
+                    < self.reserve;
+            }
+            behind += range.size();
+        }
+        false
     }
 }
 

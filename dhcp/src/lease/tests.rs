@@ -21,6 +21,7 @@ fn subnet(range: &str) -> Subnet {
     Subnet {
         network: network(),
         ranges: vec![range.parse().unwrap()],
+        reserve: 0,
         routers: Vec::new(),
         nameservers: Vec::new(),
         domain: None,

@@ -38,9 +38,11 @@ pub(super) fn choose(asked: &Asked<'_>, subnet: &Subnet, table: &mut Table) -> R
         .ok_or(Silence::PoolExhausted)
 }
 
-/// Whether the pool may give this address to this client at all: nobody's fixed address, not ours, not a router's.
+/// Whether the pool may give this address to this client at all: nobody's fixed address, not ours, not a router's, and
+/// not kept for Machines when no Machine asks.
 fn pool_allows(asked: &Asked<'_>, subnet: &Subnet, address: Ipv4Addr) -> bool {
     subnet.pool_contains(address)
+        && (asked.known.is_some() || !subnet.is_reserved(address))
         && !asked.arrival.addresses.iter().any(|own| own.addr() == address)
         && !subnet.routers.contains(&address)
         && asked.request.relay != Some(address)

@@ -84,6 +84,7 @@ fn lab() -> Lab {
     let subnet = |third: u8| Subnet {
         network: Ipv4Net::new_assert(Ipv4Addr::new(10, third, 0, 0), 24),
         ranges: vec![format!("10.{third}.0.100-10.{third}.0.102").parse().unwrap()],
+        reserve: 0,
         routers: vec![Ipv4Addr::new(10, third, 0, 1)],
         nameservers: vec![Ipv4Addr::new(192, 0, 2, 53)],
         domain: Some("rack.example".into()),
@@ -634,4 +635,39 @@ fn our_own_address_is_given_to_nobody_even_if_a_machine_names_it() {
     lab.rack.fixed.lock().unwrap().insert(MACHINE, SERVER);
     assert_eq!(lab.lease(MACHINE), POOL);
     assert_eq!(kind(&lab.send(MACHINE, 3, &[&requested(SERVER), &server_id(SERVER)])), Some(6));
+}
+
+#[test]
+fn unknown_machines_that_fill_the_pool_leave_the_reserve_to_machines() {
+    let mut lab = lab();
+    let reserved = Ipv4Addr::new(10, 7, 0, 102);
+    lab.settings.subnets[0].reserve = 1;
+    assert_eq!((lab.lease(STRANGER), lab.lease(STRANGER + 1)), (POOL, Ipv4Addr::new(10, 7, 0, 101)));
+    assert_eq!(lab.send(STRANGER + 2, 1, &[]).result, Err(Silence::PoolExhausted));
+    assert_eq!(
+        lab.send(STRANGER + 2, 1, &[&requested(reserved)]).result,
+        Err(Silence::PoolExhausted),
+        "asked for by name"
+    );
+    assert_eq!(kind(&lab.send(STRANGER + 1, 3, &[&requested(reserved), &server_id(SERVER)])), Some(6));
+    assert_eq!(lab.lease(FLOATING), reserved);
+}
+
+#[test]
+fn the_reserve_is_the_end_of_the_last_ranges() {
+    let mut subnet = lab().settings.subnets.remove(0);
+    subnet.ranges =
+        ["10.7.0.100-10.7.0.102", "10.7.0.10-10.7.0.11"].map(|range| range.parse().unwrap()).to_vec();
+    for (reserve, expected) in [
+        (0, &[][..]),
+        (1, &[11]),
+        (3, &[10, 11, 102]),
+        (5, &[10, 11, 100, 101, 102]),
+        (u64::MAX, &[10, 11, 100, 101, 102]),
+    ] {
+        subnet.reserve = reserve;
+        let found: Vec<u8> =
+            (0..=255).filter(|last| subnet.is_reserved(Ipv4Addr::new(10, 7, 0, *last))).collect();
+        assert_eq!(found, expected, "{reserve}");
+    }
 }

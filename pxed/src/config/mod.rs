@@ -105,6 +105,8 @@ pub struct DhcpConfig {
     pub authoritative: bool,
     /// Whether unknown machines get a pool address and the discovery image.
     pub discovery: bool,
+    /// The share of each subnet's pool that unknown machines are not given, in percent.
+    pub discovery_reserve_percent: u32,
     /// UDP port to listen on.
     pub server_port: u16,
     /// UDP port that clients listen on.

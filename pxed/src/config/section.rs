@@ -117,6 +117,9 @@ fn dhcp(top: &mut Section<'_>, reader: &mut Reader) -> DhcpConfig {
         interfaces: interfaces.into_iter().map(|InterfaceName(name)| name).collect(),
         authoritative: section.boolean(reader, "authoritative").unwrap_or(true),
         discovery: section.boolean(reader, "discovery").unwrap_or(false),
+        discovery_reserve_percent: section
+            .integer(reader, "discovery-reserve-percent", 0..=100)
+            .unwrap_or(25),
         server_port: port(&mut section, reader, "server-port", 67),
         client_port: port(&mut section, reader, "client-port", 68),
         proxy_port: port(&mut section, reader, "proxy-port", 4011),

@@ -4,7 +4,7 @@ use bedplate_dhcp::settings::{self as dhcp, AddressRange, Mode, Ports, Subnet};
 use bedplate_tftp::gate::Limits;
 use bedplate_tftp::settings as tftp;
 
-use super::{Config, DhcpMode, SubnetConfig};
+use super::{Config, DhcpConfig, DhcpMode, SubnetConfig};
 
 /// The DHCP engine's settings; none when DHCP is off.
 pub fn dhcp_settings(config: &Config) -> Option<dhcp::Settings> {
@@ -17,7 +17,7 @@ pub fn dhcp_settings(config: &Config) -> Option<dhcp::Settings> {
         mode,
         interfaces: config.dhcp.interfaces.clone(),
         authoritative: config.dhcp.authoritative,
-        subnets: config.dhcp.subnets.iter().map(subnet).collect(),
+        subnets: config.dhcp.subnets.iter().map(|subnet| translate_subnet(subnet, &config.dhcp)).collect(),
         ports: Ports {
             server: config.dhcp.server_port,
             client: config.dhcp.client_port,
@@ -26,11 +26,16 @@ pub fn dhcp_settings(config: &Config) -> Option<dhcp::Settings> {
     })
 }
 
-fn subnet(subnet: &SubnetConfig) -> Subnet {
+fn translate_subnet(subnet: &SubnetConfig, dhcp: &DhcpConfig) -> Subnet {
     let ranges = subnet.ranges.iter().filter_map(|range| AddressRange::new(range.first, range.last));
+    let ranges: Vec<AddressRange> = ranges.collect();
+    let size: u64 = ranges.iter().map(|range| range.size()).sum();
+    // Rounded in favour of Machines.
+    let reserve = (size * u64::from(dhcp.discovery_reserve_percent)).div_ceil(100);
     Subnet {
         network: subnet.network,
-        ranges: ranges.collect(),
+        ranges,
+        reserve,
         routers: subnet.routers.clone(),
         nameservers: subnet.nameservers.clone(),
         domain: subnet.domain.clone(),
@@ -68,6 +73,7 @@ mod tests {
         let settings = dhcp_settings(&config).unwrap();
         assert_eq!(settings.mistakes(), []);
         assert_eq!(settings.subnets[0].ranges[0].size(), 254);
+        assert_eq!(settings.subnets[0].reserve, 64, "a quarter, rounded up");
         assert_eq!(tftp_settings(&config).unwrap().limits.sessions, 1024);
     }
 }
