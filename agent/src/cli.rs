@@ -1,4 +1,4 @@
-//! The agent's command line: `run` (also without a word), `status`, `facts`.
+//! The agent's command line: `run` (also without a word), `status`, `facts`, `completion`, `man`.
 //!
 //! Reads flags and environment once. Called by `main`.
 
@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use bedplate_process::exit::{Failure, finish, usage};
 use bedplate_process::logging::{self, LogArguments};
+use bedplate_process::manual::{self, Shell};
 use bedplate_process::notify::Notifier;
 use bedplate_process::signals::Signals;
 use bedplate_process::tasks::Tasks;
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 
-use crate::hardware::observe_hardware;
+use crate::service::host::observe_facts;
 use crate::service::run::run;
 use crate::service::state::Places;
 
@@ -45,6 +46,17 @@ enum Command {
     },
     /// Print what is known about the hardware, as JSON
     Facts,
+    /// Print the completion script of a shell
+    Completion {
+        /// The shell
+        shell: Shell,
+    },
+    /// Print the man page, or write those of all commands
+    Man {
+        /// Write one file for each command there
+        #[arg(long, value_name = "DIRECTORY")]
+        directory: Option<PathBuf>,
+    },
 }
 
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
@@ -70,7 +82,11 @@ pub fn main() -> ExitCode {
     let result = match cli.command.clone().unwrap_or(Command::Run) {
         Command::Run => serve(&cli.log, places),
         Command::Status { output } => status(&places, output),
-        Command::Facts => print_json(&observe_hardware(&places.root)),
+        Command::Facts => print_json(&observe_facts(&places).0),
+        Command::Completion { shell } => print(&manual::completion(Cli::command(), shell)),
+        Command::Man { directory } => manual::man(Cli::command(), directory.as_deref())
+            .map_err(Failure::from)
+            .and_then(|page| print(&page)),
     };
     finish("bedplate-agent", result)
 }
@@ -96,15 +112,36 @@ fn status(places: &Places, output: Output) -> Result<(), Failure> {
     let standing = standing.ok_or_else(|| Failure::failed("the agent has not run in this boot"))?;
     match output {
         Output::Json => print_json(&standing),
-        Output::Text => print(&standing.describe()),
+        Output::Text => print(standing.describe().as_bytes()),
     }
 }
 
 fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(value).map_err(Failure::failed)?;
-    print(&format!("{text}\n"))
+    print(format!("{text}\n").as_bytes())
 }
 
-fn print(text: &str) -> Result<(), Failure> {
-    Ok(std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes())?)
+fn print(text: &[u8]) -> Result<(), Failure> {
+    Ok(manual::print(text)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definition_holds_together() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn completion_and_man_pages_know_every_command() {
+        let script = manual::completion(Cli::command(), Shell::Bash);
+        let page = manual::man(Cli::command(), None).unwrap();
+        for text in [script, page].map(|bytes| String::from_utf8(bytes).unwrap()) {
+            for word in ["bedplate-agent", "status", "facts", "completion"] {
+                assert!(text.contains(word), "{word}: {text}");
+            }
+        }
+    }
 }

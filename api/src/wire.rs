@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{BootId, Digest, MachineName, SiteName};
-use crate::machine::Hardware;
+use crate::machine::{Hardware, StateDiskStatus};
 
 /// A text that must not reach a log, a status or an error: `Debug` hides it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,14 +34,15 @@ pub const BOOT_MAC_ARGUMENT: &str = "bedplate.mac";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Seed {
-    /// The Machine that boots; it becomes the host name.
+    /// The Machine that boots, or how an unknown machine is called; it becomes the host name.
     pub machine: MachineName,
     /// The site whose pxed serves it.
     pub site: SiteName,
     /// This boot.
     pub boot_id: BootId,
-    /// One-time enrolment token.
-    pub token: SecretText,
+    /// One-time enrolment token. Absent: no Machine names the machine that boots, which cannot enrol.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<SecretText>,
     /// The certificate authority (PEM) that signed pxed's TLS certificate.
     pub ca_pem: String,
     /// Base URLs of pxed's TLS listener, in the order to try, without a slash at the end.
@@ -234,6 +235,9 @@ pub struct Report {
     pub facts: Option<Hardware>,
     /// The host's addresses.
     pub addresses: Vec<std::net::IpAddr>,
+    /// The state disk in use; absent: state is in memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state_disk: Option<StateDiskStatus>,
 }
 
 /// Every refusal on pxed's HTTP(S) listeners has this body.

@@ -6,7 +6,7 @@
 use std::fmt::Debug;
 
 use bedplate_api::id::{BootId, Digest};
-use bedplate_api::machine::{Disk, Firmware, FirmwareMode, Hardware};
+use bedplate_api::machine::{Disk, Firmware, FirmwareMode, Hardware, StateDiskStatus};
 use bedplate_api::wire::{
     BOOT_MAC_ARGUMENT, BOOT_URL_ARGUMENT, DiskSelector, EnrolRequest, EnrolResponse, ExplainedDecision,
     Explanation, KubernetesEndpoint, Refusal, RenewRequest, Report, RootFs, SEED_PATH, SecretText, Seed,
@@ -31,7 +31,7 @@ fn seed() -> Seed {
         machine: "node-1".parse().unwrap(),
         site: "default".parse().unwrap(),
         boot_id: boot(),
-        token: SecretText("t0ken".into()),
+        token: Some(SecretText("t0ken".into())),
         ca_pem: "CA".into(),
         endpoints: vec!["https://10.7.0.1:8443".into()],
         rootfs: Some(RootFs {
@@ -55,6 +55,21 @@ fn seed_is_frozen() {
     assert_eq!(
         (SEED_PATH, BOOT_URL_ARGUMENT, BOOT_MAC_ARGUMENT),
         ("/bedplate/seed.json", "bedplate.url", "bedplate.mac")
+    );
+}
+
+#[test]
+fn seed_of_an_unknown_machine_holds_no_token() {
+    let seed = Seed {
+        machine: "unknown-525400000001".parse().unwrap(),
+        token: None,
+        rootfs: None,
+        state_disk: None,
+        ..seed()
+    };
+    frozen(
+        &seed,
+        r#"{"machine":"unknown-525400000001","site":"default","bootId":"abababababababababababababababab","caPem":"CA","endpoints":["https://10.7.0.1:8443"],"rootfs":null}"#,
     );
 }
 
@@ -147,8 +162,23 @@ fn reports_and_refusals_are_frozen() {
             boot_id: Some(boot()),
             facts: None,
             addresses: vec!["10.7.0.21".parse().unwrap()],
+            state_disk: None,
         },
         r#"{"agentVersion":"0.1.0","kernelBootId":"k","bootId":"abababababababababababababababab","addresses":["10.7.0.21"]}"#,
+    );
+    frozen(
+        &Report {
+            agent_version: "0.1.0".into(),
+            kernel_boot_id: "k".into(),
+            boot_id: None,
+            facts: None,
+            addresses: vec![],
+            state_disk: Some(StateDiskStatus {
+                name: Some("virtio-state".into()),
+                wipe_token: Some("first".into()),
+            }),
+        },
+        r#"{"agentVersion":"0.1.0","kernelBootId":"k","addresses":[],"stateDisk":{"name":"virtio-state","wipeToken":"first"}}"#,
     );
     frozen(
         &Refusal { reason: "TokenUsed".into(), message: "m".into() },

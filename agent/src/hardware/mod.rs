@@ -39,6 +39,8 @@ pub fn observe_hardware(root: &Path) -> Hardware {
             source: read_text(&root.join("sys/devices/system/clocksource/clocksource0/current_clocksource")),
             // systemd-timesyncd makes this file when the kernel's clock has been set from a server (systemd-timesyncd(8)).
             synchronized: Some(root.join("run/systemd/timesync/synchronized").exists()),
+            // Stage-1 measures it; the agent adds it.
+            boot_offset_seconds: None,
         }),
         bmc: None,
     }

@@ -76,7 +76,9 @@ fn own_fields(machine: &MachineName, report: &Report, now: Timestamp) -> Value {
         Hardware { bmc: None, ..facts }
     });
     let addresses = Address::of_host(machine, &report.addresses);
-    let status = MachineStatus { agent: Some(agent), hardware, addresses, ..MachineStatus::default() };
+    let state_disk = report.state_disk.clone();
+    let status =
+        MachineStatus { agent: Some(agent), hardware, addresses, state_disk, ..MachineStatus::default() };
     json!({
         "apiVersion": "bedplate.dev/v1alpha1",
         "kind": "Machine",
@@ -87,7 +89,7 @@ fn own_fields(machine: &MachineName, report: &Report, now: Timestamp) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use bedplate_api::machine::{Disk, HardwareBmc};
+    use bedplate_api::machine::{Disk, HardwareBmc, StateDiskStatus};
 
     use super::*;
 
@@ -104,6 +106,7 @@ mod tests {
             boot_id: None,
             facts: Some(facts),
             addresses: vec![[10, 7, 0, 2].into()],
+            state_disk: Some(StateDiskStatus { name: Some("virtio-state".to_owned()), wipe_token: None }),
         };
         let fields = own_fields(&"node-1".parse().unwrap(), &report, Timestamp::UNIX_EPOCH);
         assert_eq!(fields["status"]["hardware"]["disks"].as_array().unwrap().len(), 256);
@@ -112,7 +115,8 @@ mod tests {
             json!({ "version": "v".repeat(63), "lastHeartbeat": "1970-01-01T00:00:00Z" })
         );
         assert_eq!(fields["status"]["addresses"][0]["address"], "10.7.0.2");
-        assert_eq!(fields["status"].as_object().unwrap().len(), 3);
+        assert_eq!(fields["status"].as_object().unwrap().len(), 4);
+        assert_eq!(fields["status"]["stateDisk"], json!({ "name": "virtio-state" }));
         assert!(fields["status"]["hardware"].get("bmc").is_none());
     }
 }

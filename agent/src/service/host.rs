@@ -1,17 +1,20 @@
-//! What the agent does beside its loop: the userspace stage, the host's addresses, work that may wait for a disk.
+//! What the agent does beside its loop: the userspace stage, facts and addresses of the host, work that may wait for a
+//! disk.
 //!
-//! Called by `run`.
+//! Called by `run` and by `cli`.
 
 use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use bedplate_api::machine::{Clock, Hardware, StateDiskStatus};
 use bedplate_api::wire::{Stage, StageReport};
 use bedplate_process::exit::chain;
 use tokio_util::sync::CancellationToken;
 
 use super::plan::back_off;
-use crate::hardware::read_text;
+use super::state::Places;
+use crate::hardware::{observe_hardware, read_text};
 use crate::stage1::arguments::read_arguments;
 
 /// Longest wait between two tries to report a stage.
@@ -41,6 +44,19 @@ pub(super) async fn report_userspace(root: std::path::PathBuf, shutdown: Cancell
 fn name_servers(root: &Path) -> Vec<std::net::Ipv4Addr> {
     let text = read_text(&root.join("etc/resolv.conf")).unwrap_or_default();
     text.lines().filter_map(|line| line.strip_prefix("nameserver")?.trim().parse().ok()).take(3).collect()
+}
+
+/// The hardware, and what stage-1 found out about its clock and did to its state disk. A boot.json that cannot be read
+/// is said, and counts as not there.
+pub(crate) fn observe_facts(places: &Places) -> (Hardware, Option<StateDiskStatus>) {
+    let mut hardware = observe_hardware(&places.root);
+    let boot = places.read_boot_facts().unwrap_or_else(|error| {
+        tracing::warn!(error = chain(&error), "stage-1's facts cannot be read");
+        None
+    });
+    let offset = boot.as_ref().and_then(|boot| boot.clock_offset_seconds);
+    hardware.clock = hardware.clock.map(|clock| Clock { boot_offset_seconds: offset, ..clock });
+    (hardware, boot.and_then(|boot| boot.state.to_status()))
 }
 
 /// The addresses of interfaces that others can reach.

@@ -6,7 +6,7 @@
 pub mod api_server;
 pub mod ask;
 pub mod client;
-mod host;
+pub(crate) mod host;
 pub mod identity;
 pub mod plan;
 pub mod run;

@@ -3,7 +3,7 @@
 //! Pure: what is known in, one act out. Called by `run`, once for every act.
 //!
 //! ```text
-//!   no seed, no certificate: wait for a seed
+//!   no seed, no certificate: wait for a seed, or for a Machine if the seed was an unknown machine's
 //!   seed of a boot that has no certificate yet ---enrol---> certificate, seed forgotten
 //!   certificate ---report every heartbeat, renew from 2/3 of its life on--->
 //!   certificate has ended, no seed: wait; the next boot brings a seed
@@ -47,6 +47,8 @@ pub struct Observed {
     pub seed: Option<BootId>,
     /// Whether pxed has refused that seed for good.
     pub seed_refused: bool,
+    /// Whether the boot gave a seed with which nobody can enrol: no Machine names this machine.
+    pub unknown: bool,
     /// The certificate, if one is there.
     pub held: Option<Held>,
     /// The last report that was taken.
@@ -62,6 +64,8 @@ pub enum Awaited {
     Heartbeat,
     /// The time of the next try after a failure, or after "pending".
     Retry,
+    /// A Machine that names this machine: it booted the discovery image.
+    Machine,
     /// A seed: there is neither seed nor certificate.
     Seed,
     /// A seed: the certificate has ended.
@@ -93,7 +97,7 @@ const LOOK_FOR_SEED: SignedDuration = SignedDuration::from_secs(5);
 
 /// Decides.
 pub fn plan(observed: &Observed) -> Next {
-    let Observed { now, seed, seed_refused, held, last_report, not_before } = *observed;
+    let Observed { now, seed, seed_refused, unknown, held, last_report, not_before } = *observed;
     let held_now = held.filter(|held| now < held.not_after);
     match (seed, held) {
         (Some(boot), Some(held)) if boot == held.boot_id => return Next::ForgetSeed,
@@ -105,6 +109,7 @@ pub fn plan(observed: &Observed) -> Next {
         let until = now.saturating_add(LOOK_FOR_SEED).unwrap_or(Timestamp::MAX);
         return match (seed, held) {
             (Some(_), _) => retry,
+            (None, None) if unknown => Next::Wait { until, awaited: Awaited::Machine },
             (None, None) => Next::Wait { until, awaited: Awaited::Seed },
             (None, Some(_)) => Next::Wait { until, awaited: Awaited::SeedAfterEnd },
         };
@@ -173,6 +178,7 @@ mod tests {
             now: at(now),
             seed,
             seed_refused: false,
+            unknown: false,
             held,
             last_report: last_report.map(at),
             not_before: NotBefore { enrol: free, renew: free, report: free },
@@ -202,6 +208,13 @@ mod tests {
         ] {
             assert_eq!(plan(&observed), expected, "{observed:?}");
         }
+    }
+
+    #[test]
+    fn an_unknown_machine_waits_for_a_machine_object() {
+        let mut unknown = observed(10, None, None, None);
+        unknown.unknown = true;
+        assert_eq!(plan(&unknown), wait(15, Awaited::Machine));
     }
 
     #[test]

@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use bedplate_api::machine::Hardware;
+use bedplate_api::id::MachineName;
+use bedplate_api::machine::{Hardware, StateDiskStatus};
 use bedplate_api::wire::{EnrolRequest, EnrolResponse, RenewRequest, Report, Seed};
 use bedplate_process::exit::chain;
 use bedplate_process::notify::Notifier;
@@ -14,12 +15,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::ask::AskError;
 use super::client::PxedClient;
-use super::host::{blocking, own_addresses, report_userspace};
+use super::host::{blocking, observe_facts, own_addresses, report_userspace};
 use super::identity::{Identity, IdentityError};
 use super::plan::{Awaited, Held, Next, NotBefore, Observed, back_off, plan, spread};
 use super::state::{Enrolment, KeepStateError, Places, Standing};
 use super::ways::Ways;
-use crate::hardware::{observe_hardware, read_text};
+use crate::hardware::read_text;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Longest back-off of an enrolment, a renewal or a report.
@@ -56,6 +57,8 @@ struct Agent {
     places: Places,
     notifier: Notifier,
     seed: Option<Seed>,
+    /// How this machine is called, if it booted as one that no Machine names.
+    unknown: Option<MachineName>,
     seed_refused: bool,
     enrolment: Option<Enrolment>,
     ways: Ways,
@@ -91,6 +94,7 @@ impl Agent {
             places,
             notifier,
             seed: None,
+            unknown: None,
             seed_refused: false,
             enrolment: None,
             ways: Ways::default(),
@@ -113,7 +117,9 @@ impl Agent {
             self.not_before.enrol = Timestamp::MIN;
             self.failures[0] = 0;
         }
-        self.seed = seed;
+        self.unknown = seed.as_ref().filter(|seed| seed.token.is_none()).map(|seed| seed.machine.clone());
+        // A seed without a token is nothing to enrol with.
+        self.seed = seed.filter(|seed| seed.token.is_some());
         if self.enrolment.is_none() {
             let enrolment = self.places.read_enrolment().unwrap_or_else(|error| {
                 self.note_error(&chain(&error));
@@ -142,6 +148,7 @@ impl Agent {
             now,
             seed: self.seed.as_ref().map(|seed| seed.boot_id),
             seed_refused: self.seed_refused,
+            unknown: self.unknown.is_some(),
             held,
             last_report: self.last_report,
             not_before: self.not_before,
@@ -212,7 +219,15 @@ impl Agent {
     }
 
     async fn wait(&mut self, until: Timestamp, awaited: Awaited, now: Timestamp) {
+        let unknown;
         let doing = match awaited {
+            Awaited::Machine => {
+                let name = self.unknown.as_ref().map_or("this machine", MachineName::as_str);
+                unknown = format!(
+                    "no Machine names {name}, which booted the discovery image: make a Machine with its MAC address, then boot it again"
+                );
+                &unknown
+            }
             Awaited::Heartbeat => "enrolled, waiting for the next report or renewal",
             Awaited::Retry => "waiting to try the enrolment again",
             Awaited::Seed => "waiting for a seed: none was left by stage-1, and there is no certificate",
@@ -227,16 +242,17 @@ impl Agent {
 
     async fn enrol(&mut self) -> Result<Outcome, ActError> {
         let Some(seed) = self.seed.clone() else { return Ok(Outcome::Done) };
+        let Some(token) = seed.token.clone() else { return Ok(Outcome::Done) };
         self.standing.machine = Some(seed.machine.clone());
         self.standing.site = Some(seed.site.clone());
         self.say("enrolling", None);
         let (state, machine) = (self.places.state.clone(), seed.machine.clone());
         let identity = blocking(move || Identity::open(&state, &machine)).await?;
-        let facts = self.observe_facts().await;
+        let (facts, _) = self.observe_facts().await;
         let client = PxedClient::new(&seed.endpoints, &seed.ca_pem, None)?;
         let request = EnrolRequest {
             boot_id: seed.boot_id,
-            token: seed.token.clone(),
+            token,
             csr_pem: identity.csr_pem().to_owned(),
             agent_version: VERSION.to_owned(),
             facts: facts.clone(),
@@ -297,13 +313,15 @@ impl Agent {
         let Some(enrolment) = self.enrolment.clone() else { return Ok(Outcome::Done) };
         let (state, machine) = (self.places.state.clone(), enrolment.machine.clone());
         let identity = blocking(move || Identity::open(&state, &machine)).await?;
+        let (facts, state_disk) = self.observe_facts().await;
         let report = Report {
             agent_version: VERSION.to_owned(),
             kernel_boot_id: read_text(&self.places.root.join("proc/sys/kernel/random/boot_id"))
                 .unwrap_or_default(),
             boot_id: Some(enrolment.boot_id),
-            facts: Some(self.observe_facts().await),
+            facts: Some(facts),
             addresses: own_addresses(),
+            state_disk,
         };
         match &enrolment.kubernetes {
             // Nothing that pxed itself writes comes from reports: with a cluster it needs none.
@@ -326,9 +344,9 @@ impl Agent {
         Ok(Outcome::Done)
     }
 
-    async fn observe_facts(&self) -> Hardware {
-        let root = self.places.root.clone();
-        blocking(move || observe_hardware(&root)).await
+    async fn observe_facts(&self) -> (Hardware, Option<StateDiskStatus>) {
+        let places = self.places.clone();
+        blocking(move || observe_facts(&places)).await
     }
 
     fn note_error(&mut self, text: &str) {

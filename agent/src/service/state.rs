@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::file::{read_optional, remove_optional, write_atomic};
+use crate::stage1::handover::BootFacts;
 
 /// Where the agent keeps things.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -125,6 +126,11 @@ impl Places {
     pub fn forget_seed(&self) -> Result<(), KeepStateError> {
         let path = self.run.join("seed.json");
         remove_optional(&path).map_err(|source| KeepStateError::File { act: "remove", path, source })
+    }
+
+    /// How stage-1 brought this host up; `None`: the host was not netbooted.
+    pub fn read_boot_facts(&self) -> Result<Option<BootFacts>, KeepStateError> {
+        read_json(&self.run.join("boot.json"))
     }
 
     /// The enrolment, if there is one.

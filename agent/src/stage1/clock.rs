@@ -10,15 +10,27 @@ use super::error::StageError;
 /// Differences up to this are left to the host's time service.
 const TOLERATED: SignedDuration = SignedDuration::from_mins(10);
 
-/// What to set the clock to, given what it says now and the `Date` of an answer (RFC 9110, 5.6.7).
-fn plan_correction(now: Timestamp, date: &str) -> Option<Timestamp> {
-    let served = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(date.trim()).ok()?;
+/// Reads the `Date` of an answer (RFC 9110, 5.6.7).
+fn read_date(date: &str) -> Option<Timestamp> {
+    jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(date.trim()).ok()
+}
+
+/// What to set the clock to, given what it says now and what pxed's says.
+fn plan_correction(now: Timestamp, served: Timestamp) -> Option<Timestamp> {
     (now.duration_since(served).abs() > TOLERATED).then_some(served)
 }
 
-/// Sets the clock if it has to be; whether it was.
+/// How far this machine's clock is ahead of pxed's, in whole seconds; negative: behind. Less than two seconds is 0:
+/// the date of an answer has whole seconds, and its way takes time.
+pub fn observe_offset(now: Timestamp, date: &str) -> Option<i64> {
+    let offset = now.duration_since(read_date(date)?).as_secs();
+    Some(if offset.abs() < 2 { 0 } else { offset })
+}
+
+/// Sets the clock by pxed's answer if it has to be; whether it was.
 pub fn correct(date: Option<&str>) -> Result<bool, StageError> {
-    let Some(right) = date.and_then(|date| plan_correction(Timestamp::now(), date)) else { return Ok(false) };
+    let right = date.and_then(read_date).and_then(|served| plan_correction(Timestamp::now(), served));
+    let Some(right) = right else { return Ok(false) };
     let time = nix::sys::time::TimeSpec::new(right.as_second(), 0);
     let set = nix::time::clock_settime(nix::time::ClockId::CLOCK_REALTIME, time);
     set.map(|()| true).map_err(StageError::system("set", "the clock"))
@@ -39,7 +51,23 @@ mod tests {
             ("yesterday", None),
             ("", None),
         ] {
-            assert_eq!(plan_correction(now, date), expected.map(|text| text.parse().unwrap()), "{date}");
+            let planned = read_date(date).and_then(|served| plan_correction(now, served));
+            assert_eq!(planned, expected.map(|text| text.parse().unwrap()), "{date}");
+        }
+    }
+
+    #[test]
+    fn the_offset_is_what_the_own_clock_is_ahead() {
+        let now: Timestamp = "2026-11-21T15:00:00.9Z".parse().unwrap();
+        for (date, expected) in [
+            ("Sat, 21 Nov 2026 14:59:59 GMT", Some(0)),
+            ("Sat, 21 Nov 2026 15:00:02 GMT", Some(0)),
+            ("Sat, 21 Nov 2026 14:58:00 GMT", Some(120)),
+            ("Sat, 21 Nov 2026 15:01:00 GMT", Some(-59)),
+            ("Sun, 21 Nov 2027 15:00:00 GMT", Some(-365 * 86_400 + 1)),
+            ("yesterday", None),
+        ] {
+            assert_eq!(observe_offset(now, date), expected, "{date}");
         }
     }
 }

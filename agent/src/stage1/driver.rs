@@ -10,6 +10,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bedplate_api::wire::{RootFs, SEED_PATH, Seed, Stage, StageReport};
+use jiff::Timestamp;
 
 use super::arguments::{BootArguments, read_arguments};
 use super::console::{mib, say};
@@ -40,6 +41,7 @@ struct Boot {
     state: Option<StateFacts>,
     failures: u32,
     clock_was_set: bool,
+    clock_offset_seconds: Option<i64>,
 }
 
 /// Runs stage-1 until the host's init takes over; never comes back. Even a fault of its own is only one more failure.
@@ -158,7 +160,12 @@ impl Boot {
         let bytes = bytes.ok_or_else(|| StageError::NoSeed { path: path() })?;
         let seed: Seed =
             serde_json::from_slice(&bytes).map_err(|source| StageError::Seed { path: path(), source })?;
-        let text = format!("this is {} of site {}", seed.machine, seed.site);
+        let text = match &seed.token {
+            Some(_) => format!("this is {} of site {}", seed.machine, seed.site),
+            None => {
+                format!("no Machine names this machine: {}, discovered in site {}", seed.machine, seed.site)
+            }
+        };
         self.seed = Some(seed);
         Ok(text)
     }
@@ -188,6 +195,9 @@ impl Boot {
             Ok(response)
         };
         let fetched = partial.fetch(&image, get, &mut say);
+        // The first answer: afterwards the clock may have been set.
+        let offset = date.as_deref().and_then(|date| clock::observe_offset(Timestamp::now(), date));
+        self.clock_offset_seconds = self.clock_offset_seconds.or(offset);
         match clock::correct(date.as_deref()) {
             Ok(set) => self.clock_was_set |= set,
             Err(error) => say(&chain(&error)),
@@ -218,12 +228,13 @@ impl Boot {
             say_failures(&loaded);
         })?;
         let device = Path::new("/dev").join(disk.name.unwrap_or_default());
+        let by_id = disk.by_id.into_iter().next();
         let programs = RootPrograms { root: new_root::IMAGE.into() };
         let target = Path::new(new_root::STATE);
         let mounted = state_disk::prepare(&device, &seed.machine, request, target, &programs)?;
         let text = format!("{} {}", mounted.device, if mounted.made { "made new" } else { "kept as it is" });
         let (device, made) = (mounted.device, mounted.made);
-        self.state = Some(StateFacts::Disk { device, made, wipe_token: mounted.marker.wipe_token });
+        self.state = Some(StateFacts::Disk { device, by_id, made, wipe_token: mounted.marker.wipe_token });
         Ok(text)
     }
 
@@ -248,6 +259,7 @@ impl Boot {
             state,
             failures: self.failures,
             clock_was_set: self.clock_was_set,
+            clock_offset_seconds: self.clock_offset_seconds,
         };
         write_json(HOST_SEED, &seed, 0o600)?;
         write_json(BOOT_FACTS, &facts, 0o644)?;

@@ -1,12 +1,12 @@
 //! What stage-1 leaves for the host: `/run/bedplate/boot.json`, the seed, and the text of resolv.conf.
 //!
-//! Types and texts; the driver writes them. The agent reads the seed; boot.json is for people, no program of Bedplate
-//! reads it.
+//! Types and texts; the driver writes them. The agent reads both, and reports what boot.json says of state and clock.
 
 use std::fmt::Write;
 use std::net::Ipv4Addr;
 
 use bedplate_api::id::{BootId, Digest, MacAddress, MachineName, SiteName};
+use bedplate_api::machine::StateDiskStatus;
 use serde::{Deserialize, Serialize};
 
 use super::dhcp_wire::Lease;
@@ -44,6 +44,9 @@ pub struct BootFacts {
     pub failures: u32,
     /// Whether the clock had to be set from pxed's.
     pub clock_was_set: bool,
+    /// How far the clock was ahead of pxed's before that, in whole seconds; absent: pxed told no time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock_offset_seconds: Option<i64>,
 }
 
 /// Where state is kept.
@@ -57,12 +60,29 @@ pub enum StateFacts {
     Disk {
         /// Device in the initramfs.
         device: String,
+        /// Its first name below /dev/disk/by-id, if it has one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        by_id: Option<String>,
         /// Whether its file system was made in this boot.
         made: bool,
         /// The wipe token that the disk remembers.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         wipe_token: Option<String>,
     },
+}
+
+impl StateFacts {
+    /// The state disk as `status.stateDisk` has it; `None`: state is in memory.
+    pub fn to_status(&self) -> Option<StateDiskStatus> {
+        let Self::Disk { device, by_id, wipe_token, .. } = self else { return None };
+        // Longer texts than the definition of a Machine takes would have the whole write refused.
+        let text = |text: &str, most: usize| Some(text.chars().take(most).collect());
+        let name = by_id.as_deref().unwrap_or(device.trim_start_matches("/dev/"));
+        Some(StateDiskStatus {
+            name: text(name, 256),
+            wipe_token: wipe_token.as_deref().and_then(|token| text(token, 63)),
+        })
+    }
 }
 
 /// resolv.conf(5) of a lease.
@@ -100,10 +120,22 @@ mod tests {
     fn state_says_its_kind() {
         let json = serde_json::to_string(&StateFacts::Memory).unwrap();
         assert_eq!(json, r#"{"kind":"memory"}"#);
-        let disk = StateFacts::Disk { device: "/dev/vda".to_owned(), made: true, wipe_token: None };
+        let disk =
+            StateFacts::Disk { device: "/dev/vda".to_owned(), by_id: None, made: true, wipe_token: None };
         assert_eq!(
             serde_json::to_string(&disk).unwrap(),
             r#"{"kind":"disk","device":"/dev/vda","made":true}"#
         );
+    }
+
+    #[test]
+    fn status_names_a_state_disk_by_id_and_the_token_that_was_used() {
+        assert_eq!(StateFacts::Memory.to_status(), None);
+        for (by_id, name) in [(Some("virtio-state".to_owned()), "virtio-state"), (None, "vda")] {
+            let wipe_token = Some("first".to_owned());
+            let disk = StateFacts::Disk { device: "/dev/vda".to_owned(), by_id, made: false, wipe_token };
+            let status = disk.to_status().unwrap();
+            assert_eq!((status.name.as_deref(), status.wipe_token.as_deref()), (Some(name), Some("first")));
+        }
     }
 }

@@ -42,17 +42,24 @@ impl Host {
     }
 
     fn give_seed(&self, pxed: &Pxed, boot: u8, ca_pem: &str) {
-        let seed = Seed {
+        self.write_seed(&Self::some_seed(pxed, boot, ca_pem));
+    }
+
+    fn some_seed(pxed: &Pxed, boot: u8, ca_pem: &str) -> Seed {
+        Seed {
             machine: "node-1".parse().unwrap(),
             site: "default".parse().unwrap(),
             boot_id: BootId::from_random([boot; 16]),
-            token: SecretText("token".to_owned()),
+            token: Some(SecretText("token".to_owned())),
             ca_pem: ca_pem.to_owned(),
             endpoints: vec!["https://127.0.0.1:1".to_owned(), pxed.url.clone()],
             rootfs: None,
             state_disk: None,
-        };
-        std::fs::write(self.seed(), serde_json::to_vec(&seed).unwrap()).unwrap();
+        }
+    }
+
+    fn write_seed(&self, seed: &Seed) {
+        std::fs::write(self.seed(), serde_json::to_vec(seed).unwrap()).unwrap();
     }
 
     fn seed(&self) -> std::path::PathBuf {
@@ -114,6 +121,42 @@ async fn a_seed_becomes_a_certificate_and_reports_follow() {
     assert_eq!(seen.reports[0].boot_id, Some(BootId::from_random([1; 16])));
     assert_eq!(seen.reports[0].facts, None, "the enrolment held them already");
     assert_eq!(seen.enrolled, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reports_say_which_state_disk_is_used_and_how_far_the_clock_was_off() {
+    let pxed = Pxed::start(DAY).await;
+    let mut host = Host::new();
+    let boot = serde_json::json!({
+        "machine": "node-1", "site": "default", "bootId": BootId::from_random([1; 16]), "bootUrl": "http://p/b/1",
+        "interface": "eth0", "mac": "52:54:00:00:00:01", "address": "10.7.0.9", "dhcpServer": "10.7.0.1",
+        "rootfs": format!("sha256:{}", "0".repeat(64)), "failures": 0, "clockWasSet": true,
+        "clockOffsetSeconds": -86_400,
+        "state": { "kind": "disk", "device": "/dev/vda", "byId": "virtio-state", "made": false, "wipeToken": "t" },
+    });
+    std::fs::write(host.directory.path().join("run/boot.json"), boot.to_string()).unwrap();
+    host.give_seed(&pxed, 1, &pxed.ca_pem);
+    host.start();
+    until("a report", || !pxed.seen.lock().unwrap().reports.is_empty()).await;
+    let report = pxed.seen.lock().unwrap().reports[0].clone();
+    let disk = report.state_disk.unwrap();
+    assert_eq!((disk.name.as_deref(), disk.wipe_token.as_deref()), (Some("virtio-state"), Some("t")));
+    let clock = pxed.seen.lock().unwrap().facts.clone().unwrap().clock.unwrap();
+    assert_eq!(clock.boot_offset_seconds, Some(-86_400));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unknown_machine_asks_for_nothing_and_says_what_it_waits_for() {
+    let pxed = Pxed::start(DAY).await;
+    let mut host = Host::new();
+    let machine = "unknown-525400000001".parse().unwrap();
+    host.write_seed(&Seed { machine, token: None, ..Host::some_seed(&pxed, 1, &pxed.ca_pem) });
+    host.start();
+    until("it says so", || host.standing().doing.contains("make a Machine with its MAC address")).await;
+    let standing = host.standing();
+    assert!(standing.doing.contains("no Machine names unknown-525400000001"), "{}", standing.doing);
+    assert_eq!((standing.enrolled, standing.last_error), (false, None));
+    assert!(pxed.seen.lock().unwrap().paths.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,6 +8,7 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
+use bedplate_api::machine::Hardware;
 use bedplate_api::wire::{EnrolRequest, EnrolResponse, KubernetesEndpoint, Refusal, RenewRequest, Report};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
@@ -42,6 +43,8 @@ pub struct Seen {
     pub paths: Vec<String>,
     /// The request that has used the token.
     pub token_used_by: Option<String>,
+    /// The facts of the last enrolment.
+    pub facts: Option<Hardware>,
     /// Enrolments that were answered with a certificate.
     pub enrolled: usize,
     /// Reports that were taken.
@@ -233,6 +236,7 @@ fn respond(
                 return refusal(409, "TokenUsed");
             }
             seen.enrolled += 1;
+            seen.facts = Some(request.facts.clone());
             let foreign = KeyPair::generate().unwrap();
             let csr = match fault {
                 Some(Fault::ForeignCertificate) => CertificateParams::new(vec![])

@@ -179,9 +179,13 @@ pub struct Clock {
     /// The kernel's clock source, such as `tsc`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    /// Whether the kernel says that the clock is synchronised (adjtimex).
+    /// Whether the host's time service (systemd-timesyncd) has set the clock from a server in this boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub synchronized: Option<bool>,
+    /// How far the hardware's clock, by which the kernel starts, was ahead of pxed's at this boot, in whole seconds;
+    /// negative: behind. By the `Date` of pxed's answer to stage-1. Absent: the host was not netbooted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_offset_seconds: Option<i64>,
 }
 
 /// A management controller, as pxed found it.

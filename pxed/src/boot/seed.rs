@@ -44,7 +44,7 @@ mod tests {
             machine: "node1".parse().unwrap(),
             site: "default".parse().unwrap(),
             boot_id: "000102030405060708090a0b0c0d0e0f".parse().unwrap(),
-            token: SecretText("t".repeat(43)),
+            token: Some(SecretText("t".repeat(43))),
             ca_pem: "-----BEGIN CERTIFICATE-----\n".to_owned(),
             endpoints: vec!["https://10.7.0.2:8443".to_owned()],
             rootfs: None,
