@@ -63,6 +63,8 @@ pub(crate) struct Discovered {
     vendor_class: String,
     first_seen: Timestamp,
     last_seen: Timestamp,
+    #[serde(default)]
+    stage: Option<Stage>,
 }
 
 /// `text` on one line, without control characters.
@@ -149,7 +151,8 @@ pub(crate) fn discovered(machines: &[Discovered], look: Look) -> String {
     }
     let mut machines: Vec<&Discovered> = machines.iter().collect();
     machines.sort_by_key(|machine| std::cmp::Reverse(machine.last_seen));
-    let mut table = Table::new(&["MAC", "UUID", "ARCHITECTURES", "VENDOR CLASS", "FIRST SEEN", "LAST SEEN"]);
+    let titles = ["MAC", "UUID", "ARCHITECTURES", "VENDOR CLASS", "BOOT STAGE", "FIRST SEEN", "LAST SEEN"];
+    let mut table = Table::new(&titles);
     for machine in machines {
         let architectures: Vec<String> = machine.architectures.iter().map(u16::to_string).collect();
         table.row(vec![
@@ -157,6 +160,7 @@ pub(crate) fn discovered(machines: &[Discovered], look: Look) -> String {
             (text(machine.uuid.map(|uuid| uuid.to_string())), None),
             (text((!architectures.is_empty()).then(|| architectures.join(","))), None),
             (text((!machine.vendor_class.is_empty()).then(|| machine.vendor_class.clone())), None),
+            (text(machine.stage.map(stage)), None),
             (format!("{} ago", age(machine.first_seen, look)), None),
             (format!("{} ago", age(machine.last_seen, look)), None),
         ]);

@@ -75,6 +75,7 @@ fn summary(machine: &Machine, status: &MachineStatus, look: Look) -> String {
     }
     line("BMC", machine.spec.bmc.as_ref().map(|bmc| bmc.address.clone()), None);
     line("Hardware", status.hardware.as_ref().map(hardware), None);
+    line("State", status.agent.is_some().then(|| state(status)), None);
     let addresses: Vec<_> = status.addresses.iter().map(|address| address.address.clone()).collect();
     line("Addresses", (!addresses.is_empty()).then(|| addresses.join(" ")), None);
     let agent = status.agent.as_ref().map(|agent| {
@@ -99,6 +100,13 @@ fn hardware(hardware: &Hardware) -> String {
     parts.extend((!hardware.disks.is_empty()).then(|| format!("{} disks", hardware.disks.len())));
     parts.extend((!hardware.nics.is_empty()).then(|| format!("{} interfaces", hardware.nics.len())));
     parts.join(", ")
+}
+
+/// Where the host keeps its state, as its agent said.
+fn state(status: &MachineStatus) -> String {
+    let Some(disk) = &status.state_disk else { return "in memory: it ends with the boot".to_owned() };
+    let token = disk.wipe_token.as_ref().map(|token| format!(", wipe token {token:?} used"));
+    format!("on disk {}{}", disk.name.as_deref().unwrap_or("without a name"), token.unwrap_or_default())
 }
 
 fn conditions(status: &MachineStatus, look: Look) -> String {

@@ -82,6 +82,25 @@ fn show_prints_conditions_and_the_timeline_in_order_with_durations() {
 }
 
 #[test]
+fn show_says_where_state_is_kept_and_which_wipe_was_used_once_the_agent_was_heard() {
+    let said = |status: &Value| {
+        let text = show(&machine("node-1", status), look());
+        text.lines().find(|line| line.trim_start().starts_with("State ")).map(|line| line.trim().to_owned())
+    };
+    let agent = json!({ "version": "0.1.0" });
+    let disk = json!({ "name": "virtio-state", "wipeToken": "first" });
+    assert_eq!(said(&json!({})), None);
+    for (status, expected) in [
+        (json!({ "agent": agent }), "in memory: it ends with the boot"),
+        (json!({ "agent": agent, "stateDisk": { "name": "sda" } }), "on disk sda"),
+        (json!({ "agent": agent, "stateDisk": disk }), "on disk virtio-state, wipe token \"first\" used"),
+    ] {
+        let line = said(&status).unwrap_or_default();
+        assert_eq!(line.trim_start_matches("State").trim_start(), expected);
+    }
+}
+
+#[test]
 fn text_from_outside_cannot_steer_the_terminal() {
     let plain = show(&booting(), look());
     assert!(!plain.contains('\u{1b}'), "{plain}");
@@ -107,7 +126,7 @@ fn explain_names_each_request_its_answer_and_why() {
 fn discovered_shows_the_latest_first() {
     let machines: Vec<Discovered> = serde_json::from_value(json!([
         { "macAddress": "52:54:00:00:00:07", "architectures": [7, 9], "vendorClass": "PXEClient:Arch:00007",
-          "uuid": "6d5a8b1e-0000-0000-0000-525400000001",
+          "uuid": "6d5a8b1e-0000-0000-0000-525400000001", "stage": "userspace",
           "firstSeen": "2025-12-30T00:00:00Z", "lastSeen": "2026-01-01T00:09:00Z" },
         { "macAddress": "52:54:00:00:00:08", "architectures": [], "vendorClass": "",
           "firstSeen": "2026-01-01T00:09:30Z", "lastSeen": "2026-01-01T00:09:58Z" }
