@@ -38,9 +38,9 @@ impl AskClusterError {
             ),
             Self::NotFound(_) => Some("`bedplate machine list` shows those that are there"),
             Self::Read(error) => match error.as_ref() {
-                kube::Error::Api(status) if status.code == 404 => {
-                    Some("are the definitions installed? kubectl apply --server-side -f api/crds")
-                }
+                kube::Error::Api(status) if status.code == 404 => Some(
+                    "are the kinds installed? `kubectl apply --server-side -k deploy` in Bedplate's repository",
+                ),
                 _ => None,
             },
             Self::Client(_) => None,

@@ -335,21 +335,19 @@ localAPIEndpoint: {advertiseAddress: 192.0.2.1}
         output(command)
     }
 
-    /// Installs the definitions of `api/crds` and the manifests of `deploy/`, and waits until they are in force.
+    /// Installs the kinds and the manifests of `deploy/` by the one command of docs/install.md, and waits until the kinds are
+    /// there.
     ///
     /// # Errors
     /// What the API server has against them.
     pub fn install(&self) -> Result<()> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        let (crds, deploy) = (root.join("api/crds"), root.join("deploy"));
+        let (crds, deploy) =
+            (root.join("api/crds").display().to_string(), root.join("deploy").display().to_string());
         let admin = self.admin();
-        let apply = ["apply", "--server-side", "--field-manager=installation"];
-        self.kubectl(&admin, &[&apply[..], &["-f", &crds.display().to_string()]].concat())?;
-        self.kubectl(
-            &admin,
-            &["wait", "--for=condition=Established", "--timeout=60s", "-f", &crds.display().to_string()],
-        )?;
-        self.kubectl(&admin, &[&apply[..], &["-k", &deploy.display().to_string()]].concat())?;
+        self.kubectl(&admin, &["apply", "--server-side", "--field-manager=installation", "-k", &deploy])?;
+        let established = ["wait", "--for=condition=Established", "--timeout=60s", "-f", &crds];
+        self.kubectl(&admin, &established)?;
         Ok(())
     }
 }
