@@ -13,6 +13,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use nix::sys::signal::Signal;
 
 use crate::wait;
 
@@ -163,14 +164,21 @@ impl Process {
         let _ = self.child.wait();
     }
 
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = nix::unistd::Pid::from_raw(self.pid().try_into().context("pid out of range")?);
+        nix::sys::signal::kill(pid, signal).with_context(|| format!("no {signal} to {}", self.name))
+    }
+
     /// Asks it to end (SIGTERM) and waits for that.
     ///
     /// # Errors
     /// It runs on after `limit`.
     pub fn terminate(&mut self, limit: Duration) -> Result<ExitStatus> {
-        let pid = nix::unistd::Pid::from_raw(self.pid().try_into().context("pid out of range")?);
-        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM)
-            .with_context(|| format!("cannot end {}", self.name))?;
+        self.signal(Signal::SIGTERM)?;
         let what = format!("the end of {}", self.name);
         wait::until(&what, limit, || Ok(self.child.try_wait()?))
     }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::guard::{self, Process};
@@ -69,7 +70,8 @@ impl Setup {
         }
     }
 
-    fn to_toml(&self, directory: &Path) -> String {
+    /// The whole configuration of a pxed whose files are in `directory`.
+    pub fn to_toml(&self, directory: &Path) -> String {
         let at = |name: &str| directory.join(name).display().to_string();
         let own_source = format!("directory = {:?}\n", at("machines.d"));
         let mut text = format!(
@@ -204,6 +206,27 @@ impl<'n> Pxed<'n> {
         let (network, directory) = (self.network, self.directory.clone());
         drop(self);
         Self::resume(network, &directory)
+    }
+
+    /// Gives it another configuration file and has it read by SIGHUP. That it has taken it on is not awaited: see
+    /// [`Self::metric`] and `bedplate_pxed_reloads_total`.
+    ///
+    /// # Errors
+    /// The file cannot be written, or pxed has ended.
+    pub fn reload(&self, configuration: &str) -> Result<()> {
+        std::fs::write(self.directory.join("pxed.toml"), configuration)?;
+        self.process.signal(Signal::SIGHUP)
+    }
+
+    /// One value of `/metrics`, by its name with its labels.
+    ///
+    /// # Errors
+    /// No answer, or no such value.
+    pub fn metric(&self, name: &str) -> Result<u64> {
+        let (_, text) = self.health("/metrics")?;
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        let value = value.with_context(|| format!("/metrics has no {name}"))?;
+        value.parse().with_context(|| format!("{name} is {value}"))
     }
 
     /// Its process.
