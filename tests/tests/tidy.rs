@@ -14,7 +14,7 @@ use std::path::Path;
 
 use tidy::{
     source::{Source, functions},
-    tree::{documents, root, sources},
+    tree::{documents, root, sources, texts},
 };
 
 /// Hard limits; the soft ones are 400 and 40 and left to the reviewer.
@@ -208,4 +208,65 @@ fn programs_never_import_each_other() {
         }
     }
     hold("a program or library imports a program:", "what both need is a library of its own", &wrong);
+}
+
+#[test]
+fn nothing_refers_to_papers_that_are_not_in_the_repository() {
+    // Put together here, so that this file does not name them.
+    let papers = [["api", ".md"].concat(), ["seed", "-rules"].concat(), ["house", "-style"].concat()];
+    let mut wrong = Vec::new();
+    for (path, text) in texts() {
+        for (number, line) in (1..).zip(text.lines()) {
+            let line = line.to_lowercase();
+            let issue =
+                line.split("issue ").skip(1).any(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+            if issue || papers.iter().any(|paper| line.contains(paper)) {
+                wrong.push(format!("{path}:{number} {}", line.trim()));
+            }
+        }
+    }
+    hold("papers that nobody has who reads this:", "say it here, or in docs/rules.md", &wrong);
+}
+
+/// The rules' numbers as they are written in comments (`H2`) and at the beginning of tests' names (`h2_...`).
+fn rules_named(source: &Source) -> Vec<(usize, String)> {
+    let is_rule = |word: &str| {
+        let digits = word.strip_prefix(['H', 'C', 'V', 'O', 'A']).unwrap_or_default();
+        (1..=2).contains(&digits.len())
+            && digits.bytes().all(|byte| byte.is_ascii_digit())
+            && !digits.starts_with('0')
+    };
+    let mut named = Vec::new();
+    for (number, line) in (1..).zip(source.text.lines()) {
+        let comment = line.split_once("//").map_or("", |(_, comment)| comment);
+        let words = comment.split(|c: char| !c.is_alphanumeric() && c != '_').map(str::to_owned);
+        let function = line.split_once("fn ").and_then(|(_, name)| name.split('_').next());
+        let all = words.chain(function.map(str::to_uppercase));
+        named.extend(all.filter(|word| is_rule(word)).map(|word| (number, word)));
+        let trust = comment.split("Trust ").skip(1).filter_map(|rest| rest.chars().next());
+        named.extend(trust.filter(char::is_ascii_digit).map(|digit| (number, format!("Trust {digit}"))));
+    }
+    named
+}
+
+#[test]
+fn rules_that_code_names_by_number_are_explained() {
+    let rules = std::fs::read_to_string(root().join("docs/rules.md")).expect("docs/rules.md");
+    let (_, trust) = rules.split_once("## Trust").expect("a section on trust");
+    let explained = |rule: &str| match rule.strip_prefix("Trust ") {
+        Some(number) => trust.lines().any(|line| line.starts_with(&format!("{number}. "))),
+        None => rules.contains(&format!("**{rule}**")),
+    };
+    let mut wrong = Vec::new();
+    let mut count = 0;
+    for source in sources() {
+        for (number, rule) in rules_named(&source) {
+            count += 1;
+            if !explained(&rule) {
+                wrong.push(format!("{}:{number} {rule}", source.path));
+            }
+        }
+    }
+    assert!(count > 10, "only {count} rules are named: the search does not find them");
+    hold("rules that docs/rules.md does not explain:", "explain them there", &wrong);
 }

@@ -45,24 +45,34 @@ pub(crate) fn documents() -> Vec<Document> {
     files.into_iter().map(|(path, text)| Document { path, text }).collect()
 }
 
-fn files(extension: &str) -> Vec<(String, String)> {
+/// Every text of the repository with its path, whatever it is.
+pub(crate) fn texts() -> Vec<(String, String)> {
     let mut found = Vec::new();
-    walk(&root(), Path::new(""), extension, &mut found);
+    walk(&root(), Path::new(""), &|_| true, &mut found);
     found.sort();
     found
 }
 
-fn walk(root: &Path, below: &Path, extension: &str, found: &mut Vec<(String, String)>) {
+fn files(extension: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let wanted = |path: &Path| path.extension().is_some_and(|has| has == extension);
+    walk(&root(), Path::new(""), &wanted, &mut found);
+    found.sort();
+    found
+}
+
+fn walk(root: &Path, below: &Path, wanted: &dyn Fn(&Path) -> bool, found: &mut Vec<(String, String)>) {
     for entry in std::fs::read_dir(root.join(below)).expect("a readable folder").flatten() {
         let name = entry.file_name();
         let path = below.join(&name);
-        let hidden = name.as_encoded_bytes().starts_with(b".");
+        let hidden = name.as_encoded_bytes().starts_with(b".") && name != ".ci" && name != ".cargo";
         let Ok(kind) = entry.file_type() else { continue };
         if kind.is_dir() && !hidden && name != "target" && name != "corpus" && name != "artifacts" {
-            walk(root, &path, extension, found);
-        } else if kind.is_file() && path.extension().is_some_and(|has| has == extension) {
-            let text = std::fs::read_to_string(entry.path()).expect("a source in UTF-8");
-            found.push((path.display().to_string(), text));
+            walk(root, &path, wanted, found);
+        } else if kind.is_file() && !hidden && wanted(&path) {
+            // What is not UTF-8 is no text: seeds of the fuzz targets.
+            let text = std::fs::read_to_string(entry.path());
+            found.extend(text.map(|text| (path.display().to_string(), text)));
         }
     }
 }
