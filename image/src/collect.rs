@@ -2,7 +2,8 @@
 //!
 //! Kept are: every digest that the caller names, and if it is an image's manifest everything that the image is made of;
 //! what a running `ensure` of this process needs; what was used within the grace (another process may be about to name
-//! it); partial files that somebody writes or that are younger than a week.
+//! it); partial files that somebody writes, and those of a registry's blobs, which are resumed, for a week. A copy of a
+//! file begins anew each time: what a crash left of one goes at the next start.
 //!
 //! Callers: pxed, now and then, with the digests of its configured and booting images.
 
@@ -47,7 +48,7 @@ impl Store {
         for entry in fs::read_dir(self.root().join("blobs/sha256"))? {
             let entry = entry?;
             // What has no digest for a name is not ours.
-            let digest = entry.file_name().to_str().and_then(|n| format!("sha256:{n}").parse().ok());
+            let digest = entry.file_name().to_str().and_then(blob_named);
             let Some(digest) = digest else { continue };
             if wanted.contains(&digest)
                 || self.pins().contains(&digest)
@@ -66,36 +67,60 @@ impl Store {
             }
         }
         self.collect_partials(now)?;
-        self.collect_records()?;
+        self.collect_records(now)?;
         Ok(collected)
     }
 
-    fn collect_partials(&self, now: SystemTime) -> io::Result<()> {
+    /// Bytes of all blobs. Blocking: looks at each.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn bytes(&self) -> io::Result<u64> {
+        let mut sum = 0_u64;
+        for entry in fs::read_dir(self.root().join("blobs/sha256"))? {
+            // One that was removed meanwhile has none.
+            sum = sum.saturating_add(entry?.metadata().map(|m| m.len()).unwrap_or_default());
+        }
+        Ok(sum)
+    }
+
+    /// Removes partial files that nobody writes and nobody would resume.
+    pub(crate) fn collect_partials(&self, now: SystemTime) -> io::Result<()> {
         for entry in fs::read_dir(self.root().join("partial"))? {
-            let path = entry?.path();
-            if younger(&path, now, PARTIAL_GRACE) {
+            let entry = entry?;
+            let path = entry.path();
+            let resumed = entry.file_name().to_str().is_some_and(|name| blob_named(name).is_some());
+            if resumed && younger(&path, now, PARTIAL_GRACE) {
                 continue;
             }
-            if let Ok(Some(partial)) = Partial::open(&path)
-                && let Err(error) = partial.remove()
-            {
-                tracing::warn!(path = %path.display(), %error, "cannot remove a partial file");
+            match Partial::remove_unused(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    tracing::warn!(path = %path.display(), %error, "cannot remove a partial file");
+                }
+                _ => {}
             }
         }
         Ok(())
     }
 
     /// Records whose image is gone.
-    fn collect_records(&self) -> io::Result<()> {
+    fn collect_records(&self, now: SystemTime) -> io::Result<()> {
         for entry in fs::read_dir(self.root().join("resolutions"))? {
             let path = entry?.path();
+            // What a crash left of a write has another ending.
+            let torn = path.extension().is_some_and(|e| e == "new") && !younger(&path, now, PARTIAL_GRACE);
             let gone = resolution::read(&path).is_some_and(|record| !self.path(&record.image).exists());
-            if gone && let Err(error) = fs::remove_file(&path) {
+            if (torn || gone) && let Err(error) = fs::remove_file(&path) {
                 tracing::warn!(path = %path.display(), %error, "cannot remove a record");
             }
         }
         Ok(())
     }
+}
+
+/// The digest of the blob whose file has this name.
+fn blob_named(name: &str) -> Option<Digest> {
+    format!("sha256:{name}").parse().ok()
 }
 
 /// Whether a file was used within `grace`; what cannot be told counts as used.

@@ -12,6 +12,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use bedplate_api::id::SiteName;
 use bedplate_api::wire::Explanation;
+use bedplate_process::liveness::{Liveness, PATIENCE};
 use jiff::{SignedDuration, Timestamp};
 use thiserror::Error;
 use tokio::net::TcpListener;
@@ -30,8 +31,9 @@ use crate::enrol::service::Service;
 use crate::enrol::signer::{LocalSigner, Signer};
 use crate::enrol::tls::Configurations;
 use crate::files::LoaderFiles;
+use crate::http::listen::{self, Limits, Listening};
 use crate::http::route::Routes;
-use crate::http::serve::{self, Limits};
+use crate::http::serve;
 use crate::http::streams::Streams;
 use crate::images::Images;
 use crate::loaders::Loaders;
@@ -96,6 +98,20 @@ pub struct BootPath {
     limits: Limits,
     queue: Arc<Semaphore>,
     streams: Arc<Streams>,
+    counters: Counters,
+}
+
+/// What is counted of the boot path; clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Counters {
+    /// Connections of the plain listener.
+    pub plain: Arc<listen::Counters>,
+    /// Connections of agents.
+    pub agents: Arc<listen::Counters>,
+    /// Requests to the plain listener.
+    pub requests: Arc<crate::http::counters::Counters>,
+    /// Certificates, reports and refusals of agents.
+    pub enrol: Arc<enrol::counters::Counters>,
 }
 
 impl BootPath {
@@ -138,6 +154,7 @@ impl BootPath {
             },
             queue: Arc::new(Semaphore::new(streams)),
             streams: Arc::default(),
+            counters: Counters::default(),
         };
         path.warn_of_missing_loaders();
         Ok(path)
@@ -212,19 +229,33 @@ impl BootPath {
             ca_pem: self.authority.pem().into(),
             queue: self.queue.clone(),
             streams: self.streams.clone(),
+            counters: self.counters.requests.clone(),
         }
     }
 
+    /// What was counted.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
     /// Serves until `shutdown`, then ends what is being sent; returns when all is done.
-    pub async fn run(self, http: TcpListener, https: TcpListener, shutdown: CancellationToken) {
+    pub async fn run(
+        self,
+        http: TcpListener,
+        https: TcpListener,
+        liveness: Liveness,
+        shutdown: CancellationToken,
+    ) {
         let routes = Arc::new(self.routes());
         // Boots are written last: what still ends after `shutdown` is a stage, too.
         let served = CancellationToken::new();
-        let boots = tokio::spawn(self.boots.clone().run(served.clone()));
+        let part = |name| liveness.part(name, PATIENCE);
+        let boots = tokio::spawn(self.boots.clone().run(part("boots"), served.clone()));
+        let plain = self.listening("http", &self.counters.plain, &liveness);
         tokio::join!(
-            serve::serve(http, routes, self.limits, shutdown.clone()),
-            self.serve_agents(https, shutdown.clone()),
-            self.images.clone().run(self.boots.clone(), shutdown.clone()),
+            serve::serve(http, routes, plain, shutdown.clone()),
+            self.serve_agents(https, &liveness, shutdown.clone()),
+            self.images.clone().run(self.boots.clone(), part("images"), shutdown.clone()),
             self.follow_machines(shutdown.clone()),
         );
         served.cancel();
@@ -233,8 +264,18 @@ impl BootPath {
         }
     }
 
+    fn listening(
+        &self,
+        name: &'static str,
+        counters: &Arc<listen::Counters>,
+        liveness: &Liveness,
+    ) -> Listening {
+        let pulse = liveness.part(name, PATIENCE);
+        Listening { name, limits: self.limits, counters: counters.clone(), pulse }
+    }
+
     /// Enrols agents: with a cluster its signer signs, else pxed's own authority.
-    async fn serve_agents(&self, https: TcpListener, shutdown: CancellationToken) {
+    async fn serve_agents(&self, https: TcpListener, liveness: &Liveness, shutdown: CancellationToken) {
         let cluster = match &self.source {
             SourceConfig::Directory(_) => None,
             SourceConfig::Kubernetes { kubeconfig, context, advertise } => loop {
@@ -264,10 +305,12 @@ impl BootPath {
             registry: self.daemon.registry.clone(),
             store: self.daemon.store.clone(),
             signer,
+            counters: self.counters.enrol.clone(),
         };
-        let (configurations, limits) = (self.configurations.clone(), self.limits);
+        let configurations = self.configurations.clone();
+        let agents = self.listening("https", &self.counters.agents, liveness);
         tokio::join!(
-            enrol::serve::serve(https, configurations, Arc::new(service), limits, shutdown.clone()),
+            enrol::serve::serve(https, configurations, Arc::new(service), agents, shutdown.clone()),
             self.follow_client_ca(cluster, shutdown),
         );
     }

@@ -5,12 +5,14 @@
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bedplate_api::id::Digest;
-use bedplate_image::{BootImage, Progress, Source, Store};
+use bedplate_image::{Access, BootImage, Progress, Source, Store, UNKNOWN_ARCHITECTURE};
 use bedplate_process::exit::chain;
+use bedplate_process::liveness::Pulse;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -18,8 +20,9 @@ use tokio_util::task::TaskTracker;
 
 use crate::boot::Boots;
 use crate::boot::record::{Blob, Image};
-use crate::boot_policy::{ImageName, ImageState};
-use crate::config::{Config, ImageSource};
+use crate::boot_policy::{ImageName, ImageState, argument};
+use crate::config::Config;
+use crate::counter::{By, labels};
 
 /// Wait before the second try; it doubles up to [`LONGEST_WAIT`].
 const FIRST_WAIT: Duration = Duration::from_secs(2);
@@ -44,8 +47,40 @@ pub struct Images {
 
 struct Inner {
     store: Store,
+    counters: Counters,
     state: Mutex<State>,
     wake: Notify,
+}
+
+labels! {
+    /// What came of a fetch.
+    Fetch {
+        /// The image was not here, or is another than before.
+        Fetched => "fetched",
+        /// Its source still has the same.
+        Unchanged => "unchanged",
+        /// It will be tried again.
+        Failed => "failed",
+    }
+}
+
+/// What is counted of images.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Fetches that have ended.
+    pub fetches: By<Fetch>,
+    /// Bytes of the blobs in the cache.
+    pub cached_bytes: AtomicU64,
+}
+
+impl Inner {
+    /// Looks how large the cache is. Blocking.
+    fn measure(&self) {
+        match self.store.bytes() {
+            Ok(bytes) => self.counters.cached_bytes.store(bytes, Ordering::Relaxed),
+            Err(error) => tracing::debug!(%error, "the image cache cannot be measured"),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -84,7 +119,9 @@ pub struct Seen {
 impl Images {
     /// The images of a configuration; what the cache holds is ready at once. Blocking: reads some small files.
     pub fn new(store: Store, config: &Config) -> Self {
-        let images = Self { inner: Arc::new(Inner { store, state: Mutex::default(), wake: Notify::new() }) };
+        let (counters, state) = (Counters::default(), Mutex::default());
+        let images = Self { inner: Arc::new(Inner { store, counters, state, wake: Notify::new() }) };
+        images.inner.measure();
         images.configure(config);
         images
     }
@@ -98,7 +135,7 @@ impl Images {
         let configured = config
             .images
             .iter()
-            .map(|(name, image)| (name.clone(), (source(&image.source), image.kernel_arguments.clone())));
+            .map(|(name, image)| (name.clone(), (image.source.clone(), image.kernel_arguments.clone())));
         let mut state = self.lock();
         state.configured = configured.collect();
         let names: Vec<_> = state.configured.keys().cloned().map(ImageName::Configured).collect();
@@ -145,7 +182,7 @@ impl Images {
                 let source = Source::Registry {
                     reference: reference.clone(),
                     allow_tag: *allow_tag,
-                    insecure_http: false,
+                    access: Access::default(),
                 };
                 (source, Vec::new())
             }
@@ -166,6 +203,13 @@ impl Images {
             failures: 0,
         };
         state.entries.insert(name, entry);
+    }
+
+    /// What the image runs on, in OCI's words; `None`: it is not here, or does not say.
+    pub fn architecture(&self, name: &ImageName) -> Option<String> {
+        let state = self.lock();
+        let image = state.entries.get(name)?.image.as_ref()?;
+        Some(image.architecture.clone()).filter(|architecture| architecture != UNKNOWN_ARCHITECTURE)
     }
 
     /// Whether this image is here.
@@ -201,8 +245,13 @@ impl Images {
             kernel: blob(image.kernel),
             initrd: blob(image.initrd),
             rootfs: image.rootfs.map(blob),
-            kernel_arguments: [image.kernel_arguments.as_slice(), &entry.arguments].concat(),
+            kernel_arguments: entry.all_arguments(image),
         })
+    }
+
+    /// What was counted.
+    pub fn counters(&self) -> &Counters {
+        &self.inner.counters
     }
 
     /// Where a blob lies.
@@ -211,7 +260,7 @@ impl Images {
     }
 
     /// Fetches what is wanted until `shutdown`. Transfers that are going on are dropped then; what they have on disk is kept.
-    pub async fn run(self, boots: Boots, shutdown: CancellationToken) {
+    pub async fn run(self, boots: Boots, pulse: Pulse, shutdown: CancellationToken) {
         let fetches = TaskTracker::new();
         let mut collect = Instant::now() + COLLECT;
         loop {
@@ -232,6 +281,7 @@ impl Images {
             let until = next.map_or(collect, |next| next.min(collect));
             tokio::select! {
                 () = shutdown.cancelled() => break,
+                never = pulse.beating() => match never {},
                 () = self.inner.wake.notified() => {}
                 () = tokio::time::sleep_until(until) => {}
             }
@@ -265,8 +315,10 @@ impl Images {
         match result {
             Ok(image) => {
                 let pinned = source.pinned().is_some();
+                let mut fetch = Fetch::Unchanged;
                 self.change(&name, &source, |entry| {
                     if entry.image.as_ref() != Some(&image) {
+                        fetch = Fetch::Fetched;
                         tracing::info!(image = %name, digest = %image.digest, "image is ready");
                     }
                     entry.image = Some(image.clone());
@@ -274,8 +326,14 @@ impl Images {
                     let wait = if pinned { LOOK_AGAIN * 60 } else { LOOK_AGAIN };
                     entry.how = How::Due(Instant::now() + wait);
                 });
+                self.inner.counters.fetches.one(fetch);
+                if fetch == Fetch::Fetched {
+                    let inner = self.inner.clone();
+                    tokio::task::spawn_blocking(move || inner.measure());
+                }
             }
             Err(error) => {
+                self.inner.counters.fetches.one(Fetch::Failed);
                 let text = chain(&error);
                 tracing::warn!(image = %name, error = text, "an image cannot be fetched and is tried again");
                 self.change(&name, &source, |entry| {
@@ -309,9 +367,10 @@ impl Images {
             keep.extend([image.digest, image.kernel.digest, image.initrd.digest]);
             keep.extend(image.rootfs.map(|rootfs| rootfs.digest));
         }
-        let store = self.inner.store.clone();
-        tokio::task::spawn_blocking(move || match store.collect(&keep) {
+        let inner = self.inner.clone();
+        tokio::task::spawn_blocking(move || match inner.store.collect(&keep) {
             Ok(collected) if collected.blobs > 0 => {
+                inner.measure();
                 tracing::info!(blobs = collected.blobs, bytes = collected.bytes, "image cache collected");
             }
             Ok(_) => {}
@@ -321,9 +380,17 @@ impl Images {
 }
 
 impl Entry {
+    /// The image's own kernel arguments, then the configuration's.
+    fn all_arguments(&self, image: &BootImage) -> Vec<String> {
+        [image.kernel_arguments.as_slice(), &self.arguments].concat()
+    }
+
     fn state(&self) -> ImageState {
         match &self.image {
-            Some(_) => ImageState::Ready,
+            Some(image) => match argument::problem(&self.all_arguments(image)) {
+                None => ImageState::Ready,
+                Some(problem) => ImageState::Unusable(format!("its kernel arguments: {problem}")),
+            },
             None if self.failures > 0 => ImageState::Failed(self.note.clone()),
             None => ImageState::Fetching(self.note.clone()),
         }
@@ -339,15 +406,5 @@ fn describe(progress: &Progress) -> String {
         }
         Progress::Retry { problem, .. } => problem.clone(),
         Progress::Ready { .. } => "whole".to_owned(),
-    }
-}
-
-fn source(source: &ImageSource) -> Source {
-    match source.clone() {
-        ImageSource::Layout { path, tag, digest } => Source::Layout { path, tag, digest },
-        ImageSource::Registry { reference, allow_tag, insecure_http } => {
-            Source::Registry { reference, allow_tag, insecure_http }
-        }
-        ImageSource::Files { kernel, initrd, rootfs } => Source::Files { kernel, initrd, rootfs },
     }
 }

@@ -9,6 +9,7 @@ pub mod boot_path;
 pub mod boot_policy;
 pub mod clients;
 pub mod config;
+pub mod counter;
 pub mod discovered;
 pub mod enrol;
 pub mod files;

@@ -1,9 +1,14 @@
-//! Everything that `/metrics` shows, read at each scrape from counters that others keep. Labels are closed sets: no Machine
+//! Everything that `/metrics` shows, read at each scrape from counters that their rooms keep. Labels are closed sets: no Machine
 //! name, no address, nothing that a client sent.
+
+pub mod boot_path;
+mod family;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use bedplate_api::wire::Stage;
 use bedplate_dhcp::counter::Trouble;
@@ -12,28 +17,15 @@ use bedplate_dhcp::wire::{Malformed, MessageType};
 use bedplate_tftp::content::Outcome;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
-use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
-use crate::readiness::{View, obstacle};
+use self::family::{Labelled, count, gauge};
+use crate::boot::timeline::{next, stage_name};
+use crate::counter::read;
+use crate::readiness::{View, judge, obstacle};
 use crate::status::StatusRegistry;
-use crate::boot::timeline::stage_name;
 use crate::status::write::WriteCounters;
 use crate::store::Store;
-
-/// Every stage of a boot, in order.
-const STAGES: [Stage; 10] = [
-    Stage::Discover,
-    Stage::Offered,
-    Stage::Acknowledged,
-    Stage::Loader,
-    Stage::Script,
-    Stage::Kernel,
-    Stage::Initrd,
-    Stage::Rootfs,
-    Stage::Userspace,
-    Stage::Enrolled,
-];
 
 /// A look at what readiness looks at.
 pub type Look = Arc<dyn Fn() -> View + Send + Sync>;
@@ -54,20 +46,8 @@ pub struct Sources {
     pub look: Look,
     /// Reloads that were taken on, and that were refused.
     pub reloads: Arc<Reloads>,
-    /// What other rooms count: name, help and value of each.
-    pub further: Vec<Further>,
-}
-
-/// A counter of another room.
-pub struct Further {
-    /// Its name, without `_total`.
-    pub name: &'static str,
-    /// What it counts.
-    pub help: &'static str,
-    /// Its label's name; empty for none.
-    pub label: &'static str,
-    /// Its values by label.
-    pub read: Box<dyn Fn() -> Vec<(&'static str, u64)> + Send + Sync>,
+    /// HTTP, enrolment, images.
+    pub boot_path: boot_path::Source,
 }
 
 /// SIGHUPs.
@@ -99,58 +79,8 @@ impl Collector for Sources {
         self.encode_machines(&mut encoder)?;
         self.encode_dhcp(&mut encoder)?;
         self.encode_tftp(&mut encoder)?;
-        for further in &self.further {
-            count(&mut encoder, further.name, further.help, further.label, (further.read)())?;
-        }
-        Ok(())
+        self.boot_path.encode(&mut encoder)
     }
-}
-
-type Labelled = Vec<(&'static str, u64)>;
-
-fn read(counter: &AtomicU64) -> u64 {
-    counter.load(Ordering::Relaxed)
-}
-
-/// Writes one family of counters.
-fn count(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    label: &'static str,
-    values: Labelled,
-) -> fmt::Result {
-    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-    for (word, value) in values {
-        if label.is_empty() {
-            family.encode_counter::<[(&str, &str); 0], _, u64>(&value, None)?;
-        } else {
-            let labels = [(label, word)];
-            let mut labelled = family.encode_family(&labels)?;
-            labelled.encode_counter::<[(&str, &str); 0], _, u64>(&value, None)?;
-        }
-    }
-    Ok(())
-}
-
-/// Writes one family of gauges.
-fn gauge(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    label: &'static str,
-    values: Labelled,
-) -> fmt::Result {
-    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-    for (word, value) in values {
-        let value = i64::try_from(value).unwrap_or(i64::MAX);
-        if label.is_empty() {
-            family.encode_gauge(&value)?;
-        } else {
-            family.encode_family(&[(label, word)])?.encode_gauge(&value)?;
-        }
-    }
-    Ok(())
 }
 
 impl Sources {
@@ -190,8 +120,11 @@ impl Sources {
         let blocked = view.machines.iter().filter(|m| obstacle(m).is_some()).count() as u64;
         let machines = vec![("bootable", known.saturating_sub(blocked)), ("blocked", blocked)];
         gauge(encoder, "bedplate_pxed_machines", "Known Machines", "state", machines)?;
+        let ready = vec![("", u64::from(judge(&view).ready))];
+        gauge(encoder, "bedplate_pxed_ready", "Whether machines should be sent here", "", ready)?;
         let counts = self.registry.boots_by_stage();
-        let stages = STAGES.iter().map(|stage| (stage_name(*stage), Some(*stage)));
+        let stages = std::iter::successors(Some(Stage::Discover), |stage| next(*stage));
+        let stages = stages.map(|stage| (stage_name(stage), Some(stage)));
         let stages = stages.chain([("none", None)]);
         let boots = stages.map(|(word, stage)| (word, counts.get(&stage).copied().unwrap_or(0))).collect();
         gauge(encoder, "bedplate_pxed_boots", "Machines by the stage of their latest boot", "stage", boots)?;
@@ -276,47 +209,5 @@ fn outcome_word(outcome: Outcome) -> &'static str {
         Outcome::ClientAborted => "client-aborted",
         Outcome::TimedOut => "timed-out",
         Outcome::Stopped => "stopped",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_scrape_shows_every_family_with_closed_labels() {
-        let directory = tempfile::tempdir().unwrap();
-        let store = Store::open(&directory.path().join("pxed.redb")).unwrap();
-        store.put(crate::store::Table::Boots, b"a", Vec::new()).await.unwrap();
-        let further = Further {
-            name: "bedplate_pxed_things",
-            help: "Things",
-            label: "kind",
-            read: Box::new(|| vec![("good", 3)]),
-        };
-        let (registry, _events) = StatusRegistry::new(Default::default(), &store, true).unwrap();
-        let sources = Sources {
-            store,
-            registry,
-            statuses: Arc::default(),
-            dhcp: None,
-            tftp: None,
-            look: Arc::new(View::default),
-            reloads: Arc::default(),
-            further: vec![further],
-        };
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &super::registry(sources)).unwrap();
-        for line in [
-            "bedplate_pxed_store_commits_total{result=\"done\"} 1",
-            "bedplate_pxed_store_changes_total 1",
-            "bedplate_pxed_store_changes_dropped_total 0",
-            "bedplate_pxed_machines{state=\"bootable\"} 0",
-            "bedplate_pxed_status_writes_total{result=\"retried\"} 0",
-            "bedplate_pxed_things_total{kind=\"good\"} 3",
-            "bedplate_pxed_boots{stage=\"script\"} 0",
-        ] {
-            assert!(text.lines().any(|l| l == line), "{line}\n{text}");
-        }
     }
 }

@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use bedplate_api::id::BootId;
 use bedplate_api::wire::Stage;
+use bedplate_process::liveness::Pulse;
 use jiff::{SignedDuration, Timestamp};
 use rand::TryRngCore;
 use tokio::sync::Notify;
@@ -226,6 +227,11 @@ impl Boots {
         self.inner.table.records()
     }
 
+    /// How many there are whose URLs may still be good.
+    pub fn open_now(&self) -> usize {
+        self.inner.table.count()
+    }
+
     /// Forgets every Machine that `known` does not know any more.
     pub fn retain(&self, known: impl Fn(&Owner) -> bool) {
         let gone: Vec<_> = self.inner.table.owners().into_iter().filter(|owner| !known(owner)).collect();
@@ -300,12 +306,14 @@ impl Boots {
     }
 
     /// Writes, tells and sweeps until `shutdown`, then writes once more.
-    pub async fn run(self, shutdown: CancellationToken) {
+    pub async fn run(self, pulse: Pulse, shutdown: CancellationToken) {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
+            pulse.beat();
             tokio::select! {
                 () = shutdown.cancelled() => break,
+                // The tick wakes it up often enough for a sign of life at each turn.
                 _ = tick.tick() => self.tick(Timestamp::now()),
                 () = self.inner.wake.notified() => {
                     tokio::select! {

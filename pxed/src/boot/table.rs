@@ -236,6 +236,11 @@ impl Table {
         self.owners.iter().flat_map(|shard| lock(shard).keys().cloned().collect::<Vec<_>>()).collect()
     }
 
+    /// How many boots there are.
+    pub fn count(&self) -> usize {
+        self.ids.iter().map(|shard| lock(shard).len()).sum()
+    }
+
     /// Every record.
     pub fn records(&self) -> Vec<Record> {
         self.ids

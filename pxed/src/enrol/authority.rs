@@ -17,6 +17,8 @@ use rcgen::{
 };
 use thiserror::Error;
 
+use super::UID_OID;
+
 /// Ten years.
 const CA_LIFETIME: Duration = Duration::from_secs(3650 * 86_400);
 
@@ -136,20 +138,21 @@ impl Authority {
         Ok(ServerIdentity { certificate: certificate.der().to_vec(), key: key.serialize_der() })
     }
 
-    /// A client certificate (PEM) with this common name and organisation for a key that only its owner has.
+    /// A client certificate (PEM) with this common name, UID and organisation for a key that only its owner has.
     ///
     /// # Errors
     /// The certificate cannot be made.
     pub fn client(
         &self,
         key: &impl PublicKeyData,
-        common_name: &str,
+        (common_name, uid): (&str, &str),
         organisation: &str,
         now: Timestamp,
         lifetime: Duration,
     ) -> Result<String, rcgen::Error> {
         let mut params = params(common_name, now, lifetime);
         params.distinguished_name.push(DnType::OrganizationName, organisation);
+        params.distinguished_name.push(DnType::CustomDnType(UID_OID.to_vec()), uid);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         params.use_authority_key_identifier_extension = true;

@@ -126,7 +126,7 @@ impl ClusterSigner {
 impl Signer for ClusterSigner {
     fn sign<'a>(
         &'a self,
-        machine: &'a MachineName,
+        (machine, _): (&'a MachineName, &'a str),
         request: &'a CertificateRequest,
         purpose: &'a str,
     ) -> BoxFuture<'a, Result<Signed, SignError>> {

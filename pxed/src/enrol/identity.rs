@@ -6,7 +6,7 @@ use bedplate_api::id::{Digest, MachineName};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
-use super::request::key_digest;
+use super::request::{key_digest, uids};
 use super::{GROUP, USER_PREFIX};
 
 /// An agent that showed its certificate.
@@ -14,6 +14,8 @@ use super::{GROUP, USER_PREFIX};
 pub struct Identity {
     /// Its Machine.
     pub machine: MachineName,
+    /// The Machine's UID when it was enrolled, if the certificate says so.
+    pub uid: Option<String>,
     /// SHA-256 of its key's SubjectPublicKeyInfo.
     pub key: Digest,
     /// The certificate's serial number, in hex.
@@ -33,6 +35,11 @@ pub fn read(certificate: &[u8]) -> Option<Identity> {
     if !groups.any(|group| group.as_str() == Ok(GROUP)) {
         return None;
     }
+    let mut uids = uids(certificate.subject());
+    let uid = uids.pop();
+    if !uids.is_empty() {
+        return None;
+    }
     let key = key_digest(certificate.public_key().raw);
-    Some(Identity { machine, key, serial: certificate.raw_serial_as_string() })
+    Some(Identity { machine, uid, key, serial: certificate.raw_serial_as_string() })
 }

@@ -10,8 +10,9 @@ use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::prelude::FromDer;
+use x509_parser::x509::{AttributeTypeAndValue, X509Name};
 
-use super::{GROUP, USER_PREFIX};
+use super::{GROUP, UID_OID, USER_PREFIX};
 
 /// Bytes of a request (PEM); an RSA key of 8192 bits needs about 3 KiB.
 const MAX_BYTES: usize = 16 << 10;
@@ -48,6 +49,7 @@ pub struct CertificateRequest {
     pub params: CertificateSigningRequestParams,
     common_names: Vec<String>,
     organisations: Vec<String>,
+    uids: Vec<String>,
     subject: String,
 }
 
@@ -72,21 +74,27 @@ impl CertificateRequest {
             params,
             common_names: texts(info.subject.iter_common_name()),
             organisations: texts(info.subject.iter_organization()),
+            uids: uids(&info.subject),
             subject: info.subject.to_string(),
         })
     }
 
-    /// Whether the subject is empty or this Machine's. `whole`: it must be this Machine's, with the group, because the
+    /// Whether the subject is empty or this Machine's, which is its name and UID; the UID may be left out. `whole`: it must be this Machine's, with the group, because the
     /// signer takes it as it is.
     ///
     /// # Errors
     /// [`ReadRequestError::Subject`].
-    pub fn check_subject(&self, machine: &MachineName, whole: bool) -> Result<(), ReadRequestError> {
+    pub fn check_subject(
+        &self,
+        (machine, uid): (&MachineName, &str),
+        whole: bool,
+    ) -> Result<(), ReadRequestError> {
         let name = format!("{USER_PREFIX}{machine}");
         let named = self.common_names.iter().all(|found| *found == name) && self.common_names.len() <= 1;
         let grouped = self.organisations.iter().all(|found| found == GROUP) && self.organisations.len() <= 1;
         let complete = !self.common_names.is_empty() && !self.organisations.is_empty();
-        if named && grouped && (complete || !whole) {
+        let same = self.uids.iter().all(|found| found == uid) && self.uids.len() <= 1;
+        if named && grouped && same && (complete || !whole) {
             return Ok(());
         }
         let found = if self.subject.is_empty() { "nobody".to_owned() } else { self.subject.clone() };
@@ -94,13 +102,19 @@ impl CertificateRequest {
     }
 }
 
+/// The UIDs that a subject names.
+pub(super) fn uids(subject: &X509Name<'_>) -> Vec<String> {
+    let is_uid = |attribute: &&AttributeTypeAndValue<'_>| {
+        attribute.attr_type().iter().is_some_and(|arcs| arcs.eq(UID_OID))
+    };
+    texts(subject.iter_attributes().filter(is_uid))
+}
+
 /// SHA-256 of a SubjectPublicKeyInfo (DER).
 pub fn key_digest(public_key: &[u8]) -> Digest {
     Digest::from_sha256(Sha256::digest(public_key).into())
 }
 
-fn texts<'a>(
-    attributes: impl Iterator<Item = &'a x509_parser::x509::AttributeTypeAndValue<'a>>,
-) -> Vec<String> {
+fn texts<'a>(attributes: impl Iterator<Item = &'a AttributeTypeAndValue<'a>>) -> Vec<String> {
     attributes.map(|attribute| attribute.as_str().unwrap_or("(unreadable)").to_owned()).collect()
 }

@@ -1,31 +1,31 @@
-//! The TLS listener for agents: `/v1/enrol`, `/v1/renew`, `/v1/report`. Owns the socket; bounds connections, handshakes,
-//! heads and bodies.
+//! The TLS listener for agents: `/v1/enrol`, `/v1/renew`, `/v1/report`. Bounds handshakes and bodies; accepting and its limits
+//! are `http::listen`'s.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_api::wire::Refusal;
+use bedplate_process::exit::chain;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
-use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
 use jiff::Timestamp;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
+use super::counters::Reason;
 use super::identity::{self, Identity};
-use super::service::{Refused, Service};
+use super::service::{Refused, Service, refused};
 use super::tls::Configurations;
-use crate::http::serve::{Limits, Seat, Seats};
+use crate::counter::Label as _;
+use crate::http::listen::{Accepted, Cut, Listening, converse, listen};
 use crate::http::socket::Guarded;
 
 /// Bytes of a body: facts of a machine with hundreds of disks.
@@ -41,169 +41,119 @@ pub async fn serve(
     listener: TcpListener,
     configurations: Arc<Configurations>,
     service: Arc<Service>,
-    limits: Limits,
+    how: Listening,
     shutdown: CancellationToken,
 ) {
-    let seats = Arc::new(Seats::default());
-    let connections = TaskTracker::new();
-    loop {
-        let accepted = tokio::select! {
-            () = shutdown.cancelled() => break,
-            accepted = listener.accept() => accepted,
-        };
-        let (stream, peer) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                tracing::warn!(%error, "a connection of an agent could not be accepted");
-                tokio::time::sleep(Duration::from_millis(20)).await;
-                continue;
-            }
-        };
-        let Some(seat) = seats.take(peer.ip(), &limits) else {
-            tracing::debug!(%peer, "connection of an agent refused: too many");
-            continue;
-        };
-        let (configurations, service) = (configurations.clone(), service.clone());
-        connections.spawn(connection(stream, peer, configurations, service, limits, seat, shutdown.clone()));
-    }
-    drop(listener);
-    connections.close();
-    connections.wait().await;
+    let (limits, counters) = (how.limits, how.counters.clone());
+    listen(listener, how, shutdown.clone(), |accepted| {
+        let (configurations, service, shutdown) = (configurations.clone(), service.clone(), shutdown.clone());
+        let (peer, counters) = (accepted.peer, counters.clone());
+        async move {
+            let stream = tokio::select! {
+                () = shutdown.cancelled() => return,
+                stream = secure(accepted, &configurations) => match stream {
+                    Some(stream) => stream,
+                    None => return counters.cut.one(Cut::NoTls),
+                },
+            };
+            let leaf = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+            let identity = Arc::new(leaf.and_then(|leaf| identity::read(leaf)));
+            let service = service_fn(move |request| {
+                let (service, identity) = (service.clone(), identity.clone());
+                async move {
+                    let answer = answer(&service, identity.as_ref().as_ref(), request).await;
+                    Ok::<_, std::convert::Infallible>(answer)
+                }
+            });
+            converse(stream, service, limits, peer, shutdown).await;
+        }
+    })
+    .await;
 }
 
-async fn connection(
-    stream: TcpStream,
-    peer: SocketAddr,
-    configurations: Arc<Configurations>,
-    service: Arc<Service>,
-    limits: Limits,
-    seat: Seat,
-    shutdown: CancellationToken,
-) {
-    let Ok(local) = stream.local_addr() else { return };
+/// The TLS handshake; `None`: there is no speaking with this client, and the log says why.
+async fn secure(
+    accepted: Accepted,
+    configurations: &Configurations,
+) -> Option<TlsStream<Guarded<TcpStream>>> {
+    let Accepted { stream, local, peer, .. } = accepted;
     let config = match configurations.get(local.ip().to_canonical(), Timestamp::now()) {
         Ok(config) => config,
         Err(error) => {
-            tracing::error!(error = bedplate_process::exit::chain(&error), "an agent cannot be served");
-            return;
+            tracing::error!(error = chain(&error), "an agent cannot be served");
+            return None;
         }
     };
-    let _ = stream.set_nodelay(true);
-    let stream = Guarded::new(stream, Arc::default(), limits.stall);
-    let handshake = tokio::time::timeout(PATIENCE, TlsAcceptor::from(config).accept(stream));
-    let stream = tokio::select! {
-        () = shutdown.cancelled() => return,
-        stream = handshake => match stream {
-            Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => {
-                tracing::debug!(%peer, %error, "no TLS with an agent");
-                return;
-            }
-            Err(_) => return,
-        },
-    };
-    let leaf = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-    let identity = Arc::new(leaf.and_then(|leaf| identity::read(leaf)));
-    let service = service_fn(move |request| {
-        let (service, identity) = (service.clone(), identity.clone());
-        async move {
-            Ok::<_, std::convert::Infallible>(answer(&service, identity.as_ref().as_ref(), request).await)
+    match tokio::time::timeout(PATIENCE, TlsAcceptor::from(config).accept(stream)).await {
+        Ok(Ok(stream)) => Some(stream),
+        Ok(Err(error)) => {
+            tracing::debug!(%peer, %error, "no TLS with an agent");
+            None
         }
-    });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(limits.head)
-        .serve_connection(TokioIo::new(stream), service);
-    let mut connection = std::pin::pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = shutdown.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+        Err(_) => {
+            tracing::debug!(%peer, "an agent's TLS handshake took too long");
+            None
         }
-    };
-    if let Err(error) = ended {
-        tracing::debug!(%peer, %error, "connection of an agent ended");
     }
-    drop(seat);
 }
 
 async fn answer(service: &Service, identity: Option<&Identity>, request: Request<Incoming>) -> Answer {
+    decide(service, identity, request).await.unwrap_or_else(|Refused { reason, message }| {
+        service.counters.refusals.one(reason);
+        json(reason.status(), &Refusal { reason: reason.word().to_owned(), message })
+    })
+}
+
+async fn decide(
+    service: &Service,
+    identity: Option<&Identity>,
+    request: Request<Incoming>,
+) -> Result<Answer, Refused> {
     let now = Timestamp::now();
     let (parts, body) = request.into_parts();
     let path = parts.uri.path();
     if !matches!(path, "/v1/enrol" | "/v1/renew" | "/v1/report") {
-        return refuse(StatusCode::NOT_FOUND, "UnknownPath", "there is nothing under this path");
+        return refused(Reason::UnknownPath, "there is nothing under this path");
     }
     if parts.method != Method::POST {
-        return refuse(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", "this resource takes POST");
+        return refused(Reason::MethodNotAllowed, "this resource takes POST");
     }
-    let Some(identity) = identity else {
-        if path != "/v1/enrol" {
-            return refuse(
-                StatusCode::UNAUTHORIZED,
-                "NoClientCertificate",
-                "this needs the certificate that an enrolment gave",
-            );
+    match (path, identity) {
+        ("/v1/enrol", _) => Ok(json(StatusCode::OK, &service.enrol(read(body).await?, now).await?)),
+        ("/v1/renew", Some(identity)) => {
+            Ok(json(StatusCode::OK, &service.renew(identity, read(body).await?, now).await?))
         }
-        return match read(body).await {
-            Ok(request) => respond(service.enrol(request, now).await),
-            Err(answer) => answer,
-        };
-    };
-    match path {
-        "/v1/enrol" => match read(body).await {
-            Ok(request) => respond(service.enrol(request, now).await),
-            Err(answer) => answer,
-        },
-        "/v1/renew" => match read(body).await {
-            Ok(request) => respond(service.renew(identity, request, now).await),
-            Err(answer) => answer,
-        },
-        _ => match read(body).await {
-            Ok(report) => match service.report(identity, report, now) {
-                Ok(()) => empty(),
-                Err(refused) => json(refused.status, &refused.refusal),
-            },
-            Err(answer) => answer,
-        },
+        (_, Some(identity)) => {
+            service.report(identity, read(body).await?, now)?;
+            Ok(empty())
+        }
+        (_, None) => {
+            refused(Reason::NoClientCertificate, "this needs the certificate that an enrolment gave")
+        }
     }
 }
 
-async fn read<T: DeserializeOwned>(body: Incoming) -> Result<T, Answer> {
+async fn read<T: DeserializeOwned>(body: Incoming) -> Result<T, Refused> {
     let collected = tokio::time::timeout(PATIENCE, Limited::new(body, MAX_BODY).collect()).await;
     let bytes = match collected {
         Ok(Ok(collected)) => collected.to_bytes(),
         Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => {
-            return Err(refuse(StatusCode::PAYLOAD_TOO_LARGE, "BodyTooLarge", "a body has at most 1 MiB"));
+            return refused(Reason::BodyTooLarge, "a body has at most 1 MiB");
         }
-        Ok(Err(_)) => {
-            return Err(refuse(StatusCode::BAD_REQUEST, "BadBody", "the body did not arrive whole"));
-        }
-        Err(_) => return Err(refuse(StatusCode::REQUEST_TIMEOUT, "BodyTooSlow", "the body took too long")),
+        Ok(Err(_)) => return refused(Reason::BadBody, "the body did not arrive whole"),
+        Err(_) => return refused(Reason::BodyTooSlow, "the body took too long"),
     };
     // The text of a wrong body may hold a token: only where it is wrong is told.
-    serde_json::from_slice(&bytes).map_err(|error| {
+    serde_json::from_slice(&bytes).or_else(|error| {
         let message = format!("not what this takes: line {}, column {}", error.line(), error.column());
-        refuse(StatusCode::BAD_REQUEST, "BadBody", &message)
+        refused(Reason::BadBody, message)
     })
-}
-
-fn respond<T: Serialize>(result: Result<T, Refused>) -> Answer {
-    match result {
-        Ok(answer) => json(StatusCode::OK, &answer),
-        Err(refused) => json(refused.status, &refused.refusal),
-    }
 }
 
 fn empty() -> Answer {
     let mut response = Response::new(Full::default());
     *response.status_mut() = StatusCode::NO_CONTENT;
     response
-}
-
-fn refuse(status: StatusCode, reason: &str, message: &str) -> Answer {
-    json(status, &Refusal { reason: reason.to_owned(), message: message.to_owned() })
 }
 
 fn json(status: StatusCode, value: &impl Serialize) -> Answer {

@@ -4,17 +4,18 @@ use std::sync::Arc;
 
 use bedplate_api::id::{Digest, MachineName};
 use bedplate_api::machine::{Address, AgentStatus, Hardware, Time};
-use bedplate_api::wire::{EnrolRequest, EnrolResponse, Refusal, RenewRequest, Report, Stage};
+use bedplate_api::wire::{EnrolRequest, EnrolResponse, RenewRequest, Report, Stage};
 use bedplate_process::exit::chain;
-use hyper::StatusCode;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::counters::{Counters, Enrolment, Reason, Renewal, Reported};
 use super::identity::Identity;
 use super::request::{CertificateRequest, ReadRequestError};
 use super::signer::{SignError, Signed, Signer};
 use crate::boot::seeds::CheckTokenError;
 use crate::boot::{Boots, Owner, public_id};
+use crate::counter::Label as _;
 use crate::machine::Machines;
 use crate::status::StatusRegistry;
 use crate::store::{Store, Table};
@@ -34,17 +35,17 @@ struct Certified {
     time: Timestamp,
 }
 
-/// A refusal with its status.
+/// A refusal.
 #[derive(Debug)]
 pub struct Refused {
-    /// The HTTP status.
-    pub status: StatusCode,
-    /// The body.
-    pub refusal: Refusal,
+    /// Why.
+    pub reason: Reason,
+    /// The same for a person.
+    pub message: String,
 }
 
-fn refused<T>(status: StatusCode, reason: &str, message: impl Into<String>) -> Result<T, Refused> {
-    Err(Refused { status, refusal: Refusal { reason: reason.to_owned(), message: message.into() } })
+pub(super) fn refused<T>(reason: Reason, message: impl Into<String>) -> Result<T, Refused> {
+    Err(Refused { reason, message: message.into() })
 }
 
 /// Answers agents.
@@ -59,6 +60,8 @@ pub struct Service {
     pub store: Store,
     /// Who signs.
     pub signer: Arc<dyn Signer>,
+    /// What is counted.
+    pub counters: Arc<Counters>,
 }
 
 impl Service {
@@ -67,28 +70,42 @@ impl Service {
     /// # Errors
     /// The refusal. A lost answer is no reason: the same token and key get it again.
     pub async fn enrol(&self, request: EnrolRequest, now: Timestamp) -> Result<EnrolResponse, Refused> {
+        let decided = self.decide_enrolment(request, now).await;
+        self.counters.enrolments.one(match &decided {
+            Ok((how, _)) => *how,
+            Err(_) => Enrolment::Refused,
+        });
+        decided.map(|(_, response)| response)
+    }
+
+    async fn decide_enrolment(
+        &self,
+        request: EnrolRequest,
+        now: Timestamp,
+    ) -> Result<(Enrolment, EnrolResponse), Refused> {
         let csr = CertificateRequest::read(&request.csr_pem).or_else(|error| bad_request(&error))?;
         let seeds = self.boots.seeds();
         let seed =
             seeds.check(request.boot_id, &request.token, &csr.key, now).or_else(|error| bad_token(&error))?;
         let Owner::Machine { name, uid } = seed.owner.clone() else {
             return refused(
-                StatusCode::FORBIDDEN,
-                "NotAMachine",
+                Reason::NotAMachine,
                 "an unknown machine cannot enrol: make a Machine of its MAC address and boot it again",
             );
         };
         self.check_machine(&name, Some(&uid))?;
-        csr.check_subject(&name, self.signer.needs_whole_subject()).or_else(|error| bad_request(&error))?;
+        csr.check_subject((&name, &uid), self.signer.needs_whole_subject())
+            .or_else(|error| bad_request(&error))?;
         seeds.claim(request.boot_id, csr.key).await.or_else(|error| bad_token(&error))?;
         // A lost answer is given again; its key does not become the current one again.
         if let Some(certificate) = seed.claim.and_then(|claim| claim.certificate) {
-            return Ok(self.enrolled(certificate));
+            return Ok((Enrolment::Repeated, self.enrolled(certificate)));
         }
-        let certificate = match self.signer.sign(&name, &csr, &request.boot_id.to_string()).await {
+        let certificate = match self.signer.sign((&name, &uid), &csr, &request.boot_id.to_string()).await {
             Ok(Signed::Certificate(certificate)) => certificate,
             Ok(Signed::Pending(reason)) => {
-                return Ok(EnrolResponse::Pending { reason, retry_seconds: RETRY_SECONDS });
+                let pending = EnrolResponse::Pending { reason, retry_seconds: RETRY_SECONDS };
+                return Ok((Enrolment::Pending, pending));
             }
             Err(error) => return signer_failed(&name, &error),
         };
@@ -100,7 +117,7 @@ impl Service {
         let owner = Owner::Machine { name: name.clone(), uid };
         self.boots.owner_reached(&owner, request.boot_id, Stage::Enrolled, now);
         self.take_facts(&name, &request.agent_version, Some(request.facts), now);
-        Ok(self.enrolled(certificate))
+        Ok((Enrolment::Enrolled, self.enrolled(certificate)))
     }
 
     /// `POST /v1/renew`, by an agent that showed its certificate.
@@ -113,18 +130,33 @@ impl Service {
         request: RenewRequest,
         now: Timestamp,
     ) -> Result<EnrolResponse, Refused> {
+        let decided = self.decide_renewal(identity, request, now).await;
+        self.counters.renewals.one(match &decided {
+            Ok(EnrolResponse::Pending { .. }) => Renewal::Pending,
+            Ok(EnrolResponse::Enrolled { .. } | EnrolResponse::Challenge { .. }) => Renewal::Renewed,
+            Err(_) => Renewal::Refused,
+        });
+        decided
+    }
+
+    async fn decide_renewal(
+        &self,
+        identity: &Identity,
+        request: RenewRequest,
+        now: Timestamp,
+    ) -> Result<EnrolResponse, Refused> {
         let name = &identity.machine;
         let uid = self.check_identity(identity)?;
         let csr = CertificateRequest::read(&request.csr_pem).or_else(|error| bad_request(&error))?;
         if csr.key != identity.key {
             return refused(
-                StatusCode::FORBIDDEN,
-                "OtherKey",
+                Reason::OtherKey,
                 "a certificate is renewed for the key that it has; a new key needs a new boot",
             );
         }
-        csr.check_subject(name, self.signer.needs_whole_subject()).or_else(|error| bad_request(&error))?;
-        match self.signer.sign(name, &csr, &identity.serial).await {
+        csr.check_subject((name, &uid), self.signer.needs_whole_subject())
+            .or_else(|error| bad_request(&error))?;
+        match self.signer.sign((name, &uid), &csr, &identity.serial).await {
             Ok(Signed::Certificate(certificate)) => {
                 // The signer may have taken its time: another key may be enrolled by now.
                 self.check_identity(identity)?;
@@ -144,6 +176,12 @@ impl Service {
     /// # Errors
     /// The refusal.
     pub fn report(&self, identity: &Identity, report: Report, now: Timestamp) -> Result<(), Refused> {
+        let taken = self.take_report(identity, report, now);
+        self.counters.reports.one(if taken.is_ok() { Reported::Taken } else { Reported::Refused });
+        taken
+    }
+
+    fn take_report(&self, identity: &Identity, report: Report, now: Timestamp) -> Result<(), Refused> {
         let name = &identity.machine;
         let uid = self.check_identity(identity)?;
         if let Some(boot) = report.boot_id {
@@ -175,8 +213,7 @@ impl Service {
         match self.machines.load().by_name(name) {
             Some(known) if uid.is_none_or(|uid| uid == known.uid) => Ok(known.uid.clone()),
             Some(_) | None => refused(
-                StatusCode::NOT_FOUND,
-                "MachineGone",
+                Reason::MachineGone,
                 format!("Machine {name} is no longer known here, or was made anew: boot the host again"),
             ),
         }
@@ -188,12 +225,12 @@ impl Service {
             Ok(kept) => kept.and_then(|bytes| serde_json::from_slice::<Certified>(&bytes).ok()),
             Err(error) => return store_failed(&identity.machine, &error),
         };
-        // Without an entry (a store that was lost) the chain alone counts.
+        // Without an entry (a store that was lost) the certificate alone counts.
         let uid = self.check_machine(&identity.machine, kept.as_ref().map(|kept| kept.uid.as_str()))?;
+        self.check_machine(&identity.machine, identity.uid.as_deref())?;
         if kept.is_some_and(|kept| kept.key != identity.key) {
             return refused(
-                StatusCode::FORBIDDEN,
-                "KeyReplaced",
+                Reason::KeyReplaced,
                 format!(
                     "another key was enrolled for Machine {} since: boot the host again",
                     identity.machine
@@ -232,28 +269,28 @@ fn certificate_key(name: &MachineName) -> String {
 }
 
 fn bad_request<T>(error: &ReadRequestError) -> Result<T, Refused> {
-    refused(StatusCode::BAD_REQUEST, "BadCertificateRequest", chain(error))
+    refused(Reason::BadCertificateRequest, chain(error))
 }
 
 fn bad_token<T>(error: &CheckTokenError) -> Result<T, Refused> {
-    let (status, reason) = match error {
-        CheckTokenError::UnknownBoot => (StatusCode::FORBIDDEN, "UnknownBoot"),
-        CheckTokenError::WrongToken => (StatusCode::FORBIDDEN, "WrongToken"),
-        CheckTokenError::Expired(_) => (StatusCode::FORBIDDEN, "TokenExpired"),
-        CheckTokenError::Used => (StatusCode::CONFLICT, "TokenUsed"),
-        CheckTokenError::Store(_) => (StatusCode::SERVICE_UNAVAILABLE, "StoreFailed"),
+    let reason = match error {
+        CheckTokenError::UnknownBoot => Reason::UnknownBoot,
+        CheckTokenError::WrongToken => Reason::WrongToken,
+        CheckTokenError::Expired(_) => Reason::TokenExpired,
+        CheckTokenError::Used => Reason::TokenUsed,
+        CheckTokenError::Store(_) => Reason::StoreFailed,
     };
-    tracing::warn!(reason, "an enrolment was refused");
-    refused(status, reason, format!("{}: boot the host again for a fresh token", chain(error)))
+    tracing::warn!(reason = reason.word(), "an enrolment was refused");
+    refused(reason, format!("{}: boot the host again for a fresh token", chain(error)))
 }
 
 fn signer_failed<T>(name: &MachineName, error: &SignError) -> Result<T, Refused> {
     let text = chain(error);
     tracing::error!(machine = %name, error = text, "a certificate could not be signed");
-    refused(StatusCode::SERVICE_UNAVAILABLE, "SignerFailed", text)
+    refused(Reason::SignerFailed, text)
 }
 
 fn store_failed<T>(name: &MachineName, error: &crate::store::StoreError) -> Result<T, Refused> {
     tracing::error!(machine = %name, error = chain(error), "the store failed in an enrolment");
-    refused(StatusCode::SERVICE_UNAVAILABLE, "StoreFailed", "pxed cannot write to its store: see its log")
+    refused(Reason::StoreFailed, "pxed cannot write to its store: see its log")
 }

@@ -41,11 +41,11 @@ pub enum SignError {
 
 /// Signs requests that were checked before.
 pub trait Signer: Send + Sync + 'static {
-    /// Signs a Machine's request. `purpose` tells this signing from a later one for the same key; asked again with the
+    /// Signs the request of a Machine, which is its name and UID. `purpose` tells this signing from a later one for the same key; asked again with the
     /// same, it goes on where it was.
     fn sign<'a>(
         &'a self,
-        machine: &'a MachineName,
+        machine: (&'a MachineName, &'a str),
         request: &'a CertificateRequest,
         purpose: &'a str,
     ) -> BoxFuture<'a, Result<Signed, SignError>>;
@@ -66,13 +66,13 @@ pub struct LocalSigner {
 impl Signer for LocalSigner {
     fn sign<'a>(
         &'a self,
-        machine: &'a MachineName,
+        (machine, uid): (&'a MachineName, &'a str),
         request: &'a CertificateRequest,
         _purpose: &'a str,
     ) -> BoxFuture<'a, Result<Signed, SignError>> {
         let name = format!("{USER_PREFIX}{machine}");
         let key = &request.params.public_key;
-        let signed = self.authority.client(key, &name, GROUP, Timestamp::now(), LIFETIME);
+        let signed = self.authority.client(key, (&name, uid), GROUP, Timestamp::now(), LIFETIME);
         Box::pin(std::future::ready(signed.map(Signed::Certificate).map_err(SignError::Make)))
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_api::id::BootId;
-use bedplate_api::machine::Hardware;
+use bedplate_api::machine::{Hardware, StateDiskStatus};
 use bedplate_api::wire::{EnrolRequest, EnrolResponse, Refusal, RenewRequest, Report, SecretText, Seed};
 use hyper::Method;
 use jiff::Timestamp;
@@ -16,17 +16,19 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use super::counters::{Counters, Enrolment, Reason, Renewal, Reported};
 use super::request::CertificateRequest;
 use super::service::Service;
 use super::signer::{LocalSigner, SignError, Signed, Signer};
 use super::tls::Configurations;
-use crate::http::serve::Limits;
-use crate::http::tests::{Rig, plain};
+use crate::http::listen::Limits;
+use crate::http::tests::{Rig, listening, plain};
 use crate::machine::Snapshot;
 
 struct Agents {
     rig: Rig,
     address: SocketAddr,
+    counters: Arc<Counters>,
     shutdown: CancellationToken,
     serving: tokio::task::JoinHandle<()>,
 }
@@ -42,22 +44,24 @@ impl Agents {
         let address = listener.local_addr().unwrap();
         let configurations = Arc::new(Configurations::new(rig.authority.clone(), None));
         assert_eq!(configurations.believe(rig.authority.pem()), 1);
+        let counters = Arc::new(Counters::default());
         let service = Service {
             machines: rig.machines.clone(),
             boots: rig.boots().clone(),
             registry: rig.registry.clone(),
             store: rig.store.clone(),
             signer,
+            counters: counters.clone(),
         };
         let shutdown = CancellationToken::new();
         let serve = super::serve::serve(
             listener,
             configurations,
             Arc::new(service),
-            Limits::default(),
+            listening(Limits::default()),
             shutdown.clone(),
         );
-        Self { rig, address, shutdown, serving: tokio::spawn(serve) }
+        Self { rig, address, counters, shutdown, serving: tokio::spawn(serve) }
     }
 
     async fn seed(&self, transaction: u32) -> Seed {
@@ -126,11 +130,18 @@ impl Agents {
 }
 
 fn csr(key: &KeyPair, machine: Option<&str>) -> String {
+    csr_of(key, machine, None)
+}
+
+fn csr_of(key: &KeyPair, machine: Option<&str>, uid: Option<&str>) -> String {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.distinguished_name = DistinguishedName::new();
     if let Some(machine) = machine {
         params.distinguished_name.push(DnType::OrganizationName, "bedplate:machines");
         params.distinguished_name.push(DnType::CommonName, format!("bedplate:machine:{machine}"));
+    }
+    if let Some(uid) = uid {
+        params.distinguished_name.push(DnType::CustomDnType(super::UID_OID.to_vec()), uid);
     }
     params.serialize_request(key).unwrap().pem().unwrap()
 }
@@ -138,7 +149,7 @@ fn csr(key: &KeyPair, machine: Option<&str>) -> String {
 fn request(seed: &Seed, csr_pem: &str) -> EnrolRequest {
     EnrolRequest {
         boot_id: seed.boot_id,
-        token: seed.token.clone(),
+        token: seed.token.clone().unwrap(),
         csr_pem: csr_pem.to_owned(),
         agent_version: "0.1.0".to_owned(),
         facts: Hardware { vendor: Some("QEMU".to_owned()), ..Hardware::default() },
@@ -169,10 +180,19 @@ async fn a_host_enrols_reports_and_renews_with_its_certificate() {
         boot_id: Some(boot),
         facts: Some(Hardware { vendor: Some("Other".to_owned()), ..Hardware::default() }),
         addresses: vec![[10, 7, 0, 21].into()],
+        state_disk: Some(StateDiskStatus {
+            name: Some("virtio-state".to_owned()),
+            wipe_token: Some("t".to_owned()),
+        }),
     };
     assert_eq!(agents.post(&client, "/v1/report", &report).await.0, 204);
     let status = agents.rig.registry.get(&"node1".parse().unwrap()).unwrap();
     assert_eq!(status.hardware.unwrap().vendor.as_deref(), Some("Other"));
+    let state_disk = status.state_disk.unwrap();
+    assert_eq!(
+        (state_disk.name.as_deref(), state_disk.wipe_token.as_deref()),
+        (Some("virtio-state"), Some("t"))
+    );
     let agent = status.agent.unwrap();
     assert_eq!((agent.version.as_deref(), agent.boot_id.as_deref()), (Some("0.1.1"), Some("k1")));
     assert!(agent.last_heartbeat.is_some());
@@ -182,6 +202,10 @@ async fn a_host_enrols_reports_and_renews_with_its_certificate() {
     assert!(renewed.1.contains("BEGIN CERTIFICATE") && !renewed.1.contains(&certificate));
     let other = RenewRequest { csr_pem: csr(&KeyPair::generate().unwrap(), None) };
     assert_eq!(agents.post(&client, "/v1/renew", &other).await.0, 403);
+    let c = &agents.counters;
+    assert_eq!((c.enrolments.get(Enrolment::Enrolled), c.enrolments.get(Enrolment::Refused)), (1, 0));
+    assert_eq!((c.renewals.get(Renewal::Renewed), c.renewals.get(Renewal::Refused)), (1, 1));
+    assert_eq!((c.reports.get(Reported::Taken), c.refusals.get(Reason::OtherKey)), (1, 1));
     agents.stop().await;
 }
 
@@ -205,6 +229,10 @@ async fn a_token_is_good_for_one_key_and_a_lost_answer_can_be_had_again() {
     assert!(same(&agents.enrol(&second_csr).await, &first), "the same token and key get the same answer");
     let thief = EnrolRequest { csr_pem: csr(&KeyPair::generate().unwrap(), None), ..good.clone() };
     assert!(same(&agents.enrol(&thief).await, &refusal(409, "TokenUsed")));
+    let c = &agents.counters;
+    let (enrolled, repeated) = (c.enrolments.get(Enrolment::Enrolled), c.enrolments.get(Enrolment::Repeated));
+    assert_eq!((enrolled, repeated, c.enrolments.get(Enrolment::Refused)), (1, 1, 5));
+    assert_eq!((c.refusals.get(Reason::WrongToken), c.refusals.get(Reason::TokenUsed)), (2, 1));
     // A restart forgets none of it.
     let rig = agents.stop().await;
     let directory = rig.directory.clone();
@@ -223,7 +251,13 @@ async fn who_shows_no_certificate_or_a_foreign_one_may_not_report() {
     let (key, elsewhere) = (KeyPair::generate().unwrap(), tempfile::tempdir().unwrap());
     let authority = super::authority::Authority::open(elsewhere.path(), "default", Timestamp::now()).unwrap();
     let forged = authority
-        .client(&key, "bedplate:machine:node1", super::GROUP, Timestamp::now(), Duration::from_secs(3600))
+        .client(
+            &key,
+            ("bedplate:machine:node1", "u1"),
+            super::GROUP,
+            Timestamp::now(),
+            Duration::from_secs(3600),
+        )
         .unwrap();
     let url = format!("https://{}/v1/report", agents.address);
     let result = agents.client(Some((&forged, &key))).post(url).json(&report).send().await;
@@ -231,7 +265,7 @@ async fn who_shows_no_certificate_or_a_foreign_one_may_not_report() {
     let stranger = agents
         .rig
         .authority
-        .client(&key, "bedplate:machine:node1", "others", Timestamp::now(), Duration::from_secs(3600))
+        .client(&key, ("bedplate:machine:node1", "u1"), "others", Timestamp::now(), Duration::from_secs(3600))
         .unwrap();
     let client = agents.client(Some((&stranger, &key)));
     assert_eq!(agents.post(&client, "/v1/report", &report).await.0, 401);
@@ -256,6 +290,52 @@ async fn a_machine_that_was_made_anew_is_not_taken_for_the_old_one() {
 }
 
 #[tokio::test]
+async fn a_certificate_of_a_machine_before_is_refused_though_its_key_is_current_or_the_store_was_lost() {
+    let agents = Agents::start(Rig::new().with_images().await).await;
+    let key = KeyPair::generate().unwrap();
+    let (before, _) = agents.enrolled(1, &key).await;
+    let former = agents.client(Some((&before, &key)));
+    let report = serde_json::json!({ "agentVersion": "0.1.0", "kernelBootId": "k", "addresses": [] });
+    let forget = || agents.rig.store.delete(crate::store::Table::Certificates, b"machine/node1");
+    forget().await.unwrap();
+    assert_eq!(agents.post(&former, "/v1/report", &report).await.0, 204, "a lost store alone refuses nobody");
+    let mut anew = crate::http::tests::machine("node1", &plain());
+    anew.metadata.uid = Some("u2".to_owned());
+    agents.rig.machines.store(Snapshot::build(&"default".parse().unwrap(), [anew]));
+    let renew = serde_json::to_value(RenewRequest { csr_pem: csr(&key, None) }).unwrap();
+    for (path, body) in [("/v1/report", &report), ("/v1/renew", &renew)] {
+        let (status, text) = agents.post(&former, path, body).await;
+        assert_eq!((status, text.contains("MachineGone")), (404, true), "{path}: {text}");
+    }
+    // The same host, with the key on its state disk, enrols for the new Machine: its old certificate stays refused.
+    let seed = {
+        let opening = crate::boot::Opening {
+            owner: crate::boot::Owner::Machine { name: "node1".parse().unwrap(), uid: "u2".to_owned() },
+            ..agents.rig.opening(3)
+        };
+        let id = agents.rig.boots().open(&opening, Timestamp::now()).unwrap();
+        agents.rig.ask(Method::GET, &format!("/b/{id}/seed"), &[]).await.seed()
+    };
+    let enrolled = agents.enrol(&request(&seed, &csr(&key, None))).await;
+    let Ok(EnrolResponse::Enrolled { certificate_pem, .. }) = enrolled else { panic!("{enrolled:?}") };
+    assert_eq!(agents.post(&former, "/v1/report", &report).await.0, 404);
+    let current = agents.client(Some((&certificate_pem, &key)));
+    assert_eq!(agents.post(&current, "/v1/report", &report).await.0, 204);
+    agents.stop().await;
+}
+
+#[tokio::test]
+async fn a_request_for_another_machines_uid_is_refused() {
+    let agents = Agents::start(Rig::new().with_images().await).await;
+    let (seed, key) = (agents.seed(1).await, KeyPair::generate().unwrap());
+    let foreign = request(&seed, &csr_of(&key, Some("node1"), Some("u0")));
+    assert!(same(&agents.enrol(&foreign).await, &refusal(400, "BadCertificateRequest")));
+    let own = request(&seed, &csr_of(&key, Some("node1"), Some("u1")));
+    assert!(matches!(agents.enrol(&own).await, Ok(EnrolResponse::Enrolled { .. })));
+    agents.stop().await;
+}
+
+#[tokio::test]
 async fn a_certificate_whose_key_was_replaced_neither_reports_nor_renews() {
     let agents = Agents::start(Rig::new().with_images().await).await;
     let (old, new) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
@@ -269,6 +349,7 @@ async fn a_certificate_whose_key_was_replaced_neither_reports_nor_renews() {
         boot_id: None,
         facts: None,
         addresses: Vec::new(),
+        state_disk: None,
     };
     assert_eq!(agents.post(&former, "/v1/report", &report).await.0, 204);
     let (certificate, _) = agents.enrolled(2, &new).await;
@@ -310,7 +391,7 @@ struct Slow {
 impl Signer for Slow {
     fn sign<'a>(
         &'a self,
-        machine: &'a bedplate_api::id::MachineName,
+        machine: (&'a bedplate_api::id::MachineName, &'a str),
         request: &'a CertificateRequest,
         purpose: &'a str,
     ) -> futures::future::BoxFuture<'a, Result<Signed, SignError>> {
@@ -416,7 +497,7 @@ async fn the_cluster_signs_what_pxed_made_and_approved_and_is_asked_once() {
     let request = CertificateRequest::read(&csr(&key, Some("node1"))).unwrap();
     let machine = "node1".parse().unwrap();
     for _ in 0..2 {
-        let signed = signer.sign(&machine, &request, "boot").await.unwrap();
+        let signed = signer.sign((&machine, "u1"), &request, "boot").await.unwrap();
         assert_eq!(signed, Signed::Certificate("CERT".to_owned()));
     }
     assert_eq!(cluster.creates.load(std::sync::atomic::Ordering::Relaxed), 1);
@@ -438,7 +519,7 @@ async fn anothers_request_under_the_same_name_is_never_approved() {
         "spec": { "request": "ZXZpbA==", "signerName": "kubernetes.io/kube-apiserver-client", "usages": [] },
     }));
     let request = CertificateRequest::read(&csr(&key, Some("node1"))).unwrap();
-    let result = signer.sign(&"node1".parse().unwrap(), &request, "boot").await;
+    let result = signer.sign((&"node1".parse().unwrap(), "u1"), &request, "boot").await;
     assert!(matches!(result, Err(SignError::Refused(_))), "{result:?}");
     assert!(cluster.object.lock().unwrap().as_ref().unwrap().get("status").is_none());
 }
@@ -452,12 +533,12 @@ async fn a_cluster_that_is_away_is_waited_for_and_one_that_forbids_is_an_error()
     let machine = "node1".parse().unwrap();
     for (code, waits) in [(503, true), (429, true), (403, false)] {
         cluster.failing.store(code, std::sync::atomic::Ordering::Relaxed);
-        let signed = signer.sign(&machine, &request, "boot").await;
+        let signed = signer.sign((&machine, "u1"), &request, "boot").await;
         assert_eq!(matches!(signed, Ok(Signed::Pending(_))), waits, "{code}: {signed:?}");
         assert_eq!(matches!(signed, Err(SignError::Cluster(_))), !waits, "{code}: {signed:?}");
     }
     cluster.failing.store(0, std::sync::atomic::Ordering::Relaxed);
-    assert!(matches!(signer.sign(&machine, &request, "boot").await, Ok(Signed::Certificate(_))));
+    assert!(matches!(signer.sign((&machine, "u1"), &request, "boot").await, Ok(Signed::Certificate(_))));
 }
 
 #[test]

@@ -18,6 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 use tokio::time::Interval;
 
+use super::counters::{Counted, Counters};
 use super::socket::Completions;
 use super::streams::Stream;
 
@@ -60,9 +61,18 @@ enum Reading {
 
 enum Gate {
     /// Nothing to wait for, or the permit that is held until the body ends.
-    Open(#[allow(dead_code, reason = "held, not read")] Option<OwnedSemaphorePermit>),
+    Open(#[allow(dead_code, reason = "held, not read")] Option<(OwnedSemaphorePermit, Counted)>),
     /// In the queue.
-    Waiting(Pin<Box<dyn Future<Output = Option<OwnedSemaphorePermit>> + Send>>, Box<Interval>),
+    Waiting(Pin<Box<dyn Future<Output = Option<(OwnedSemaphorePermit, Counted)>> + Send>>, Box<Interval>),
+}
+
+/// The fair queue of root images.
+#[derive(Clone)]
+pub struct Queue {
+    /// Root images sent at once; first come, first served.
+    pub permits: Arc<Semaphore>,
+    /// Where those that are sent and those that wait are counted.
+    pub counters: Arc<Counters>,
 }
 
 impl Payload {
@@ -80,19 +90,22 @@ impl Payload {
     ///
     /// # Errors
     /// The file cannot be positioned.
-    pub fn file(mut file: File, range: Range<u64>, queue: Option<Arc<Semaphore>>) -> io::Result<Self> {
+    pub fn file(mut file: File, range: Range<u64>, queue: Option<Queue>) -> io::Result<Self> {
         file.seek(SeekFrom::Start(range.start))?;
         let gate = match queue {
             None => Gate::Open(None),
-            Some(queue) => match queue.clone().try_acquire_owned() {
-                Ok(permit) => Gate::Open(Some(permit)),
+            Some(Queue { permits, counters }) => match permits.clone().try_acquire_owned() {
+                Ok(permit) => Gate::Open(Some((permit, Counted::sending(counters)))),
                 Err(_) => {
                     let mut trickle = tokio::time::interval(TRICKLE_EVERY);
                     trickle.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-                    Gate::Waiting(
-                        Box::pin(async move { queue.acquire_owned().await.ok() }),
-                        Box::new(trickle),
-                    )
+                    let queued = Counted::queued(counters.clone());
+                    let turn = async move {
+                        let permit = permits.acquire_owned().await.ok()?;
+                        drop(queued);
+                        Some((permit, Counted::sending(counters)))
+                    };
+                    Gate::Waiting(Box::pin(turn), Box::new(trickle))
                 }
             },
         };

@@ -11,15 +11,16 @@ use hyper::header::{
 use hyper::{Response, StatusCode};
 use jiff::Timestamp;
 
-use super::body::{OnSent, Payload};
+use super::body::{OnSent, Payload, Queue};
 use super::conditional::{self, Conditions, Part};
 use super::route::{Peer, Routes, refuse};
 use super::streams::PER_BOOT;
 use crate::boot::record::{Image, Owner, Record, public_id};
 use crate::boot::table::Boot;
 use crate::boot_policy::script::{Frame, render_boot, render_hold};
-use crate::boot_policy::{self, Action, Asker, Decision, Request, Subject, argument};
+use crate::boot_policy::{self, Action, Asker, Decision, Platform, Request, Subject, argument};
 use crate::clients;
+use crate::counter::one;
 
 /// What was asked, besides the path.
 pub(super) struct Asked<'a> {
@@ -58,18 +59,19 @@ pub(super) fn subject_of(
     }
 }
 
-fn decide(routes: &Routes, subject: Option<&Subject>) -> Decision {
+fn decide(routes: &Routes, subject: Option<&Subject>, platform: Option<Platform>) -> Decision {
     let asker = match subject {
         Some(subject) => Asker::Machine { subject, netboot: true },
         None => Asker::Unknown,
     };
-    boot_policy::decide(asker, &Request::Script, routes.present.as_ref())
+    boot_policy::decide(asker, &Request::Script(platform), routes.present.as_ref())
 }
 
 /// The image of a boot that may boot now, pinned to it; else what is awaited.
 pub(super) fn image_of(routes: &Routes, boot: &Boot, subject: Option<&Subject>) -> Result<Image, String> {
-    match decide(routes, subject).action {
+    match decide(routes, subject, boot.record().opening.platform).action {
         Action::Boot { image } => match routes.images.ready(&image) {
+            // It may have been exchanged since it was decided about.
             Some(image) => match argument::problem(&image.kernel_arguments) {
                 None => Ok(routes.boots.pin(boot, image)),
                 Some(problem) => Err(format!("the kernel arguments of image {}: {problem}", image.name)),
@@ -188,11 +190,15 @@ pub(super) async fn blob(
         Ok(Err(error)) => return missing(&record, &image, &error.to_string()),
         Err(_) => return missing(&record, &image, "could not be opened"),
     };
-    let queue = (stage == Stage::Rootfs).then(|| routes.queue.clone());
+    let queue = (stage == Stage::Rootfs)
+        .then(|| Queue { permits: routes.queue.clone(), counters: routes.counters.clone() });
     let stream = match stage == Stage::Rootfs && !asked.head {
         true => match routes.streams.take(record.id) {
             Some(stream) => Some(stream),
-            None => return too_many(&record),
+            None => {
+                one(&routes.counters.streams_refused);
+                return too_many(&record);
+            }
         },
         false => None,
     };

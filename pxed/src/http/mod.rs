@@ -2,12 +2,14 @@
 //!
 //! Everything under `/b/<boot id>/`: the id is what identifies a boot, never the source address, never a header.
 //! `path` and `conditional` are pure; `route` decides, `content`, `once` and `stage` answer, `body` and `socket` send,
-//! `serve` owns the socket, `streams` keeps one boot from taking every root image stream. The seed is the one GET that changes something: it is a *take*, given once, and HEAD is
-//! refused for it.
+//! `listen` owns the sockets (the agents' too), `streams` keeps one boot from taking every root image stream, `counters` counts.
+//! The seed is the one GET that changes something: it is a *take*, given once, and HEAD is refused for it.
 
 pub mod body;
 pub mod conditional;
 mod content;
+pub mod counters;
+pub mod listen;
 mod once;
 pub mod path;
 pub mod route;

@@ -10,6 +10,7 @@ use jiff::Timestamp;
 
 use super::body::Payload;
 use super::content::{image_of, subject_of};
+use super::counters::SeedAnswer;
 use super::route::{Peer, Routes, refuse, whole};
 use crate::boot::public_id;
 use crate::boot::seed::archive;
@@ -22,38 +23,47 @@ pub(super) async fn seed(
     peer: &Peer,
     now: Timestamp,
 ) -> Response<Payload> {
+    let (answer, response) = take(routes, boot, peer, now).await;
+    routes.counters.seeds.one(answer);
+    response
+}
+
+async fn take(
+    routes: &Routes,
+    boot: &Arc<Boot>,
+    peer: &Peer,
+    now: Timestamp,
+) -> (SeedAnswer, Response<Payload>) {
     let record = boot.record();
     let subject = match subject_of(routes, &record) {
         Ok(subject) => subject,
-        Err(refusal) => return *refusal,
+        Err(refusal) => return (SeedAnswer::Gone, *refusal),
     };
     let image = match record.image.clone() {
         Some(image) => image,
         None => match image_of(routes, boot, subject.as_ref()) {
             Ok(image) => image,
-            Err(awaited) => return refuse(StatusCode::SERVICE_UNAVAILABLE, "Held", &awaited),
+            Err(awaited) => {
+                return (SeedAnswer::Held, refuse(StatusCode::SERVICE_UNAVAILABLE, "Held", &awaited));
+            }
         },
     };
     let Ok(machine) = record.opening.owner.display_name().parse() else {
-        return refuse(StatusCode::INTERNAL_SERVER_ERROR, "Internal", "the machine has no usable name");
+        let refusal = refuse(StatusCode::INTERNAL_SERVER_ERROR, "Internal", "the machine has no usable name");
+        return (SeedAnswer::Failed, refusal);
     };
     let token = match routes.boots.seeds().take(boot, now).await {
         Ok(token) => token,
         Err(TakeSeedError::Taken) => {
             routes.boots.seed_asked_again(&record, peer.address, now);
-            return refuse(
-                StatusCode::GONE,
-                "SeedTaken",
-                "the seed of this boot has gone out: a new DHCP transaction opens a new boot",
-            );
+            let message = "the seed of this boot has gone out: a new DHCP transaction opens a new boot";
+            return (SeedAnswer::Again, refuse(StatusCode::GONE, "SeedTaken", message));
         }
         Err(error @ (TakeSeedError::Store(_) | TakeSeedError::Random)) => {
             tracing::error!(boot = %public_id(record.id), error = chain(&error), "a seed cannot be given");
-            return refuse(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "SeedNotGiven",
-                "the seed cannot be given now: see pxed's log",
-            );
+            let message = "the seed cannot be given now: see pxed's log";
+            let refusal = refuse(StatusCode::SERVICE_UNAVAILABLE, "SeedNotGiven", message);
+            return (SeedAnswer::Failed, refusal);
         }
     };
     let server = routes.urls.http(record.opening.server);
@@ -75,5 +85,5 @@ pub(super) async fn seed(
     tracing::info!(machine = %seed.machine, boot = %public_id(record.id), peer = %peer.address, "seed given");
     let mut response = whole(StatusCode::OK, "application/octet-stream", archive(&seed).into());
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
+    (SeedAnswer::Given, response)
 }

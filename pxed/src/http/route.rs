@@ -9,13 +9,15 @@ use arc_swap::ArcSwap;
 use bedplate_api::id::SiteName;
 use bedplate_api::wire::Refusal;
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
+use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode};
 use jiff::Timestamp;
 use tokio::sync::Semaphore;
 
 use super::body::Payload;
 use super::content::ImagePart;
-use super::path::{self, What};
+use super::counters::Counters;
+use super::path::{self, BootPath, What};
 use super::socket::Completions;
 use super::streams::Streams;
 use super::{content, once, stage};
@@ -51,6 +53,8 @@ pub struct Routes {
     pub queue: Arc<Semaphore>,
     /// Root images on their way to each boot.
     pub streams: Arc<Streams>,
+    /// What is counted of requests.
+    pub counters: Arc<Counters>,
 }
 
 /// The other end of a connection.
@@ -69,9 +73,27 @@ where
     B::Data: Send,
     B::Error: std::fmt::Display,
 {
-    let now = Timestamp::now();
     let (parts, body) = request.into_parts();
-    let Some(found) = path::parse(parts.uri.path()) else {
+    let found = path::parse(parts.uri.path());
+    let response = respond(routes, peer, found, &parts, body).await;
+    routes.counters.answered(found.map(|found| found.what).as_ref(), response.status());
+    response
+}
+
+async fn respond<B>(
+    routes: &Routes,
+    peer: &Peer,
+    found: Option<BootPath<'_>>,
+    parts: &Parts,
+    body: B,
+) -> Response<Payload>
+where
+    B: hyper::body::Body + Send,
+    B::Data: Send,
+    B::Error: std::fmt::Display,
+{
+    let now = Timestamp::now();
+    let Some(found) = found else {
         return refuse(StatusCode::NOT_FOUND, "UnknownPath", "there is nothing under this path");
     };
     let allowed: &[Method] = match found.what {

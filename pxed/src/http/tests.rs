@@ -7,6 +7,7 @@ use arc_swap::ArcSwap;
 use bedplate_api::id::BootId;
 use bedplate_api::machine::Machine;
 use bedplate_api::wire::{Refusal, Seed, Stage};
+use bedplate_process::liveness::{Liveness, PATIENCE, Pulse};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::{Method, Request, Response, StatusCode};
@@ -18,8 +19,9 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::body::Payload;
+use super::listen::{Counters as Connections, Cut, Limits, Listening};
 use super::route::{Peer, Routes, answer};
-use super::serve::{Limits, serve};
+use super::serve::serve;
 use crate::boot::report::Teller;
 use crate::boot::{Boots, LoaderKind, Opening, Owner};
 use crate::boot_policy::{ImageName, ImageState, Platform};
@@ -107,6 +109,7 @@ impl Rig {
             ca_pem: authority.pem().into(),
             queue: Arc::new(Semaphore::new(64)),
             streams: Arc::default(),
+            counters: Arc::default(),
         };
         let (routes, authority) = (Arc::new(routes), Arc::new(authority));
         let events = std::sync::Mutex::new(events);
@@ -116,7 +119,11 @@ impl Rig {
     /// Fetches the images; the boot path's own tasks do not run otherwise.
     pub(crate) async fn with_images(self) -> Self {
         let shutdown = CancellationToken::new();
-        let run = tokio::spawn(self.routes.images.clone().run(self.routes.boots.clone(), shutdown.clone()));
+        let run = tokio::spawn(self.routes.images.clone().run(
+            self.routes.boots.clone(),
+            Pulse::unwatched(),
+            shutdown.clone(),
+        ));
         let host = ImageName::Configured("host".to_owned());
         until(|| self.routes.images.state(&host) == ImageState::Ready).await;
         shutdown.cancel();
@@ -146,15 +153,18 @@ impl Rig {
     }
 
     pub(crate) fn open(&self, transaction: u32) -> BootId {
-        let opening = Opening {
+        self.boots().open(&self.opening(transaction), Timestamp::now()).unwrap()
+    }
+
+    pub(crate) fn opening(&self, transaction: u32) -> Opening {
+        Opening {
             owner: Owner::Machine { name: "node1".parse().unwrap(), uid: "u1".to_owned() },
             mac: MAC.parse().unwrap(),
             transaction,
             loader: LoaderKind::Ipxe,
             platform: Some(Platform::UefiX64),
             server: [127, 0, 0, 1].into(),
-        };
-        self.boots().open(&opening, Timestamp::now()).unwrap()
+        }
     }
 
     fn stage(&self) -> Stage {
@@ -369,6 +379,28 @@ async fn a_machine_is_held_with_what_is_awaited_until_it_may_boot() {
 }
 
 #[tokio::test]
+async fn a_machine_is_held_before_the_kernel_of_another_architecture_and_its_condition_says_so() {
+    let rig = Rig::new();
+    let mut kernel = vec![0; 4096];
+    kernel[0x38..0x3c].copy_from_slice(b"ARM\x64");
+    std::fs::write(rig.directory.path().join("kernel"), kernel).unwrap();
+    let rig = rig.with_images().await;
+    let id = rig.open(1);
+    assert_eq!(
+        rig.boots().get(id, Timestamp::now()).unwrap().record().opening.platform,
+        Some(Platform::UefiX64)
+    );
+    let held = rig.ask(Method::GET, &format!("/b/{id}/script.ipxe"), &[]).await;
+    let awaited = "image host is for arm64, and the machine is amd64 (UEFI x64)";
+    assert!(held.text().contains(&format!("held. Awaited: {awaited}")), "{}", held.text());
+    assert_eq!(rig.ask(Method::GET, &format!("/b/{id}/kernel"), &[]).await.reason(), "Held");
+    rig.boots().flush(Timestamp::now());
+    let status = rig.registry.get(&"node1".parse().unwrap()).unwrap();
+    let booted = status.conditions.iter().find(|c| c.type_ == "Booted").unwrap();
+    assert!(booted.reason == "Held" && booted.message.contains(awaited), "{booted:?}");
+}
+
+#[tokio::test]
 async fn stages_are_reported_by_those_who_know_the_boot_and_only_those_that_pxed_cannot_see() {
     let rig = Rig::new();
     let id = rig.open(1);
@@ -396,15 +428,35 @@ async fn neither_forwarded_headers_nor_the_source_address_identify_anybody() {
     assert_eq!(rig.ask(Method::GET, "/b/script.ipxe", &headers).await.status, StatusCode::NOT_FOUND);
 }
 
-async fn serving(
-    rig: &Rig,
-    limits: Limits,
-) -> (std::net::SocketAddr, CancellationToken, tokio::task::JoinHandle<()>) {
+struct Serving {
+    address: std::net::SocketAddr,
+    connections: Arc<Connections>,
+    shutdown: CancellationToken,
+    served: tokio::task::JoinHandle<()>,
+}
+
+pub(crate) fn listening(limits: Limits) -> Listening {
+    Listening { name: "http", limits, counters: Arc::default(), pulse: Pulse::unwatched() }
+}
+
+async fn serving(rig: &Rig, limits: Limits) -> Serving {
+    serving_as(rig, listening(limits)).await
+}
+
+async fn serving_as(rig: &Rig, how: Listening) -> Serving {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let shutdown = CancellationToken::new();
-    let routes: Arc<Routes> = rig.routes.clone();
-    (address, shutdown.clone(), tokio::spawn(serve(listener, routes, limits, shutdown)))
+    let connections = how.counters.clone();
+    let served = tokio::spawn(serve(listener, rig.routes.clone(), how, shutdown.clone()));
+    Serving { address, connections, shutdown, served }
+}
+
+impl Serving {
+    async fn stop(self) {
+        self.shutdown.cancel();
+        self.served.await.unwrap();
+    }
 }
 
 async fn get(address: std::net::SocketAddr, path: &str) -> TcpStream {
@@ -417,7 +469,8 @@ async fn get(address: std::net::SocketAddr, path: &str) -> TcpStream {
 async fn over_tcp_bodies_have_a_length_and_count_only_when_whole() {
     let rig = Rig::new().with_images().await;
     let id = rig.open(1);
-    let (address, shutdown, served) = serving(&rig, Limits::default()).await;
+    let serving = serving(&rig, Limits::default()).await;
+    let address = serving.address;
     rig.ask(Method::GET, &format!("/b/{id}/script.ipxe"), &[]).await;
     let mut cut = get(address, &format!("/b/{id}/rootfs")).await;
     let mut some = vec![0; 100_000];
@@ -433,9 +486,9 @@ async fn over_tcp_bodies_have_a_length_and_count_only_when_whole() {
     let mut all = vec![0; 12_000_000];
     rest.read_exact(&mut all).await.unwrap();
     until(|| rig.stage() == Stage::Rootfs).await;
-    shutdown.cancel();
+    assert!(crate::counter::read(&serving.connections.sent_bytes) > 12_000_000);
     drop((whole, rest));
-    served.await.unwrap();
+    serving.stop().await;
 }
 
 async fn until_contains(stream: &mut TcpStream, text: &mut Vec<u8>, wanted: &[u8]) {
@@ -450,7 +503,8 @@ async fn a_client_that_takes_nothing_is_cut_off_and_its_permit_is_free() {
     let id = rig.open(1);
     rig.ask(Method::GET, &format!("/b/{id}/script.ipxe"), &[]).await;
     let limits = Limits { stall: Duration::from_millis(300), ..Limits::default() };
-    let (address, shutdown, served) = serving(&rig, limits).await;
+    let serving = serving(&rig, limits).await;
+    let address = serving.address;
     let queue = rig.routes.queue.clone();
     let all = queue.available_permits();
     let stalled = get(address, &format!("/b/{id}/rootfs")).await;
@@ -458,15 +512,16 @@ async fn a_client_that_takes_nothing_is_cut_off_and_its_permit_is_free() {
     until(|| queue.available_permits() == all).await;
     assert_ne!(rig.stage(), Stage::Rootfs);
     drop(stalled);
-    shutdown.cancel();
-    served.await.unwrap();
+    assert_eq!(serving.connections.cut.get(Cut::Stalled), 1);
+    serving.stop().await;
 }
 
 #[tokio::test]
 async fn a_head_that_does_not_come_and_too_many_connections_are_cut_off() {
     let rig = Rig::new();
     let limits = Limits { head: Duration::from_millis(200), connections_per_address: 2, ..Limits::default() };
-    let (address, shutdown, served) = serving(&rig, limits).await;
+    let serving = serving(&rig, limits).await;
+    let address = serving.address;
     let mut held = Vec::new();
     for _ in 0..2 {
         let mut stream = TcpStream::connect(address).await.unwrap();
@@ -481,8 +536,10 @@ async fn a_head_that_does_not_come_and_too_many_connections_are_cut_off() {
         let ended = tokio::time::timeout(Duration::from_secs(10), stream.read_to_end(&mut text)).await;
         assert!(ended.is_ok(), "a head that does not come ends the connection");
     }
-    shutdown.cancel();
-    served.await.unwrap();
+    assert_eq!(serving.connections.cut.get(Cut::OfAddress), 1);
+    let connections = serving.connections.clone();
+    serving.stop().await;
+    assert_eq!(connections.open.now(), 0, "every place is given back");
 }
 
 #[tokio::test]
@@ -500,11 +557,29 @@ async fn root_images_wait_in_a_queue_and_kernels_do_not() {
     let response = answer(&routes, &peer, request).await;
     assert_eq!(response.status(), StatusCode::OK);
     let mut body = response.into_body();
+    let levels = || (routes.counters.sending.now(), routes.counters.queued.now());
+    assert_eq!(levels(), (0, 1));
     let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
     assert!(first.len() <= 4096, "a body that waits sends a little: {}", first.len());
     drop(held);
+    let second = body.frame().await.unwrap().unwrap().into_data().unwrap();
+    assert_eq!(levels(), (1, 0));
     let rest = body.collect().await.unwrap().to_bytes();
-    assert_eq!(first.len() + rest.len(), 12_000_000);
+    assert_eq!(first.len() + second.len() + rest.len(), 12_000_000);
+    assert_eq!(levels(), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_listener_gives_signs_of_life_and_one_that_died_is_named() {
+    let rig = Rig::new();
+    let liveness = Liveness::new(CancellationToken::new());
+    let pulse = liveness.part("http", PATIENCE);
+    let serving = serving_as(&rig, Listening { pulse, ..listening(Limits::default()) }).await;
+    tokio::time::sleep(PATIENCE * 4).await;
+    assert_eq!(liveness.check(), Ok(()));
+    serving.served.abort();
+    assert!(serving.served.await.is_err());
+    assert_eq!(liveness.check(), Err("http has ended".to_owned()));
 }
 
 #[derive(Debug, Clone)]

@@ -1,0 +1,116 @@
+//! Why an agent is refused, and what is counted of agents.
+
+use hyper::StatusCode;
+
+use crate::counter::{By, labels};
+
+labels! {
+    /// Why an agent is refused: the `reason` of its answer, and of the metric.
+    Reason {
+        /// Nothing is under this path.
+        UnknownPath => "UnknownPath",
+        /// Only POST.
+        MethodNotAllowed => "MethodNotAllowed",
+        /// Only for who shows a certificate.
+        NoClientCertificate => "NoClientCertificate",
+        /// The body did not come whole, or says nothing sensible.
+        BadBody => "BadBody",
+        /// The body is too large.
+        BodyTooLarge => "BodyTooLarge",
+        /// The body did not come in time.
+        BodyTooSlow => "BodyTooSlow",
+        /// The certificate signing request.
+        BadCertificateRequest => "BadCertificateRequest",
+        /// No seed of that boot has gone out.
+        UnknownBoot => "UnknownBoot",
+        /// The token is another.
+        WrongToken => "WrongToken",
+        /// The token's time is over.
+        TokenExpired => "TokenExpired",
+        /// Another key used the token.
+        TokenUsed => "TokenUsed",
+        /// The machine is unknown.
+        NotAMachine => "NotAMachine",
+        /// The Machine is gone, or was made anew.
+        MachineGone => "MachineGone",
+        /// Renewal for a key that is not the certificate's.
+        OtherKey => "OtherKey",
+        /// Another key was enrolled since.
+        KeyReplaced => "KeyReplaced",
+        /// The signer failed.
+        SignerFailed => "SignerFailed",
+        /// The store failed.
+        StoreFailed => "StoreFailed",
+    }
+}
+
+impl Reason {
+    /// The HTTP status of the answer.
+    pub const fn status(self) -> StatusCode {
+        match self {
+            Self::UnknownPath | Self::MachineGone => StatusCode::NOT_FOUND,
+            Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+            Self::NoClientCertificate => StatusCode::UNAUTHORIZED,
+            Self::BadBody | Self::BadCertificateRequest => StatusCode::BAD_REQUEST,
+            Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::BodyTooSlow => StatusCode::REQUEST_TIMEOUT,
+            Self::UnknownBoot
+            | Self::WrongToken
+            | Self::TokenExpired
+            | Self::NotAMachine
+            | Self::OtherKey
+            | Self::KeyReplaced => StatusCode::FORBIDDEN,
+            Self::TokenUsed => StatusCode::CONFLICT,
+            Self::SignerFailed | Self::StoreFailed => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+}
+
+labels! {
+    /// What came of an enrolment.
+    Enrolment {
+        /// The host has a certificate.
+        Enrolled => "enrolled",
+        /// The answer was lost, and is given again.
+        Repeated => "repeated",
+        /// The signer has not signed yet.
+        Pending => "pending",
+        /// Refused: see the reasons.
+        Refused => "refused",
+    }
+}
+
+labels! {
+    /// What came of a renewal.
+    Renewal {
+        /// A new certificate went out.
+        Renewed => "renewed",
+        /// The signer has not signed yet.
+        Pending => "pending",
+        /// Refused: see the reasons.
+        Refused => "refused",
+    }
+}
+
+labels! {
+    /// What came of a report.
+    Reported {
+        /// It was taken.
+        Taken => "taken",
+        /// Refused: see the reasons.
+        Refused => "refused",
+    }
+}
+
+/// The counters.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Requests for a first certificate.
+    pub enrolments: By<Enrolment>,
+    /// Requests for a further one.
+    pub renewals: By<Renewal>,
+    /// Reports.
+    pub reports: By<Reported>,
+    /// Why any of these, or what is none of these, was refused.
+    pub refusals: By<Reason>,
+}

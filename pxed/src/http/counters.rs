@@ -1,0 +1,139 @@
+//! What the plain listener counts of requests: what was asked for, how it was answered, who waits for a root image.
+//!
+//! Connections and bytes are `listen`'s.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use hyper::StatusCode;
+
+use super::path::What;
+use crate::counter::{By, Label, Level, labels};
+
+labels! {
+    /// What was asked for.
+    Route {
+        /// A loader's file.
+        Loader => "loader",
+        /// The script.
+        Script => "script",
+        /// The kernel.
+        Kernel => "kernel",
+        /// The initrd.
+        Initrd => "initrd",
+        /// The root file system.
+        Rootfs => "rootfs",
+        /// The seed.
+        Seed => "seed",
+        /// A report of a stage.
+        Stage => "stage",
+        /// A path that is none of these.
+        Unknown => "unknown",
+    }
+}
+
+labels! {
+    /// How it was answered.
+    Class {
+        /// 200 and 206.
+        Success => "2xx",
+        /// 304.
+        Redirection => "3xx",
+        /// Refused: the request's fault, or its time is over.
+        ClientError => "4xx",
+        /// Held, or our fault.
+        ServerError => "5xx",
+    }
+}
+
+labels! {
+    /// What came of a request for a seed.
+    SeedAnswer {
+        /// It went out.
+        Given => "given",
+        /// It had gone out before.
+        Again => "asked-again",
+        /// The machine is held: no image for it yet.
+        Held => "held",
+        /// The boot's Machine is gone.
+        Gone => "machine-gone",
+        /// It could not be made or marked.
+        Failed => "failed",
+    }
+}
+
+/// The counters.
+#[derive(Debug, Default)]
+pub struct Counters {
+    requests: [By<Class>; Route::ALL.len()],
+    /// Requests for seeds that named a boot.
+    pub seeds: By<SeedAnswer>,
+    /// Root images that are being sent.
+    pub sending: Level,
+    /// Root images that wait for their turn.
+    pub queued: Level,
+    /// Root images refused because their boot receives its own already.
+    pub streams_refused: AtomicU64,
+}
+
+impl Counters {
+    /// Counts an answer.
+    pub fn answered(&self, what: Option<&What<'_>>, status: StatusCode) {
+        let route = match what {
+            Some(What::Loader(_)) => Route::Loader,
+            Some(What::Script) => Route::Script,
+            Some(What::Kernel) => Route::Kernel,
+            Some(What::Initrd) => Route::Initrd,
+            Some(What::Rootfs) => Route::Rootfs,
+            Some(What::Seed) => Route::Seed,
+            Some(What::Stage) => Route::Stage,
+            None => Route::Unknown,
+        };
+        let class = match status.as_u16() / 100 {
+            0..=2 => Class::Success,
+            3 => Class::Redirection,
+            4 => Class::ClientError,
+            _ => Class::ServerError,
+        };
+        if let Some(by_class) = self.requests.get(route.index()) {
+            by_class.one(class);
+        }
+    }
+
+    /// What was asked for and how it was answered, for each route and class.
+    pub fn requests(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> + '_ {
+        let routes = Route::ALL.iter().zip(&self.requests);
+        routes.flat_map(|(route, by_class)| {
+            let route = route.word();
+            by_class.all().map(move |(class, count)| (route, class, count))
+        })
+    }
+}
+
+/// A root image's place among those that are sent, or that wait.
+#[derive(Debug)]
+pub struct Counted {
+    counters: Arc<Counters>,
+    sending: bool,
+}
+
+impl Counted {
+    /// One that waits.
+    pub fn queued(counters: Arc<Counters>) -> Self {
+        counters.queued.up();
+        Self { counters, sending: false }
+    }
+
+    /// One that is sent.
+    pub fn sending(counters: Arc<Counters>) -> Self {
+        counters.sending.up();
+        Self { counters, sending: true }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let level = if self.sending { &self.counters.sending } else { &self.counters.queued };
+        level.down();
+    }
+}

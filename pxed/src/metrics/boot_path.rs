@@ -1,0 +1,81 @@
+//! What `/metrics` shows of the boot path: connections, HTTP requests, seeds, enrolment, images.
+
+use std::fmt;
+
+use prometheus_client::encoding::DescriptorEncoder;
+
+use super::family::{count, count_rows, gauge, gauge_rows};
+use crate::boot::Boots;
+use crate::boot_path::Counters;
+use crate::counter::read;
+use crate::images::Images;
+
+/// Where the boot path counts.
+pub struct Source {
+    /// The counters of its rooms.
+    pub counters: Counters,
+    /// The images.
+    pub images: Images,
+    /// The boots.
+    pub boots: Boots,
+}
+
+impl Source {
+    pub(super) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        self.encode_connections(encoder)?;
+        self.encode_requests(encoder)?;
+        self.encode_agents(encoder)?;
+        self.encode_images(encoder)
+    }
+
+    fn encode_connections(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let listeners = [("http", &self.counters.plain), ("https", &self.counters.agents)];
+        let accepted = listeners.map(|(name, c)| (vec![("listener", name)], read(&c.accepted)));
+        let help = "Connections accepted, those refused at once included";
+        count_rows(encoder, "bedplate_pxed_http_connections_accepted", help, accepted)?;
+        let open = listeners.map(|(name, c)| (vec![("listener", name)], c.open.now()));
+        gauge_rows(encoder, "bedplate_pxed_http_connections", "Connections now", open)?;
+        let cut = listeners.into_iter().flat_map(|(name, c)| {
+            c.cut.all().map(move |(why, n)| (vec![("listener", name), ("reason", why)], n))
+        });
+        let help = "Connections refused or cut off";
+        count_rows(encoder, "bedplate_pxed_http_connections_refused", help, cut)?;
+        let sent = listeners.map(|(name, c)| (vec![("listener", name)], read(&c.sent_bytes)));
+        count_rows(encoder, "bedplate_pxed_http_sent_bytes", "Bytes handed to the kernel", sent)
+    }
+
+    fn encode_requests(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let c = &self.counters.requests;
+        let requests = c.requests().map(|(route, class, n)| (vec![("route", route), ("status", class)], n));
+        count_rows(encoder, "bedplate_pxed_http_requests", "Requests to the plain listener", requests)?;
+        let streams = vec![("sending", c.sending.now()), ("queued", c.queued.now())];
+        gauge(encoder, "bedplate_pxed_http_streams", "Root images on their way", "state", streams)?;
+        let refused = vec![("", read(&c.streams_refused))];
+        let help = "Root images refused because their boot receives its own already";
+        count(encoder, "bedplate_pxed_http_streams_refused", help, "", refused)?;
+        let seeds = c.seeds.all().collect();
+        count(encoder, "bedplate_pxed_seeds", "Requests for the seed of a boot", "result", seeds)?;
+        let open = u64::try_from(self.boots.open_now()).unwrap_or(u64::MAX);
+        gauge(encoder, "bedplate_pxed_boots_open", "Boots whose URLs are good", "", vec![("", open)])
+    }
+
+    fn encode_agents(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let c = &self.counters.enrol;
+        let enrolments = c.enrolments.all().collect();
+        count(encoder, "bedplate_pxed_enrolments", "Requests to enrol", "result", enrolments)?;
+        let renewals = c.renewals.all().collect();
+        count(encoder, "bedplate_pxed_renewals", "Requests to renew a certificate", "result", renewals)?;
+        let reports = c.reports.all().collect();
+        count(encoder, "bedplate_pxed_agent_reports", "Reports of agents", "result", reports)?;
+        let refusals = c.refusals.all().collect();
+        count(encoder, "bedplate_pxed_agent_refusals", "Refusals of agents", "reason", refusals)
+    }
+
+    fn encode_images(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let c = self.images.counters();
+        let fetches = c.fetches.all().collect();
+        count(encoder, "bedplate_pxed_image_fetches", "Fetches of images", "result", fetches)?;
+        let bytes = vec![("", read(&c.cached_bytes))];
+        gauge(encoder, "bedplate_pxed_image_cache_bytes", "Bytes in the image cache", "", bytes)
+    }
+}
