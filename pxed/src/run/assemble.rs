@@ -12,15 +12,18 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use bedplate_process::exit::Failure;
 use bedplate_process::health;
+use bedplate_process::liveness::Liveness;
 use bedplate_process::tasks::Tasks;
 use thiserror::Error;
 use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 
+use super::alive::{DISK_PATIENCE, ask_store, watch_dhcp, watch_tftp};
 use super::infallible;
 use super::knowledge::{Feeding, Knowledge};
 use super::look::Look;
 use crate::admin::{self, AdminState};
+use crate::boot::Owner;
 use crate::boot_path::BootPath;
 use crate::config::{Config, translate};
 use crate::metrics::{self, Reloads};
@@ -42,6 +45,7 @@ pub(super) struct Daemon {
     pub(super) dhcp: Option<bedplate_dhcp::Server>,
     pub(super) tftp: Option<Arc<bedplate_tftp::server::Server>>,
     pub(super) reloads: Arc<Reloads>,
+    liveness: Liveness,
     knowledge: Knowledge,
     start: Option<Start>,
 }
@@ -57,7 +61,7 @@ struct Start {
 
 impl Daemon {
     /// Makes the parts and binds the sockets.
-    pub(super) async fn assemble(config: Config) -> Result<(Self, Writer), Failure> {
+    pub(super) async fn assemble(config: Config, liveness: Liveness) -> Result<(Self, Writer), Failure> {
         let (knowledge, feeding, writer) = Knowledge::open(&config).await?;
         let boot_path = BootPath::open(&config, knowledge.for_boot_path())?;
         let dhcp = bind_dhcp(&config, &boot_path)?;
@@ -72,6 +76,7 @@ impl Daemon {
             dhcp,
             tftp,
             reloads: Arc::default(),
+            liveness,
             knowledge,
             start: Some(Start { feeding, http, https, health, socket }),
         };
@@ -90,6 +95,7 @@ impl Daemon {
             knowledge: self.knowledge.clone(),
             boot_path: self.boot_path.clone(),
             dhcp: self.dhcp.clone(),
+            liveness: self.liveness.clone(),
         }
     }
 
@@ -97,13 +103,21 @@ impl Daemon {
     pub(super) fn spawn(&mut self, tasks: &Tasks, shutdown: &CancellationToken) {
         let Some(Start { feeding, http, https, health, socket }) = self.start.take() else { return };
         feeding.spawn(tasks, shutdown.clone());
-        infallible(tasks, "boot path", self.boot_path.clone().run(http, https, shutdown.clone()));
+        infallible(
+            tasks,
+            "boot path",
+            self.boot_path.clone().run(http, https, self.liveness.clone(), shutdown.clone()),
+        );
+        let pulse = self.liveness.part("store", DISK_PATIENCE);
+        infallible(tasks, "store", ask_store(self.knowledge.store.clone(), pulse, shutdown.clone()));
         if let Some(server) = self.dhcp.clone() {
             let stop = shutdown.clone();
+            watch_dhcp(&self.liveness, server.clone());
             tasks.spawn("dhcp", async move { server.run(stop).await });
         }
         if let Some(server) = self.tftp.clone() {
             let stop = shutdown.clone();
+            watch_tftp(&self.liveness, server.clone());
             tasks.spawn("tftp", async move { server.run(stop).await });
         }
         let path = self.config().socket.clone();
@@ -114,10 +128,12 @@ impl Daemon {
 
     fn admin_state(&self) -> AdminState {
         let (boot_path, look) = (self.boot_path.clone(), self.look());
+        let boots = self.boot_path.boots().clone();
         AdminState {
             machines: self.knowledge.machines.clone(),
             registry: self.knowledge.registry.clone(),
             discovered: self.knowledge.discovered.clone(),
+            stage: Arc::new(move |mac| boots.timeline(&Owner::Unknown { mac }).map(|t| t.stage)),
             explain: Arc::new(move |subject| boot_path.explain(subject)),
             health: Arc::new(look.clone()),
             about: Arc::new(move || look.about()),
@@ -134,7 +150,11 @@ impl Daemon {
             tftp: self.tftp.clone(),
             look: Arc::new(move || look.view()),
             reloads: self.reloads.clone(),
-            further: Vec::new(),
+            boot_path: metrics::boot_path::Source {
+                counters: self.boot_path.counters().clone(),
+                images: self.boot_path.images().clone(),
+                boots: self.boot_path.boots().clone(),
+            },
         }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use arc_swap::ArcSwap;
 use bedplate_dhcp::InterfaceState;
 use bedplate_process::health::{Health, Readiness};
+use bedplate_process::liveness::Liveness;
 use serde_json::{Value, json};
 
 use super::knowledge::Knowledge;
@@ -23,6 +24,7 @@ pub(super) struct Look {
     pub(super) knowledge: Knowledge,
     pub(super) boot_path: BootPath,
     pub(super) dhcp: Option<bedplate_dhcp::Server>,
+    pub(super) liveness: Liveness,
 }
 
 impl Look {
@@ -69,6 +71,7 @@ impl Look {
                 ImageState::Ready => ("Ready", String::new()),
                 ImageState::Fetching(note) => ("Fetching", note),
                 ImageState::Failed(note) => ("Failed", note),
+                ImageState::Unusable(note) => ("Unusable", note),
                 ImageState::Unknown => ("Unknown", String::new()),
             };
             json!({ "name": seen.name.to_string(), "state": state, "note": note, "digest": seen.digest })
@@ -102,5 +105,9 @@ impl Look {
 impl Health for Look {
     fn readiness(&self) -> Readiness {
         judge(&self.view())
+    }
+
+    fn liveness(&self) -> Result<(), String> {
+        self.liveness.check()
     }
 }

@@ -1,7 +1,8 @@
 //! The life of the daemon: start in order, say when ready, reload, drain with a deadline.
 //!
-//! `knowledge` and `assemble` make the parts, `look` sees how they do, `reload` takes on a new configuration. Called by `main`.
+//! `knowledge` and `assemble` make the parts, `look` sees how they do, `alive` whether they move at all, `reload` takes on a new configuration. Called by `main`.
 
+mod alive;
 mod assemble;
 mod knowledge;
 mod look;
@@ -11,11 +12,13 @@ mod watch;
 use std::time::Duration;
 
 use bedplate_process::exit::Failure;
+use bedplate_process::liveness::{Liveness, Pulse};
 use bedplate_process::notify::Notifier;
 use bedplate_process::signals::Signals;
 use bedplate_process::tasks::Tasks;
 use tokio_util::sync::CancellationToken;
 
+use self::alive::DISK_PATIENCE;
 use self::assemble::Daemon;
 use crate::config::Config;
 use crate::config::cli::Settings;
@@ -35,10 +38,11 @@ pub async fn run(config: Config, settings: &Settings) -> Result<(), Failure> {
     let mut signals = Signals::install()?;
     let notifier = Notifier::from_environment();
     let tasks = Tasks::new(signals.shutdown());
-    let (mut daemon, writer) = Daemon::assemble(config).await?;
-    let writing = start_writing(writer);
+    let liveness = Liveness::new(signals.shutdown());
+    let (mut daemon, writer) = Daemon::assemble(config, liveness.clone()).await?;
+    let writing = start_writing(writer, liveness.part("status writer", DISK_PATIENCE));
     daemon.spawn(&tasks, &signals.shutdown());
-    notifier.spawn_watchdog(&tasks, signals.shutdown(), || Ok(()));
+    notifier.spawn_watchdog(&tasks, signals.shutdown(), move || liveness.check());
     infallible(&tasks, "watch", watch::tell_of_images(daemon.look(), signals.shutdown()));
     tasks.spawn("status", tell_systemd(notifier.clone(), daemon.look(), signals.shutdown()));
     notifier.ready(&summary(&daemon.look()));
@@ -63,9 +67,9 @@ struct RunningWriter {
     task: tokio::task::JoinHandle<()>,
 }
 
-fn start_writing(writer: Writer) -> RunningWriter {
+fn start_writing(writer: Writer, pulse: Pulse) -> RunningWriter {
     let stop = CancellationToken::new();
-    let task = tokio::spawn(writer.run(stop.clone()));
+    let task = tokio::spawn(writer.run(pulse, stop.clone()));
     RunningWriter { stop, task }
 }
 

@@ -33,8 +33,9 @@ fn rig(derive_display: bool) -> Rig {
 
 impl Rig {
     fn know(&self, machines: Vec<Machine>) {
-        self.machines.store(Snapshot::build(&"default".parse().unwrap(), machines));
-        self.registry.follow(&self.machines.load());
+        let before = self.machines.load();
+        self.machines.store(before.next(&"default".parse().unwrap(), machines));
+        self.registry.follow(&before, &self.machines.load());
     }
 }
 
@@ -84,14 +85,14 @@ async fn statuses_are_there_after_a_restart_and_go_with_their_machine() {
         events: rig.events,
         counters,
     };
-    let task = tokio::spawn(writer.run(shutdown.clone()));
+    let task = tokio::spawn(writer.run(bedplate_process::liveness::Pulse::unwatched(), shutdown.clone()));
     until(|| {
         let (again, _events) = StatusRegistry::new(Machines::default(), &rig.store, true).unwrap();
         again.get(&name("a")).and_then(|status| status.boot?.stage) == Some(Stage::Script)
     })
     .await;
     rig.machines.store(Snapshot::build(&"default".parse().unwrap(), [machine("b", &[B])]));
-    rig.registry.follow(&rig.machines.load());
+    rig.registry.follow(&Snapshot::default(), &rig.machines.load());
     until(|| rig.store.get(Table::Status, b"a").unwrap().is_none()).await;
     rig.registry.update(&name("b"), |status| boot_mut(status).attempts = Some(7));
     shutdown.cancel();

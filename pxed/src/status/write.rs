@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bedplate_api::id::MachineName;
+use bedplate_process::liveness::Pulse;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -77,7 +78,7 @@ type Done = (MachineName, Outcome);
 
 impl Writer {
     /// Writes until `shutdown`, then what is left.
-    pub async fn run(mut self, shutdown: CancellationToken) {
+    pub async fn run(mut self, pulse: Pulse, shutdown: CancellationToken) {
         let mut queue = Queue::default();
         let mut writes: JoinSet<Done> = JoinSet::new();
         let mut publishing: JoinSet<()> = JoinSet::new();
@@ -88,6 +89,7 @@ impl Writer {
             let wait = queue.next_due().filter(|_| writes.len() < AT_ONCE);
             tokio::select! {
                 () = shutdown.cancelled() => break,
+                never = pulse.beating() => match never {},
                 () = self.registry.changed() => {}
                 Some(done) = writes.join_next() => settle(&mut queue, done),
                 Some(event) = self.events.recv() => self.publish(event, &mut gate, &mut publishing),

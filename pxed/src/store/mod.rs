@@ -183,6 +183,14 @@ impl Store {
         writer.offer(changes)
     }
 
+    /// Returns when the thread that commits has answered, without anything to commit: it lives.
+    ///
+    /// # Errors
+    /// [`StoreError::Closed`].
+    pub async fn answers(&self) -> Result<(), StoreError> {
+        self.write(Vec::new()).await
+    }
+
     /// The value of a key.
     ///
     /// # Errors

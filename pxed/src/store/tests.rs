@@ -76,6 +76,21 @@ async fn a_disk_that_hangs_costs_no_memory_and_what_is_dropped_is_counted() {
 }
 
 #[tokio::test]
+async fn a_commit_that_hangs_leaves_the_question_unanswered_and_an_idle_store_answers_without_a_commit() {
+    let (_directory, path) = temporary();
+    let store = Store::open(&path).unwrap();
+    store.answers().await.unwrap();
+    assert_eq!(store.counters().commits.load(Ordering::Relaxed), 0);
+    let held = store.inner.database.write().unwrap();
+    store.write_behind(vec![Change::Put(Table::Boots, b"a".to_vec(), Vec::new())]).unwrap();
+    let mut asked = std::pin::pin!(store.answers());
+    assert!(tokio::time::timeout(std::time::Duration::from_millis(200), asked.as_mut()).await.is_err());
+    drop(held);
+    asked.await.unwrap();
+    assert_eq!(store.counters().commits.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
 async fn only_its_owner_may_read_the_file() {
     let (_directory, path) = temporary();
     let _store = Store::open(&path).unwrap();

@@ -1,0 +1,91 @@
+//! Who is watched for signs of life, beside what the boot path watches itself: the engines' threads and the stores.
+//!
+//! Tells only; the watchdog and `/healthz` judge.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bedplate_dhcp::COMMIT_THREAD;
+use bedplate_process::liveness::{BEAT, Liveness, PATIENCE, Pulse, Silence};
+use tokio_util::sync::CancellationToken;
+
+use crate::store::Store;
+
+/// How long who waits for the disk may be silent: a disk under load answers late, and a restart would not make it faster.
+pub(super) const DISK_PATIENCE: Duration = Duration::from_secs(120);
+
+/// Watches the threads of the DHCP engine.
+pub(super) fn watch_dhcp(liveness: &Liveness, server: bedplate_dhcp::Server) {
+    liveness.ask(move || server.silences().into_iter().map(|(name, silent)| dhcp(&name, silent)).collect());
+}
+
+fn dhcp(name: &str, silent: Duration) -> Silence {
+    let patience = if name == COMMIT_THREAD { DISK_PATIENCE } else { PATIENCE };
+    Silence { part: format!("dhcp {name}"), silent, patience }
+}
+
+/// Watches the workers of the TFTP engine.
+pub(super) fn watch_tftp(liveness: &Liveness, server: Arc<bedplate_tftp::server::Server>) {
+    liveness.ask(move || {
+        let numbered = server.silences().into_iter().enumerate();
+        let silences = numbered.map(|(number, silent)| Silence {
+            part: format!("tftp worker {number}"),
+            silent,
+            patience: PATIENCE,
+        });
+        silences.collect()
+    });
+}
+
+/// Asks the store's commit thread for an answer now and then; its answer is its sign of life.
+pub(super) async fn ask_store(store: Store, pulse: Pulse, shutdown: CancellationToken) {
+    loop {
+        let answer = tokio::select! {
+            () = shutdown.cancelled() => return,
+            answer = store.answers() => answer,
+        };
+        match answer {
+            Ok(()) => pulse.beat(),
+            Err(error) => tracing::error!(%error, "the store does not answer"),
+        }
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = tokio::time::sleep(BEAT) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_for_the_disk_may_be_silent_for_longer() {
+        let said = |name, seconds| {
+            let liveness = Liveness::new(CancellationToken::new());
+            liveness.ask(move || vec![dhcp(name, Duration::from_secs(seconds))]);
+            liveness.check()
+        };
+        assert_eq!(said("br0", 31), Err("dhcp br0 gave no sign of life for 31 s".to_owned()));
+        assert_eq!(said(COMMIT_THREAD, 31), Ok(()));
+        assert_eq!(said(COMMIT_THREAD, 121), Err("dhcp commit gave no sign of life for 121 s".to_owned()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_idle_store_answers_and_one_whose_asking_ended_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(&directory.path().join("pxed.redb")).unwrap();
+        let liveness = Liveness::new(CancellationToken::new());
+        let pulse = liveness.part("store", DISK_PATIENCE);
+        let asking = tokio::spawn(ask_store(store, pulse, CancellationToken::new()));
+        for _ in 0..60 {
+            tokio::time::sleep(BEAT).await;
+            // The answer comes from a thread, which no clock of a test waits for.
+            tokio::task::spawn_blocking(|| std::thread::yield_now()).await.unwrap();
+            assert_eq!(liveness.check(), Ok(()));
+        }
+        asking.abort();
+        assert!(asking.await.is_err());
+        assert_eq!(liveness.check(), Err("store has ended".to_owned()));
+    }
+}
