@@ -114,11 +114,11 @@ fn key(mac: MacAddress) -> Vec<u8> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use bedplate_dhcp::client::{Loader, Message};
 
-    fn query(last: u8) -> Query {
+    pub(crate) fn query(last: u8) -> Query {
         Query {
             mac: MacAddress::new([0x52, 0x54, 0, 0, 0, last]),
             transaction: 1,

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use bedplate_process::exit::{self, Failure};
-use bedplate_process::{logging, tls};
+use bedplate_process::{logging, manual, tls};
 use clap::Parser;
 use pxed::config::Config;
 use pxed::config::cli::{Cli, Command, Settings};
@@ -19,6 +19,8 @@ fn start(cli: &Cli) -> Result<(), Failure> {
     let settings = &cli.settings;
     match cli.command() {
         Command::Check => check(settings),
+        Command::Completion { shell } => Ok(manual::print(&manual::completion(definition(), shell))?),
+        Command::Man { directory } => Ok(manual::print(&manual::man(definition(), directory.as_deref())?)?),
         Command::Run => {
             tls::install_crypto_provider();
             logging::start("pxed", &cli.log).map_err(Failure::configuration)?;
@@ -30,6 +32,11 @@ fn start(cli: &Cli) -> Result<(), Failure> {
             result
         }
     }
+}
+
+/// The command line as it was defined, which help and manual are made from.
+fn definition() -> clap::Command {
+    <Cli as clap::CommandFactory>::command()
 }
 
 fn load(settings: &Settings) -> Result<Config, Failure> {

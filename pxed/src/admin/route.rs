@@ -7,9 +7,9 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
-use bedplate_api::id::MachineName;
+use bedplate_api::id::{MacAddress, MachineName};
 use bedplate_api::machine::Machine;
-use bedplate_api::wire::{Explanation, Refusal};
+use bedplate_api::wire::{Explanation, Refusal, Stage};
 use bedplate_process::health::Health;
 use serde_json::{Value, json};
 
@@ -29,6 +29,8 @@ pub struct AdminState {
     pub registry: StatusRegistry,
     /// Unknown machines.
     pub discovered: Discovered,
+    /// How far the latest boot of an unknown machine came.
+    pub stage: Arc<dyn Fn(MacAddress) -> Option<Stage> + Send + Sync>,
     /// What a MAC address or a Machine would be offered; none: neither is known.
     pub explain: Explain,
     /// Whether machines can boot.
@@ -80,8 +82,22 @@ async fn explain(State(state): State<AdminState>, Path(subject): Path<String>) -
     }
 }
 
+/// Those that are Machines by now are left out.
 async fn discovered(State(state): State<AdminState>) -> Json<Value> {
-    Json(json!({ "items": state.discovered.list() }))
+    let known = state.machines.load();
+    let mut machines = state.discovered.list();
+    machines.retain(|machine| matches!(known.by_mac(machine.mac_address), Found::Nobody));
+    let items: Vec<Value> = machines
+        .iter()
+        .map(|machine| {
+            let mut item = serde_json::to_value(machine).unwrap_or_default();
+            if let (Some(item), Some(stage)) = (item.as_object_mut(), (state.stage)(machine.mac_address)) {
+                item.insert("stage".to_owned(), json!(stage));
+            }
+            item
+        })
+        .collect();
+    Json(json!({ "items": items }))
 }
 
 async fn status(State(state): State<AdminState>) -> Json<Value> {

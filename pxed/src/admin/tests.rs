@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use bedplate_api::wire::Stage;
 use bedplate_process::health::AlwaysReady;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
 use crate::discovered::Discovered;
+use crate::discovered::tests::query;
 use crate::machine::tests::machine;
 use crate::machine::{Machines, Snapshot};
 use crate::status::{StatusRegistry, boot_mut};
@@ -33,12 +35,17 @@ async fn machines_are_shown_with_their_status() {
     let machines = Machines::default();
     let (registry, _events) = StatusRegistry::new(machines.clone(), &store, true).unwrap();
     machines.store(Snapshot::build(&"default".parse().unwrap(), [machine("a", &[A])]));
-    registry.follow(&machines.load());
+    registry.follow(&Snapshot::default(), &machines.load());
     registry.update(&"a".parse().unwrap(), |status| boot_mut(status).attempts = Some(2));
+    let discovered = Discovered::load(store, 8).unwrap();
+    for last in [0x0a, 0x0b] {
+        discovered.record(&query(last), jiff::Timestamp::UNIX_EPOCH);
+    }
     let state = AdminState {
         machines,
         registry,
-        discovered: Discovered::load(store, 8).unwrap(),
+        discovered,
+        stage: Arc::new(|mac| (mac.octets()[5] == 0x0b).then_some(Stage::Userspace)),
         explain: Arc::new(|_| None),
         health: Arc::new(AlwaysReady),
         about: Arc::new(|| json!({ "site": "default" })),
@@ -58,7 +65,10 @@ async fn machines_are_shown_with_their_status() {
         let (code, refusal) = get(&path, missing).await;
         assert_eq!((code, refusal["reason"].as_str()), (404, Some("NotFound")), "{missing}");
     }
-    assert_eq!(get(&path, "/v1/discovered").await.1["items"], json!([]));
+    let discovered = get(&path, "/v1/discovered").await.1["items"].clone();
+    assert_eq!(discovered.as_array().map(Vec::len), Some(1), "one of the two is a Machine: {discovered}");
+    assert_eq!(discovered[0]["macAddress"], "52:54:00:00:00:0b");
+    assert_eq!(discovered[0]["stage"], "userspace");
     assert_eq!(get(&path, "/v1/status").await.1["ready"], true);
     shutdown.cancel();
     server.await.unwrap().unwrap();

@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use bedplate_process::logging::LogArguments;
+use bedplate_process::manual::Shell;
 use clap::{Args, Parser, Subcommand};
 
 use super::{DEFAULT_PATH, Override};
@@ -24,12 +25,23 @@ pub struct Cli {
 }
 
 /// What pxed can do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Subcommand)]
+#[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
 pub enum Command {
     /// Serve until SIGTERM; SIGHUP reads the configuration again
     Run,
     /// Check the configuration and list every mistake, with line and remedy; exit 64 if there is one
     Check,
+    /// Print the completion script of a shell
+    Completion {
+        /// The shell
+        shell: Shell,
+    },
+    /// Print the man page, or write those of all commands
+    Man {
+        /// Write one file for each command there
+        #[arg(long, value_name = "DIRECTORY")]
+        directory: Option<PathBuf>,
+    },
 }
 
 /// The configuration's file, and what overrides its top-level keys.
@@ -61,7 +73,7 @@ pub struct Settings {
 impl Cli {
     /// The command.
     pub fn command(&self) -> Command {
-        self.command.unwrap_or(Command::Run)
+        self.command.clone().unwrap_or(Command::Run)
     }
 }
 
@@ -105,6 +117,21 @@ mod tests {
             assert_eq!(cli.log.log_level.as_deref(), Some("debug"));
         }
         assert!(Cli::try_parse_from(["pxed", "--log-level", "debug", "run"]).is_ok());
+    }
+
+    #[test]
+    fn completion_and_man_pages_know_every_command() {
+        let read = |line: &[&str]| Cli::try_parse_from(line).unwrap().command();
+        assert_eq!(read(&["pxed", "completion", "bash"]), Command::Completion { shell: Shell::Bash });
+        assert_eq!(read(&["pxed", "man"]), Command::Man { directory: None });
+        let definition = <Cli as clap::CommandFactory>::command;
+        let script = bedplate_process::manual::completion(definition(), Shell::Bash);
+        let page = bedplate_process::manual::man(definition(), None).unwrap();
+        for text in [script, page].map(|bytes| String::from_utf8(bytes).unwrap()) {
+            for word in ["pxed", "check", "completion"] {
+                assert!(text.contains(word), "{word}: {text}");
+            }
+        }
     }
 
     #[test]
