@@ -37,7 +37,8 @@ pub(crate) fn bench(arguments: &[String]) -> Result<()> {
     build::run()?;
     let program = program("bedplate-bench", true)?;
     progress::heading("Bench");
-    hand_over(environment(Command::new(program).args(arguments)))
+    // Nobody logs while they are measured.
+    hand_over(environment(Command::new(program).args(arguments)).env("BEDPLATE_LOG", "warn"))
 }
 
 fn program(name: &str, release: bool) -> Result<std::path::PathBuf> {

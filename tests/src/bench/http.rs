@@ -6,30 +6,27 @@
 use std::{net::SocketAddr, path::Path, time::Duration};
 
 use crate::{
-    bench::{Better, Context, OURS, Row},
+    bench::{Better, Context, OURS, Row, rows},
     draw,
     guard::{Process, run as run_program},
     netns::Namespace,
     pxed::{Pxed, Setup, manifest},
     rack::{ADDRESS, Rack},
-    wait,
+    timeline, wait,
 };
 use anyhow::{Context as _, Result, bail, ensure};
 
 /// Size of the file, in bytes: that of a kernel.
 const SIZE: usize = 16 << 20;
 
-/// How long wrk loads a server in each round, in seconds.
-const SECONDS: u32 = 3;
-
-/// pxed takes 64 connections of one address, and wrk has one address: two hundred want several.
-const CLIENTS: [u32; 2] = [1, 60];
+/// One client, and as many as a row of racks that boots at once.
+const CLIENTS: [u32; 2] = [1, 200];
 const NGINX: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(ADDRESS), 8080);
 
-/// Measures one client and sixty.
+/// Measures one client and two hundred.
 ///
 /// # Errors
-/// A server cannot be started or does not deliver.
+/// The rack cannot be made. A server that does not start or deliver is noted.
 pub fn run(context: &Context) -> Result<Vec<Row>> {
     let rack = Rack::new("bench-http")?;
     let files = rack.file("files");
@@ -37,36 +34,48 @@ pub fn run(context: &Context) -> Result<Vec<Row>> {
     for name in ["kernel", "initrd"] {
         std::fs::write(files.join(name), vec![0x5a; SIZE])?;
     }
-    let path = |name: &str| files.join(name).display().to_string();
-    let setup = Setup::new(format!("kernel = {:?}\ninitrd = {:?}\n", path("kernel"), path("initrd")));
-    let _pxed = Pxed::start(&setup, &[manifest(1, "")], rack.network(), &rack.file("pxed"))?;
-    let _nginx = start_nginx(&rack, &files)?;
-    let client = Namespace::new("client")?;
-    let boot = draw::draw_boot(&rack, &client, "client", 1)?;
-    let subjects = [(OURS, format!("{boot}/kernel")), ("nginx", format!("http://{NGINX}/kernel"))];
-    let mut rows = Vec::new();
+    let ours = context.noted("HTTP", OURS, start_pxed(&rack, &files));
+    let nginx = context.noted("HTTP", "nginx", start_nginx(&rack, &files));
+    let subjects = [
+        ours.as_ref().map(|(_pxed, boot)| (OURS, format!("{boot}/kernel"))),
+        nginx.as_ref().map(|_process| ("nginx", format!("http://{NGINX}/kernel"))),
+    ];
+    let subjects: Vec<(&str, String)> = subjects.into_iter().flatten().collect();
+    let mut all = Vec::new();
     for clients in CLIENTS {
         let title = format!("HTTP 16 MiB, {clients} client{}", if clients == 1 { "" } else { "s" });
-        let mut rounds = vec![Vec::new(); subjects.len()];
+        let mut measured = vec![Some(Vec::new()); subjects.len()];
         for _ in 0..context.rounds {
-            for ((name, url), rounds) in subjects.iter().zip(&mut rounds) {
-                rounds.push(load(rack.network(), url, clients).with_context(|| format!("{title}: {name}"))?);
+            for ((name, url), measured) in subjects.iter().zip(&mut measured) {
+                let Some(rounds) = measured else { continue };
+                let load = load(rack.network(), url, clients, context.seconds());
+                match context.noted(&title, name, load) {
+                    Some(rate) => rounds.push(rate),
+                    None => *measured = None,
+                }
             }
         }
-        for ((name, _), rounds) in subjects.iter().zip(rounds) {
-            let (title, subject) = (title.clone(), (*name).to_owned());
-            rows.push(Row {
-                title,
-                subject,
-                unit: "MiB/s",
-                better: Better::More,
-                rounds,
-                note: String::new(),
-            });
-        }
+        let of_subject = |((name, _), rounds): (&(&str, String), Option<Vec<f64>>)| {
+            Some(((*name).to_owned(), rounds?, String::new()))
+        };
+        let measured = subjects.iter().zip(measured).filter_map(of_subject);
+        all.extend(rows(context, &title, "MiB/s", Better::More, measured));
+        timeline::say(&format!("bench {title}: done"));
     }
     rack.succeeded();
-    Ok(rows)
+    Ok(all)
+}
+
+/// pxed, and the URL of a boot of its one Machine.
+fn start_pxed<'r>(rack: &'r Rack, files: &Path) -> Result<(Pxed<'r>, String)> {
+    let path = |name: &str| files.join(name).display().to_string();
+    let mut setup = Setup::new(format!("kernel = {:?}\ninitrd = {:?}\n", path("kernel"), path("initrd")));
+    // wrk's clients share an address; in a rack each has its own.
+    setup.more = "[http]\nconnections-per-client = 4096\nmax-streams = 1024\n".to_owned();
+    let pxed = Pxed::start(&setup, &[manifest(1, "")], rack.network(), &rack.file("pxed"))?;
+    let client = Namespace::new("client")?;
+    let boot = draw::draw_boot(rack, &client, "client", 1)?;
+    Ok((pxed, boot))
 }
 
 fn start_nginx(rack: &Rack, files: &Path) -> Result<Process> {
@@ -96,13 +105,13 @@ fn start_nginx(rack: &Rack, files: &Path) -> Result<Process> {
 }
 
 /// MiB a second, by wrk.
-fn load(network: &Namespace, url: &str, clients: u32) -> Result<f64> {
+fn load(network: &Namespace, url: &str, clients: u32, seconds: u32) -> Result<f64> {
     let mut command = network.command("wrk");
     let threads = clients.min(2);
     command.args([
         format!("-t{threads}"),
         format!("-c{clients}"),
-        format!("-d{SECONDS}s"),
+        format!("-d{seconds}s"),
         "--timeout=60s".to_owned(),
     ]);
     let said = run_program(command.arg(url))?;

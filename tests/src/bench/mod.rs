@@ -1,14 +1,19 @@
-//! Measurements of pxed's engines against their peers: what a measurement is, how it is printed and kept.
+//! Measurements of pxed against its peers: what a measurement is, how it is printed and kept.
 //!
-//! Each module measures one protocol, subjects in turn within each round (a busy minute of the machine hits all of them), and gives rows;
-//! `bedplate-bench` prints them. Median of the rounds; a ratio is ours over the best peer's.
+//! What is measured of ours is the static release binary, as a process. Each module measures one protocol, subjects in turn within each
+//! round (a busy minute of the machine hits all of them), and gives rows; `bedplate-bench` prints them. Median of the rounds; a ratio is
+//! ours over the best peer's. A subject that fails is noted and left out; the others go on. Nothing here asserts a speed.
 
 pub mod dhcp;
 pub mod http;
 pub mod load;
+pub mod memory;
+pub mod size;
 pub mod tftp;
 
 use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::Result;
 use serde::Serialize;
@@ -23,8 +28,72 @@ pub const OURS: &str = "bedplate";
 pub struct Context {
     /// Rounds; the median counts. At least 1.
     pub rounds: usize,
+    /// Short loads, for a trial: the numbers are no result.
+    pub quick: bool,
     /// Where files and logs go; removed at the end.
     pub directory: Directory,
+    failures: Mutex<Vec<Failure>>,
+}
+
+/// What could not be measured.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Failure {
+    /// What was to be measured.
+    pub title: String,
+    /// Of whom.
+    pub subject: String,
+    /// Why not, with its causes.
+    pub reason: String,
+}
+
+impl Context {
+    /// A context with a directory of its own.
+    ///
+    /// # Errors
+    /// The directory cannot be made.
+    pub fn new(rounds: usize, quick: bool) -> Result<Self> {
+        Ok(Self { rounds, quick, directory: Directory::new("bench")?, failures: Mutex::default() })
+    }
+
+    /// Seconds of one load.
+    pub const fn seconds(&self) -> u32 {
+        if self.quick { 1 } else { 3 }
+    }
+
+    /// The value, or nothing and a note of the failure, which is printed at once.
+    pub fn noted<T>(&self, title: &str, subject: &str, result: Result<T>) -> Option<T> {
+        result.inspect_err(|error| self.fail(title, subject, error)).ok()
+    }
+
+    /// Notes a failure.
+    pub fn fail(&self, title: &str, subject: &str, error: &anyhow::Error) {
+        let reason = format!("{error:#}");
+        crate::timeline::say(&format!("FAILED {title}: {subject}: {reason}"));
+        let failure = Failure { title: title.to_owned(), subject: subject.to_owned(), reason };
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner).push(failure);
+    }
+
+    /// What failed so far.
+    pub fn failures(&self) -> Vec<Failure> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// The configuration of a pxed whose files are in `place`, with one image of small files that are no kernel; `more` is appended.
+///
+/// # Errors
+/// The files cannot be written.
+pub(crate) fn configuration(place: &Path, more: &str) -> Result<String> {
+    std::fs::create_dir_all(place.join("machines.d"))?;
+    let at = |name: &str| place.join(name).display().to_string();
+    Ok(format!(
+        "state-directory = {:?}\nsocket = {:?}\ndefault-image = \"host\"\ndiscovery-image = \"host\"\n\n\
+         [source]\ndirectory = {:?}\n\n{more}\n[images.host]\n{}",
+        at("state"),
+        at("pxed.sock"),
+        at("machines.d"),
+        crate::pxed::stub_image(place)?
+    ))
 }
 
 /// Which of two numbers is the better one.
@@ -117,11 +186,11 @@ pub fn table(rows: &[Row]) -> String {
     text
 }
 
-/// The rows as JSON, with their medians and ratios.
+/// The rows as JSON, with their medians and ratios, what failed, and under `about` what a reader must know to compare.
 ///
 /// # Errors
 /// A number is not finite in a way JSON cannot hold.
-pub fn json(rows: &[Row]) -> Result<String> {
+pub fn json(about: &serde_json::Value, rows: &[Row], failures: &[Failure]) -> Result<String> {
     let of_row = |row: &Row| -> Result<serde_json::Value> {
         let mut value = serde_json::to_value(row)?;
         value["median"] = row.median().into();
@@ -131,7 +200,26 @@ pub fn json(rows: &[Row]) -> Result<String> {
         Ok(value)
     };
     let rows = rows.iter().map(of_row).collect::<Result<Vec<_>>>()?;
-    Ok(serde_json::to_string_pretty(&serde_json::json!({ "rows": rows }))?)
+    let all = serde_json::json!({ "about": about, "rows": rows, "failures": failures });
+    Ok(serde_json::to_string_pretty(&all)?)
+}
+
+/// Rows of one title from what each subject's rounds gave: a subject without a number has no row, one that lacks rounds says so.
+pub(crate) fn rows(
+    context: &Context,
+    title: &str,
+    unit: &'static str,
+    better: Better,
+    subjects: impl IntoIterator<Item = (String, Vec<f64>, String)>,
+) -> Vec<Row> {
+    let measured = subjects.into_iter().filter(|(_, rounds, _)| !rounds.is_empty());
+    let row = |(subject, rounds, mut note): (String, Vec<f64>, String)| {
+        if rounds.len() < context.rounds {
+            let _ = write!(note, "{}{} rounds only", if note.is_empty() { "" } else { "; " }, rounds.len());
+        }
+        Row { title: title.to_owned(), subject, unit, better, rounds, note }
+    };
+    measured.map(row).collect()
 }
 
 #[cfg(test)]
@@ -166,5 +254,19 @@ mod tests {
         assert_eq!(ratio(&rows, "one client"), Some(2.0));
         assert_eq!(ratio(&rows[..1], "one client"), None);
         assert!(table(&rows).contains("2.00 x the best peer"));
+    }
+
+    #[test]
+    fn a_failed_subject_is_kept_with_its_reason_and_has_no_row() {
+        let context = Context::new(2, true).expect("a directory");
+        let refused = context.noted("one client", "slow", Err::<f64, _>(anyhow::anyhow!("no answer")));
+        assert_eq!(refused, None);
+        let subjects =
+            [("slow".to_owned(), Vec::new(), String::new()), (OURS.to_owned(), vec![4.0], String::new())];
+        let rows = rows(&context, "one client", "MiB/s", Better::More, subjects);
+        assert_eq!(rows.len(), 1);
+        assert_eq!(rows[0].note, "1 rounds only");
+        let kept = json(&serde_json::json!({}), &rows, &context.failures()).expect("JSON");
+        assert!(kept.contains("no answer") && kept.contains("\"ratioToBestPeer\": null"), "{kept}");
     }
 }

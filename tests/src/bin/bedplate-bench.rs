@@ -1,33 +1,42 @@
-//! `cargo xtask bench`: measures pxed's engines against their peers, prints the table, keeps the JSON.
+//! `cargo xtask bench`: measures pxed against its peers, prints the table, keeps the JSON.
 //!
-//!     bedplate-bench [dhcp] [tftp] [http] [--rounds N] [--json FILE]
+//!     bedplate-bench [dhcp] [tftp] [http] [memory] [size] [--rounds N] [--quick] [--json FILE]
 //!
-//! All traffic stays in namespaces of this run; nothing is installed or started outside them.
+//! All traffic stays in namespaces of this run; nothing is installed or started outside them. Ends with 1 when something of ours could not
+//! be measured, with 0 when only a peer could not. docs/bench.md says what the numbers mean.
 
-use std::process::ExitCode;
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, ExitCode},
+};
 
 use anyhow::{Context as _, Result};
-use bedplate_tests::{
-    bench::{self, Context, Row},
-    guard::Directory,
-};
+use bedplate_tests::bench::{self, Context, OURS, Row};
 
 type Bench = fn(&Context) -> Result<Vec<Row>>;
 
-const BENCHES: [(&str, Bench); 3] =
-    [("dhcp", bench::dhcp::run), ("tftp", bench::tftp::run), ("http", bench::http::run)];
+const BENCHES: [(&str, Bench); 5] = [
+    ("size", bench::size::run),
+    ("memory", bench::memory::run),
+    ("tftp", bench::tftp::run),
+    ("http", bench::http::run),
+    ("dhcp", bench::dhcp::run),
+];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let result = bench::tftp::serves(&arguments).unwrap_or_else(|| match parse(&arguments) {
-        Ok(order) => run(&order),
-        Err(problem) => {
-            eprintln!("error: {problem}");
-            std::process::exit(64);
+    let result = bench::tftp::serves(&arguments).map(|served| served.map(|()| true)).unwrap_or_else(|| {
+        match parse(&arguments) {
+            Ok(order) => run(&order),
+            Err(problem) => {
+                eprintln!("error: {problem}");
+                std::process::exit(64);
+            }
         }
     });
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
@@ -38,25 +47,29 @@ fn main() -> ExitCode {
 /// What was asked for.
 struct Order {
     benches: Vec<(&'static str, Bench)>,
-    rounds: usize,
-    json: Option<String>,
+    rounds: Option<usize>,
+    quick: bool,
+    json: Option<PathBuf>,
 }
 
 fn parse(arguments: &[String]) -> Result<Order, String> {
-    let mut order = Order { benches: Vec::new(), rounds: 5, json: None };
+    let mut order = Order { benches: Vec::new(), rounds: None, quick: false, json: None };
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--rounds" => {
                 let number =
                     arguments.next().and_then(|number| number.parse().ok()).filter(|number| *number > 0);
-                order.rounds = number.ok_or("--rounds wants a number above 0")?;
+                order.rounds = Some(number.ok_or("--rounds wants a number above 0")?);
             }
-            "--json" => order.json = Some(arguments.next().ok_or("--json wants a file")?.clone()),
+            "--quick" => order.quick = true,
+            "--json" => order.json = Some(arguments.next().ok_or("--json wants a file")?.into()),
             name => {
                 let names = BENCHES.map(|(name, _)| name).join(", ");
                 let bench = BENCHES.into_iter().find(|(known, _)| *known == name);
-                order.benches.push(bench.ok_or(format!("{name:?} is none of {names}, --rounds, --json"))?);
+                order
+                    .benches
+                    .push(bench.ok_or(format!("{name:?} is none of {names}, --rounds, --quick, --json"))?);
             }
         }
     }
@@ -66,23 +79,71 @@ fn parse(arguments: &[String]) -> Result<Order, String> {
     Ok(order)
 }
 
-fn run(order: &Order) -> Result<()> {
-    let context = Context { rounds: order.rounds, directory: Directory::new("bench")? };
-    println!(
-        "median of {} rounds, subjects in turn within each; peers: {}",
-        order.rounds,
-        bench::tftp::versions().join("; ")
-    );
+/// Whether all of ours could be measured.
+fn run(order: &Order) -> Result<bool> {
+    let rounds = order.rounds.unwrap_or(if order.quick { 1 } else { 5 });
+    let context = Context::new(rounds, order.quick)?;
+    let about = about(&context);
+    println!("median of {rounds} rounds, subjects in turn within each\n{about:#}");
+    let file = order.json.clone().unwrap_or_else(|| default_file(&about));
     let mut rows = Vec::new();
     for (name, bench) in &order.benches {
         println!("\n{name}");
-        let measured = bench(&context).with_context(|| format!("bench {name}"))?;
+        let measured = context.noted(name, OURS, bench(&context)).unwrap_or_default();
         println!("{}", bench::table(&measured));
         rows.extend(measured);
+        // After each, so that a run that is cut off leaves what it had.
+        keep(&file, &bench::json(&about, &rows, &context.failures())?)?;
     }
-    if let Some(file) = &order.json {
-        std::fs::write(file, bench::json(&rows)?).with_context(|| format!("cannot write {file}"))?;
-        println!("kept in {file}");
+    let failures = context.failures();
+    for failure in &failures {
+        println!("FAILED {}: {}: {}", failure.title, failure.subject, failure.reason);
     }
-    Ok(())
+    println!("kept in {}", file.display());
+    Ok(failures.iter().all(|failure| failure.subject != OURS))
+}
+
+fn keep(file: &Path, text: &str) -> Result<()> {
+    if let Some(directory) = file.parent() {
+        std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    }
+    std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// `target/bench/<date and time>.json`.
+fn default_file(about: &serde_json::Value) -> PathBuf {
+    let time = about["time"].as_str().unwrap_or("run").replace([':', '-'], "");
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/bench").join(format!("{time}.json"))
+}
+
+/// What two runs must have in common to be compared.
+fn about(context: &Context) -> serde_json::Value {
+    let first_line = |program: &str, arguments: &[&str]| {
+        let output = Command::new(program).args(arguments).output().ok()?;
+        let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        text.lines().next().map(str::to_owned)
+    };
+    let read = |path: &str, name: &str| {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+        line.split_once(':').map(|(_, value)| value.trim().to_owned())
+    };
+    serde_json::json!({
+        "time": format!("{:.0}", jiff::Timestamp::now()),
+        "commit": first_line("git", &["-C", env!("CARGO_MANIFEST_DIR"), "describe", "--always", "--dirty"]),
+        "rounds": context.rounds,
+        "quick": context.quick,
+        "processor": read("/proc/cpuinfo", "model name"),
+        "processors": std::thread::available_parallelism().map_or(0, std::num::NonZero::get),
+        "memory": read("/proc/meminfo", "MemTotal"),
+        "kernel": first_line("uname", &["-r"]),
+        "load": std::fs::read_to_string("/proc/loadavg").unwrap_or_default().trim(),
+        "peers": {
+            "kea": first_line("kea-dhcp4", &["-v"]),
+            "dnsmasq": first_line("dnsmasq", &["--version"]),
+            "tftp-hpa": first_line("in.tftpd", &["--version"]),
+            "atftpd": first_line("atftpd", &["--version"]),
+            "nginx": first_line("nginx", &["-v"]),
+        },
+    })
 }
