@@ -3,7 +3,7 @@
 //! [`Snapshot::build`] makes an index of whatever set of Machines it is given, with what is wrong as values, and does
 //! nothing else; [`Machines`] only holds the current one. Filled by the source, read by DHCP, TFTP, HTTP and the admin socket.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -114,6 +114,8 @@ pub struct Snapshot {
     by_mac: HashMap<MacAddress, Claim>,
     by_address: HashMap<Ipv4Addr, MacAddress>,
     problems: Vec<Problem>,
+    /// Where in `problems` stands what a Machine's addresses are contested by.
+    contested: HashMap<MachineName, Vec<usize>>,
 }
 
 #[derive(Debug)]
@@ -125,6 +127,15 @@ enum Claim {
 impl Snapshot {
     /// The index of those of `machines` that belong to `site` and to pxed.
     pub fn build<M: Into<Arc<Machine>>>(site: &SiteName, machines: impl IntoIterator<Item = M>) -> Self {
+        Self::default().next(site, machines)
+    }
+
+    /// The index that comes after this one: what was made of an object that is still the same is shared with it.
+    pub fn next<M: Into<Arc<Machine>>>(
+        &self,
+        site: &SiteName,
+        machines: impl IntoIterator<Item = M>,
+    ) -> Self {
         let mut snapshot = Self::default();
         let mut twice = Vec::new();
         for machine in machines {
@@ -137,7 +148,10 @@ impl Snapshot {
                 snapshot.problems.push(Problem::BadName { name });
                 continue;
             };
-            let known = Arc::new(KnownMachine::new(name.clone(), machine));
+            let known = match self.by_name.get(&name) {
+                Some(known) if Arc::ptr_eq(&known.machine, &machine) => known.clone(),
+                Some(_) | None => Arc::new(KnownMachine::new(name.clone(), machine)),
+            };
             if snapshot.by_name.insert(name.clone(), known).is_some() {
                 twice.push(name);
             }
@@ -150,7 +164,27 @@ impl Snapshot {
         }
         snapshot.index_addresses();
         snapshot.problems.sort();
+        for (index, problem) in snapshot.problems.iter().enumerate() {
+            if let Problem::DuplicateMac { machines, .. } = problem {
+                for name in machines {
+                    snapshot.contested.entry(name.clone()).or_default().push(index);
+                }
+            }
+        }
         snapshot
+    }
+
+    /// The Machines that are new or other than in `before`, or whose contested addresses may be.
+    pub fn changed_since<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = &'a Arc<KnownMachine>> {
+        let contested: HashSet<&MachineName> = if self.problems == before.problems {
+            HashSet::new()
+        } else {
+            self.contested.keys().chain(before.contested.keys()).collect()
+        };
+        self.iter().filter(move |known| {
+            let last = before.by_name.get(&known.name);
+            contested.contains(&known.name) || last.is_none_or(|last| !Arc::ptr_eq(last, known))
+        })
     }
 
     fn index_addresses(&mut self) {
@@ -230,14 +264,12 @@ impl Snapshot {
 
     /// The addresses of this Machine that others claim too, each with the others.
     pub fn contested(&self, name: &MachineName) -> Vec<(MacAddress, Vec<MachineName>)> {
-        let duplicates = self.problems.iter().filter_map(|problem| match problem {
-            Problem::DuplicateMac { mac, machines } if machines.contains(name) => {
+        let problems = self.contested.get(name).into_iter().flatten();
+        let duplicates = problems.filter_map(|index| match self.problems.get(*index) {
+            Some(Problem::DuplicateMac { mac, machines }) => {
                 Some((*mac, machines.iter().filter(|other| *other != name).cloned().collect()))
             }
-            Problem::DuplicateMac { .. }
-            | Problem::DuplicateAddress { .. }
-            | Problem::BadName { .. }
-            | Problem::DuplicateName { .. } => None,
+            _ => None,
         });
         duplicates.collect()
     }

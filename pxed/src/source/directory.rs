@@ -1,20 +1,24 @@
 //! Machines from a directory of manifests (`*.yaml`, `*.yml`, `*.json`; no subdirectories, no hidden files).
 //!
-//! Watched, with a pause to let an editor finish; read again every [`RESCAN`] in case a change was not told. A file with
-//! a mistake keeps its last good content in force, also over a restart (the store remembers which Machine came from which
+//! Watched, with a pause to let an editor finish; looked at again every [`RESCAN`] in case a change was not told. Only a
+//! file that has another time, length or inode than before is read and checked, several at once; a Machine in it that is
+//! as it was stays the same object, so that nobody behind this looks at it again. A file with a mistake keeps its last good content in force, also over a restart (the store remembers which Machine came from which
 //! file). One name in two places: neither, both places named.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::Metadata;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use bedplate_api::machine::Machine;
 use notify::Watcher;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::manifest::{MAX_BYTES, read_manifest};
+use super::parallel::for_each;
 use super::{Sourced, Update};
 
 /// How long to wait after a change before reading.
@@ -23,6 +27,18 @@ const DEBOUNCE: Duration = Duration::from_millis(150);
 const RESCAN: Duration = Duration::from_secs(30);
 /// How often to look for a directory that is not there or cannot be watched.
 const RETRY: Duration = Duration::from_secs(2);
+
+/// So many files take longer to check than a thread to start.
+const WORTH_A_THREAD: usize = 16;
+
+/// What a look at the directory found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Look {
+    /// Files that were read, and their Machines checked.
+    read: usize,
+    /// Whether the set may be another than before.
+    changed: bool,
+}
 
 /// What is in force of one file.
 #[derive(Debug, Clone, Default)]
@@ -73,10 +89,11 @@ impl Directory {
                 watcher = watch(&self.path, changed.clone());
             }
             let reading = tokio::task::spawn_blocking(move || {
-                self.read();
-                self
+                let look = self.read();
+                (self, look)
             });
-            self = tokio::select! {
+            let look;
+            (self, look) = tokio::select! {
                 // A file system that hangs must not hold up the drain.
                 () = shutdown.cancelled() => return,
                 read = reading => match read {
@@ -87,12 +104,15 @@ impl Directory {
                     }
                 },
             };
-            let update = self.update();
-            if self.told.as_ref() != Some(&update) {
-                if updates.send(update.clone()).await.is_err() {
-                    return;
+            if look.changed || self.told.is_none() {
+                let update = self.update();
+                if self.told.as_ref() != Some(&update) {
+                    tracing::debug!(files = self.files.len(), read = look.read, "machines directory read");
+                    if updates.send(update.clone()).await.is_err() {
+                        return;
+                    }
+                    self.told = Some(update);
                 }
-                self.told = Some(update);
             }
             tokio::select! {
                 () = shutdown.cancelled() => return,
@@ -108,24 +128,32 @@ impl Directory {
     }
 
     /// Reads every file that changed.
-    fn read(&mut self) {
+    fn read(&mut self) -> Look {
         let entries = match list(&self.path) {
             Ok(entries) => entries,
             Err(error) => {
                 let reason = format!("cannot read {}: {error}", self.path.display());
                 self.files.entry(self.path.clone()).or_default().problems = vec![reason];
-                return;
+                return Look { read: 0, changed: true };
             }
         };
-        self.files.retain(|path, _| entries.iter().any(|(entry, _)| entry == path));
+        let there: HashSet<&Path> = entries.iter().map(|(path, _)| path.as_path()).collect();
+        let before = self.files.len();
+        self.files.retain(|path, _| there.contains(path.as_path()));
+        let removed = self.files.len() != before;
+        let mut due = Vec::new();
         for (path, stamp) in entries {
-            let file = self.files.entry(path.clone()).or_default();
-            if stamp.is_some() && file.stamp == stamp {
+            if stamp.is_some() && self.files.get(&path).is_some_and(|file| file.stamp == stamp) {
                 continue;
             }
+            let mut file = self.files.remove(&path).unwrap_or_default();
             file.stamp = stamp;
-            file.read(&path);
+            due.push((path, file));
         }
+        for_each(&mut due, WORTH_A_THREAD, |(path, file)| file.read(path));
+        let read = due.len();
+        self.files.extend(due);
+        Look { read, changed: removed || read > 0 }
     }
 
     /// The complete set now.
@@ -174,13 +202,7 @@ impl File {
                 for (line, kind) in &manifest.ignored {
                     tracing::info!(file = %path.display(), line, kind, "not a Machine, left out");
                 }
-                let origin = path.display().to_string();
-                let machines = manifest.machines.into_iter();
-                self.good = machines
-                    .map(|(line, machine)| {
-                        (line, Sourced { origin: origin.clone(), machine: machine.into() })
-                    })
-                    .collect();
+                self.take(path.display().to_string(), manifest.machines);
                 self.problems.clear();
             }
             Err(problems) => {
@@ -189,6 +211,23 @@ impl File {
                     problems.iter().map(|p| format!("{}:{p}{consequence}", path.display())).collect();
             }
         }
+    }
+
+    /// Takes over what the file holds now; a Machine that is as it was stays the object that it was.
+    fn take(&mut self, origin: String, machines: Vec<(u64, Machine)>) {
+        let before: HashMap<_, _> = self
+            .good
+            .iter()
+            .map(|(_, sourced)| (sourced.machine.metadata.name.clone(), sourced.machine.clone()))
+            .collect();
+        let shared = machines.into_iter().map(|(line, machine)| {
+            let machine = match before.get(&machine.metadata.name) {
+                Some(same) if **same == machine => same.clone(),
+                Some(_) | None => Arc::new(machine),
+            };
+            (line, Sourced { origin: origin.clone(), machine })
+        });
+        self.good = shared.collect();
     }
 
     fn consequence(&self) -> &'static str {
@@ -304,6 +343,34 @@ mod tests {
         directory.read();
         let (found, problems) = names(&directory.update());
         assert_eq!((found.len(), problems.len()), (1, 1));
+    }
+
+    #[test]
+    fn only_files_that_changed_are_read_and_only_machines_that_changed_are_new_objects() {
+        let temporary = tempfile::tempdir().unwrap();
+        let path = |number: u32| temporary.path().join(format!("{number:03}.yaml"));
+        let text = |number: u32, mac: &str| {
+            manifest(&format!("n{number}"), mac) + &manifest(&format!("m{number}"), mac)
+        };
+        for number in 0..100 {
+            std::fs::write(path(number), text(number, A)).unwrap();
+        }
+        let mut directory = Directory::new(temporary.path().to_owned(), Vec::new());
+        assert_eq!(directory.read(), Look { read: 100, changed: true });
+        let Update::Set { machines: before, .. } = directory.update() else { panic!("a set") };
+        assert_eq!(directory.read(), Look { read: 0, changed: false });
+        // Written anew with one of its two Machines changed, and a file that only looks new.
+        std::fs::write(path(7), manifest("n7", A) + &manifest("m7", B) + "# longer\n").unwrap();
+        std::fs::write(path(8), text(8, A) + "# longer\n").unwrap();
+        std::fs::remove_file(path(9)).unwrap();
+        assert_eq!(directory.read(), Look { read: 2, changed: true });
+        let Update::Set { machines: after, .. } = directory.update() else { panic!("a set") };
+        let new: Vec<_> = after
+            .iter()
+            .filter(|now| !before.iter().any(|then| Arc::ptr_eq(&then.machine, &now.machine)))
+            .map(|now| now.machine.metadata.name.clone().unwrap())
+            .collect();
+        assert_eq!((after.len(), new), (198, vec!["m7".to_owned()]));
     }
 
     #[test]

@@ -9,11 +9,15 @@ use bedplate_api::machine::Machine;
 use kube::Resource;
 use serde_json::Value;
 
+use super::parallel::for_each;
 use super::schema::check_machine;
-use super::yaml::{Lines, read_documents};
+use super::yaml::{Document, Lines, read_documents};
 
 /// Larger files are refused unread: about ten thousand Machines.
 pub const MAX_BYTES: usize = 16 << 20;
+
+/// So many documents take longer to check than a thread to start.
+const WORTH_A_THREAD: usize = 16;
 
 /// What a file holds.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -58,13 +62,33 @@ pub fn read_manifest(text: &str) -> Result<Manifest, Vec<ManifestProblem>> {
     let documents = read_documents(text).map_err(|problem| {
         vec![ManifestProblem { line: problem.line, field: String::new(), message: problem.message }]
     })?;
+    let mut parts: Vec<Part> =
+        documents.into_iter().map(|document| Part { document: Some(document), ..Part::default() }).collect();
+    for_each(&mut parts, WORTH_A_THREAD, Part::read);
     let mut manifest = Manifest::default();
     let mut problems = Vec::new();
-    for document in documents {
-        read_object(document.value, "", &document.lines, &mut manifest, &mut problems);
+    for part in parts {
+        manifest.machines.extend(part.manifest.machines);
+        manifest.ignored.extend(part.manifest.ignored);
+        problems.extend(part.problems);
     }
     problems.sort_by_key(|problem: &ManifestProblem| problem.line);
     if problems.is_empty() { Ok(manifest) } else { Err(problems) }
+}
+
+/// One document and what it was found to hold.
+#[derive(Default)]
+struct Part {
+    document: Option<Document>,
+    manifest: Manifest,
+    problems: Vec<ManifestProblem>,
+}
+
+impl Part {
+    fn read(&mut self) {
+        let Some(Document { value, lines }) = self.document.take() else { return };
+        read_object(value, "", &lines, &mut self.manifest, &mut self.problems);
+    }
 }
 
 fn read_object(

@@ -7,10 +7,11 @@
 pub mod directory;
 pub mod kubernetes;
 pub mod manifest;
+mod parallel;
 mod schema;
 mod yaml;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -26,13 +27,20 @@ use crate::status::StatusRegistry;
 use crate::store::{Change, Store, StoreError, Table};
 
 /// A Machine and what it came from.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Sourced {
     /// The file of the manifest; empty for the API.
     pub origin: String,
     /// The object, shared with the index.
     #[serde(serialize_with = "write_shared", deserialize_with = "read_shared")]
     pub machine: Arc<Machine>,
+}
+
+impl PartialEq for Sourced {
+    fn eq(&self, other: &Self) -> bool {
+        self.origin == other.origin
+            && (Arc::ptr_eq(&self.machine, &other.machine) || self.machine == other.machine)
+    }
 }
 
 fn write_shared<S: Serializer>(machine: &Arc<Machine>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -89,12 +97,29 @@ pub struct Follower {
     pub registry: StatusRegistry,
     /// How the source stands.
     pub state: Arc<ArcSwap<SourceState>>,
-    /// What the store holds now: the digest of each value.
+    /// What the store holds now.
     pub kept: Kept,
 }
 
-/// Keys of the store with the digests of their values, to write only what differs.
-pub type Kept = BTreeMap<Vec<u8>, Digest>;
+/// What the store holds of the Machines, by name: only what differs is written, and only what is new is looked at.
+pub type Kept = BTreeMap<String, KeptMachine>;
+
+/// One Machine in the store.
+#[derive(Debug, Clone)]
+pub struct KeptMachine {
+    /// What the value was made of; none if it could not be read.
+    from: Option<Sourced>,
+    /// The value's digest.
+    digest: Digest,
+}
+
+impl KeptMachine {
+    /// Whether the value was made of this very object.
+    fn is_of(&self, sourced: &Sourced) -> bool {
+        let from = self.from.as_ref();
+        from.is_some_and(|from| Arc::ptr_eq(&from.machine, &sourced.machine) && from.origin == sourced.origin)
+    }
+}
 
 fn digest(value: &[u8]) -> Digest {
     Digest::from_sha256(sha2::Sha256::digest(value).into())
@@ -105,16 +130,18 @@ fn digest(value: &[u8]) -> Digest {
 /// # Errors
 /// The store cannot be read.
 pub fn kept(store: &Store) -> Result<(Vec<Sourced>, Kept), StoreError> {
-    let entries = store.scan(Table::Machines)?;
-    let machines = entries.iter().filter_map(|(key, value)| {
-        let read = serde_json::from_slice::<Sourced>(value);
-        read.inspect_err(|error| {
-            let machine = String::from_utf8_lossy(key);
-            tracing::warn!(%machine, %error, "a kept machine cannot be read and is left out");
-        })
-        .ok()
-    });
-    Ok((machines.collect(), entries.iter().map(|(key, value)| (key.clone(), digest(value))).collect()))
+    let (mut machines, mut kept) = (Vec::new(), Kept::new());
+    for (key, value) in store.scan(Table::Machines)? {
+        let name = String::from_utf8_lossy(&key).into_owned();
+        let read = serde_json::from_slice::<Sourced>(&value);
+        let from = read.inspect_err(|error| {
+            tracing::warn!(machine = name, %error, "a kept machine cannot be read and is left out");
+        });
+        let from = from.ok();
+        machines.extend(from.clone());
+        kept.insert(name, KeptMachine { from, digest: digest(&value) });
+    }
+    Ok((machines, kept))
 }
 
 impl Follower {
@@ -159,58 +186,77 @@ impl Follower {
     }
 
     async fn take(&mut self, machines: Vec<Sourced>, mut problems: Vec<String>) {
-        let snapshot = Snapshot::build(&self.site, machines.iter().map(|sourced| sourced.machine.clone()));
+        let last = self.machines.load();
+        let snapshot = last.next(&self.site, machines.iter().map(|sourced| sourced.machine.clone()));
         problems.extend(snapshot.problems().iter().map(ToString::to_string));
         let before = self.state.load_full();
         for problem in problems.iter().filter(|problem| !before.problems.contains(problem)) {
             tracing::warn!(problem, "the source of machines has a mistake");
         }
         let known = snapshot.len();
-        if !before.synced || known != self.machines.load().len() {
+        if !before.synced || known != last.len() {
             tracing::info!(source = before.source, machines = known, site = %self.site, "machines known");
         }
         self.machines.store(snapshot);
-        self.registry.follow(&self.machines.load());
-        if !before.synced {
-            self.registry.resync(&self.machines.load());
+        let now = self.machines.load();
+        if before.synced {
+            self.registry.follow(&last, &now);
+        } else {
+            self.registry.follow(&Snapshot::default(), &now);
+            self.registry.resync(&now);
         }
         let source = before.source.clone();
         self.state.store(Arc::new(SourceState { source, synced: true, unreachable: None, problems }));
         self.keep(machines).await;
     }
 
-    /// Brings the store up to date: only what differs is written. The status in the object is not part of it.
+    /// Brings the store up to date.
     async fn keep(&mut self, machines: Vec<Sourced>) {
-        let (mut wanted, mut changes) = (Kept::new(), Vec::new());
-        for Sourced { origin, machine } in machines {
-            if machine.spec.site != self.site {
+        let (changes, new, gone) = self.plan_keep(machines);
+        if !changes.is_empty()
+            && let Err(error) = self.store.write(changes).await
+        {
+            // Tried again with the next set; meanwhile memory has it.
+            tracing::error!(%error, "the known machines are not kept: a restart would not know them");
+            return;
+        }
+        self.kept.retain(|name, _| !gone.contains(name));
+        self.kept.extend(new);
+    }
+
+    /// What to write, what the store then holds that is new, and what it no longer holds. Only objects that were not
+    /// looked at before are; the status in the object is not kept.
+    fn plan_keep(
+        &self,
+        machines: Vec<Sourced>,
+    ) -> (Vec<Change>, Vec<(String, KeptMachine)>, HashSet<String>) {
+        let (mut changes, mut new) = (Vec::new(), Vec::new());
+        let mut gone: HashSet<String> = self.kept.keys().cloned().collect();
+        for sourced in machines.into_iter().filter(|sourced| sourced.machine.spec.site == self.site) {
+            let name = sourced.machine.metadata.name.clone().unwrap_or_default();
+            gone.remove(&name);
+            let kept = self.kept.get(&name);
+            if kept.is_some_and(|kept| kept.is_of(&sourced)) {
                 continue;
             }
-            let mut machine = Machine::clone(&machine);
+            let mut machine = Machine::clone(&sourced.machine);
             machine.status = None;
             machine.metadata.resource_version = None;
-            let key = machine.metadata.name.clone().unwrap_or_default().into_bytes();
+            let origin = sourced.origin.clone();
             let Ok(value) = serde_json::to_vec(&Sourced { origin, machine: Arc::new(machine) }) else {
                 continue;
             };
             let digest = digest(&value);
-            if self.kept.get(&key) != Some(&digest) {
-                changes.push(Change::Put(Table::Machines, key.clone(), value));
+            if kept.is_none_or(|kept| kept.digest != digest) {
+                changes.push(Change::Put(Table::Machines, name.clone().into_bytes(), value));
             }
-            wanted.insert(key, digest);
+            new.push((name, KeptMachine { from: Some(sourced), digest }));
         }
-        for key in self.kept.keys().filter(|key| !wanted.contains_key(*key)) {
-            changes.push(Change::Delete(Table::Machines, key.clone()));
-        }
-        if changes.is_empty() {
-            return;
-        }
-        match self.store.write(changes).await {
-            Ok(()) => self.kept = wanted,
-            // Tried again with the next set; meanwhile memory has it.
-            Err(error) => {
-                tracing::error!(%error, "the known machines are not kept: a restart would not know them");
-            }
-        }
+        let deletes = gone.iter().map(|name| Change::Delete(Table::Machines, name.clone().into_bytes()));
+        changes.extend(deletes);
+        (changes, new, gone)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,6 +9,12 @@ use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor}
 use serde_json::{Map, Number, Value};
 use serde_saphyr::Spanned;
 
+/// Documents of one file at most: a rack of ten thousand Machines, and their separators.
+const MOST_DOCUMENTS: usize = 32_768;
+
+/// Scalars, lists and maps of one file at most, a hundred for each of ten thousand Machines.
+const MOST_NODES: usize = 1_000_000;
+
 /// Lines by path, such as `spec.pxe.interfaces[0].macAddress`; the whole document is the empty path.
 pub(super) type Lines = BTreeMap<String, u64>;
 
@@ -26,7 +32,12 @@ pub(super) struct SyntaxProblem {
 
 /// The documents of a text, empty ones left out.
 pub(super) fn read_documents(text: &str) -> Result<Vec<Document>, SyntaxProblem> {
-    let options = serde_saphyr::options! { with_snippet: false };
+    let budget = serde_saphyr::budget! {
+        max_documents: MOST_DOCUMENTS,
+        max_nodes: MOST_NODES,
+        max_events: 2 * MOST_NODES,
+    };
+    let options = serde_saphyr::options! { with_snippet: false, budget: budget };
     let nodes: Vec<Spanned<Node>> =
         serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
             let line = error.location().map_or(1, |location| location.line());

@@ -161,10 +161,10 @@ impl StatusRegistry {
     }
 
     /// Follows a new set of Machines: forgets those that are gone, takes over what the API server knows of those that
-    /// are new here, and keeps the condition of contested addresses.
-    pub fn follow(&self, snapshot: &Snapshot) {
+    /// are new here, and keeps the condition of contested addresses. Looks only at what changed since `before`.
+    pub fn follow(&self, before: &Snapshot, snapshot: &Snapshot) {
         self.forget_gone(snapshot);
-        for known in snapshot.iter() {
+        for known in snapshot.changed_since(before) {
             self.adopt(known);
             self.report_contested(snapshot, known);
         }
