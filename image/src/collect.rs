@@ -110,7 +110,9 @@ impl Store {
             // What a crash left of a write has another ending.
             let torn = path.extension().is_some_and(|e| e == "new") && !younger(&path, now, PARTIAL_GRACE);
             let gone = resolution::read(&path).is_some_and(|record| !self.path(&record.image).exists());
-            if (torn || gone) && let Err(error) = fs::remove_file(&path) {
+            if (torn || gone)
+                && let Err(error) = fs::remove_file(&path)
+            {
                 tracing::warn!(path = %path.display(), %error, "cannot remove a record");
             }
         }

@@ -38,6 +38,16 @@ pub enum EnsureImageError {
         #[source]
         source: io::Error,
     },
+    /// A file that does not hold the registry's credentials, or not safely.
+    #[error("image {image}: {path} cannot be used as credentials-file: {problem}")]
+    Credentials {
+        /// The source.
+        image: String,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it; no value of the file.
+        problem: String,
+    },
     /// Nothing, or not exactly one thing, fits.
     #[error("image {image}: {problem}; {remedy}")]
     Select {

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bedplate_api::id::Digest;
 
 use crate::error::EnsureImageError;
+use crate::kernel;
 use crate::layout;
 use crate::manifest::{self, Blob, BootImage, Config, Descriptor, Manifest};
 use crate::partial::{Partial, blocking};
@@ -43,8 +44,11 @@ pub(crate) async fn ensure(
         blobs.push(blob);
     }
     let _pins = store.pins().pin(blobs.iter().map(|b| b.digest));
-    let architecture = store.options().architecture.clone();
-    let digest = describe(store, &name, &blobs, architecture).await?;
+    let architecture = match blobs.first() {
+        Some(blob) => architecture(store, &name, *blob).await?,
+        None => manifest::UNKNOWN_ARCHITECTURE,
+    };
+    let digest = describe(store, &name, &blobs, architecture.to_owned()).await?;
     let image = store.image(&digest).ok_or_else(|| EnsureImageError::InvalidManifest {
         image: name.clone(),
         digest,
@@ -123,6 +127,20 @@ fn copy_in(store: &Store, from: &Path, next: &Path, limit: u64) -> io::Result<Bl
         partial.commit(&target)?;
     }
     Ok(blob)
+}
+
+/// What this kernel runs on.
+async fn architecture(store: &Store, name: &str, blob: Blob) -> Result<&'static str, EnsureImageError> {
+    use std::io::Read;
+    let path = store.path(&blob.digest);
+    let at = path.clone();
+    let head = blocking(move || {
+        let mut head = Vec::with_capacity(kernel::HEAD);
+        fs::File::open(&at)?.take(kernel::HEAD as u64).read_to_end(&mut head)?;
+        Ok(head)
+    });
+    let head = head.await.map_err(|source| read_error(name, &path, source))?;
+    Ok(kernel::architecture(&head).unwrap_or(manifest::UNKNOWN_ARCHITECTURE))
 }
 
 /// Writes configuration and manifest of these blobs.

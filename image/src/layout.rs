@@ -33,7 +33,8 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     File::open(path)
 }
 
-fn read_limited(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+/// Reads a regular file of at most `limit` bytes.
+pub(crate) fn read_limited(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open_regular(path)?.take(limit + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit {

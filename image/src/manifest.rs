@@ -31,6 +31,9 @@ pub const INITRD_TYPE: &str = "application/vnd.bedplate.host.initrd.v1";
 /// Media type of the root file system (squashfs).
 pub const ROOTFS_TYPE: &str = "application/vnd.bedplate.host.rootfs.v1";
 
+/// The architecture of plain files whose kernel does not say what it runs on.
+pub const UNKNOWN_ARCHITECTURE: &str = "unknown";
+
 /// Most kernel arguments of an image.
 const MOST_ARGUMENTS: usize = 64;
 /// Longest kernel argument in bytes; Linux takes 2048 bytes for all on x86.
@@ -50,7 +53,7 @@ pub struct Blob {
 pub struct BootImage {
     /// Digest of its manifest.
     pub digest: Digest,
-    /// OCI architecture, such as `amd64`.
+    /// OCI architecture, such as `amd64`; [`UNKNOWN_ARCHITECTURE`] for plain files whose kernel does not say.
     pub architecture: String,
     /// The kernel.
     pub kernel: Blob,

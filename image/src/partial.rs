@@ -49,6 +49,16 @@ impl Partial {
         }
     }
 
+    /// Removes the file, unless somebody writes it.
+    pub(crate) fn remove_unused(path: &Path) -> io::Result<()> {
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        match file.try_lock() {
+            Ok(()) if is_at(&file, path)? => fs::remove_file(path),
+            Ok(()) | Err(TryLockError::WouldBlock) => Ok(()),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+
     fn hash_existing(&mut self) -> io::Result<()> {
         let mut buffer = vec![0; 1 << 20];
         loop {

@@ -4,30 +4,38 @@
 //! Not here: retrying blobs (`download`), what the documents mean (`manifest`). Caller: the store.
 //!
 //! Nothing that a registry says is believed: sizes are limits, digests are compared by the caller, redirects and token
-//! places must be https unless the registry was configured for plain http.
+//! places must be https unless the registry was configured for plain http. Credentials go to the registry itself and to
+//! the token place that it names (as every client does), never to where it redirects.
 
 use std::error::Error;
+use std::io;
+use std::path::Path;
 use std::time::Duration;
 
 use bedplate_api::id::Digest;
 use bytes::Bytes;
 use oci_spec::distribution::Reference;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_RANGE, RANGE, RETRY_AFTER, WWW_AUTHENTICATE};
-use reqwest::{Client, RequestBuilder, Response, StatusCode};
+use reqwest::{Certificate, Client, RequestBuilder, Response, StatusCode};
 use serde::Deserialize;
 use tokio::sync::Mutex;
 
 use crate::challenge::{self, Challenge};
+use crate::credentials::{self, Credentials};
 use crate::download::Waits;
 use crate::error::EnsureImageError;
+use crate::layout::read_limited;
 use crate::manifest::{INDEX_TYPE, LARGEST_MANIFEST, MANIFEST_TYPE};
-use crate::source::{Credentials, Options};
+use crate::partial::blocking;
+use crate::source::{Access, Options};
 use crate::store::{Tell, digest_of};
 
 /// Largest answer of a token service, in bytes.
 const LARGEST_TOKEN: u64 = 64 << 10;
 /// How much of an error's body is shown, in bytes.
 const LARGEST_MESSAGE: u64 = 400;
+/// Largest file of certificates, in bytes.
+const LARGEST_CERTIFICATES: u64 = 1 << 20;
 
 /// Why a request did not give what was asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,11 +94,12 @@ impl Answer {
 }
 
 impl Repository {
-    pub(crate) fn new(
+    /// A repository by its reference; reads the files that `access` names.
+    pub(crate) async fn new(
         name: &str,
         reference: &str,
         allow_tag: bool,
-        insecure_http: bool,
+        access: &Access,
         options: &Options,
     ) -> Result<Self, EnsureImageError> {
         let image = || name.to_owned();
@@ -104,17 +113,26 @@ impl Repository {
         }
         let which = pinned.map(|d| d.to_string()).or(parsed.tag().map(str::to_owned));
         let registry = parsed.resolve_registry();
-        let scheme = if insecure_http { "http" } else { "https" };
-        let credentials =
-            options.credentials.get(registry).or_else(|| options.credentials.get(parsed.registry()));
+        let scheme = if access.insecure_http { "http" } else { "https" };
+        let credentials = match &access.credentials_file {
+            Some(path) => {
+                let names = [registry, parsed.registry()];
+                Some(credentials::read(name, path, &names, parsed.repository()).await?)
+            }
+            None => None,
+        };
+        let authorities = match &access.ca_file {
+            Some(path) => authorities(name, path).await?,
+            None => Vec::new(),
+        };
         Ok(Self {
-            client: client(insecure_http, options)
+            client: client(access.insecure_http, authorities, options)
                 .map_err(|problem| EnsureImageError::Client { image: image(), problem })?,
             base: format!("{scheme}://{registry}/v2/{}", parsed.repository()),
             repository: parsed.repository().to_owned(),
             reference: which.unwrap_or_else(|| "latest".to_owned()),
             pinned,
-            credentials: credentials.cloned(),
+            credentials,
             options: options.clone(),
             authorization: Mutex::new(None),
         })
@@ -195,6 +213,12 @@ impl Repository {
 
     /// Meets the challenge of a 401.
     async fn authorise(&self, response: &Response) -> Result<String, Failure> {
+        let own = reqwest::Url::parse(&self.base).map(|url| url.origin());
+        if own.as_ref().ok() != Some(&response.url().origin()) {
+            let host = response.url().host_str().unwrap_or_default();
+            let problem = format!("401 of {host}, where the registry redirects to: it gets no credentials");
+            return Err(Failure::Refused { problem });
+        }
         let header = response.headers().get(WWW_AUTHENTICATE).and_then(|h| h.to_str().ok());
         let refused = |problem: &str| Failure::Refused { problem: format!("401, {problem}") };
         match header.and_then(challenge::parse) {
@@ -202,7 +226,7 @@ impl Repository {
             Some(Challenge::Basic) => {
                 let credentials =
                     self.credentials.as_ref().ok_or_else(|| refused("it wants user name and password"))?;
-                Ok(basic(credentials))
+                Ok(credentials.basic())
             }
             Some(Challenge::Bearer { realm, service, scope }) => {
                 self.token(&realm, service.as_deref(), scope.as_deref()).await
@@ -229,7 +253,7 @@ impl Repository {
         if let Some(service) = service {
             url.query_pairs_mut().append_pair("service", service);
         }
-        let authorization = self.credentials.as_ref().map(basic);
+        let authorization = self.credentials.as_ref().map(Credentials::basic);
         let response = send(self.client.get(url), authorization.as_deref()).await?;
         let bytes = bounded(accepted(response).await?, LARGEST_TOKEN).await?;
         let token: Token = serde_json::from_slice(&bytes)
@@ -238,11 +262,32 @@ impl Repository {
     }
 }
 
-fn client(insecure_http: bool, options: &Options) -> Result<Client, String> {
+/// The certificates of a PEM file.
+async fn authorities(name: &str, path: &Path) -> Result<Vec<Certificate>, EnsureImageError> {
+    let at = path.to_owned();
+    let read = blocking(move || {
+        let pem = read_limited(&at, LARGEST_CERTIFICATES)?;
+        match Certificate::from_pem_bundle(&pem) {
+            Ok(certificates) if !certificates.is_empty() => Ok(certificates),
+            Ok(_) => Err(io::Error::other("it has no certificate in PEM form")),
+            Err(error) => Err(io::Error::other(error)),
+        }
+    });
+    read.await.map_err(|source| EnsureImageError::ReadFile {
+        image: name.to_owned(),
+        path: path.to_owned(),
+        source,
+    })
+}
+
+fn client(insecure_http: bool, authorities: Vec<Certificate>, options: &Options) -> Result<Client, String> {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
         return Err("this process has installed no TLS provider".to_owned());
     }
-    Client::builder()
+    let builder = Client::builder();
+    // Besides the system's: a redirect may lead to a public host.
+    let builder = if authorities.is_empty() { builder } else { builder.tls_certs_merge(authorities) };
+    builder
         .https_only(!insecure_http)
         .redirect(reqwest::redirect::Policy::limited(5))
         .connect_timeout(options.stall.min(Duration::from_secs(10)))
@@ -250,12 +295,6 @@ fn client(insecure_http: bool, options: &Options) -> Result<Client, String> {
         .user_agent(concat!("bedplate/", env!("CARGO_PKG_VERSION")))
         .build()
         .map_err(|e| e.to_string())
-}
-
-fn basic(credentials: &Credentials) -> String {
-    use base64::Engine;
-    let pair = format!("{}:{}", credentials.username, credentials.password);
-    format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(pair))
 }
 
 async fn send(request: RequestBuilder, authorization: Option<&str>) -> Result<Response, Failure> {

@@ -4,7 +4,6 @@
 //!
 //! Pure: no I/O.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -29,8 +28,8 @@ pub enum Source {
         reference: String,
         /// Whether a reference without digest is accepted; then it is resolved anew by every `ensure`.
         allow_tag: bool,
-        /// Whether this registry is spoken to without TLS.
-        insecure_http: bool,
+        /// How its registry is spoken to.
+        access: Access,
     },
     /// Plain files of this machine.
     Files {
@@ -41,6 +40,17 @@ pub enum Source {
         /// The root file system, if there is one.
         rootfs: Option<PathBuf>,
     },
+}
+
+/// How a registry is spoken to. By default: by TLS, with a certificate that the system trusts, anonymously.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Access {
+    /// Without TLS.
+    pub insecure_http: bool,
+    /// Certificates (PEM) of authorities that are trusted besides the system's. Read for every pull.
+    pub ca_file: Option<PathBuf>,
+    /// User name and password in the form of Docker's `config.json`. Read for every pull.
+    pub credentials_file: Option<PathBuf>,
 }
 
 impl Source {
@@ -73,28 +83,11 @@ impl fmt::Display for Source {
     }
 }
 
-/// User name and password of a registry.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Credentials {
-    /// User name.
-    pub username: String,
-    /// Password or access token.
-    pub password: String,
-}
-
-impl fmt::Debug for Credentials {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Credentials({}, hidden)", self.username)
-    }
-}
-
 /// How a store behaves; the defaults are meant for a pxed.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Which entry of an image index is taken, in OCI's words (`amd64`, `arm64`).
     pub architecture: String,
-    /// Credentials by registry (`host` or `host:port`); others are asked anonymously.
-    pub credentials: HashMap<String, Credentials>,
     /// How many blobs are transferred at once, over all images.
     pub parallel_transfers: usize,
     /// How often in a row a transfer may fail without having moved on.
@@ -115,7 +108,6 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             architecture: "amd64".to_owned(),
-            credentials: HashMap::new(),
             parallel_transfers: 4,
             attempts: 6,
             first_wait: Duration::from_millis(250),

@@ -69,7 +69,9 @@ impl Store {
         }
         let transfers = Semaphore::new(options.parallel_transfers.max(1));
         let (writers, pins) = (Mutex::default(), Pins::default());
-        Ok(Self { inner: Arc::new(Inner { root, options, writers, transfers, pins }) })
+        let store = Self { inner: Arc::new(Inner { root, options, writers, transfers, pins }) };
+        store.collect_partials(SystemTime::now())?;
+        Ok(store)
     }
 
     /// Where a blob lies, whether it is there or not.
@@ -106,8 +108,9 @@ impl Store {
     /// [`EnsureImageError`], whose text says what to do.
     pub async fn ensure(&self, source: &Source, tell: Tell<'_>) -> Result<BootImage, EnsureImageError> {
         let name = source.to_string();
+        let before = self.cached(source);
         if source.pinned().is_some()
-            && let Some(image) = self.cached(source)
+            && let Some(image) = before
         {
             self.touch(&image);
             tell(Progress::Ready { digest: image.digest });
@@ -124,9 +127,10 @@ impl Store {
                 };
                 self.walk(&name, &Origin::Layout(path.clone()), document, wanted, tell).await?
             }
-            Source::Registry { reference, allow_tag, insecure_http } => {
+            Source::Registry { reference, allow_tag, access } => {
+                let options = self.options();
                 let repository =
-                    registry::Repository::new(&name, reference, *allow_tag, *insecure_http, self.options())?;
+                    registry::Repository::new(&name, reference, *allow_tag, access, options).await?;
                 let document = repository.root(&name, tell).await?;
                 let wanted =
                     manifest::Wanted { architecture: &self.options().architecture, ..Default::default() };
@@ -136,12 +140,17 @@ impl Store {
                 files::ensure(self, source, kernel, initrd, rootfs.as_deref(), tell).await?
             }
         };
-        if !matches!(source, Source::Files { .. }) {
-            let record = Record { source: name.clone(), image: image.digest, files: Vec::new() };
-            self.remember(&name, source, record).await?;
+        if before.is_some_and(|before| before.digest == image.digest) {
+            // Asked again and again: what is as it was is neither news nor a write.
+            tracing::debug!(image = %name, digest = %image.digest, "image is in the store as before");
+        } else {
+            if !matches!(source, Source::Files { .. }) {
+                let record = Record { source: name.clone(), image: image.digest, files: Vec::new() };
+                self.remember(&name, source, record).await?;
+            }
+            tracing::info!(image = %name, digest = %image.digest, "image is in the store");
         }
         self.touch(&image);
-        tracing::info!(image = %name, digest = %image.digest, "image is in the store");
         tell(Progress::Ready { digest: image.digest });
         Ok(image)
     }

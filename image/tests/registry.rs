@@ -4,13 +4,14 @@
 
 mod fixture;
 
-use std::collections::HashMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::sync::Mutex;
 
 use bedplate_api::id::Digest;
-use bedplate_image::{BootImage, Credentials, EnsureImageError, Options, Progress, Source, Store};
-use fixture::{Fault, ROOTFS, Registry, content, digest, layout, options, quiet, store};
+use bedplate_image::{Access, BootImage, EnsureImageError, Progress, Source, Store};
+use fixture::{Fault, ROOTFS, Registry, content, digest, layout, quiet, store};
 
 struct Case {
     directory: tempfile::TempDir,
@@ -34,8 +35,22 @@ impl Case {
     }
 
     fn source(&self) -> Source {
+        self.source_with(plain())
+    }
+
+    fn source_with(&self, access: Access) -> Source {
         let reference = self.registry.reference(&self.manifest);
-        Source::Registry { reference, allow_tag: false, insecure_http: true }
+        Source::Registry { reference, allow_tag: false, access }
+    }
+
+    /// A credentials file with this user name and password for the registry.
+    fn login(&self, user: &str, password: &str) -> PathBuf {
+        let path = self.directory.path().join("config.json");
+        let entry = serde_json::json!({ "username": user, "password": password });
+        let text = serde_json::json!({ "auths": { self.registry.address.clone(): entry } }).to_string();
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        path
     }
 
     async fn ensure(&self) -> Result<BootImage, EnsureImageError> {
@@ -46,6 +61,11 @@ impl Case {
         let path = self.store().path(&self.rootfs);
         fs::read(path).is_ok_and(|bytes| digest(&bytes) == self.rootfs)
     }
+}
+
+/// Without TLS, as the registries here speak.
+fn plain() -> Access {
+    Access { insecure_http: true, ..Access::default() }
 }
 
 #[tokio::test]
@@ -75,8 +95,7 @@ async fn cached_image_survives_restart_with_the_registry_away() {
 async fn a_tag_is_resolved_anew_and_its_last_image_stays_cached() {
     let case = Case::new().await;
     let reference = format!("{}/bedplate/host:latest", case.registry.address);
-    let source =
-        |allow_tag| Source::Registry { reference: reference.clone(), allow_tag, insecure_http: true };
+    let source = |allow_tag| Source::Registry { reference: reference.clone(), allow_tag, access: plain() };
     let refused = case.store().ensure(&source(false), &quiet).await.unwrap_err();
     assert!(matches!(refused, EnsureImageError::TagNotAllowed { .. }), "{refused}");
     let first = case.store().ensure(&source(true), &quiet).await.unwrap();
@@ -187,20 +206,109 @@ async fn a_refusal_is_not_repeated() {
     assert_eq!(case.registry.asked(&case.rootfs).len(), 1);
 }
 
+/// `user:secret`.
+const BASIC: &str = "Basic dXNlcjpzZWNyZXQ=";
+
 #[tokio::test]
 async fn a_token_is_fetched_anonymously_or_with_credentials() {
-    for password in [None, Some("Basic dXNlcjpzZWNyZXQ=")] {
+    for password in [None, Some(BASIC)] {
         let case = Case::new().await;
         case.registry.content().token = Some("t0ken".into());
         case.registry.content().password = password.map(str::to_owned);
         let anonymous = case.ensure().await;
         assert_eq!(anonymous.is_ok(), password.is_none());
-        let login = Credentials { username: "user".into(), password: "secret".into() };
-        let credentials = HashMap::from([(case.registry.address.clone(), login)]);
-        let options = Options { credentials, ..options() };
-        let store = Store::open_with(case.directory.path().join("store"), options).unwrap();
-        store.ensure(&case.source(), &quiet).await.unwrap();
+        let access = Access { credentials_file: Some(case.login("user", "secret")), ..plain() };
+        case.store().ensure(&case.source_with(access), &quiet).await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn credentials_are_read_anew_for_every_pull_and_sent_only_when_asked_for() {
+    let case = Case::new().await;
+    case.registry.content().basic = Some(BASIC.to_owned());
+    let access = Access { credentials_file: Some(case.login("user", "old")), ..plain() };
+    let (store, source) = (case.store(), case.source_with(access));
+    let error = store.ensure(&source, &quiet).await.unwrap_err();
+    assert!(matches!(error, EnsureImageError::Refused { .. }), "{error}");
+    assert!(!format!("{error} {error:?} {source:?}").contains("old\""), "{error:?}");
+    case.login("user", "secret");
+    store.ensure(&source, &quiet).await.unwrap();
+    assert_eq!(case.registry.content().authorizations.first(), Some(&None));
+}
+
+#[tokio::test]
+async fn credentials_that_others_can_read_or_that_are_for_elsewhere_are_refused() {
+    let case = Case::new().await;
+    let path = case.login("user", "secret");
+    let access = Access { credentials_file: Some(path.clone()), ..plain() };
+    let (store, source) = (case.store(), case.source_with(access));
+    for mode in [0o640, 0o604, 0o644] {
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        let text = store.ensure(&source, &quiet).await.unwrap_err().to_string();
+        assert!(text.contains(&format!("its mode is {mode:04o}")) && text.ends_with("chmod 0600"), "{text}");
+    }
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o400)).unwrap();
+    let text = fs::read_to_string(&path).unwrap().replace(&case.registry.address, "elsewhere.example");
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, text).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    let text = store.ensure(&source, &quiet).await.unwrap_err().to_string();
+    assert!(text.contains("it has no entry for 127.0.0.1:"), "{text}");
+    fs::remove_file(&path).unwrap();
+    let error = store.ensure(&source, &quiet).await.unwrap_err();
+    assert!(matches!(error, EnsureImageError::ReadFile { .. }), "{error}");
+    assert_eq!(case.registry.content().seen.len(), 0, "nothing was asked without them");
+}
+
+#[tokio::test]
+async fn a_redirect_to_another_host_carries_no_credentials() {
+    for (token, basic) in [(Some("t0ken"), None), (None, Some(BASIC))] {
+        let case = Case::new().await;
+        let elsewhere = Registry::start().await;
+        elsewhere.push(&case.directory.path().join("layout-1"), &case.manifest);
+        let here = &case.registry;
+        here.content().token = token.map(str::to_owned);
+        here.content().basic = basic.map(str::to_owned);
+        here.content().redirect = Some(format!("http://{}", elsewhere.address));
+        let access = Access { credentials_file: Some(case.login("user", "secret")), ..plain() };
+        // First a host that asks for credentials of its own, by a token place of its choice: it gets none.
+        elsewhere.content().token = Some("phished".to_owned());
+        let store = case.store();
+        let error = store.ensure(&case.source_with(access.clone()), &quiet).await.unwrap_err();
+        assert!(error.to_string().contains("it gets no credentials"), "{error}");
+        elsewhere.content().token = None;
+        store.ensure(&case.source_with(access), &quiet).await.unwrap();
+        assert!(case.whole());
+        let seen = elsewhere.content();
+        assert!(!seen.seen.iter().any(|(path, _)| path == "/token"), "{:?}", seen.seen);
+        assert!(seen.authorizations.iter().all(Option::is_none), "{:?}", seen.authorizations);
+    }
+}
+
+#[tokio::test]
+async fn a_registry_of_a_private_authority_is_believed_with_its_ca_file_only() {
+    let directory = tempfile::tempdir().unwrap();
+    let (registry, pem) = Registry::start_tls().await;
+    let (path, manifest) = layout(directory.path(), 1);
+    registry.push(&path, &manifest);
+    let ca = directory.path().join("ca.pem");
+    let reference = registry.reference(&manifest);
+    let source = |ca_file: Option<PathBuf>| {
+        let access = Access { ca_file, ..Access::default() };
+        Source::Registry { reference: reference.clone(), allow_tag: false, access }
+    };
+    let store = store(&directory.path().join("store"));
+    let error = store.ensure(&source(None), &quiet).await.unwrap_err();
+    assert!(matches!(error, EnsureImageError::Unreachable { .. }), "{error}");
+    assert_eq!(registry.content().seen.len(), 0);
+    for rubbish in ["", "no certificate"] {
+        fs::write(&ca, rubbish).unwrap();
+        let error = store.ensure(&source(Some(ca.clone())), &quiet).await.unwrap_err();
+        assert!(matches!(error, EnsureImageError::ReadFile { .. }), "{error}");
+    }
+    fs::write(&ca, pem).unwrap();
+    let image = store.ensure(&source(Some(ca)), &quiet).await.unwrap();
+    assert_eq!(image.digest, manifest);
 }
 
 #[tokio::test]
@@ -273,7 +381,7 @@ async fn references_that_are_none_are_refused_before_anything_is_sent() {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let directory = tempfile::tempdir().unwrap();
     for reference in ["", "HTTP://x", "a b", "host@sha256:zz", "x/../../y@z", "x:y:z:w", "r/n@sha512:00"] {
-        let source = Source::Registry { reference: reference.into(), allow_tag: false, insecure_http: true };
+        let source = Source::Registry { reference: reference.into(), allow_tag: false, access: plain() };
         let error = store(directory.path()).ensure(&source, &quiet).await.unwrap_err();
         let expected = matches!(
             error,

@@ -6,7 +6,9 @@ mod fixture;
 
 use std::collections::HashSet;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 
 use bedplate_api::id::Digest;
 use bedplate_image::{EnsureImageError, Options, Source, Store};
@@ -244,4 +246,83 @@ fn the_future_of_ensure_can_be_spawned() {
     let store = store(directory.path());
     let source = source(directory.path());
     assert_send(&store.ensure(&source, &quiet));
+}
+
+/// Counts the messages of a level that hold a text.
+struct Messages(Arc<Mutex<Vec<(tracing::Level, String)>>>);
+
+impl tracing::Subscriber for Messages {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+    fn event(&self, event: &tracing::Event<'_>) {
+        struct Text(String);
+        impl tracing::field::Visit for Text {
+            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                if field.name() == "message" {
+                    self.0 = format!("{value:?}");
+                }
+            }
+        }
+        let mut text = Text(String::new());
+        event.record(&mut text);
+        self.0.lock().unwrap().push((*event.metadata().level(), text.0));
+    }
+}
+
+#[tokio::test]
+async fn an_image_is_told_and_recorded_once_for_each_change_however_often_it_is_asked_for() {
+    let told = Arc::<Mutex<Vec<_>>>::default();
+    let _guard = tracing::subscriber::set_default(Messages(told.clone()));
+    let news = || {
+        let told = told.lock().unwrap();
+        told.iter().filter(|(level, text)| *level <= tracing::Level::INFO && text.contains("image")).count()
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let (path, _) = layout(directory.path(), 1);
+    let store = store(&directory.path().join("store"));
+    let written = || {
+        let entry = fs::read_dir(directory.path().join("store/resolutions")).unwrap().next().unwrap();
+        let metadata = entry.unwrap().metadata().unwrap();
+        (metadata.ino(), metadata.modified().unwrap())
+    };
+    store.ensure(&source(&path), &quiet).await.unwrap();
+    let first = written();
+    for _ in 0..3 {
+        store.ensure(&source(&path), &quiet).await.unwrap();
+    }
+    assert_eq!((news(), written()), (1, first));
+    let (next, _) = layout(directory.path(), 2);
+    fs::remove_dir_all(&path).unwrap();
+    fs::rename(next, &path).unwrap();
+    store.ensure(&source(&path), &quiet).await.unwrap();
+    assert_eq!(news(), 2);
+}
+
+#[tokio::test]
+async fn what_a_crash_left_of_a_copy_goes_at_the_next_start_and_what_can_be_resumed_stays() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path().join("store");
+    drop(store(&at));
+    let resumable = at.join("partial").join(digest(b"x").hex());
+    let writing = at.join("partial/rootfs.99.1");
+    for path in [&at.join("partial/kernel.99.0"), &resumable, &writing] {
+        fs::write(path, b"half").unwrap();
+    }
+    let other = fs::File::open(&writing).unwrap();
+    other.lock().unwrap();
+    drop(store(&at));
+    let mut left: Vec<_> =
+        fs::read_dir(at.join("partial")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    left.sort();
+    let mut expected = [resumable, writing];
+    expected.sort();
+    assert_eq!(left, expected);
 }

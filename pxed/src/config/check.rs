@@ -185,6 +185,13 @@ fn check_images(config: &Config, reader: &mut Reader) {
         if name.is_empty() || name.len() > 63 || !name.bytes().all(is_name_byte) {
             reader.problem(&key, "is not a name", "use at most 63 of a-z, A-Z, 0-9, '-', '_' and '.'");
         }
+        if let ImageSource::Registry { access, .. } = &image.source
+            && access.insecure_http
+            && access.ca_file.is_some()
+        {
+            let remedy = "remove it, or insecure-http";
+            reader.problem(&format!("{key}.ca-file"), "has no meaning with insecure-http", remedy);
+        }
         match &image.source {
             ImageSource::Registry { reference, allow_tag: false, .. } if !reference.contains("@sha256:") => {
                 let message = format!("{reference:?} has no digest");

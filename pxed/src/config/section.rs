@@ -8,6 +8,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bedplate_image::Access;
 use ipnet::Ipv4Net;
 
 use super::read::{Reader, Section};
@@ -217,7 +218,11 @@ fn image(mut section: Section<'_>, reader: &mut Reader) -> ImageConfig {
     let digest = section.parse(reader, "digest", "a digest: sha256: and 64 lower-case hex digits");
     let reference = section.text(reader, "reference");
     let allow_tag = section.boolean(reader, "allow-tag").unwrap_or(false);
-    let insecure_http = section.boolean(reader, "insecure-http").unwrap_or(false);
+    let access = Access {
+        insecure_http: section.boolean(reader, "insecure-http").unwrap_or(false),
+        ca_file: optional_path(&mut section, reader, "ca-file"),
+        credentials_file: optional_path(&mut section, reader, "credentials-file"),
+    };
     let kernel = optional_path(&mut section, reader, "kernel");
     let initrd = optional_path(&mut section, reader, "initrd");
     let rootfs = optional_path(&mut section, reader, "rootfs");
@@ -226,7 +231,7 @@ fn image(mut section: Section<'_>, reader: &mut Reader) -> ImageConfig {
     section.finish(reader);
     let source = match (layout, reference) {
         (Some(path), _) => ImageSource::Layout { path, tag, digest },
-        (None, Some(reference)) => ImageSource::Registry { reference, allow_tag, insecure_http },
+        (None, Some(reference)) => ImageSource::Registry { reference, allow_tag, access },
         (None, None) => ImageSource::Files {
             kernel: kernel.unwrap_or_default(),
             initrd: initrd.unwrap_or_default(),
@@ -240,7 +245,7 @@ fn image(mut section: Section<'_>, reader: &mut Reader) -> ImageConfig {
 fn check_image_form(section: &Section<'_>, reader: &mut Reader) {
     const FORMS: [(&str, &[&str]); 3] = [
         ("layout", &["tag", "digest"]),
-        ("reference", &["allow-tag", "insecure-http"]),
+        ("reference", &["allow-tag", "insecure-http", "ca-file", "credentials-file"]),
         ("kernel", &["initrd", "rootfs"]),
     ];
     let given: Vec<_> = FORMS.iter().filter(|(key, _)| reader.is_given(&section.path(key))).collect();
