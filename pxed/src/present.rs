@@ -58,6 +58,10 @@ impl State for Present {
         self.images.state(image)
     }
 
+    fn architecture(&self, image: &ImageName) -> Option<String> {
+        self.images.architecture(image)
+    }
+
     fn discovery(&self) -> Option<ImageName> {
         self.settings.load().discovery_image.clone().map(ImageName::Configured)
     }

@@ -4,10 +4,10 @@
 
 use bedplate_api::wire::{ExplainedDecision, Explanation};
 
-use super::{Action, Asker, Decision, Request, State, decide};
+use super::{Action, Asker, Decision, Platform, Request, State, decide};
 
 /// Every kind of request, with the name that a person knows it by.
-fn requests() -> [(&'static str, Request); 10] {
+fn requests() -> [(&'static str, Request); 12] {
     [
         ("BIOS, PXE", Request::Pxe(vec![0])),
         ("UEFI x64, PXE", Request::Pxe(vec![7])),
@@ -17,7 +17,9 @@ fn requests() -> [(&'static str, Request); 10] {
         ("UEFI arm64, HTTP boot", Request::HttpBoot(vec![19])),
         ("iPXE on BIOS", Request::Ipxe(vec![0])),
         ("iPXE on UEFI x64", Request::Ipxe(vec![7])),
-        ("script", Request::Script),
+        ("script, BIOS", Request::Script(Some(Platform::Bios))),
+        ("script, UEFI x64", Request::Script(Some(Platform::UefiX64))),
+        ("script, UEFI arm64", Request::Script(Some(Platform::UefiArm64))),
         ("operating system", Request::NoNetboot),
     ]
 }

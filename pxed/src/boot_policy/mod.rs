@@ -8,7 +8,7 @@
 //!  firmware PXE   ->  known, netboot ->  loader for platform -> Loader by TFTP    (Refuse if there is none)
 //!  firmware HTTP  ->      "          ->      "               -> Loader by HTTP         "
 //!  iPXE           ->      "          ->                      -> Script
-//!  script         ->      "          ->  paused, image       -> Boot              (Hold, asked again in some seconds)
+//!  script         ->      "          ->  paused, image, arch -> Boot              (Hold, asked again in some seconds)
 //!  no netboot                                                -> LocalDisk
 //!  unknown                              discovery off        -> Refuse
 //! ```
@@ -31,8 +31,8 @@ pub enum Request {
     HttpBoot(Vec<u16>),
     /// iPXE asks what to do; the codes of option 93.
     Ipxe(Vec<u16>),
-    /// The loader asks for its script over HTTP.
-    Script,
+    /// The loader asks for its script over HTTP; its platform, where its DHCP said so (option 93).
+    Script(Option<Platform>),
     /// An operating system, or anything else that does not ask to netboot.
     NoNetboot,
 }
@@ -56,6 +56,8 @@ pub trait State {
     fn loader(&self, platform: Platform, transport: Transport) -> Option<String>;
     /// Whether the image of this name is here.
     fn image(&self, image: &ImageName) -> ImageState;
+    /// What the image of this name runs on, in OCI's words; `None`: that is not known.
+    fn architecture(&self, image: &ImageName) -> Option<String>;
     /// The image for unknown machines; `None` while discovery is off.
     fn discovery(&self) -> Option<ImageName>;
 }
@@ -188,7 +190,7 @@ pub fn decide(asker: Asker<'_>, request: &Request, state: &dyn State) -> Decisio
         }
         Asker::Machine { subject, netboot } => {
             reasons.note(format!("Machine {} is known", subject.name));
-            if !netboot && *request != Request::Script {
+            if !netboot && !matches!(request, Request::Script(_)) {
                 return reasons.end(Action::LocalDisk, "this interface is not one that netboots");
             }
             (Some(subject), subject.image.clone())
@@ -199,7 +201,7 @@ pub fn decide(asker: Asker<'_>, request: &Request, state: &dyn State) -> Decisio
         Request::Pxe(codes) => decide_loader(reasons, subject, codes, Transport::Tftp, state),
         Request::HttpBoot(codes) => decide_loader(reasons, subject, codes, Transport::Http, state),
         Request::Ipxe(codes) => decide_ipxe(reasons, subject, codes),
-        Request::Script => decide_script(reasons, subject, image, state),
+        Request::Script(platform) => decide_script(reasons, subject, image, *platform, state),
     }
 }
 
@@ -262,6 +264,7 @@ fn decide_script(
     mut reasons: Reasons,
     subject: Option<&Subject>,
     image: ImageName,
+    platform: Option<Platform>,
     state: &dyn State,
 ) -> Decision {
     if let Some(subject) = subject {
@@ -281,6 +284,10 @@ fn decide_script(
     let awaited = match state.image(&image) {
         ImageState::Ready => {
             reasons.note(format!("image {image} is in the cache, its digests verified"));
+            if let Some(awaited) = check_architecture(&mut reasons, subject, &image, platform, state) {
+                let reason = "the image is not for this machine: it is held before its kernel";
+                return reasons.end(Action::Hold { awaited }, reason);
+            }
             return reasons.end(Action::Boot { image }, "kernel, initrd and seed");
         }
         ImageState::Fetching(how_far) => format!("image {image} is being fetched ({how_far})"),
@@ -288,6 +295,30 @@ fn decide_script(
         ImageState::Unknown => format!("image {image} is not in the configuration of this pxed"),
     };
     reasons.end(Action::Hold { awaited }, format!("image {image} is not in the cache"))
+}
+
+/// What is awaited if the image runs on something other than the machine; what is not known is not compared.
+fn check_architecture(
+    reasons: &mut Reasons,
+    subject: Option<&Subject>,
+    image: &ImageName,
+    platform: Option<Platform>,
+    state: &dyn State,
+) -> Option<String> {
+    let architecture = state.architecture(image)?;
+    let Some(platform) = platform else {
+        reasons.note(format!("it is for {architecture}; the machine has not said what it is"));
+        return None;
+    };
+    if platform.architectures().contains(&architecture.as_str()) {
+        reasons.note(format!("it is for {architecture}, which {platform} boots"));
+        return None;
+    }
+    let wanted = platform.architectures().first().copied().unwrap_or_default();
+    let place = if subject.is_some() { "spec.pxe.image" } else { "discovery-image" };
+    Some(format!(
+        "image {image} is for {architecture}, and the machine is {wanted} ({platform}): name an image for {wanted} in {place}"
+    ))
 }
 
 fn check_firmware(subject: &Subject, platform: Platform) -> Result<(), String> {

@@ -27,6 +27,20 @@ impl Platform {
     }
 }
 
+impl Platform {
+    /// What it boots, in OCI's words, its own first. A kernel of the other word size: BIOS starts either, and ia32 firmware
+    /// of 64-bit processors starts a kernel that has a 32-bit entry (Linux, EFI_MIXED); nothing else does.
+    pub const fn architectures(self) -> &'static [&'static str] {
+        match self {
+            Self::Bios => &["amd64", "386"],
+            Self::UefiIa32 => &["386", "amd64"],
+            Self::UefiX64 => &["amd64"],
+            Self::UefiArm32 => &["arm"],
+            Self::UefiArm64 => &["arm64"],
+        }
+    }
+}
+
 impl fmt::Display for Platform {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

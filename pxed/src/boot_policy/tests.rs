@@ -5,6 +5,7 @@ use super::*;
 struct Here {
     loaders: Vec<(Platform, Transport, &'static str)>,
     image: ImageState,
+    architecture: Option<&'static str>,
     discovery: bool,
 }
 
@@ -16,6 +17,10 @@ impl State for Here {
 
     fn image(&self, _: &ImageName) -> ImageState {
         self.image.clone()
+    }
+
+    fn architecture(&self, _: &ImageName) -> Option<String> {
+        self.architecture.map(str::to_owned)
     }
 
     fn discovery(&self) -> Option<ImageName> {
@@ -31,6 +36,7 @@ fn here() -> Here {
             (Platform::UefiX64, Transport::Http, "ipxe.efi"),
         ],
         image: ImageState::Ready,
+        architecture: Some("amd64"),
         discovery: false,
     }
 }
@@ -71,7 +77,7 @@ fn each_architecture_gets_its_loader() {
         (Request::Ipxe(vec![0]), "iPXE script"),
         (Request::Ipxe(vec![]), "iPXE script"),
         (Request::Ipxe(vec![7]), "iPXE script"),
-        (Request::Script, "boot image host"),
+        (Request::Script(None), "boot image host"),
         (Request::NoNetboot, "nothing: goes on to its next boot device"),
     ];
     for (request, expected) in table {
@@ -108,21 +114,67 @@ fn a_contradiction_with_the_machines_boot_protocol_is_refused_and_named() {
 fn what_is_missing_holds_the_machine_with_what_is_awaited() {
     let paused = Subject { paused: true, ..subject() };
     assert_eq!(
-        answer(&paused, &Request::Script, &here()),
+        answer(&paused, &Request::Script(None), &here()),
         "hold: the Machine is paused: set spec.paused to false"
     );
     let fetching = Here { image: ImageState::Fetching("12 of 61 MB".to_owned()), ..here() };
     assert_eq!(
-        answer(&subject(), &Request::Script, &fetching),
+        answer(&subject(), &Request::Script(None), &fetching),
         "hold: image host is being fetched (12 of 61 MB)"
     );
     assert_eq!(answer(&subject(), &Request::Pxe(vec![0]), &fetching), "TFTP undionly.kpxe");
     let unknown = Here { image: ImageState::Unknown, ..here() };
     assert!(
-        answer(&subject(), &Request::Script, &unknown).starts_with("hold: image host is not in the conf")
+        answer(&subject(), &Request::Script(None), &unknown)
+            .starts_with("hold: image host is not in the conf")
+    );
+    let unusable = Here { image: ImageState::Unusable("its kernel arguments: x".to_owned()), ..here() };
+    assert_eq!(
+        answer(&subject(), &Request::Script(None), &unusable),
+        "hold: image host has to be corrected: its kernel arguments: x"
     );
     let argument = Subject { kernel_arguments: vec!["${x}".to_owned()], ..subject() };
-    assert!(answer(&argument, &Request::Script, &here()).starts_with("hold: spec.pxe.kernelArguments"));
+    assert!(answer(&argument, &Request::Script(None), &here()).starts_with("hold: spec.pxe.kernelArguments"));
+}
+
+#[test]
+fn an_image_of_another_architecture_holds_the_machine_and_names_both() {
+    let table = [
+        (Some(Platform::UefiX64), Some("amd64"), None),
+        (Some(Platform::Bios), Some("386"), None),
+        (Some(Platform::UefiArm64), Some("arm64"), None),
+        // What is not known is not compared.
+        (None, Some("arm64"), None),
+        (Some(Platform::UefiArm64), None, None),
+        (Some(Platform::UefiX64), Some("arm64"), Some("amd64 (UEFI x64)")),
+        (Some(Platform::Bios), Some("arm64"), Some("amd64 (BIOS)")),
+        (Some(Platform::UefiX64), Some("386"), Some("amd64 (UEFI x64)")),
+        (Some(Platform::UefiArm64), Some("amd64"), Some("arm64 (UEFI arm64)")),
+    ];
+    for (platform, architecture, machine) in table {
+        let state = Here { architecture, ..here() };
+        let found = answer(&subject(), &Request::Script(platform), &state);
+        let Some(machine) = machine else {
+            assert_eq!(found, "boot image host", "{platform:?}, {architecture:?}");
+            continue;
+        };
+        let (image, wanted) = (architecture.unwrap(), machine.split(' ').next().unwrap());
+        assert_eq!(
+            found,
+            format!(
+                "hold: image host is for {image}, and the machine is {machine}: name an image for {wanted} in spec.pxe.image"
+            )
+        );
+    }
+    let on = Here { discovery: true, ..here() };
+    let unknown = decide(Asker::Unknown, &Request::Script(Some(Platform::UefiArm64)), &on);
+    assert!(explain::describe(&unknown).ends_with("name an image for arm64 in discovery-image"));
+    let subject = subject();
+    let asker = Asker::Machine { subject: &subject, netboot: true };
+    let explained = explain::explain("node1".to_owned(), asker, &here());
+    let held: Vec<_> =
+        explained.decisions.iter().filter(|d| d.decision.starts_with("hold: image host is for")).collect();
+    assert_eq!(held.iter().map(|d| d.request.as_str()).collect::<Vec<_>>(), ["script, UEFI arm64"]);
 }
 
 #[test]
@@ -139,13 +191,16 @@ fn unknown_machines_get_the_discovery_image_only_while_discovery_is_on() {
     assert_eq!(off.action, Action::Refuse(Refusal::UnknownMachine));
     let on = Here { discovery: true, ..here() };
     assert_eq!(explain::describe(&decide(Asker::Unknown, &Request::Pxe(vec![0]), &on)), "TFTP undionly.kpxe");
-    assert_eq!(explain::describe(&decide(Asker::Unknown, &Request::Script, &on)), "boot image discover");
+    assert_eq!(
+        explain::describe(&decide(Asker::Unknown, &Request::Script(None), &on)),
+        "boot image discover"
+    );
 }
 
 #[test]
 fn a_mac_address_claimed_twice_gets_nothing() {
     let on = Here { discovery: true, ..here() };
-    for request in [Request::Pxe(vec![0]), Request::Script, Request::NoNetboot] {
+    for request in [Request::Pxe(vec![0]), Request::Script(None), Request::NoNetboot] {
         assert_eq!(decide(Asker::Claimed, &request, &on).action, Action::Refuse(Refusal::DuplicateMac));
     }
 }
@@ -156,6 +211,6 @@ fn an_explanation_has_a_reason_for_every_kind_of_request() {
     let explanation =
         explain::explain("node1".to_owned(), Asker::Machine { subject: &subject, netboot: true }, &here());
     assert_eq!(explanation.machine, Some(subject.name.clone()));
-    assert_eq!(explanation.decisions.len(), 10);
+    assert_eq!(explanation.decisions.len(), 12);
     assert!(explanation.decisions.iter().all(|d| !d.reasons.is_empty() && !d.decision.is_empty()));
 }
