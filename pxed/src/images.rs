@@ -20,9 +20,9 @@ use tokio_util::task::TaskTracker;
 
 use crate::boot::Boots;
 use crate::boot::record::{Blob, Image};
-use crate::boot_policy::{ImageName, ImageState};
+use crate::boot_policy::{ImageName, ImageState, argument};
 use crate::config::Config;
-
+use crate::counter::{By, labels};
 
 /// Wait before the second try; it doubles up to [`LONGEST_WAIT`].
 const FIRST_WAIT: Duration = Duration::from_secs(2);
