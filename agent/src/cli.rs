@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use bedplate_process::exit::{Failure, finish, usage};
+use bedplate_process::liveness::Liveness;
 use bedplate_process::logging::{self, LogArguments};
 use bedplate_process::manual::{self, Shell};
 use bedplate_process::notify::Notifier;
@@ -15,7 +16,7 @@ use bedplate_process::tasks::Tasks;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::service::host::observe_facts;
-use crate::service::run::run;
+use crate::service::run::{PATIENCE, run};
 use crate::service::state::Places;
 
 /// Bedplate's agent: enrols this host with pxed and reports about it.
@@ -101,8 +102,10 @@ fn serve(log: &LogArguments, places: Places) -> Result<(), Failure> {
         let signals = Signals::install()?;
         let tasks = Tasks::new(signals.shutdown());
         let notifier = Notifier::from_environment();
-        notifier.spawn_watchdog(&tasks, signals.shutdown(), || Ok(()));
-        run(places, notifier, signals.shutdown()).await;
+        let liveness = Liveness::new(signals.shutdown());
+        let pulse = liveness.part("the service loop", PATIENCE);
+        notifier.spawn_watchdog(&tasks, signals.shutdown(), move || liveness.check());
+        run(places, notifier, pulse, signals.shutdown()).await;
         Ok(tasks.drain(Duration::from_secs(5), signals.hurry()).await?)
     })
 }

@@ -9,6 +9,7 @@ use bedplate_api::id::MachineName;
 use bedplate_api::machine::{Hardware, StateDiskStatus};
 use bedplate_api::wire::{EnrolRequest, EnrolResponse, RenewRequest, Report, Seed};
 use bedplate_process::exit::chain;
+use bedplate_process::liveness::Pulse;
 use bedplate_process::notify::Notifier;
 use jiff::{SignedDuration, Timestamp};
 use tokio_util::sync::CancellationToken;
@@ -27,6 +28,9 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 const MOST: Duration = Duration::from_secs(300);
 /// A refused token may be given anew to the same seed by nobody, but a person may mend pxed: asked rarely.
 const REFUSED: Duration = Duration::from_secs(300);
+/// How long one turn of the loop may take: the longest act asks several endpoints in vain, each for 30 s, after it has made the host's
+/// key on a slow processor.
+pub const PATIENCE: Duration = Duration::from_secs(300);
 /// Longest sleep at a stretch: the clock may be set meanwhile.
 const LOOK: Duration = Duration::from_secs(30);
 const HEARTBEATS: std::ops::RangeInclusive<u32> = 5..=3600;
@@ -69,12 +73,14 @@ struct Agent {
     standing: Standing,
 }
 
-/// Runs until `shutdown`.
-pub async fn run(places: Places, notifier: Notifier, shutdown: CancellationToken) {
+/// Runs until `shutdown`, with a sign of life at every turn of the loop.
+pub async fn run(places: Places, notifier: Notifier, pulse: Pulse, shutdown: CancellationToken) {
     let mut agent = Agent::new(places, notifier);
     agent.notifier.ready("starting");
     let userspace = tokio::spawn(report_userspace(agent.places.root.clone(), shutdown.clone()));
     while !shutdown.is_cancelled() {
+        // Every wait and every act ends within PATIENCE, whoever does not answer.
+        pulse.beat();
         let now = Timestamp::now();
         agent.observe();
         let next = plan(&agent.observed(now));

@@ -8,10 +8,11 @@ mod pxed;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use bedplate_agent::service::run::run;
+use bedplate_agent::service::run::{PATIENCE, run};
 use bedplate_agent::service::state::{Enrolment, Places, Standing};
 use bedplate_api::id::BootId;
 use bedplate_api::wire::{SecretText, Seed};
+use bedplate_process::liveness::Liveness;
 use bedplate_process::notify::Notifier;
 use jiff::Timestamp;
 use pxed::{Fault, Pxed};
@@ -24,6 +25,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 struct Host {
     directory: TempDir,
     agent: Option<tokio::task::JoinHandle<()>>,
+    liveness: Liveness,
     shutdown: CancellationToken,
 }
 
@@ -33,7 +35,8 @@ impl Host {
         for name in ["state", "run", "root/proc"] {
             std::fs::create_dir_all(directory.path().join(name)).unwrap();
         }
-        Self { directory, agent: None, shutdown: CancellationToken::new() }
+        let shutdown = CancellationToken::new();
+        Self { directory, agent: None, liveness: Liveness::new(shutdown.clone()), shutdown }
     }
 
     fn places(&self) -> Places {
@@ -67,7 +70,13 @@ impl Host {
     }
 
     fn start(&mut self) {
-        self.agent = Some(tokio::spawn(run(self.places(), Notifier::default(), self.shutdown.clone())));
+        self.start_watched(PATIENCE);
+    }
+
+    fn start_watched(&mut self, patience: Duration) {
+        let pulse = self.liveness.part("the service loop", patience);
+        let run = run(self.places(), Notifier::default(), pulse, self.shutdown.clone());
+        self.agent = Some(tokio::spawn(run));
     }
 
     /// Ends the agent where it stands, as kill -9 would: nothing of it runs on.
@@ -104,6 +113,30 @@ async fn until(what: &str, mut done: impl FnMut() -> bool) {
 
 fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_waits_is_alive_one_that_hangs_or_died_is_named() {
+    let mut host = Host::new();
+    host.start();
+    until("it waits", || host.standing().doing.contains("waiting for a seed")).await;
+    assert_eq!(host.liveness.check(), Ok(()));
+    host.kill().await;
+    assert_eq!(host.liveness.check(), Err("the service loop has ended".to_owned()));
+
+    let mut host = Host::new();
+    // Whoever opens it waits for a writer, as for a file system that is away.
+    let made = std::process::Command::new("mkfifo").arg(host.seed()).status().unwrap();
+    assert!(made.success());
+    host.start_watched(Duration::from_secs(1));
+    let silent = |host: &Host| {
+        host.liveness.check().is_err_and(|why| why.starts_with("the service loop gave no sign"))
+    };
+    until("it hangs", || silent(&host)).await;
+    let writer = std::fs::File::options().write(true).open(host.seed()).unwrap();
+    std::fs::remove_file(host.seed()).unwrap();
+    drop(writer);
+    until("it goes on", || host.standing().doing.contains("waiting for a seed")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
