@@ -6,6 +6,7 @@
 
 pub mod crds;
 pub mod id;
+pub mod kernel_argument;
 mod schema;
 pub mod wire;
 

@@ -51,6 +51,7 @@ pub fn obstacle(machine: &MachineView) -> Option<String> {
         ImageState::Ready => None,
         ImageState::Fetching(progress) => Some(format!("image {image} is being fetched: {progress}")),
         ImageState::Failed(why) => Some(format!("image {image} is not available: {why}")),
+        ImageState::Unusable(why) => Some(format!("image {image} has to be corrected: {why}")),
         ImageState::Unknown => Some(format!("image {image} is not in the configuration")),
     }
 }

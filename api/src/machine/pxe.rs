@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::id::MacAddress;
+use crate::kernel_argument;
 use crate::schema::{Cidr, Ip};
 
 /// How a machine netboots.
@@ -41,14 +42,17 @@ pub struct PxeSpec {
     /// The host image. Absent: the site's default image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageRef>,
-    /// Kernel arguments, added after those of the image; one argument an entry, at most 64 of at most 1024 characters.
+    /// Kernel arguments, added after those of the image; one argument an entry, at most 64 of at most 1024 characters,
+    /// together 800. No blank, `"`, `#`, `&`, `'`, `;`, backslash, backtick or `|`: loader or kernel would act on it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 64), inner(length(min = 1, max = 1024), regex(pattern = "^[!-~]+$")))]
+    #[schemars(length(max = 64), inner(length(min = 1, max = 1024), regex(pattern = kernel_argument::PATTERN)))]
     #[x_kube(
         validation = Rule::new(
-            "self.all(a, !a.startsWith('bedplate.') && !a.contains('${') && a != '||' && a != '&&')"
+            "self.all(a, !a.startsWith('-') && !a.startsWith('bedplate.') && !a.startsWith('initrd=') && !a.contains('${'))"
         )
-        .message("a kernel argument must not start with 'bedplate.' (set by pxed), contain '${', or be '||' or '&&' (iPXE would act on them)")
+        .message("a kernel argument must not start with 'bedplate.' or 'initrd=' (set by pxed) or '-' (the kernel would hand it to init), or contain '${' (iPXE would expand it)"),
+        validation = Rule::new("self.map(a, size(a) + 1).sum() <= 800")
+            .message("kernelArguments have more than 800 characters together, blanks between them included")
     )]
     pub kernel_arguments: Vec<String>,
     /// The disk that holds what survives a reboot. Absent: state is kept in memory, and a condition says so. A disk

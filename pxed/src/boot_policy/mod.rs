@@ -46,6 +46,8 @@ pub enum ImageState {
     Fetching(String),
     /// The last try failed and is repeated; why, for a person.
     Failed(String),
+    /// In the cache, but it cannot be booted as it is; why, for a person.
+    Unusable(String),
     /// Nothing in the configuration has this name.
     Unknown,
 }
@@ -277,7 +279,7 @@ fn decide_script(
         if let Some(problem) = argument::problem(&subject.kernel_arguments) {
             return reasons.end(
                 Action::Hold { awaited: format!("spec.pxe.kernelArguments has to be corrected: {problem}") },
-                "a kernel argument cannot be passed on by iPXE",
+                "a kernel argument of the Machine cannot be passed on",
             );
         }
     }
@@ -293,6 +295,11 @@ fn decide_script(
         ImageState::Fetching(how_far) => format!("image {image} is being fetched ({how_far})"),
         ImageState::Failed(why) => format!("image {image} could not be fetched and is tried again: {why}"),
         ImageState::Unknown => format!("image {image} is not in the configuration of this pxed"),
+        ImageState::Unusable(why) => {
+            let awaited = format!("image {image} has to be corrected: {why}");
+            return reasons
+                .end(Action::Hold { awaited }, "a kernel argument of the image cannot be passed on");
+        }
     };
     reasons.end(Action::Hold { awaited }, format!("image {image} is not in the cache"))
 }

@@ -207,7 +207,7 @@ fn check_images(config: &Config, reader: &mut Reader) {
     }
 }
 
-/// What iPXE would not pass on as it is holds every machine of the image.
+/// What iPXE or the kernel would not take as it is holds every machine of the image.
 fn check_arguments(key: &str, arguments: &[String], reader: &mut Reader) {
     if let Some(message) = argument::too_long(arguments) {
         reader.problem(key, message, "write fewer or shorter ones");

@@ -32,7 +32,7 @@ pub(super) async fn tell_of_images(look: Look, shutdown: CancellationToken) {
 /// The Machines whose image has become unavailable since the last look; `told` are those before.
 fn begun(machines: &[MachineView], told: &mut BTreeSet<MachineName>) -> Vec<(MachineName, String)> {
     let unavailable = |machine: &&MachineView| match machine.image_state {
-        ImageState::Failed(_) | ImageState::Unknown => machine.contested.is_empty(),
+        ImageState::Failed(_) | ImageState::Unusable(_) | ImageState::Unknown => machine.contested.is_empty(),
         ImageState::Ready | ImageState::Fetching(_) => false,
     };
     let now: Vec<&MachineView> = machines.iter().filter(unavailable).collect();

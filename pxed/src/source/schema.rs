@@ -209,3 +209,61 @@ fn wrong_type(wanted: &str, value: &Value) -> String {
         _ => format!("is {found}, expected a number without quotes"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bedplate_api::kernel_argument::fault;
+
+    use super::*;
+
+    fn takes(arguments: &[&str]) -> bool {
+        let interfaces = serde_json::json!([{ "macAddress": "52:54:00:00:00:01" }]);
+        let pxe = serde_json::json!({ "interfaces": interfaces, "kernelArguments": arguments });
+        let spec = serde_json::json!({ "provider": "pxe", "pxe": pxe });
+        check_machine(&serde_json::json!({
+            "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": "node-1" }, "spec": spec
+        }))
+        .is_empty()
+    }
+
+    #[test]
+    fn a_machine_s_rules_and_pxed_agree_on_every_kernel_argument() {
+        let signs = (0..=0x100).filter_map(char::from_u32).flat_map(|c| [format!("{c}"), format!("a{c}b=1")]);
+        let words = [
+            "",
+            "${",
+            "a=${b}",
+            "$",
+            "a=$b",
+            "{",
+            "--",
+            "-s",
+            "a-",
+            "initrd=x",
+            "initrd",
+            "xinitrd=x",
+            "bedplate.",
+            "bedplate.url=x",
+            "xbedplate.x",
+            "bedplate",
+            "console=ttyS0,115200n8",
+        ];
+        let long = "x".repeat(1025);
+        for argument in signs.chain(words.map(str::to_owned)).chain([long]) {
+            assert_eq!(takes(&[&argument]), fault(&argument).is_none(), "{argument:?}");
+        }
+        let hundred = "x".repeat(99);
+        assert!(takes(&[&hundred[..]; 8]));
+        assert!(!takes(&[
+            &hundred[..],
+            &hundred,
+            &hundred,
+            &hundred,
+            &hundred,
+            &hundred,
+            &hundred,
+            &hundred,
+            "x"
+        ]));
+    }
+}

@@ -94,16 +94,34 @@ fn machines() -> Vec<Case> {
             &interface("nameservers", json!(["fd00:::1"])),
         ),
         case(
-            "a kernel argument must not start with 'bedplate.' (set by pxed), contain '${', or be '||' or '&&' (iPXE would act on them)",
+            "a kernel argument must not start with 'bedplate.' or 'initrd=' (set by pxed) or '-' (the kernel would hand it to init), or contain '${' (iPXE would expand it)",
             &base,
             &pxe(json!({ "kernelArguments": ["console=ttyS0", "ip=dhcp"] })),
             &pxe(json!({ "kernelArguments": ["console=ttyS0", "bedplate.url=http://elsewhere"] })),
         ),
         case(
-            "a kernel argument must not start with 'bedplate.' (set by pxed), contain '${', or be '||' or '&&' (iPXE would act on them)",
+            "a kernel argument must not start with 'bedplate.' or 'initrd=' (set by pxed) or '-' (the kernel would hand it to init), or contain '${' (iPXE would expand it)",
             &base,
-            &pxe(json!({ "kernelArguments": ["a=b||c"] })),
-            &pxe(json!({ "kernelArguments": ["||"] })),
+            &pxe(json!({ "kernelArguments": ["initrd", "x.initrd=1"] })),
+            &pxe(json!({ "kernelArguments": ["initrd=http://elsewhere"] })),
+        ),
+        case(
+            "a kernel argument must not start with 'bedplate.' or 'initrd=' (set by pxed) or '-' (the kernel would hand it to init), or contain '${' (iPXE would expand it)",
+            &base,
+            &pxe(json!({ "kernelArguments": ["memmap=64K$0x18690000"] })),
+            &pxe(json!({ "kernelArguments": ["a=${net0/mac}"] })),
+        ),
+        case(
+            "a kernel argument must not start with 'bedplate.' or 'initrd=' (set by pxed) or '-' (the kernel would hand it to init), or contain '${' (iPXE would expand it)",
+            &base,
+            &pxe(json!({ "kernelArguments": ["a-b=-1"] })),
+            &pxe(json!({ "kernelArguments": ["--"] })),
+        ),
+        case(
+            "kernelArguments have more than 800 characters together, blanks between them included",
+            &base,
+            &pxe(json!({ "kernelArguments": vec!["x".repeat(99); 8] })),
+            &pxe(json!({ "kernelArguments": vec!["x".repeat(100); 8] })),
         ),
         case(
             "image needs exactly one of name and reference",
@@ -332,6 +350,7 @@ pub(crate) fn outside_the_schema() -> Vec<(&'static str, Value)> {
         let interface = json!({ "macAddress": "525400000001", "addresses": [address] });
         machine(what, json!({ "pxe": { "interfaces": [interface] } }))
     };
+    let argument = |what, text: &str| machine(what, json!({ "pxe": { "kernelArguments": [text] } }));
     let rolling = |what, count: Value| {
         let strategy = json!({ "type": "RollingUpdate", "rollingUpdate": { "maxUnavailable": count } });
         (what, with(&configuration("case"), &json!({ "spec": { "updateStrategy": strategy } })))
@@ -349,7 +368,18 @@ pub(crate) fn outside_the_schema() -> Vec<(&'static str, Value)> {
         address("an address with leading zeros", "010.7.0.1/24"),
         address("a prefix length beyond 32", "10.7.0.1/33"),
         machine("an unknown firmware", json!({ "pxe": { "firmware": "openfirmware" } })),
-        machine("a kernel argument with a line break", json!({ "pxe": { "kernelArguments": ["a\nboot"] } })),
+        argument("a kernel argument with a line break", "a\nboot"),
+        argument("an empty kernel argument", ""),
+        argument("two kernel arguments in one", "quiet splash"),
+        argument("a kernel argument with iPXE's separator", "a;reboot"),
+        argument("iPXE's operators as kernel arguments", "||"),
+        argument("a kernel argument with &&", "a&&b"),
+        argument("a comment as kernel argument", "#x"),
+        argument("a kernel argument with a backslash", "a\\"),
+        argument("a kernel argument with a double quote", "a=\"b"),
+        argument("a kernel argument with a single quote", "a='b"),
+        argument("a kernel argument with a backtick", "a=`b"),
+        argument("a kernel argument outside of ASCII", "a=\u{fc}"),
         machine("an upper-case site", json!({ "site": "Rack" })),
         machine("an empty provider", json!({ "provider": "" })),
         machine("version 0", json!({ "configurationRef": { "name": "workers", "version": 0 } })),
