@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::Sockets;
 use crate::client::{Event, Query};
 use crate::counter::Trouble;
-use crate::lease::{Change, LeaseState};
+use crate::lease::{Change, Lease, LeaseState, Table};
 use crate::respond::Packet;
 use crate::server::{COMMIT_THREAD, Engine};
 use crate::store::Store;
@@ -99,18 +99,64 @@ impl Committer {
         }
     }
 
-    /// Opens the file again after a failure and writes the whole table, since what is in it is not certain.
+    /// Opens the file again after a failure and makes it what the table is, since what is in it is not certain.
     fn reopen(&self, engine: &Engine) -> Option<Store> {
-        let (store, _) = Store::open(&self.path)
+        let (store, rows) = Store::open(&self.path)
             .inspect_err(|error| tracing::error!(%error, "lease file cannot be opened again"))
             .ok()?;
-        let all: Vec<Change> = {
+        let changes = {
             let table = engine.table.lock().unwrap_or_else(PoisonError::into_inner);
-            let kept = table.leases().filter(|lease| lease.state != LeaseState::Offered);
-            kept.cloned().map(Change::Put).collect()
+            rewrite(&rows, &table)
         };
-        store.write(all.iter()).ok()?;
-        tracing::info!(path = %self.path.display(), leases = all.len(), "lease file is in use again");
+        store
+            .write(changes.iter())
+            .inspect_err(|error| tracing::error!(%error, "the leases in memory cannot be written"))
+            .ok()?;
+        tracing::info!(path = %self.path.display(), rows = changes.len(), "lease file is in use again");
         Some(store)
+    }
+}
+
+/// What makes a file of these rows one of this table: every lease is put, and every other row goes, since the change that
+/// removed or replaced it may be the one that was lost. An offer is never on disk.
+fn rewrite(rows: &[Lease], table: &Table) -> Vec<Change> {
+    let kept = |lease: &Lease| lease.state != LeaseState::Offered;
+    let stale = rows.iter().map(|row| row.address).filter(|address| !table.get(*address).is_some_and(kept));
+    let stale = stale.map(Change::Remove);
+    stale.chain(table.leases().filter(|lease| kept(lease)).cloned().map(Change::Put)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::{ClientKey, Holder};
+
+    fn lease(last: u8, holder: u8, state: LeaseState) -> Lease {
+        let mac = bedplate_api::id::MacAddress::new([2, 0, 0, 0, 0, holder]);
+        let network = "10.7.0.0/24".parse().unwrap();
+        let holder = Holder { network, key: ClientKey::Mac(mac) };
+        let address = std::net::Ipv4Addr::new(10, 7, 0, last);
+        Lease { address, holder, mac, machine: None, state, since: 1, until: 2 }
+    }
+
+    #[test]
+    fn rows_whose_removal_was_lost_do_not_come_back_when_the_file_is_opened_again() {
+        use LeaseState::{Bound, Free, Offered};
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("leases.redb");
+        let (store, _) = Store::open(&path).unwrap();
+        let on_disk = [lease(1, 1, Bound), lease(2, 2, Bound), lease(3, 3, Bound), lease(4, 4, Bound)];
+        store.write(on_disk.map(Change::Put).iter()).unwrap();
+        drop(store);
+        // Meanwhile, and not on disk: 2 was forgotten, 3 was freed and is offered to another, 4 was freed, 5 is new.
+        let mut table = Table::default();
+        let in_memory = [lease(1, 1, Bound), lease(3, 9, Offered), lease(4, 4, Free), lease(5, 5, Bound)];
+        in_memory.into_iter().for_each(|lease| table.restore(lease));
+        let (store, rows) = Store::open(&path).unwrap();
+        store.write(rewrite(&rows, &table).iter()).unwrap();
+        drop(store);
+        let (_store, mut rows) = Store::open(&path).unwrap();
+        rows.sort_by_key(|row| row.address);
+        assert_eq!(rows, [lease(1, 1, Bound), lease(4, 4, Free), lease(5, 5, Bound)]);
     }
 }
