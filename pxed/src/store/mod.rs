@@ -38,6 +38,18 @@ impl Table {
     pub const ALL: [Self; 6] =
         [Self::Boots, Self::Seeds, Self::Machines, Self::Status, Self::Certificates, Self::Discovered];
 
+    /// What is in it and how it comes back, for people who have lost it.
+    const fn content(self) -> &'static str {
+        match self {
+            Self::Boots => "boots under way (their machines start again)",
+            Self::Seeds => "which seeds were given (their boots are gone, too)",
+            Self::Machines => "known machines (unknown until their source is read)",
+            Self::Status => "statuses (told again by the next boot or report)",
+            Self::Certificates => "which certificates were signed",
+            Self::Discovered => "discovered machines (seen again when they ask again)",
+        }
+    }
+
     fn definition(self) -> TableDefinition<'static, &'static [u8], &'static [u8]> {
         TableDefinition::new(match self {
             Self::Boots => "boots",
@@ -135,7 +147,7 @@ impl Drop for Inner {
 
 impl Store {
     /// Opens the store at `path`, making it if there is none. A damaged file is moved aside, with a loud error in the
-    /// log: everything in it can be had again from the source and from the machines themselves.
+    /// log that names what is lost: it can be had again from the source and from the machines themselves.
     ///
     /// # Errors
     /// [`StoreError::InUse`] or [`StoreError::Open`].
@@ -228,14 +240,14 @@ impl Store {
     ) -> Result<Option<T>, StoreError> {
         let database = self.inner.database.read().map_err(|_| StoreError::Closed)?;
         let database = database.as_ref().ok_or(StoreError::Closed)?;
-        let result = (|| {
+        let result = open::guarded(|| {
             let transaction = database.begin_read()?;
             match transaction.open_table(table.definition()) {
                 Ok(table) => read(&table).map(Some),
                 Err(TableError::TableDoesNotExist(_)) => Ok(None),
                 Err(error) => Err(error.into()),
             }
-        })();
+        });
         result.map_err(|e: redb::Error| StoreError::Read(Arc::new(e)))
     }
 }

@@ -1,62 +1,93 @@
-//! Opens the store's file: private to its owner, checked page by page, moved aside when damaged.
+//! Opens the store's file: private to its owner, checked page by page and read once, moved aside when damaged.
 //!
 //! Called by the store when it starts and by its writer after an I/O error.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use redb::backends::FileBackend;
-use redb::{Database, DatabaseError, StorageError};
+use redb::{Database, ReadableDatabase, ReadableTable, TableError};
 
-use super::StoreError;
+use super::{StoreError, Table};
 
 /// Bytes of page cache: the hot tables fit, and a rack server has better uses for the rest.
 const CACHE_BYTES: usize = 16 << 20;
 
-/// Opens or makes the database; what redb finds damaged is renamed to `<path>.damaged-N`, and a new one begun.
+/// Opens or makes the database; what is damaged is renamed to `<path>.damaged-N`, and a new one begun.
 pub(super) fn open_or_move_aside(path: &Path) -> Result<Database, StoreError> {
     let failed = |e: redb::Error| StoreError::Open { path: path.to_owned(), source: Arc::new(e) };
     match open(path) {
         Ok(database) => Ok(database),
-        Err(DatabaseError::DatabaseAlreadyOpen) => Err(StoreError::InUse { path: path.to_owned() }),
+        Err(redb::Error::DatabaseAlreadyOpen) => Err(StoreError::InUse { path: path.to_owned() }),
         Err(error) if is_damage(&error) => {
             let aside = move_aside(path).map_err(|e| failed(e.into()))?;
             tracing::error!(
-                path = %path.display(), moved_to = %aside.display(), %error,
-                "the store is damaged and was moved aside: boots under way, statuses and discovered machines in it are lost"
+                path = %path.display(), moved_to = %aside.display(), %error, lost = lost(),
+                "the store is damaged and was moved aside, an empty one is begun"
             );
-            open(path).map_err(|e| failed(e.into()))
+            open(path).map_err(failed)
         }
-        Err(error) => Err(failed(error.into())),
+        Err(error) => Err(failed(error)),
     }
 }
 
-/// Opens or makes the database, without any second try.
-pub(super) fn open(path: &Path) -> Result<Database, DatabaseError> {
-    if let Some(directory) = path.parent() {
-        std::fs::create_dir_all(directory)?;
-    }
-    // Seeds and the certificate authority's key lie in it.
-    let file =
-        OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
-    let database = Database::builder()
-        .set_cache_size(CACHE_BYTES)
-        .set_check_integrity_on_open(true)
-        .create_with_backend(FileBackend::new(file)?)?;
-    sync_directory(path)?;
-    Ok(database)
+/// What goes with the file, for people.
+pub(super) fn lost() -> String {
+    Table::ALL.map(Table::content).join("; ")
+}
+
+/// redb ends some damaged pages with a panic rather than an error; a damaged file must not end pxed.
+pub(super) fn guarded<T>(act: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, redb::Error> {
+    catch_unwind(AssertUnwindSafe(act))
+        .unwrap_or_else(|_| Err(redb::Error::Corrupted("a page cannot be what it is".to_owned())))
+}
+
+/// Opens or makes the database and reads it once, so that what can be opened can be read.
+fn open(path: &Path) -> Result<Database, redb::Error> {
+    guarded(|| {
+        if let Some(directory) = path.parent() {
+            std::fs::create_dir_all(directory)?;
+        }
+        // Seeds and the certificate authority's key lie in it.
+        let file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        let database = Database::builder()
+            .set_cache_size(CACHE_BYTES)
+            .set_check_integrity_on_open(true)
+            .create_with_backend(FileBackend::new(file)?)?;
+        let transaction = database.begin_read()?;
+        for table in Table::ALL {
+            match transaction.open_table(table.definition()) {
+                Ok(table) => {
+                    for entry in table.iter()? {
+                        let (key, value) = entry?;
+                        let _ = (key.value(), value.value());
+                    }
+                }
+                Err(TableError::TableDoesNotExist(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        drop(transaction);
+        sync_directory(path)?;
+        Ok(database)
+    })
 }
 
 /// Whether the file's content is at fault, rather than the disk, the permissions or another process.
-fn is_damage(error: &DatabaseError) -> bool {
+fn is_damage(error: &redb::Error) -> bool {
     match error {
-        DatabaseError::RepairAborted
-        | DatabaseError::UpgradeRequired(_)
-        | DatabaseError::Storage(StorageError::Corrupted(_)) => true,
-        DatabaseError::Storage(StorageError::Io(error)) => {
+        redb::Error::Corrupted(_)
+        | redb::Error::RepairAborted
+        | redb::Error::UpgradeRequired(_)
+        | redb::Error::TableTypeMismatch { .. }
+        | redb::Error::TableIsMultimap(_)
+        | redb::Error::TypeDefinitionChanged { .. } => true,
+        redb::Error::Io(error) => {
             matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
         }
         _ => false,

@@ -131,6 +131,49 @@ async fn a_store_with_flipped_bytes_is_moved_aside_and_serves_on() {
     assert!(directory.path().join("pxed.redb.damaged-1").exists());
 }
 
+#[tokio::test]
+async fn whichever_page_is_damaged_pxed_starts_reads_and_writes_and_the_file_is_kept() {
+    let (directory, path) = temporary();
+    let store = Store::open(&path).unwrap();
+    for table in Table::ALL {
+        let puts = (0..40_u8).map(|n| Change::Put(table, vec![n; 20], vec![n; 3000]));
+        store.write(puts.collect()).await.unwrap();
+    }
+    drop(store);
+    let sound = std::fs::read(&path).unwrap();
+    let last = sound.len() - 4096;
+    let mut moved = 0;
+    for step in 0..=24 {
+        let at = last * step / 24;
+        for fill in [0x00, 0x5a, 0xff] {
+            let mut damaged = sound.clone();
+            damaged[at..at + 4096].fill(fill);
+            std::fs::write(&path, &damaged).unwrap();
+            let store = Store::open(&path).unwrap();
+            let found: usize = Table::ALL.iter().map(|table| store.scan(*table).unwrap().len()).sum();
+            store.put(Table::Boots, b"a", b"1".to_vec()).await.unwrap();
+            drop(store);
+            let aside = directory.path().join(format!("pxed.redb.damaged-{}", moved + 1));
+            if aside.exists() {
+                moved += 1;
+                assert_eq!((found, std::fs::metadata(&aside).unwrap().len()), (0, sound.len() as u64));
+            } else {
+                assert_eq!(found, 240, "nothing is lost in silence: page at {at}, {fill:#x}");
+            }
+        }
+    }
+    assert!(moved > 10, "{moved}");
+}
+
+#[test]
+fn what_is_lost_with_a_damaged_file_is_named_for_every_table() {
+    let lost = open::lost();
+    for word in ["boots", "seeds", "machines", "statuses", "certificates", "discovered"] {
+        assert!(lost.contains(word), "{lost}");
+    }
+    assert_eq!(lost.split("; ").count(), Table::ALL.len());
+}
+
 /// The child of the test below: puts numbers for ever, and says each one aloud once it is durable.
 #[test]
 #[ignore = "the child process of a_killed_process_loses_nothing_that_was_acknowledged"]

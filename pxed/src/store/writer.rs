@@ -133,7 +133,7 @@ fn run(path: &Path, database: &Shared, counters: &Counters, mut requests: mpsc::
 fn commit(database: &Shared, batch: &[Request]) -> Answer {
     let database = database.read().map_err(|_| StoreError::Closed)?;
     let database = database.as_ref().ok_or(StoreError::Closed)?;
-    apply(database, batch).map_err(|e| StoreError::Write(Arc::new(e)))
+    open::guarded(|| apply(database, batch)).map_err(|e| StoreError::Write(Arc::new(e)))
 }
 
 fn apply(database: &Database, batch: &[Request]) -> Result<(), redb::Error> {
@@ -152,13 +152,13 @@ fn apply(database: &Database, batch: &[Request]) -> Result<(), redb::Error> {
     Ok(())
 }
 
-/// Closes and opens the file again. What cannot be opened now is tried again at the next change.
+/// Closes and opens the file again; one that turns out to be damaged is moved aside as at the start. What cannot be opened now is tried again at the next change.
 fn reopen(path: &Path, database: &Shared) {
     let Ok(mut database) = database.write() else { return };
     // Two handles on one file are refused, so the old one must be gone first.
     drop(database.take());
-    match open::open(path) {
+    match open::open_or_move_aside(path) {
         Ok(opened) => *database = Some(opened),
-        Err(error) => tracing::error!(path = %path.display(), %error, "the store cannot be opened again"),
+        Err(error) => tracing::error!(error = chain(&error), "the store cannot be opened again"),
     }
 }
