@@ -1,0 +1,169 @@
+//! pxed as a pod, without a kubelet: what `deploy/` makes is taken by a real API server, and what `deploy/Containerfile` puts
+//! together runs with the rights, the files and the configuration that the DaemonSet gives it.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+use std::net::Ipv4Addr;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use bedplate_tests::guard::{self, Directory, Process};
+use bedplate_tests::kubernetes::Kubernetes;
+use bedplate_tests::netns::Namespace;
+use bedplate_tests::pxed::binary;
+use bedplate_tests::wait;
+use serde_json::{Value, json};
+
+const LIMIT: Duration = Duration::from_secs(90);
+
+fn deploy(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(file)
+}
+
+fn daemon_set(kubernetes: &Kubernetes) -> Value {
+    let get = ["get", "daemonset", "pxed", "-n", "bedplate-system", "-o", "json"];
+    serde_json::from_str(&kubernetes.kubectl(&kubernetes.admin(), &get).unwrap()).unwrap()
+}
+
+#[test]
+fn everything_is_installed_by_one_command_and_again_by_the_same() {
+    let kubernetes = Kubernetes::shared();
+    kubernetes.install().expect("nothing that cannot be applied twice");
+    let set = daemon_set(kubernetes);
+    let spec = &set["spec"]["template"]["spec"];
+    assert_eq!(spec["nodeSelector"], json!({ "bedplate.dev/pxed": "" }), "nothing starts by itself");
+    let map = spec["volumes"][0]["configMap"]["name"].as_str().unwrap();
+    kubernetes.kubectl(&kubernetes.admin(), &["get", "configmap", map, "-n", "bedplate-system"]).unwrap();
+}
+
+/// Admission of pods (PodSecurity, priority, service account) looks at pods only.
+#[test]
+fn a_pod_of_the_daemon_set_is_admitted() {
+    let kubernetes = Kubernetes::shared();
+    let template = daemon_set(kubernetes)["spec"]["template"].clone();
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "pxed-try", "namespace": "bedplate-system" },
+        "spec": template["spec"]
+    });
+    let directory = Directory::new("pod").unwrap();
+    let path = directory.path().join("pod.json");
+    std::fs::write(&path, pod.to_string()).unwrap();
+    let create = ["create", "--dry-run=server", "-o", "json", "-f", &path.display().to_string()];
+    wait::until("a pod", LIMIT, || {
+        match kubernetes.kubectl(&kubernetes.admin(), &create) {
+            Ok(_) => Ok(Some(())),
+            // Made by the API server itself, soon after its start.
+            Err(why) if why.to_string().contains("no PriorityClass") => Ok(None),
+            Err(why) => Err(why),
+        }
+    })
+    .unwrap();
+}
+
+/// A directory as the image's root: what the last stage of the Containerfile copies. What it takes from Debian is this
+/// machine's.
+fn image(root: &Path) {
+    let text = std::fs::read_to_string(deploy("Containerfile")).unwrap();
+    let (_, last) = text.rsplit_once("FROM scratch\n").expect("nothing is below our files");
+    let mut copied = Vec::new();
+    for line in last.lines().filter_map(|line| line.strip_prefix("COPY ")) {
+        let words: Vec<&str> = line.split(' ').filter(|word| *word != "--from=debian").collect();
+        let [from, to] = words[..] else { panic!("{line}") };
+        let from = match from.strip_prefix("target/x86_64-unknown-linux-gnu/release/") {
+            Some(program) => binary(program).unwrap(),
+            None => PathBuf::from(from),
+        };
+        let to = root.join(to.trim_start_matches('/'));
+        std::fs::create_dir_all(to.parent().unwrap()).unwrap();
+        guard::run(Command::new("cp").arg("-RL").args([&from, &to])).unwrap();
+        copied.push(to);
+    }
+    assert!(copied.len() >= 4, "{text}");
+    assert!(last.contains("ENTRYPOINT [\"/usr/bin/pxed\"]"));
+}
+
+/// What the kubelet adds: the volumes and the service account.
+fn mounts(root: &Path, kubernetes: &Kubernetes) {
+    for directory in ["etc/bedplate", "var/lib/bedplate", "run/bedplate"] {
+        std::fs::create_dir_all(root.join(directory)).unwrap();
+    }
+    std::fs::copy(deploy("pxed.toml"), root.join("etc/bedplate/pxed.toml")).unwrap();
+    let account = root.join("var/run/secrets/kubernetes.io/serviceaccount");
+    std::fs::create_dir_all(&account).unwrap();
+    let token = ["create", "token", "pxed", "-n", "bedplate-system"];
+    let token = kubernetes.kubectl(&kubernetes.admin(), &token).unwrap();
+    std::fs::write(account.join("token"), token.trim()).unwrap();
+    std::fs::write(account.join("namespace"), "bedplate-system").unwrap();
+    std::fs::copy(kubernetes.ca(), account.join("ca.crt")).unwrap();
+    // The root file system is read-only: it is another's, and user 0 has no right over others' files.
+    for directory in ["", "etc", "etc/bedplate", "usr", "usr/bin", "var", "var/lib", "run"] {
+        let directory = root.join(directory);
+        std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o755)).unwrap();
+        chown(&directory, Some(65534), Some(65534)).unwrap();
+    }
+}
+
+#[test]
+fn the_image_runs_with_the_rights_and_files_of_the_pod() {
+    let network = Namespace::new("pod").unwrap();
+    let address = Ipv4Addr::new(10, 7, 0, 2);
+    network.add_bridge("eth0", Some((address, 24))).unwrap();
+    let kubernetes = Kubernetes::start_inside(&network, address.into()).unwrap();
+    kubernetes.install().unwrap();
+    let directory = Directory::new("pod-root").unwrap();
+    std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let root = directory.path().join("root");
+    image(&root);
+    mounts(&root, &kubernetes);
+
+    let spec = daemon_set(&kubernetes)["spec"]["template"]["spec"].clone();
+    let container = &spec["containers"][0];
+    let rights = &container["securityContext"];
+    assert_eq!(rights["capabilities"]["drop"], json!(["ALL"]));
+    let mut bounding = "-all,+sys_chroot".to_owned();
+    for right in rights["capabilities"]["add"].as_array().unwrap() {
+        bounding.push_str(&format!(",+{}", right.as_str().unwrap().to_lowercase()));
+    }
+    let inside = |program: &str, arguments: &[String]| {
+        let mut command = network.command("setpriv");
+        // `chroot` needs a right that the pod does not have; pxed does not use it.
+        command.args(["--no-new-privs", "--bounding-set", &bounding, "chroot"]).arg(&root).arg(program);
+        command.args(arguments).env("KUBERNETES_SERVICE_HOST", address.to_string());
+        command.env("KUBERNETES_SERVICE_PORT", kubernetes.address().port().to_string());
+        command
+    };
+    let arguments: Vec<String> = serde_json::from_value(container["args"].clone()).unwrap();
+    let mut pxed =
+        Process::spawn("pxed", &mut inside("/usr/bin/pxed", &arguments), &directory.path().join("log"))
+            .unwrap();
+    for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
+        let get = &container[probe]["httpGet"];
+        let url = format!(
+            "http://{}:{}{}",
+            get["host"].as_str().unwrap(),
+            get["port"],
+            get["path"].as_str().unwrap()
+        );
+        wait::until(probe, LIMIT, || {
+            assert!(pxed.is_running(), "{}", pxed.said());
+            Ok(guard::run(network.command("curl").args(["-sSf", &url])).ok())
+        })
+        .unwrap_or_else(|error| panic!("{error:#}\n{}", pxed.said()));
+    }
+
+    let manifest = "apiVersion: bedplate.dev/v1alpha1\nkind: Machine\nmetadata: {name: server-1}\nspec: {provider: pxe, pxe: \
+                    {interfaces: [{macAddress: '52:54:00:00:00:01'}]}}\n";
+    let path = directory.path().join("machine.yaml");
+    std::fs::write(&path, manifest).unwrap();
+    kubernetes.kubectl(&kubernetes.admin(), &["apply", "-f", &path.display().to_string()]).unwrap();
+    let list = ["machine", "list"].map(str::to_owned);
+    wait::until("the Machine in `bedplate machine list`", LIMIT, || {
+        let listed = guard::run(&mut inside("/usr/bin/bedplate", &list))?;
+        Ok(listed.contains("server-1").then_some(()))
+    })
+    .unwrap_or_else(|error| panic!("{error:#}\n{}", pxed.said()));
+    assert!(root.join("var/lib/bedplate/pxed").is_dir(), "state is in the volume");
+    pxed.terminate(LIMIT).unwrap();
+}
