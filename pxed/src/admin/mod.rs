@@ -35,6 +35,19 @@ pub enum BindSocketError {
         /// The group.
         group: String,
     },
+    /// A user gives files only to groups of its own.
+    #[error(
+        "cannot give {path} to socket-group {group:?}: pxed's own user has to belong to it (SupplementaryGroups={group} in its unit)"
+    )]
+    Group {
+        /// The path.
+        path: PathBuf,
+        /// The group.
+        group: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
     /// The file system refused.
     #[error("cannot make the socket {path}")]
     Io {
@@ -71,7 +84,9 @@ pub fn bind(path: &Path, group: Option<&str>) -> Result<UnixListener, BindSocket
     if let Some(group) = group {
         let found = nix::unistd::Group::from_name(group).map_err(|e| failed(e.into()))?;
         let Some(found) = found else { return Err(BindSocketError::NoGroup { group: group.to_owned() }) };
-        std::os::unix::fs::chown(path, None, Some(found.gid.as_raw())).map_err(failed)?;
+        std::os::unix::fs::chown(path, None, Some(found.gid.as_raw())).map_err(|source| {
+            BindSocketError::Group { path: path.to_owned(), group: group.to_owned(), source }
+        })?;
     }
     Ok(listener)
 }
