@@ -102,6 +102,11 @@ impl AddressRange {
         (self.first..=self.last).contains(&address)
     }
 
+    /// Whether two ranges share an address.
+    pub fn overlaps(self, other: Self) -> bool {
+        self.first <= other.last && other.first <= self.last
+    }
+
     /// How many addresses it has.
     pub fn size(self) -> u64 {
         u64::from(u32::from(self.last)) - u64::from(u32::from(self.first)) + 1

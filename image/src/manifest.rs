@@ -39,7 +39,7 @@ const MOST_ARGUMENTS: usize = 64;
 /// Longest kernel argument in bytes; Linux takes 2048 bytes for all on x86.
 const LONGEST_ARGUMENT: usize = 512;
 
-/// A piece of content in the store.
+/// A piece of content in the store. Its JSON form stands in files of pxed: a change needs a new name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Blob {
     /// SHA-256 of the content.

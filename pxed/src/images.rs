@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::boot::Boots;
-use crate::boot::record::{Blob, Image};
+use crate::boot::record::Image;
 use crate::boot_policy::{ImageName, ImageState, argument};
 use crate::config::Config;
 use crate::counter::{By, labels};
@@ -238,13 +238,12 @@ impl Images {
         let state = self.lock();
         let entry = state.entries.get(name)?;
         let image = entry.image.as_ref()?;
-        let blob = |blob: bedplate_image::Blob| Blob { digest: blob.digest, size: blob.size };
         Some(Image {
             name: name.clone(),
             digest: image.digest,
-            kernel: blob(image.kernel),
-            initrd: blob(image.initrd),
-            rootfs: image.rootfs.map(blob),
+            kernel: image.kernel,
+            initrd: image.initrd,
+            rootfs: image.rootfs,
             kernel_arguments: entry.all_arguments(image),
         })
     }

@@ -5,6 +5,7 @@
 use std::net::Ipv4Addr;
 
 use bedplate_api::id::{BootId, Digest, MacAddress, MachineName};
+pub use bedplate_image::Blob;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -59,16 +60,6 @@ impl Owner {
             Self::Unknown { mac } => format!("unknown-{}", mac.to_string().replace(':', "")),
         }
     }
-}
-
-/// A blob of the image that a boot was given.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Blob {
-    /// Its digest.
-    pub digest: Digest,
-    /// Its size in bytes.
-    pub size: u64,
 }
 
 /// The image that a boot was given with its script: kernel, initrd and root file system of one boot belong together even

@@ -76,7 +76,7 @@ fn check_network(config: &Config, index: usize, read: &[usize], reader: &mut Rea
         let key = format!("dhcp.subnet[{index}].ranges[{at}]");
         let edge = network.prefix_len() < 31
             && (range.contains(network.network()) || range.contains(network.broadcast()));
-        if !network.contains(&range.first) || !network.contains(&range.last) {
+        if !network.contains(&range.first()) || !network.contains(&range.last()) {
             let message = format!("{range} is not inside {network}");
             reader.problem(&key, message, "take addresses of this network");
         } else if edge {
@@ -96,7 +96,7 @@ fn check_subnet(config: &Config, index: usize, subnet: &SubnetConfig, reader: &m
     let key = |key: &str| format!("dhcp.subnet[{index}].{key}");
     for (at, range) in subnet.ranges.iter().enumerate() {
         let key = format!("dhcp.subnet[{index}].ranges[{at}]");
-        if let Some(other) = subnet.ranges.iter().take(at).find(|other| other.overlaps(range)) {
+        if let Some(other) = subnet.ranges.iter().take(at).find(|other| other.overlaps(*range)) {
             reader.problem(&key, format!("{range} overlaps {other}"), "make one range of them");
         }
         for router in subnet.routers.iter().filter(|router| range.contains(**router)) {

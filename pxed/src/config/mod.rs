@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bedplate_api::id::SiteName;
+use bedplate_dhcp::settings::AddressRange;
 pub use bedplate_image::Source as ImageSource;
 use ipnet::Ipv4Net;
 use thiserror::Error;
@@ -27,7 +28,7 @@ use toml::de::DeTable;
 
 use self::problem::Problem;
 use self::read::{Reader, Section};
-use self::value::{AddressRange, HostPort};
+use self::value::HostPort;
 
 /// Where the configuration lies unless `--config` says otherwise.
 pub const DEFAULT_PATH: &str = "/etc/bedplate/pxed.toml";

@@ -8,11 +8,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bedplate_dhcp::settings::AddressRange;
 use bedplate_image::Access;
 use ipnet::Ipv4Net;
 
 use super::read::{Reader, Section};
-use super::value::{AbsolutePath, AddressRange, FileName, HostPort, InterfaceName};
+use super::value::{AbsolutePath, FileName, HostPort, InterfaceName};
 use super::{
     Config, DhcpConfig, DhcpMode, HttpConfig, HttpsConfig, ImageConfig, ImageSource, LimitsConfig,
     LoadersConfig, MetricsConfig, SourceConfig, SubnetConfig, TftpConfig,

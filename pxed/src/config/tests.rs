@@ -113,6 +113,12 @@ fn contradictions_between_keys_are_found() {
         ("layout = \"/var/lib/bedplate/images/host\"", "", "says not where the image comes from"),
         ("layout = \"/var/lib/bedplate/images/host\"", "reference = \"r.example/host:1\"", "has no digest"),
         ("layout = ", "allow-tag = true\nlayout = ", "has no meaning without reference"),
+        ("layout = ", "ca-file = \"/ca\"\nlayout = ", "has no meaning without reference"),
+        (
+            "layout = \"/var/lib/bedplate/images/host\"",
+            "reference = \"r.example/host:1\"\nallow-tag = true\ninsecure-http = true\nca-file = \"/ca\"",
+            "ca-file: has no meaning with insecure-http",
+        ),
         ("layout = \"/var/lib/bedplate/images/host\"", "kernel = \"/k\"", "initrd: is missing beside kernel"),
         ("console=ttyS0", "console=ttyS0 quiet", "holds a blank; write each argument as an entry of its own"),
         ("console=ttyS0", "a=${x}", "holds ${, which iPXE would expand; "),
@@ -245,4 +251,19 @@ fn the_examples_in_the_documents_are_valid() {
             }
         }
     }
+}
+
+#[test]
+fn a_registry_is_spoken_to_as_its_image_says() {
+    let keys =
+        "reference = \"r.example/host:1\"\nallow-tag = true\nca-file = \"/ca\"\ncredentials-file = \"/auth\"";
+    let config =
+        Config::parse(&GOOD.replace("layout = \"/var/lib/bedplate/images/host\"", keys), &[]).unwrap();
+    let Some(ImageSource::Registry { access, .. }) = config.images.values().next().map(|image| &image.source)
+    else {
+        panic!("a registry");
+    };
+    assert_eq!(access.ca_file.as_deref(), Some(Path::new("/ca")));
+    assert_eq!(access.credentials_file.as_deref(), Some(Path::new("/auth")));
+    assert!(!access.insecure_http);
 }

@@ -1,6 +1,6 @@
 //! Pure: the configuration in the words of the engines that it is for.
 
-use bedplate_dhcp::settings::{self as dhcp, AddressRange, Mode, Ports, Subnet};
+use bedplate_dhcp::settings::{self as dhcp, Mode, Ports, Subnet};
 use bedplate_tftp::gate::Limits;
 use bedplate_tftp::settings as tftp;
 
@@ -27,14 +27,12 @@ pub fn dhcp_settings(config: &Config) -> Option<dhcp::Settings> {
 }
 
 fn translate_subnet(subnet: &SubnetConfig, dhcp: &DhcpConfig) -> Subnet {
-    let ranges = subnet.ranges.iter().filter_map(|range| AddressRange::new(range.first, range.last));
-    let ranges: Vec<AddressRange> = ranges.collect();
-    let size: u64 = ranges.iter().map(|range| range.size()).sum();
+    let size: u64 = subnet.ranges.iter().map(|range| range.size()).sum();
     // Rounded in favour of Machines.
     let reserve = (size * u64::from(dhcp.discovery_reserve_percent)).div_ceil(100);
     Subnet {
         network: subnet.network,
-        ranges,
+        ranges: subnet.ranges.clone(),
         reserve,
         routers: subnet.routers.clone(),
         nameservers: subnet.nameservers.clone(),

@@ -1,7 +1,6 @@
 //! Pure: the forms of value that the configuration knows besides those of the standard library.
 
 use std::fmt;
-use std::net::Ipv4Addr;
 use std::str::FromStr;
 
 use thiserror::Error;
@@ -10,44 +9,6 @@ use thiserror::Error;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("not of the expected form")]
 pub struct ParseValueError;
-
-/// Addresses from first to last, both included: `10.7.0.100-10.7.0.199`, or one address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct AddressRange {
-    /// The lowest address.
-    pub first: Ipv4Addr,
-    /// The highest address.
-    pub last: Ipv4Addr,
-}
-
-impl AddressRange {
-    /// Whether an address is in it.
-    pub fn contains(&self, address: Ipv4Addr) -> bool {
-        (self.first..=self.last).contains(&address)
-    }
-
-    /// Whether two ranges share an address.
-    pub fn overlaps(&self, other: &Self) -> bool {
-        self.first <= other.last && other.first <= self.last
-    }
-}
-
-impl FromStr for AddressRange {
-    type Err = ParseValueError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (first, last) = text.split_once('-').unwrap_or((text, text));
-        let parse = |text: &str| text.trim().parse().map_err(|_| ParseValueError);
-        let range = Self { first: parse(first)?, last: parse(last)? };
-        if range.first <= range.last { Ok(range) } else { Err(ParseValueError) }
-    }
-}
-
-impl fmt::Display for AddressRange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.first, self.last)
-    }
-}
 
 /// A host and a port, as they stand in a URL: `boot.example:8067`, `10.7.0.1:8067`, `[fd00::1]:8067`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -131,15 +92,6 @@ impl FromStr for InterfaceName {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_range_runs_upwards() {
-        assert_eq!("10.0.0.1 - 10.0.0.9".parse::<AddressRange>().unwrap().to_string(), "10.0.0.1-10.0.0.9");
-        assert!("10.0.0.7".parse::<AddressRange>().unwrap().contains("10.0.0.7".parse().unwrap()));
-        for text in ["10.0.0.9-10.0.0.1", "10.0.0.1-", "10.0.0.0/24", ""] {
-            assert!(text.parse::<AddressRange>().is_err(), "{text}");
-        }
-    }
 
     #[test]
     fn a_host_and_port_are_fit_for_a_url() {
