@@ -45,7 +45,9 @@ impl Table {
             Self::Seeds => "which seeds were given (their boots are gone, too)",
             Self::Machines => "known machines (unknown until their source is read)",
             Self::Status => "statuses (told again by the next boot or report)",
-            Self::Certificates => "which certificates were signed",
+            Self::Certificates => {
+                "which key each machine enrolled last (until it enrols anew, its certificate alone counts)"
+            }
             Self::Discovered => "discovered machines (seen again when they ask again)",
         }
     }

@@ -168,7 +168,7 @@ async fn whichever_page_is_damaged_pxed_starts_reads_and_writes_and_the_file_is_
 #[test]
 fn what_is_lost_with_a_damaged_file_is_named_for_every_table() {
     let lost = open::lost();
-    for word in ["boots", "seeds", "machines", "statuses", "certificates", "discovered"] {
+    for word in ["boots", "seeds", "machines", "statuses", "key", "discovered"] {
         assert!(lost.contains(word), "{lost}");
     }
     assert_eq!(lost.split("; ").count(), Table::ALL.len());
