@@ -28,11 +28,14 @@ pub struct Liveness {
     inner: Arc<Inner>,
 }
 
+/// Tells how long parts have been silent.
+type Ask = Box<dyn Fn() -> Vec<Silence> + Send + Sync>;
+
 struct Inner {
     start: Instant,
     shutdown: CancellationToken,
     parts: Mutex<Vec<Arc<Part>>>,
-    asked: Mutex<Vec<Box<dyn Fn() -> Vec<Silence> + Send + Sync>>>,
+    asked: Mutex<Vec<Ask>>,
 }
 
 struct Part {
