@@ -67,10 +67,11 @@ pub struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// Option 97 as a UUID: type 0 and 16 octets (RFC 4578, 2.3).
+    /// Option 97 as a UUID: type 0 and 16 octets (RFC 4578, 2.3). Firmware and iPXE send the octets as they lie in SMBIOS,
+    /// the first three fields with the low octet first (SMBIOS 3.7, 7.2.1): read so, it is what DMI and the label say.
     pub fn uuid(&self) -> Option<Uuid> {
         let (&kind, value) = self.machine_id.as_deref()?.split_first()?;
-        if kind == 0 { Uuid::from_slice(value).ok() } else { None }
+        if kind == 0 { Uuid::from_slice_le(value).ok() } else { None }
     }
 }
 

@@ -100,12 +100,14 @@ fn a_loader_is_known_by_what_it_says() {
 }
 
 #[test]
-fn a_machine_identifier_is_a_uuid_only_with_type_0() {
-    let option = |kind: u8| [&[97, 17, kind], [0xab; 16].as_slice()].concat();
+fn a_machine_identifier_is_the_uuid_of_smbios_and_only_with_type_0() {
+    // As SeaBIOS and iPXE sent it for a machine whose UUID is 6d5a8b1e-0000-4000-8000-525400bed04d.
+    let sent = [0x1e, 0x8b, 0x5a, 0x6d, 0, 0, 0, 0x40, 0x80, 0, 0x52, 0x54, 0, 0xbe, 0xd0, 0x4d];
+    let option = |kind: u8| [&[97, 17, kind], sent.as_slice()].concat();
     let (plain, other) = (with(&option(0)), with(&option(1)));
     assert_eq!(
         decode(&plain).unwrap().uuid().map(|u| u.to_string()),
-        Some("abababab-abab-abab-abab-abababababab".into())
+        Some("6d5a8b1e-0000-4000-8000-525400bed04d".into())
     );
     assert_eq!(decode(&other).unwrap().uuid(), None);
 }
