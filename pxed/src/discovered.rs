@@ -1,19 +1,19 @@
 //! Unknown machines that asked to boot while discovery is on: bounded, remembered over restarts, shown by `bedplate`.
 //!
-//! Recording is memory only; the store follows behind, and at most once a minute for a machine that merely asks again.
+//! Recording is memory only; the store follows behind, at most once a minute for one machine.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bedplate_api::id::MacAddress;
-use bedplate_dhcp::client::Query;
+use bedplate_dhcp::client::{Loader, Query};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::store::{Change, Store, StoreError, Table};
 
-/// How old the store's `lastSeen` may get.
+/// How old what the store has of a machine that asks again may get.
 const REFRESH: SignedDuration = SignedDuration::from_secs(60);
 
 /// One unknown machine.
@@ -43,9 +43,16 @@ pub struct Discovered {
 
 #[derive(Debug)]
 struct Inner {
-    machines: Mutex<BTreeMap<MacAddress, DiscoveredMachine>>,
+    machines: Mutex<BTreeMap<MacAddress, Kept>>,
     limit: usize,
     store: Store,
+}
+
+#[derive(Debug, Clone)]
+struct Kept {
+    machine: DiscoveredMachine,
+    /// When it was given to the store.
+    written: Timestamp,
 }
 
 impl Discovered {
@@ -56,30 +63,28 @@ impl Discovered {
     pub fn load(store: Store, limit: usize) -> Result<Self, StoreError> {
         let entries = store.scan(Table::Discovered)?;
         let machines = entries.iter().filter_map(|(_, value)| serde_json::from_slice(value).ok());
-        let machines = machines.map(|machine: DiscoveredMachine| (machine.mac_address, machine)).collect();
+        let machines = machines.map(|machine: DiscoveredMachine| {
+            (machine.mac_address, Kept { written: machine.last_seen, machine })
+        });
+        let machines = machines.collect();
         Ok(Self { inner: Arc::new(Inner { machines: Mutex::new(machines), limit, store }) })
     }
 
-    /// An unknown machine asks.
+    /// An unknown machine asks. What this packet does not say of it, such as its operating system's of its
+    /// architecture, an earlier one said.
     pub fn record(&self, query: &Query, now: Timestamp) {
         let mut changes = Vec::new();
         {
             let mut machines = self.lock();
             let old = machines.get(&query.mac).cloned();
-            let machine = DiscoveredMachine {
-                mac_address: query.mac,
-                uuid: query.uuid.or(old.as_ref().and_then(|old| old.uuid)),
-                architectures: query.architectures.iter().copied().take(8).collect(),
-                vendor_class: query.vendor_class.chars().filter(|c| !c.is_control()).take(64).collect(),
-                first_seen: old.as_ref().map_or(now, |old| old.first_seen),
-                last_seen: now,
-            };
-            let fresh = old.is_some_and(|old| now.duration_since(old.last_seen) < REFRESH);
-            if fresh {
-                // The time on disk is kept too, so that a machine that asks all the time is written once a minute.
+            let before = old.as_ref().map(|old| &old.machine);
+            let machine = merge(query, before, now);
+            let written = old.map(|old| old.written).filter(|time| now.duration_since(*time) < REFRESH);
+            let kept = Kept { machine: machine.clone(), written: written.unwrap_or(now) };
+            machines.insert(query.mac, kept);
+            if written.is_some() {
                 return;
             }
-            machines.insert(query.mac, machine.clone());
             if machines.len() > self.inner.limit {
                 changes.extend(forget_oldest(&mut machines));
             }
@@ -94,17 +99,37 @@ impl Discovered {
 
     /// Everyone, in the order of the addresses.
     pub fn list(&self) -> Vec<DiscoveredMachine> {
-        self.lock().values().cloned().collect()
+        self.lock().values().map(|kept| kept.machine.clone()).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<MacAddress, DiscoveredMachine>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<MacAddress, Kept>> {
         self.inner.machines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+/// What is known after a packet: what it says, else what was known before.
+fn merge(query: &Query, before: Option<&DiscoveredMachine>, now: Timestamp) -> DiscoveredMachine {
+    let mut architectures: Vec<u16> = query.architectures.iter().copied().take(8).collect();
+    let mut vendor_class: String = query.vendor_class.chars().filter(|c| !c.is_control()).take(64).collect();
+    if query.loader == Loader::None
+        && let Some(before) = before
+    {
+        architectures.clone_from(&before.architectures);
+        vendor_class.clone_from(&before.vendor_class);
+    }
+    DiscoveredMachine {
+        mac_address: query.mac,
+        uuid: query.uuid.or(before.and_then(|before| before.uuid)),
+        architectures,
+        vendor_class,
+        first_seen: before.map_or(now, |before| before.first_seen),
+        last_seen: now,
+    }
+}
+
 /// Room for one: whoever was silent longest goes. Linear, and only when the limit is passed.
-fn forget_oldest(machines: &mut BTreeMap<MacAddress, DiscoveredMachine>) -> Option<Change> {
-    let oldest = machines.values().min_by_key(|machine| machine.last_seen)?.mac_address;
+fn forget_oldest(machines: &mut BTreeMap<MacAddress, Kept>) -> Option<Change> {
+    let oldest = machines.values().min_by_key(|kept| kept.machine.last_seen)?.machine.mac_address;
     machines.remove(&oldest);
     Some(Change::Delete(Table::Discovered, key(oldest)))
 }
@@ -116,7 +141,7 @@ fn key(mac: MacAddress) -> Vec<u8> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use bedplate_dhcp::client::{Loader, Message};
+    use bedplate_dhcp::client::Message;
 
     pub(crate) fn query(last: u8) -> Query {
         Query {
@@ -132,6 +157,30 @@ pub(crate) mod tests {
             server: "10.7.0.1".parse().unwrap(),
             relay: None,
             proxy: false,
+        }
+    }
+
+    #[tokio::test]
+    async fn the_dhcp_of_a_discovered_machines_system_changes_nothing_but_when_it_was_seen() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(&directory.path().join("pxed.redb")).unwrap();
+        let discovered = Discovered::load(store.clone(), 2).unwrap();
+        let at = |second| Timestamp::from_second(second).unwrap();
+        discovered.record(&query(1), at(0));
+        for (second, on_disk) in [(20, 0), (80, 80), (100, 80)] {
+            let system = Query {
+                loader: Loader::None,
+                architectures: vec![],
+                vendor_class: "Linux".into(),
+                ..query(1)
+            };
+            discovered.record(&system, at(second));
+            let machine = discovered.list().remove(0);
+            assert_eq!((machine.first_seen, machine.last_seen), (at(0), at(second)));
+            assert_eq!((machine.architectures, machine.vendor_class.as_str()), (vec![7], "PXEClient"));
+            store.put(Table::Boots, b"after", Vec::new()).await.unwrap();
+            let again = Discovered::load(store.clone(), 2).unwrap().list().remove(0);
+            assert_eq!(again.last_seen, at(on_disk), "written at most once a minute");
         }
     }
 
