@@ -1,9 +1,10 @@
-//! pxed as a process in directory mode, on loopback, DHCP off: mistakes, reload, broken manifests, kill -9, drain.
+//! pxed as a process in directory mode, on loopback, DHCP off: mistakes, reload, broken manifests, kill -9, drain, the watchdog; and
+//! with a cluster that is not there yet.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -72,12 +73,18 @@ impl Pxed {
     }
 
     fn start(&mut self) {
+        self.start_under(&[]);
+    }
+
+    /// Starts it with these variables in its environment.
+    fn start_under(&mut self, environment: &[(&str, &str)]) {
         let log = std::fs::File::options().create(true).append(true).open(self.path("log")).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_pxed"))
             .args(["run", "--log-format", "text", "--config"])
             .arg(self.path("pxed.toml"))
             .env_remove("BEDPLATE_LOG")
             .env_remove("NOTIFY_SOCKET")
+            .envs(environment.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
@@ -299,4 +306,62 @@ fn a_second_pxed_on_the_same_state_is_refused() {
     let (code, said) = check(&["run", "--config", file.to_str().unwrap()]);
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("in use by another process"), "{said}");
+}
+
+#[test]
+fn an_idle_pxed_feeds_the_watchdog_and_says_how_it_stands() {
+    let mut pxed = Pxed::new();
+    let path = pxed.path("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(DEADLINE)).unwrap();
+    pxed.start_under(&[("NOTIFY_SOCKET", path.to_str().unwrap()), ("WATCHDOG_USEC", "200000")]);
+    let (mut fed, mut ready) = (0, String::new());
+    while fed < 20 || ready.is_empty() {
+        let mut buffer = [0; 2048];
+        let length = manager.recv(&mut buffer).unwrap();
+        let said = String::from_utf8_lossy(&buffer[..length]).into_owned();
+        fed += usize::from(said == "WATCHDOG=1");
+        if said.starts_with("READY=1") {
+            ready = said;
+        }
+    }
+    assert!(!pxed.log().contains("not alive"), "{}", pxed.log());
+    pxed.signal(Signal::SIGTERM);
+    assert_eq!(pxed.wait().code(), Some(0), "{}", pxed.log());
+}
+
+#[test]
+fn a_kubeconfig_that_is_not_there_yet_is_waited_for_and_a_wrong_one_is_64() {
+    let mut pxed = Pxed::new();
+    let (file, kubeconfig) = (pxed.path("pxed.toml"), pxed.path("kubeconfig"));
+    let text = std::fs::read_to_string(&file).unwrap();
+    let directory = format!("directory = \"{}\"", pxed.path("machines.d").display());
+    let cluster = format!("kubernetes = {{ kubeconfig = \"{}\" }}", kubeconfig.display());
+    std::fs::write(&file, text.replace(&directory, &cluster)).unwrap();
+    let notify = pxed.path("notify");
+    let manager = UnixDatagram::bind(&notify).unwrap();
+    manager.set_read_timeout(Some(DEADLINE)).unwrap();
+    pxed.start_under(&[("NOTIFY_SOCKET", notify.to_str().unwrap())]);
+    let mut buffer = [0; 2048];
+    let length = manager.recv(&mut buffer).unwrap();
+    let said = String::from_utf8_lossy(&buffer[..length]).into_owned();
+    assert!(
+        said.starts_with("READY=1\nSTATUS=not ready: source kubernetes: cannot use the kubeconfig"),
+        "{said}"
+    );
+    assert!(pxed.reasons().contains("No such file"), "{}", pxed.reasons());
+    // Port 1 of loopback: nobody is there.
+    let text = "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts:\n- {name: c, context: {cluster: k, user: u}}\n\
+                clusters:\n- {name: k, cluster: {server: 'https://127.0.0.1:1'}}\nusers:\n- {name: u, user: {}}\n";
+    std::fs::write(&kubeconfig, text).unwrap();
+    pxed.until("the API server is asked", || {
+        let source = pxed.status()["source"]["unreachable"].to_string();
+        source != "null" && !source.contains("kubeconfig")
+    });
+    pxed.signal(Signal::SIGTERM);
+    assert_eq!(pxed.wait().code(), Some(0), "{}", pxed.log());
+    std::fs::write(&kubeconfig, "kind: [").unwrap();
+    let (code, said) = check(&["run", "--config", file.to_str().unwrap()]);
+    assert_eq!(code, Some(64), "{said}");
+    assert!(said.contains("kubeconfig"), "{said}");
 }

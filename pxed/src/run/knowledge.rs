@@ -13,6 +13,7 @@ use thiserror::Error;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use super::cluster::Cluster;
 use super::infallible;
 use crate::boot_path;
 use crate::config::{Config, SourceConfig};
@@ -55,7 +56,7 @@ pub(super) struct Feeding {
 /// Where updates come from.
 enum Feed {
     Directory(Directory),
-    Kubernetes(kube::Client),
+    Kubernetes(Cluster),
 }
 
 impl Knowledge {
@@ -67,15 +68,18 @@ impl Knowledge {
         let store = Store::open(&directory.join("pxed.redb"))?;
         let machines = Machines::default();
         let (kept, kept_bytes) = source::kept(&store)?;
-        let feed = Feed::new(config, kept.clone()).await?;
+        let (feed, problem) = Feed::new(config, kept.clone()).await?;
         let (name, sink) = match &feed {
             Feed::Directory(directory) => (directory.path().display().to_string(), Sink::Store),
-            Feed::Kubernetes(client) => ("kubernetes".to_owned(), Sink::Kubernetes(client.clone())),
+            Feed::Kubernetes(cluster) => ("kubernetes".to_owned(), Sink::Kubernetes(cluster.access())),
         };
         let standalone = matches!(sink, Sink::Store);
         let (registry, events) = StatusRegistry::new(machines.clone(), &store, standalone)?;
         let limit = usize::try_from(config.limits.discovered_machines).unwrap_or(usize::MAX);
-        let state = SourceState { source: name, ..SourceState::default() };
+        if let Some(reason) = &problem {
+            tracing::warn!(source = name, reason, "the source of machines cannot be asked yet");
+        }
+        let state = SourceState { source: name, unreachable: problem, ..SourceState::default() };
         let knowledge = Self {
             discovered: Discovered::load(store.clone(), limit)?,
             source: Arc::new(ArcSwap::from_pointee(state)),
@@ -116,12 +120,14 @@ impl Knowledge {
 }
 
 impl Feed {
-    async fn new(config: &Config, kept: Vec<Sourced>) -> Result<Self, Failure> {
+    /// With what stands in its way for now.
+    async fn new(config: &Config, kept: Vec<Sourced>) -> Result<(Self, Option<String>), Failure> {
         match &config.source {
-            SourceConfig::Directory(path) => Ok(Self::Directory(Directory::new(path.clone(), kept))),
+            SourceConfig::Directory(path) => Ok((Self::Directory(Directory::new(path.clone(), kept)), None)),
             SourceConfig::Kubernetes { kubeconfig, context, .. } => {
-                let client = kubernetes::connect(kubeconfig.as_deref(), context.as_deref()).await;
-                Ok(Self::Kubernetes(client.map_err(Failure::configuration)?))
+                let opened = Cluster::open(kubeconfig.clone(), context.clone()).await;
+                let (cluster, problem) = opened.map_err(Failure::configuration)?;
+                Ok((Self::Kubernetes(cluster), problem))
             }
         }
     }
@@ -136,7 +142,11 @@ impl Feeding {
         infallible(tasks, "source", async move {
             match feed {
                 Feed::Directory(directory) => directory.run(sender, shutdown).await,
-                Feed::Kubernetes(client) => kubernetes::run(client, site, sender, shutdown).await,
+                Feed::Kubernetes(cluster) => {
+                    if let Some(client) = cluster.wait(&sender, &shutdown).await {
+                        kubernetes::run(client, site, sender, shutdown).await;
+                    }
+                }
             }
         });
         infallible(tasks, "machines", follower.follow(updates));

@@ -4,6 +4,7 @@
 
 mod alive;
 mod assemble;
+mod cluster;
 mod knowledge;
 mod look;
 mod reload;

@@ -3,8 +3,8 @@
 //! One task drives the `queue`; writes run beside it, at most [`AT_ONCE`], each with a deadline, so that a slow API server
 //! delays writes and nothing else. Spawned by `run`; at shutdown what is dirty is written once more.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bedplate_api::id::MachineName;
@@ -31,8 +31,8 @@ const LAST_WRITES: Duration = Duration::from_secs(5);
 pub enum Sink {
     /// Nowhere: directory mode.
     Store,
-    /// To the API server.
-    Kubernetes(kube::Client),
+    /// To the API server, once there is a client.
+    Kubernetes(Arc<OnceLock<kube::Client>>),
 }
 
 impl std::fmt::Debug for Sink {
@@ -167,7 +167,8 @@ impl Writer {
         }
         let Event { machine, reason, message, .. } = &event;
         tracing::info!(%machine, reason = reason.as_str(), message, "event");
-        if let Sink::Kubernetes(client) = &self.sink
+        if let Sink::Kubernetes(access) = &self.sink
+            && let Some(client) = access.get()
             && publishing.len() < AT_ONCE
         {
             let (client, counters) = (client.clone(), self.counters.clone());
@@ -218,7 +219,9 @@ impl Write {
     }
 
     async fn send(&self) -> Outcome {
-        let Sink::Kubernetes(client) = &self.sink else { return Outcome::Settled };
+        let Sink::Kubernetes(access) = &self.sink else { return Outcome::Settled };
+        // Why there is none is told by the source.
+        let Some(client) = access.get() else { return Outcome::Retry };
         let write = kubernetes::write(client, &self.name, &self.kept);
         match tokio::time::timeout(DEADLINE, write).await {
             Ok(WriteOutcome::Written) => Outcome::Settled,
