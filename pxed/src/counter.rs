@@ -19,10 +19,10 @@ pub trait Label: Copy + 'static {
 
 /// Declares an enum that is a [`Label`].
 macro_rules! labels {
-    ($(#[$of_all:meta])* $name:ident { $($(#[$of_one:meta])* $one:ident => $word:literal,)+ }) => {
+    ($(#[$of_all:meta])* $visible:vis enum $name:ident { $($(#[$of_one:meta])* $one:ident => $word:literal,)+ }) => {
         $(#[$of_all])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub enum $name { $($(#[$of_one])* $one,)+ }
+        $visible enum $name { $($(#[$of_one])* $one,)+ }
 
         impl $crate::counter::Label for $name {
             const ALL: &'static [Self] = &[$(Self::$one,)+];
@@ -106,7 +106,7 @@ mod tests {
 
     labels! {
         /// Fruit.
-        Fruit {
+        enum Fruit {
             /// Red.
             Apple => "apple",
             /// Yellow.

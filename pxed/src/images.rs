@@ -54,7 +54,7 @@ struct Inner {
 
 labels! {
     /// What came of a fetch.
-    Fetch {
+    pub enum Fetch {
         /// The image was not here, or is another than before.
         Fetched => "fetched",
         /// Its source still has the same.

@@ -6,7 +6,7 @@ use crate::counter::{By, labels};
 
 labels! {
     /// Why an agent is refused: the `reason` of its answer, and of the metric.
-    Reason {
+    pub enum Reason {
         /// Nothing is under this path.
         UnknownPath => "UnknownPath",
         /// Only POST.
@@ -68,7 +68,7 @@ impl Reason {
 
 labels! {
     /// What came of an enrolment.
-    Enrolment {
+    pub enum Enrolment {
         /// The host has a certificate.
         Enrolled => "enrolled",
         /// The answer was lost, and is given again.
@@ -82,7 +82,7 @@ labels! {
 
 labels! {
     /// What came of a renewal.
-    Renewal {
+    pub enum Renewal {
         /// A new certificate went out.
         Renewed => "renewed",
         /// The signer has not signed yet.
@@ -94,7 +94,7 @@ labels! {
 
 labels! {
     /// What came of a report.
-    Reported {
+    pub enum Reported {
         /// It was taken.
         Taken => "taken",
         /// Refused: see the reasons.

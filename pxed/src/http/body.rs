@@ -59,11 +59,14 @@ enum Reading {
     Done,
 }
 
+/// A place among the root images that are sent.
+type Turn = (OwnedSemaphorePermit, Counted);
+
 enum Gate {
     /// Nothing to wait for, or the permit that is held until the body ends.
-    Open(#[allow(dead_code, reason = "held, not read")] Option<(OwnedSemaphorePermit, Counted)>),
+    Open(#[allow(dead_code, reason = "held, not read")] Option<Turn>),
     /// In the queue.
-    Waiting(Pin<Box<dyn Future<Output = Option<(OwnedSemaphorePermit, Counted)>> + Send>>, Box<Interval>),
+    Waiting(Pin<Box<dyn Future<Output = Option<Turn>> + Send>>, Box<Interval>),
 }
 
 /// The fair queue of root images.

@@ -12,7 +12,7 @@ use crate::counter::{By, Label, Level, labels};
 
 labels! {
     /// What was asked for.
-    Route {
+    pub enum Route {
         /// A loader's file.
         Loader => "loader",
         /// The script.
@@ -34,7 +34,7 @@ labels! {
 
 labels! {
     /// How it was answered.
-    Class {
+    pub enum Class {
         /// 200 and 206.
         Success => "2xx",
         /// 304.
@@ -48,7 +48,7 @@ labels! {
 
 labels! {
     /// What came of a request for a seed.
-    SeedAnswer {
+    pub enum SeedAnswer {
         /// It went out.
         Given => "given",
         /// It had gone out before.

@@ -56,7 +56,7 @@ impl Default for Limits {
 
 labels! {
     /// Why a connection was refused or cut off.
-    Cut {
+    pub enum Cut {
         /// Too many connections in all.
         Connections => "too-many-connections",
         /// Too many connections of one address.

@@ -181,7 +181,7 @@ mod tests {
         let (mut client, counters, writing) = serving();
         for _ in 0..10 {
             tokio::time::sleep(STALL - Duration::from_secs(1)).await;
-            client.read_exact(&mut vec![0; MIN_PROGRESS as usize + (8 << 10)]).await.unwrap();
+            client.read_exact(&mut vec![0; 40 << 10]).await.unwrap();
         }
         assert!(!writing.is_finished(), "slow, and it takes enough");
         let last = Instant::now();

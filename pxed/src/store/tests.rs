@@ -81,12 +81,22 @@ async fn a_commit_that_hangs_leaves_the_question_unanswered_and_an_idle_store_an
     let store = Store::open(&path).unwrap();
     store.answers().await.unwrap();
     assert_eq!(store.counters().commits.load(Ordering::Relaxed), 0);
-    let held = store.inner.database.write().unwrap();
+    // Somebody else holds the database for as long as `release` is there.
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let (taken, holds) = std::sync::mpsc::channel();
+    let held = store.clone();
+    let holder = std::thread::spawn(move || {
+        let _guard = held.inner.database.write().unwrap();
+        taken.send(()).unwrap();
+        let _ = released.recv();
+    });
+    holds.recv().unwrap();
     store.write_behind(vec![Change::Put(Table::Boots, b"a".to_vec(), Vec::new())]).unwrap();
     let mut asked = std::pin::pin!(store.answers());
     assert!(tokio::time::timeout(std::time::Duration::from_millis(200), asked.as_mut()).await.is_err());
-    drop(held);
+    drop(release);
     asked.await.unwrap();
+    holder.join().unwrap();
     assert_eq!(store.counters().commits.load(Ordering::Relaxed), 1);
 }
 
