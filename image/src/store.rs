@@ -308,6 +308,16 @@ impl Store {
         Ok((image, digests))
     }
 
+    /// What the manifest of this digest names, whether it is there or not; nothing, if it is no manifest or not there.
+    pub(crate) fn references(&self, digest: &Digest) -> Vec<Digest> {
+        let document = self.read_document(digest, manifest::LARGEST_MANIFEST);
+        let parts = match document.and_then(|document| manifest::parse(&document)) {
+            Ok(Document::Manifest(document)) => manifest::parts(&document, u64::MAX),
+            Ok(Document::Index(_)) | Err(_) => return Vec::new(),
+        };
+        parts.map(|parts| parts.blobs().map(|blob| blob.digest).collect()).unwrap_or_default()
+    }
+
     /// A small document, verified again: whatever reads it decides by its text.
     fn read_document(&self, digest: &Digest, largest: u64) -> Result<Vec<u8>, String> {
         let path = self.path(digest);

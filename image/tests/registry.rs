@@ -390,3 +390,24 @@ async fn references_that_are_none_are_refused_before_anything_is_sent() {
         assert!(expected, "{reference}: {error}");
     }
 }
+
+#[tokio::test]
+async fn collection_keeps_what_an_unfinished_image_already_has() {
+    let case = Case::new().await;
+    let store = case.store();
+    let kernel = digest(&content(10 + 300_000, 300_000));
+    // The root file system never comes; what is on its way then may be cut off, and comes with the next try.
+    while !store.path(&kernel).exists() {
+        (0..20).for_each(|_| case.registry.fault(&case.rootfs, Fault::Status(503, None)));
+        store.ensure(&case.source(), &quiet).await.unwrap_err();
+        case.registry.content().faults.clear();
+    }
+    let keep = case.source().pinned().into_iter().collect();
+    let collected = store.collect(&keep).unwrap();
+    assert_eq!(collected.blobs, 0, "{collected:?}");
+    assert!(store.path(&kernel).exists());
+    let asked = case.registry.asked(&kernel).len();
+    store.ensure(&case.source(), &quiet).await.unwrap();
+    assert!(case.whole());
+    assert_eq!(case.registry.asked(&kernel).len(), asked, "what is there is not fetched again");
+}
