@@ -190,7 +190,8 @@ impl Follower {
         let snapshot = last.next(&self.site, machines.iter().map(|sourced| sourced.machine.clone()));
         problems.extend(snapshot.problems().iter().map(ToString::to_string));
         let before = self.state.load_full();
-        for problem in problems.iter().filter(|problem| !before.problems.contains(problem)) {
+        let told: HashSet<&String> = before.problems.iter().collect();
+        for problem in problems.iter().filter(|problem| !told.contains(problem)) {
             tracing::warn!(problem, "the source of machines has a mistake");
         }
         let known = snapshot.len();
