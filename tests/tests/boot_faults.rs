@@ -1,30 +1,116 @@
 //! Boots that go on while something is taken away: pxed itself, the registry, the API server.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bedplate_tests::kubernetes::Kubernetes;
 use bedplate_tests::pxed::{self, Pxed, Setup};
 use bedplate_tests::qemu::{Firmware, GuestSlot};
-use bedplate_tests::rack::{ADDRESS, Rack};
+use bedplate_tests::rack::{ADDRESS, LOADERS, Rack};
 use bedplate_tests::registry::Registry;
-use bedplate_tests::{boot, timeline};
+use bedplate_tests::{boot, timeline, wait};
 use jiff::Timestamp;
+use nix::sys::signal::Signal;
+
+/// What a machine is being given.
+#[derive(Debug, Clone, Copy)]
+enum Transfer {
+    /// The loader, by TFTP.
+    Tftp,
+    /// A kernel, an initrd or a root image, by HTTP.
+    Http,
+}
+
+/// The package's loaders, that for TFTP longer: 170 kB are through before anybody has looked. Firmware does not mind what
+/// follows a program. OVMF does not try PXE again when its transfer breaks off: it goes on to HTTP boot.
+fn loaders(rack: &Rack) -> Result<PathBuf> {
+    let directory = rack.file("loaders");
+    std::fs::create_dir_all(&directory)?;
+    let mut loader = std::fs::read(Path::new(LOADERS).join("snponly.efi"))?;
+    loader.resize(8 << 20, 0);
+    std::fs::copy(Path::new(LOADERS).join("ipxe.efi"), directory.join("ipxe.efi"))?;
+    std::fs::write(directory.join("snponly.efi"), loader)?;
+    Ok(directory)
+}
+
+/// Stops pxed (SIGSTOP) in the middle of a transfer: nothing can end any more between the look and the kill.
+fn stop_in_mid_transfer(pxed: &mut Pxed<'_>, transfer: Transfer) -> Result<()> {
+    wait::until(&format!("a transfer by {transfer:?}"), boot::ENROLLED, || {
+        // UEFI's first TFTP transfer is a probe of the size, without a block.
+        if matches!(transfer, Transfer::Tftp) && pxed.metric("bedplate_pxed_tftp_blocks_total")? == 0 {
+            return Ok(None);
+        }
+        let pid = pxed.process().pid();
+        pxed.process().signal(Signal::SIGSTOP)?;
+        wait::until("pxed to stop", Duration::from_secs(10), || Ok(has_stopped(pid)?.then_some(())))?;
+        if is_open(pid, transfer)? {
+            return Ok(Some(()));
+        }
+        pxed.process().signal(Signal::SIGCONT)?;
+        Ok(None)
+    })
+}
+
+/// Whether every thread has.
+fn has_stopped(pid: u32) -> Result<bool> {
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let stat = std::fs::read_to_string(thread?.path().join("stat"))?;
+        if stat.rsplit_once(") ").is_none_or(|(_, rest)| !rest.starts_with('T')) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Whether the kernel has a TFTP transfer's socket, which has a port of its own on the rack's address, or an HTTP
+/// connection with much to send.
+fn is_open(pid: u32, transfer: Transfer) -> Result<bool> {
+    const MUCH: u64 = 16 << 10;
+    const EPHEMERAL: u64 = 32768;
+    let (table, port) = match transfer {
+        Transfer::Tftp => ("udp", None),
+        Transfer::Http => ("tcp", Some(8067)),
+    };
+    let own = u32::from_le_bytes(ADDRESS.octets());
+    let sockets = std::fs::read_to_string(format!("/proc/{pid}/net/{table}"))?;
+    let open = |line: &str| {
+        // Number, local address, remote address, state, queue to send and queue received, all in hexadecimal.
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let (address, at) = fields.get(1)?.split_once(':')?;
+        let hexadecimal = |text: &str| u64::from_str_radix(text, 16).ok();
+        let (address, at) = (hexadecimal(address)?, hexadecimal(at)?);
+        let waiting = hexadecimal(fields.get(4)?.split_once(':')?.0)?;
+        Some(match port {
+            None => address == u64::from(own) && at >= EPHEMERAL,
+            Some(port) => at == port && waiting > MUCH,
+        })
+    };
+    Ok(sockets.lines().skip(1).any(|line| open(line).unwrap_or_default()))
+}
 
 #[test]
 fn machines_come_up_although_pxed_is_killed_in_mid_transfer() -> Result<()> {
     let rack = Rack::new("killed")?;
     let _capture = rack.capture()?;
-    let setup = Setup::new(pxed::host_image()?);
+    let mut setup = Setup::new(pxed::host_image()?);
+    setup.loader_directory = loaders(&rack)?;
+    setup.loaders = vec![("uefi-x64", "snponly.efi"), ("uefi-x64-http", "ipxe.efi")];
     let manifests = [pxed::manifest(1, ""), pxed::manifest(2, "")];
     let mut pxed = Pxed::start(&setup, &manifests, rack.network(), rack.path())?;
     let _slots = (GuestSlot::take(boot::ENROLLED * 4)?, GuestSlot::take(boot::ENROLLED * 4)?);
     let since = Timestamp::now();
     let machines = [rack.power_on(1, Firmware::Bios)?, rack.power_on(2, Firmware::UefiPxe)?];
-    // What follows each of these stages is a transfer: the loader, the kernel, the root image.
-    for (machine, stage) in [(2, "acknowledged"), (1, "script"), (1, "initrd"), (2, "initrd")] {
+    // What follows each of these stages: the loader, the kernel, the root image.
+    for (machine, stage, transfer) in [
+        (2, "acknowledged", Transfer::Tftp),
+        (1, "script", Transfer::Http),
+        (1, "initrd", Transfer::Http),
+        (2, "initrd", Transfer::Http),
+    ] {
         pxed.wait_stage(&format!("server-{machine}"), stage, boot::ENROLLED)?;
-        timeline::say(&format!("boot killed: pxed killed after {stage} of server-{machine}"));
+        stop_in_mid_transfer(&mut pxed, transfer)?;
+        timeline::say(&format!("boot killed: pxed killed in {transfer:?} after {stage} of server-{machine}"));
         pxed = pxed.kill_and_restart()?;
     }
     for machine in &machines {
