@@ -71,8 +71,10 @@ fn fuzz(step: &Step) -> Result<()> {
             .args(["-timeout=10", "-rss_limit_mb=2048"]);
         command.arg(format!("-artifact_prefix={}/", artifacts.display())).arg(&corpus);
         let seeds = host::root().join("fuzz/seeds").join(target);
-        command.args(seeds.is_dir().then_some(seeds));
-        step.run(&mut command).with_context(|| format!("fuzz target {target}"))?;
+        if !seeds.is_dir() {
+            bail!("fuzz target {target} has no seeds in fuzz/seeds/{target}");
+        }
+        step.run(command.arg(seeds)).with_context(|| format!("fuzz target {target}"))?;
     }
     Ok(())
 }
