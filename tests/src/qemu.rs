@@ -45,8 +45,19 @@ pub struct Spec {
     pub memory_mib: u32,
     /// Processors.
     pub cpus: u32,
-    /// A raw disk image, if the machine has a disk.
-    pub disk: Option<PathBuf>,
+    /// Its disks.
+    pub disks: Vec<Disk>,
+    /// What its hardware's clock says at power-on, such as `2020-01-01T00:00:00`, if that is not the time.
+    pub clock: Option<&'static str>,
+}
+
+/// A disk of a machine.
+#[derive(Debug, Clone)]
+pub struct Disk {
+    /// The raw image.
+    pub image: PathBuf,
+    /// Serial number, at most 20 characters (virtio).
+    pub serial: String,
 }
 
 /// A machine with power on. Dropped: unplugged.
@@ -81,14 +92,18 @@ impl Machine {
             "-name",
             &spec.name,
         ]);
+        command.args(["-uuid", &uuid(spec.mac)]);
         command.arg("-serial").arg(format!("file:{}", serial.display()));
         command.arg("-qmp").arg(format!("unix:{},server=on,wait=off", qmp.display()));
         command.arg("-netdev").arg(format!("tap,id=n0,ifname={tap},script=no,downscript=no"));
         command.args(["-device", "virtio-rng-pci"]);
         add_firmware(&mut command, spec, &file("vars"))?;
-        if let Some(disk) = &spec.disk {
-            command.arg("-drive").arg(format!("if=none,id=d0,format=raw,file={}", disk.display()));
-            command.args(["-device", &format!("virtio-blk-pci,drive=d0,serial={}-disk", spec.name)]);
+        if let Some(clock) = spec.clock {
+            command.arg("-rtc").arg(format!("base={clock}"));
+        }
+        for (number, Disk { image, serial }) in spec.disks.iter().enumerate() {
+            command.arg("-drive").arg(format!("if=none,id=d{number},format=raw,file={}", image.display()));
+            command.args(["-device", &format!("virtio-blk-pci,drive=d{number},serial={serial}")]);
         }
         let mut process = Process::spawn(&spec.name, &mut command, &file("qemu"))?;
         wait::until(&format!("QMP of {}", spec.name), Duration::from_secs(30), || {
@@ -144,6 +159,22 @@ impl Machine {
         self.qmp("system_reset").map(drop)
     }
 
+    /// Stops its processors; what it has written is in its disks' images when this returns.
+    ///
+    /// # Errors
+    /// QMP does not answer.
+    pub fn freeze(&self) -> Result<()> {
+        self.qmp("stop").map(drop)
+    }
+
+    /// Lets it go on.
+    ///
+    /// # Errors
+    /// QMP does not answer.
+    pub fn thaw(&self) -> Result<()> {
+        self.qmp("cont").map(drop)
+    }
+
     /// One QMP command without arguments.
     fn qmp(&self, command: &str) -> Result<Value> {
         let stream = UnixStream::connect(&self.qmp).with_context(|| format!("no QMP of {}", self.name))?;
@@ -173,6 +204,11 @@ impl Machine {
         }
         bail!("{} did not answer {command}", self.name)
     }
+}
+
+/// The UUID of the machine with this network card, as its firmware tells it.
+pub fn uuid(mac: MacAddress) -> String {
+    format!("6d5a8b1e-0000-4000-8000-{}", mac.to_string().replace(':', ""))
 }
 
 fn add_firmware(command: &mut Command, spec: &Spec, vars: &Path) -> Result<()> {

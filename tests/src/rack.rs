@@ -101,7 +101,8 @@ impl Rack {
             firmware,
             memory_mib: 1024,
             cpus: 2,
-            disk: None,
+            disks: Vec::new(),
+            clock: None,
         })
     }
 

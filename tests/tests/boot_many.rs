@@ -26,7 +26,8 @@ fn twenty_bios_machines_at_once_reach_their_script() -> Result<()> {
             firmware: Firmware::Bios,
             memory_mib: 64,
             cpus: 1,
-            disk: None,
+            disks: Vec::new(),
+            clock: None,
         };
         rack.power_on_as(spec)
     };

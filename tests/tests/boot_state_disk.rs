@@ -1,0 +1,161 @@
+//! The state disk in a whole server: made by the wipe that its Machine asks for, once; kept over a reset that is as good
+//! as a power cut; and no other disk is touched.
+//!
+//! Disks are read by e2fsprogs, from copies that are taken while the machine stands still.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use bedplate_tests::guard;
+use bedplate_tests::pxed::{self, Pxed, Setup};
+use bedplate_tests::qemu::{Disk, Firmware, GuestSlot, Machine, Spec};
+use bedplate_tests::rack::Rack;
+use bedplate_tests::{boot, timeline, wait};
+use jiff::Timestamp;
+use serde_json::Value;
+
+const SELECTED: &str = "bed-state";
+const OTHER: &str = "bed-other";
+const STATE: &str = "    stateDisk:\n      serial: bed-state\n      wipe: Once\n      wipeToken: first\n";
+
+/// What a test can know of a state disk from outside.
+#[derive(Debug)]
+struct State {
+    /// UUID of the file system: another one would mean that it was made again.
+    file_system: String,
+    marker: Value,
+    key: String,
+    machine_id: String,
+    enrolment: Value,
+}
+
+/// A disk of `size` MiB that begins with somebody's partition table and data.
+fn disk(rack: &Rack, serial: &str, size: u64) -> Result<Disk> {
+    let image = rack.file(&format!("{serial}.disk"));
+    let mut file = File::create(&image)?;
+    let mut head = vec![0xa5; 1 << 20];
+    head[510..512].copy_from_slice(&[0x55, 0xaa]);
+    file.write_all(&head)?;
+    file.set_len(size << 20)?;
+    Ok(Disk { image, serial: serial.to_owned() })
+}
+
+fn run(command: &mut Command, codes: &[i32]) -> Result<Vec<u8>> {
+    let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
+    if !output.status.code().is_some_and(|code| codes.contains(&code)) {
+        bail!("{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(output.stdout)
+}
+
+fn sum(path: &Path) -> Result<Vec<u8>> {
+    run(Command::new("sha256sum").arg("--binary").arg(path), &[0])
+}
+
+/// Reads the state of a machine that stands still.
+fn read_state(rack: &Rack, disk: &Disk, name: &str) -> Result<State> {
+    let copy = rack.file(name);
+    run(Command::new("cp").arg("--sparse=always").args([&disk.image, &copy]), &[0])?;
+    // The machine was stopped in mid-run: its journal is replayed, as it would be after a power cut. 1: corrected.
+    run(Command::new("e2fsck").arg("-fp").arg(&copy), &[0, 1])?;
+    let ask = |what: &str| run(Command::new("debugfs").arg("-R").arg(what).arg(&copy), &[0]);
+    let text = |path: &str| -> Result<String> {
+        let text = String::from_utf8(ask(&format!("cat {path}"))?)?;
+        ensure!(!text.is_empty(), "{path} is not on the state disk, or empty");
+        Ok(text)
+    };
+    let stats = String::from_utf8(ask("stats")?)?;
+    let uuid = stats.lines().find_map(|line| line.strip_prefix("Filesystem UUID:"));
+    let overlay = String::from_utf8(ask("ls -p overlay")?)?;
+    let image = overlay.lines().filter_map(|line| line.split('/').nth(5)).find(|name| name.len() == 16);
+    let image = image.with_context(|| format!("no overlay: {overlay}"))?;
+    let state = State {
+        file_system: uuid.context("no UUID")?.trim().to_owned(),
+        marker: serde_json::from_str(&text(".bedplate-state.json")?)?,
+        key: text("bedplate/agent/key.pem")?,
+        machine_id: text(&format!("overlay/{image}/upper/etc/machine-id"))?,
+        enrolment: serde_json::from_str(&text("bedplate/agent/enrolment.json")?)?,
+    };
+    fs::remove_file(&copy)?;
+    Ok(state)
+}
+
+/// Waits until the agent of a boot other than `before` has reported; gives the Machine.
+fn reported(pxed: &mut Pxed<'_>, machine: &Machine, before: Option<&Value>) -> Result<Value> {
+    let mut seen = Value::Null;
+    wait::until("a report of the agent", boot::ENROLLED, || {
+        seen = pxed.machine(machine.name())?;
+        let boot = seen.pointer("/status/agent/bootId");
+        Ok((boot.is_some() && boot != before && timeline::has(&seen, "enrolled")).then_some(()))
+    })
+    .with_context(|| {
+        let serial = guard::last_lines(&machine.serial(), 25);
+        format!("{seen}\nserial line:\n{serial}\npxed:\n{}", guard::last_lines(&pxed.process().said(), 25))
+    })?;
+    ensure!(
+        seen.pointer("/status/stateDisk")
+            == Some(&serde_json::json!({ "name": "virtio-bed-state", "wipeToken": "first" })),
+        "status.stateDisk: {seen}"
+    );
+    Ok(seen)
+}
+
+#[test]
+fn state_outlives_a_reset_a_wipe_happens_once_and_no_other_disk_is_touched() -> Result<()> {
+    let rack = Rack::new("state-disk")?;
+    let (selected, other) = (disk(&rack, SELECTED, 512)?, disk(&rack, OTHER, 512)?);
+    let untouched = sum(&other.image)?;
+    let setup = Setup::new(pxed::host_image()?);
+    let mut pxed = Pxed::start(&setup, &[pxed::manifest(1, STATE)], rack.network(), rack.path())?;
+    let _slot = GuestSlot::take(boot::ENROLLED * 4)?;
+    let since = Timestamp::now();
+    let machine = rack.power_on_as(Spec {
+        name: "server-1".to_owned(),
+        mac: Rack::mac(1),
+        firmware: Firmware::Bios,
+        memory_mib: 1024,
+        cpus: 2,
+        // The one that is not selected is the first, which a program that takes just any would take.
+        disks: vec![other.clone(), selected.clone()],
+        // The battery is empty: pxed's time counts, else no certificate would.
+        clock: Some("2020-01-01T00:00:00"),
+    })?;
+    let first = reported(&mut pxed, &machine, None)?;
+    timeline::report("state-disk", &first, since);
+    let disks = first.pointer("/status/hardware/disks").and_then(Value::as_array).context("no disks")?;
+    for serial in [SELECTED, OTHER] {
+        ensure!(disks.iter().any(|disk| disk["serial"] == serial), "{serial} was not seen: {disks:?}");
+    }
+    let offset = first.pointer("/status/hardware/clock/bootOffsetSeconds").and_then(Value::as_i64);
+    ensure!(offset.is_some_and(|seconds| seconds < -100_000_000), "the clock was off by {offset:?}");
+    machine.freeze()?;
+    let before = read_state(&rack, &selected, "first.copy")?;
+    ensure!(before.marker["wipeToken"] == "first", "{}", before.marker);
+
+    let since = Timestamp::now();
+    machine.reset()?;
+    machine.thaw()?;
+    let second = reported(&mut pxed, &machine, first.pointer("/status/agent/bootId"))?;
+    timeline::report("state-disk again", &second, since);
+    machine.freeze()?;
+    let after = read_state(&rack, &selected, "second.copy")?;
+    ensure!(after.file_system == before.file_system, "the wipe was done again");
+    ensure!(after.marker == before.marker, "{} {}", before.marker, after.marker);
+    ensure!(after.key == before.key, "the host has another key");
+    ensure!(after.machine_id == before.machine_id, "the host has another machine-id");
+    let boot = |state: &State| state.enrolment["bootId"].clone();
+    ensure!(boot(&after) != boot(&before), "the second boot's seed was not used");
+    let serial = machine.serial();
+    for (marker, count) in [("made new", 1), ("kept as it is", 1)] {
+        ensure!(
+            serial.matches(marker).count() == count,
+            "{marker:?} is not on the serial line {count} times"
+        );
+    }
+    ensure!(sum(&other.image)? == untouched, "a disk was written that no Machine selected");
+    rack.succeeded();
+    Ok(())
+}
