@@ -22,8 +22,20 @@ pub(crate) enum AskClusterError {
     Client(#[source] Box<kube::Error>),
     #[error("the cluster has no Machine {0:?}")]
     NotFound(String),
+    #[error("the cluster refuses: {message}")]
+    Refused { code: u16, message: String },
     #[error("cannot read Machines from the cluster")]
     Read(#[source] Box<kube::Error>),
+}
+
+/// kube would print a refusal three times over.
+fn read(error: kube::Error) -> AskClusterError {
+    match error {
+        kube::Error::Api(status) => {
+            AskClusterError::Refused { code: status.code, message: status.message.clone() }
+        }
+        other => AskClusterError::Read(Box::new(other)),
+    }
 }
 
 impl AskClusterError {
@@ -34,15 +46,19 @@ impl AskClusterError {
             ),
             Self::Kubeconfig(Some(_), _) => Some("is it there, and is it a kubeconfig?"),
             Self::Kubeconfig(None, _) => Some(
-                "neither pxed's socket nor a cluster was found: name one with --socket, --kubeconfig or --context",
+                "pxed's socket is not there either: is pxed running here (systemctl status pxed)? Name its socket with --socket, or a cluster with --kubeconfig",
             ),
             Self::NotFound(_) => Some("`bedplate machine list` shows those that are there"),
-            Self::Read(error) => match error.as_ref() {
-                kube::Error::Api(status) if status.code == 404 => Some(
-                    "are the kinds installed? `kubectl apply --server-side -k deploy` in Bedplate's repository",
-                ),
-                _ => None,
-            },
+            Self::Refused { code: 404, .. } => Some(
+                "are the kinds installed? `kubectl apply --server-side -k deploy` in Bedplate's repository",
+            ),
+            Self::Refused { code: 401 | 403, .. } => {
+                Some("may this user read Machines? kubectl auth can-i list machines.bedplate.dev")
+            }
+            Self::Refused { .. } => None,
+            Self::Read(_) => Some(
+                "is it reached? `kubectl version` with the same kubeconfig and context; a pxed is asked with --socket",
+            ),
             Self::Client(_) => None,
         }
     }
@@ -70,13 +86,13 @@ async fn machines(global: &Global) -> Result<Api<Machine>, AskClusterError> {
 /// Every Machine, in the form of pxed's answer.
 pub(crate) async fn list(global: &Global) -> Result<Value, AskClusterError> {
     let found = machines(global).await?.list(&ListParams::default()).await;
-    let items = found.map_err(|error| AskClusterError::Read(Box::new(error)))?.items;
+    let items = found.map_err(read)?.items;
     Ok(json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineList", "items": items }))
 }
 
 /// One Machine.
 pub(crate) async fn get(global: &Global, name: &str) -> Result<Value, AskClusterError> {
     let found = machines(global).await?.get_opt(name).await;
-    let machine = found.map_err(|error| AskClusterError::Read(Box::new(error)))?;
+    let machine = found.map_err(read)?;
     machine.map(|machine| json!(machine)).ok_or_else(|| AskClusterError::NotFound(name.to_owned()))
 }

@@ -100,7 +100,8 @@ fn condition<'a>(status: &'a MachineStatus, type_: &str) -> Option<&'a Condition
 /// One line for each Machine, by name.
 pub(crate) fn list(machines: &[Machine], look: Look) -> String {
     if machines.is_empty() {
-        return "no Machines\n".to_owned();
+        let next = "docs/machine.md says how to write one, `bedplate discovered` shows who asked without one";
+        return format!("no Machines: {next}\n");
     }
     let mut machines: Vec<&Machine> = machines.iter().collect();
     machines.sort_by_key(|machine| machine.metadata.name.as_deref());

@@ -41,9 +41,9 @@ impl AskPxedError {
     /// What the caller can do about it; `cluster`: whether the cluster could be asked instead.
     pub(crate) fn hint(&self, cluster: bool) -> Option<&'static str> {
         match self {
-            Self::Connect { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
-                Some("the socket is for root: try sudo")
-            }
+            Self::Connect { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => Some(
+                "the socket is for root and its group, `bedplate` unless pxed is told otherwise: try sudo, or join the group",
+            ),
             Self::Connect { .. } | Self::Late if cluster => Some(
                 "is it running (systemctl status pxed)? Name another socket with --socket, or instead a cluster with --context",
             ),
@@ -135,6 +135,14 @@ mod tests {
         let error = get(&path, "/v1/machines/x").await.unwrap_err();
         assert_eq!(error.to_string(), "pxed refuses: no (NotFound)");
         assert!(error.hint(true).unwrap().contains("machine list"));
+    }
+
+    #[test]
+    fn a_socket_that_may_not_be_used_says_who_may() {
+        let source = std::io::ErrorKind::PermissionDenied.into();
+        let error = AskPxedError::Connect { path: "/run/bedplate/pxed.sock".into(), source };
+        let hint = error.hint(false).unwrap();
+        assert!(hint.contains("sudo") && hint.contains("`bedplate`"), "{hint}");
     }
 
     #[tokio::test]
