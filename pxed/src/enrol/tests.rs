@@ -325,6 +325,43 @@ async fn a_certificate_of_a_machine_before_is_refused_though_its_key_is_current_
 }
 
 #[tokio::test]
+async fn a_clusters_certificate_that_is_older_than_its_machine_is_refused_though_the_store_was_lost() {
+    let rig = Rig::new();
+    let service = Service {
+        machines: rig.machines.clone(),
+        boots: rig.boots().clone(),
+        registry: rig.registry.clone(),
+        store: rig.store.clone(),
+        signer: Arc::new(LocalSigner { authority: rig.authority.clone() }),
+        counters: Arc::default(),
+    };
+    let now = Timestamp::now();
+    let ago = |minutes| now - jiff::SignedDuration::from_mins(minutes);
+    let mut anew = crate::http::tests::machine("node1", &plain());
+    anew.metadata.creation_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(ago(10)));
+    rig.machines.store(Snapshot::build(&"default".parse().unwrap(), [anew]));
+    // Made 20 minutes ago, and dated back by 5 as kube-controller-manager does; then one that was made 9 minutes ago.
+    for (not_before, taken) in [(ago(25), false), (ago(14), true)] {
+        let identity = super::identity::Identity {
+            machine: "node1".parse().unwrap(),
+            uid: None,
+            not_before,
+            key: super::request::key_digest(b"key"),
+            serial: "1".to_owned(),
+        };
+        let report: Report = serde_json::from_value(
+            serde_json::json!({ "agentVersion": "0", "kernelBootId": "k", "addresses": [] }),
+        )
+        .unwrap();
+        let outcome = service.report(&identity, report, now);
+        assert_eq!(
+            outcome.as_ref().err().map(|refused| refused.reason),
+            (!taken).then_some(Reason::MachineGone)
+        );
+    }
+}
+
+#[tokio::test]
 async fn a_request_for_another_machines_uid_is_refused() {
     let agents = Agents::start(Rig::new().with_images().await).await;
     let (seed, key) = (agents.seed(1).await, KeyPair::generate().unwrap());
@@ -366,6 +403,29 @@ async fn a_certificate_whose_key_was_replaced_neither_reports_nor_renews() {
     let renew = RenewRequest { csr_pem: csr(&new, None) };
     assert_eq!(agents.post(&current, "/v1/renew", &renew).await.0, 200);
     assert_eq!(agents.post(&current, "/v1/report", &report).await.0, 204);
+    agents.stop().await;
+}
+
+#[tokio::test]
+async fn an_unknown_machines_seed_has_no_token_and_with_its_boot_nobody_enrols() {
+    let agents = Agents::start(Rig::new().with_images().await).await;
+    let text = "default-image = 'host'\ndiscovery-image = 'host'\n[source]\nkubernetes = {}\n[dhcp]\nmode = 'off'\ndiscovery = true\n\
+                [images.host]\nkernel = '/k'\ninitrd = '/i'\n";
+    agents.rig.routes.present.configure(&crate::config::Config::parse(text, &[]).unwrap());
+    let open = |transaction| {
+        let mac = "52:54:00:00:00:09".parse().unwrap();
+        let owner = crate::boot::Owner::Unknown { mac };
+        let opening = crate::boot::Opening { owner, mac, ..agents.rig.opening(transaction) };
+        agents.rig.boots().open(&opening, Timestamp::now()).unwrap()
+    };
+    let seed = agents.rig.ask(Method::GET, &format!("/b/{}/seed", open(1)), &[]).await.seed();
+    assert_eq!((seed.machine.as_str(), seed.token), ("unknown-525400000009", None));
+    // Even if somebody had got hold of such a token.
+    let (boot_id, key) = (open(2), KeyPair::generate().unwrap());
+    let boot = agents.rig.boots().get(boot_id, Timestamp::now()).unwrap();
+    let token = agents.rig.boots().seeds().take(&boot, Timestamp::now()).await.unwrap();
+    let stolen = Seed { boot_id, token: Some(token), ..agents.seed(3).await };
+    assert!(same(&agents.enrol(&request(&stolen, &csr(&key, None))).await, &refusal(403, "NotAMachine")));
     agents.stop().await;
 }
 
