@@ -3,6 +3,7 @@
 //! Pure.
 
 use bedplate_api::id::{Digest, MachineName};
+use jiff::Timestamp;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
@@ -16,6 +17,8 @@ pub struct Identity {
     pub machine: MachineName,
     /// The Machine's UID when it was enrolled, if the certificate says so.
     pub uid: Option<String>,
+    /// From when on the certificate is good: a little before it was made.
+    pub not_before: Timestamp,
     /// SHA-256 of its key's SubjectPublicKeyInfo.
     pub key: Digest,
     /// The certificate's serial number, in hex.
@@ -41,5 +44,6 @@ pub fn read(certificate: &[u8]) -> Option<Identity> {
         return None;
     }
     let key = key_digest(certificate.public_key().raw);
-    Some(Identity { machine, uid, key, serial: certificate.raw_serial_as_string() })
+    let not_before = Timestamp::from_second(certificate.validity().not_before.timestamp()).ok()?;
+    Some(Identity { machine, uid, not_before, key, serial: certificate.raw_serial_as_string() })
 }

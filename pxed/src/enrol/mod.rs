@@ -30,5 +30,5 @@ pub const GROUP: &str = "bedplate:machines";
 pub const USER_PREFIX: &str = "bedplate:machine:";
 
 /// Where an agent's certificate names its Machine's UID: the subject's attribute that the API server takes for a user's UID
-/// (1.3.6.1.4.1.57683.2, Kubernetes 1.34 and later). A Machine that was made anew under its old name has another.
+/// (Kubernetes 1.33 and later). A Machine that was made anew under its old name has another.
 pub const UID_OID: [u64; 8] = [1, 3, 6, 1, 4, 1, 57683, 2];

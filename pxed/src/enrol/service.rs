@@ -6,7 +6,7 @@ use bedplate_api::id::{Digest, MachineName};
 use bedplate_api::machine::{Address, AgentStatus, Hardware, Time};
 use bedplate_api::wire::{EnrolRequest, EnrolResponse, RenewRequest, Report, Stage};
 use bedplate_process::exit::chain;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::counters::{Counters, Enrolment, Reason, Renewal, Reported};
@@ -25,6 +25,9 @@ pub const HEARTBEAT_SECONDS: u32 = 30;
 
 /// Seconds before an agent asks again for a certificate that is not there yet.
 const RETRY_SECONDS: u32 = 2;
+
+/// By how much kube-controller-manager dates certificates back.
+const CLUSTER_BACKDATES: SignedDuration = SignedDuration::from_mins(5);
 
 /// What is kept of each Machine's certificate, so that one of a Machine that was made anew is not taken.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -228,6 +231,9 @@ impl Service {
         // Without an entry (a store that was lost) the certificate alone counts.
         let uid = self.check_machine(&identity.machine, kept.as_ref().map(|kept| kept.uid.as_str()))?;
         self.check_machine(&identity.machine, identity.uid.as_deref())?;
+        if kept.is_none() && identity.uid.is_none() {
+            self.check_age(identity)?;
+        }
         if kept.is_some_and(|kept| kept.key != identity.key) {
             return refused(
                 Reason::KeyReplaced,
@@ -238,6 +244,23 @@ impl Service {
             );
         }
         Ok(uid)
+    }
+
+    /// Whether the Machine was there already when a certificate was made that names no UID, as the cluster's do.
+    fn check_age(&self, identity: &Identity) -> Result<(), Refused> {
+        let machines = self.machines.load();
+        let created = machines.by_name(&identity.machine).and_then(|known| {
+            let created = known.machine.metadata.creation_timestamp.as_ref()?;
+            Some(created.0)
+        });
+        let made = identity.not_before.saturating_add(CLUSTER_BACKDATES).unwrap_or(identity.not_before);
+        if created.is_none_or(|created| created <= made) {
+            return Ok(());
+        }
+        refused(
+            Reason::MachineGone,
+            format!("Machine {} was made anew since: boot the host again", identity.machine),
+        )
     }
 
     async fn remember(&self, name: &MachineName, certified: &Certified) -> Result<(), Refused> {
