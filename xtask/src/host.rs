@@ -44,7 +44,7 @@ pub(crate) fn check_root() -> Result<()> {
     }
     bail!(
         "this needs root for packages, network namespaces and images: run it as root, for instance with \
-         `sudo env PATH=\"$PATH\" HOME=\"$HOME\" cargo xtask ...`"
+         `sudo env PATH=\"$PATH:/usr/sbin\" HOME=\"$HOME\" cargo xtask ...`"
     )
 }
 
