@@ -81,3 +81,20 @@ fn has_database(databases: &Path) -> bool {
     let entries = std::fs::read_dir(databases).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).any(|path| path.join(".git").exists())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lock_file_alone_is_no_database_of_advisories() {
+        let place = std::env::temp_dir().join(format!("bedplate-xtask-deny-{}", std::process::id()));
+        std::fs::create_dir_all(&place).unwrap();
+        std::fs::write(place.join("db.lock"), "").unwrap();
+        assert!(!has_database(&place));
+        std::fs::create_dir_all(place.join("advisory-db-0/.git")).unwrap();
+        assert!(has_database(&place));
+        std::fs::remove_dir_all(&place).unwrap();
+        assert!(!has_database(&place));
+    }
+}
