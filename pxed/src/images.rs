@@ -407,3 +407,41 @@ fn describe(progress: &Progress) -> String {
         Progress::Ready { .. } => "whole".to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(of_image: &[&str], of_configuration: &[&str]) -> Entry {
+        let list = |arguments: &[&str]| arguments.iter().map(|a| (*a).to_owned()).collect();
+        let digest: Digest = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
+        let blob = bedplate_image::Blob { digest, size: 1 };
+        let image = BootImage {
+            digest,
+            architecture: "amd64".to_owned(),
+            kernel: blob,
+            initrd: blob,
+            rootfs: None,
+            kernel_arguments: list(of_image),
+        };
+        let source = Source::Layout { path: "/images/host".into(), tag: None, digest: None };
+        let (arguments, image) = (list(of_configuration), Some(image));
+        Entry { source, arguments, image, how: How::Running, note: String::new(), failures: 0 }
+    }
+
+    #[test]
+    fn an_image_that_brings_an_argument_which_the_loader_would_act_on_is_not_booted() {
+        assert_eq!(entry(&["panic=30"], &["quiet"]).state(), ImageState::Ready);
+        for bad in ["a;reboot", "||", "#", "initrd=http://elsewhere", "bedplate.url=http://elsewhere", "a b"]
+        {
+            let state = entry(&["quiet", bad], &[]).state();
+            let ImageState::Unusable(why) = state else { panic!("{bad}: {state:?}") };
+            assert!(why.starts_with("its kernel arguments: argument 1"), "{bad}: {why}");
+        }
+        let half = "x".repeat(500);
+        let together = entry(&[&half], &[&half]).state();
+        assert!(
+            matches!(together, ImageState::Unusable(why) if why.contains("together they have 1002 bytes"))
+        );
+    }
+}
