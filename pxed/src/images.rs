@@ -3,9 +3,10 @@
 //!
 //! Here is when and which; how is the image crate's. A cached image boots while its source is away.
 
+pub mod counters;
+
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,11 +19,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::counters::{Counters, Fetch};
 use crate::boot::Boots;
 use crate::boot::record::Image;
 use crate::boot_policy::{ImageName, ImageState, argument};
 use crate::config::Config;
-use crate::counter::{By, labels};
 
 /// Wait before the second try; it doubles up to [`LONGEST_WAIT`].
 const FIRST_WAIT: Duration = Duration::from_secs(2);
@@ -50,37 +51,6 @@ struct Inner {
     counters: Counters,
     state: Mutex<State>,
     wake: Notify,
-}
-
-labels! {
-    /// What came of a fetch.
-    pub enum Fetch {
-        /// The image was not here, or is another than before.
-        Fetched => "fetched",
-        /// Its source still has the same.
-        Unchanged => "unchanged",
-        /// It will be tried again.
-        Failed => "failed",
-    }
-}
-
-/// What is counted of images.
-#[derive(Debug, Default)]
-pub struct Counters {
-    /// Fetches that have ended.
-    pub fetches: By<Fetch>,
-    /// Bytes of the blobs in the cache.
-    pub cached_bytes: AtomicU64,
-}
-
-impl Inner {
-    /// Looks how large the cache is. Blocking.
-    fn measure(&self) {
-        match self.store.bytes() {
-            Ok(bytes) => self.counters.cached_bytes.store(bytes, Ordering::Relaxed),
-            Err(error) => tracing::debug!(%error, "the image cache cannot be measured"),
-        }
-    }
 }
 
 #[derive(Default)]
@@ -121,7 +91,7 @@ impl Images {
     pub fn new(store: Store, config: &Config) -> Self {
         let (counters, state) = (Counters::default(), Mutex::default());
         let images = Self { inner: Arc::new(Inner { store, counters, state, wake: Notify::new() }) };
-        images.inner.measure();
+        images.inner.counters.measure(&images.inner.store);
         images.configure(config);
         images
     }
@@ -328,7 +298,7 @@ impl Images {
                 self.inner.counters.fetches.one(fetch);
                 if fetch == Fetch::Fetched {
                     let inner = self.inner.clone();
-                    tokio::task::spawn_blocking(move || inner.measure());
+                    tokio::task::spawn_blocking(move || inner.counters.measure(&inner.store));
                 }
             }
             Err(error) => {
@@ -369,7 +339,7 @@ impl Images {
         let inner = self.inner.clone();
         tokio::task::spawn_blocking(move || match inner.store.collect(&keep) {
             Ok(collected) if collected.blobs > 0 => {
-                inner.measure();
+                inner.counters.measure(&inner.store);
                 tracing::info!(blobs = collected.blobs, bytes = collected.bytes, "image cache collected");
             }
             Ok(_) => {}

@@ -1,0 +1,38 @@
+//! What is counted of images: how fetches ended, how large the cache is.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bedplate_image::Store;
+
+use crate::counter::{By, labels};
+
+labels! {
+    /// What came of a fetch.
+    pub enum Fetch {
+        /// The image was not here, or is another than before.
+        Fetched => "fetched",
+        /// Its source still has the same.
+        Unchanged => "unchanged",
+        /// It will be tried again.
+        Failed => "failed",
+    }
+}
+
+/// What is counted of images.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Fetches that have ended.
+    pub fetches: By<Fetch>,
+    /// Bytes of the blobs in the cache.
+    pub cached_bytes: AtomicU64,
+}
+
+impl Counters {
+    /// Looks how large the cache is. Blocking.
+    pub(super) fn measure(&self, store: &Store) {
+        match store.bytes() {
+            Ok(bytes) => self.cached_bytes.store(bytes, Ordering::Relaxed),
+            Err(error) => tracing::debug!(%error, "the image cache cannot be measured"),
+        }
+    }
+}
