@@ -6,13 +6,16 @@
 //! `--` to init (lib/cmdline.c, init/main.c). Which of them acts where differs by version: so these signs are refused
 //! everywhere in an argument.
 //!
-//! The rule stands twice: here, and in the Machine's definition as [`PATTERN`] and a CEL rule. A test in pxed tries both
+//! The rule stands twice: here, and in the Machine's definition as [`PATTERN`] and CEL rules. A test in pxed tries both
 //! with the same arguments.
 //!
 //! Pure: text in, reason out.
 
-/// What an argument is made of: printable ASCII without blank, `"`, `#`, `&`, `'`, `;`, `\`, a backtick and `|`.
-pub const PATTERN: &str = r"^[!$%()*+,./0-9:<=>?@A-Z\[\]\^_a-z{}~-]+$";
+/// What an argument is made of before [`REFUSED`] is taken away: printable ASCII without blank.
+pub const PATTERN: &str = "^[!-~]+$";
+
+/// Signs that an argument must not hold.
+pub const REFUSED: [char; 8] = ['"', '#', '&', '\'', ';', '\\', '`', '|'];
 
 /// How long one argument may be, in bytes.
 pub const MAX_BYTES: usize = 1024;
@@ -52,7 +55,7 @@ pub fn fault(argument: &str) -> Option<(String, &'static str)> {
 }
 
 fn is_allowed(sign: char) -> bool {
-    sign.is_ascii_graphic() && !matches!(sign, '"' | '#' | '&' | '\'' | ';' | '\\' | '`' | '|')
+    sign.is_ascii_graphic() && !REFUSED.contains(&sign)
 }
 
 #[cfg(test)]

@@ -51,6 +51,10 @@ pub struct PxeSpec {
             "self.all(a, !a.startsWith('-') && !a.startsWith('bedplate.') && !a.startsWith('initrd=') && !a.contains('${'))"
         )
         .message("a kernel argument must not start with 'bedplate.' or 'initrd=' (set by pxed) or '-' (the kernel would hand it to init), or contain '${' (iPXE would expand it)"),
+        validation = Rule::new(
+            "self.all(a, !['\"', '#', '&', '\\'', ';', '\\\\', '`', '|'].exists(sign, a.contains(sign)))"
+        )
+        .message("a kernel argument must not hold \" # & ' ; \\ ` or | (iPXE or the kernel would act on them)"),
         validation = Rule::new("self.map(a, size(a) + 1).sum() <= 800")
             .message("kernelArguments have more than 800 characters together, blanks between them included")
     )]
