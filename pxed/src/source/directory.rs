@@ -202,7 +202,7 @@ impl File {
                 for (line, kind) in &manifest.ignored {
                     tracing::info!(file = %path.display(), line, kind, "not a Machine, left out");
                 }
-                self.take(path.display().to_string(), manifest.machines);
+                self.take(&path.display().to_string(), manifest.machines);
                 self.problems.clear();
             }
             Err(problems) => {
@@ -214,7 +214,7 @@ impl File {
     }
 
     /// Takes over what the file holds now; a Machine that is as it was stays the object that it was.
-    fn take(&mut self, origin: String, machines: Vec<(u64, Machine)>) {
+    fn take(&mut self, origin: &str, machines: Vec<(u64, Machine)>) {
         let before: HashMap<_, _> = self
             .good
             .iter()
@@ -225,7 +225,7 @@ impl File {
                 Some(same) if **same == machine => same.clone(),
                 Some(_) | None => Arc::new(machine),
             };
-            (line, Sourced { origin: origin.clone(), machine })
+            (line, Sourced { origin: origin.to_owned(), machine })
         });
         self.good = shared.collect();
     }
