@@ -27,5 +27,6 @@ pub mod netascii;
 pub mod server;
 pub mod session;
 pub mod settings;
+mod spin;
 pub mod wire;
 mod worker;

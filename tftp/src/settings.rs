@@ -24,8 +24,8 @@ pub struct Settings {
     pub retry: Retry,
     /// How long running transfers may go on after the stop.
     pub drain: Duration,
-    /// How long a worker looks for the next acknowledgement before it sleeps, while clients answer that fast. May save the wake-up in
-    /// lock-step transfers on a machine with processors to spare; on a busy one it was measured to cost more. Zero: always sleep.
+    /// How long a worker looks for the next acknowledgement before it sleeps, while clients answer that fast: sleeping and waking take longer
+    /// than such a client. Not on a processor that others want. Zero: always sleep.
     pub spin: Duration,
 }
 
@@ -39,7 +39,7 @@ impl Default for Settings {
             max_window: MAX_WINDOW,
             retry: Retry::default(),
             drain: Duration::from_secs(30),
-            spin: Duration::ZERO,
+            spin: Duration::from_micros(50),
         }
     }
 }

@@ -28,6 +28,7 @@ use crate::{
     endpoint::Endpoint,
     name,
     session::{Session, Transmit},
+    spin::{Look, Spin},
     wire::{self, ErrorCode, Packet},
 };
 
@@ -37,10 +38,8 @@ const WAKE: u64 = u64::MAX;
 /// Packets taken from one listener before the transfers have their turn again.
 const LISTENER_BATCH: usize = 16;
 
-/// A yield that takes this long let somebody else run: the processor is wanted, and looking instead of sleeping takes it from the very
-/// clients that are waited for. Then there is no looking for a while.
-const CONTENDED: Duration = Duration::from_micros(20);
-const SPIN_PAUSE: Duration = Duration::from_millis(100);
+/// For so long sockets may be looked at without sleeping before timers have their turn.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// A worker says that it has come round when it last did so long ago, and wakes up for it with nothing to do.
 const ROUND: Duration = Duration::from_secs(2);
@@ -76,8 +75,7 @@ pub(crate) struct Worker {
     by_peer: HashMap<(SocketAddr, IpAddr), u64>,
     next_mark: u64,
     timers: BinaryHeap<Reverse<(Instant, u64)>>,
-    spin_until: Option<Instant>,
-    no_spin_before: Option<Instant>,
+    spin: Spin,
     drain_until: Option<Instant>,
 }
 
@@ -95,6 +93,7 @@ impl Worker {
         }
         let said_at = Instant::now();
         shared.came_round(number, said_at);
+        let spin = Spin::new(shared.spin);
         Ok(Self {
             number,
             said_at,
@@ -106,8 +105,7 @@ impl Worker {
             by_peer: HashMap::new(),
             next_mark: 0,
             timers: BinaryHeap::new(),
-            spin_until: None,
-            no_spin_before: None,
+            spin,
             drain_until: None,
         })
     }
@@ -137,21 +135,25 @@ impl Worker {
 
     /// Looks for events without sleeping as long as clients answer at once, else sleeps until something is due.
     fn wait(&mut self, events: &mut [EpollEvent]) -> io::Result<usize> {
-        while let Some(until) = self.spin_until {
-            let count = wait_events(&self.epoll, events, EpollTimeout::ZERO)?;
-            if count > 0 {
-                return Ok(count);
+        let began = Instant::now();
+        let mut now = began;
+        loop {
+            match self.spin.look(now) {
+                Look::Sleep => break,
+                Look::Transfer(mark) => {
+                    self.hear(mark, now);
+                }
+                Look::Everything => {
+                    let count = wait_events(&self.epoll, events, EpollTimeout::ZERO)?;
+                    if count > 0 || now.saturating_duration_since(began) >= LOOK {
+                        return Ok(count);
+                    }
+                    now = Instant::now();
+                    std::thread::yield_now();
+                    self.spin.yielded(now.elapsed(), now);
+                }
             }
-            let now = Instant::now();
-            if now >= until {
-                self.spin_until = None;
-                break;
-            }
-            std::thread::yield_now();
-            if now.elapsed() > CONTENDED {
-                self.spin_until = None;
-                self.no_spin_before = Some(now + SPIN_PAUSE);
-            }
+            now = Instant::now();
         }
         let due = self.timers.peek().map(|Reverse((at, _))| *at).into_iter().chain(self.drain_until).min();
         let wait = due.map_or(ROUND, |at| at.saturating_duration_since(Instant::now()).min(ROUND));
@@ -307,11 +309,8 @@ impl Worker {
                     (None, false)
                 }
             };
-            let fast = acknowledged
-                && !self.shared.spin.is_zero()
-                && transfer.session.round_trip().is_some_and(|time| time <= self.shared.spin * 2);
-            if fast && self.no_spin_before.is_none_or(|until| now >= until) {
-                self.spin_until = Some(now + self.shared.spin);
+            if acknowledged {
+                self.spin.answered(mark, transfer.session.round_trip(), now);
             }
             self.send(mark, transmit, now);
             if acknowledged {
