@@ -38,6 +38,8 @@ struct Fetch<'a> {
     server: SocketAddr,
     request: Vec<u8>,
     heard: Instant,
+    /// One packet at a time is under way: a second look at the socket finds nothing.
+    lock_step: bool,
 }
 
 /// How a load went.
@@ -129,17 +131,20 @@ impl<'a> Fetch<'a> {
         let request = client.request(name);
         let socket = UdpSocket::bind((address(index), 0))?;
         socket.set_nonblocking(true)?;
-        // Without it windows come packet by packet.
-        let _ = setsockopt(&socket, sockopt::UdpGroSegment, &true);
+        let lock_step = !options.iter().any(|option| matches!(option, AskedOption::WindowSize(_)));
+        if !lock_step {
+            // Without it windows come packet by packet.
+            let _ = setsockopt(&socket, sockopt::UdpGroSegment, &true);
+        }
         socket.send_to(&request, server)?;
         let heard = Instant::now();
-        Ok(Self { socket, client, wanted, received: 0, transfer: None, server, request, heard })
+        Ok(Self { socket, client, wanted, received: 0, transfer: None, server, request, heard, lock_step })
     }
 
     /// Takes what has come; true when the transfer is over by it.
     fn hear(&mut self, buffer: &mut [u8]) -> Result<bool> {
         while !self.client.is_done() {
-            let Some((length, segment, from)) = receive(&self.socket, buffer)? else { return Ok(false) };
+            let Some((length, segment, from)) = self.receive(buffer)? else { return Ok(false) };
             if self.transfer.is_none() {
                 // Connected: cheaper, and packets of others stay away.
                 self.socket.connect(from)?;
@@ -151,12 +156,28 @@ impl<'a> Fetch<'a> {
                 self.take(packet)?;
             }
             if !self.client.is_done() {
+                if self.lock_step {
+                    return Ok(false);
+                }
                 continue;
             }
             ensure!(self.received == self.wanted.len(), "{} of {} bytes", self.received, self.wanted.len());
             return Ok(true);
         }
         Ok(false)
+    }
+
+    /// Length, length of each packet in it, sender.
+    fn receive(&self, buffer: &mut [u8]) -> Result<Option<(usize, usize, SocketAddr)>> {
+        let Some(from) = self.transfer.filter(|_| self.lock_step) else {
+            return receive(&self.socket, buffer);
+        };
+        // Connected, and one packet: the cheapest call.
+        match self.socket.recv(buffer) {
+            Ok(length) => Ok(Some((length, length, from))),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error).context("cannot receive"),
+        }
     }
 
     fn take(&mut self, packet: &[u8]) -> Result<()> {
