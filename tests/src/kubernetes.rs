@@ -4,6 +4,7 @@
 //! remedy. Users get kubeconfigs of their own, so that a program is tested under the role that `deploy/` gives it. Not
 //! here: nodes.
 
+use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -318,7 +319,11 @@ localAPIEndpoint: {advertiseAddress: 192.0.2.1}
 
     fn write_kubeconfig(&self, name: &str, content: &str) -> Result<PathBuf> {
         let path = self.path(&format!("{}.conf", name.replace([':', '/'], "-")));
-        std::fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
+        // Another test of the program may be reading the one that is there.
+        let mut file =
+            tempfile::NamedTempFile::new_in(self.directory.path()).context("no room for a kubeconfig")?;
+        file.write_all(content.as_bytes()).with_context(|| format!("cannot write {}", path.display()))?;
+        file.persist(&path).with_context(|| format!("cannot write {}", path.display()))?;
         Ok(path)
     }
 
