@@ -2,7 +2,7 @@
 //!
 //! Recording is memory only; the store follows behind, at most once a minute for one machine.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bedplate_api::id::MacAddress;
@@ -43,9 +43,34 @@ pub struct Discovered {
 
 #[derive(Debug)]
 struct Inner {
-    machines: Mutex<BTreeMap<MacAddress, Kept>>,
+    machines: Mutex<Machines>,
     limit: usize,
     store: Store,
+}
+
+/// On the packet path: a flood of unknown machines must not cost a look at all of them for each.
+#[derive(Debug, Default)]
+struct Machines {
+    kept: BTreeMap<MacAddress, Kept>,
+    /// When each was seen last.
+    seen: BTreeSet<(Timestamp, MacAddress)>,
+}
+
+impl Machines {
+    fn insert(&mut self, kept: Kept) {
+        let (mac, seen) = (kept.machine.mac_address, kept.machine.last_seen);
+        if let Some(old) = self.kept.insert(mac, kept) {
+            self.seen.remove(&(old.machine.last_seen, mac));
+        }
+        self.seen.insert((seen, mac));
+    }
+
+    /// Whoever was silent longest goes.
+    fn forget_oldest(&mut self) -> Option<Change> {
+        let (_, mac) = self.seen.pop_first()?;
+        self.kept.remove(&mac);
+        Some(Change::Delete(Table::Discovered, key(mac)))
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -62,11 +87,11 @@ impl Discovered {
     /// The store cannot be read.
     pub fn load(store: Store, limit: usize) -> Result<Self, StoreError> {
         let entries = store.scan(Table::Discovered)?;
-        let machines = entries.iter().filter_map(|(_, value)| serde_json::from_slice(value).ok());
-        let machines = machines.map(|machine: DiscoveredMachine| {
-            (machine.mac_address, Kept { written: machine.last_seen, machine })
-        });
-        let machines = machines.collect();
+        let mut machines = Machines::default();
+        for (_, value) in &entries {
+            let Ok(machine) = serde_json::from_slice::<DiscoveredMachine>(value) else { continue };
+            machines.insert(Kept { written: machine.last_seen, machine });
+        }
         Ok(Self { inner: Arc::new(Inner { machines: Mutex::new(machines), limit, store }) })
     }
 
@@ -76,17 +101,17 @@ impl Discovered {
         let mut changes = Vec::new();
         {
             let mut machines = self.lock();
-            let old = machines.get(&query.mac).cloned();
+            let old = machines.kept.get(&query.mac).cloned();
             let before = old.as_ref().map(|old| &old.machine);
             let machine = merge(query, before, now);
             let written = old.map(|old| old.written).filter(|time| now.duration_since(*time) < REFRESH);
             let kept = Kept { machine: machine.clone(), written: written.unwrap_or(now) };
-            machines.insert(query.mac, kept);
+            machines.insert(kept);
             if written.is_some() {
                 return;
             }
-            if machines.len() > self.inner.limit {
-                changes.extend(forget_oldest(&mut machines));
+            if machines.kept.len() > self.inner.limit {
+                changes.extend(machines.forget_oldest());
             }
             if let Ok(value) = serde_json::to_vec(&machine) {
                 changes.push(Change::Put(Table::Discovered, key(query.mac), value));
@@ -99,10 +124,10 @@ impl Discovered {
 
     /// Everyone, in the order of the addresses.
     pub fn list(&self) -> Vec<DiscoveredMachine> {
-        self.lock().values().map(|kept| kept.machine.clone()).collect()
+        self.lock().kept.values().map(|kept| kept.machine.clone()).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<MacAddress, Kept>> {
+    fn lock(&self) -> MutexGuard<'_, Machines> {
         self.inner.machines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -125,13 +150,6 @@ fn merge(query: &Query, before: Option<&DiscoveredMachine>, now: Timestamp) -> D
         first_seen: before.map_or(now, |before| before.first_seen),
         last_seen: now,
     }
-}
-
-/// Room for one: whoever was silent longest goes. Linear, and only when the limit is passed.
-fn forget_oldest(machines: &mut BTreeMap<MacAddress, Kept>) -> Option<Change> {
-    let oldest = machines.values().min_by_key(|kept| kept.machine.last_seen)?.machine.mac_address;
-    machines.remove(&oldest);
-    Some(Change::Delete(Table::Discovered, key(oldest)))
 }
 
 fn key(mac: MacAddress) -> Vec<u8> {
