@@ -34,6 +34,8 @@ pub struct Setup {
     pub subnets: Vec<String>,
     /// `[dhcp] discovery`.
     pub discovery: bool,
+    /// `[dhcp] discovery-reserve-percent`.
+    pub discovery_reserve_percent: u32,
     /// The body of `[images.host]`.
     pub image: String,
     /// Boot loaders, by key of `[loaders]`.
@@ -58,6 +60,7 @@ impl Setup {
                     .to_owned(),
             ],
             discovery: false,
+            discovery_reserve_percent: 25,
             image,
             loaders: vec![
                 ("bios", "undionly.kpxe"),
@@ -76,7 +79,7 @@ impl Setup {
         let own_source = format!("directory = {:?}\n", at("machines.d"));
         let mut text = format!(
             "state-directory = {:?}\nsocket = {:?}\ndefault-image = \"host\"\n{}\n[source]\n{}\n\n[dhcp]\nmode = {:?}\ninterfaces = {:?}\n\
-             discovery = {}\n\n",
+             discovery = {}\ndiscovery-reserve-percent = {}\n\n",
             at("state"),
             at("pxed.sock"),
             if self.discovery { "discovery-image = \"host\"\n" } else { "" },
@@ -84,6 +87,7 @@ impl Setup {
             self.mode,
             self.interfaces,
             self.discovery,
+            self.discovery_reserve_percent,
         );
         for subnet in &self.subnets {
             let _ = writeln!(text, "[[dhcp.subnet]]\n{subnet}");

@@ -213,6 +213,8 @@ fn perfdhcp_leases_the_whole_pool_and_sees_no_address_twice() -> Result<()> {
     let wire = Wire::new("perfdhcp")?;
     let mut setup = wire.setup()?;
     setup.discovery = true;
+    // perfdhcp's clients are no Machines.
+    setup.discovery_reserve_percent = 0;
     setup.subnets = vec![
         "network = \"10.7.0.0/16\"\nranges = [\"10.7.1.0-10.7.8.255\"]\nrouters = [\"10.7.0.1\"]\n"
             .to_owned(),
