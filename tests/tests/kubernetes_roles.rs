@@ -268,6 +268,13 @@ async fn agent_reports_only_on_its_own_operations() {
         "--clusterrole=ops",
         "--user=bedplate:machine:agent-ops",
     ]);
+    // A role takes effect some time after it was bound.
+    let may = ["auth", "can-i", "patch", "machineoperations.bedplate.dev", "--subresource=status"];
+    let may = [&may[..], &["--as=bedplate:machine:agent-ops"]].concat();
+    wait::until("the role", Duration::from_secs(60), || {
+        Ok(kubernetes.kubectl(&kubernetes.admin(), &may).is_ok().then_some(()))
+    })
+    .unwrap();
     let agent = agent("agent-ops").await;
     let status = json!({ "state": "InProgress", "executor": "bedplate:machine:agent-ops" });
     apply(&agent, &own, "bedplate-agent", status.clone()).await.unwrap();
