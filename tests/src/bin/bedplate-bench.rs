@@ -99,7 +99,7 @@ fn run(order: &Order) -> Result<bool> {
     for failure in &failures {
         println!("FAILED {}: {}: {}", failure.title, failure.subject, failure.reason);
     }
-    println!("kept in {}", file.display());
+    println!("kept in {}", file.canonicalize().unwrap_or(file).display());
     Ok(failures.iter().all(|failure| failure.subject != OURS))
 }
 
