@@ -2,7 +2,16 @@
 //!
 //! Pure. What one argument may hold is [`bedplate_api::kernel_argument`]'s to say.
 
-pub use bedplate_api::kernel_argument::fault;
+use bedplate_api::kernel_argument;
+
+/// Gives a shell on the host image's consoles (docs/images.md): for pxed's configuration and for images. The Machine's
+/// definition refuses it, as everything of `bedplate.`.
+const DEBUG: &str = "bedplate.debug";
+
+/// Why an argument of pxed's configuration or of an image may not be written, and what to do about it.
+pub fn fault(argument: &str) -> Option<(String, &'static str)> {
+    if argument == DEBUG { None } else { kernel_argument::fault(argument) }
+}
 
 /// What is wrong with the first argument that iPXE or the kernel would not take as it is.
 pub fn problem(arguments: &[String]) -> Option<String> {
@@ -47,6 +56,15 @@ mod tests {
         let said = problem(&["quiet".to_owned(), "a;b".to_owned(), "#".to_owned()]).unwrap();
         assert_eq!(said, "argument 1 (\"a;b\") holds ;, on which iPXE or the kernel may act");
         assert_eq!(problem(&["quiet".to_owned()]), None);
+    }
+
+    #[test]
+    fn a_shell_for_debugging_can_be_asked_for_but_what_pxed_sets_cannot() {
+        assert_eq!(problem(&["bedplate.debug".to_owned()]), None);
+        for bad in ["bedplate.debug=1", "bedplate.url=http://elsewhere", "bedplate.mac=x", "initrd=x"] {
+            assert!(problem(&[bad.to_owned()]).is_some(), "{bad}");
+        }
+        assert!(kernel_argument::fault(DEBUG).is_some(), "a Machine may not hold it");
     }
 
     #[test]

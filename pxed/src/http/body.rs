@@ -1,12 +1,16 @@
-//! Response bodies: bytes in memory, or a part of a file streamed in big chunks.
+//! Response bodies: bytes in memory, or a part of a file streamed in chunks.
+//!
+//! What the page cache holds is read where it is asked for (`preadv2` with `RWF_NOWAIT`); only what must come from the disk
+//! costs a hand-over to a thread that may wait. A client that takes nothing thus holds one chunk and no thread.
 //!
 //! Root images wait for a permit in a fair queue; a body that waits sends a little every few seconds, so that no client
 //! takes the queue for a dead server. Whoever asked to be told is told when all was handed to the kernel (`socket`).
 
 use std::fs::File;
 use std::future::Future;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, IoSliceMut};
 use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -14,6 +18,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
+use rustix::io::{Errno, ReadWriteFlags};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 use tokio::time::Interval;
@@ -22,8 +27,8 @@ use super::counters::{Counted, Counters};
 use super::socket::Completions;
 use super::streams::Stream;
 
-/// Bytes of a file that are read at once.
-const CHUNK: u64 = 256 << 10;
+/// Bytes of a file that are read at once; what each client may have in memory.
+const CHUNK: u64 = 64 << 10;
 
 /// Bytes that a waiting body sends each [`TRICKLE_EVERY`].
 const TRICKLE: u64 = 4 << 10;
@@ -49,14 +54,12 @@ enum Source {
 }
 
 struct FileSource {
-    reading: Reading,
+    file: Arc<File>,
+    /// Where the next chunk begins.
+    offset: u64,
+    /// A chunk that the disk has to bring.
+    waiting: Option<JoinHandle<io::Result<Vec<u8>>>>,
     gate: Gate,
-}
-
-enum Reading {
-    Idle(File),
-    Busy(JoinHandle<io::Result<(File, Vec<u8>)>>),
-    Done,
 }
 
 /// A place among the root images that are sent.
@@ -89,12 +92,8 @@ impl Payload {
         Self { remaining: bytes.len() as u64, source: Source::Memory(bytes), on_sent: None, stream: None }
     }
 
-    /// These bytes of a file, which has at least as many; through the queue if one is given. Blocking: seeks.
-    ///
-    /// # Errors
-    /// The file cannot be positioned.
-    pub fn file(mut file: File, range: Range<u64>, queue: Option<Queue>) -> io::Result<Self> {
-        file.seek(SeekFrom::Start(range.start))?;
+    /// These bytes of a file, which has at least as many; through the queue if one is given.
+    pub fn file(file: File, range: Range<u64>, queue: Option<Queue>) -> Self {
         let gate = match queue {
             None => Gate::Open(None),
             Some(Queue { permits, counters }) => match permits.clone().try_acquire_owned() {
@@ -113,8 +112,9 @@ impl Payload {
             },
         };
         let remaining = range.end.saturating_sub(range.start);
-        let source = Source::File(FileSource { reading: Reading::Idle(file), gate });
-        Ok(Self { source, remaining, on_sent: None, stream: None })
+        let source =
+            Source::File(FileSource { file: Arc::new(file), offset: range.start, waiting: None, gate });
+        Self { source, remaining, on_sent: None, stream: None }
     }
 
     /// Holds a boot's place for a root image until the body is dropped.
@@ -138,47 +138,53 @@ impl Payload {
     }
 }
 
-fn read(mut file: File, count: u64) -> JoinHandle<io::Result<(File, Vec<u8>)>> {
-    tokio::task::spawn_blocking(move || {
-        let mut bytes = Vec::with_capacity(usize::try_from(count).unwrap_or_default());
-        let got = (&mut file).take(count).read_to_end(&mut bytes)?;
-        if got as u64 != count {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file is shorter than it was"));
+/// What the page cache has of these bytes, at least one; none if the disk must be asked, or if this file system cannot say.
+fn read_cached(file: &File, offset: u64, count: u64) -> io::Result<Option<Vec<u8>>> {
+    let mut bytes = vec![0; usize::try_from(count).unwrap_or_default()];
+    match rustix::io::preadv2(file, &mut [IoSliceMut::new(&mut bytes)], offset, ReadWriteFlags::NOWAIT) {
+        Ok(0) => Err(shorter()),
+        Ok(got) => {
+            bytes.truncate(got);
+            Ok(Some(bytes))
         }
-        Ok((file, bytes))
+        Err(Errno::AGAIN | Errno::INTR | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// All of these bytes, on a thread that may wait for the disk.
+fn read_waiting(file: Arc<File>, offset: u64, count: u64) -> JoinHandle<io::Result<Vec<u8>>> {
+    tokio::task::spawn_blocking(move || {
+        let mut bytes = vec![0; usize::try_from(count).unwrap_or_default()];
+        match file.read_exact_at(&mut bytes, offset) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(shorter()),
+            result => result.map(|()| bytes),
+        }
     })
+}
+
+fn shorter() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the file is shorter than it was")
 }
 
 impl FileSource {
     fn poll_chunk(&mut self, remaining: u64, context: &mut Context<'_>) -> Poll<io::Result<Vec<u8>>> {
-        loop {
-            match std::mem::replace(&mut self.reading, Reading::Done) {
-                Reading::Done => return Poll::Ready(Err(io::Error::other("the body has ended"))),
-                Reading::Idle(file) => {
-                    let Poll::Ready(most) = self.gate.poll(context) else {
-                        self.reading = Reading::Idle(file);
-                        return Poll::Pending;
-                    };
-                    self.reading = Reading::Busy(read(file, most.min(remaining)));
+        let bytes = if let Some(task) = &mut self.waiting {
+            let result = std::task::ready!(Pin::new(task).poll(context));
+            self.waiting = None;
+            result.map_err(io::Error::other)??
+        } else {
+            let most = std::task::ready!(self.gate.poll(context)).min(remaining);
+            match read_cached(&self.file, self.offset, most)? {
+                Some(bytes) => bytes,
+                None => {
+                    self.waiting = Some(read_waiting(self.file.clone(), self.offset, most));
+                    return self.poll_chunk(remaining, context);
                 }
-                Reading::Busy(mut task) => match Pin::new(&mut task).poll(context) {
-                    Poll::Pending => {
-                        self.reading = Reading::Busy(task);
-                        return Poll::Pending;
-                    }
-                    Poll::Ready(result) => {
-                        let (file, bytes) = result.map_err(io::Error::other)??;
-                        let left = remaining.saturating_sub(bytes.len() as u64);
-                        // With the permit, the next chunk is read while this one is sent.
-                        self.reading = match &self.gate {
-                            Gate::Open(_) if left > 0 => Reading::Busy(read(file, CHUNK.min(left))),
-                            Gate::Open(_) | Gate::Waiting(..) => Reading::Idle(file),
-                        };
-                        return Poll::Ready(Ok(bytes));
-                    }
-                },
             }
-        }
+        };
+        self.offset = self.offset.saturating_add(bytes.len() as u64);
+        Poll::Ready(Ok(bytes))
     }
 }
 
@@ -227,5 +233,47 @@ impl Body for Payload {
 
     fn size_hint(&self) -> SizeHint {
         SizeHint::with_exact(self.remaining)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt as _;
+
+    use super::*;
+
+    fn file_of(bytes: &[u8]) -> File {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("blob");
+        std::fs::write(&path, bytes).unwrap();
+        File::open(path).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_part_of_a_file_comes_whole_and_never_more_than_a_chunk_at_once() {
+        let all: Vec<u8> = (0..3 * CHUNK + 17).map(|i| u8::try_from(i % 251).unwrap()).collect();
+        let mut body = Payload::file(file_of(&all), 5..all.len() as u64, None);
+        let mut got = Vec::new();
+        while let Some(frame) = body.frame().await {
+            let data = frame.unwrap().into_data().unwrap();
+            assert!(!data.is_empty() && data.len() as u64 <= CHUNK, "{}", data.len());
+            got.extend_from_slice(&data);
+        }
+        assert!(got == all[5..]);
+    }
+
+    #[tokio::test]
+    async fn what_the_page_cache_does_not_tell_is_read_by_a_thread() {
+        let all = vec![7; 1000];
+        let read = read_waiting(Arc::new(file_of(&all)), 900, 100).await.unwrap().unwrap();
+        assert_eq!(read, [7; 100]);
+        let error = read_waiting(Arc::new(file_of(&all)), 900, 101).await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[tokio::test]
+    async fn a_file_that_shrank_ends_its_body_with_an_error() {
+        let error = Payload::file(file_of(b"short"), 0..100, None).collect().await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
     }
 }

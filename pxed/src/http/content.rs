@@ -139,7 +139,7 @@ pub(super) fn loader(routes: &Routes, boot: &Boot, file: &str, asked: &Asked<'_>
     let bytes = loader.bytes;
     let take = move |part: std::ops::Range<u64>| {
         let index = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(bytes.len());
-        Ok(Payload::memory(bytes.slice(index(part.start)..index(part.end))))
+        Payload::memory(bytes.slice(index(part.start)..index(part.end)))
     };
     send(asked, Representation { digest: loader.digest, size, content_type }, on_sent, take)
 }
@@ -205,7 +205,7 @@ pub(super) async fn blob(
     let on_sent = reached(routes, &record, stage);
     let content_type = "application/octet-stream";
     send(asked, Representation { digest: blob.digest, size: blob.size, content_type }, on_sent, move |part| {
-        Payload::file(file, part, queue).map(|payload| payload.counted(stream))
+        Payload::file(file, part, queue).counted(stream)
     })
 }
 
@@ -240,7 +240,7 @@ fn send(
     asked: &Asked<'_>,
     of: Representation,
     on_sent: OnSent,
-    take: impl FnOnce(std::ops::Range<u64>) -> std::io::Result<Payload>,
+    take: impl FnOnce(std::ops::Range<u64>) -> Payload,
 ) -> Response<Payload> {
     let tag = format!("\"{}\"", of.digest);
     let (status, part) = match conditional::part(asked.conditions(), &tag, of.size) {
@@ -259,10 +259,7 @@ fn send(
     };
     let length = part.end.saturating_sub(part.start);
     let bodiless = asked.head || status == StatusCode::NOT_MODIFIED;
-    let body = if bodiless { Ok(Payload::empty()) } else { take(part.clone()) };
-    let Ok(mut body) = body else {
-        return refuse(StatusCode::INTERNAL_SERVER_ERROR, "ImageUnreadable", "a file cannot be read");
-    };
+    let mut body = if bodiless { Payload::empty() } else { take(part.clone()) };
     if !bodiless && part.end == of.size {
         body = body.tell(on_sent, asked.peer.completions.clone());
     }

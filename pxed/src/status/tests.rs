@@ -106,6 +106,29 @@ async fn statuses_are_there_after_a_restart_and_go_with_their_machine() {
 }
 
 #[tokio::test]
+async fn statuses_of_many_machines_that_are_gone_are_removed_in_one_commit() {
+    let rig = rig(true);
+    let all: Vec<_> =
+        (0..50).map(|n| machine(&format!("m{n}"), &[&format!("52:54:00:00:01:{n:02x}")])).collect();
+    rig.know(all);
+    for n in 0..50 {
+        rig.registry.update(&name(&format!("m{n}")), |status| boot_mut(status).attempts = Some(1));
+        rig.store.put(Table::Status, format!("m{n}").as_bytes(), Vec::new()).await.unwrap();
+    }
+    rig.know(Vec::new());
+    let before = rig.store.counters().commits.load(std::sync::atomic::Ordering::Relaxed);
+    let (shutdown, counters) = (CancellationToken::new(), Arc::default());
+    let (registry, store) = (rig.registry.clone(), rig.store.clone());
+    let writer = Writer { registry, store, sink: Sink::Store, events: rig.events, counters };
+    let task = tokio::spawn(writer.run(bedplate_process::liveness::Pulse::unwatched(), shutdown.clone()));
+    until(|| rig.store.scan(Table::Status).unwrap().is_empty()).await;
+    let commits = rig.store.counters().commits.load(std::sync::atomic::Ordering::Relaxed) - before;
+    assert_eq!(commits, 1);
+    shutdown.cancel();
+    task.await.unwrap();
+}
+
+#[tokio::test]
 async fn a_machine_made_anew_under_its_old_name_has_no_past() {
     let rig = rig(false);
     let mut first = machine("a", &[A]);

@@ -107,22 +107,25 @@ impl Writer {
     /// Takes over what changed: into the store at once, into the queue.
     async fn collect(&self, queue: &mut Queue) {
         let (changed, gone) = self.registry.take_changes();
-        for name in &gone {
-            queue.forget(name);
-            self.forget(name).await;
-        }
+        gone.iter().for_each(|name| queue.forget(name));
+        self.forget(&gone).await;
         let now = Instant::now();
         for name in &changed {
             queue.mark(name, now);
         }
     }
 
-    async fn forget(&self, name: &MachineName) {
-        // It may have come again in the meantime, and then has a status that is kept.
-        if self.registry.kept(name).is_none()
-            && let Err(error) = self.store.delete(Table::Status, name.as_str().as_bytes()).await
+    /// In one commit: thousands may go at once, and each commit waits for the disk.
+    async fn forget(&self, gone: &[MachineName]) {
+        // Who has come again in the meantime has a status that is kept.
+        let gone = gone.iter().filter(|name| self.registry.kept(name).is_none());
+        let deletes: Vec<Change> =
+            gone.map(|name| Change::Delete(Table::Status, name.as_str().as_bytes().to_vec())).collect();
+        let machines = deletes.len();
+        if machines > 0
+            && let Err(error) = self.store.write(deletes).await
         {
-            tracing::warn!(machine = %name, %error, "the status of a machine that is gone was not removed");
+            tracing::warn!(machines, %error, "statuses of machines that are gone were not removed");
         }
     }
 
