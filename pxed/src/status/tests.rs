@@ -122,10 +122,10 @@ async fn statuses_of_many_machines_that_are_gone_are_removed_in_one_commit() {
     let writer = Writer { registry, store, sink: Sink::Store, events: rig.events, counters };
     let task = tokio::spawn(writer.run(bedplate_process::liveness::Pulse::unwatched(), shutdown.clone()));
     until(|| rig.store.scan(Table::Status).unwrap().is_empty()).await;
-    let commits = rig.store.counters().commits.load(std::sync::atomic::Ordering::Relaxed) - before;
-    assert_eq!(commits, 1);
     shutdown.cancel();
     task.await.unwrap();
+    let commits = rig.store.counters().commits.load(std::sync::atomic::Ordering::Relaxed) - before;
+    assert_eq!(commits, 1);
 }
 
 #[tokio::test]
