@@ -16,9 +16,10 @@ impl Daemon {
         let new = match Config::load(&settings.config, &settings.overrides()) {
             Ok(new) => new,
             Err(error) => {
-                self.reloads.refused.fetch_add(1, Ordering::Relaxed);
                 let error = chain(&error);
                 tracing::error!(error, "the new configuration is not taken on, the old one stays in force");
+                // After the log: who has seen the count finds the mistakes there.
+                self.reloads.refused.fetch_add(1, Ordering::Relaxed);
                 return;
             }
         };
