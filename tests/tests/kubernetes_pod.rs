@@ -77,7 +77,8 @@ fn image(root: &Path) {
         };
         let to = root.join(to.trim_start_matches('/'));
         std::fs::create_dir_all(to.parent().unwrap()).unwrap();
-        guard::run(Command::new("cp").arg("-RL").args([&from, &to])).unwrap();
+        // Links stay links, as `COPY` leaves them.
+        guard::run(Command::new("cp").arg("-RP").args([&from, &to])).unwrap();
         copied.push(to);
     }
     assert!(copied.len() >= 4, "{text}");
@@ -103,6 +104,12 @@ fn mounts(root: &Path, kubernetes: &Kubernetes) {
         std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o755)).unwrap();
         chown(&directory, Some(65534), Some(65534)).unwrap();
     }
+}
+
+/// `/readyz` names those that are not.
+fn loaders_are_there(network: &Namespace) {
+    let ready = guard::run(network.command("curl").args(["-sS", "http://127.0.0.1:9067/readyz"])).unwrap();
+    assert!(!ready.contains("loader"), "{ready}");
 }
 
 #[test]
@@ -152,6 +159,7 @@ fn the_image_runs_with_the_rights_and_files_of_the_pod() {
         })
         .unwrap_or_else(|error| panic!("{error:#}\n{}", pxed.said()));
     }
+    loaders_are_there(&network);
 
     let manifest = "apiVersion: bedplate.dev/v1alpha1\nkind: Machine\nmetadata: {name: server-1}\nspec: {provider: pxe, pxe: \
                     {interfaces: [{macAddress: '52:54:00:00:00:01'}]}}\n";
