@@ -194,12 +194,32 @@ impl Table {
         }
     }
 
-    /// An address of this subnet's pool that is nobody's, the one that has been free for longest. `allowed` refuses
-    /// those that are not to be given to this client.
+    /// An address of this subnet's pool that is nobody's, the one that has been free for longest; of the reserve only when
+    /// there is no other. `allowed` refuses those that are not to be given to this client.
     pub fn allocate(&mut self, network: Ipv4Net, allowed: impl Fn(Ipv4Addr) -> bool) -> Option<Ipv4Addr> {
+        self.take(network, true, allowed)
+    }
+
+    /// The same for a client that is not given the reserve ([`Subnet::reserve`]), and without a look at it: it may be large,
+    /// and those who are refused ask again and again.
+    pub fn allocate_unreserved(
+        &mut self,
+        network: Ipv4Net,
+        allowed: impl Fn(Ipv4Addr) -> bool,
+    ) -> Option<Ipv4Addr> {
+        self.take(network, false, allowed)
+    }
+
+    fn take(
+        &mut self,
+        network: Ipv4Net,
+        reserve: bool,
+        allowed: impl Fn(Ipv4Addr) -> bool,
+    ) -> Option<Ipv4Addr> {
         let leases = &self.leases;
         let pool = self.pools.iter_mut().find(|pool| pool.network() == network)?;
         pool.take(
+            reserve,
             |address| leases.get(&address).is_none_or(|lease| lease.state == LeaseState::Free),
             |address| leases.contains_key(&address),
             allowed,

@@ -1,4 +1,5 @@
-//! The order in which a subnet's pool addresses are given: those never used first, then the one free for longest.
+//! The order in which a subnet's pool addresses are given: those never used first, then the one free for longest. The reserve is a
+//! line of its own, so that who may not have it costs no look at it.
 //!
 //! Keeps no leases: the table tells whether an address is free. Called by the lease table only.
 //!
@@ -14,6 +15,13 @@ use crate::settings::{AddressRange, Subnet};
 #[derive(Debug)]
 pub(super) struct Pool {
     network: Ipv4Net,
+    open: Line,
+    reserve: Line,
+}
+
+/// Addresses that are given one after another.
+#[derive(Debug, Default)]
+struct Line {
     ranges: Vec<AddressRange>,
     /// Index into `ranges` and offset within it of the first address that was never looked at.
     fresh: (usize, u64),
@@ -24,13 +32,17 @@ pub(super) struct Pool {
 
 impl Pool {
     pub(super) fn new(subnet: &Subnet) -> Self {
-        Self {
-            network: subnet.network,
-            ranges: subnet.ranges.clone(),
-            fresh: (0, 0),
-            queue: VecDeque::new(),
-            queued: HashSet::new(),
+        let (mut open, mut reserve) = (Line::default(), Line::default());
+        let mut left = subnet.reserve;
+        for range in subnet.ranges.iter().rev() {
+            let (rest, kept) = split(*range, left);
+            left = left.saturating_sub(range.size());
+            open.ranges.extend(rest);
+            reserve.ranges.extend(kept);
         }
+        open.ranges.reverse();
+        reserve.ranges.reverse();
+        Self { network: subnet.network, open, reserve }
     }
 
     pub(super) const fn network(&self) -> Ipv4Net {
@@ -38,22 +50,64 @@ impl Pool {
     }
 
     pub(super) fn size(&self) -> u64 {
-        self.ranges.iter().map(|range| range.size()).sum()
+        self.open.size() + self.reserve.size()
     }
 
     pub(super) fn contains(&self, address: Ipv4Addr) -> bool {
-        self.ranges.iter().any(|range| range.contains(address))
+        self.open.contains(address) || self.reserve.contains(address)
     }
 
     pub(super) fn give_back(&mut self, address: Ipv4Addr) {
+        if self.reserve.contains(address) {
+            self.reserve.give_back(address);
+        } else {
+            self.open.give_back(address);
+        }
+    }
+
+    /// `reserve`: whether the client may have of it, too. `is_free`: nobody's at present. `is_used`: the table knows it, so it is
+    /// or will be in the queue. `allowed`: may be given to the client that asks.
+    pub(super) fn take(
+        &mut self,
+        reserve: bool,
+        is_free: impl Fn(Ipv4Addr) -> bool,
+        is_used: impl Fn(Ipv4Addr) -> bool,
+        allowed: impl Fn(Ipv4Addr) -> bool,
+    ) -> Option<Ipv4Addr> {
+        let open = self.open.take(&is_free, &is_used, &allowed);
+        if open.is_some() || !reserve {
+            return open;
+        }
+        self.reserve.take(&is_free, &is_used, &allowed)
+    }
+}
+
+/// The range without its last `count` addresses, and these.
+fn split(range: AddressRange, count: u64) -> (Option<AddressRange>, Option<AddressRange>) {
+    if count >= range.size() {
+        return (None, Some(range));
+    }
+    let last = u32::try_from(u64::from(u32::from(range.last())) - count).map_or(range.last(), Ipv4Addr::from);
+    let next = u32::from(last).checked_add(1).map(Ipv4Addr::from);
+    (AddressRange::new(range.first(), last), next.and_then(|next| AddressRange::new(next, range.last())))
+}
+
+impl Line {
+    fn size(&self) -> u64 {
+        self.ranges.iter().map(|range| range.size()).sum()
+    }
+
+    fn contains(&self, address: Ipv4Addr) -> bool {
+        self.ranges.iter().any(|range| range.contains(address))
+    }
+
+    fn give_back(&mut self, address: Ipv4Addr) {
         if self.queued.insert(address) {
             self.queue.push_back(address);
         }
     }
 
-    /// `is_free`: nobody's at present. `is_used`: the table knows it, so it is or will be in the queue.
-    /// `allowed`: may be given to the client that asks.
-    pub(super) fn take(
+    fn take(
         &mut self,
         is_free: impl Fn(Ipv4Addr) -> bool,
         is_used: impl Fn(Ipv4Addr) -> bool,

@@ -149,6 +149,31 @@ fn a_pool_of_sixteen_million_addresses_costs_only_what_is_used() {
     );
 }
 
+#[test]
+fn who_may_not_have_the_reserve_costs_no_look_at_it() {
+    let mut table = Table::default();
+    let mut large = subnet("10.0.0.1-10.255.255.254");
+    large.network = "10.0.0.0/8".parse().unwrap();
+    large.reserve = 16_777_212;
+    table.configure(&[large.clone()]);
+    let looks = std::cell::Cell::new(0);
+    let unknown = |table: &mut Table| {
+        table.allocate_unreserved(large.network, |address| {
+            looks.set(looks.get() + 1);
+            !large.is_reserved(address)
+        })
+    };
+    for last in [1, 2] {
+        assert_eq!(unknown(&mut table), Some(Ipv4Addr::new(10, 0, 0, last)));
+    }
+    for _ in 0..3 {
+        assert_eq!(unknown(&mut table), None);
+    }
+    assert_eq!(looks.get(), 2);
+    assert_eq!(table.allocate(large.network, |_| true), Some(Ipv4Addr::new(10, 0, 0, 3)), "a Machine has it");
+    assert_eq!(table.usage()[0].size, 16_777_214);
+}
+
 #[derive(Debug, Clone, Copy)]
 enum Act {
     Take(u8),

@@ -33,9 +33,12 @@ pub(super) fn choose(asked: &Asked<'_>, subnet: &Subnet, table: &mut Table) -> R
     if let Some(address) = had.filter(reusable).or_else(|| asked.request.requested.filter(reusable)) {
         return Ok(address);
     }
-    table
-        .allocate(subnet.network, |address| pool_allows(asked, subnet, address))
-        .ok_or(Silence::PoolExhausted)
+    let allowed = |address| pool_allows(asked, subnet, address);
+    let address = match asked.known {
+        Some(_) => table.allocate(subnet.network, allowed),
+        None => table.allocate_unreserved(subnet.network, allowed),
+    };
+    address.ok_or(Silence::PoolExhausted)
 }
 
 /// Whether the pool may give this address to this client at all: nobody's fixed address, not ours, not a router's, and
