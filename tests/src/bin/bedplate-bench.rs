@@ -6,12 +6,14 @@
 //! be measured, with 0 when only a peer could not. docs/bench.md says what the numbers mean.
 
 use std::{
+    num::NonZeroUsize,
     path::{Path, PathBuf},
     process::{Command, ExitCode},
 };
 
 use anyhow::{Context as _, Result};
 use bedplate_tests::bench::{self, Context, OURS, Row};
+use clap::Parser;
 
 type Bench = fn(&Context) -> Result<Vec<Row>>;
 
@@ -26,11 +28,11 @@ const BENCHES: [(&str, Bench); 5] = [
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let result = bench::tftp::serves(&arguments).map(|served| served.map(|()| true)).unwrap_or_else(|| {
-        match parse(&arguments) {
+        match Order::try_parse() {
             Ok(order) => run(&order),
             Err(problem) => {
-                eprintln!("error: {problem}");
-                std::process::exit(64);
+                let _ = problem.print();
+                std::process::exit(if problem.use_stderr() { 64 } else { 0 });
             }
         }
     });
@@ -44,50 +46,41 @@ fn main() -> ExitCode {
     }
 }
 
-/// What was asked for.
+/// Measures pxed against its peers.
+#[derive(Parser)]
+#[command(name = "bedplate-bench")]
 struct Order {
-    benches: Vec<(&'static str, Bench)>,
-    rounds: Option<usize>,
+    /// What to measure; all if none is named.
+    #[arg(value_parser = BENCHES.map(|(name, _)| name))]
+    benches: Vec<String>,
+    /// Rounds; the median counts [default: 5, with --quick 1].
+    #[arg(long, value_name = "N")]
+    rounds: Option<NonZeroUsize>,
+    /// A trial of a minute or two; its numbers are no result.
+    #[arg(long)]
     quick: bool,
+    /// Keeps the numbers there instead of in target/bench.
+    #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
-fn parse(arguments: &[String]) -> Result<Order, String> {
-    let mut order = Order { benches: Vec::new(), rounds: None, quick: false, json: None };
-    let mut arguments = arguments.iter();
-    while let Some(argument) = arguments.next() {
-        match argument.as_str() {
-            "--rounds" => {
-                let number =
-                    arguments.next().and_then(|number| number.parse().ok()).filter(|number| *number > 0);
-                order.rounds = Some(number.ok_or("--rounds wants a number above 0")?);
-            }
-            "--quick" => order.quick = true,
-            "--json" => order.json = Some(arguments.next().ok_or("--json wants a file")?.into()),
-            name => {
-                let names = BENCHES.map(|(name, _)| name).join(", ");
-                let bench = BENCHES.into_iter().find(|(known, _)| *known == name);
-                order
-                    .benches
-                    .push(bench.ok_or(format!("{name:?} is none of {names}, --rounds, --quick, --json"))?);
-            }
-        }
+impl Order {
+    fn benches(&self) -> impl Iterator<Item = (&'static str, Bench)> {
+        BENCHES
+            .into_iter()
+            .filter(|(name, _)| self.benches.is_empty() || self.benches.iter().any(|asked| asked == name))
     }
-    if order.benches.is_empty() {
-        order.benches = BENCHES.to_vec();
-    }
-    Ok(order)
 }
 
 /// Whether all of ours could be measured.
 fn run(order: &Order) -> Result<bool> {
-    let rounds = order.rounds.unwrap_or(if order.quick { 1 } else { 5 });
+    let rounds = order.rounds.map_or(if order.quick { 1 } else { 5 }, NonZeroUsize::get);
     let context = Context::new(rounds, order.quick)?;
     let about = about(&context);
     println!("median of {rounds} rounds, subjects in turn within each\n{about:#}");
     let file = order.json.clone().unwrap_or_else(|| default_file(&about));
     let mut rows = Vec::new();
-    for (name, bench) in &order.benches {
+    for (name, bench) in order.benches() {
         println!("\n{name}");
         let measured = context.noted(name, OURS, bench(&context)).unwrap_or_default();
         println!("{}", bench::table(&measured));
