@@ -13,8 +13,9 @@ use std::thread::JoinHandle;
 
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableError};
 use thiserror::Error;
+use tokio::sync::watch;
 
-use self::writer::Writer;
+use self::writer::{Disk, Writer};
 
 /// The tables. Each belongs to one module, which alone knows what its bytes mean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -102,7 +103,7 @@ pub enum StoreError {
     /// A commit failed; nothing of it is on disk.
     #[error("cannot write to the store")]
     Write(#[source] Arc<redb::Error>),
-    /// The writer has stopped.
+    /// The writer has stopped, or the file is being opened again after an I/O error.
     #[error("the store is closed")]
     Closed,
 }
@@ -135,6 +136,8 @@ struct Inner {
     writer: Option<Writer>,
     thread: Option<JoinHandle<()>>,
     counters: Arc<Counters>,
+    /// As it was at the start: whoever follows a clone misses no change.
+    generation: watch::Receiver<u64>,
 }
 
 impl Drop for Inner {
@@ -154,11 +157,21 @@ impl Store {
     /// # Errors
     /// [`StoreError::InUse`] or [`StoreError::Open`].
     pub fn open(path: &Path) -> Result<Self, StoreError> {
-        let database: Shared = Arc::new(std::sync::RwLock::new(Some(open::open_or_move_aside(path)?)));
+        let opened = open::open_or_move_aside(path)?;
+        let database: Shared = Arc::new(std::sync::RwLock::new(Some(opened.database)));
         let counters = Arc::new(Counters::default());
-        let (writer, thread) = writer::spawn(path.to_owned(), database.clone(), counters.clone())
+        let (told, generation) = watch::channel(0);
+        let disk = Disk::new(path.to_owned(), database.clone(), told);
+        let (writer, thread) = writer::spawn(disk, counters.clone())
             .map_err(|e| StoreError::Open { path: path.to_owned(), source: Arc::new(redb::Error::Io(e)) })?;
-        Ok(Self { inner: Arc::new(Inner { database, writer: Some(writer), thread: Some(thread), counters }) })
+        let (writer, thread) = (Some(writer), Some(thread));
+        Ok(Self { inner: Arc::new(Inner { database, writer, thread, counters, generation }) })
+    }
+
+    /// Changes when the file was begun anew after the start, because it was damaged or gone: nothing that was written
+    /// before is in it, and who has it in memory writes it again. A change before this was called counts as well.
+    pub fn generation(&self) -> watch::Receiver<u64> {
+        self.inner.generation.clone()
     }
 
     /// Sets a value; durable when this returns.
@@ -205,10 +218,20 @@ impl Store {
         self.write(Vec::new()).await
     }
 
-    /// The value of a key.
+    /// The value of a key, read beside the runtime's threads: for whoever answers requests.
     ///
     /// # Errors
-    /// [`StoreError::Read`].
+    /// [`StoreError::Read`], or [`StoreError::Closed`] while the file is opened again.
+    pub async fn fetch(&self, table: Table, key: Vec<u8>) -> Result<Option<Vec<u8>>, StoreError> {
+        let store = self.clone();
+        let read = tokio::task::spawn_blocking(move || store.get(table, &key));
+        read.await.unwrap_or(Err(StoreError::Closed))
+    }
+
+    /// The value of a key. Waits for the disk.
+    ///
+    /// # Errors
+    /// [`StoreError::Read`], or [`StoreError::Closed`] while the file is opened again.
     pub fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         self.read(table, |table| Ok(table.get(key)?.map(|value| value.value().to_owned())))
             .map(Option::flatten)
@@ -272,4 +295,4 @@ impl Counters {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

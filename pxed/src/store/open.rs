@@ -17,11 +17,18 @@ use super::{StoreError, Table};
 /// Bytes of page cache: the hot tables fit, and a rack server has better uses for the rest.
 const CACHE_BYTES: usize = 16 << 20;
 
+/// An open database.
+pub(super) struct Opened {
+    pub(super) database: Database,
+    /// Whether nothing was there: what was in the file before is not in this one.
+    pub(super) anew: bool,
+}
+
 /// Opens or makes the database; what is damaged is renamed to `<path>.damaged-N`, and a new one begun.
-pub(super) fn open_or_move_aside(path: &Path) -> Result<Database, StoreError> {
+pub(super) fn open_or_move_aside(path: &Path) -> Result<Opened, StoreError> {
     let failed = |e: redb::Error| StoreError::Open { path: path.to_owned(), source: Arc::new(e) };
     match open(path) {
-        Ok(database) => Ok(database),
+        Ok(opened) => Ok(opened),
         Err(redb::Error::DatabaseAlreadyOpen) => Err(StoreError::InUse { path: path.to_owned() }),
         Err(error) if is_damage(&error) => {
             let aside = move_aside(path).map_err(|e| failed(e.into()))?;
@@ -46,8 +53,17 @@ pub(super) fn guarded<T>(act: impl FnOnce() -> Result<T, redb::Error>) -> Result
         .unwrap_or_else(|_| Err(redb::Error::Corrupted("a page cannot be what it is".to_owned())))
 }
 
+/// Ends the life of what may panic at it, such as a database whose file is damaged: nobody else ends with it.
+pub(super) fn close<T>(value: T) {
+    // The panic hook has printed a panic; there is nothing else to do about one.
+    let _ = guarded(|| {
+        drop(value);
+        Ok(())
+    });
+}
+
 /// Opens or makes the database and reads it once, so that what can be opened can be read.
-fn open(path: &Path) -> Result<Database, redb::Error> {
+fn open(path: &Path) -> Result<Opened, redb::Error> {
     guarded(|| {
         if let Some(directory) = path.parent() {
             std::fs::create_dir_all(directory)?;
@@ -55,6 +71,7 @@ fn open(path: &Path) -> Result<Database, redb::Error> {
         // Seeds and the certificate authority's key lie in it.
         let file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        let anew = file.metadata()?.len() == 0;
         let database = Database::builder()
             .set_cache_size(CACHE_BYTES)
             .set_check_integrity_on_open(true)
@@ -74,7 +91,7 @@ fn open(path: &Path) -> Result<Database, redb::Error> {
         }
         drop(transaction);
         sync_directory(path)?;
-        Ok(database)
+        Ok(Opened { database, anew })
     })
 }
 

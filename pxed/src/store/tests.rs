@@ -100,6 +100,62 @@ async fn a_commit_that_hangs_leaves_the_question_unanswered_and_an_idle_store_an
     assert_eq!(store.counters().commits.load(Ordering::Relaxed), 1);
 }
 
+/// The next change fails, as after an I/O error; what is in the file stays.
+pub(crate) fn break_next_write(store: &Store) {
+    drop(store.inner.database.write().unwrap().take());
+}
+
+/// The next change fails and finds a damaged file.
+pub(crate) fn damage(store: &Store, path: &Path) {
+    break_next_write(store);
+    std::fs::write(path, vec![b'x'; 100_000]).unwrap();
+}
+
+#[tokio::test]
+async fn a_file_that_is_begun_anew_while_pxed_runs_is_another_generation_and_one_that_is_opened_again_is_not()
+{
+    let (directory, path) = temporary();
+    let store = Store::open(&path).unwrap();
+    let mut generation = store.generation();
+    store.put(Table::Boots, b"a", Vec::new()).await.unwrap();
+    break_next_write(&store);
+    assert!(store.put(Table::Boots, b"b", Vec::new()).await.is_err());
+    store.put(Table::Boots, b"b", Vec::new()).await.unwrap();
+    assert_eq!(store.scan(Table::Boots).unwrap().len(), 2);
+    assert!(!generation.has_changed().unwrap());
+    damage(&store, &path);
+    assert!(store.put(Table::Boots, b"c", Vec::new()).await.is_err());
+    generation.changed().await.unwrap();
+    store.put(Table::Boots, b"c", Vec::new()).await.unwrap();
+    assert_eq!(store.scan(Table::Boots).unwrap().len(), 1);
+    assert!(directory.path().join("pxed.redb.damaged-1").exists());
+    assert!(store.generation().has_changed().unwrap(), "who asks late is told, too");
+}
+
+#[tokio::test]
+async fn who_answers_requests_can_go_on_while_a_read_waits() {
+    let (_directory, path) = temporary();
+    let store = Store::open(&path).unwrap();
+    store.put(Table::Boots, b"a", b"1".to_vec()).await.unwrap();
+    let held = store.inner.database.write().unwrap();
+    let mut read = std::pin::pin!(store.fetch(Table::Boots, b"a".to_vec()));
+    // On the runtime's only thread, a read that held it up would never end.
+    assert!(tokio::time::timeout(std::time::Duration::from_millis(20), read.as_mut()).await.is_err());
+    drop(held);
+    assert_eq!(read.await.unwrap().unwrap(), b"1");
+}
+
+#[test]
+fn a_database_that_panics_when_it_is_closed_ends_nobody() {
+    struct Damaged;
+    impl Drop for Damaged {
+        fn drop(&mut self) {
+            panic!("a page cannot be what it is");
+        }
+    }
+    open::close(Some(Damaged));
+}
+
 #[tokio::test]
 async fn only_its_owner_may_read_the_file() {
     let (_directory, path) = temporary();

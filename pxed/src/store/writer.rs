@@ -7,19 +7,21 @@
 //!
 //! A commit costs one or two syncs whatever is in it, so that a thousand waiters cost what one does. After an I/O
 //! error redb refuses further work on that handle; the file is opened again, and a disk that has room again serves on.
+//! To open it is to read all of it: after the second failure in a row changes are refused for a while (`Pause`). Nobody
+//! who reads waits for any of it: while there is no open database, a read fails.
 //!
 //! At most [`MAX_WAITING`] requests wait, so that a disk that hangs costs no memory: who wants durability waits for room,
 //! what is written behind is dropped, counted, and told at most every [`TELL_DROPPED`].
 
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError, RwLockWriteGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bedplate_process::exit::chain;
 use redb::Database;
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{Change, Counters, Shared, StoreError, open};
 
@@ -31,6 +33,10 @@ pub(super) const MAX_WAITING: usize = 4096;
 
 /// The least time between two warnings of dropped changes.
 const TELL_DROPPED: Duration = Duration::from_secs(60);
+
+/// How long changes are refused after the second failure in a row, and at most.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 type Answer = Result<(), StoreError>;
 
@@ -91,47 +97,123 @@ impl Writer {
     }
 }
 
-/// Starts the thread.
-pub(super) fn spawn(
+/// The file and how it does.
+pub(super) struct Disk {
     path: PathBuf,
     database: Shared,
-    counters: Arc<Counters>,
-) -> std::io::Result<(Writer, JoinHandle<()>)> {
+    generation: watch::Sender<u64>,
+    pause: Pause,
+    /// What the last commit failed of.
+    failed: Option<StoreError>,
+    is_to_be_reopened: bool,
+}
+
+/// Pure: how long changes are refused after failures in a row: not at all after the first, then [`FIRST_PAUSE`],
+/// doubled up to [`LONGEST_PAUSE`].
+#[derive(Debug, Default, Clone, Copy)]
+struct Pause {
+    failures: u32,
+    until: Option<Instant>,
+}
+
+impl Pause {
+    fn failed(&mut self, now: Instant) {
+        let doublings = self.failures.checked_sub(1);
+        self.failures = self.failures.saturating_add(1);
+        let pause = doublings.map(|n| FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(n)).min(LONGEST_PAUSE));
+        self.until = pause.and_then(|pause| now.checked_add(pause));
+    }
+
+    fn is_over(&self, now: Instant) -> bool {
+        self.until.is_none_or(|until| now >= until)
+    }
+}
+
+/// Starts the thread.
+pub(super) fn spawn(disk: Disk, counters: Arc<Counters>) -> std::io::Result<(Writer, JoinHandle<()>)> {
     let (requests, receiver) = mpsc::channel(MAX_WAITING);
     let writer = Writer { requests, counters: counters.clone(), told: Mutex::default() };
     let thread = std::thread::Builder::new()
         .name("store-writer".to_owned())
-        .spawn(move || run(&path, &database, &counters, receiver))?;
+        .spawn(move || run(disk, &counters, receiver))?;
     Ok((writer, thread))
 }
 
-fn run(path: &Path, database: &Shared, counters: &Counters, mut requests: mpsc::Receiver<Request>) {
+fn run(mut disk: Disk, counters: &Counters, mut requests: mpsc::Receiver<Request>) {
     let mut batch = Vec::new();
     while requests.blocking_recv_many(&mut batch, MAX_BATCH) > 0 {
         // Who only asks whether this thread lives waits for no disk.
         let empty = batch.iter().all(|request| request.changes.is_empty());
-        let result = if empty { Ok(()) } else { commit(database, &batch) };
+        let result = if empty { Ok(()) } else { disk.commit(&batch, Instant::now()) };
         match &result {
             Ok(()) if empty => {}
             Ok(()) => counters.committed(batch.iter().map(|r| r.changes.len()).sum()),
-            Err(error) => {
-                counters.failed();
-                tracing::error!(
-                    path = %path.display(), requests = batch.len(), error = chain(error),
-                    "a commit to the store failed"
-                );
-                reopen(path, database);
-            }
+            Err(_) => counters.failed(),
         }
         for request in batch.drain(..) {
             // Nobody waits for a write-behind.
             let _ = request.done.send(result.clone());
         }
+        if disk.is_to_be_reopened {
+            disk.reopen();
+        }
+    }
+}
+
+impl Disk {
+    pub(super) fn new(path: PathBuf, database: Shared, generation: watch::Sender<u64>) -> Self {
+        let (pause, failed) = (Pause::default(), None);
+        Self { path, database, generation, pause, failed, is_to_be_reopened: false }
+    }
+
+    /// Commits, unless changes are refused for now.
+    fn commit(&mut self, batch: &[Request], now: Instant) -> Answer {
+        if !self.pause.is_over(now) {
+            return Err(self.failed.clone().unwrap_or(StoreError::Closed));
+        }
+        let result = commit(&self.database, batch);
+        match &result {
+            Ok(()) => (self.pause, self.failed) = (Pause::default(), None),
+            Err(error) => {
+                tracing::error!(
+                    path = %self.path.display(), requests = batch.len(), error = chain(error),
+                    "a commit to the store failed"
+                );
+                self.failed = Some(error.clone());
+                self.pause.failed(now);
+                self.is_to_be_reopened = true;
+            }
+        }
+        result
+    }
+
+    /// Closes and opens the file again; one that turns out to be damaged is moved aside as at the start. What cannot be
+    /// opened now is tried again at the next change that is not refused.
+    fn reopen(&mut self) {
+        self.is_to_be_reopened = false;
+        // Two handles on one file are refused, so the old one must be gone first. The lock is not held meanwhile.
+        let old = self.lock().take();
+        open::close(old);
+        match open::open_or_move_aside(&self.path) {
+            Ok(opened) => {
+                *self.lock() = Some(opened.database);
+                if opened.anew {
+                    // After the file is there: who is told writes to it.
+                    self.generation.send_modify(|generation| *generation = generation.wrapping_add(1));
+                }
+            }
+            Err(error) => tracing::error!(error = chain(&error), "the store cannot be opened again"),
+        }
+    }
+
+    fn lock(&self) -> RwLockWriteGuard<'_, Option<Database>> {
+        // What is behind the lock is whole at any time: a handle or none.
+        self.database.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 fn commit(database: &Shared, batch: &[Request]) -> Answer {
-    let database = database.read().map_err(|_| StoreError::Closed)?;
+    let database = database.read().unwrap_or_else(PoisonError::into_inner);
     let database = database.as_ref().ok_or(StoreError::Closed)?;
     open::guarded(|| apply(database, batch)).map_err(|e| StoreError::Write(Arc::new(e)))
 }
@@ -152,13 +234,21 @@ fn apply(database: &Database, batch: &[Request]) -> Result<(), redb::Error> {
     Ok(())
 }
 
-/// Closes and opens the file again; one that turns out to be damaged is moved aside as at the start. What cannot be opened now is tried again at the next change.
-fn reopen(path: &Path, database: &Shared) {
-    let Ok(mut database) = database.write() else { return };
-    // Two handles on one file are refused, so the old one must be gone first.
-    drop(database.take());
-    match open::open_or_move_aside(path) {
-        Ok(opened) => *database = Some(opened),
-        Err(error) => tracing::error!(error = chain(&error), "the store cannot be opened again"),
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_failure_is_tried_again_at_once_and_more_in_a_row_after_pauses() {
+        let (mut pause, mut now) = (Pause::default(), Instant::now());
+        let mut waits = Vec::new();
+        for _ in 0..8 {
+            pause.failed(now);
+            let until = pause.until.unwrap_or(now);
+            assert!(pause.is_over(until));
+            waits.push(until.duration_since(now).as_secs());
+            now = until;
+        }
+        assert_eq!(waits, [0, 1, 2, 4, 8, 16, 30, 30]);
     }
 }
