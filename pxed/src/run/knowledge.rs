@@ -88,13 +88,14 @@ impl Knowledge {
             machines,
             registry,
         };
-        let follower = Follower {
+        let mut follower = Follower {
             site: config.site.clone(),
             machines: knowledge.machines.clone(),
             store: knowledge.store.clone(),
             registry: knowledge.registry.clone(),
             state: knowledge.source.clone(),
             kept: kept_bytes,
+            set: Vec::new(),
         };
         follower.begin(kept);
         let writer = Writer {

@@ -24,7 +24,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{Sourced, Update};
+use super::{Sourced, Update, until};
 
 /// How long changes are gathered.
 const GATHER: Duration = Duration::from_millis(100);
@@ -179,13 +179,6 @@ fn sooner(due: Option<Instant>, changed: Changed, now: Instant) -> Option<Instan
     match (due, next) {
         (Some(due), Some(next)) => Some(due.min(next)),
         (due, next) => due.or(next),
-    }
-}
-
-async fn until(due: Option<Instant>) {
-    match due {
-        Some(due) => tokio::time::sleep_until(due).await,
-        None => std::future::pending().await,
     }
 }
 

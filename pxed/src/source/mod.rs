@@ -13,6 +13,7 @@ mod yaml;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bedplate_api::id::Digest;
@@ -21,10 +22,14 @@ use bedplate_api::machine::Machine;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::Digest as _;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use crate::machine::{Machines, Snapshot};
 use crate::status::StatusRegistry;
 use crate::store::{Change, Store, StoreError, Table};
+
+/// How long after a failed write of the Machines they are written again.
+const KEEP_AGAIN: Duration = Duration::from_secs(10);
 
 /// A Machine and what it came from.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -99,6 +104,8 @@ pub struct Follower {
     pub state: Arc<ArcSwap<SourceState>>,
     /// What the store holds now.
     pub kept: Kept,
+    /// The Machines that the store is to hold.
+    pub set: Vec<Sourced>,
 }
 
 /// What the store holds of the Machines, by name: only what differs is written, and only what is new is looked at.
@@ -146,8 +153,9 @@ pub fn kept(store: &Store) -> Result<(Vec<Sourced>, Kept), StoreError> {
 
 impl Follower {
     /// Serves what the store kept, until the source speaks.
-    pub fn begin(&self, kept: Vec<Sourced>) {
-        let snapshot = Snapshot::build(&self.site, kept.into_iter().map(|sourced| sourced.machine));
+    pub fn begin(&mut self, kept: Vec<Sourced>) {
+        let snapshot = Snapshot::build(&self.site, kept.iter().map(|sourced| sourced.machine.clone()));
+        self.set = kept;
         if !snapshot.is_empty() {
             tracing::info!(
                 machines = snapshot.len(),
@@ -157,35 +165,55 @@ impl Follower {
         }
     }
 
-    /// Takes updates until the source ends.
+    /// Takes updates until the source ends. What the store does not hold, because a write failed or its file was begun
+    /// anew, is written without waiting for a set: there may be none for a long time.
     pub async fn follow(mut self, mut updates: mpsc::Receiver<Update>) {
-        while let Some(update) = updates.recv().await {
-            match update {
-                Update::Set { machines, problems } => self.take(machines, problems).await,
-                Update::Unreachable { reason } => {
-                    let mut state = SourceState::clone(&self.state.load());
-                    if state.unreachable.as_ref() != Some(&reason) {
-                        tracing::warn!(
-                            source = state.source,
-                            reason,
-                            "the source of machines cannot be asked"
-                        );
+        let mut generation = self.store.generation();
+        let mut again: Option<Instant> = None;
+        loop {
+            let kept = tokio::select! {
+                update = updates.recv() => match update {
+                    Some(Update::Set { machines, problems }) => self.take(machines, problems).await,
+                    Some(Update::Unreachable { reason }) => {
+                        self.unreachable(reason);
+                        continue;
                     }
-                    state.unreachable = Some(reason);
-                    self.state.store(Arc::new(state));
-                }
-                Update::Reachable => {
-                    let mut state = SourceState::clone(&self.state.load());
-                    if state.unreachable.take().is_some() {
-                        tracing::info!(source = state.source, "the source of machines can be asked again");
+                    Some(Update::Reachable) => {
+                        self.reachable();
+                        continue;
                     }
-                    self.state.store(Arc::new(state));
+                    None => return,
+                },
+                Ok(()) = generation.changed() => {
+                    self.kept.clear();
+                    self.registry.mark_all();
+                    self.keep().await
                 }
-            }
+                () = until(again) => self.keep().await,
+            };
+            again = if kept { None } else { Instant::now().checked_add(KEEP_AGAIN) };
         }
     }
 
-    async fn take(&mut self, machines: Vec<Sourced>, mut problems: Vec<String>) {
+    fn unreachable(&self, reason: String) {
+        let mut state = SourceState::clone(&self.state.load());
+        if state.unreachable.as_ref() != Some(&reason) {
+            tracing::warn!(source = state.source, reason, "the source of machines cannot be asked");
+        }
+        state.unreachable = Some(reason);
+        self.state.store(Arc::new(state));
+    }
+
+    fn reachable(&self) {
+        let mut state = SourceState::clone(&self.state.load());
+        if state.unreachable.take().is_some() {
+            tracing::info!(source = state.source, "the source of machines can be asked again");
+        }
+        self.state.store(Arc::new(state));
+    }
+
+    /// Takes a new set over; whether the store holds it.
+    async fn take(&mut self, machines: Vec<Sourced>, mut problems: Vec<String>) -> bool {
         let last = self.machines.load();
         let snapshot = last.next(&self.site, machines.iter().map(|sourced| sourced.machine.clone()));
         problems.extend(snapshot.problems().iter().map(ToString::to_string));
@@ -208,36 +236,35 @@ impl Follower {
         }
         let source = before.source.clone();
         self.state.store(Arc::new(SourceState { source, synced: true, unreachable: None, problems }));
-        self.keep(machines).await;
+        self.set = machines;
+        self.keep().await
     }
 
-    /// Brings the store up to date.
-    async fn keep(&mut self, machines: Vec<Sourced>) {
-        let (changes, new, gone) = self.plan_keep(machines);
+    /// Brings the store up to date; whether it is now.
+    async fn keep(&mut self) -> bool {
+        let (changes, new, gone) = self.plan_keep(&self.set);
         if !changes.is_empty()
             && let Err(error) = self.store.write(changes).await
         {
-            // Tried again with the next set; meanwhile memory has it.
-            tracing::error!(%error, "the known machines are not kept: a restart would not know them");
-            return;
+            // Memory has it meanwhile.
+            tracing::error!(%error, "the known machines are not kept yet: a restart would not know them");
+            return false;
         }
         self.kept.retain(|name, _| !gone.contains(name));
         self.kept.extend(new);
+        true
     }
 
     /// What to write, what the store then holds that is new, and what it no longer holds. Only objects that were not
     /// looked at before are; the status in the object is not kept.
-    fn plan_keep(
-        &self,
-        machines: Vec<Sourced>,
-    ) -> (Vec<Change>, Vec<(String, KeptMachine)>, HashSet<String>) {
+    fn plan_keep(&self, machines: &[Sourced]) -> (Vec<Change>, Vec<(String, KeptMachine)>, HashSet<String>) {
         let (mut changes, mut new) = (Vec::new(), Vec::new());
         let mut gone: HashSet<String> = self.kept.keys().cloned().collect();
-        for sourced in machines.into_iter().filter(|sourced| sourced.machine.spec.site == self.site) {
+        for sourced in machines.iter().filter(|sourced| sourced.machine.spec.site == self.site) {
             let name = sourced.machine.metadata.name.clone().unwrap_or_default();
             gone.remove(&name);
             let kept = self.kept.get(&name);
-            if kept.is_some_and(|kept| kept.is_of(&sourced)) {
+            if kept.is_some_and(|kept| kept.is_of(sourced)) {
                 continue;
             }
             let mut machine = Machine::clone(&sourced.machine);
@@ -251,11 +278,18 @@ impl Follower {
             if kept.is_none_or(|kept| kept.digest != digest) {
                 changes.push(Change::Put(Table::Machines, name.clone().into_bytes(), value));
             }
-            new.push((name, KeptMachine { from: Some(sourced), digest }));
+            new.push((name, KeptMachine { from: Some(sourced.clone()), digest }));
         }
         let deletes = gone.iter().map(|name| Change::Delete(Table::Machines, name.clone().into_bytes()));
         changes.extend(deletes);
         (changes, new, gone)
+    }
+}
+
+async fn until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -231,6 +231,15 @@ impl StatusRegistry {
         self.inner.wake.notify_one();
     }
 
+    /// Marks every status, of a store that was begun anew and holds none.
+    pub fn mark_all(&self) {
+        let mut state = self.lock();
+        let State { kept, changed, .. } = &mut *state;
+        changed.extend(kept.keys().cloned());
+        drop(state);
+        self.inner.wake.notify_one();
+    }
+
     /// What changed since this was last asked: changed names, and names that are gone.
     pub(crate) fn take_changes(&self) -> (Vec<MachineName>, Vec<MachineName>) {
         let mut state = self.lock();
