@@ -10,13 +10,15 @@ mod approvals;
 mod cluster;
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::time::Duration;
 
 use bedplate_tests::kubernetes::Kubernetes;
 use bedplate_tests::wait;
 use cluster::{admin, api, client, create, machine, operation, with};
 use k8s_openapi::api::authorization::v1::SelfSubjectRulesReview;
-use kube::api::{Patch, PatchParams, PostParams};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
+use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
@@ -61,10 +63,25 @@ fn policies_in_force() {
     std::fs::write(&probe, status).unwrap();
     let probe = probe.display().to_string();
     let apply = ["apply", "--server-side", "--subresource=status", "--validate=false", "--dry-run=server"];
+    // No role lets agents make operations, so one asks that may do everything and is an agent too.
+    let operation = "apiVersion: bedplate.dev/v1alpha1\nkind: MachineOperation\nmetadata: {name: probe}\n\
+        spec: {operationName: reboot, machineRef: {name: probe}}\n";
+    let operation_probe = file.path().join("operation.yaml");
+    std::fs::write(&operation_probe, operation).unwrap();
+    let operation_probe = operation_probe.display().to_string();
+    let create =
+        ["create", "--dry-run=server", "--as=bedplate:machine:probe", "--as-group=bedplate:machines"];
+    let create = [&create[..], &["--as-group=system:masters", "-f", &operation_probe]].concat();
+    let admin = kubernetes.admin();
     wait::until("the policies", Duration::from_secs(60), || {
-        let refused = kubernetes.kubectl(&stranger, &[&apply[..], &["-f", &probe]].concat()).err();
-        let why = refused.map(|error| error.to_string()).unwrap_or_default();
-        Ok(why.contains("is not the agent of Machine probe").then_some(()))
+        let said = |kubeconfig: &Path, arguments: &[&str]| {
+            kubernetes.kubectl(kubeconfig, arguments).err().map(|error| error.to_string()).unwrap_or_default()
+        };
+        let machines = said(&stranger, &[&apply[..], &["-f", &probe]].concat());
+        let operations = said(&admin, &create);
+        let both = machines.contains("is not the agent of Machine probe")
+            && operations.contains("an agent writes nothing of a MachineOperation but its status");
+        Ok(both.then_some(()))
     })
     .unwrap();
 }
@@ -202,9 +219,7 @@ async fn agent_is_refused_the_fields_of_others() {
     apply(&pxed().await, &object, "pxed", before).await.unwrap();
     let agent = agent("agent-others").await;
     let changed = json!({ "conditions": [with(&condition("Booted"), &json!({ "status": "False" }))] });
-    // As it is already: nothing is written.
-    let same = json!({ "conditions": [condition("Booted")] });
-    for status in others_fields().into_iter().filter(|status| *status != same).chain([changed]) {
+    for status in others_fields().into_iter().chain([changed]) {
         let why =
             apply(&agent, &object, "bedplate-agent", status.clone()).await.expect_err(&status.to_string());
         assert!(why.contains("an agent writes no "), "{status}: {why}");
@@ -216,6 +231,69 @@ async fn agent_is_refused_the_fields_of_others() {
         let why = api(&agent, &object).patch_status("agent-others", &parameters, &patch).await.unwrap_err();
         assert!(why.to_string().contains("an agent writes no "), "{status}: {why}");
     }
+}
+
+/// The entries of `metadata.managedFields` of others than the agent, without their times.
+fn ownership(object: &DynamicObject) -> Vec<ManagedFieldsEntry> {
+    let entries = object.metadata.managed_fields.clone().unwrap_or_default().into_iter();
+    let others = entries.filter(|entry| entry.manager.as_deref() != Some("bedplate-agent"));
+    others.map(|entry| ManagedFieldsEntry { time: None, ..entry }).collect()
+}
+
+#[tokio::test]
+async fn agent_is_refused_to_own_fields_of_others_as_they_are() {
+    policies_in_force();
+    let object = machine("agent-owner");
+    let admin = admin().await;
+    create(&admin, &object).await;
+    let agent = agent("agent-owner").await;
+    let pxed = pxed().await;
+    apply(&agent, &object, "bedplate-agent", agents_fields()).await.unwrap();
+    for status in others_fields() {
+        apply(&pxed, &object, "pxed", status.clone()).await.unwrap();
+        let before = api(&admin, &object).get("agent-owner").await.unwrap();
+        for manager in ["bedplate-agent", "another", "before-first-apply"] {
+            let why = apply(&agent, &object, manager, with(&agents_fields(), &status)).await;
+            let why = why.expect_err(&format!("{status} by {manager}"));
+            assert!(why.contains("not even as they are"), "{status}: {why}");
+        }
+        // In pxed's name it would take away what it does not name.
+        let why = apply(&agent, &object, "pxed", agents_fields()).await.expect_err("in pxed's name");
+        assert!(why.contains("an agent writes no "), "{status}: {why}");
+        for manager in ["bedplate-agent", "pxed"] {
+            let patch = Patch::Merge(json!({ "metadata": { "managedFields": [{}] }, "status": status }));
+            let parameters =
+                PatchParams { field_manager: Some(manager.to_owned()), ..PatchParams::default() };
+            // Taken or not: nobody's ownership is lost by it.
+            let _ = api(&agent, &object).patch_status("agent-owner", &parameters, &patch).await;
+            let after = api(&admin, &object).get("agent-owner").await.unwrap();
+            assert_eq!(ownership(&after), ownership(&before), "{status} by {manager}");
+        }
+    }
+    // So what pxed does not say any more is gone, and nothing else.
+    apply(&agent, &object, "bedplate-agent", agents_fields()).await.unwrap();
+    apply(&pxed, &object, "pxed", json!({})).await.unwrap();
+    let left = api(&admin, &object).get("agent-owner").await.unwrap();
+    let own: BTreeSet<_> = agents_fields().as_object().unwrap().keys().cloned().collect();
+    let left: BTreeSet<_> = left.data["status"].as_object().unwrap().keys().cloned().collect();
+    assert_eq!(left, own);
+}
+
+#[tokio::test]
+async fn agent_writes_where_people_wrote_its_fields_or_nobody_s_ownership_is_known() {
+    policies_in_force();
+    let object = machine("agent-people");
+    let admin = admin().await;
+    create(&admin, &object).await;
+    let agent = agent("agent-people").await;
+    let machines = api(&admin, &object);
+    let by_hand = Patch::Merge(json!({ "status": { "agent": { "version": "by hand" }, "phase": "Ready" } }));
+    machines.patch_status("agent-people", &PatchParams::default(), &by_hand).await.unwrap();
+    apply(&agent, &object, "bedplate-agent", agents_fields()).await.expect("over a person's value");
+    let forget = Patch::Merge(json!({ "metadata": { "managedFields": [{}] } }));
+    machines.patch("agent-people", &PatchParams::default(), &forget).await.unwrap();
+    let again = with(&agents_fields(), &json!({ "agent": { "version": "0.1.1" } }));
+    apply(&agent, &object, "bedplate-agent", again).await.expect("where nobody is known to own anything");
 }
 
 #[tokio::test]
