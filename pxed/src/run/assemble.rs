@@ -102,7 +102,7 @@ impl Daemon {
     /// Starts every task. Once.
     pub(super) fn spawn(&mut self, tasks: &Tasks, shutdown: &CancellationToken) {
         let Some(Start { feeding, http, https, health, socket }) = self.start.take() else { return };
-        feeding.spawn(tasks, shutdown.clone());
+        feeding.spawn(tasks, self.liveness.part("source", DISK_PATIENCE), shutdown.clone());
         infallible(
             tasks,
             "boot path",

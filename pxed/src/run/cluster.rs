@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use bedplate_process::liveness::Pulse;
 use kube::Client;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -56,9 +57,11 @@ impl Cluster {
     pub(super) async fn wait(
         &self,
         updates: &mpsc::Sender<Update>,
+        pulse: &Pulse,
         shutdown: &CancellationToken,
     ) -> Option<Client> {
         loop {
+            pulse.beat();
             if let Some(client) = self.access.get() {
                 return Some(client.clone());
             }
@@ -153,8 +156,10 @@ mod tests {
         assert!(problem.is_some());
         let (updates, mut told) = mpsc::channel(4);
         let access = cluster.access();
-        let waiting =
-            tokio::spawn(async move { cluster.wait(&updates, &CancellationToken::new()).await.is_some() });
+        let waiting = tokio::spawn(async move {
+            let (pulse, shutdown) = (Pulse::unwatched(), CancellationToken::new());
+            cluster.wait(&updates, &pulse, &shutdown).await.is_some()
+        });
         for _ in 0..2 {
             let Some(Update::Unreachable { reason }) = told.recv().await else { panic!("the reason") };
             assert!(reason.contains("No such file"), "{reason}");

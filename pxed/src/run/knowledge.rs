@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use bedplate_process::exit::Failure;
+use bedplate_process::liveness::Pulse;
 use bedplate_process::tasks::Tasks;
 use jiff::Timestamp;
 use thiserror::Error;
@@ -20,7 +21,7 @@ use crate::config::{Config, SourceConfig};
 use crate::discovered::Discovered;
 use crate::machine::Machines;
 use crate::source::directory::Directory;
-use crate::source::{self, Follower, SourceState, Sourced, Update, kubernetes};
+use crate::source::{self, Follower, SourceEnded, SourceState, Sourced, Update, kubernetes};
 use crate::status::write::WriteCounters;
 use crate::status::{Sink, StatusRegistry, Writer};
 use crate::store::Store;
@@ -136,18 +137,19 @@ impl Feed {
 
 impl Feeding {
     /// Asks the source from now on.
-    pub(super) fn spawn(self, tasks: &Tasks, shutdown: CancellationToken) {
+    pub(super) fn spawn(self, tasks: &Tasks, pulse: Pulse, shutdown: CancellationToken) {
         let (sender, updates) = mpsc::channel::<Update>(UPDATES);
         let Self { feed, follower } = self;
         let site = follower.site.clone();
-        infallible(tasks, "source", async move {
+        // Its end ends the program, which then begins anew: Machines that are never read again help nobody.
+        tasks.spawn("source", async move {
             match feed {
-                Feed::Directory(directory) => directory.run(sender, shutdown).await,
-                Feed::Kubernetes(cluster) => {
-                    if let Some(client) = cluster.wait(&sender, &shutdown).await {
-                        kubernetes::run(client, site, sender, shutdown).await;
-                    }
-                }
+                Feed::Directory(directory) => directory.run(sender, pulse, shutdown).await,
+                Feed::Kubernetes(cluster) => match cluster.wait(&sender, &pulse, &shutdown).await {
+                    Some(client) => kubernetes::run(client, site, sender, pulse, shutdown).await,
+                    None if shutdown.is_cancelled() => Ok(()),
+                    None => Err(SourceEnded::Unheard),
+                },
             }
         });
         infallible(tasks, "machines", follower.follow(updates));

@@ -6,6 +6,7 @@
 //! file). One name in two places: neither, both places named.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::convert::Infallible;
 use std::fs::Metadata;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -13,13 +14,14 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bedplate_api::machine::Machine;
+use bedplate_process::liveness::Pulse;
 use notify::Watcher;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::manifest::{MAX_BYTES, read_manifest};
 use super::parallel::for_each;
-use super::{Sourced, Update};
+use super::{SourceEnded, Sourced, Update};
 
 /// How long to wait after a change before reading.
 const DEBOUNCE: Duration = Duration::from_millis(150);
@@ -81,7 +83,28 @@ impl Directory {
     }
 
     /// Reads and watches until `shutdown`.
-    pub async fn run(mut self, updates: mpsc::Sender<Update>, shutdown: CancellationToken) {
+    ///
+    /// # Errors
+    /// It has ended before.
+    pub async fn run(
+        self,
+        updates: mpsc::Sender<Update>,
+        pulse: Pulse,
+        shutdown: CancellationToken,
+    ) -> Result<(), SourceEnded> {
+        tokio::select! {
+            // A file system that hangs must not hold up the drain.
+            () = shutdown.cancelled() => Ok(()),
+            ended = self.watch(Self::read, &updates, &pulse) => match ended? {},
+        }
+    }
+
+    async fn watch(
+        mut self,
+        read: fn(&mut Self) -> Look,
+        updates: &mpsc::Sender<Update>,
+        pulse: &Pulse,
+    ) -> Result<Infallible, SourceEnded> {
         let (changed, mut changes) = mpsc::channel::<()>(1);
         let mut watcher = None;
         loop {
@@ -89,33 +112,25 @@ impl Directory {
                 watcher = watch(&self.path, changed.clone());
             }
             let reading = tokio::task::spawn_blocking(move || {
-                let look = self.read();
+                let look = read(&mut self);
                 (self, look)
             });
             let look;
             (self, look) = tokio::select! {
-                // A file system that hangs must not hold up the drain.
-                () = shutdown.cancelled() => return,
-                read = reading => match read {
-                    Ok(directory) => directory,
-                    Err(error) => {
-                        tracing::error!(%error, "reading the machines directory panicked");
-                        return;
-                    }
-                },
+                read = reading => read.map_err(SourceEnded::Reading)?,
+                // Nor is one a reason to begin anew: what is known is served, and it would hang again.
+                never = pulse.beating() => match never {},
             };
             if look.changed || self.told.is_none() {
                 let update = self.update();
                 if self.told.as_ref() != Some(&update) {
                     tracing::debug!(files = self.files.len(), read = look.read, "machines directory read");
-                    if updates.send(update.clone()).await.is_err() {
-                        return;
-                    }
+                    updates.send(update.clone()).await.map_err(|_| SourceEnded::Unheard)?;
                     self.told = Some(update);
                 }
             }
             tokio::select! {
-                () = shutdown.cancelled() => return,
+                never = pulse.beating() => match never {},
                 Some(()) = changes.recv() => tokio::time::sleep(DEBOUNCE).await,
                 () = tokio::time::sleep(if watcher.is_some() { RESCAN } else { RETRY }) => {
                     // A watch does not follow a directory that was replaced by another of its name.
@@ -288,6 +303,8 @@ fn watch(directory: &Path, changed: mpsc::Sender<()>) -> Option<notify::Recommen
 
 #[cfg(test)]
 mod tests {
+    use bedplate_process::liveness::{BEAT, Liveness};
+
     use super::*;
 
     fn manifest(name: &str, mac: &str) -> String {
@@ -410,7 +427,7 @@ mod tests {
         let (sender, mut updates) = mpsc::channel(4);
         let shutdown = CancellationToken::new();
         let directory = Directory::new(temporary.path().to_owned(), Vec::new());
-        let task = tokio::spawn(directory.run(sender, shutdown.clone()));
+        let task = tokio::spawn(directory.run(sender, Pulse::unwatched(), shutdown.clone()));
         let next = async |updates: &mut mpsc::Receiver<Update>| {
             tokio::time::timeout(Duration::from_secs(20), updates.recv()).await.unwrap().unwrap()
         };
@@ -418,6 +435,34 @@ mod tests {
         std::fs::write(temporary.path().join("a.yaml"), manifest("a", A)).unwrap();
         assert_eq!(names(&next(&mut updates).await).0, ["a"]);
         shutdown.cancel();
-        task.await.unwrap();
+        task.await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_panic_while_reading_is_an_error_and_no_quiet_end() {
+        let temporary = tempfile::tempdir().unwrap();
+        let (sender, _updates) = mpsc::channel(4);
+        let directory = Directory::new(temporary.path().to_owned(), Vec::new());
+        let ended = directory.watch(|_| panic!("a mistake"), &sender, &Pulse::unwatched()).await;
+        assert!(matches!(ended, Err(SourceEnded::Reading(_))), "{ended:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_directory_without_news_gives_signs_of_life() {
+        let temporary = tempfile::tempdir().unwrap();
+        let (sender, mut updates) = mpsc::channel(4);
+        let shutdown = CancellationToken::new();
+        let liveness = Liveness::new(shutdown.clone());
+        let pulse = liveness.part("source", BEAT * 2);
+        let directory = Directory::new(temporary.path().to_owned(), Vec::new());
+        let task = tokio::spawn(directory.run(sender, pulse, shutdown.clone()));
+        updates.recv().await.unwrap();
+        for _ in 0..60 {
+            tokio::time::sleep(BEAT).await;
+            assert_eq!(liveness.check(), Ok(()));
+        }
+        task.abort();
+        assert!(task.await.is_err());
+        assert_eq!(liveness.check(), Err("source has ended".to_owned()));
     }
 }

@@ -6,12 +6,14 @@
 //! changes; after an error the server is therefore asked every [`PROBE`] until it answers.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_api::id::SiteName;
 use bedplate_api::machine::{Machine, PROVIDER_PXE};
+use bedplate_process::liveness::Pulse;
 use futures::future::BoxFuture;
 use futures::{FutureExt, Stream, StreamExt};
 use kube::api::ListParams;
@@ -24,7 +26,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{Sourced, Update, until};
+use super::{SourceEnded, Sourced, Update, until};
 
 /// How long changes are gathered.
 const GATHER: Duration = Duration::from_millis(100);
@@ -70,7 +72,16 @@ pub async fn connect(kubeconfig: Option<&Path>, context: Option<&str>) -> Result
 }
 
 /// Watches until `shutdown`.
-pub async fn run(client: Client, site: SiteName, updates: mpsc::Sender<Update>, shutdown: CancellationToken) {
+///
+/// # Errors
+/// It has ended before.
+pub async fn run(
+    client: Client,
+    site: SiteName,
+    updates: mpsc::Sender<Update>,
+    pulse: Pulse,
+    shutdown: CancellationToken,
+) -> Result<(), SourceEnded> {
     let machines = Api::<Machine>::all(client);
     let stream = watcher(machines.clone(), watcher::Config::default()).default_backoff();
     let answers = move || {
@@ -78,8 +89,8 @@ pub async fn run(client: Client, site: SiteName, updates: mpsc::Sender<Update>, 
         async move { machines.list_metadata(&ListParams::default().limit(1)).await.is_ok() }.boxed()
     };
     tokio::select! {
-        () = shutdown.cancelled() => {}
-        () = follow(Box::pin(stream), answers, site, updates) => {}
+        () = shutdown.cancelled() => Ok(()),
+        ended = follow(Box::pin(stream), answers, site, updates, pulse) => match ended? {},
     }
 }
 
@@ -118,7 +129,13 @@ enum Changed {
     Complete,
 }
 
-async fn follow<S, P>(mut stream: S, answers: P, site: SiteName, updates: mpsc::Sender<Update>)
+async fn follow<S, P>(
+    mut stream: S,
+    answers: P,
+    site: SiteName,
+    updates: mpsc::Sender<Update>,
+    pulse: Pulse,
+) -> Result<Infallible, SourceEnded>
 where
     S: Stream<Item = Result<Event<Machine>, watcher::Error>> + Unpin,
     P: Fn() -> BoxFuture<'static, bool> + Clone + Send + 'static,
@@ -129,6 +146,7 @@ where
     let mut complete = false;
     let mut due: Option<Instant> = None;
     loop {
+        pulse.beat();
         let update = tokio::select! {
             // A set that is due was received before an error that is there by now, and is no sign of life after it.
             biased;
@@ -155,16 +173,15 @@ where
                     away = Some(back(&answers));
                     Update::Unreachable { reason: bedplate_process::exit::chain(&error) }
                 }
-                None => return,
+                None => return Err(SourceEnded::Watch),
             },
             () = ended(&mut away) => {
                 away = None;
                 Update::Reachable
             }
+            never = pulse.beating() => match never {},
         };
-        if updates.send(update).await.is_err() {
-            return;
-        }
+        updates.send(update).await.map_err(|_| SourceEnded::Unheard)?;
     }
 }
 
@@ -288,7 +305,8 @@ mod tests {
     {
         let (sender, mut receiver) = mpsc::channel(16);
         let stream = stream::iter(events).chain(stream::pending());
-        let task = tokio::spawn(follow(Box::pin(stream), answers, SiteName::default(), sender));
+        let site = SiteName::default();
+        let task = tokio::spawn(follow(Box::pin(stream), answers, site, sender, Pulse::unwatched()));
         let mut found = Vec::new();
         while let Ok(Some(update)) = tokio::time::timeout(PROBE * 10, receiver.recv()).await {
             found.push(match update {
@@ -360,6 +378,15 @@ mod tests {
         let mut events = events();
         events.push(Ok(Event::Apply(elsewhere("b"))));
         assert_eq!(last(updates_of(events).await), ["reachable"], "an event is proof enough");
+    }
+
+    #[tokio::test]
+    async fn a_watch_that_ends_is_an_error_and_no_quiet_end() {
+        let (sender, _updates) = mpsc::channel(1);
+        let answers = || async { false }.boxed();
+        let (events, site) = (stream::iter([Ok(Event::Init)]), SiteName::default());
+        let ended = follow(events, answers, site, sender, Pulse::unwatched()).await;
+        assert!(matches!(ended, Err(SourceEnded::Watch)), "{ended:?}");
     }
 
     #[test]

@@ -21,6 +21,7 @@ use bedplate_api::id::SiteName;
 use bedplate_api::machine::Machine;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::Digest as _;
+use thiserror::Error;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -73,6 +74,20 @@ pub enum Update {
     },
     /// The source can be asked again, and nothing has changed.
     Reachable,
+}
+
+/// Why a source has ended that nobody told to.
+#[derive(Debug, Error)]
+pub enum SourceEnded {
+    /// A mistake in this program.
+    #[error("reading the machines directory did not come to its end")]
+    Reading(#[source] tokio::task::JoinError),
+    /// The watch, which tries again for ever, has not.
+    #[error("the watch of the API server's machines has ended")]
+    Watch,
+    /// Who makes the sets the index has ended.
+    #[error("nobody takes the machines any more")]
+    Unheard,
 }
 
 /// How the source stands, for readiness and `bedplate`.
