@@ -38,6 +38,9 @@ const WAKE: u64 = u64::MAX;
 /// Packets taken from one listener before the transfers have their turn again.
 const LISTENER_BATCH: usize = 16;
 
+/// Packets taken from one transfer's port before the others have their turn.
+const TRANSFER_BATCH: usize = 16;
+
 /// For so long sockets may be looked at without sleeping before timers have their turn.
 const LOOK: Duration = Duration::from_millis(1);
 
@@ -270,10 +273,11 @@ impl Worker {
         self.send(mark, Some(first), now);
     }
 
-    /// What came to a transfer's port, up to the first ACK: one ACK, one answer. True: there may be more.
+    /// What came to a transfer's port, up to the first ACK: one ACK, one answer. Of what is none, whoever sent it, only so much before
+    /// the others have their turn. True: there may be more.
     fn hear(&mut self, mark: u64, now: Instant) -> bool {
         let mut buffer = [0; 128];
-        loop {
+        for _ in 0..TRANSFER_BATCH {
             let Some(transfer) = self.transfers.get_mut(&mark) else {
                 return false;
             };
@@ -317,6 +321,7 @@ impl Worker {
                 return true;
             }
         }
+        true
     }
 
     /// Sends what a session said, sets its timer, and clears it away when it is over.
@@ -421,5 +426,74 @@ fn wait_events(epoll: &Epoll, events: &mut [EpollEvent], timeout: EpollTimeout) 
 impl<'a> From<&'a Transfer> for Request<'a> {
     fn from(transfer: &'a Transfer) -> Self {
         Self { peer: transfer.peer, local: transfer.local, name: &transfer.name }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, UdpSocket};
+
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::{
+        content::{Files, OpenError},
+        settings::Settings,
+        wire::Malformed,
+    };
+
+    const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+    struct Shelf;
+
+    impl Files for Shelf {
+        fn open(&self, _request: &Request<'_>) -> Result<Bytes, OpenError> {
+            Ok(Bytes::from_static(&[7; 2000]))
+        }
+
+        fn finished(&self, _request: &Request<'_>, _outcome: Outcome, _sent: u64) {}
+    }
+
+    fn worker() -> Worker {
+        let shared = Arc::new(Shared::new(Settings::default(), Arc::new(Shelf)));
+        let wake = Arc::new(EventFd::new().expect("eventfd"));
+        Worker::new(0, shared, wake, Vec::new()).expect("epoll")
+    }
+
+    /// A client whose transfer has begun, and the transfer's port.
+    fn client(worker: &mut Worker, now: Instant) -> (UdpSocket, SocketAddr) {
+        let socket = UdpSocket::bind((LOCALHOST, 0)).expect("loopback");
+        socket.set_read_timeout(Some(Duration::from_secs(20))).expect("time-out");
+        let peer = socket.local_addr().expect("bound");
+        assert_eq!(worker.arrive(peer, LOCALHOST, b"\0\x01file\0octet\0", now), None);
+        (socket.try_clone().expect("socket"), block(&socket, 1))
+    }
+
+    /// Receives this block; gives where it came from.
+    fn block(socket: &UdpSocket, number: u8) -> SocketAddr {
+        let mut buffer = [0; 600];
+        let (_, from) = socket.recv_from(&mut buffer).expect("a block");
+        assert_eq!(buffer[..4], [0, 3, 0, number]);
+        from
+    }
+
+    #[test]
+    fn a_flood_at_one_transfers_port_does_not_hold_up_another() {
+        let (mut worker, now) = (worker(), Instant::now());
+        let (flooder, flooded) = client(&mut worker, now);
+        let (other, port) = client(&mut worker, now);
+        let stranger = UdpSocket::bind((LOCALHOST, 0)).expect("loopback");
+        for _ in 0..50 {
+            flooder.send_to(b"\0", flooded).expect("loopback");
+            stranger.send_to(b"\0", flooded).expect("loopback");
+        }
+        other.send_to(&[0, 4, 0, 1], port).expect("loopback");
+        // Transfers are marked in the order of their beginning.
+        assert!(worker.hear(0, now), "there is more");
+        let counts = worker.shared.counters.snapshot(0);
+        let heard = counts.malformed(Malformed::Short) + counts.refusal(Refusal::Stranger);
+        assert_eq!(heard, TRANSFER_BATCH as u64);
+        assert!(worker.hear(1, now));
+        block(&other, 2);
     }
 }
