@@ -49,6 +49,15 @@ fn guarded<T>(act: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, redb::E
         .unwrap_or_else(|_| Err(redb::Error::Corrupted("a page cannot be what it is".into())))
 }
 
+/// Ends the life of what may panic at it, such as a database whose file is damaged: nobody else ends with it.
+fn close<T>(value: T) {
+    // The panic hook has printed a panic; there is nothing else to do about one.
+    let _ = guarded(|| {
+        drop(value);
+        Ok(())
+    });
+}
+
 /// The open lease file.
 #[derive(Debug)]
 pub(crate) struct Store {
@@ -97,6 +106,11 @@ impl Store {
             tracing::error!(count = unreadable, "leases that cannot be read were skipped");
         }
         Ok((Self { database }, leases))
+    }
+
+    /// Closes the file after a failure: whatever is wrong with it, the caller goes on.
+    pub(crate) fn close(self) {
+        close(self.database);
     }
 
     /// Writes all changes in one transaction; on disk when it returns.

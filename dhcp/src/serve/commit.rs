@@ -94,6 +94,7 @@ impl Committer {
                     error = %std::error::Error::source(&error).unwrap_or(&error),
                     "leases cannot be written, no client is acknowledged until they can"
                 );
+                store.close();
                 false
             }
         }
@@ -108,10 +109,11 @@ impl Committer {
             let table = engine.table.lock().unwrap_or_else(PoisonError::into_inner);
             rewrite(&rows, &table)
         };
-        store
-            .write(changes.iter())
-            .inspect_err(|error| tracing::error!(%error, "the leases in memory cannot be written"))
-            .ok()?;
+        if let Err(error) = store.write(changes.iter()) {
+            tracing::error!(%error, "the leases in memory cannot be written");
+            store.close();
+            return None;
+        }
         tracing::info!(path = %self.path.display(), rows = changes.len(), "lease file is in use again");
         Some(store)
     }

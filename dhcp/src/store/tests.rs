@@ -77,3 +77,14 @@ fn a_file_that_is_in_use_is_an_error_and_stays_where_it_is() {
     assert!(matches!(Store::open(&path), Err(OpenStoreError::Open { .. })));
     assert_eq!(files(directory.path()), 1);
 }
+
+#[test]
+fn a_lease_file_that_panics_when_it_is_closed_ends_nobody() {
+    struct Damaged;
+    impl Drop for Damaged {
+        fn drop(&mut self) {
+            panic!("a page cannot be what it is");
+        }
+    }
+    close(Damaged);
+}
