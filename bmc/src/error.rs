@@ -1,0 +1,274 @@
+//! Why a BMC did not do what was asked: each message is for a person, names the place and says what to do.
+//!
+//! Pure: no clock, no file, no socket. No message holds a secret; what a BMC said is in it only after [`told`] cleaned it.
+//! Callers: everything in this crate; pxed shows the text in conditions and operations.
+
+use std::fmt;
+use std::time::Duration;
+
+use bedplate_api::id::Digest;
+use thiserror::Error;
+
+/// How much of a BMC's own words is shown, in characters.
+const MOST_TOLD: usize = 300;
+
+/// Why, as one word for conditions, operations and metrics: a closed set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Reason {
+    /// No answer, or only that it cannot answer now.
+    BmcUnreachable,
+    /// User name or password are not taken.
+    AuthenticationFailed,
+    /// The BMC cannot do it.
+    NotSupported,
+    /// The BMC did not finish in time.
+    TimedOut,
+    /// The BMC said no.
+    Refused,
+    /// The public key is none of the pinned ones.
+    CertificateChanged,
+    /// No authority that is believed signed the certificate.
+    CertificateNotTrusted,
+    /// Several systems, and none is named.
+    AmbiguousSystem,
+    /// The system that is named is not there.
+    UnknownSystem,
+    /// The address is not one, or may not be reached.
+    AddressNotAllowed,
+    /// An answer that the protocol does not know.
+    ProtocolError,
+}
+
+impl Reason {
+    /// Every reason, for closed sets of metric labels.
+    pub const ALL: [Self; 11] = [
+        Self::BmcUnreachable,
+        Self::AuthenticationFailed,
+        Self::NotSupported,
+        Self::TimedOut,
+        Self::Refused,
+        Self::CertificateChanged,
+        Self::CertificateNotTrusted,
+        Self::AmbiguousSystem,
+        Self::UnknownSystem,
+        Self::AddressNotAllowed,
+        Self::ProtocolError,
+    ];
+
+    /// The word, as the API writes it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::BmcUnreachable => "BMCUnreachable",
+            Self::AuthenticationFailed => "AuthenticationFailed",
+            Self::NotSupported => "NotSupported",
+            Self::TimedOut => "TimedOut",
+            Self::Refused => "Refused",
+            Self::CertificateChanged => "CertificateChanged",
+            Self::CertificateNotTrusted => "CertificateNotTrusted",
+            Self::AmbiguousSystem => "AmbiguousSystem",
+            Self::UnknownSystem => "UnknownSystem",
+            Self::AddressNotAllowed => "AddressNotAllowed",
+            Self::ProtocolError => "ProtocolError",
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Why a BMC did not do what was asked.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum BmcError {
+    /// An address that is none, or that may not be reached.
+    #[error("bmc.address {address}: {problem}")]
+    AddressNotAllowed {
+        /// The address, as it was written.
+        address: String,
+        /// What is wrong with it, and what to do.
+        problem: String,
+    },
+    /// No answer, or only that it cannot answer now.
+    #[error("the BMC at {address} cannot be reached ({problem}); check its network and bmc.address")]
+    Unreachable {
+        /// Host and port.
+        address: String,
+        /// What happened.
+        problem: String,
+        /// Whether the request may have reached the BMC.
+        sent: bool,
+    },
+    /// User name or password are not taken.
+    #[error(
+        "the BMC at {address} does not take the credentials ({problem}); they are not tried again, so that it locks nobody out: correct the Secret"
+    )]
+    AuthenticationFailed {
+        /// Host and port.
+        address: String,
+        /// What the BMC said.
+        problem: String,
+    },
+    /// The BMC cannot do it.
+    #[error("the BMC cannot do this: {what}; {hint}")]
+    NotSupported {
+        /// What was asked for.
+        what: String,
+        /// What to do instead.
+        hint: String,
+    },
+    /// The BMC did not finish in time.
+    #[error("the BMC at {address} did not finish in {} s: {what}; look at its load and its log", after.as_secs_f32())]
+    TimedOut {
+        /// Host and port.
+        address: String,
+        /// What was waited for.
+        what: String,
+        /// How long it was waited.
+        after: Duration,
+        /// Whether the request may have reached the BMC.
+        sent: bool,
+    },
+    /// The BMC said no.
+    #[error("the BMC refused {what}: {problem}")]
+    Refused {
+        /// What was asked for.
+        what: String,
+        /// What it said.
+        problem: String,
+    },
+    /// The public key is none of the pinned ones; no credentials were sent.
+    #[error(
+        "the certificate of the BMC at {address} has changed, and nothing was sent to it: if that was you, put {seen} into bmc.tls.pins"
+    )]
+    CertificateChanged {
+        /// Host and port.
+        address: String,
+        /// The pin of the certificate that it showed.
+        seen: Digest,
+    },
+    /// No authority that is believed signed the certificate; no credentials were sent.
+    #[error(
+        "the certificate of the BMC at {address} is not trusted ({problem}), and nothing was sent to it: set bmc.tls.caBundle, or pin it{}",
+        pin_hint(seen.as_ref())
+    )]
+    CertificateNotTrusted {
+        /// Host and port.
+        address: String,
+        /// The pin of the certificate that it showed.
+        seen: Option<Digest>,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// Several systems, and none is named.
+    #[error("the BMC has several systems ({}); name one in bmc.systemId", systems.join(", "))]
+    AmbiguousSystem {
+        /// Their ids.
+        systems: Vec<String>,
+    },
+    /// The system that is named is not there.
+    #[error("the BMC has no system {wanted}, but {}; correct bmc.systemId", listed(systems))]
+    UnknownSystem {
+        /// The id that was asked for.
+        wanted: String,
+        /// The ids that are there.
+        systems: Vec<String>,
+    },
+    /// An answer that the protocol does not know.
+    #[error("the BMC's answer to {path} makes no sense: {problem}; look for newer BMC firmware")]
+    Protocol {
+        /// URL path, and the field where it is one.
+        path: String,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+impl BmcError {
+    /// The one word for it.
+    pub const fn reason(&self) -> Reason {
+        match self {
+            Self::AddressNotAllowed { .. } => Reason::AddressNotAllowed,
+            Self::Unreachable { .. } => Reason::BmcUnreachable,
+            Self::AuthenticationFailed { .. } => Reason::AuthenticationFailed,
+            Self::NotSupported { .. } => Reason::NotSupported,
+            Self::TimedOut { .. } => Reason::TimedOut,
+            Self::Refused { .. } => Reason::Refused,
+            Self::CertificateChanged { .. } => Reason::CertificateChanged,
+            Self::CertificateNotTrusted { .. } => Reason::CertificateNotTrusted,
+            Self::AmbiguousSystem { .. } => Reason::AmbiguousSystem,
+            Self::UnknownSystem { .. } => Reason::UnknownSystem,
+            Self::Protocol { .. } => Reason::ProtocolError,
+        }
+    }
+
+    /// Whether the BMC may have done what was asked for although it failed here: then read before asking again.
+    pub const fn may_have_happened(&self) -> bool {
+        match self {
+            Self::Unreachable { sent, .. } | Self::TimedOut { sent, .. } => *sent,
+            Self::Protocol { .. } => true,
+            Self::AddressNotAllowed { .. }
+            | Self::AuthenticationFailed { .. }
+            | Self::NotSupported { .. }
+            | Self::Refused { .. }
+            | Self::CertificateChanged { .. }
+            | Self::CertificateNotTrusted { .. }
+            | Self::AmbiguousSystem { .. }
+            | Self::UnknownSystem { .. } => false,
+        }
+    }
+}
+
+fn pin_hint(seen: Option<&Digest>) -> String {
+    seen.map(|pin| format!(" with {pin} in bmc.tls.pins")).unwrap_or_default()
+}
+
+fn listed(systems: &[String]) -> String {
+    if systems.is_empty() { "none at all".to_owned() } else { systems.join(", ") }
+}
+
+/// Text of a BMC as it is shown to people: no control characters, blanks folded, 300 characters at most.
+pub fn told(text: &str) -> String {
+    // Direction marks would let a BMC rearrange the line around it.
+    let hidden = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+    };
+    let visible: String = text.chars().take(8 * MOST_TOLD).map(|c| if hidden(c) { ' ' } else { c }).collect();
+    let folded = visible.split_whitespace().collect::<Vec<_>>().join(" ");
+    if folded.chars().count() <= MOST_TOLD {
+        return folded;
+    }
+    folded.chars().take(MOST_TOLD - 1).chain(['…']).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_bmc_says_is_cleaned_and_cut() {
+        assert_eq!(told("  a\u{1b}[31m\r\nb\t c\u{202e}d "), "a [31m b c d");
+        let long = told(&"é".repeat(5000));
+        assert_eq!(long.chars().count(), MOST_TOLD);
+        assert!(long.ends_with('…'));
+    }
+
+    #[test]
+    fn reasons_are_words_and_no_two_are_the_same() {
+        let words: std::collections::BTreeSet<&str> = Reason::ALL.iter().map(|r| r.as_str()).collect();
+        assert_eq!(words.len(), Reason::ALL.len());
+        assert!(words.iter().all(|word| word.bytes().all(|b| b.is_ascii_alphabetic())));
+    }
+
+    #[test]
+    fn a_changed_certificate_is_told_with_the_pin_to_paste() {
+        let error = BmcError::CertificateChanged {
+            address: "10.9.0.21:443".to_owned(),
+            seen: Digest::from_sha256([0xab; 32]),
+        };
+        assert!(error.to_string().contains(&format!("sha256:{}", "ab".repeat(32))), "{error}");
+        assert!(!error.may_have_happened());
+    }
+}

@@ -1,0 +1,19 @@
+//! What pxed asks of a management controller (BMC): power, next boot, identity, health, log and console.
+//!
+//! Not here: when to do what (pxed plans), which Secret is read, how often a BMC is asked. Callers: pxed, the
+//! command-line tool's probe, tests.
+//!
+//! A [`Bmc`] is made for one address, one system and one set of credentials, and used by one task. Every call ends within
+//! the deadlines that were given with it; a call that is dropped leaves the `Bmc` usable. What a BMC says is believed
+//! neither in size nor in where it leads to: bodies are bounded, and requests go to the address that was checked.
+
+pub mod address;
+mod error;
+mod model;
+pub mod resolve;
+
+pub use error::{BmcError, Reason, told};
+pub use model::{
+    Bmc, BootSource, Console, Credentials, Deadlines, Health, HealthState, Identity, LogEntry, Performed,
+    PowerRequest, PowerState,
+};
