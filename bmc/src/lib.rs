@@ -11,6 +11,7 @@ pub mod address;
 mod error;
 mod model;
 pub mod resolve;
+pub mod tls;
 
 pub use error::{BmcError, Reason, told};
 pub use model::{

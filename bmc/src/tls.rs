@@ -1,0 +1,354 @@
+//! Whose certificate is believed: a pinned public key, a certificate authority, or anybody's. A handshake that fails here
+//! ends before a byte of HTTP, so before any credentials.
+//!
+//! ```text
+//! pin       SHA-256 of the SubjectPublicKeyInfo is one of two; name and expiry do not count (BMCs have neither right)
+//! ca        signed by an authority that is believed, for the name or address that was asked for, not expired
+//! insecure  whatever it is; said in `Seen::verified`
+//! ```
+//!
+//! Callers: `redfish`, `probe`.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bedplate_api::id::Digest;
+use bedplate_api::machine::{BmcTls, BmcTlsMode};
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, Error as TlsError, RootCertStore, SignatureScheme,
+};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use sha2::{Digest as _, Sha256};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+/// Whose certificate is believed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Trust {
+    /// One of these public keys.
+    Pin(Vec<Digest>),
+    /// A certificate of these authorities (PEM); `None`: of the system's.
+    Authorities(Option<String>),
+    /// Anybody's.
+    Insecure,
+}
+
+impl Trust {
+    /// What a Machine says; without `tls` the system's authorities are believed.
+    pub fn of(tls: Option<&BmcTls>) -> Self {
+        match tls {
+            None => Self::Authorities(None),
+            Some(BmcTls { mode: BmcTlsMode::Pin, pins, .. }) => Self::Pin(pins.clone()),
+            Some(BmcTls { mode: BmcTlsMode::Ca, ca_bundle, .. }) => Self::Authorities(ca_bundle.clone()),
+            Some(BmcTls { mode: BmcTlsMode::Insecure, .. }) => Self::Insecure,
+        }
+    }
+}
+
+/// The pin of a certificate (DER); `None` where it cannot be read.
+pub fn pin_of(certificate: &[u8]) -> Option<Digest> {
+    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+    Some(Digest::from_sha256(Sha256::digest(parsed.public_key().raw).into()))
+}
+
+/// Why a certificate was not believed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// Its public key is none of the pinned ones.
+    Changed,
+    /// What is wrong with it.
+    NotTrusted(String),
+}
+
+/// What the newest handshake has shown.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// The pin of the certificate.
+    pub pin: Option<Digest>,
+    /// Whether the certificate was believed for a reason: never so with [`Trust::Insecure`].
+    pub verified: bool,
+    /// Why it was not believed.
+    pub refusal: Option<Refusal>,
+}
+
+/// Where a verifier writes what it saw.
+#[derive(Debug, Clone, Default)]
+pub struct Witness(Arc<Mutex<Seen>>);
+
+impl Witness {
+    /// What the newest handshake has shown.
+    pub fn seen(&self) -> Seen {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn tell(&self, seen: Seen) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = seen;
+    }
+}
+
+/// A TLS client that believes `trust` and tells `witness`. The error says what is wrong with the authorities.
+pub fn client_config(trust: &Trust, witness: &Witness) -> Result<ClientConfig, String> {
+    let provider = CryptoProvider::get_default().ok_or("this process has installed no TLS provider")?.clone();
+    let verifier =
+        Verifier { belief: belief(trust, &provider)?, witness: witness.clone(), provider: provider.clone() };
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|e| e.to_string())?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_no_client_auth();
+    Ok(config)
+}
+
+fn belief(trust: &Trust, provider: &Arc<CryptoProvider>) -> Result<Belief, String> {
+    match trust {
+        Trust::Pin(pins) if pins.is_empty() => Err("bmc.tls.pins is empty".to_owned()),
+        Trust::Pin(pins) => Ok(Belief::Pin(pins.clone())),
+        Trust::Insecure => Ok(Belief::Anybody),
+        Trust::Authorities(bundle) => {
+            let roots = match bundle {
+                Some(pem) => roots_of(pem)?,
+                None => system_roots()?,
+            };
+            let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone());
+            verifier.build().map(Belief::Authorities).map_err(|e| e.to_string())
+        }
+    }
+}
+
+fn roots_of(pem: &str) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
+        let certificate = certificate.map_err(|e| format!("bmc.tls.caBundle is not PEM: {e}"))?;
+        roots.add(certificate).map_err(|e| format!("bmc.tls.caBundle: {e}"))?;
+    }
+    if roots.is_empty() { Err("bmc.tls.caBundle has no certificate".to_owned()) } else { Ok(roots) }
+}
+
+fn system_roots() -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if roots.is_empty() {
+        return Err(
+            "this system has no certificate authorities: install ca-certificates, or set bmc.tls".to_owned()
+        );
+    }
+    Ok(roots)
+}
+
+#[derive(Debug)]
+enum Belief {
+    Pin(Vec<Digest>),
+    Authorities(Arc<WebPkiServerVerifier>),
+    Anybody,
+}
+
+#[derive(Debug)]
+struct Verifier {
+    belief: Belief,
+    witness: Witness,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, TlsError> {
+        let pin = pin_of(end_entity);
+        let result = match &self.belief {
+            Belief::Anybody => Ok(()),
+            Belief::Pin(pins) if pin.is_some_and(|pin| pins.contains(&pin)) => Ok(()),
+            Belief::Pin(_) => Err((TlsError::from(CertificateError::UnknownIssuer), Refusal::Changed)),
+            Belief::Authorities(authorities) => authorities
+                .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+                .map(drop)
+                .map_err(|error| {
+                    let refusal = Refusal::NotTrusted(error.to_string());
+                    (error, refusal)
+                }),
+        };
+        let verified = result.is_ok() && !matches!(self.belief, Belief::Anybody);
+        let refusal = result.as_ref().err().map(|(_, refusal)| refusal.clone());
+        self.witness.tell(Seen { pin, verified, refusal });
+        result.map(|()| ServerCertVerified::assertion()).map_err(|(error, _)| error)
+    }
+
+    // A pin says nothing unless the server proves that it has the key.
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        if matches!(self.belief, Belief::Anybody) {
+            return Ok(HandshakeSignatureValid::assertion());
+        }
+        verify_tls12_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        if matches!(self.belief, Belief::Anybody) {
+            return Ok(HandshakeSignatureValid::assertion());
+        }
+        verify_tls13_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::thread;
+
+    use rcgen::{
+        BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    };
+    use rustls::{ServerConfig, ServerConnection, Stream};
+    use rustls_pki_types::PrivateKeyDer;
+
+    use super::*;
+
+    struct Shown {
+        certificate: CertificateDer<'static>,
+        key: KeyPair,
+    }
+
+    /// A self-signed certificate, of the year 1999 to 2001 and of another name if it is an old one.
+    fn self_signed(key: KeyPair, old: bool) -> Shown {
+        let name = if old { "localhost.localdomain" } else { "bmc.example" };
+        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        if old {
+            params.not_before = rcgen::date_time_ymd(1999, 1, 1);
+            params.not_after = rcgen::date_time_ymd(2001, 1, 1);
+        }
+        Shown { certificate: params.self_signed(&key).unwrap().der().clone(), key }
+    }
+
+    fn key() -> KeyPair {
+        KeyPair::generate().unwrap()
+    }
+
+    /// Shakes hands as a client of `trust`, then sends a password; what the server got, and what was seen.
+    fn handshake(trust: &Trust, shown: &Shown, signing: &KeyPair) -> (Vec<u8>, Seen, bool) {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let _ = rustls::crypto::CryptoProvider::install_default((*provider).clone());
+        let witness = Witness::default();
+        let client = Arc::new(client_config(trust, &witness).unwrap());
+        let key = PrivateKeyDer::try_from(signing.serialize_der()).unwrap();
+        let resolver = Fixed(Arc::new(rustls::sign::CertifiedKey::new(
+            vec![shown.certificate.clone()],
+            provider.key_provider.load_private_key(key).unwrap(),
+        )));
+        let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let server = config.unwrap().with_no_client_auth().with_cert_resolver(Arc::new(resolver));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = thread::spawn(move || {
+            let (mut socket, _) = listener.accept().unwrap();
+            let mut connection = ServerConnection::new(Arc::new(server)).unwrap();
+            let mut got = Vec::new();
+            let _ = Stream::new(&mut connection, &mut socket).read_to_end(&mut got);
+            got
+        });
+        let mut socket = TcpStream::connect(address).unwrap();
+        let name = ServerName::try_from("bmc.example").unwrap();
+        let mut connection = rustls::ClientConnection::new(client, name).unwrap();
+        let sent = Stream::new(&mut connection, &mut socket).write_all(b"password").is_ok();
+        connection.send_close_notify();
+        let _ = connection.complete_io(&mut socket);
+        drop(socket);
+        (server.join().unwrap(), witness.seen(), sent)
+    }
+
+    #[derive(Debug)]
+    struct Fixed(Arc<rustls::sign::CertifiedKey>);
+
+    impl rustls::server::ResolvesServerCert for Fixed {
+        fn resolve(&self, _: rustls::server::ClientHello<'_>) -> Option<Arc<rustls::sign::CertifiedKey>> {
+            Some(self.0.clone())
+        }
+    }
+
+    #[test]
+    fn a_pinned_key_is_believed_in_either_slot_whatever_name_and_expiry_say() {
+        let shown = self_signed(key(), true);
+        let pin = pin_of(&shown.certificate).unwrap();
+        let other = Digest::from_sha256([7; 32]);
+        for pins in [vec![pin], vec![other, pin]] {
+            let (got, seen, _) = handshake(&Trust::Pin(pins), &shown, &shown.key);
+            assert_eq!(got, b"password");
+            assert_eq!(seen, Seen { pin: Some(pin), verified: true, refusal: None });
+        }
+    }
+
+    #[test]
+    fn a_changed_key_is_refused_with_its_pin_before_anything_is_sent() {
+        let shown = self_signed(key(), false);
+        let (got, seen, sent) =
+            handshake(&Trust::Pin(vec![Digest::from_sha256([7; 32])]), &shown, &shown.key);
+        assert!(!sent && got.is_empty());
+        assert_eq!(seen.refusal, Some(Refusal::Changed));
+        assert_eq!(seen.pin, pin_of(&shown.certificate));
+        assert!(!seen.verified);
+    }
+
+    #[test]
+    fn a_copied_certificate_without_its_key_is_refused() {
+        let shown = self_signed(key(), false);
+        let pin = pin_of(&shown.certificate).unwrap();
+        let (got, _, sent) = handshake(&Trust::Pin(vec![pin]), &shown, &key());
+        assert!(!sent && got.is_empty());
+    }
+
+    #[test]
+    fn an_authority_vouches_for_the_name_that_was_asked_for() {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let authority = CertifiedIssuer::self_signed(params, key()).unwrap();
+        let trust = Trust::Authorities(Some(authority.pem()));
+        for (name, believed) in [("bmc.example", true), ("other.example", false)] {
+            let key = key();
+            let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+            params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+            let certificate = params.signed_by(&key, &authority).unwrap().der().clone();
+            let shown = Shown { certificate, key };
+            let (got, seen, _) = handshake(&trust, &shown, &shown.key);
+            assert_eq!(got == b"password", believed, "{name}");
+            assert_eq!(seen.verified, believed, "{name}");
+            assert_eq!(matches!(seen.refusal, Some(Refusal::NotTrusted(_))), !believed, "{name}");
+        }
+    }
+
+    #[test]
+    fn insecure_takes_anything_and_says_so() {
+        let shown = self_signed(key(), true);
+        let (got, seen, _) = handshake(&Trust::Insecure, &shown, &shown.key);
+        assert_eq!(got, b"password");
+        assert!(!seen.verified && seen.pin == pin_of(&shown.certificate));
+    }
+
+    #[test]
+    fn an_empty_bundle_is_refused_with_its_field() {
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let error =
+            client_config(&Trust::Authorities(Some("x".to_owned())), &Witness::default()).unwrap_err();
+        assert!(error.contains("bmc.tls.caBundle"), "{error}");
+    }
+}
