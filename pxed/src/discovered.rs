@@ -76,8 +76,8 @@ impl Machines {
 #[derive(Debug, Clone)]
 struct Kept {
     machine: DiscoveredMachine,
-    /// When it was given to the store.
-    written: Timestamp,
+    /// When it was given to the store; none if the store had no room for it.
+    written: Option<Timestamp>,
 }
 
 impl Discovered {
@@ -90,7 +90,7 @@ impl Discovered {
         let mut machines = Machines::default();
         for (_, value) in &entries {
             let Ok(machine) = serde_json::from_slice::<DiscoveredMachine>(value) else { continue };
-            machines.insert(Kept { written: machine.last_seen, machine });
+            machines.insert(Kept { written: Some(machine.last_seen), machine });
         }
         Ok(Self { inner: Arc::new(Inner { machines: Mutex::new(machines), limit, store }) })
     }
@@ -104,9 +104,8 @@ impl Discovered {
             let old = machines.kept.get(&query.mac).cloned();
             let before = old.as_ref().map(|old| &old.machine);
             let machine = merge(query, before, now);
-            let written = old.map(|old| old.written).filter(|time| now.duration_since(*time) < REFRESH);
-            let kept = Kept { machine: machine.clone(), written: written.unwrap_or(now) };
-            machines.insert(kept);
+            let written = old.and_then(|old| old.written).filter(|written| is_fresh(*written, now));
+            machines.insert(Kept { machine: machine.clone(), written: written.or(Some(now)) });
             if written.is_some() {
                 return;
             }
@@ -117,8 +116,14 @@ impl Discovered {
                 changes.push(Change::Put(Table::Discovered, key(query.mac), value));
             }
         }
-        if self.inner.store.write_behind(changes).is_err() {
-            tracing::debug!(mac = %query.mac, "discovered machine not kept: the store is closed");
+        match self.inner.store.write_behind(changes) {
+            Ok(true) => {}
+            Ok(false) => {
+                if let Some(kept) = self.lock().kept.get_mut(&query.mac) {
+                    kept.written = None;
+                }
+            }
+            Err(_) => tracing::debug!(mac = %query.mac, "discovered machine not kept: the store is closed"),
         }
     }
 
@@ -130,6 +135,11 @@ impl Discovered {
     fn lock(&self) -> MutexGuard<'_, Machines> {
         self.inner.machines.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether what was written then is good enough. What was written after now was written before the clock jumped back.
+fn is_fresh(written: Timestamp, now: Timestamp) -> bool {
+    written <= now && now.duration_since(written) < REFRESH
 }
 
 /// What is known after a packet: what it says, else what was known before.
@@ -221,5 +231,33 @@ pub(crate) mod tests {
         );
         store.put(Table::Boots, b"after", Vec::new()).await.unwrap();
         assert_eq!(seen(&Discovered::load(store, 2).unwrap()), [1, 3]);
+    }
+
+    #[tokio::test]
+    async fn a_clock_that_jumps_back_keeps_no_machine_off_the_disk() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(&directory.path().join("pxed.redb")).unwrap();
+        let discovered = Discovered::load(store.clone(), 2).unwrap();
+        let at = |second| Timestamp::from_second(second).unwrap();
+        for now in [1_000_000, 10] {
+            discovered.record(&query(1), at(now));
+            store.put(Table::Boots, b"after", Vec::new()).await.unwrap();
+            let again = Discovered::load(store.clone(), 2).unwrap().list().remove(0);
+            assert_eq!(again.last_seen, at(now));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_machine_that_the_store_had_no_room_for_is_written_when_it_asks_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(&directory.path().join("pxed.redb")).unwrap();
+        let discovered = Discovered::load(store.clone(), 2).unwrap();
+        let at = |second| Timestamp::from_second(second).unwrap();
+        crate::store::tests::while_full(&store, || discovered.record(&query(1), at(1)));
+        store.put(Table::Boots, b"after", Vec::new()).await.unwrap();
+        assert_eq!(Discovered::load(store.clone(), 2).unwrap().list(), []);
+        discovered.record(&query(1), at(2));
+        store.put(Table::Boots, b"after", Vec::new()).await.unwrap();
+        assert_eq!(Discovered::load(store, 2).unwrap().list().len(), 1);
     }
 }

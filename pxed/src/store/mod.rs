@@ -201,11 +201,11 @@ impl Store {
 
     /// Hands over changes without waiting: they reach the disk with the next commit, in the order in which they were
     /// handed over. A failure is logged. While the disk does not keep up they are dropped and counted, with a warning:
-    /// memory stays bounded, and a restart would not know them.
+    /// memory stays bounded, and a restart would not know them. False: these were dropped.
     ///
     /// # Errors
     /// [`StoreError::Closed`].
-    pub fn write_behind(&self, changes: Vec<Change>) -> Result<(), StoreError> {
+    pub fn write_behind(&self, changes: Vec<Change>) -> Result<bool, StoreError> {
         let writer = self.inner.writer.as_ref().ok_or(StoreError::Closed)?;
         writer.offer(changes)
     }

@@ -100,6 +100,20 @@ async fn a_commit_that_hangs_leaves_the_question_unanswered_and_an_idle_store_an
     assert_eq!(store.counters().commits.load(Ordering::Relaxed), 1);
 }
 
+/// Acts while no more changes can wait for the disk.
+pub(crate) fn while_full(store: &Store, act: impl FnOnce()) {
+    let held = store.inner.database.write().unwrap();
+    let offer = || store.write_behind(vec![Change::Delete(Table::Boots, b"none".to_vec())]).unwrap();
+    assert!(offer());
+    // The writer takes what waits, once, and then waits for the database.
+    while store.inner.writer.as_ref().unwrap().requests.capacity() < writer::MAX_WAITING {
+        std::thread::yield_now();
+    }
+    while offer() {}
+    act();
+    drop(held);
+}
+
 /// The next change fails, as after an I/O error; what is in the file stays.
 pub(crate) fn break_next_write(store: &Store) {
     drop(store.inner.database.write().unwrap().take());

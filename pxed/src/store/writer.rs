@@ -40,7 +40,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 type Answer = Result<(), StoreError>;
 
-struct Request {
+pub(super) struct Request {
     changes: Vec<Change>,
     done: oneshot::Sender<Answer>,
 }
@@ -48,7 +48,7 @@ struct Request {
 /// The sending side; the thread ends when it is dropped.
 #[derive(Debug)]
 pub(super) struct Writer {
-    requests: mpsc::Sender<Request>,
+    pub(super) requests: mpsc::Sender<Request>,
     counters: Arc<Counters>,
     /// When dropped changes were last told.
     told: Mutex<Option<Instant>>,
@@ -69,14 +69,14 @@ impl Writer {
         answer.await.map_err(|_| StoreError::Closed)?
     }
 
-    /// Queues changes if there is room, else drops them.
-    pub(super) fn offer(&self, changes: Vec<Change>) -> Result<(), StoreError> {
+    /// Queues changes if there is room, else drops them; whether there was.
+    pub(super) fn offer(&self, changes: Vec<Change>) -> Result<bool, StoreError> {
         let (done, _) = oneshot::channel();
         match self.requests.try_send(Request { changes, done }) {
-            Ok(()) => Ok(()),
+            Ok(()) => Ok(true),
             Err(TrySendError::Full(request)) => {
                 self.dropped(request.changes.len());
-                Ok(())
+                Ok(false)
             }
             Err(TrySendError::Closed(_)) => Err(StoreError::Closed),
         }
