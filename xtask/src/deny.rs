@@ -31,13 +31,34 @@ pub(crate) fn missing() -> Option<String> {
     (!program().is_file()).then(plan)
 }
 
+/// Where it is built by the process of this id.
+const WORK: &str = ".cargo-deny-";
+
+/// Removes what builds left that were killed.
+pub(crate) fn remove_left_over() {
+    for path in left_over(&host::cache().join("tools")) {
+        let _ = std::fs::remove_dir_all(path);
+    }
+}
+
+/// The work directories of processes that are gone.
+fn left_over(tools: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(tools).into_iter().flatten().flatten();
+    let dead = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let pid = name.strip_prefix(WORK).and_then(|pid| pid.parse::<u32>().ok());
+        pid.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists())
+    };
+    entries.map(|entry| entry.path()).filter(dead).collect()
+}
+
 /// Builds it unless it is there.
 pub(crate) fn install() -> Result<()> {
     if missing().is_none() {
         return Ok(());
     }
     progress::step(&format!("cargo install cargo-deny {VERSION}"), |step| {
-        let work = host::cache().join(format!("tools/.cargo-deny-{}", std::process::id()));
+        let work = host::cache().join(format!("tools/{WORK}{}", std::process::id()));
         let mut command = build::cargo();
         command.env("CARGO_TARGET_DIR", &work).args(["install", "cargo-deny", "--locked", "--debug"]);
         command.args(["--version", &format!("={VERSION}"), "--config", "profile.dev.debug=false"]);
@@ -85,6 +106,21 @@ fn has_database(databases: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn work_of_processes_that_are_gone_is_left_over_and_nothing_else() {
+        let place = std::env::temp_dir().join(format!("bedplate-xtask-left-over-{}", std::process::id()));
+        let mut child = Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        let gone = place.join(format!("{WORK}{}", child.id()));
+        let running = place.join(format!("{WORK}{}", std::process::id()));
+        for path in [&gone, &running, &place.join("cargo-deny-0.0.1"), &place.join(format!("{WORK}x"))] {
+            std::fs::create_dir_all(path).unwrap();
+        }
+        assert_eq!(left_over(&place), [gone]);
+        std::fs::remove_dir_all(&place).unwrap();
+        assert!(left_over(&place).is_empty());
+    }
 
     #[test]
     fn lock_file_alone_is_no_database_of_advisories() {

@@ -70,7 +70,8 @@ const SERVICES: &[(&str, &str)] = &[
     ("tftpd-hpa", "tftpd-hpa"),
 ];
 const POLICY: &str = "/usr/sbin/policy-rc.d";
-const NO_SERVICES: &str = "#!/bin/sh\n# by cargo xtask setup, which removes it when it ends\nexit 101\n";
+/// How our policy begins; the id of the process that wrote it follows.
+const NO_SERVICES: &str = "#!/bin/sh\n# by cargo xtask setup, which removes it when it ends, process ";
 
 fn all() -> impl Iterator<Item = &'static str> {
     [TOOLS, IMAGE, MACHINES, PEERS].into_iter().flatten().copied()
@@ -96,12 +97,12 @@ struct NoServices {
 
 impl NoServices {
     fn new() -> Result<Self> {
+        remove_left_over()?;
         if Path::new(POLICY).exists() {
-            // Ours if an earlier setup was killed.
-            let ours = std::fs::read_to_string(POLICY).is_ok_and(|text| text == NO_SERVICES);
-            return Ok(Self { ours });
+            return Ok(Self { ours: false });
         }
-        std::fs::write(POLICY, NO_SERVICES).with_context(|| format!("cannot write {POLICY}"))?;
+        let text = format!("{NO_SERVICES}{}\nexit 101\n", std::process::id());
+        std::fs::write(POLICY, text).with_context(|| format!("cannot write {POLICY}"))?;
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(POLICY, mode).with_context(|| format!("cannot make {POLICY} executable"))?;
         Ok(Self { ours: true })
@@ -114,6 +115,20 @@ impl Drop for NoServices {
             let _ = std::fs::remove_file(POLICY);
         }
     }
+}
+
+/// Whether this policy is that of a setup that does not run any more.
+fn is_left_over(policy: &str) -> bool {
+    let process = policy.strip_prefix(NO_SERVICES).and_then(|rest| rest.lines().next());
+    process.is_some_and(|process| !Path::new("/proc").join(process).exists())
+}
+
+/// Removes the policy that a killed setup left: with it no package of anybody's starts its services.
+pub(crate) fn remove_left_over() -> Result<()> {
+    if std::fs::read_to_string(POLICY).is_ok_and(|text| is_left_over(&text)) {
+        std::fs::remove_file(POLICY).with_context(|| format!("cannot remove {POLICY}"))?;
+    }
+    Ok(())
 }
 
 fn apt(arguments: &[&str]) -> Command {
@@ -192,4 +207,19 @@ pub(crate) fn fetch_arm64_loader() -> Result<()> {
         step.run(Command::new("dpkg").arg("-x").arg(package).arg(place))?;
         std::fs::remove_dir_all(&work).with_context(|| format!("cannot remove {}", work.display()))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policy_of_a_killed_setup_is_left_over_and_nobody_elses() {
+        let mut child = Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        let policy = |process: u32| format!("{NO_SERVICES}{process}\nexit 101\n");
+        assert!(is_left_over(&policy(child.id())));
+        assert!(!is_left_over(&policy(std::process::id())), "it installs now");
+        assert!(!is_left_over("#!/bin/sh\nexit 101\n"), "somebody else's");
+    }
 }

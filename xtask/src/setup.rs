@@ -32,6 +32,8 @@ pub(crate) enum Need {
 /// Checks the machine, prints the plan, carries it out.
 pub(crate) fn run(need: Need) -> Result<()> {
     host::check()?;
+    package::remove_left_over()?;
+    deny::remove_left_over();
     let packages = package::missing()?;
     let components = missing_components();
     let directory = kubernetes::directory();
