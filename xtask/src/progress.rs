@@ -15,6 +15,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 /// Without a terminal, a long step says every so often that it lives.
 const HEARTBEAT: Duration = Duration::from_secs(30);
+/// A program's line that is older says nothing of what it does now: `go build` names its downloads, then compiles for minutes.
+const STALE: Duration = Duration::from_secs(10);
 /// Lines of a failed program's output that are shown.
 const TAIL: usize = 60;
 
@@ -130,9 +132,10 @@ impl Step {
         }
         drop(sender);
         let mut last = String::new();
+        let mut heard = Instant::now();
         let mut spoken = Instant::now();
         loop {
-            match lines.recv_timeout(HEARTBEAT) {
+            match lines.recv_timeout(STALE) {
                 Ok(line) => {
                     let _ = writeln!(log, "{line}");
                     watch(&line);
@@ -140,12 +143,18 @@ impl Step {
                         bar.set_message(line.clone());
                     }
                     last = line;
+                    heard = Instant::now();
                 }
-                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    if let Some(bar) = &self.bar {
+                        bar.set_message("");
+                    }
+                }
                 Err(RecvTimeoutError::Disconnected) => break,
             }
             if self.bar.is_none() && spoken.elapsed() >= HEARTBEAT {
-                println!("      {} {}: {last}", self.name, seconds(self.started.elapsed()));
+                let said = if heard.elapsed() < STALE { format!(": {last}") } else { String::new() };
+                println!("      {} {}{said}", self.name, seconds(self.started.elapsed()));
                 spoken = Instant::now();
             }
         }
