@@ -44,21 +44,24 @@ pub fn run(context: &Context) -> Result<Vec<Row>> {
     let mut all = Vec::new();
     for clients in CLIENTS {
         let title = format!("HTTP 16 MiB, {clients} client{}", if clients == 1 { "" } else { "s" });
-        let mut measured = vec![Some(Vec::new()); subjects.len()];
+        let mut measured = vec![(Vec::new(), false); subjects.len()];
         for _ in 0..context.rounds {
-            for ((name, url), measured) in subjects.iter().zip(&mut measured) {
-                let Some(rounds) = measured else { continue };
+            for ((name, url), (rounds, failed)) in subjects.iter().zip(&mut measured) {
+                if *failed {
+                    continue;
+                }
                 let load = load(rack.network(), url, clients, context.seconds());
                 match context.noted(&title, name, load) {
                     Some(rate) => rounds.push(rate),
-                    None => *measured = None,
+                    // The rounds before count.
+                    None => *failed = true,
                 }
             }
         }
-        let of_subject = |((name, _), rounds): (&(&str, String), Option<Vec<f64>>)| {
-            Some(((*name).to_owned(), rounds?, String::new()))
+        let of_subject = |((name, _), (rounds, _)): (&(&str, String), (Vec<f64>, bool))| {
+            ((*name).to_owned(), rounds, String::new())
         };
-        let measured = subjects.iter().zip(measured).filter_map(of_subject);
+        let measured = subjects.iter().zip(measured).map(of_subject);
         all.extend(rows(context, &title, "MiB/s", Better::More, measured));
         timeline::say(&format!("bench {title}: done"));
     }

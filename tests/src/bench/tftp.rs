@@ -61,10 +61,12 @@ fn measure(context: &Context, subjects: &[Subject], content: &[u8]) -> Vec<Row> 
             let (name, length) = if clients == 1 { ("one", ONE) } else { ("many", MANY) };
             let wanted = content.get(..length).unwrap_or_default();
             let options = options(block_size, window);
-            let mut measured = vec![Some((Vec::new(), 0)); subjects.len()];
+            let mut measured = vec![(Vec::new(), 0, false); subjects.len()];
             for round in 0..=context.rounds {
-                for (subject, measured) in subjects.iter().zip(&mut measured) {
-                    let Some((rounds, repeats)) = measured else { continue };
+                for (subject, (rounds, repeats, failed)) in subjects.iter().zip(&mut measured) {
+                    if *failed {
+                        continue;
+                    }
                     let fetched = load::fetch(subject.address, name, &options, clients, wanted);
                     match context.noted(&title, &subject.name, fetched) {
                         // The first round warms up files and connections.
@@ -73,16 +75,16 @@ fn measure(context: &Context, subjects: &[Subject], content: &[u8]) -> Vec<Row> 
                             *repeats += fetched.repeats;
                         }
                         Some(_) => {}
-                        None => *measured = None,
+                        // The rounds before count.
+                        None => *failed = true,
                     }
                 }
             }
-            let of_subject = |(subject, measured): (&Subject, Option<(Vec<f64>, u64)>)| {
-                let (rounds, repeats) = measured?;
+            let of_subject = |(subject, (rounds, repeats, _)): (&Subject, (Vec<f64>, u64, bool))| {
                 let note = if repeats == 0 { String::new() } else { format!("{repeats} packets lost") };
-                Some((subject.name.clone(), rounds, note))
+                (subject.name.clone(), rounds, note)
             };
-            let measured = subjects.iter().zip(measured).filter_map(of_subject);
+            let measured = subjects.iter().zip(measured).map(of_subject);
             let rows = rows(context, &title, "MiB/s", Better::More, measured);
             timeline::say(&format!("bench {title}: {} subjects", rows.len()));
             all.extend(rows);
