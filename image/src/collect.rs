@@ -1,7 +1,7 @@
 //! Garbage collection: removes what nothing references, and nothing else.
 //!
-//! Kept are: every digest that the caller names, and if it is an image's manifest everything that the image is made of,
-//! whether the rest of it is there already or not;
+//! Kept are: every digest that the caller names, and if it is an image's manifest, or an index that leads to one,
+//! everything that the image is made of, whether the rest of it is there already or not;
 //! what a running `ensure` of this process needs; what was used within the grace (another process may be about to name
 //! it); partial files that somebody writes, and those of a registry's blobs, which are resumed, for a week. A copy of a
 //! file begins anew each time: what a crash left of one goes at the next start.

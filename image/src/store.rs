@@ -22,6 +22,9 @@ use crate::resolution::{self, Record};
 use crate::source::{Options, Progress, Source};
 use crate::{files, layout, registry};
 
+/// From a source to its manifest: at most two indexes, and the manifest.
+const MOST_DOCUMENTS: usize = 3;
+
 /// Who is told how it goes.
 pub(crate) type Tell<'a> = &'a (dyn Fn(Progress) + Send + Sync);
 
@@ -125,7 +128,8 @@ impl Store {
                     digest: *digest,
                     architecture: &self.options().architecture,
                 };
-                self.walk(&name, &Origin::Layout(path.clone()), document, wanted, tell).await?
+                let origin = Origin::Layout(path.clone());
+                self.walk(&name, &origin, document, wanted, source.pinned(), tell).await?
             }
             Source::Registry { reference, allow_tag, access } => {
                 let options = self.options();
@@ -134,7 +138,8 @@ impl Store {
                 let document = repository.root(&name, tell).await?;
                 let wanted =
                     manifest::Wanted { architecture: &self.options().architecture, ..Default::default() };
-                self.walk(&name, &Origin::Registry(Box::new(repository)), document, wanted, tell).await?
+                let origin = Origin::Registry(Box::new(repository));
+                self.walk(&name, &origin, document, wanted, source.pinned(), tell).await?
             }
             Source::Files { kernel, initrd, rootfs } => {
                 files::ensure(self, source, kernel, initrd, rootfs.as_deref(), tell).await?
@@ -162,10 +167,12 @@ impl Store {
         origin: &Origin,
         first: Vec<u8>,
         mut wanted: manifest::Wanted<'_>,
+        pinned: Option<Digest>,
         tell: Tell<'_>,
     ) -> Result<BootImage, EnsureImageError> {
         let mut bytes = first;
-        for _ in 0..3 {
+        let mut kept = false;
+        for _ in 0..MOST_DOCUMENTS {
             let digest = digest_of(&bytes);
             let invalid =
                 |problem| EnsureImageError::InvalidManifest { image: name.to_owned(), digest, problem };
@@ -176,6 +183,11 @@ impl Store {
                 }
                 Document::Index(index) => index,
             };
+            // Whoever pins an index names only it to the collection, which finds the image through it.
+            kept |= pinned == Some(digest);
+            if kept {
+                self.put(name, bytes.clone()).await?;
+            }
             let chosen = manifest::select(&index, &wanted).map_err(|problem| EnsureImageError::Select {
                 image: name.to_owned(),
                 problem,
@@ -308,14 +320,29 @@ impl Store {
         Ok((image, digests))
     }
 
-    /// What the manifest of this digest names, whether it is there or not; nothing, if it is no manifest or not there.
+    /// What the manifest of this digest names, or the one that is chosen from the index of this digest, and the way to it;
+    /// whether it is there or not. Nothing, if the document is neither or not there.
     pub(crate) fn references(&self, digest: &Digest) -> Vec<Digest> {
-        let document = self.read_document(digest, manifest::LARGEST_MANIFEST);
-        let parts = match document.and_then(|document| manifest::parse(&document)) {
-            Ok(Document::Manifest(document)) => manifest::parts(&document, u64::MAX),
-            Ok(Document::Index(_)) | Err(_) => return Vec::new(),
-        };
-        parts.map(|parts| parts.blobs().map(|blob| blob.digest).collect()).unwrap_or_default()
+        let wanted =
+            manifest::Wanted { architecture: &self.options().architecture, ..manifest::Wanted::default() };
+        let (mut references, mut digest) = (Vec::new(), *digest);
+        for _ in 0..MOST_DOCUMENTS {
+            let document = self.read_document(&digest, manifest::LARGEST_MANIFEST);
+            match document.and_then(|document| manifest::parse(&document)) {
+                Ok(Document::Manifest(document)) => {
+                    let parts = manifest::parts(&document, u64::MAX);
+                    references.extend(parts.iter().flat_map(Parts::blobs).map(|blob| blob.digest));
+                    break;
+                }
+                Ok(Document::Index(index)) => match manifest::select(&index, &wanted) {
+                    Ok(chosen) => digest = chosen.digest,
+                    Err(_) => break,
+                },
+                Err(_) => break,
+            }
+            references.push(digest);
+        }
+        references
     }
 
     /// A small document, verified again: whatever reads it decides by its text.

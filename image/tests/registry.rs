@@ -242,7 +242,7 @@ async fn credentials_that_others_can_read_or_that_are_for_elsewhere_are_refused(
     let path = case.login("user", "secret");
     let access = Access { credentials_file: Some(path.clone()), ..plain() };
     let (store, source) = (case.store(), case.source_with(access));
-    for mode in [0o640, 0o604, 0o644] {
+    for mode in [0o660, 0o604, 0o644] {
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
         let text = store.ensure(&source, &quiet).await.unwrap_err().to_string();
         assert!(text.contains(&format!("its mode is {mode:04o}")) && text.ends_with("chmod 0600"), "{text}");
@@ -410,4 +410,46 @@ async fn collection_keeps_what_an_unfinished_image_already_has() {
     store.ensure(&case.source(), &quiet).await.unwrap();
     assert!(case.whole());
     assert_eq!(case.registry.asked(&kernel).len(), asked, "what is there is not fetched again");
+}
+
+#[tokio::test]
+async fn collection_keeps_what_an_unfinished_image_that_is_pinned_by_its_index_already_has() {
+    let case = Case::new().await;
+    let store = case.store();
+    let kernel = digest(&content(10 + 300_000, 300_000));
+    let manifest = case.registry.content().blobs[&case.manifest.to_string()].clone();
+    let entry = |bytes: &[u8], architecture: &str, media_type: &str| {
+        serde_json::json!({ "mediaType": media_type, "digest": digest(bytes), "size": bytes.len(),
+            "platform": { "architecture": architecture, "os": "linux" } })
+    };
+    let manifest_type = "application/vnd.oci.image.manifest.v1+json";
+    let index_type = "application/vnd.oci.image.index.v1+json";
+    let index = |entries: &[serde_json::Value]| {
+        let index = serde_json::json!({ "schemaVersion": 2, "mediaType": index_type, "manifests": entries });
+        index.to_string().into_bytes()
+    };
+    let inner = index(&[entry(b"other", "arm64", manifest_type), entry(&manifest, "amd64", manifest_type)]);
+    let outer = index(&[entry(&inner, "amd64", index_type)]);
+    for bytes in [&inner, &outer] {
+        case.registry.content().blobs.insert(digest(bytes).to_string(), bytes.clone());
+    }
+    let source = Source::Registry {
+        reference: case.registry.reference(&digest(&outer)),
+        allow_tag: false,
+        access: plain(),
+    };
+    while !store.path(&kernel).exists() {
+        (0..20).for_each(|_| case.registry.fault(&case.rootfs, Fault::Status(503, None)));
+        store.ensure(&source, &quiet).await.unwrap_err();
+        case.registry.content().faults.clear();
+    }
+    let keep = source.pinned().into_iter().collect();
+    let collected = store.collect(&keep).unwrap();
+    assert_eq!(collected.blobs, 0, "{collected:?}");
+    assert!(store.path(&kernel).exists());
+    let asked = case.registry.asked(&kernel).len();
+    assert_eq!(store.ensure(&source, &quiet).await.unwrap().digest, case.manifest);
+    assert_eq!(case.registry.asked(&kernel).len(), asked, "what is there is not fetched again");
+    assert_eq!(store.collect(&keep).unwrap().blobs, 0);
+    assert_eq!(store.cached(&source).unwrap().digest, case.manifest);
 }
