@@ -7,9 +7,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use base64::Engine;
@@ -18,6 +17,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use crate::error::EnsureImageError;
+use crate::layout::open_regular;
 use crate::partial::blocking;
 
 /// Larger files are not what `docker login` writes, in bytes.
@@ -51,30 +51,44 @@ pub(crate) async fn read(
     repository: &str,
 ) -> Result<Credentials, EnsureImageError> {
     let at = path.to_owned();
-    let (mode, bytes) = blocking(move || read_file(&at)).await.map_err(|source| {
+    let (who, bytes) = blocking(move || read_file(&at)).await.map_err(|source| {
         EnsureImageError::ReadFile { image: name.to_owned(), path: path.to_owned(), source }
     })?;
     let refused =
         |problem| EnsureImageError::Credentials { image: name.to_owned(), path: path.to_owned(), problem };
-    if mode & 0o077 != 0 {
-        return Err(refused(format!("its mode is {:04o}, and others can use it: chmod 0600", mode & 0o7777)));
+    if !who.is_private() {
+        let mode = who.mode & 0o7777;
+        return Err(refused(format!("its mode is {mode:04o}, and others can use it: chmod 0600")));
     }
     find(&bytes, registries, repository).map_err(refused)
 }
 
-fn read_file(path: &Path) -> io::Result<(u32, Vec<u8>)> {
-    // Opened once: mode and content are of the same file.
-    let file = File::open(path)?;
-    let metadata = file.metadata()?;
-    if !metadata.is_file() {
-        return Err(io::Error::other("not a regular file"));
+/// Who can use a file.
+#[derive(Debug, Clone, Copy)]
+struct Access {
+    mode: u32,
+    owner: u32,
+}
+
+impl Access {
+    /// Its owner alone; or it is root's, and a group may read it: so a Kubernetes Secret's files are given to a pod that is
+    /// not root (`fsGroup`, mode 0440), and who may choose the group is root anyway.
+    fn is_private(self) -> bool {
+        let others = if self.owner == 0 { 0o037 } else { 0o077 };
+        self.mode & others == 0
     }
+}
+
+fn read_file(path: &Path) -> io::Result<(Access, Vec<u8>)> {
+    // Opened once: mode and content are of the same file.
+    let file = open_regular(path)?;
+    let metadata = file.metadata()?;
     let mut bytes = Vec::new();
     file.take(LARGEST + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > LARGEST {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("larger than {LARGEST} bytes")));
     }
-    Ok((metadata.permissions().mode(), bytes))
+    Ok((Access { mode: metadata.mode(), owner: metadata.uid() }, bytes))
 }
 
 #[derive(Deserialize)]
@@ -169,6 +183,31 @@ mod tests {
             missing,
             "it has no entry for r.example.evil in auths; it names helper programs, which are not run"
         );
+    }
+
+    #[test]
+    fn only_its_owner_may_use_the_file_or_a_group_may_read_it_if_it_is_roots() {
+        for (mode, owner, private) in [
+            (0o600, 1000, true),
+            (0o100_400, 0, true),
+            (0o440, 0, true),
+            (0o640, 0, true),
+            (0o440, 1000, false),
+            (0o660, 0, false),
+            (0o444, 0, false),
+            (0o604, 1000, false),
+        ] {
+            assert_eq!(Access { mode, owner }.is_private(), private, "{mode:o} {owner}");
+        }
+    }
+
+    #[test]
+    fn a_pipe_is_refused_and_not_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("registry.json");
+        let fifo = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, &path, fifo, 0o600.into(), 0).unwrap();
+        assert_eq!(read_file(&path).unwrap_err().to_string(), "not a regular file");
     }
 
     #[test]
