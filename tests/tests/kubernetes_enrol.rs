@@ -153,6 +153,7 @@ fn fields_have_their_writers(rig: &mut Rig<'_>) {
     };
     assert_eq!(fields("bedplate-agent"), ["f:addresses", "f:agent", "f:hardware"]);
     assert_eq!(fields("pxed"), ["f:boot", "f:conditions"]);
+    assert_eq!(fields("pxed-enrolment"), ["f:enrolment"]);
 }
 
 /// The certificate opens nothing but its own Machine.

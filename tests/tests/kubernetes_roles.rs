@@ -22,10 +22,26 @@ use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
+/// An agent with a new certificate, and the certificate's fingerprint.
+async fn certified(name: &str) -> (Client, String) {
+    let kubernetes = Kubernetes::shared();
+    let kubeconfig = kubernetes.user(&format!("bedplate:machine:{name}"), &["bedplate:machines"]).unwrap();
+    let who = kubernetes.kubectl(&kubeconfig, &["auth", "whoami", "-o", "json"]).unwrap();
+    let who: Value = serde_json::from_str(&who).unwrap();
+    let id = &who["status"]["userInfo"]["extra"]["authentication.kubernetes.io/credential-id"][0];
+    let fingerprint = id.as_str().and_then(|id| id.strip_prefix("X509SHA256=")).unwrap();
+    (client(&kubeconfig).await, fingerprint.to_owned())
+}
+
+fn enrolment(fingerprint: &str) -> Value {
+    json!({ "enrolment": { "certificateFingerprint": fingerprint } })
+}
+
+/// The agent of a Machine that is there, enrolled with a new certificate.
 async fn agent(name: &str) -> Client {
-    let kubeconfig =
-        Kubernetes::shared().user(&format!("bedplate:machine:{name}"), &["bedplate:machines"]).unwrap();
-    client(&kubeconfig).await
+    let (agent, fingerprint) = certified(name).await;
+    apply(&pxed().await, &machine(name), "pxed-enrolment", enrolment(&fingerprint)).await.unwrap();
+    agent
 }
 
 async fn pxed() -> Client {
@@ -109,7 +125,10 @@ async fn rights(client: &Client, namespace: &str) -> Vec<String> {
 #[tokio::test]
 async fn roles_allow_what_the_programs_do_and_nothing_else() {
     Kubernetes::shared();
-    assert_eq!(rights(&agent("agent-rights").await, "default").await, ["patch bedplate.dev/machines/status"]);
+    assert_eq!(
+        rights(&certified("agent-rights").await.0, "default").await,
+        ["patch bedplate.dev/machines/status"]
+    );
     let everywhere = [
         "approve certificates.k8s.io/signers kubernetes.io/kube-apiserver-client",
         "create,get certificates.k8s.io/certificatesigningrequests",
@@ -157,6 +176,7 @@ fn others_fields() -> Vec<Value> {
         json!({ "phase": "Ready" }),
         json!({ "power": { "state": "Off" } }),
         json!({ "boot": { "stage": "enrolled" } }),
+        enrolment(&"0".repeat(64)),
         json!({ "selected": { "name": "workers", "version": 1, "by": "Reference" } }),
         json!({ "nodeRef": { "name": "agent-others", "uid": "u" } }),
         json!({ "providerID": "bedplate://other" }),
@@ -249,7 +269,9 @@ async fn agent_is_refused_to_own_fields_of_others_as_they_are() {
     let agent = agent("agent-owner").await;
     let pxed = pxed().await;
     apply(&agent, &object, "bedplate-agent", agents_fields()).await.unwrap();
-    for status in others_fields() {
+    let enrolled = api(&admin, &object).get("agent-owner").await.unwrap().data["status"]["enrolment"].clone();
+    let others = others_fields().into_iter().filter(|status| status.get("enrolment").is_none());
+    for status in others.chain([json!({ "enrolment": enrolled })]) {
         apply(&pxed, &object, "pxed", status.clone()).await.unwrap();
         let before = api(&admin, &object).get("agent-owner").await.unwrap();
         for manager in ["bedplate-agent", "another", "before-first-apply"] {
@@ -274,9 +296,40 @@ async fn agent_is_refused_to_own_fields_of_others_as_they_are() {
     apply(&agent, &object, "bedplate-agent", agents_fields()).await.unwrap();
     apply(&pxed, &object, "pxed", json!({})).await.unwrap();
     let left = api(&admin, &object).get("agent-owner").await.unwrap();
-    let own: BTreeSet<_> = agents_fields().as_object().unwrap().keys().cloned().collect();
+    let own: BTreeSet<_> =
+        with(&agents_fields(), &enrolment("")).as_object().unwrap().keys().cloned().collect();
     let left: BTreeSet<_> = left.data["status"].as_object().unwrap().keys().cloned().collect();
     assert_eq!(left, own);
+}
+
+#[tokio::test]
+async fn certificate_counts_for_the_machine_that_was_enrolled_with_it_and_none_that_is_made_anew() {
+    policies_in_force();
+    let object = machine("agent-anew");
+    let (admin, pxed) = (admin().await, pxed().await);
+    let [old, new] = [certified("agent-anew").await, certified("agent-anew").await];
+    let write = async |(agent, _): &(Client, String)| {
+        apply(agent, &object, "bedplate-agent", json!({ "agent": { "version": "0.1.0" } })).await
+    };
+    let refused = async |who: &(Client, String)| {
+        let why = write(who).await.expect_err("another's certificate");
+        assert!(why.contains("is not the certificate that Machine agent-anew was enrolled with"), "{why}");
+    };
+    create(&admin, &object).await;
+    refused(&old).await;
+    apply(&pxed, &object, "pxed-enrolment", enrolment(&old.1)).await.unwrap();
+    write(&old).await.unwrap();
+    // What another pxed of the site applies does not hold it.
+    apply(&pxed, &object, "pxed", json!({ "phase": "Enrolled" })).await.unwrap();
+    write(&old).await.unwrap();
+    refused(&new).await;
+    let machines = api(&admin, &object);
+    machines.delete("agent-anew", &kube::api::DeleteParams::default()).await.unwrap();
+    create(&admin, &object).await;
+    refused(&old).await;
+    apply(&pxed, &object, "pxed-enrolment", enrolment(&new.1)).await.unwrap();
+    write(&new).await.unwrap();
+    refused(&old).await;
 }
 
 #[tokio::test]
@@ -353,7 +406,7 @@ async fn agent_reports_only_on_its_own_operations() {
         Ok(kubernetes.kubectl(&kubernetes.admin(), &may).is_ok().then_some(()))
     })
     .unwrap();
-    let agent = agent("agent-ops").await;
+    let (agent, _) = certified("agent-ops").await;
     let status = json!({ "state": "InProgress", "executor": "bedplate:machine:agent-ops" });
     apply(&agent, &own, "bedplate-agent", status.clone()).await.unwrap();
     let why = apply(&agent, &other, "bedplate-agent", status)

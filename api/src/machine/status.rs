@@ -52,6 +52,9 @@ pub struct MachineStatus {
     /// The latest boot, by pxed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot: Option<BootStatus>,
+    /// How the machine's agent is known, by pxed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enrolment: Option<EnrolmentStatus>,
     /// What the machine is made of; `bmc` by pxed, the rest by the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hardware: Option<Hardware>,
@@ -207,6 +210,17 @@ pub struct PreviousBoot {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub message: Option<String>,
+}
+
+/// How a machine's agent is known.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct EnrolmentStatus {
+    /// SHA-256 of the certificate (DER) that the cluster signed for the agent last, as 64 hex digits. With another one
+    /// nobody writes this Machine's status as its agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub certificate_fingerprint: Option<String>,
 }
 
 /// The state disk in use.

@@ -9,7 +9,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use base64::Engine as _;
-use bedplate_api::id::MachineName;
+use bedplate_api::id::{Digest, MachineName};
+use bedplate_api::machine::Machine;
 use bedplate_api::wire::KubernetesEndpoint;
 use bedplate_process::exit::chain;
 use futures::future::BoxFuture;
@@ -20,13 +21,20 @@ use k8s_openapi::api::certificates::v1::{
 };
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use kube::api::PostParams;
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client, Config};
+use kube::{Api, Client, Config, Resource as _};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject as _;
+use sha2::{Digest as _, Sha256};
 
 use super::request::CertificateRequest;
 use super::signer::{SignError, Signed, Signer};
 use crate::boot::seeds::hash;
+
+/// Who writes `status.enrolment`. Not the manager of the rest of pxed's fields: of several pxed at one site only the one that
+/// enrolled the host knows the certificate, and the others' applies are not to take it away.
+const FIELD_MANAGER: &str = "pxed-enrolment";
 
 const SIGNER: &str = "kubernetes.io/kube-apiserver-client";
 
@@ -93,6 +101,29 @@ impl ClusterSigner {
             .ok_or_else(|| "the ConfigMap has no client-ca-file".to_owned())
     }
 
+    /// Writes a certificate's fingerprint into the status of its Machine, where the policy of agents looks for it.
+    async fn write_fingerprint(&self, machine: &MachineName, uid: &str, pem: &str) -> Result<(), SignError> {
+        let der = CertificateDer::from_pem_slice(pem.as_bytes())
+            .map_err(|error| SignError::Refused(format!("it gave no certificate: {error}")))?;
+        let fingerprint = Digest::from_sha256(Sha256::digest(&der).into()).hex();
+        let body = serde_json::json!({
+            "apiVersion": Machine::api_version(&()),
+            "kind": Machine::kind(&()),
+            "metadata": { "name": machine, "uid": uid },
+            "status": { "enrolment": { "certificateFingerprint": fingerprint } },
+        });
+        let machines: Api<Machine> = Api::all(self.client.clone());
+        let parameters = PatchParams::apply(FIELD_MANAGER).force();
+        match machines.patch_status(machine.as_str(), &parameters, &Patch::Apply(&body)).await {
+            Ok(_) => Ok(()),
+            // Conflict: forced, so it can only be the uid of another Machine of this name.
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
+                Err(SignError::Refused(format!("Machine {machine} is gone, or was made anew")))
+            }
+            Err(error) => Err(cluster(error)),
+        }
+    }
+
     async fn ask(&self, name: &str, request: &CertificateRequest) -> Result<Signed, SignError> {
         let api: Api<CertificateSigningRequest> = Api::all(self.client.clone());
         let object = match api.create(&PostParams::default(), &object(name, &request.pem)).await {
@@ -140,6 +171,24 @@ impl Signer for ClusterSigner {
                     Ok(Signed::Pending(format!("the cluster's API server does not answer: {text}")))
                 }
                 outcome => outcome,
+            }
+        })
+    }
+
+    fn put_in_force<'a>(
+        &'a self,
+        (machine, uid): (&'a MachineName, &'a str),
+        certificate: String,
+    ) -> BoxFuture<'a, Result<Signed, SignError>> {
+        Box::pin(async move {
+            match self.write_fingerprint(machine, uid, &certificate).await {
+                Ok(()) => Ok(Signed::Certificate(certificate)),
+                Err(SignError::Cluster(error)) if passes(&error) => {
+                    let text = chain(&error);
+                    tracing::warn!(%machine, error = text, "the cluster's API server is away");
+                    Ok(Signed::Pending(format!("the cluster's API server does not answer: {text}")))
+                }
+                Err(error) => Err(error),
             }
         })
     }

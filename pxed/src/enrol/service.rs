@@ -112,7 +112,14 @@ impl Service {
             }
             Err(error) => return signer_failed(&name, &error),
         };
-        self.remember(&name, &Certified { uid: uid.clone(), key: csr.key, time: now }).await?;
+        let certified = Certified { uid: uid.clone(), key: csr.key, time: now };
+        let certificate = match self.put_in_force(&name, &certified, certificate).await? {
+            Signed::Certificate(certificate) => certificate,
+            Signed::Pending(reason) => {
+                let pending = EnrolResponse::Pending { reason, retry_seconds: RETRY_SECONDS };
+                return Ok((Enrolment::Pending, pending));
+            }
+        };
         if let Err(error) = seeds.answer(request.boot_id, &certificate).await {
             return store_failed(&name, &error);
         }
@@ -159,17 +166,35 @@ impl Service {
         }
         csr.check_subject((name, &uid), self.signer.needs_whole_subject())
             .or_else(|error| bad_request(&error))?;
-        match self.signer.sign((name, &uid), &csr, &identity.serial).await {
-            Ok(Signed::Certificate(certificate)) => {
-                // The signer may have taken its time: another key may be enrolled by now.
-                self.check_identity(identity)?;
-                self.remember(name, &Certified { uid, key: csr.key, time: now }).await?;
+        let mut signed = match self.signer.sign((name, &uid), &csr, &identity.serial).await {
+            Ok(signed) => signed,
+            Err(error) => return signer_failed(name, &error),
+        };
+        if let Signed::Certificate(certificate) = signed {
+            // The signer may have taken its time: another key may be enrolled by now.
+            self.check_identity(identity)?;
+            let certified = Certified { uid, key: csr.key, time: now };
+            signed = self.put_in_force(name, &certified, certificate).await?;
+        }
+        match signed {
+            Signed::Certificate(certificate) => {
                 tracing::info!(machine = %name, "certificate renewed");
                 Ok(self.enrolled(certificate))
             }
-            Ok(Signed::Pending(reason)) => {
-                Ok(EnrolResponse::Pending { reason, retry_seconds: RETRY_SECONDS })
-            }
+            Signed::Pending(reason) => Ok(EnrolResponse::Pending { reason, retry_seconds: RETRY_SECONDS }),
+        }
+    }
+
+    /// Remembers whose certificate it is, here and where else it is taken; nobody has it yet.
+    async fn put_in_force(
+        &self,
+        name: &MachineName,
+        certified: &Certified,
+        certificate: String,
+    ) -> Result<Signed, Refused> {
+        self.remember(name, certified).await?;
+        match self.signer.put_in_force((name, &certified.uid), certificate).await {
+            Ok(signed) => Ok(signed),
             Err(error) => signer_failed(name, &error),
         }
     }

@@ -50,6 +50,13 @@ pub trait Signer: Send + Sync + 'static {
         purpose: &'a str,
     ) -> BoxFuture<'a, Result<Signed, SignError>>;
 
+    /// Makes this certificate (PEM) the one that its Machine's agent is known by, before the agent gets it. To be repeated as `sign` is.
+    fn put_in_force<'a>(
+        &'a self,
+        machine: (&'a MachineName, &'a str),
+        certificate: String,
+    ) -> BoxFuture<'a, Result<Signed, SignError>>;
+
     /// Whether the request's subject is taken as it is.
     fn needs_whole_subject(&self) -> bool;
 
@@ -74,6 +81,15 @@ impl Signer for LocalSigner {
         let key = &request.params.public_key;
         let signed = self.authority.client(key, (&name, uid), GROUP, Timestamp::now(), LIFETIME);
         Box::pin(std::future::ready(signed.map(Signed::Certificate).map_err(SignError::Make)))
+    }
+
+    /// pxed alone takes these, and remembers their keys.
+    fn put_in_force<'a>(
+        &'a self,
+        _machine: (&'a MachineName, &'a str),
+        certificate: String,
+    ) -> BoxFuture<'a, Result<Signed, SignError>> {
+        Box::pin(std::future::ready(Ok(Signed::Certificate(certificate))))
     }
 
     fn needs_whole_subject(&self) -> bool {

@@ -461,6 +461,14 @@ impl Signer for Slow {
         self.local.sign(machine, request, purpose)
     }
 
+    fn put_in_force<'a>(
+        &'a self,
+        machine: (&'a bedplate_api::id::MachineName, &'a str),
+        certificate: String,
+    ) -> futures::future::BoxFuture<'a, Result<Signed, SignError>> {
+        self.local.put_in_force(machine, certificate)
+    }
+
     fn needs_whole_subject(&self) -> bool {
         true
     }
@@ -513,6 +521,12 @@ impl Cluster {
         let mut object = self.object.lock().unwrap();
         if path.ends_with("/configmaps/extension-apiserver-authentication") {
             return (200, serde_json::json!({ "metadata": {}, "data": { "client-ca-file": "PEM" } }));
+        }
+        if path.ends_with("/machines/node1/status") {
+            let mut machine: serde_json::Value = serde_json::from_slice(body).unwrap();
+            machine["spec"] = serde_json::json!({ "provider": "manual" });
+            *object = Some(machine.clone());
+            return (200, machine);
         }
         match *method {
             hyper::Method::POST if object.is_some() => failure(409, "AlreadyExists"),
@@ -567,6 +581,28 @@ async fn the_cluster_signs_what_pxed_made_and_approved_and_is_asked_once() {
     assert_eq!(object["status"]["conditions"][0]["type"], "Approved");
     assert!(object["metadata"]["name"].as_str().unwrap().starts_with("bedplate-machine-node1-"));
     assert_eq!(signer.client_ca().await.unwrap(), "PEM");
+}
+
+#[tokio::test]
+async fn the_cluster_knows_a_certificate_before_the_agent_has_it_and_only_of_the_machine_that_is_there() {
+    let cluster = Arc::new(Cluster::default());
+    let signer = super::cluster::ClusterSigner::new(cluster.client(), None);
+    let machine = "node1".parse().unwrap();
+    let certificate = rcgen::generate_simple_self_signed(["x".to_owned()]).unwrap().cert;
+    let put = async || signer.put_in_force((&machine, "u1"), certificate.pem()).await;
+    for (code, pending) in [(503, true), (409, false), (404, false)] {
+        cluster.failing.store(code, std::sync::atomic::Ordering::Relaxed);
+        let put = put().await;
+        assert_eq!(matches!(put, Ok(Signed::Pending(_))), pending, "{code}: {put:?}");
+        assert_eq!(matches!(put, Err(SignError::Refused(_))), !pending, "{code}: {put:?}");
+    }
+    cluster.failing.store(0, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(put().await.unwrap(), Signed::Certificate(certificate.pem()));
+    let written = cluster.object.lock().unwrap().clone().unwrap();
+    let digest = super::request::key_digest(certificate.der());
+    assert_eq!(written["metadata"], serde_json::json!({ "name": "node1", "uid": "u1" }));
+    let enrolment = serde_json::json!({ "enrolment": { "certificateFingerprint": digest.hex() } });
+    assert_eq!(written["status"], enrolment);
 }
 
 #[tokio::test]
