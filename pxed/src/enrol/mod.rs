@@ -12,6 +12,7 @@
 //! says whose a client certificate is, `tls` makes the listener's certificates, `service` decides, `serve` owns the socket.
 
 pub mod authority;
+mod bounds;
 pub mod cluster;
 pub mod counters;
 pub mod identity;

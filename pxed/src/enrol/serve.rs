@@ -124,7 +124,7 @@ async fn decide(
             Ok(json(StatusCode::OK, &service.renew(identity, read(body).await?, now).await?))
         }
         (_, Some(identity)) => {
-            service.report(identity, read(body).await?, now)?;
+            service.report(identity, read(body).await?, now).await?;
             Ok(empty())
         }
         (_, None) => {

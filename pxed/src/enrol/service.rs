@@ -9,6 +9,7 @@ use bedplate_process::exit::chain;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use super::bounds;
 use super::counters::{Counters, Enrolment, Reason, Renewal, Reported};
 use super::identity::Identity;
 use super::request::{CertificateRequest, ReadRequestError};
@@ -126,7 +127,7 @@ impl Service {
         tracing::info!(machine = %name, boot = %public_id(request.boot_id), "host enrolled");
         let owner = Owner::Machine { name: name.clone(), uid };
         self.boots.owner_reached(&owner, request.boot_id, Stage::Enrolled, now);
-        self.take_facts(&name, &request.agent_version, Some(request.facts), now);
+        self.take_facts(&name, request.agent_version, Some(request.facts), now);
         Ok((Enrolment::Enrolled, self.enrolled(certificate)))
     }
 
@@ -156,7 +157,7 @@ impl Service {
         now: Timestamp,
     ) -> Result<EnrolResponse, Refused> {
         let name = &identity.machine;
-        let uid = self.check_identity(identity)?;
+        let uid = self.check_identity(identity).await?;
         let csr = CertificateRequest::read(&request.csr_pem).or_else(|error| bad_request(&error))?;
         if csr.key != identity.key {
             return refused(
@@ -172,7 +173,7 @@ impl Service {
         };
         if let Signed::Certificate(certificate) = signed {
             // The signer may have taken its time: another key may be enrolled by now.
-            self.check_identity(identity)?;
+            self.check_identity(identity).await?;
             let certified = Certified { uid, key: csr.key, time: now };
             signed = self.put_in_force(name, &certified, certificate).await?;
         }
@@ -203,28 +204,28 @@ impl Service {
     ///
     /// # Errors
     /// The refusal.
-    pub fn report(&self, identity: &Identity, report: Report, now: Timestamp) -> Result<(), Refused> {
-        let taken = self.take_report(identity, report, now);
+    pub async fn report(&self, identity: &Identity, report: Report, now: Timestamp) -> Result<(), Refused> {
+        let taken = self.take_report(identity, report, now).await;
         self.counters.reports.one(if taken.is_ok() { Reported::Taken } else { Reported::Refused });
         taken
     }
 
-    fn take_report(&self, identity: &Identity, report: Report, now: Timestamp) -> Result<(), Refused> {
+    async fn take_report(&self, identity: &Identity, report: Report, now: Timestamp) -> Result<(), Refused> {
         let name = &identity.machine;
-        let uid = self.check_identity(identity)?;
+        let uid = self.check_identity(identity).await?;
         if let Some(boot) = report.boot_id {
             let owner = Owner::Machine { name: name.clone(), uid };
             self.boots.owner_reached(&owner, boot, Stage::Enrolled, now);
         }
         let addresses = Address::of_host(name, &report.addresses);
-        let kernel: String = report.kernel_boot_id.chars().take(63).collect();
-        let state_disk = report.state_disk;
+        let kernel = bounds::cut(report.kernel_boot_id, bounds::WORD);
+        let state_disk = report.state_disk.map(bounds::state_disk);
         self.registry.update(name, |status| {
             status.addresses = addresses;
             status.state_disk = state_disk;
             status.agent.get_or_insert_default().boot_id = Some(kernel);
         });
-        self.take_facts(name, &report.agent_version, report.facts, now);
+        self.take_facts(name, report.agent_version, report.facts, now);
         Ok(())
     }
 
@@ -248,8 +249,9 @@ impl Service {
     }
 
     /// The Machine's UID, if this is its agent of now: the Machine is the one that was enrolled, and so is the key.
-    fn check_identity(&self, identity: &Identity) -> Result<String, Refused> {
-        let kept = match self.store.get(Table::Certificates, certificate_key(&identity.machine).as_bytes()) {
+    async fn check_identity(&self, identity: &Identity) -> Result<String, Refused> {
+        let key = certificate_key(&identity.machine).into_bytes();
+        let kept = match self.store.fetch(Table::Certificates, key).await {
             Ok(kept) => kept.and_then(|bytes| serde_json::from_slice::<Certified>(&bytes).ok()),
             Err(error) => return store_failed(&identity.machine, &error),
         };
@@ -295,8 +297,9 @@ impl Service {
         put.or_else(|error| store_failed(name, &error))
     }
 
-    fn take_facts(&self, name: &MachineName, version: &str, hardware: Option<Hardware>, now: Timestamp) {
-        let version: String = version.chars().take(63).collect();
+    fn take_facts(&self, name: &MachineName, version: String, hardware: Option<Hardware>, now: Timestamp) {
+        let version = bounds::cut(version, bounds::WORD);
+        let hardware = hardware.map(bounds::hardware);
         self.registry.update(name, |status| {
             let agent = status.agent.get_or_insert_with(AgentStatus::default);
             agent.version = Some(version);
@@ -304,8 +307,6 @@ impl Service {
             if let Some(mut hardware) = hardware {
                 // The BMC is pxed's own to tell.
                 hardware.bmc = status.hardware.take().and_then(|before| before.bmc);
-                hardware.disks.truncate(256);
-                hardware.nics.truncate(64);
                 status.hardware = Some(hardware);
             }
         });

@@ -353,7 +353,7 @@ async fn a_clusters_certificate_that_is_older_than_its_machine_is_refused_though
             serde_json::json!({ "agentVersion": "0", "kernelBootId": "k", "addresses": [] }),
         )
         .unwrap();
-        let outcome = service.report(&identity, report, now);
+        let outcome = service.report(&identity, report, now).await;
         assert_eq!(
             outcome.as_ref().err().map(|refused| refused.reason),
             (!taken).then_some(Reason::MachineGone)
