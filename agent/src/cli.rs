@@ -83,7 +83,7 @@ pub fn main() -> ExitCode {
     let result = match cli.command.clone().unwrap_or(Command::Run) {
         Command::Run => serve(&cli.log, places),
         Command::Status { output } => status(&places, output),
-        Command::Facts => print_json(&observe_facts(&places).0),
+        Command::Facts => print_json(&observe_facts(&places, None).0),
         Command::Completion { shell } => print(&manual::completion(Cli::command(), shell)),
         Command::Man { directory } => manual::man(Cli::command(), directory.as_deref())
             .map_err(Failure::from)

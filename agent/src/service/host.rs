@@ -47,16 +47,24 @@ fn name_servers(root: &Path) -> Vec<std::net::Ipv4Addr> {
 }
 
 /// The hardware, and what stage-1 found out about its clock and did to its state disk. A boot.json that cannot be read
-/// is said, and counts as not there.
-pub(crate) fn observe_facts(places: &Places) -> (Hardware, Option<StateDiskStatus>) {
+/// is said; the state disk is then the one that was `known` before.
+pub(crate) fn observe_facts(
+    places: &Places,
+    known: Option<StateDiskStatus>,
+) -> (Hardware, Option<StateDiskStatus>) {
     let mut hardware = observe_hardware(&places.root);
-    let boot = places.read_boot_facts().unwrap_or_else(|error| {
-        tracing::warn!(error = chain(&error), "stage-1's facts cannot be read");
-        None
-    });
-    let offset = boot.as_ref().and_then(|boot| boot.clock_offset_seconds);
+    let (offset, state_disk) = match places.read_boot_facts() {
+        Ok(boot) => (
+            boot.as_ref().and_then(|boot| boot.clock_offset_seconds),
+            boot.and_then(|boot| boot.state.to_status()),
+        ),
+        Err(error) => {
+            tracing::warn!(error = chain(&error), "stage-1's facts cannot be read");
+            (None, known)
+        }
+    };
     hardware.clock = hardware.clock.map(|clock| Clock { boot_offset_seconds: offset, ..clock });
-    (hardware, boot.and_then(|boot| boot.state.to_status()))
+    (hardware, state_disk)
 }
 
 /// The addresses of interfaces that others can reach.

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use bedplate_api::id::MachineName;
-use bedplate_api::machine::{Hardware, StateDiskStatus};
+use bedplate_api::machine::Hardware;
 use bedplate_api::wire::{EnrolRequest, EnrolResponse, RenewRequest, Report, Seed};
 use bedplate_process::exit::chain;
 use bedplate_process::liveness::Pulse;
@@ -96,6 +96,7 @@ pub async fn run(places: Places, notifier: Notifier, pulse: Pulse, shutdown: Can
 impl Agent {
     fn new(places: Places, notifier: Notifier) -> Self {
         let free = Timestamp::MIN;
+        let standing = places.begin_standing(VERSION);
         Self {
             places,
             notifier,
@@ -108,7 +109,7 @@ impl Agent {
             heartbeat: Duration::from_secs(60),
             failures: [0; 3],
             not_before: NotBefore { enrol: free, renew: free, report: free },
-            standing: Standing { version: VERSION.to_owned(), ..Standing::default() },
+            standing,
         }
     }
 
@@ -254,7 +255,7 @@ impl Agent {
         self.say("enrolling", None);
         let (state, machine) = (self.places.state.clone(), seed.machine.clone());
         let identity = blocking(move || Identity::open(&state, &machine)).await?;
-        let (facts, _) = self.observe_facts().await;
+        let facts = self.observe_facts().await;
         let client = PxedClient::new(&seed.endpoints, &seed.ca_pem, None)?;
         let request = EnrolRequest {
             boot_id: seed.boot_id,
@@ -319,7 +320,7 @@ impl Agent {
         let Some(enrolment) = self.enrolment.clone() else { return Ok(Outcome::Done) };
         let (state, machine) = (self.places.state.clone(), enrolment.machine.clone());
         let identity = blocking(move || Identity::open(&state, &machine)).await?;
-        let (facts, state_disk) = self.observe_facts().await;
+        let facts = self.observe_facts().await;
         let report = Report {
             agent_version: VERSION.to_owned(),
             kernel_boot_id: read_text(&self.places.root.join("proc/sys/kernel/random/boot_id"))
@@ -327,7 +328,7 @@ impl Agent {
             boot_id: Some(enrolment.boot_id),
             facts: Some(facts),
             addresses: own_addresses(),
-            state_disk,
+            state_disk: self.standing.state_disk.clone(),
         };
         match &enrolment.kubernetes {
             // Nothing that pxed itself writes comes from reports: with a cluster it needs none.
@@ -350,9 +351,11 @@ impl Agent {
         Ok(Outcome::Done)
     }
 
-    async fn observe_facts(&self) -> (Hardware, Option<StateDiskStatus>) {
-        let places = self.places.clone();
-        blocking(move || observe_facts(&places)).await
+    async fn observe_facts(&mut self) -> Hardware {
+        let (places, known) = (self.places.clone(), self.standing.state_disk.take());
+        let (facts, state_disk) = blocking(move || observe_facts(&places, known)).await;
+        self.standing.state_disk = state_disk;
+        facts
     }
 
     fn note_error(&mut self, text: &str) {

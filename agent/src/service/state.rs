@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use bedplate_api::id::{BootId, MachineName, SiteName};
+use bedplate_api::machine::StateDiskStatus;
 use bedplate_api::wire::{KubernetesEndpoint, Seed};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -96,6 +97,9 @@ pub struct Standing {
     /// When the certificate ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate_ends: Option<Timestamp>,
+    /// The disk that holds state in this boot, as stage-1 said when its facts could last be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state_disk: Option<StateDiskStatus>,
     /// To whom it reports: the API server of the cluster, else pxed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reports_to: Option<String>,
@@ -169,6 +173,13 @@ impl Places {
     /// Where the agent stands, as it last said.
     pub fn read_standing(&self) -> Result<Option<Standing>, KeepStateError> {
         read_json(&self.run.join("agent.json"))
+    }
+
+    /// Where an agent stands that has just started; it knows what one before it found out in this boot.
+    pub fn begin_standing(&self, version: &str) -> Standing {
+        let before = self.read_standing().ok().flatten();
+        let state_disk = before.and_then(|standing| standing.state_disk);
+        Standing { version: version.to_owned(), state_disk, ..Standing::default() }
     }
 
     /// Says where the agent stands.

@@ -176,6 +176,14 @@ async fn reports_say_which_state_disk_is_used_and_how_far_the_clock_was_off() {
     assert_eq!((disk.name.as_deref(), disk.wipe_token.as_deref()), (Some("virtio-state"), Some("t")));
     let clock = pxed.seen.lock().unwrap().facts.clone().unwrap().clock.unwrap();
     assert_eq!(clock.boot_offset_seconds, Some(-86_400));
+    // A report without the disk would say that state is in memory.
+    until("it is kept", || host.standing().state_disk.is_some()).await;
+    std::fs::write(host.directory.path().join("run/boot.json"), "{").unwrap();
+    host.kill().await;
+    let before = pxed.seen.lock().unwrap().reports.len();
+    host.start();
+    until("a report", || pxed.seen.lock().unwrap().reports.len() > before).await;
+    assert_eq!(pxed.seen.lock().unwrap().reports[before].state_disk, Some(disk), "the last that was read");
 }
 
 #[tokio::test(flavor = "multi_thread")]

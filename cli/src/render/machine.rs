@@ -2,7 +2,7 @@
 //!
 //! Pure: the time is an argument.
 
-use bedplate_api::machine::{BootStatus, Condition, Hardware, Machine, MachineStatus, Phase};
+use bedplate_api::machine::{BootStatus, Condition, Hardware, Machine, MachineStatus, PROVIDER_PXE, Phase};
 
 use super::table::Table;
 use super::{Look, Paint, age, clean, seconds, stage};
@@ -75,7 +75,7 @@ fn summary(machine: &Machine, status: &MachineStatus, look: Look) -> String {
     }
     line("BMC", machine.spec.bmc.as_ref().map(|bmc| bmc.address.clone()), None);
     line("Hardware", status.hardware.as_ref().map(hardware), None);
-    line("State", status.agent.is_some().then(|| state(status)), None);
+    line("State", state(machine, status), None);
     let addresses: Vec<_> = status.addresses.iter().map(|address| address.address.clone()).collect();
     line("Addresses", (!addresses.is_empty()).then(|| addresses.join(" ")), None);
     let agent = status.agent.as_ref().map(|agent| {
@@ -102,11 +102,17 @@ fn hardware(hardware: &Hardware) -> String {
     parts.join(", ")
 }
 
-/// Where the host keeps its state, as its agent said.
-fn state(status: &MachineStatus) -> String {
-    let Some(disk) = &status.state_disk else { return "in memory: it ends with the boot".to_owned() };
+/// Where the host keeps its state, as its agent said: in memory only if it has reported (the kernel's boot id comes with a
+/// report) a host that stage-1 brought up.
+fn state(machine: &Machine, status: &MachineStatus) -> Option<String> {
+    let Some(disk) = &status.state_disk else {
+        let reported = status.agent.as_ref().is_some_and(|agent| agent.boot_id.is_some());
+        let in_memory = reported && machine.spec.provider == PROVIDER_PXE;
+        return in_memory.then(|| "in memory: it ends with the boot".to_owned());
+    };
     let token = disk.wipe_token.as_ref().map(|token| format!(", wipe token {token:?} used"));
-    format!("on disk {}{}", disk.name.as_deref().unwrap_or("without a name"), token.unwrap_or_default())
+    let name = disk.name.as_deref().unwrap_or("without a name");
+    Some(format!("on disk {name}{}", token.unwrap_or_default()))
 }
 
 fn conditions(status: &MachineStatus, look: Look) -> String {

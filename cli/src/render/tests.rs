@@ -83,22 +83,31 @@ fn show_prints_conditions_and_the_timeline_in_order_with_durations() {
 }
 
 #[test]
-fn show_says_where_state_is_kept_and_which_wipe_was_used_once_the_agent_was_heard() {
-    let said = |status: &Value| {
-        let text = show(&machine("node-1", status), look());
-        text.lines().find(|line| line.trim_start().starts_with("State ")).map(|line| line.trim().to_owned())
+fn show_says_where_state_is_kept_and_which_wipe_was_used_once_the_agent_has_reported_it() {
+    let said = |status: &Value, provider: &str| {
+        let mut machine = machine("node-1", status);
+        machine.spec.provider = provider.to_owned();
+        let text = show(&machine, look());
+        let line = text.lines().find_map(|line| line.trim_start().strip_prefix("State "));
+        line.map(|line| line.trim().to_owned())
     };
-    let agent = json!({ "version": "0.1.0" });
+    let enrolled = json!({ "version": "0.1.0" });
+    let agent = json!({ "version": "0.1.0", "bootId": "00000000-0000-0000-0000-000000000001" });
     let disk = json!({ "name": "virtio-state", "wipeToken": "first" });
-    assert_eq!(said(&json!({})), None);
     for (status, expected) in [
-        (json!({ "agent": agent }), "in memory: it ends with the boot"),
-        (json!({ "agent": agent, "stateDisk": { "name": "sda" } }), "on disk sda"),
-        (json!({ "agent": agent, "stateDisk": disk }), "on disk virtio-state, wipe token \"first\" used"),
+        (json!({}), None),
+        (json!({ "agent": enrolled }), None),
+        (json!({ "agent": agent }), Some("in memory: it ends with the boot")),
+        (json!({ "agent": agent, "stateDisk": { "name": "sda" } }), Some("on disk sda")),
+        (
+            json!({ "agent": agent, "stateDisk": disk }),
+            Some("on disk virtio-state, wipe token \"first\" used"),
+        ),
     ] {
-        let line = said(&status).unwrap_or_default();
-        assert_eq!(line.trim_start_matches("State").trim_start(), expected);
+        assert_eq!(said(&status, "pxe").as_deref(), expected, "{status}");
     }
+    // Stage-1 did not bring this host up: nobody knows.
+    assert_eq!(said(&json!({ "agent": agent }), "manual"), None);
 }
 
 #[test]
