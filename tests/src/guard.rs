@@ -179,6 +179,14 @@ impl Process {
     /// It runs on after `limit`.
     pub fn terminate(&mut self, limit: Duration) -> Result<ExitStatus> {
         self.signal(Signal::SIGTERM)?;
+        self.wait_ended(limit)
+    }
+
+    /// Waits until it has ended.
+    ///
+    /// # Errors
+    /// It runs on after `limit`.
+    pub fn wait_ended(&mut self, limit: Duration) -> Result<ExitStatus> {
         let what = format!("the end of {}", self.name);
         wait::until(&what, limit, || Ok(self.child.try_wait()?))
     }

@@ -4,12 +4,18 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use bedplate_tests::guard::{Directory, Process};
 use bedplate_tests::pxed;
 use serde_json::Value;
+
+/// How long one build of the image may take; most of it is the mirrors'.
+const BUILD: Duration = Duration::from_secs(30 * 60);
 
 fn json(path: &Path) -> Result<Value> {
     let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -87,7 +93,7 @@ fn the_host_image_holds_no_identity_and_no_way_in() -> Result<()> {
     let index = json(&layout.join("index.json"))?;
     let manifest = json(&blob(&layout, &index["manifests"][0])?)?;
     let rootfs = blob(&layout, &manifest["layers"][2])?;
-    let work = tempfile::tempdir()?;
+    let work = Directory::new("image")?;
     let root = work.path().join("root");
     let mut unpack = Command::new("unsquashfs");
     unpack.args(["-quiet", "-no-progress", "-dest"]).arg(&root).arg(&rootfs);
@@ -111,16 +117,26 @@ fn the_host_image_holds_no_identity_and_no_way_in() -> Result<()> {
     Ok(())
 }
 
-/// Builds the image by `cargo xtask image host`, Debian's part cached in `cache`; gives the layout's index and the list of packages.
-fn build(cache: &Path, output: &Path) -> Result<(String, String)> {
+/// Builds the image by `cargo xtask image host` below `work`, Debian's part cached in `cache`; gives the layout's index and the list
+/// of packages.
+fn build(work: &Directory, cache: &Path, output: &Path) -> Result<(String, String)> {
     let xtask = std::env::current_exe()?;
     let xtask = xtask.parent().and_then(Path::parent).context("no target directory")?.join("xtask");
     ensure!(xtask.is_file(), "{} is missing: run the tests by `cargo xtask test`", xtask.display());
-    let mut build = Command::new(&xtask);
+    // mmdebstrap mounts /dev, /proc and /sys where it works: that ends with these namespaces, so with this one process.
+    let mut build = Command::new("unshare");
+    build.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]).arg(&xtask);
     build.args(["image", "host", "--agent"]).arg(pxed::binary("bedplate-agent")?).arg("--output").arg(output);
-    let result = build.env("BEDPLATE_CACHE", cache).output()?;
-    let said = String::from_utf8_lossy(&[result.stdout, result.stderr].concat()).into_owned();
-    ensure!(result.status.success(), "cargo xtask image host: {said}");
+    let temporary = work.path().join("tmp");
+    fs::create_dir_all(&temporary)?;
+    // apt fetches as a user of its own.
+    for directory in [work.path(), &temporary] {
+        fs::set_permissions(directory, fs::Permissions::from_mode(0o755))?;
+    }
+    build.env("BEDPLATE_CACHE", cache).env("TMPDIR", &temporary);
+    let mut process = Process::spawn("xtask", &mut build, &output.with_extension("log"))?;
+    let status = process.wait_ended(BUILD)?;
+    ensure!(status.success(), "cargo xtask image host: {}", process.said());
     Ok((fs::read_to_string(output.join("index.json"))?, packages(output)?))
 }
 
@@ -139,12 +155,12 @@ fn packages(layout: &Path) -> Result<String> {
 /// older than the mirrors' by now; then the first one is built from the mirrors too.
 #[test]
 fn built_twice_from_the_same_packages_the_image_has_the_same_digest() -> Result<()> {
-    let work = tempfile::tempdir()?;
+    let work = Directory::new("image")?;
     let at = |name: &str| work.path().join(name);
-    let mut one = build(&pxed::cache()?, &at("one"))?;
-    let two = build(&at("cache-two"), &at("two"))?;
+    let mut one = build(&work, &pxed::cache()?, &at("one"))?;
+    let two = build(&work, &at("cache-two"), &at("two"))?;
     if one.1 != two.1 {
-        one = build(&at("cache-three"), &at("three"))?;
+        one = build(&work, &at("cache-three"), &at("three"))?;
     }
     assert_eq!(one.1, two.1, "the packages");
     assert_eq!(one.0, two.0, "the digests");
