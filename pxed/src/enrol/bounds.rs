@@ -146,7 +146,7 @@ mod tests {
         use serde_json::Value;
         match value {
             Value::String(text) => {
-                assert!(text.chars().count() <= 256, "{} characters", text.chars().count())
+                assert!(text.chars().count() <= 256, "{} characters", text.chars().count());
             }
             Value::Array(items) => items.iter().for_each(check),
             Value::Object(map) => map.values().for_each(check),

@@ -75,13 +75,8 @@ async fn a_disk_that_hangs_costs_no_memory_and_what_is_dropped_is_counted() {
     assert_eq!(kept, u64::from(given) - dropped + 1, "who waits for durability waits for room");
 }
 
-#[tokio::test]
-async fn a_commit_that_hangs_leaves_the_question_unanswered_and_an_idle_store_answers_without_a_commit() {
-    let (_directory, path) = temporary();
-    let store = Store::open(&path).unwrap();
-    store.answers().await.unwrap();
-    assert_eq!(store.counters().commits.load(Ordering::Relaxed), 0);
-    // Somebody else holds the database for as long as `release` is there.
+/// Somebody else holds the database for as long as the sender is there.
+fn hold(store: &Store) -> (std::sync::mpsc::Sender<()>, JoinHandle<()>) {
     let (release, released) = std::sync::mpsc::channel::<()>();
     let (taken, holds) = std::sync::mpsc::channel();
     let held = store.clone();
@@ -91,6 +86,16 @@ async fn a_commit_that_hangs_leaves_the_question_unanswered_and_an_idle_store_an
         let _ = released.recv();
     });
     holds.recv().unwrap();
+    (release, holder)
+}
+
+#[tokio::test]
+async fn a_commit_that_hangs_leaves_the_question_unanswered_and_an_idle_store_answers_without_a_commit() {
+    let (_directory, path) = temporary();
+    let store = Store::open(&path).unwrap();
+    store.answers().await.unwrap();
+    assert_eq!(store.counters().commits.load(Ordering::Relaxed), 0);
+    let (release, holder) = hold(&store);
     store.write_behind(vec![Change::Put(Table::Boots, b"a".to_vec(), Vec::new())]).unwrap();
     let mut asked = std::pin::pin!(store.answers());
     assert!(tokio::time::timeout(std::time::Duration::from_millis(200), asked.as_mut()).await.is_err());
@@ -151,11 +156,12 @@ async fn who_answers_requests_can_go_on_while_a_read_waits() {
     let (_directory, path) = temporary();
     let store = Store::open(&path).unwrap();
     store.put(Table::Boots, b"a", b"1".to_vec()).await.unwrap();
-    let held = store.inner.database.write().unwrap();
+    let (release, holder) = hold(&store);
     let mut read = std::pin::pin!(store.fetch(Table::Boots, b"a".to_vec()));
     // On the runtime's only thread, a read that held it up would never end.
     assert!(tokio::time::timeout(std::time::Duration::from_millis(20), read.as_mut()).await.is_err());
-    drop(held);
+    drop(release);
+    holder.join().unwrap();
     assert_eq!(read.await.unwrap().unwrap(), b"1");
 }
 
