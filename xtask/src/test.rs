@@ -189,12 +189,15 @@ struct Why {
     lines: Vec<String>,
     /// Lines of the section at hand that are still taken.
     left: usize,
+    /// All is compiled: what looks like a compiler's error from now on is a test's own output.
+    running: bool,
 }
 
 impl Why {
     fn read(&mut self, line: &str) {
         let begins = line.starts_with("---- ") && line.ends_with(" stdout ----");
-        if begins || line.starts_with("error") {
+        self.running |= line.trim_start().starts_with("Running ");
+        if begins || (!self.running && line.starts_with("error")) {
             self.left = SHOWN;
         } else if line.starts_with("failures:") || line.starts_with("test result:") {
             self.left = 0;
@@ -244,8 +247,16 @@ mod tests {
     #[test]
     fn only_what_failed_tests_printed_is_shown() {
         let mut why = Why::default();
-        let output =
-            ["test a ... ok", "failures:", "---- a::b stdout ----", "left: 1", "failures:", "    a::b"];
+        let output = [
+            "     Running tests/a.rs (target/debug/deps/a-0123)",
+            "error: said by a test that wants it",
+            "test a ... ok",
+            "failures:",
+            "---- a::b stdout ----",
+            "left: 1",
+            "failures:",
+            "    a::b",
+        ];
         output.iter().for_each(|line| why.read(line));
         assert_eq!(why.lines, ["---- a::b stdout ----", "left: 1"]);
     }
