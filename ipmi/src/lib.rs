@@ -1,0 +1,11 @@
+//! IPMI 2.0 over LAN (RMCP+, "lanplus"): our own, of both sides. Knows nothing of Bedplate.
+//!
+//! Cipher suites 3 and 17, never a weaker one. Pure parts take datagrams, the time and randomness as arguments.
+//!
+//! | room | what |
+//! |---|---|
+//! | [`wire`] | octets to packets and back (pure) |
+//! | [`crypto`] | proofs of the password, session keys, sealed packets (pure) |
+
+pub mod crypto;
+pub mod wire;

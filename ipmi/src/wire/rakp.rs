@@ -1,0 +1,213 @@
+//! Pure: RAKP messages 1 to 4 (IPMI 2.0 sections 13.20 to 13.24), by which both sides prove that they know the password.
+
+use super::{ParsePacketError, Reader};
+
+/// Why a BMC or console refuses (IPMI 2.0 table 13-15). There is no variant for "no errors".
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Status {
+    /// 0x01.
+    #[error("no resources for another session")]
+    NoResources,
+    /// 0x02.
+    #[error("no such session id")]
+    SessionId,
+    /// 0x03.
+    #[error("an invalid payload type")]
+    PayloadType,
+    /// 0x04.
+    #[error("an authentication algorithm that it does not have")]
+    AuthenticationAlgorithm,
+    /// 0x05.
+    #[error("an integrity algorithm that it does not have")]
+    IntegrityAlgorithm,
+    /// 0x09, 0x0A and 0x0E: role or privilege of a user or session.
+    #[error("a role or privilege that the account does not have (status {0:#04x})")]
+    Role(u8),
+    /// 0x0C: the name is longer than it may be.
+    #[error("an invalid length of the user name")]
+    NameLength,
+    /// 0x0D: no such user, or one that may not come this way.
+    #[error("no such user, or one without leave to come over LAN")]
+    Name,
+    /// 0x0F.
+    #[error("a wrong key exchange or integrity code")]
+    IntegrityCode,
+    /// 0x10.
+    #[error("a confidentiality algorithm that it does not have")]
+    ConfidentialityAlgorithm,
+    /// 0x11.
+    #[error("a cipher suite that it does not have")]
+    NoCipherSuite,
+    /// Any other.
+    #[error("status {0:#04x}")]
+    Other(u8),
+}
+
+impl Status {
+    /// The status of a number; 0 is none.
+    #[must_use]
+    pub fn from_number(number: u8) -> Option<Self> {
+        Some(match number {
+            0x00 => return None,
+            0x01 => Self::NoResources,
+            0x02 => Self::SessionId,
+            0x03 => Self::PayloadType,
+            0x04 => Self::AuthenticationAlgorithm,
+            0x05 => Self::IntegrityAlgorithm,
+            0x09 | 0x0a | 0x0e => Self::Role(number),
+            0x0c => Self::NameLength,
+            0x0d => Self::Name,
+            0x0f => Self::IntegrityCode,
+            0x10 => Self::ConfidentialityAlgorithm,
+            0x11 => Self::NoCipherSuite,
+            other => Self::Other(other),
+        })
+    }
+
+    /// The number.
+    #[must_use]
+    pub fn number(self) -> u8 {
+        match self {
+            Self::NoResources => 0x01,
+            Self::SessionId => 0x02,
+            Self::PayloadType => 0x03,
+            Self::AuthenticationAlgorithm => 0x04,
+            Self::IntegrityAlgorithm => 0x05,
+            Self::NameLength => 0x0c,
+            Self::Name => 0x0d,
+            Self::IntegrityCode => 0x0f,
+            Self::ConfidentialityAlgorithm => 0x10,
+            Self::NoCipherSuite => 0x11,
+            Self::Role(number) | Self::Other(number) => number,
+        }
+    }
+}
+
+/// RAKP message 1, from the console.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rakp1<'a> {
+    /// Repeated in the answer.
+    pub tag: u8,
+    /// The BMC's id of the session.
+    pub managed: u32,
+    /// The console's random number.
+    pub random: [u8; 16],
+    /// Privilege in the lower four bits; bit 4: the user is looked up by name alone.
+    pub role: u8,
+    /// At most 16 octets.
+    pub user: &'a [u8],
+}
+
+impl<'a> Rakp1<'a> {
+    /// As octets.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let user = self.user.get(..16).unwrap_or(self.user);
+        let length = u8::try_from(user.len()).unwrap_or(16);
+        let head = [self.tag, 0, 0, 0];
+        let role = [self.role, 0, 0, length];
+        [&head[..], &self.managed.to_le_bytes(), &self.random, &role, user].concat()
+    }
+
+    /// From octets.
+    ///
+    /// # Errors
+    /// Too short, or the user's name is longer than 16 octets.
+    pub fn parse(payload: &'a [u8]) -> Result<Self, ParsePacketError> {
+        let mut reader = Reader(payload);
+        let [tag, ..] = reader.array::<4>()?;
+        let (managed, random) = (reader.u32()?, reader.array()?);
+        let [role, _, _, length] = reader.array()?;
+        if length > 16 {
+            return Err(ParsePacketError::Value("length of the user name"));
+        }
+        Ok(Self { tag, managed, random, role, user: reader.bytes(length.into())? })
+    }
+}
+
+/// RAKP message 2, from the BMC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rakp2<'a> {
+    /// Of message 1.
+    pub tag: u8,
+    /// The console's id of the session.
+    pub console: u32,
+    /// What was decided.
+    pub outcome: Result<Challenge<'a>, Status>,
+}
+
+/// What the BMC proves itself by, and what the console must answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Challenge<'a> {
+    /// The BMC's random number.
+    pub random: [u8; 16],
+    /// The BMC's GUID.
+    pub guid: [u8; 16],
+    /// Key exchange authentication code.
+    pub code: &'a [u8],
+}
+
+impl<'a> Rakp2<'a> {
+    /// As octets.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let console = self.console.to_le_bytes();
+        match &self.outcome {
+            Ok(challenge) => {
+                let head = [self.tag, 0, 0, 0];
+                [&head[..], &console, &challenge.random, &challenge.guid, challenge.code].concat()
+            }
+            Err(status) => [&[self.tag, status.number(), 0, 0][..], &console].concat(),
+        }
+    }
+
+    /// From octets.
+    ///
+    /// # Errors
+    /// Too short.
+    pub fn parse(payload: &'a [u8]) -> Result<Self, ParsePacketError> {
+        let mut reader = Reader(payload);
+        let [tag, status, _, _] = reader.array()?;
+        let console = reader.u32()?;
+        let outcome = match Status::from_number(status) {
+            Some(status) => Err(status),
+            None => Ok(Challenge { random: reader.array()?, guid: reader.array()?, code: reader.0 }),
+        };
+        Ok(Self { tag, console, outcome })
+    }
+}
+
+/// RAKP message 3 (from the console) or 4 (from the BMC), which have one form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Proof<'a> {
+    /// Message 3: chosen by the console; message 4: of message 3.
+    pub tag: u8,
+    /// The receiver's id of the session.
+    pub session: u32,
+    /// The code: key exchange in message 3, integrity check in message 4.
+    pub outcome: Result<&'a [u8], Status>,
+}
+
+impl<'a> Proof<'a> {
+    /// As octets.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let (status, code) = match self.outcome {
+            Ok(code) => (0, code),
+            Err(status) => (status.number(), &[][..]),
+        };
+        [&[self.tag, status, 0, 0][..], &self.session.to_le_bytes(), code].concat()
+    }
+
+    /// From octets.
+    ///
+    /// # Errors
+    /// Too short.
+    pub fn parse(payload: &'a [u8]) -> Result<Self, ParsePacketError> {
+        let mut reader = Reader(payload);
+        let [tag, status, _, _] = reader.array()?;
+        let session = reader.u32()?;
+        let outcome = Status::from_number(status).map_or(Ok(reader.0), Err);
+        Ok(Self { tag, session, outcome })
+    }
+}
