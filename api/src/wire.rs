@@ -235,7 +235,7 @@ pub struct Report {
     pub facts: Option<Hardware>,
     /// The host's addresses.
     pub addresses: Vec<std::net::IpAddr>,
-    /// The state disk in use; absent: state is in memory.
+    /// The state disk in use; absent: state is in memory, or the host was not netbooted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_disk: Option<StateDiskStatus>,
 }

@@ -58,7 +58,7 @@ pub struct MachineStatus {
     /// What the machine is made of; `bmc` by pxed, the rest by the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hardware: Option<Hardware>,
-    /// The state disk in use, by the agent. Absent: state is in memory.
+    /// The state disk in use, by the agent. Absent: state is in memory, or the host was not netbooted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_disk: Option<StateDiskStatus>,
     /// The agent on the host.
