@@ -9,6 +9,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::thread::{self, ThreadId};
 
 use bedplate_api::id::Digest;
 use bedplate_image::{EnsureImageError, Options, Source, Store};
@@ -248,8 +249,11 @@ fn the_future_of_ensure_can_be_spawned() {
     assert_send(&store.ensure(&source, &quiet));
 }
 
-/// Counts the messages of a level that hold a text.
-struct Messages(Arc<Mutex<Vec<(tracing::Level, String)>>>);
+/// A message, its level, and who said it.
+type Message = (ThreadId, tracing::Level, String);
+
+/// Every message of this process: a subscriber of one thread alone may hear nothing of what another thread said first.
+struct Messages(Arc<Mutex<Vec<Message>>>);
 
 impl tracing::Subscriber for Messages {
     fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
@@ -273,17 +277,20 @@ impl tracing::Subscriber for Messages {
         }
         let mut text = Text(String::new());
         event.record(&mut text);
-        self.0.lock().unwrap().push((*event.metadata().level(), text.0));
+        self.0.lock().unwrap().push((thread::current().id(), *event.metadata().level(), text.0));
     }
 }
 
 #[tokio::test]
 async fn an_image_is_told_and_recorded_once_for_each_change_however_often_it_is_asked_for() {
-    let told = Arc::<Mutex<Vec<_>>>::default();
-    let _guard = tracing::subscriber::set_default(Messages(told.clone()));
+    let told = Arc::<Mutex<Vec<Message>>>::default();
+    tracing::subscriber::set_global_default(Messages(told.clone())).unwrap();
+    // What was asked between the making and the setting of it was answered for nobody.
+    tracing::callsite::rebuild_interest_cache();
     let news = || {
-        let told = told.lock().unwrap();
-        told.iter().filter(|(level, text)| *level <= tracing::Level::INFO && text.contains("image")).count()
+        let (told, own) = (told.lock().unwrap(), thread::current().id());
+        let ours = told.iter().filter(|(thread, ..)| *thread == own);
+        ours.filter(|(_, level, text)| *level <= tracing::Level::INFO && text.contains("image")).count()
     };
     let directory = tempfile::tempdir().unwrap();
     let (path, _) = layout(directory.path(), 1);
