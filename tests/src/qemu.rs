@@ -284,6 +284,8 @@ impl GuestSlot {
     /// # Errors
     /// None was free for `limit`.
     pub fn take(limit: Duration) -> Result<Self> {
+        // A container may have an empty /run.
+        std::fs::create_dir_all("/run/lock").context("cannot make /run/lock")?;
         let open = |number: u32| {
             let path = format!("/run/lock/bedplate-guest-{number}");
             File::options()
