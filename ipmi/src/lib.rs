@@ -6,6 +6,12 @@
 //! |---|---|
 //! | [`wire`] | octets to packets and back (pure) |
 //! | [`crypto`] | proofs of the password, session keys, sealed packets (pure) |
+//! | [`session`] | a session from the console's side (pure) |
+//! | [`managed`] | the BMC's side (pure), for simulators |
+//! | [`window`] | which sequence numbers are taken (pure) |
 
 pub mod crypto;
+pub mod managed;
+pub mod session;
+pub mod window;
 pub mod wire;

@@ -1,0 +1,203 @@
+//! Pure: the BMC's side of RMCP+, enough for a simulator: presence, capabilities, sessions of suites 3 and 17, commands given to a
+//! [`Handler`]. Neither sockets nor clocks: a datagram and the time in, at most one datagram out.
+//!
+//! Packets of a session are taken once each; a request that comes again with the same number is answered from memory, not carried out
+//! again. Not for production BMCs: passwords are held in memory as they are, and there is one channel.
+
+#![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+
+mod entry;
+mod login;
+
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use self::entry::Entry;
+use crate::{
+    crypto::{Password, Suite, UserName},
+    session::{Privilege, Random},
+    wire::{
+        completion::Completion,
+        header::{self, Packet, PayloadKind, Plus},
+        message::{APPLICATION, Request, RequestMessage, Response, ResponseMessage},
+        rmcp::{self, Rmcp},
+    },
+};
+
+const GET_CAPABILITIES: u8 = 0x38;
+const SET_PRIVILEGE: u8 = 0x3b;
+const CLOSE: u8 = 0x3c;
+
+/// An account.
+#[derive(Debug, Clone)]
+pub struct User {
+    /// Its name.
+    pub name: UserName,
+    /// Its password.
+    pub password: Password,
+    /// The highest privilege that it may have.
+    pub privilege: Privilege,
+}
+
+/// What a BMC is set up with.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Its GUID, as RAKP message 2 carries it.
+    pub guid: [u8; 16],
+    /// Its own key (Kg), if it has one.
+    pub key: Option<Password>,
+    /// Who may come.
+    pub users: Vec<User>,
+    /// The suites that it takes.
+    pub suites: Vec<Suite>,
+    /// Sessions at one time, half-open ones among them.
+    pub sessions: usize,
+    /// After how much silence a session is dropped; the specification says a minute.
+    pub idle: Duration,
+}
+
+/// What a machine does behind its BMC, and what happens to logins.
+pub trait Handler {
+    /// Carries out a command, once.
+    fn command(&mut self, privilege: Privilege, request: &Request, now: Instant) -> Response;
+
+    /// Whether a user may try to log in now; a lock-out says no, as if there were no such user.
+    fn may_log_in(&mut self, user: &UserName, now: Instant) -> bool {
+        let _ = (user, now);
+        true
+    }
+
+    /// A user's proof was right or wrong.
+    fn logged_in(&mut self, user: &UserName, right: bool, now: Instant) {
+        let _ = (user, right, now);
+    }
+}
+
+/// A BMC.
+pub struct Managed {
+    settings: Settings,
+    random: Random,
+    sessions: Vec<Entry>,
+}
+
+impl Managed {
+    /// A BMC without sessions.
+    #[must_use]
+    pub fn new(settings: Settings, random: Random) -> Self {
+        Self { settings, random, sessions: Vec::new() }
+    }
+
+    /// Changes accounts, suites and limits; sessions that stand remain.
+    pub fn set(&mut self, settings: Settings) {
+        self.settings = settings;
+    }
+
+    /// Sessions that stand or are being opened.
+    #[must_use]
+    pub fn sessions(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Forgets all sessions, as a BMC that restarts.
+    pub fn restart(&mut self) {
+        self.sessions.clear();
+    }
+
+    /// Takes a datagram from a peer; gives the datagram to send back.
+    pub fn receive(
+        &mut self,
+        handler: &mut impl Handler,
+        peer: SocketAddr,
+        datagram: &[u8],
+        now: Instant,
+    ) -> Option<Vec<u8>> {
+        let idle = self.settings.idle;
+        self.sessions.retain(|entry| now.saturating_duration_since(entry.heard) < idle);
+        let packet = match rmcp::parse(datagram).ok()? {
+            Rmcp::Ping { tag } => return Some(rmcp::pong(tag)),
+            Rmcp::Pong { .. } => return None,
+            Rmcp::Ipmi(packet) => header::parse(packet).ok()?,
+        };
+        let answer = match packet {
+            Packet::Plain(plain) if plain.session == 0 => header::encode_plain(&self.outside(plain.payload)?),
+            Packet::Plain(_) => None,
+            Packet::Plus(plus) if plus.session != 0 => self.inside(handler, peer, &plus, now),
+            Packet::Plus(plus) if plus.authenticated || plus.encrypted => None,
+            Packet::Plus(plus) => match plus.kind {
+                PayloadKind::Ipmi => header::encode_open(PayloadKind::Ipmi, &self.outside(plus.payload)?),
+                _ => self.log_in(handler, peer, &plus, now),
+            },
+        };
+        answer.map(|packet| rmcp::ipmi(&packet))
+    }
+
+    /// The one command that is answered without a session.
+    fn outside(&self, payload: &[u8]) -> Option<Vec<u8>> {
+        let message = RequestMessage::parse(payload).ok()?;
+        let request = &message.request;
+        if (request.function, request.command) != (APPLICATION, GET_CAPABILITIES) {
+            return None;
+        }
+        Some(answer(&message, self.capabilities()))
+    }
+
+    /// Channel 1; no IPMI 1.5 authentication; users with names, per-message authentication; IPMI 2.0.
+    fn capabilities(&self) -> Response {
+        let key = if self.settings.key.is_some() { 0x20 } else { 0 };
+        Response { completion: Completion::Ok, data: vec![1, 0x80, 0x04 | key, 0x02, 0, 0, 0, 0] }
+    }
+
+    fn inside(
+        &mut self,
+        handler: &mut impl Handler,
+        peer: SocketAddr,
+        packet: &Plus<'_>,
+        now: Instant,
+    ) -> Option<Vec<u8>> {
+        let at =
+            self.sessions.iter().position(|entry| entry.managed == packet.session && entry.peer == peer)?;
+        let capabilities = self.capabilities();
+        let mut vector = [0; 16];
+        (self.random)(&mut vector);
+        let entry = self.sessions.get_mut(at)?;
+        let message = entry.open(packet, now)?;
+        let request = &message.request;
+        let mut closed = false;
+        let response = match entry.remembered(&message) {
+            Some(response) => response,
+            None => {
+                let response = match (request.function, request.command) {
+                    (APPLICATION, GET_CAPABILITIES) => capabilities,
+                    (APPLICATION, SET_PRIVILEGE) => entry.set_privilege(request),
+                    (APPLICATION, CLOSE) => {
+                        closed = request.data == entry.managed.to_le_bytes();
+                        let completion = if closed { Completion::Ok } else { Completion::Specific(0x87) };
+                        Response { completion, data: Vec::new() }
+                    }
+                    _ => handler.command(entry.privilege, request, now),
+                };
+                entry.remember(&message, &response);
+                response
+            }
+        };
+        let sealed = entry.seal(&answer(&message, response), vector);
+        if closed {
+            self.sessions.remove(at);
+        }
+        sealed
+    }
+}
+
+fn answer(message: &RequestMessage, response: Response) -> Vec<u8> {
+    let request = &message.request;
+    ResponseMessage {
+        sequence: message.sequence,
+        function: request.function,
+        lun: request.lun,
+        command: request.command,
+        response,
+    }
+    .encode()
+}

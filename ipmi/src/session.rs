@@ -1,0 +1,377 @@
+//! Pure: one session with a BMC, from the console's side (IPMI 2.0 sections 13.14 and following). Datagrams, requests and time in; datagrams,
+//! a deadline and events out. Neither sockets nor clocks; [`crate::client`] drives it.
+//!
+//! ```text
+//! Asking --capabilities--> Opening --Open Session--> Naming --RAKP 2--> Proving --RAKP 4--> Active
+//!    |                        ^                         |                  |                  |
+//!    |                        '---- once more, where an answer was lost ---'                  | Raising -> Ready -> Closing
+//!    '-------------------------------------- failed ------------------------------------------'--> Over
+//! ```
+//!
+//! **One request at a time** is on its way, others wait. What is not answered is sent again, later each time, and at most so often as
+//! [`Retry`] says. A repetition is not a new command: it has the same request number (rqSeq), by which a BMC knows what it has done
+//! already (IPMI 2.0 section 5.2 and 6.12.4), and a new session sequence number, without which it would be dropped. Where even the last
+//! is not answered, the session is lost, and the request's end is told apart: [`RequestError::Unanswered`] may have been carried out,
+//! [`RequestError::NotSent`] was not. What may not be done twice is asked anew only after the state was looked at.
+//!
+//! **A password is tried once.** No failure of a proof is followed by another attempt; the caller decides, so that no account is locked.
+//!
+//! A BMC ends sessions that are silent for a minute: [`Settings::keep_alive`].
+
+#![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+
+mod active;
+mod error;
+mod handshake;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
+
+pub use error::{RequestError, SessionError, Step};
+
+use self::{active::Active, handshake::Handshake};
+use crate::{
+    crypto::{Password, Suite, UserName},
+    wire::{
+        header::{self, Packet},
+        message::{Request, Response},
+        rmcp::{self, Rmcp},
+    },
+};
+
+/// Requests that wait at most, besides the one on its way.
+pub const MOST_WAITING: usize = 16;
+/// The longest data of a request, in octets.
+pub const MOST_DATA: usize = 512;
+
+/// Fills octets with unpredictable values.
+pub type Random = Box<dyn FnMut(&mut [u8]) + Send>;
+
+/// Privilege that a session asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Privilege {
+    /// Reads.
+    User,
+    /// Reads, and switches power.
+    Operator,
+    /// All.
+    Administrator,
+}
+
+impl Privilege {
+    /// 2 to 4.
+    #[must_use]
+    pub fn number(self) -> u8 {
+        match self {
+            Self::User => 2,
+            Self::Operator => 3,
+            Self::Administrator => 4,
+        }
+    }
+
+    /// The privilege of a number; callback (1) and what vendors define are none.
+    #[must_use]
+    pub fn from_number(number: u8) -> Option<Self> {
+        match number {
+            2 => Some(Self::User),
+            3 => Some(Self::Operator),
+            4 => Some(Self::Administrator),
+            _ => None,
+        }
+    }
+}
+
+/// When an unanswered packet is sent again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retry {
+    /// How long the first answer is awaited; each further one twice as long.
+    pub first: Duration,
+    /// How long one is awaited at most.
+    pub most: Duration,
+    /// How often it is sent in all, at least 1.
+    pub attempts: u32,
+}
+
+impl Default for Retry {
+    /// 0.5, 1, 2, 4 and 4 seconds: given up after 11.5.
+    fn default() -> Self {
+        Self { first: Duration::from_millis(500), most: Duration::from_secs(4), attempts: 5 }
+    }
+}
+
+impl Retry {
+    fn wait(&self, sent: u32) -> Duration {
+        let doubled = 1_u32.checked_shl(sent.saturating_sub(1)).unwrap_or(u32::MAX);
+        self.first.saturating_mul(doubled).min(self.most)
+    }
+}
+
+/// With whom, and how.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The account.
+    pub user: UserName,
+    /// Its password.
+    pub password: Password,
+    /// The BMC's own key (Kg), where one is set.
+    pub key: Option<Password>,
+    /// The suite, which the BMC takes or the session fails.
+    pub suite: Suite,
+    /// The privilege, likewise.
+    pub privilege: Privilege,
+    /// When to send again.
+    pub retry: Retry,
+    /// After how much silence the BMC is asked for its device id, so that it keeps the session. `None`: it is not.
+    pub keep_alive: Option<Duration>,
+}
+
+/// Names a request until its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ticket(u64);
+
+/// What happened, in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// The session stands, with the privilege asked.
+    Opened,
+    /// A request came to its end.
+    Answer(Ticket, Result<Response, RequestError>),
+    /// The session was closed as asked.
+    Closed,
+    /// The session is over; all requests came to their end before.
+    Failed(SessionError),
+}
+
+/// What became of datagrams.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Datagrams sent, repetitions among them.
+    pub sent: u64,
+    /// Datagrams sent again.
+    pub repeated: u64,
+    /// Datagrams that were neither expected nor refused for another reason: late, of another session, malformed.
+    pub ignored: u64,
+    /// With a wrong code, without one, or wrongly encrypted.
+    pub forged: u64,
+    /// With a sequence number that was seen already, or is long past.
+    pub replayed: u64,
+}
+
+/// What the driver takes from a session, and what all states need.
+struct Outbox {
+    settings: Settings,
+    random: Random,
+    datagrams: VecDeque<Vec<u8>>,
+    events: VecDeque<Event>,
+    counters: Counters,
+}
+
+impl Outbox {
+    fn send(&mut self, packet: &[u8]) {
+        self.counters.sent = self.counters.sent.saturating_add(1);
+        self.datagrams.push_back(rmcp::ipmi(packet));
+    }
+
+    fn random<const N: usize>(&mut self) -> [u8; N] {
+        let mut octets = [0; N];
+        (self.random)(&mut octets);
+        octets
+    }
+}
+
+/// When what was sent last is sent again.
+#[derive(Debug, Clone, Copy)]
+struct Attempt {
+    sent: u32,
+    until: Instant,
+}
+
+impl Attempt {
+    fn first(retry: &Retry, now: Instant) -> Self {
+        Self { sent: 1, until: later(now, retry.wait(1)) }
+    }
+
+    /// The next attempt, unless this was the last.
+    fn next(self, retry: &Retry, now: Instant) -> Option<Self> {
+        let sent = self.sent.checked_add(1).filter(|sent| *sent <= retry.attempts)?;
+        Some(Self { sent, until: later(now, retry.wait(sent)) })
+    }
+}
+
+/// `now + wait`; a time that cannot be told is now.
+fn later(now: Instant, wait: Duration) -> Instant {
+    now.checked_add(wait).unwrap_or(now)
+}
+
+enum State {
+    Handshake(Box<Handshake>),
+    Active(Box<Active>),
+    Over,
+}
+
+/// What a state makes of its input.
+enum Next {
+    Stay,
+    Active(Box<Active>),
+    Over,
+}
+
+/// A session with a BMC; see the module.
+pub struct Session {
+    out: Outbox,
+    state: State,
+    waiting: VecDeque<(Ticket, Request)>,
+    last_ticket: u64,
+    closing: bool,
+}
+
+impl Session {
+    /// Begins a session: the first datagram is ready to be sent.
+    #[must_use]
+    pub fn start(settings: Settings, random: Random, now: Instant) -> Self {
+        let (datagrams, events) = (VecDeque::new(), VecDeque::new());
+        let mut out = Outbox { settings, random, datagrams, events, counters: Counters::default() };
+        let handshake = Handshake::start(&mut out, now);
+        Self {
+            out,
+            state: State::Handshake(Box::new(handshake)),
+            waiting: VecDeque::new(),
+            last_ticket: 0,
+            closing: false,
+        }
+    }
+
+    /// Takes a datagram that came from the BMC's address.
+    pub fn receive(&mut self, datagram: &[u8], now: Instant) {
+        let packet = match rmcp::parse(datagram) {
+            Ok(Rmcp::Ipmi(packet)) => header::parse(packet),
+            _ => return self.ignore(),
+        };
+        let next = match (&mut self.state, packet) {
+            (State::Handshake(handshake), Ok(packet)) => handshake.receive(&mut self.out, packet, now),
+            (State::Active(active), Ok(Packet::Plus(plus))) => active.receive(&mut self.out, &plus, now),
+            _ => return self.ignore(),
+        };
+        self.follow(next, now);
+    }
+
+    /// Puts a request in the queue. Its end comes as [`Event::Answer`] with this ticket, whatever happens.
+    pub fn request(&mut self, request: Request, now: Instant) -> Ticket {
+        self.last_ticket = self.last_ticket.saturating_add(1);
+        let ticket = Ticket(self.last_ticket);
+        let refused = if matches!(self.state, State::Over) || self.closing {
+            Some(RequestError::NotSent)
+        } else if request.data.len() > MOST_DATA {
+            Some(RequestError::TooLong)
+        } else if self.waiting.len() >= MOST_WAITING {
+            Some(RequestError::TooMany)
+        } else {
+            None
+        };
+        match refused {
+            Some(error) => self.out.events.push_back(Event::Answer(ticket, Err(error))),
+            None => self.waiting.push_back((ticket, request)),
+        }
+        self.follow(Next::Stay, now);
+        ticket
+    }
+
+    /// Nobody waits for this request any more: it is not sent if it was not yet, and its answer is not told.
+    pub fn cancel(&mut self, ticket: Ticket) {
+        self.waiting.retain(|(is, _)| *is != ticket);
+        if let State::Active(active) = &mut self.state {
+            active.forget(ticket);
+        }
+    }
+
+    /// Ends the session: what is on its way is awaited, what waits is not sent, the BMC is told.
+    pub fn close(&mut self, now: Instant) {
+        self.closing = true;
+        self.refuse_waiting();
+        if let State::Handshake(_) = self.state {
+            self.state = State::Over;
+            self.out.events.push_back(Event::Closed);
+        }
+        self.follow(Next::Stay, now);
+    }
+
+    /// Lets time pass: due when [`Session::deadline`] has come, harmless at any other time.
+    pub fn elapse(&mut self, now: Instant) {
+        let next = match &mut self.state {
+            State::Handshake(handshake) => handshake.elapse(&mut self.out, now),
+            State::Active(active) => active.elapse(&mut self.out, now),
+            State::Over => Next::Stay,
+        };
+        self.follow(next, now);
+    }
+
+    /// When [`Session::elapse`] is due. `None`: only a datagram or a request changes anything.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        match &self.state {
+            State::Handshake(handshake) => Some(handshake.deadline()),
+            State::Active(active) => active.deadline(&self.out.settings),
+            State::Over => None,
+        }
+    }
+
+    /// The next datagram to send to the BMC.
+    pub fn transmit(&mut self) -> Option<Vec<u8>> {
+        self.out.datagrams.pop_front()
+    }
+
+    /// What happened next.
+    pub fn event(&mut self) -> Option<Event> {
+        self.out.events.pop_front()
+    }
+
+    /// Whether the session has ended, in whatever way.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        matches!(self.state, State::Over)
+    }
+
+    /// What became of datagrams until now.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.out.counters
+    }
+
+    fn ignore(&mut self) {
+        self.out.counters.ignored = self.out.counters.ignored.saturating_add(1);
+    }
+
+    /// Goes where the state leads, and gives a ready session its next work.
+    fn follow(&mut self, next: Next, now: Instant) {
+        match next {
+            Next::Stay => {}
+            Next::Active(active) => self.state = State::Active(active),
+            Next::Over => {
+                self.state = State::Over;
+                self.refuse_waiting();
+                // The failure comes after the ends of all requests.
+                let (failed, rest): (Vec<Event>, Vec<Event>) =
+                    self.out.events.drain(..).partition(|event| matches!(event, Event::Failed(_)));
+                self.out.events.extend(rest.into_iter().chain(failed));
+            }
+        }
+        if let State::Active(active) = &mut self.state
+            && active.is_ready()
+        {
+            if let Some((ticket, request)) = self.waiting.pop_front() {
+                active.request(&mut self.out, Some(ticket), request, now);
+            } else if self.closing {
+                active.close(&mut self.out, now);
+            }
+        }
+    }
+
+    fn refuse_waiting(&mut self) {
+        let refused = |(ticket, _)| Event::Answer(ticket, Err(RequestError::NotSent));
+        self.out.events.extend(self.waiting.drain(..).map(refused));
+    }
+}

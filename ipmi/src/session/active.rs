@@ -1,0 +1,215 @@
+//! Pure: a session whose keys stand: privilege, requests one by one, close.
+
+#![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+
+use std::time::Instant;
+
+use super::{
+    Attempt, Event, Next, Outbox, Privilege, RequestError, SessionError, Settings, Step, Ticket, later,
+};
+use crate::{
+    crypto::Keys,
+    window::{self, Window},
+    wire::{
+        completion::Completion,
+        header::{PayloadKind, Plus},
+        message::{APPLICATION, Request, RequestMessage, Response, ResponseMessage},
+    },
+};
+
+const GET_DEVICE_ID: u8 = 0x01;
+const SET_PRIVILEGE: u8 = 0x3b;
+const CLOSE: u8 = 0x3c;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Raising,
+    Ready,
+    Closing,
+}
+
+/// The request on its way.
+struct Sent {
+    /// `None`: of the session itself, or nobody waits any more.
+    ticket: Option<Ticket>,
+    message: RequestMessage,
+    attempt: Attempt,
+}
+
+pub(super) struct Active {
+    keys: Keys,
+    console: u32,
+    managed: u32,
+    phase: Phase,
+    /// Session sequence number of the last packet sent.
+    outbound: u32,
+    inbound: Window,
+    /// Number of the last request, 0 to 63.
+    sequence: u8,
+    sent: Option<Sent>,
+    heard: Instant,
+}
+
+impl Active {
+    pub(super) fn start(out: &mut Outbox, keys: Keys, console: u32, managed: u32, now: Instant) -> Self {
+        let inbound = Window::default();
+        let (sent, phase) = (None, Phase::Raising);
+        let mut active =
+            Self { keys, console, managed, phase, outbound: 0, inbound, sequence: 0, sent, heard: now };
+        let privilege = out.settings.privilege;
+        if privilege == Privilege::User {
+            // A session begins as User.
+            active.phase = Phase::Ready;
+            out.events.push_back(Event::Opened);
+        } else {
+            let request = Request::new(APPLICATION, SET_PRIVILEGE, &[privilege.number()]);
+            active.request(out, None, request, now);
+        }
+        active
+    }
+
+    /// Whether the next request may go.
+    pub(super) fn is_ready(&self) -> bool {
+        self.phase == Phase::Ready && self.sent.is_none()
+    }
+
+    pub(super) fn deadline(&self, settings: &Settings) -> Option<Instant> {
+        match &self.sent {
+            Some(sent) => Some(sent.attempt.until),
+            None => settings.keep_alive.map(|silence| later(self.heard, silence)),
+        }
+    }
+
+    pub(super) fn request(
+        &mut self,
+        out: &mut Outbox,
+        ticket: Option<Ticket>,
+        request: Request,
+        now: Instant,
+    ) {
+        self.sequence = self.sequence.wrapping_add(1) & 0x3f;
+        let message = RequestMessage { sequence: self.sequence, request };
+        let attempt = Attempt::first(&out.settings.retry, now);
+        self.seal(out, &message);
+        self.sent = Some(Sent { ticket, message, attempt });
+    }
+
+    pub(super) fn close(&mut self, out: &mut Outbox, now: Instant) {
+        self.phase = Phase::Closing;
+        let request = Request::new(APPLICATION, CLOSE, &self.managed.to_le_bytes());
+        self.request(out, None, request, now);
+    }
+
+    pub(super) fn forget(&mut self, ticket: Ticket) {
+        if let Some(sent) = &mut self.sent
+            && sent.ticket == Some(ticket)
+        {
+            sent.ticket = None;
+        }
+    }
+
+    /// Each transmission has a session sequence number and a vector of its own; the request's number stays.
+    fn seal(&mut self, out: &mut Outbox, message: &RequestMessage) {
+        self.outbound = window::next(self.outbound);
+        let (vector, payload) = (out.random(), message.encode());
+        if let Some(packet) = self.keys.seal(PayloadKind::Ipmi, self.managed, self.outbound, &payload, vector)
+        {
+            out.send(&packet);
+        }
+    }
+
+    pub(super) fn elapse(&mut self, out: &mut Outbox, now: Instant) -> Next {
+        let Some(mut sent) = self.sent.take() else {
+            let due = self.deadline(&out.settings).is_some_and(|deadline| now >= deadline);
+            if due && self.phase == Phase::Ready {
+                self.request(out, None, Request::new(APPLICATION, GET_DEVICE_ID, &[]), now);
+            }
+            return Next::Stay;
+        };
+        if now < sent.attempt.until {
+            self.sent = Some(sent);
+            return Next::Stay;
+        }
+        let Some(attempt) = sent.attempt.next(&out.settings.retry, now) else {
+            return self.lose(out, sent.ticket);
+        };
+        sent.attempt = attempt;
+        out.counters.repeated = out.counters.repeated.saturating_add(1);
+        self.seal(out, &sent.message);
+        self.sent = Some(sent);
+        Next::Stay
+    }
+
+    fn lose(&self, out: &mut Outbox, ticket: Option<Ticket>) -> Next {
+        if let Some(ticket) = ticket {
+            out.events.push_back(Event::Answer(ticket, Err(RequestError::Unanswered)));
+        }
+        out.events.push_back(match self.phase {
+            Phase::Raising => Event::Failed(SessionError::Silent { step: Step::Privilege }),
+            Phase::Ready => Event::Failed(SessionError::Lost),
+            // The BMC ends it by itself.
+            Phase::Closing => Event::Closed,
+        });
+        Next::Over
+    }
+
+    pub(super) fn receive(&mut self, out: &mut Outbox, packet: &Plus<'_>, now: Instant) -> Next {
+        let counters = &mut out.counters;
+        if packet.session != self.console || packet.kind != PayloadKind::Ipmi {
+            counters.ignored = counters.ignored.saturating_add(1);
+            return Next::Stay;
+        }
+        let Ok(payload) = self.keys.open(packet) else {
+            counters.forged = counters.forged.saturating_add(1);
+            return Next::Stay;
+        };
+        if !self.inbound.take(packet.sequence) {
+            counters.replayed = counters.replayed.saturating_add(1);
+            return Next::Stay;
+        }
+        self.heard = now;
+        let answer = ResponseMessage::parse(&payload).ok().filter(|answer| self.is_awaited(answer));
+        let Some(answer) = answer else {
+            counters.ignored = counters.ignored.saturating_add(1);
+            return Next::Stay;
+        };
+        let ticket = self.sent.take().and_then(|sent| sent.ticket);
+        self.answered(out, ticket, answer.response)
+    }
+
+    fn is_awaited(&self, answer: &ResponseMessage) -> bool {
+        // "A duplicate of a request in progress": the answer proper is still to come.
+        self.sent.as_ref().is_some_and(|sent| {
+            let request = &sent.message.request;
+            answer.sequence == sent.message.sequence
+                && answer.command == request.command
+                && answer.function == request.function
+                && answer.response.completion != Completion::Duplicate
+        })
+    }
+
+    fn answered(&mut self, out: &mut Outbox, ticket: Option<Ticket>, response: Response) -> Next {
+        match (self.phase, response.completion) {
+            (Phase::Raising, Completion::Ok) => {
+                self.phase = Phase::Ready;
+                out.events.push_back(Event::Opened);
+            }
+            (Phase::Raising, completion) => {
+                // The BMC is told to free the session; its answer is not awaited.
+                self.close(out, self.heard);
+                out.events.push_back(Event::Failed(SessionError::PrivilegeRefused { completion }));
+                return Next::Over;
+            }
+            (Phase::Closing, _) => {
+                out.events.push_back(Event::Closed);
+                return Next::Over;
+            }
+            (Phase::Ready, _) => {
+                if let Some(ticket) = ticket {
+                    out.events.push_back(Event::Answer(ticket, Ok(response)));
+                }
+            }
+        }
+        Next::Stay
+    }
+}

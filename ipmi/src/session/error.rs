@@ -1,0 +1,122 @@
+//! Pure: why a session or a request failed, for people and for the caller to tell apart. Never with a secret.
+
+use crate::{
+    crypto::Suite,
+    wire::{completion::Completion, rakp::Status},
+};
+
+/// A step on the way to a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Get Channel Authentication Capabilities.
+    Capabilities,
+    /// Open Session Request.
+    Open,
+    /// RAKP message 1.
+    Name,
+    /// RAKP message 3.
+    Proof,
+    /// Set Session Privilege Level.
+    Privilege,
+}
+
+impl std::fmt::Display for Step {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Capabilities => "the question for its capabilities",
+            Self::Open => "Open Session",
+            Self::Name => "RAKP message 1",
+            Self::Proof => "RAKP message 3",
+            Self::Privilege => "Set Session Privilege Level",
+        })
+    }
+}
+
+/// Why a session is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SessionError {
+    /// Nothing ever came back.
+    #[error("no answer to {attempts} packets")]
+    Unreachable {
+        /// Packets sent.
+        attempts: u32,
+    },
+    /// It answered, and then no more, before the session stood.
+    #[error("no answer any more to {step}")]
+    Silent {
+        /// What was not answered.
+        step: Step,
+    },
+    /// It does not speak IPMI 2.0 over this channel.
+    #[error("the BMC speaks IPMI 1.5 only, or has RMCP+ switched off")]
+    NotSupported,
+    /// It does not take the cipher suite; no other is tried.
+    #[error("the BMC does not take cipher suite {}: {status}", suite.number())]
+    SuiteRefused {
+        /// What was asked.
+        suite: Suite,
+        /// What it said.
+        status: Status,
+    },
+    /// It chose other algorithms than the one suite proposed.
+    #[error("the BMC chose other algorithms than those of cipher suite {}", suite.number())]
+    SuiteChanged {
+        /// What was asked.
+        suite: Suite,
+    },
+    /// It has no such user, or the user may not come over LAN.
+    #[error("the BMC refuses the user: {status}")]
+    UserRefused {
+        /// What it said.
+        status: Status,
+    },
+    /// The BMC's proof does not fit the password given, or the BMC said so of ours.
+    #[error("the password is wrong, or who answers is not the BMC")]
+    WrongPassword,
+    /// The keys differ although the password is right.
+    #[error("the session's keys differ: the BMC has a key of its own (Kg) that is not the one given")]
+    WrongKey,
+    /// The user may not have this privilege.
+    #[error("the BMC refuses the privilege: {status}")]
+    RoleRefused {
+        /// What it said.
+        status: Status,
+    },
+    /// Set Session Privilege Level was refused.
+    #[error("the BMC refuses the privilege: {completion}")]
+    PrivilegeRefused {
+        /// What it said.
+        completion: Completion,
+    },
+    /// All its sessions are in use.
+    #[error("all sessions of the BMC are in use")]
+    NoResources,
+    /// It refused a step for another reason.
+    #[error("the BMC refused {step}: {status}")]
+    Refused {
+        /// What it refused.
+        step: Step,
+        /// What it said.
+        status: Status,
+    },
+    /// The session stood, and is answered no more: the BMC restarted, dropped it or is out of reach. A new one may be opened.
+    #[error("the session is lost: the BMC does not answer in it any more")]
+    Lost,
+}
+
+/// Why a request has no answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// It was sent and not answered: it may have been carried out. Look at the state before asking again.
+    #[error("no answer: it may have been carried out")]
+    Unanswered,
+    /// It was never sent.
+    #[error("it was not sent: the session ended before")]
+    NotSent,
+    /// Too many wait already; it was not sent.
+    #[error("too many requests wait for this BMC")]
+    TooMany,
+    /// Its data does not fit a packet; it was not sent.
+    #[error("its data is too long")]
+    TooLong,
+}
