@@ -55,7 +55,14 @@ fn fuzz(step: &Step) -> Result<()> {
     }
     let out = host::target().join("fuzz");
     let mut command = build::cargo();
-    command.env("RUSTFLAGS", FLAGS).args(["build", "--release", "--locked", "--target", TARGET, "--manifest-path"]);
+    command.env("RUSTFLAGS", FLAGS).args([
+        "build",
+        "--release",
+        "--locked",
+        "--target",
+        TARGET,
+        "--manifest-path",
+    ]);
     step.run(command.arg(&manifest).arg("--target-dir").arg(&out).arg("--bins"))?;
     let seconds = std::env::var("BEDPLATE_FUZZ_SECONDS").unwrap_or_else(|_| FUZZ_SECONDS.to_owned());
     for target in targets {
