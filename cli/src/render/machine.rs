@@ -95,11 +95,22 @@ fn hardware(hardware: &Hardware) -> String {
     parts.extend((!name.is_empty()).then(|| name.join(" ")));
     parts.extend(hardware.serial.as_ref().map(|serial| format!("serial {serial}")));
     let cpu = hardware.cpu.as_ref();
-    parts.extend(cpu.and_then(|cpu| cpu.threads).map(|threads| format!("{threads} threads")));
+    parts.extend(cpu.and_then(|cpu| cpu.threads).map(|threads| counted(i64::from(threads), "thread")));
     parts.extend(hardware.memory_bytes.map(|bytes| format!("{} MiB", bytes / (1 << 20))));
-    parts.extend((!hardware.disks.is_empty()).then(|| format!("{} disks", hardware.disks.len())));
-    parts.extend((!hardware.nics.is_empty()).then(|| format!("{} interfaces", hardware.nics.len())));
+    parts.extend(
+        (!hardware.disks.is_empty())
+            .then(|| counted(hardware.disks.len().try_into().unwrap_or(i64::MAX), "disk")),
+    );
+    parts.extend(
+        (!hardware.nics.is_empty())
+            .then(|| counted(hardware.nics.len().try_into().unwrap_or(i64::MAX), "interface")),
+    );
     parts.join(", ")
+}
+
+/// `1 disk`, `2 disks`.
+fn counted(count: i64, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
 /// Where the host keeps its state, as its agent said: in memory only if it has reported (the kernel's boot id comes with a
