@@ -207,7 +207,6 @@ impl BmcError {
     pub const fn may_have_happened(&self) -> bool {
         match self {
             Self::Unreachable { sent, .. } | Self::TimedOut { sent, .. } => *sent,
-            Self::Protocol { .. } => true,
             Self::AddressNotAllowed { .. }
             | Self::AuthenticationFailed { .. }
             | Self::NotSupported { .. }
@@ -215,7 +214,8 @@ impl BmcError {
             | Self::CertificateChanged { .. }
             | Self::CertificateNotTrusted { .. }
             | Self::AmbiguousSystem { .. }
-            | Self::UnknownSystem { .. } => false,
+            | Self::UnknownSystem { .. }
+            | Self::Protocol { .. } => false,
         }
     }
 }

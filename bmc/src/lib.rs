@@ -10,6 +10,9 @@
 pub mod address;
 mod error;
 mod model;
+pub mod probe;
+pub mod quirks;
+pub mod redfish;
 pub mod resolve;
 pub mod tls;
 

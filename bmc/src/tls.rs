@@ -83,6 +83,11 @@ impl Witness {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Before a handshake whose failure is to be told from an earlier one's.
+    pub(crate) fn forget_refusal(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).refusal = None;
+    }
+
     fn tell(&self, seen: Seen) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = seen;
     }

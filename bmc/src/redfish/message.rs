@@ -1,0 +1,76 @@
+//! What a BMC says about an error (DSP0266, "Error responses"): `@Message.ExtendedInfo`, for people.
+//!
+//! Pure: no clock, no file, no socket. Callers: `session`, `task`.
+
+use serde_json::Value;
+
+use crate::error::told;
+
+/// The messages of an error's body in one line; `None` where it has none.
+pub(crate) fn message(body: &[u8]) -> Option<String> {
+    let value: Value = serde_json::from_slice(body).ok()?;
+    let error = value.get("error").unwrap_or(&value);
+    let mut said: Vec<String> = infos(error).filter_map(sentence).collect();
+    said.dedup();
+    if said.is_empty() {
+        said.extend(error.get("message").and_then(Value::as_str).map(told));
+    }
+    let line = told(&said.join(" "));
+    (!line.is_empty()).then_some(line)
+}
+
+/// Whether one of the messages has this key: `Base.1.8.SessionLimitExceeded` has `SessionLimitExceeded`.
+pub(crate) fn has_key(body: &[u8], key: &str) -> bool {
+    let Ok(value) = serde_json::from_slice::<Value>(body) else { return false };
+    let error = value.get("error").unwrap_or(&value);
+    let ids = infos(error).filter_map(|info| info.get("MessageId").and_then(Value::as_str));
+    ids.chain(error.get("code").and_then(Value::as_str)).any(|id| id.rsplit('.').next() == Some(key))
+}
+
+/// A list by the standard, one object by some BMCs.
+fn infos(error: &Value) -> impl Iterator<Item = &Value> {
+    let infos = error.get("@Message.ExtendedInfo");
+    let list = infos.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    list.iter().take(8).chain(infos.filter(|info| info.is_object()))
+}
+
+/// The message, else its id, which is all that some BMCs send.
+pub(crate) fn sentence(info: &Value) -> Option<String> {
+    let field = |name: &str| info.get(name).and_then(Value::as_str).map(told).filter(|text| !text.is_empty());
+    field("Message").or_else(|| field("MessageId"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extended_messages_are_shown_in_one_clean_line() {
+        for (body, expected) in [
+            (
+                r#"{"error": {"code": "Base.1.8.GeneralError", "message": "See ExtendedInfo.", "@Message.ExtendedInfo": [
+                    {"MessageId": "IDRAC.2.8.PSU501", "Message": "Unable to\nperform the operation."},
+                    {"MessageId": "Base.1.8.Other", "Message": "Power\u001b[0m is off."}]}}"#,
+                Some("Unable to perform the operation. Power [0m is off."),
+            ),
+            (
+                r#"{"error": {"@Message.ExtendedInfo": {"MessageId": "iLO.2.14.ResetInProgress"}}}"#,
+                Some("iLO.2.14.ResetInProgress"),
+            ),
+            (r#"{"error": {"code": "x", "message": "Busy."}}"#, Some("Busy.")),
+            (r#"{"error": {"@Message.ExtendedInfo": 7, "message": null}}"#, None),
+            ("<html>Bad</html>", None),
+            ("", None),
+        ] {
+            assert_eq!(message(body.as_bytes()).as_deref(), expected, "{body}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_the_last_part_of_a_message_id() {
+        let body =
+            br#"{"error": {"@Message.ExtendedInfo": [{"MessageId": "Base.1.8.SessionLimitExceeded"}]}}"#;
+        assert!(has_key(body, "SessionLimitExceeded"));
+        assert!(!has_key(body, "LimitExceeded") && !has_key(b"", "x"));
+    }
+}

@@ -1,0 +1,315 @@
+//! Who asks a Redfish service: a session (DSP0266, "Session management") that is opened once, reused, opened once more when
+//! it has expired, and deleted at the end; user name and password with every request where there are no sessions.
+//!
+//! ```text
+//!          no SessionService, or its table is full
+//! Fresh ------------------------------------------> Basic --401--> Held
+//!   | login                                                         ^
+//!   +-------> Open --401--> (login again) --401 -------------------+|
+//!   +-- 400, 401, 403 to the login ---------------------------------+
+//! ```
+//! Held stays: a wrong password is tried once, so that no BMC locks anybody out. Who has new credentials makes a new one.
+//!
+//! Caller: `redfish`.
+
+use std::time::Duration;
+
+use reqwest::{Method, StatusCode};
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::json;
+use tokio::task::JoinHandle;
+
+use super::document::Document;
+use super::message;
+use super::transport::{Answer, Authorization, Request, Transport};
+use crate::error::BmcError;
+use crate::model::Credentials;
+
+/// The service root (DSP0266).
+const ROOT: &str = "/redfish/v1/";
+/// Where sessions are by the standard.
+const SESSIONS: &str = "/redfish/v1/SessionService/Sessions";
+/// How often something is read before it has failed.
+const ATTEMPTS: u32 = 3;
+/// Between two attempts, times the number of the attempt.
+const PAUSE: Duration = Duration::from_millis(200);
+/// A BMC that asks for more patience gets no more.
+const LONGEST_PAUSE: Duration = Duration::from_secs(3);
+
+/// How far the login is.
+enum Login {
+    Fresh,
+    Open { token: SecretString, place: Option<String> },
+    Basic,
+    Held(String),
+}
+
+/// A service, and who asks it.
+pub(crate) struct Session {
+    pub(crate) transport: Transport,
+    credentials: Credentials,
+    login: Login,
+    /// A login that a dropped call has left behind: awaited by the next, so that no session is lost in the BMC's table.
+    pending: Option<JoinHandle<Result<Login, BmcError>>>,
+    root: Option<Document>,
+}
+
+impl Session {
+    pub(crate) fn new(transport: Transport, credentials: Credentials) -> Self {
+        Self { transport, credentials, login: Login::Fresh, pending: None, root: None }
+    }
+
+    /// The service root, read once.
+    pub(crate) async fn root(&mut self) -> Result<Document, BmcError> {
+        if let Some(root) = &self.root {
+            return Ok(root.clone());
+        }
+        let request = Request::new(Method::GET, ROOT);
+        // The root is for everybody; some services want to know who asks all the same.
+        let mut answer = patient(&self.transport, &request, Authorization::Nobody).await?;
+        if answer.status == StatusCode::UNAUTHORIZED {
+            self.start(answer.wants_basic).await?;
+            answer = patient(&self.transport, &request, self.authorization()).await?;
+        }
+        if answer.status == StatusCode::UNAUTHORIZED {
+            return Err(self.hold(&answer).await);
+        }
+        let root = self.document(&request, answer)?;
+        self.root = Some(root.clone());
+        Ok(root)
+    }
+
+    /// Reads a resource.
+    pub(crate) async fn get(&mut self, path: &str) -> Result<Document, BmcError> {
+        let request = Request::new(Method::GET, path);
+        let answer = self.exchange(&request).await?;
+        self.document(&request, answer)
+    }
+
+    fn document(&self, request: &Request<'_>, answer: Answer) -> Result<Document, BmcError> {
+        let answer = self.accepted(request, answer)?;
+        Document::parse(&answer.path, answer.etag, &answer.body)
+    }
+
+    /// Sends a request as whom we are and hands back whatever came. Only a GET is sent again; anything is after a 401,
+    /// which says that it was not done.
+    pub(crate) async fn exchange(&mut self, request: &Request<'_>) -> Result<Answer, BmcError> {
+        self.log_in().await?;
+        let answer = patient(&self.transport, request, self.authorization()).await?;
+        if answer.status != StatusCode::UNAUTHORIZED {
+            return Ok(answer);
+        }
+        if matches!(self.login, Login::Open { .. }) {
+            tracing::debug!(address = %self.transport.address, "session has expired");
+            self.login = Login::Fresh;
+            self.log_in().await?;
+            let answer = patient(&self.transport, request, self.authorization()).await?;
+            if answer.status != StatusCode::UNAUTHORIZED {
+                return Ok(answer);
+            }
+        }
+        Err(self.hold(&answer).await)
+    }
+
+    /// No more attempts with these credentials.
+    async fn hold(&mut self, answer: &Answer) -> BmcError {
+        let problem = message::message(&answer.body).unwrap_or_else(|| answer.status.to_string());
+        self.close().await;
+        self.login = Login::Held(problem.clone());
+        self.not_authenticated(problem)
+    }
+
+    /// Ends the session at the BMC. What cannot be ended, the BMC ends by its own time-out.
+    pub(crate) async fn close(&mut self) {
+        if let Some(pending) = self.pending.take()
+            && let Ok(Ok(login)) = pending.await
+        {
+            self.login = login;
+        }
+        let Login::Open { token, place } = &self.login else { return };
+        if let Some(place) = place {
+            let request = Request::new(Method::DELETE, place);
+            let result = self.transport.send(&request, Authorization::Token(token)).await;
+            if let Err(error) = result {
+                tracing::debug!(address = %self.transport.address, %error, "session is left to its time-out");
+            }
+        }
+        self.login = Login::Fresh;
+    }
+
+    fn authorization(&self) -> Authorization<'_> {
+        match &self.login {
+            Login::Open { token, .. } => Authorization::Token(token),
+            Login::Basic => Authorization::Basic(&self.credentials),
+            Login::Fresh | Login::Held(_) => Authorization::Nobody,
+        }
+    }
+
+    fn not_authenticated(&self, problem: String) -> BmcError {
+        BmcError::AuthenticationFailed { address: self.transport.address.clone(), problem }
+    }
+
+    async fn log_in(&mut self) -> Result<(), BmcError> {
+        match &self.login {
+            Login::Open { .. } | Login::Basic => return Ok(()),
+            Login::Held(problem) => return Err(self.not_authenticated(problem.clone())),
+            Login::Fresh => {}
+        }
+        if self.pending.is_none() {
+            let root = self.root().await?;
+            // Reading the root may have logged in.
+            if !matches!(self.login, Login::Fresh) {
+                return Ok(());
+            }
+            match sessions(&root)? {
+                Some(place) => self.open(place),
+                None => self.login = Login::Basic,
+            }
+        }
+        self.await_login().await
+    }
+
+    /// Logs in where the root is not for everybody.
+    async fn start(&mut self, basic: bool) -> Result<(), BmcError> {
+        match &self.login {
+            Login::Fresh if basic => self.login = Login::Basic,
+            Login::Fresh if self.pending.is_none() => self.open(SESSIONS.to_owned()),
+            Login::Fresh | Login::Open { .. } | Login::Basic | Login::Held(_) => {}
+        }
+        self.await_login().await
+    }
+
+    fn open(&mut self, place: String) {
+        self.pending = Some(tokio::spawn(log_in(self.transport.clone(), self.credentials.clone(), place)));
+    }
+
+    async fn await_login(&mut self) -> Result<(), BmcError> {
+        let Some(pending) = self.pending.as_mut() else { return Ok(()) };
+        let result = pending.await;
+        self.pending = None;
+        match result {
+            Ok(Ok(login)) => {
+                self.login = login;
+                Ok(())
+            }
+            Ok(Err(error)) => {
+                if let BmcError::AuthenticationFailed { problem, .. } = &error {
+                    self.login = Login::Held(problem.clone());
+                }
+                Err(error)
+            }
+            Err(_) => Err(BmcError::Unreachable {
+                address: self.transport.address.clone(),
+                problem: "the login was broken off".to_owned(),
+                sent: false,
+            }),
+        }
+    }
+
+    /// Passes success on; every other status becomes an error in the BMC's own words.
+    pub(crate) fn accepted(&self, request: &Request<'_>, answer: Answer) -> Result<Answer, BmcError> {
+        let status = answer.status;
+        if status.is_success() {
+            return Ok(answer);
+        }
+        let said = message::message(&answer.body);
+        let problem = said.map_or_else(|| status.to_string(), |said| format!("{}: {said}", status.as_u16()));
+        if status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED
+            || status == StatusCode::TOO_MANY_REQUESTS
+        {
+            let problem = format!("it answers {} with {problem}", request.name());
+            let sent = request.method != Method::GET;
+            return Err(BmcError::Unreachable { address: self.transport.address.clone(), problem, sent });
+        }
+        let absent = matches!(
+            status,
+            StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED
+        );
+        if absent && request.method == Method::GET {
+            return Err(BmcError::Protocol { path: answer.path, problem });
+        }
+        if absent {
+            let hint = format!("it says {problem}").trim_end_matches('.').to_owned();
+            return Err(BmcError::NotSupported { what: request.name(), hint });
+        }
+        let problem = if status == StatusCode::FORBIDDEN {
+            format!("{problem} (give the account the privilege to control power and configure boot)")
+        } else {
+            problem
+        };
+        Err(BmcError::Refused { what: request.name(), problem })
+    }
+}
+
+/// Where sessions are made; `None`: there are none.
+fn sessions(root: &Document) -> Result<Option<String>, BmcError> {
+    match root.link("/Links/Sessions")? {
+        Some(place) => Ok(Some(place)),
+        None => Ok(root.at("/SessionService").map(|_| SESSIONS.to_owned())),
+    }
+}
+
+/// Sends; a GET again after a failure of the connection or of a busy service.
+async fn patient(
+    transport: &Transport,
+    request: &Request<'_>,
+    authorization: Authorization<'_>,
+) -> Result<Answer, BmcError> {
+    for attempt in 1.. {
+        let result = transport.send(request, authorization).await;
+        let pause = match &result {
+            Ok(answer) if is_busy(answer.status) => answer.retry_after.unwrap_or(PAUSE * attempt),
+            Err(BmcError::Unreachable { .. }) => PAUSE * attempt,
+            Ok(_) | Err(_) => return result,
+        };
+        if request.method != Method::GET || attempt >= ATTEMPTS {
+            return result;
+        }
+        tokio::time::sleep(pause.min(LONGEST_PAUSE)).await;
+    }
+    transport.send(request, authorization).await
+}
+
+fn is_busy(status: StatusCode) -> bool {
+    status == StatusCode::TOO_MANY_REQUESTS
+        || (status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED)
+}
+
+/// One attempt, with the password in nothing but the request's body.
+async fn log_in(transport: Transport, credentials: Credentials, place: String) -> Result<Login, BmcError> {
+    let body = json!({ "UserName": credentials.username, "Password": credentials.password.expose_secret() });
+    let request = Request::new(Method::POST, &place).json(&body);
+    drop(body);
+    let answer = transport.send(&request, Authorization::Nobody).await?;
+    let address = || transport.address.clone();
+    match answer.status {
+        status if status.is_success() => {
+            let token = answer.token.ok_or_else(|| BmcError::Protocol {
+                path: answer.path.clone(),
+                problem: "a session without X-Auth-Token".to_owned(),
+            })?;
+            let own = Document::parse(&answer.path, None, &answer.body).ok();
+            let own = own.and_then(|session| session.link_in("", &session.value).ok());
+            Ok(Login::Open { token, place: answer.location.or(own) })
+        }
+        StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED => {
+            Ok(Login::Basic)
+        }
+        _ if message::has_key(&answer.body, "SessionLimitExceeded") => Ok(Login::Basic),
+        // iLO answers a wrong password with 400.
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::BAD_REQUEST => {
+            let said = message::message(&answer.body);
+            let problem = said.unwrap_or_else(|| answer.status.to_string());
+            Err(BmcError::AuthenticationFailed { address: address(), problem })
+        }
+        status => {
+            let said = message::message(&answer.body).unwrap_or_default();
+            let problem = format!("it answers the login with {} {said}", status.as_u16());
+            Err(BmcError::Unreachable {
+                address: address(),
+                problem: problem.trim_end().to_owned(),
+                sent: false,
+            })
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Long-running operations (DSP0266, "Asynchronous operations"): what a task says about how far it is.
+//!
+//! Pure: no clock, no file, no socket. Caller: `redfish`.
+
+use serde_json::Value;
+
+use super::document::{Document, is_path};
+use super::message::sentence;
+use crate::error::told;
+
+/// How far a task is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Progress {
+    Running,
+    Done,
+    Failed(String),
+}
+
+/// Where a 202 without a `Location` says that its task is.
+pub(crate) fn place(path: &str, body: &[u8]) -> Option<String> {
+    let task = Document::parse(path, None, body).ok()?;
+    let monitor = task.at("/TaskMonitor").and_then(Value::as_str).map(str::to_owned);
+    let own = || task.at("/TaskState").and_then(|_| task.link_in("", &task.value).ok());
+    monitor.filter(|place| is_path(place)).or_else(own)
+}
+
+/// What the answer of a task or its monitor means; `accepted` is that it came with 202.
+pub(crate) fn progress(accepted: bool, body: &[u8]) -> Progress {
+    let value: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
+    let state = value.get("TaskState").and_then(Value::as_str);
+    match state {
+        Some("Completed") if bad(&value) => Progress::Failed(why(&value, "Completed")),
+        Some("Completed") => Progress::Done,
+        Some(state @ ("Exception" | "Killed" | "Cancelled" | "Interrupted")) => {
+            Progress::Failed(why(&value, state))
+        }
+        Some(_) => Progress::Running,
+        None if accepted => Progress::Running,
+        None => Progress::Done,
+    }
+}
+
+fn bad(task: &Value) -> bool {
+    task.get("TaskStatus").and_then(Value::as_str) == Some("Critical")
+}
+
+fn why(task: &Value, state: &str) -> String {
+    let messages = task.get("Messages").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let said: Vec<String> = messages.iter().take(8).filter_map(sentence).collect();
+    told(format!("its task ended as {state}. {}", said.join(" ")).trim_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_task_is_done_when_it_says_so() {
+        for (accepted, body, expected) in [
+            (true, json!(null), Progress::Running),
+            (false, json!(null), Progress::Done),
+            (true, json!({"TaskState": "Running"}), Progress::Running),
+            // Tasks themselves answer 200 all the time.
+            (false, json!({"TaskState": "Starting"}), Progress::Running),
+            (false, json!({"TaskState": "Completed", "TaskStatus": "OK"}), Progress::Done),
+            (
+                false,
+                json!({"TaskState": "Exception", "Messages": [{"Message": "No power.\n"}]}),
+                Progress::Failed("its task ended as Exception. No power.".to_owned()),
+            ),
+            (
+                false,
+                json!({"TaskState": "Completed", "TaskStatus": "Critical"}),
+                Progress::Failed("its task ended as Completed.".to_owned()),
+            ),
+        ] {
+            assert_eq!(progress(accepted, body.to_string().as_bytes()), expected, "{accepted} {body}");
+        }
+    }
+
+    #[test]
+    fn a_task_without_location_is_found_in_the_body() {
+        for (body, expected) in [
+            (json!({"TaskMonitor": "/taskmon/5"}), Some("/taskmon/5")),
+            (
+                json!({"TaskState": "New", "@odata.id": "/redfish/v1/TaskService/Tasks/5"}),
+                Some("/redfish/v1/TaskService/Tasks/5"),
+            ),
+            (json!({"TaskMonitor": "https://evil.example/"}), None),
+            (json!({"@odata.id": "/redfish/v1/Systems/1"}), None),
+        ] {
+            assert_eq!(place("/x", body.to_string().as_bytes()).as_deref(), expected, "{body}");
+        }
+        assert_eq!(place("/x", b""), None);
+    }
+}

@@ -1,0 +1,284 @@
+//! One HTTP request to a BMC and its whole answer: to the address that was checked and no other, within the deadline,
+//! bounded in size. What a status means is `session`'s.
+//!
+//! Caller: `session`.
+
+use std::error::Error;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use reqwest::header::{
+    ACCEPT, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, IF_MATCH, LOCATION, RETRY_AFTER, WWW_AUTHENTICATE,
+};
+use reqwest::{Client, Method, Response, StatusCode, Url};
+use secrecy::{ExposeSecret, SecretString};
+
+use super::document::is_path;
+use crate::address::{Address, Host, Scheme};
+use crate::error::{BmcError, told};
+use crate::model::{Credentials, Deadlines};
+use crate::tls::{self, Refusal, Trust, Witness};
+
+/// Largest body that is taken, in bytes.
+const LARGEST_BODY: usize = 4 << 20;
+/// Redirects that are followed; iLO 5 before 1.40 sends one to the same path with a slash.
+const MOST_REDIRECTS: usize = 3;
+
+/// Who asks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Authorization<'a> {
+    Nobody,
+    Basic(&'a Credentials),
+    Token(&'a SecretString),
+}
+
+/// A request.
+#[derive(Clone)]
+pub(crate) struct Request<'a> {
+    pub(crate) method: Method,
+    pub(crate) path: &'a str,
+    pub(crate) body: Option<Vec<u8>>,
+    pub(crate) if_match: Option<String>,
+}
+
+impl<'a> Request<'a> {
+    pub(crate) fn new(method: Method, path: &'a str) -> Self {
+        Self { method, path, body: None, if_match: None }
+    }
+
+    pub(crate) fn json(mut self, body: &serde_json::Value) -> Self {
+        self.body = Some(body.to_string().into_bytes());
+        self
+    }
+
+    /// `GET /redfish/v1/Systems/1`.
+    pub(crate) fn name(&self) -> String {
+        format!("{} {}", self.method, self.path)
+    }
+}
+
+/// A whole answer.
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    /// Where it came from, after redirects.
+    pub(crate) path: String,
+    pub(crate) etag: Option<String>,
+    /// A path of this server.
+    pub(crate) location: Option<String>,
+    pub(crate) token: Option<SecretString>,
+    pub(crate) retry_after: Option<Duration>,
+    /// Whether a 401 asks for user name and password.
+    pub(crate) wants_basic: bool,
+    pub(crate) body: Vec<u8>,
+}
+
+/// The way to a BMC.
+#[derive(Debug, Clone)]
+pub(crate) struct Transport {
+    client: Client,
+    base: Url,
+    /// Host and port, for messages.
+    pub(crate) address: String,
+    pub(crate) witness: Witness,
+    pub(crate) deadlines: Deadlines,
+}
+
+impl Transport {
+    /// A way to `address` by the checked `sockets`.
+    pub(crate) fn new(
+        address: &Address,
+        sockets: &[SocketAddr],
+        trust: &Trust,
+        deadlines: Deadlines,
+    ) -> Result<Self, BmcError> {
+        let wrong = |problem: String| BmcError::AddressNotAllowed { address: address.to_string(), problem };
+        let scheme = match address.scheme {
+            Scheme::Https => "https",
+            Scheme::Http if *trust == Trust::Insecure => "http",
+            Scheme::Http => {
+                let problem =
+                    "http:// sends the password readable: use https://, or set bmc.tls.mode to insecure";
+                return Err(wrong(problem.to_owned()));
+            }
+            Scheme::Rmcp => return Err(wrong("it is an address of IPMI".to_owned())),
+        };
+        let witness = Witness::default();
+        let mut builder = Client::builder()
+            .tls_backend_preconfigured(tls::client_config(trust, &witness).map_err(wrong)?)
+            .redirect(reqwest::redirect::Policy::none())
+            .no_proxy()
+            .http1_only()
+            // BMCs have few connections to give, and close idle ones without a word.
+            .pool_max_idle_per_host(1)
+            .pool_idle_timeout(Duration::from_secs(10))
+            .connect_timeout(deadlines.connect)
+            .user_agent(concat!("bedplate/", env!("CARGO_PKG_VERSION")));
+        if let Host::Name(name) = &address.host {
+            builder = builder.resolve_to_addrs(name, sockets);
+        }
+        let client = builder.build().map_err(|e| wrong(e.to_string()))?;
+        let base = Url::parse(&format!("{scheme}://{address}/")).map_err(|e| wrong(e.to_string()))?;
+        Ok(Self { client, base, address: address.to_string(), witness, deadlines })
+    }
+
+    /// Sends a request and takes the whole answer in.
+    pub(crate) async fn send(
+        &self,
+        request: &Request<'_>,
+        authorization: Authorization<'_>,
+    ) -> Result<Answer, BmcError> {
+        let after = self.deadlines.request;
+        match tokio::time::timeout(after, self.send_following(request, authorization)).await {
+            Ok(result) => result,
+            Err(_) => Err(BmcError::TimedOut {
+                address: self.address.clone(),
+                what: request.name(),
+                after,
+                sent: request.method != Method::GET,
+            }),
+        }
+    }
+
+    async fn send_following(
+        &self,
+        request: &Request<'_>,
+        authorization: Authorization<'_>,
+    ) -> Result<Answer, BmcError> {
+        let mut path = request.path.to_owned();
+        for _ in 0..=MOST_REDIRECTS {
+            let answer = self.send_once(request, &path, authorization).await?;
+            if !answer.status().is_redirection() {
+                return self.take(request, answer, path).await;
+            }
+            path = self.redirected(request, &path, &answer)?;
+        }
+        Err(self.senseless(request.path, "it redirects in circles"))
+    }
+
+    async fn send_once(
+        &self,
+        request: &Request<'_>,
+        path: &str,
+        authorization: Authorization<'_>,
+    ) -> Result<Response, BmcError> {
+        let url = self.base.join(path).ok().filter(|url| is_path(path) && url.origin() == self.base.origin());
+        let url = url.ok_or_else(|| self.senseless(path, "it leads away from this BMC"))?;
+        let mut built = self.client.request(request.method.clone(), url);
+        built = built.header(ACCEPT, "application/json").header("OData-Version", "4.0");
+        if let Some(body) = &request.body {
+            built = built.header(CONTENT_TYPE, "application/json").body(body.clone());
+        }
+        if let Some(tag) = request.if_match.as_deref().and_then(|tag| HeaderValue::from_str(tag).ok()) {
+            built = built.header(IF_MATCH, tag);
+        }
+        built = match authorization {
+            Authorization::Nobody => built,
+            Authorization::Basic(who) => built.basic_auth(&who.username, Some(who.password.expose_secret())),
+            Authorization::Token(token) => {
+                let mut value = HeaderValue::from_str(token.expose_secret())
+                    .map_err(|_| self.senseless(path, "its session token is not one"))?;
+                value.set_sensitive(true);
+                built.header("X-Auth-Token", value)
+            }
+        };
+        self.witness.forget_refusal();
+        built.send().await.map_err(|error| self.failed(request, error))
+    }
+
+    /// Where a redirect leads, if it is this server and the method may be repeated.
+    fn redirected(&self, request: &Request<'_>, path: &str, answer: &Response) -> Result<String, BmcError> {
+        let place = answer.headers().get(LOCATION).and_then(|h| h.to_str().ok());
+        let url = place.and_then(|place| self.base.join(path).ok()?.join(place).ok());
+        let url = url.ok_or_else(|| self.senseless(path, "it redirects to no URL"))?;
+        if url.origin() != self.base.origin() {
+            let host = told(url.host_str().unwrap_or_default());
+            return Err(
+                self.senseless(path, &format!("it redirects to {host}, and another host gets nothing"))
+            );
+        }
+        let repeats =
+            matches!(answer.status(), StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT);
+        if request.method != Method::GET && !repeats {
+            return Err(self.senseless(path, "it redirects what is no GET"));
+        }
+        Ok(path_of(&url))
+    }
+
+    async fn take(
+        &self,
+        request: &Request<'_>,
+        mut answer: Response,
+        path: String,
+    ) -> Result<Answer, BmcError> {
+        let mut body = Vec::new();
+        while let Some(chunk) = answer.chunk().await.map_err(|error| self.failed(request, error))? {
+            if body.len() + chunk.len() > LARGEST_BODY && request.method != Method::GET {
+                // It was done; what is said about it is not worth more.
+                break;
+            }
+            if body.len() + chunk.len() > LARGEST_BODY {
+                return Err(self.senseless(&path, "it is longer than 4 MiB"));
+            }
+            body.extend_from_slice(&chunk);
+        }
+        let headers = answer.headers();
+        let text = |name: &str| headers.get(name).and_then(|h| h.to_str().ok()).map(str::to_owned);
+        // Behind address translation a BMC tells its own address: only the path counts.
+        let location = text(LOCATION.as_str())
+            .and_then(|place| self.base.join(&place).ok())
+            .map(|url| path_of(&url))
+            .filter(|path| is_path(path));
+        let retry_after = text(RETRY_AFTER.as_str()).and_then(|t| t.parse().ok()).map(Duration::from_secs);
+        Ok(Answer {
+            status: answer.status(),
+            etag: text(ETAG.as_str()),
+            location,
+            token: text("x-auth-token").filter(|token| !token.is_empty()).map(SecretString::from),
+            retry_after,
+            wants_basic: wants_basic(headers),
+            body,
+            path,
+        })
+    }
+
+    fn senseless(&self, path: &str, problem: &str) -> BmcError {
+        BmcError::Protocol { path: told(path), problem: problem.to_owned() }
+    }
+
+    /// What a failed exchange was: the certificate, the connection, or the answer.
+    fn failed(&self, request: &Request<'_>, error: reqwest::Error) -> BmcError {
+        let address = self.address.clone();
+        let seen = self.witness.seen();
+        match (seen.refusal, seen.pin) {
+            (Some(Refusal::Changed), Some(seen)) => return BmcError::CertificateChanged { address, seen },
+            (Some(Refusal::Changed), None) => {
+                let problem = "its certificate cannot be read".to_owned();
+                return BmcError::CertificateNotTrusted { address, seen: None, problem };
+            }
+            (Some(Refusal::NotTrusted(problem)), seen) => {
+                return BmcError::CertificateNotTrusted { address, seen, problem: told(&problem) };
+            }
+            (None, _) => {}
+        }
+        let sent = !error.is_connect() && request.method != Method::GET;
+        let error = error.without_url();
+        let mut problem = error.to_string();
+        let mut source = error.source();
+        while let Some(cause) = source {
+            problem = format!("{problem}: {cause}");
+            source = cause.source();
+        }
+        BmcError::Unreachable { address, problem: told(&problem), sent }
+    }
+}
+
+fn path_of(url: &Url) -> String {
+    url.query().map_or_else(|| url.path().to_owned(), |query| format!("{}?{query}", url.path()))
+}
+
+fn wants_basic(headers: &HeaderMap) -> bool {
+    let schemes = headers.get_all(WWW_AUTHENTICATE).iter().filter_map(|h| h.to_str().ok());
+    schemes
+        .into_iter()
+        .any(|scheme| scheme.trim_start().get(..5).is_some_and(|s| s.eq_ignore_ascii_case("basic")))
+}

@@ -1,0 +1,481 @@
+//! The Redfish client against a service that forgets sessions, lies, redirects, hangs and changes its certificate: the
+//! right error each time, the password seen once, nothing that changes sent twice.
+
+#![allow(clippy::unwrap_used, reason = "what cannot be made here is a failed test")]
+
+mod service;
+
+use std::time::{Duration, Instant};
+
+use bedplate_api::id::Digest;
+use bedplate_api::machine::BmcProtocol;
+use bedplate_bmc::address::Address;
+use bedplate_bmc::redfish::Redfish;
+use bedplate_bmc::tls::Trust;
+use bedplate_bmc::{
+    Bmc, BmcError, BootSource, Credentials, Deadlines, HealthState, Performed, PowerRequest, PowerState,
+    Reason, probe,
+};
+use serde_json::{Value, json};
+use service::{PASSWORD, RESET, Reply, SESSIONS, SYSTEM, Service, basic, error_reply, json_reply, quick};
+
+#[tokio::test]
+async fn a_session_is_made_once_used_for_everything_and_deleted() {
+    let service = Service::start().await;
+    let mut bmc = service.client();
+    assert_eq!(bmc.power_state().await.unwrap(), PowerState::Off);
+    assert_eq!(bmc.power(PowerRequest::On).await.unwrap(), Performed("On"));
+    assert_eq!(bmc.power_state().await.unwrap(), PowerState::On);
+    assert_eq!(bmc.power(PowerRequest::Cycle).await.unwrap(), Performed("PowerCycle"));
+    assert_eq!(service.state().tokens, ["t1"]);
+    bmc.close().await;
+    let state = service.state();
+    assert!(state.tokens.is_empty());
+    assert_eq!((state.logins, state.count("POST", RESET)), (1, 2));
+    // The token is what is shown, the password only to the login.
+    assert!(state.seen.iter().all(|seen| seen.basic.is_none()));
+}
+
+#[tokio::test]
+async fn inventory_health_and_log_are_read() {
+    let service = Service::start().await;
+    let mut bmc = service.client();
+    let identity = bmc.identity().await.unwrap();
+    assert_eq!(identity.vendor.as_deref(), Some("Contoso"));
+    assert_eq!((identity.firmware.as_deref(), identity.controller.as_deref()), (Some("2.1"), Some("BMC-1")));
+    assert_eq!(bmc.health().await.unwrap().overall, HealthState::Ok);
+    let log = bmc.log_tail(1).await.unwrap();
+    assert_eq!((log.len(), log[0].message.as_str()), (1, "Fan 1 failed."));
+    assert_eq!(log[0].severity, HealthState::Critical);
+    let error = bmc.console().await.err().unwrap();
+    assert_eq!(error.reason(), Reason::NotSupported);
+}
+
+#[tokio::test]
+async fn an_expired_session_is_replaced_once_and_unseen() {
+    let service = Service::start().await;
+    let mut bmc = service.client();
+    bmc.power_state().await.unwrap();
+    service.state().tokens.clear();
+    // Also for what changes: a 401 was not done.
+    bmc.power(PowerRequest::On).await.unwrap();
+    service.state().tokens.clear();
+    bmc.power(PowerRequest::ForceOff).await.unwrap();
+    assert_eq!(service.state().logins, 3);
+    // A service that takes no session that it has just made is not asked for ever.
+    service.hook(|seen, _| {
+        (seen.path == SYSTEM).then(|| error_reply(401, "Base.1.8.NoValidSession", "No valid session."))
+    });
+    assert_eq!(bmc.power_state().await.unwrap_err().reason(), Reason::AuthenticationFailed);
+    assert_eq!(service.state().logins, 4);
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_tried_once_and_then_held() {
+    let service = Service::start().await;
+    let trust = Trust::Pin(vec![service.pin]);
+    let mut bmc = service.client_with("wr0ng-battery", None, &trust, quick()).unwrap();
+    for _ in 0..3 {
+        let error = bmc.power_state().await.unwrap_err();
+        assert_eq!(error.reason(), Reason::AuthenticationFailed);
+        assert!(error.to_string().contains("Invalid user name or password."), "{error}");
+        assert!(!format!("{error} {error:?}").contains("battery"), "{error:?}");
+        bmc.close().await;
+    }
+    assert_eq!(service.state().logins, 1);
+    // iLO says 400.
+    service.hook(|seen, _| {
+        (seen.path == SESSIONS).then(|| error_reply(400, "iLO.2.14.UnauthorizedLoginAttempt", "No."))
+    });
+    let mut bmc = service.client();
+    for _ in 0..2 {
+        assert_eq!(bmc.power_state().await.unwrap_err().reason(), Reason::AuthenticationFailed);
+    }
+    assert_eq!(service.state().count("POST", SESSIONS), 2);
+}
+
+#[tokio::test]
+async fn without_a_session_service_the_password_goes_with_every_request() {
+    let service = Service::start().await;
+    service.set("/redfish/v1/", json!({"Systems": {"@odata.id": "/redfish/v1/Systems"}}));
+    let mut bmc = service.client();
+    bmc.power_state().await.unwrap();
+    bmc.close().await;
+    let trust = Trust::Pin(vec![service.pin]);
+    let mut wrong = service.client_with("wr0ng", None, &trust, quick()).unwrap();
+    for _ in 0..3 {
+        assert_eq!(wrong.power_state().await.unwrap_err().reason(), Reason::AuthenticationFailed);
+    }
+    let state = service.state();
+    assert_eq!(state.count("POST", SESSIONS), 0);
+    let shown = |password| state.seen.iter().filter(|s| s.basic == Some(basic("admin", password))).count();
+    assert_eq!((shown(PASSWORD), shown("wr0ng")), (2, 1));
+}
+
+#[tokio::test]
+async fn a_full_table_of_sessions_is_no_obstacle() {
+    let service = Service::start().await;
+    service.hook(|seen, _| {
+        let full = || error_reply(503, "Base.1.8.SessionLimitExceeded", "Too many sessions.");
+        (seen.path == SESSIONS).then(full)
+    });
+    let mut bmc = service.client();
+    bmc.power(PowerRequest::On).await.unwrap();
+    assert_eq!(bmc.power_state().await.unwrap(), PowerState::On);
+    assert_eq!(service.state().count("POST", SESSIONS), 1);
+}
+
+#[tokio::test]
+async fn a_login_that_was_dropped_is_finished_by_the_next_call() {
+    let service = Service::start().await;
+    let mut bmc = service.client();
+    {
+        let mut call = std::pin::pin!(bmc.power_state());
+        // Dropped as soon as the login has reached the service.
+        while service.state().logins == 0 {
+            tokio::select! {
+                _ = &mut call => break,
+                () = tokio::task::yield_now() => {}
+            }
+        }
+    }
+    bmc.power_state().await.unwrap();
+    bmc.close().await;
+    let state = service.state();
+    assert_eq!((state.logins, state.tokens.len()), (1, 0));
+}
+
+#[tokio::test]
+async fn a_changed_certificate_ends_it_before_anything_is_sent() {
+    let service = Service::start().await;
+    let mut bmc = service.client();
+    bmc.power_state().await.unwrap();
+    bmc.close().await;
+    let old = service.pin;
+    let new = service.change_certificate();
+    let requests = service.state().seen.len();
+    let mut bmc = service.client_with(PASSWORD, None, &Trust::Pin(vec![old]), quick()).unwrap();
+    let error = bmc.power(PowerRequest::Cycle).await.unwrap_err();
+    let BmcError::CertificateChanged { seen, .. } = error else { panic!("{error}") };
+    assert_eq!(seen, new);
+    assert_eq!(service.state().seen.len(), requests);
+    // The second slot is for the next key.
+    let mut bmc = service.client_with(PASSWORD, None, &Trust::Pin(vec![old, seen]), quick()).unwrap();
+    bmc.power_state().await.unwrap();
+    assert!(bmc.certificate().verified);
+}
+
+#[tokio::test]
+async fn a_certificate_that_nobody_signed_is_not_trusted_and_insecure_says_so() {
+    let service = Service::start().await;
+    let pem = rcgen::generate_simple_self_signed(vec!["ca.example".to_owned()]).unwrap().cert.pem();
+    let mut bmc = service.client_with(PASSWORD, None, &Trust::Authorities(Some(pem)), quick()).unwrap();
+    let error = bmc.power_state().await.unwrap_err();
+    assert_eq!(error.reason(), Reason::CertificateNotTrusted);
+    assert!(error.to_string().contains(&service.pin.to_string()), "{error}");
+    assert!(service.state().seen.is_empty());
+    let mut bmc = service.client_with(PASSWORD, None, &Trust::Insecure, quick()).unwrap();
+    bmc.power_state().await.unwrap();
+    assert!(!bmc.certificate().verified && bmc.certificate().pin == Some(service.pin));
+}
+
+#[tokio::test]
+async fn a_password_is_not_sent_readable_unless_told() {
+    let service = Service::start().await;
+    let text = format!("http://{}", service.socket);
+    let address = Address::parse(&text, BmcProtocol::Redfish).unwrap();
+    let credentials = Credentials { username: "admin".to_owned(), password: PASSWORD.into() };
+    let pin = Trust::Pin(vec![Digest::from_sha256([1; 32])]);
+    let error = Redfish::new(&address, &[service.socket], &pin, credentials, None, quick()).err().unwrap();
+    assert_eq!(error.reason(), Reason::AddressNotAllowed);
+    assert!(error.to_string().contains("insecure"), "{error}");
+}
+
+#[tokio::test]
+async fn several_systems_want_a_name() {
+    let service = Service::start().await;
+    let two = json!({"Members": [{"@odata.id": SYSTEM}, {"@odata.id": "/redfish/v1/Systems/2"}]});
+    service.set("/redfish/v1/Systems", two);
+    service.set("/redfish/v1/Systems/2", json!({"PowerState": "PoweringOn"}));
+    let error = service.client().power(PowerRequest::ForceOff).await.unwrap_err();
+    assert_eq!(error, BmcError::AmbiguousSystem { systems: vec!["1".to_owned(), "2".to_owned()] });
+    let trust = Trust::Pin(vec![service.pin]);
+    let mut bmc = service.client_with(PASSWORD, Some("2"), &trust, quick()).unwrap();
+    assert_eq!(bmc.power_state().await.unwrap(), PowerState::PoweringOn);
+    let found = probe::redfish(&mut service.client()).await.unwrap();
+    assert_eq!(found.systems, ["1", "2"]);
+    assert!(found.to_string().contains("bmc.systemId is needed"), "{found}");
+}
+
+#[tokio::test]
+async fn a_probe_tells_what_to_write_and_leaves_no_session() {
+    let service = Service::start().await;
+    let mut bmc = service.client_with(PASSWORD, None, &Trust::Insecure, quick()).unwrap();
+    let found = probe::redfish(&mut bmc).await.unwrap();
+    let text = found.to_string();
+    for line in [
+        &format!("certificate   {} (not verified)", service.pin),
+        "machine       Contoso, C-1, S1",
+        "boot once     None, Pxe, UefiHttp, Hdd",
+        "quirks        none",
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
+    let data = serde_json::to_value(&found).unwrap();
+    assert_eq!(data["pin"], service.pin.to_string());
+    assert!(service.state().tokens.is_empty());
+    assert!(service.state().seen.iter().all(|seen| seen.method != "PATCH" && seen.path != RESET));
+}
+
+#[tokio::test]
+async fn the_next_boot_is_overridden_once_and_the_mode_left_alone() {
+    let service = Service::start().await;
+    let mut bmc = service.client();
+    assert_eq!(bmc.next_boot().await.unwrap(), None);
+    for source in [BootSource::Pxe, BootSource::Http] {
+        bmc.set_next_boot(source).await.unwrap();
+        assert_eq!(bmc.next_boot().await.unwrap(), Some(source));
+    }
+    let state = service.state();
+    let patch = state.seen.iter().find(|seen| seen.method == "PATCH").unwrap();
+    let expected = json!({"Boot": {"BootSourceOverrideEnabled": "Once", "BootSourceOverrideTarget": "Pxe"}});
+    assert_eq!((&patch.body, &patch.if_match), (&expected, &None));
+}
+
+#[tokio::test]
+async fn a_changed_resource_is_read_again_and_patched_once_more() {
+    let service = Service::start().await;
+    service.state().etags.insert(SYSTEM.to_owned(), "\"1\"".to_owned());
+    let mut changed = false;
+    service.hook(move |seen, state| {
+        if seen.is("PATCH", SYSTEM) && !changed {
+            changed = true;
+            state.etags.insert(SYSTEM.to_owned(), "\"2\"".to_owned());
+        }
+        None
+    });
+    let mut bmc = service.client();
+    bmc.set_next_boot(BootSource::Pxe).await.unwrap();
+    let tags = |service: &Service| {
+        let state = service.state();
+        let patches = state.seen.iter().filter(|seen| seen.method == "PATCH");
+        patches.map(|seen| seen.if_match.clone().unwrap_or_default()).collect::<Vec<_>>()
+    };
+    assert_eq!(tags(&service), ["\"1\"", "\"2\""]);
+    // Refused twice is refused.
+    service.hook(|seen, _| {
+        (seen.method == "PATCH").then(|| error_reply(412, "Base.1.8.PreconditionFailed", "No match."))
+    });
+    assert_eq!(bmc.set_next_boot(BootSource::Pxe).await.unwrap_err().reason(), Reason::Refused);
+    assert_eq!(tags(&service).len(), 4);
+}
+
+#[tokio::test]
+async fn what_is_missing_is_not_supported() {
+    let service = Service::start().await;
+    {
+        let mut state = service.state();
+        let system = state.resources.get_mut(SYSTEM).unwrap();
+        system["Actions"]["#ComputerSystem.Reset"] =
+            json!({"target": RESET, "@Redfish.ActionInfo": "/redfish/v1/Systems/1/ResetActionInfo"});
+        system["LogServices"] = Value::Null;
+        system["Boot"]["BootSourceOverrideTarget@Redfish.AllowableValues"] = json!(["Pxe"]);
+    }
+    let info =
+        json!({"Parameters": [{"Name": "ResetType", "AllowableValues": ["On", "ForceOff", "ForceRestart"]}]});
+    service.set("/redfish/v1/Systems/1/ResetActionInfo", info);
+    let mut bmc = service.client();
+    let error = bmc.power(PowerRequest::GracefulOff).await.unwrap_err();
+    assert_eq!(error.reason(), Reason::NotSupported);
+    assert!(error.to_string().contains("On, ForceOff, ForceRestart"), "{error}");
+    assert_eq!(bmc.power(PowerRequest::Cycle).await.unwrap(), Performed("ForceRestart"));
+    assert_eq!(bmc.set_next_boot(BootSource::Http).await.unwrap_err().reason(), Reason::NotSupported);
+    assert_eq!(bmc.log_tail(5).await.unwrap_err().reason(), Reason::NotSupported);
+}
+
+#[tokio::test]
+async fn a_task_is_followed_to_its_end() {
+    let service = Service::start().await;
+    let mut polls = 0;
+    service.hook(move |seen, state| {
+        if seen.is("POST", RESET) {
+            return Some(Reply::Is(202, vec![("location", "/taskmon/7".to_owned())], String::new()));
+        }
+        if seen.path != "/taskmon/7" {
+            return None;
+        }
+        polls += 1;
+        if polls < 3 {
+            return Some(Reply::Is(202, vec![("retry-after", "0".to_owned())], String::new()));
+        }
+        state.resources.get_mut(SYSTEM).unwrap()["PowerState"] = json!("On");
+        Some(json_reply(200, &json!({"TaskState": "Completed", "TaskStatus": "OK"})))
+    });
+    let mut bmc = service.client();
+    bmc.power(PowerRequest::On).await.unwrap();
+    assert_eq!(bmc.power_state().await.unwrap(), PowerState::On);
+    let counts = |service: &Service| {
+        let state = service.state();
+        (state.count("POST", RESET), state.count("GET", "/taskmon/7"))
+    };
+    assert_eq!(counts(&service), (1, 3));
+    let failed = json!({"TaskState": "Exception", "Messages": [{"Message": "The chassis has no power."}]});
+    service.hook(move |seen, _| match seen.path.as_str() {
+        RESET => Some(json_reply(202, &json!({"TaskMonitor": "/taskmon/8"}))),
+        "/taskmon/8" => Some(json_reply(200, &failed)),
+        _ => None,
+    });
+    let error = bmc.power(PowerRequest::On).await.unwrap_err();
+    assert_eq!(error.reason(), Reason::Refused);
+    assert!(error.to_string().contains("The chassis has no power."), "{error}");
+}
+
+#[tokio::test]
+async fn a_task_that_never_ends_is_timed_out_and_may_have_happened() {
+    let service = Service::start().await;
+    service.hook(|seen, _| match seen.path.as_str() {
+        RESET | "/taskmon/7" => {
+            Some(Reply::Is(202, vec![("location", "/taskmon/7".to_owned())], String::new()))
+        }
+        _ => None,
+    });
+    let deadlines = Deadlines { call: Duration::from_millis(900), ..quick() };
+    let trust = Trust::Pin(vec![service.pin]);
+    let mut bmc = service.client_with(PASSWORD, None, &trust, deadlines).unwrap();
+    let error = bmc.power(PowerRequest::On).await.unwrap_err();
+    assert_eq!((error.reason(), error.may_have_happened()), (Reason::TimedOut, true));
+    // The client is as good as new.
+    assert_eq!(bmc.power_state().await.unwrap(), PowerState::Off);
+}
+
+#[tokio::test]
+async fn a_read_is_tried_again_and_a_change_is_not() {
+    let service = Service::start().await;
+    let mut failures = 2;
+    service.hook(move |seen, _| {
+        let fails = seen.path == SYSTEM && failures > 0;
+        failures -= i32::from(fails);
+        fails.then(|| error_reply(503, "Base.1.8.ServiceTemporarilyUnavailable", "Busy."))
+    });
+    let mut bmc = service.client();
+    assert_eq!(bmc.power_state().await.unwrap(), PowerState::Off);
+    for reply in [error_reply(500, "Base.1.8.InternalError", "Oops."), Reply::Close] {
+        service.hook(move |seen, _| (seen.path == RESET).then(|| reply.clone()));
+        let before = service.state().count("POST", RESET);
+        let error = bmc.power(PowerRequest::On).await.unwrap_err();
+        assert_eq!((error.reason(), error.may_have_happened()), (Reason::BmcUnreachable, true), "{error}");
+        assert_eq!(service.state().count("POST", RESET), before + 1);
+    }
+    service.hook(|seen, _| (seen.path == SYSTEM).then_some(Reply::Close));
+    let error = bmc.power(PowerRequest::On).await.unwrap_err();
+    assert_eq!((error.reason(), error.may_have_happened()), (Reason::BmcUnreachable, false), "{error}");
+}
+
+#[tokio::test]
+async fn a_hung_service_costs_no_more_than_the_deadline() {
+    let service = Service::start().await;
+    service.hook(|seen, _| (seen.path == SYSTEM || seen.path == RESET).then_some(Reply::Hang));
+    let deadlines = Deadlines { request: Duration::from_millis(300), ..quick() };
+    let trust = Trust::Pin(vec![service.pin]);
+    let mut bmc = service.client_with(PASSWORD, None, &trust, deadlines).unwrap();
+    let started = Instant::now();
+    let error = bmc.power(PowerRequest::On).await.unwrap_err();
+    // It hung on what is read first: nothing was changed.
+    assert_eq!((error.reason(), error.may_have_happened()), (Reason::TimedOut, false), "{error}");
+    service.hook(|seen, _| (seen.path == RESET).then_some(Reply::Hang));
+    let error = bmc.power(PowerRequest::On).await.unwrap_err();
+    assert_eq!((error.reason(), error.may_have_happened()), (Reason::TimedOut, true), "{error}");
+    assert!(started.elapsed() < Duration::from_secs(10));
+}
+
+#[tokio::test]
+async fn nobody_there_is_unreachable() {
+    let service = Service::start().await;
+    let mut bmc = {
+        // A port that was free a moment ago.
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let address = Address::parse(&free.to_string(), BmcProtocol::Redfish).unwrap();
+        let credentials = Credentials { username: "admin".to_owned(), password: PASSWORD.into() };
+        Redfish::new(&address, &[free], &Trust::Pin(vec![service.pin]), credentials, None, quick()).unwrap()
+    };
+    let error = bmc.power(PowerRequest::On).await.unwrap_err();
+    assert_eq!((error.reason(), error.may_have_happened()), (Reason::BmcUnreachable, false), "{error}");
+}
+
+#[tokio::test]
+async fn answers_that_make_no_sense_are_named_by_path_and_field() {
+    let service = Service::start().await;
+    for (body, named) in [
+        ("<html>".to_owned(), SYSTEM.to_owned()),
+        ("[]".to_owned(), SYSTEM.to_owned()),
+        (json!({"PowerState": ["On"]}).to_string(), format!("{SYSTEM} /PowerState")),
+        ("[".repeat(100_000), SYSTEM.to_owned()),
+        (format!("{{\"x\": \"{}\"}}", "x".repeat(5 << 20)), SYSTEM.to_owned()),
+    ] {
+        service.hook(move |seen, _| (seen.path == SYSTEM).then(|| Reply::Is(200, vec![], body.clone())));
+        let error = service.client().power_state().await.unwrap_err();
+        assert_eq!(error.reason(), Reason::ProtocolError, "{error}");
+        assert!(
+            error.to_string().contains(&format!("to {named} "))
+                || error.to_string().contains(&format!("to {named}:")),
+            "{error}"
+        );
+        assert_eq!(
+            service.client().power(PowerRequest::ForceOff).await.unwrap_err().reason(),
+            Reason::ProtocolError
+        );
+    }
+    assert_eq!(service.state().count("POST", RESET), 0);
+}
+
+#[tokio::test]
+async fn redirects_stay_on_the_host_and_do_not_repeat_changes() {
+    let service = Service::start().await;
+    let other = Service::start().await;
+    let elsewhere = format!("https://{}/redfish/v1/Systems/1", other.socket);
+    service.hook(move |seen, _| {
+        (seen.path == SYSTEM).then(|| Reply::Is(302, vec![("location", elsewhere.clone())], String::new()))
+    });
+    let error = service.client().power_state().await.unwrap_err();
+    assert_eq!(error.reason(), Reason::ProtocolError, "{error}");
+    assert!(error.to_string().contains("another host"), "{error}");
+    assert_eq!(other.state().connections, 0);
+    // iLO 5 before 1.40 wants a slash.
+    let slash = format!("{SYSTEM}/");
+    let system = service.state().resources[SYSTEM].clone();
+    service.set(&slash, system);
+    service.hook(move |seen, _| {
+        (seen.path == SYSTEM).then(|| Reply::Is(308, vec![("location", slash.clone())], String::new()))
+    });
+    assert_eq!(service.client().power_state().await.unwrap(), PowerState::Off);
+    service.hook(|seen, _| {
+        (seen.path == RESET).then(|| Reply::Is(303, vec![("location", SYSTEM.to_owned())], String::new()))
+    });
+    assert_eq!(service.client().power(PowerRequest::On).await.unwrap_err().reason(), Reason::ProtocolError);
+    service.hook(|seen, _| {
+        let place = seen.path.clone();
+        (seen.path == SYSTEM).then(|| Reply::Is(302, vec![("location", place)], String::new()))
+    });
+    let error = service.client().power_state().await.unwrap_err();
+    assert!(error.to_string().contains("circles"), "{error}");
+}
+
+#[tokio::test]
+async fn a_refusal_is_told_in_the_bmcs_own_words() {
+    let service = Service::start().await;
+    service.hook(|seen, _| {
+        let message = format!("Server is already\r\npowered \u{1b}[1mON. {}", "x".repeat(1000));
+        (seen.path == RESET).then(|| error_reply(409, "IDRAC.2.8.PSU501", &message))
+    });
+    let error = service.client().power(PowerRequest::On).await.unwrap_err();
+    assert_eq!((error.reason(), error.may_have_happened()), (Reason::Refused, false));
+    let text = error.to_string();
+    assert!(
+        text.contains("409: Server is already powered [1mON. xxx") && text.chars().count() < 420,
+        "{text}"
+    );
+    assert!(!text.contains(char::is_control), "{text:?}");
+    service.hook(|seen, _| (seen.path == RESET).then(|| Reply::Is(403, vec![], String::new())));
+    let error = service.client().power(PowerRequest::On).await.unwrap_err();
+    assert!(error.to_string().contains("privilege"), "{error}");
+}
