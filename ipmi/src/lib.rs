@@ -8,8 +8,12 @@
 //! | [`crypto`] | proofs of the password, session keys, sealed packets (pure) |
 //! | [`session`] | a session from the console's side (pure) |
 //! | [`managed`] | the BMC's side (pure), for simulators |
+//! | [`command`] | typed commands and answers (pure) |
+//! | [`client`] | a session over UDP, with tokio |
 //! | [`window`] | which sequence numbers are taken (pure) |
 
+pub mod client;
+pub mod command;
 pub mod crypto;
 pub mod managed;
 pub mod session;

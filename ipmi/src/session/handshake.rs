@@ -150,7 +150,7 @@ impl Handshake {
     fn opened(&mut self, out: &mut Outbox, payload: &[u8], now: Instant) -> Option<Next> {
         let Place::Opening { console } = self.place else { return None };
         let answer = OpenResponse::parse(payload).ok()?;
-        if answer.tag != self.tag || answer.console != console {
+        if answer.tag != self.tag || !is_ours(answer.console, console, answer.outcome.err()) {
             return None;
         }
         let suite = out.settings.suite;
@@ -252,9 +252,9 @@ fn role(out: &Outbox) -> u8 {
     NAME_ONLY | out.settings.privilege.number()
 }
 
-/// A BMC that does not know the session (any more) cannot name the console's id.
+/// A BMC that does not know the session (any more) cannot name the console's id; others end a refusal before it.
 fn is_ours(given: u32, console: u32, status: Option<Status>) -> bool {
-    given == console || status == Some(Status::SessionId)
+    given == console || (given == 0 && status.is_some()) || status == Some(Status::SessionId)
 }
 
 fn fail(out: &mut Outbox, error: SessionError) -> Next {

@@ -1,6 +1,9 @@
 //! Pure: Open Session Request and Response (IPMI 2.0 sections 13.17 and 13.18): both sides' session ids and the algorithms.
 
-use super::{ParsePacketError, Reader, rakp::Status};
+use super::{
+    ParsePacketError, Reader,
+    rakp::{Status, refusal},
+};
 
 /// Three algorithms by number, as a cipher suite is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,17 +110,14 @@ impl OpenResponse {
     /// # Errors
     /// Too short, or no algorithms where there should be.
     pub fn parse(payload: &[u8]) -> Result<Self, ParsePacketError> {
+        if let Some((tag, console, status)) = refusal(payload) {
+            return Ok(Self { tag, console, outcome: Err(status) });
+        }
         let mut reader = Reader(payload);
-        let [tag, status, privilege, _] = reader.array()?;
+        let [tag, _, privilege, _] = reader.array()?;
         let console = reader.u32()?;
-        let outcome = match Status::from_number(status) {
-            Some(status) => Err(status),
-            None => Ok(Opened {
-                privilege: privilege & 0x0f,
-                managed: reader.u32()?,
-                algorithms: Algorithms::parse(&mut reader)?,
-            }),
-        };
-        Ok(Self { tag, console, outcome })
+        let (privilege, managed) = (privilege & 0x0f, reader.u32()?);
+        let opened = Opened { privilege, managed, algorithms: Algorithms::parse(&mut reader)? };
+        Ok(Self { tag, console, outcome: Ok(opened) })
     }
 }

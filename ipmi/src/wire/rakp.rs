@@ -83,6 +83,16 @@ impl Status {
     }
 }
 
+/// Tag, receiver's session id and status of a message that refuses. Some BMCs (`ipmi_sim` among them) end it after the status; the id is
+/// then 0.
+pub(super) fn refusal(payload: &[u8]) -> Option<(u8, u32, Status)> {
+    let mut reader = Reader(payload);
+    let [tag, status] = reader.array().ok()?;
+    let status = Status::from_number(status)?;
+    let session = reader.bytes(2).and_then(|_| reader.u32()).unwrap_or(0);
+    Some((tag, session, status))
+}
+
 /// RAKP message 1, from the console.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rakp1<'a> {
@@ -166,14 +176,14 @@ impl<'a> Rakp2<'a> {
     /// # Errors
     /// Too short.
     pub fn parse(payload: &'a [u8]) -> Result<Self, ParsePacketError> {
+        if let Some((tag, console, status)) = refusal(payload) {
+            return Ok(Self { tag, console, outcome: Err(status) });
+        }
         let mut reader = Reader(payload);
-        let [tag, status, _, _] = reader.array()?;
+        let [tag, ..] = reader.array::<4>()?;
         let console = reader.u32()?;
-        let outcome = match Status::from_number(status) {
-            Some(status) => Err(status),
-            None => Ok(Challenge { random: reader.array()?, guid: reader.array()?, code: reader.0 }),
-        };
-        Ok(Self { tag, console, outcome })
+        let challenge = Challenge { random: reader.array()?, guid: reader.array()?, code: reader.0 };
+        Ok(Self { tag, console, outcome: Ok(challenge) })
     }
 }
 
@@ -204,10 +214,11 @@ impl<'a> Proof<'a> {
     /// # Errors
     /// Too short.
     pub fn parse(payload: &'a [u8]) -> Result<Self, ParsePacketError> {
+        if let Some((tag, session, status)) = refusal(payload) {
+            return Ok(Self { tag, session, outcome: Err(status) });
+        }
         let mut reader = Reader(payload);
-        let [tag, status, _, _] = reader.array()?;
-        let session = reader.u32()?;
-        let outcome = Status::from_number(status).map_or(Ok(reader.0), Err);
-        Ok(Self { tag, session, outcome })
+        let [tag, ..] = reader.array::<4>()?;
+        Ok(Self { tag, session: reader.u32()?, outcome: Ok(reader.0) })
     }
 }

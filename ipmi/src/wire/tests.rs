@@ -68,6 +68,14 @@ fn a_message_with_a_wrong_checksum_is_refused() {
 }
 
 #[test]
+fn a_refusal_that_ends_after_its_status_is_read() {
+    let refused = OpenResponse { tag: 1, console: 0, outcome: Err(Status::AuthenticationAlgorithm) };
+    assert_eq!(OpenResponse::parse(&[1, 4]), Ok(refused));
+    assert_eq!(Rakp2::parse(&[2, 0x0d]), Ok(Rakp2 { tag: 2, console: 0, outcome: Err(Status::Name) }));
+    assert!(OpenResponse::parse(&[1]).is_err() && Proof::parse(&[1, 0]).is_err());
+}
+
+#[test]
 fn the_code_covers_a_multiple_of_four_octets() {
     for length in 0..32 {
         let mut packet = header::encode_covered(PayloadKind::Ipmi, 1, 2, &vec![0; length]).unwrap();

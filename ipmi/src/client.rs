@@ -1,0 +1,361 @@
+//! A console over UDP: drives [`crate::session`] on a task of its own with tokio's clock and socket. One client is one session.
+//!
+//! Everything ends in bounded time, and any future of it may be dropped: what was not sent then is not sent any more, what was sent may be
+//! carried out, and the session remains in use. A dropped client closes its session behind the scenes. Sessions that are lost are not
+//! opened anew here: that is the caller's to decide.
+
+use std::{
+    io,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::{Arc, OnceLock},
+    time::{Duration, Instant},
+};
+
+use secrecy::SecretString;
+use tokio::{
+    net::UdpSocket,
+    sync::{mpsc, oneshot},
+    task::JoinHandle,
+    time,
+};
+use tracing::{debug, trace};
+
+use crate::{
+    command::{
+        Command, ReadAnswerError,
+        boot::{BootDevice, SetBootOption, plan_next_boot},
+        sel::{FIRST, GetSelEntry, LAST, SelRecord},
+    },
+    crypto::{CheckPasswordError, Password, Suite, UserName, UserNameTooLong},
+    session::{Event, Privilege, RequestError, Retry, Session, SessionError, Settings, Ticket},
+    wire::{
+        completion::Completion,
+        message::{Request, Response},
+    },
+};
+
+/// IANA's port of RMCP.
+pub const PORT: u16 = 623;
+/// Larger than any packet of a session that asks for no long answers.
+const LONGEST_DATAGRAM: usize = 2048;
+/// How long the socket rests after an error that is not the peer's.
+const REST: Duration = Duration::from_millis(50);
+/// Numbers in a log that may be missing in a row before its end is taken for reached.
+const MOST_GAP: u16 = 8;
+
+/// How a session is to be.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The suite; no other is tried.
+    pub suite: Suite,
+    /// The privilege asked for.
+    pub privilege: Privilege,
+    /// The BMC's own key (Kg), where one is set.
+    pub key: Option<SecretString>,
+    /// When to send again.
+    pub retry: Retry,
+    /// After how much silence the session is kept alive.
+    pub keep_alive: Option<Duration>,
+    /// For connecting, at most.
+    pub connect: Duration,
+    /// For a request with its wait in the queue, and for closing, at most.
+    pub request: Duration,
+}
+
+impl Default for Options {
+    /// Suite 17 as administrator; 20 seconds for each act.
+    fn default() -> Self {
+        Self {
+            suite: Suite::Sha256,
+            privilege: Privilege::Administrator,
+            key: None,
+            retry: Retry::default(),
+            keep_alive: Some(Duration::from_secs(30)),
+            connect: Duration::from_secs(20),
+            request: Duration::from_secs(20),
+        }
+    }
+}
+
+/// Why there is no session, or no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The password is none for IPMI.
+    #[error("the password cannot be used with IPMI")]
+    Password(#[source] CheckPasswordError),
+    /// The user's name is none for IPMI.
+    #[error("the user name cannot be used with IPMI")]
+    User(#[source] UserNameTooLong),
+    /// No socket towards this address.
+    #[error("no UDP socket to {address}")]
+    Socket {
+        /// The BMC.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The session could not be opened, or is over.
+    #[error("no session with the BMC")]
+    Session(#[source] SessionError),
+    /// The request has no answer.
+    #[error("no answer from the BMC")]
+    Request(#[source] RequestError),
+    /// The time that the caller gave is over; what was asked may have been carried out.
+    #[error("no answer from the BMC within {0:?}")]
+    TimedOut(Duration),
+    /// The BMC refused, or what it said is no answer.
+    #[error("the command failed")]
+    Command(#[source] ReadAnswerError),
+}
+
+impl ClientError {
+    /// The completion code by which the BMC refused a command.
+    #[must_use]
+    pub fn completion(&self) -> Option<Completion> {
+        match self {
+            Self::Command(ReadAnswerError::Refused(completion)) => Some(*completion),
+            _ => None,
+        }
+    }
+}
+
+type Answer = Result<Response, RequestError>;
+
+struct Ask {
+    request: Request,
+    answer: oneshot::Sender<Answer>,
+}
+
+/// A session with a BMC.
+#[derive(Debug)]
+pub struct Client {
+    asks: mpsc::Sender<Ask>,
+    failure: Arc<OnceLock<SessionError>>,
+    task: JoinHandle<()>,
+    patience: Duration,
+}
+
+impl Client {
+    /// Opens a session.
+    ///
+    /// # Errors
+    /// All that [`SessionError`] names; a wrong password is tried once.
+    pub async fn connect(
+        address: SocketAddr,
+        user: &str,
+        password: &SecretString,
+        options: &Options,
+    ) -> Result<Self, ClientError> {
+        let settings = Settings {
+            user: UserName::new(user).map_err(ClientError::User)?,
+            password: Password::new(password).map_err(ClientError::Password)?,
+            key: options.key.as_ref().map(Password::new).transpose().map_err(ClientError::Password)?,
+            suite: options.suite,
+            privilege: options.privilege,
+            retry: options.retry,
+            keep_alive: options.keep_alive,
+        };
+        let socket = open(address).await.map_err(|source| ClientError::Socket { address, source })?;
+        let random =
+            |octets: &mut [u8]| aws_lc_rs::rand::fill(octets).expect("the system gives random numbers");
+        let session = Session::start(settings, Box::new(random), Instant::now());
+        let failure = Arc::new(OnceLock::new());
+        let (asks, asked) = mpsc::channel(1);
+        let (opened, is_open) = oneshot::channel();
+        let driver = Driver {
+            socket,
+            session,
+            asked,
+            opened: Some(opened),
+            waiting: None,
+            closing: false,
+            failure: Arc::clone(&failure),
+        };
+        let client = Self { asks, failure, task: tokio::spawn(driver.run()), patience: options.request };
+        match time::timeout(options.connect, is_open).await {
+            Ok(Ok(())) => Ok(client),
+            Ok(Err(_)) => Err(client.over()),
+            Err(_) => Err(ClientError::TimedOut(options.connect)),
+        }
+    }
+
+    /// Has a command carried out.
+    ///
+    /// # Errors
+    /// No answer, a refusal, or an answer that is none. [`RequestError::Unanswered`] and [`ClientError::TimedOut`] leave open whether the
+    /// command was carried out.
+    pub async fn request<C: Command>(&self, command: &C) -> Result<C::Answer, ClientError> {
+        let response = time::timeout(self.patience, self.ask(command.request()));
+        let response = response.await.map_err(|_| ClientError::TimedOut(self.patience))??;
+        command.read(&response).map_err(ClientError::Command)
+    }
+
+    async fn ask(&self, request: Request) -> Result<Response, ClientError> {
+        let (answer, answered) = oneshot::channel();
+        self.asks.send(Ask { request, answer }).await.map_err(|_| self.over())?;
+        match answered.await {
+            Ok(answer) => answer.map_err(ClientError::Request),
+            Err(_) => Err(self.over()),
+        }
+    }
+
+    /// Has the machine boot from `device` next time, once. Parts that a BMC does not have are left out, except the flags themselves.
+    ///
+    /// # Errors
+    /// As [`Client::request`].
+    pub async fn set_next_boot(&self, device: BootDevice, efi: bool) -> Result<(), ClientError> {
+        let mut failed = None;
+        for option in plan_next_boot(device, efi) {
+            if failed.is_some() && option != SetBootOption::End {
+                continue;
+            }
+            match self.request(&option).await {
+                Err(error) if error.completion().is_some() && option.is_optional() => {
+                    debug!(?option, %error, "boot option left out");
+                }
+                Err(error) => failed = failed.or(Some(error)),
+                Ok(()) => {}
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// The last records of the event log, the latest first, `most` at most. Reads by falling numbers: a log has no way back, and may be
+    /// thousands of records long.
+    ///
+    /// # Errors
+    /// As [`Client::request`]; an empty log is none.
+    pub async fn log_tail(&self, most: usize) -> Result<Vec<SelRecord>, ClientError> {
+        let mut records = Vec::new();
+        let (mut number, mut gap) = (LAST, 0);
+        while records.len() < most && gap < MOST_GAP && number != FIRST {
+            match self.request(&GetSelEntry(number)).await {
+                Ok(record) => {
+                    gap = 0;
+                    number = record.id;
+                    records.push(record);
+                }
+                Err(error) if error.completion() == Some(Completion::NotPresent) && number == LAST => break,
+                Err(error) if error.completion() == Some(Completion::NotPresent) => gap += 1,
+                Err(error) => return Err(error),
+            }
+            number = number.saturating_sub(1);
+        }
+        Ok(records)
+    }
+
+    /// Why the session is over, once it is.
+    #[must_use]
+    pub fn failure(&self) -> Option<SessionError> {
+        self.failure.get().copied()
+    }
+
+    fn over(&self) -> ClientError {
+        ClientError::Session(self.failure().unwrap_or(SessionError::Lost))
+    }
+
+    /// Closes the session, and waits until the BMC said that it did, or the time for a request is over.
+    pub async fn close(self) {
+        let Self { asks, task, patience, .. } = self;
+        drop(asks);
+        if time::timeout(patience, task).await.is_err() {
+            debug!("session not closed in time");
+        }
+    }
+}
+
+/// A socket that takes datagrams of this peer only.
+async fn open(address: SocketAddr) -> io::Result<UdpSocket> {
+    let any: SocketAddr = match address {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let socket = UdpSocket::bind(any).await?;
+    socket.connect(address).await?;
+    Ok(socket)
+}
+
+struct Driver {
+    socket: UdpSocket,
+    session: Session,
+    asked: mpsc::Receiver<Ask>,
+    opened: Option<oneshot::Sender<()>>,
+    waiting: Option<(Ticket, oneshot::Sender<Answer>)>,
+    closing: bool,
+    failure: Arc<OnceLock<SessionError>>,
+}
+
+impl Driver {
+    async fn run(mut self) {
+        let mut buffer = vec![0; LONGEST_DATAGRAM];
+        loop {
+            while let Some(datagram) = self.session.transmit() {
+                // Lost datagrams are sent again, whoever loses them.
+                if let Err(error) = self.socket.send(&datagram).await {
+                    trace!(%error, "datagram not sent");
+                }
+            }
+            while let Some(event) = self.session.event() {
+                self.tell(event);
+            }
+            if self.session.is_over() {
+                return;
+            }
+            let deadline = self.session.deadline();
+            tokio::select! {
+                received = self.socket.recv(&mut buffer) => match received {
+                    Ok(length) => {
+                        self.session.receive(buffer.get(..length).unwrap_or_default(), Instant::now());
+                    }
+                    // Nobody listens at the port (yet, again): as good as no answer.
+                    Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+                    Err(error) => {
+                        debug!(%error, "datagram not received");
+                        time::sleep(REST).await;
+                    }
+                },
+                ask = self.asked.recv(), if self.waiting.is_none() && !self.closing => self.ask(ask),
+                () = sleep_until(deadline), if deadline.is_some() => self.session.elapse(Instant::now()),
+            }
+        }
+    }
+
+    /// Takes one request; none when the client is gone.
+    fn ask(&mut self, ask: Option<Ask>) {
+        let now = Instant::now();
+        match ask {
+            // Nobody waits for it any more.
+            Some(ask) if ask.answer.is_closed() => {}
+            Some(ask) => self.waiting = Some((self.session.request(ask.request, now), ask.answer)),
+            None => {
+                self.closing = true;
+                self.session.close(now);
+            }
+        }
+    }
+
+    fn tell(&mut self, event: Event) {
+        match event {
+            Event::Opened => {
+                // Nobody there: the client is gone, and with it its sender, which closes the session.
+                let _ = self.opened.take().map(|opened| opened.send(()));
+            }
+            Event::Answer(ticket, answer) => {
+                if let Some((_, sender)) = self.waiting.take_if(|(is, _)| *is == ticket) {
+                    // Nobody there: the request was dropped.
+                    let _ = sender.send(answer);
+                }
+            }
+            Event::Closed => trace!("session closed"),
+            Event::Failed(error) => {
+                let _ = self.failure.set(error);
+            }
+        }
+    }
+}
+
+async fn sleep_until(deadline: Option<Instant>) {
+    if let Some(deadline) = deadline {
+        time::sleep_until(deadline.into()).await;
+    }
+}

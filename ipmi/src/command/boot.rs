@@ -1,0 +1,151 @@
+//! Pure: what a machine boots from next (Set and Get System Boot Options).
+//!
+//! Flags are for the next boot only, never persistent. A BMC forgets them if no chassis control comes within 60 seconds; parameter 3 tells
+//! it not to, where the BMC has it: a machine that is switched on later, by hand, boots from the network nevertheless.
+
+use super::Command;
+use crate::wire::{
+    ParsePacketError, Reader,
+    message::{CHASSIS, Request},
+};
+
+/// Numbers of parameters.
+const SET_IN_PROGRESS: u8 = 0;
+const VALID_BIT_CLEARING: u8 = 3;
+const INFO_ACKNOWLEDGE: u8 = 4;
+const BOOT_FLAGS: u8 = 5;
+
+const FLAGS_VALID: u8 = 0x80;
+const FLAGS_PERSISTENT: u8 = 0x40;
+const FLAGS_EFI: u8 = 0x20;
+/// Of [`VALID_BIT_CLEARING`]: not after 60 seconds without a chassis control.
+const KEEP_AFTER_TIMEOUT: u8 = 0x08;
+
+/// Where to boot from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum BootDevice {
+    /// As set up in the firmware.
+    NoOverride,
+    /// The network.
+    Pxe,
+    /// The first disk.
+    Disk,
+    /// A device with a number that is none of these.
+    Other(u8),
+}
+
+impl BootDevice {
+    fn number(self) -> u8 {
+        match self {
+            Self::NoOverride => 0,
+            Self::Pxe => 1,
+            Self::Disk => 2,
+            Self::Other(number) => number & 0x0f,
+        }
+    }
+
+    fn from_number(number: u8) -> Self {
+        match number & 0x0f {
+            0 => Self::NoOverride,
+            1 => Self::Pxe,
+            2 => Self::Disk,
+            other => Self::Other(other),
+        }
+    }
+}
+
+/// What the next boot is to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BootFlags {
+    /// Whether they count at all; read from a BMC, false after they were used or forgotten.
+    pub valid: bool,
+    /// Whether for all boots; only ever read.
+    pub persistent: bool,
+    /// Whether the firmware is to boot as UEFI.
+    pub efi: bool,
+    /// Where from.
+    pub device: BootDevice,
+}
+
+/// Set System Boot Options, one parameter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetBootOption {
+    /// Others must wait; refused by a BMC that is being written by another.
+    Begin,
+    /// What was written counts. BMCs without "set in progress" refuse it.
+    End,
+    /// The flags outlive 60 seconds without a chassis control.
+    KeepFlags,
+    /// The BIOS has not handled the flags yet.
+    Unhandled,
+    /// The flags, valid, for the next boot only.
+    Flags {
+        /// As UEFI.
+        efi: bool,
+        /// Where from.
+        device: BootDevice,
+    },
+}
+
+impl SetBootOption {
+    /// Whether boot flags are set all the same where a BMC refuses this.
+    #[must_use]
+    pub fn is_optional(&self) -> bool {
+        !matches!(self, Self::Flags { .. })
+    }
+}
+
+/// What to send, in order, for the next boot to be from `device`. [`SetBootOption::End`] is to be sent also after a failure.
+#[must_use]
+pub fn plan_next_boot(device: BootDevice, efi: bool) -> [SetBootOption; 5] {
+    let flags = SetBootOption::Flags { efi, device };
+    [SetBootOption::Begin, SetBootOption::KeepFlags, SetBootOption::Unhandled, flags, SetBootOption::End]
+}
+
+impl Command for SetBootOption {
+    type Answer = ();
+
+    fn request(&self) -> Request {
+        let data: &[u8] = match self {
+            Self::Begin => &[SET_IN_PROGRESS, 1],
+            Self::End => &[SET_IN_PROGRESS, 0],
+            Self::KeepFlags => &[VALID_BIT_CLEARING, KEEP_AFTER_TIMEOUT],
+            Self::Unhandled => &[INFO_ACKNOWLEDGE, 0x01, 0x01],
+            Self::Flags { efi, device } => {
+                let efi = if *efi { FLAGS_EFI } else { 0 };
+                &[BOOT_FLAGS, FLAGS_VALID | efi, device.number() << 2, 0, 0, 0]
+            }
+        };
+        Request::new(CHASSIS, 0x08, data)
+    }
+
+    fn answer(&self, _: &[u8]) -> Result<(), ParsePacketError> {
+        Ok(())
+    }
+}
+
+/// Get System Boot Options, boot flags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GetBootFlags;
+
+impl Command for GetBootFlags {
+    type Answer = BootFlags;
+
+    fn request(&self) -> Request {
+        Request::new(CHASSIS, 0x09, &[BOOT_FLAGS, 0, 0])
+    }
+
+    fn answer(&self, data: &[u8]) -> Result<BootFlags, ParsePacketError> {
+        let [_, parameter, flags, device] = Reader(data).array()?;
+        // Bit 7 of the parameter's number: marked invalid or locked.
+        if parameter & 0x7f != BOOT_FLAGS {
+            return Err(ParsePacketError::Value("parameter"));
+        }
+        Ok(BootFlags {
+            valid: flags & FLAGS_VALID != 0 && parameter & 0x80 == 0,
+            persistent: flags & FLAGS_PERSISTENT != 0,
+            efi: flags & FLAGS_EFI != 0,
+            device: BootDevice::from_number(device >> 2),
+        })
+    }
+}

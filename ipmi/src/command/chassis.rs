@@ -1,0 +1,110 @@
+//! Pure: a machine's power: its state, its faults, its switch.
+
+use super::Command;
+use crate::wire::{
+    ParsePacketError, Reader,
+    message::{CHASSIS, Request},
+};
+
+/// Get Chassis Status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GetChassisStatus;
+
+/// The state of a machine's power and what the chassis complains of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChassisStatus {
+    /// Current power state, octet 1.
+    power: u8,
+    /// Last power event, octet 2.
+    last: u8,
+    /// Miscellaneous state, octet 3.
+    state: u8,
+}
+
+/// What the chassis may complain of: octet (0: power, 2: state), bit, text.
+const CONCERNS: [(u8, u8, &str); 7] = [
+    (0, 0x02, "power overload"),
+    (0, 0x04, "power interlock active"),
+    (0, 0x08, "power fault"),
+    (0, 0x10, "power control fault"),
+    (2, 0x01, "chassis intrusion"),
+    (2, 0x04, "drive fault"),
+    (2, 0x08, "cooling or fan fault"),
+];
+
+impl ChassisStatus {
+    /// Whether the machine is on.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.power & 0x01 != 0
+    }
+
+    /// Whether the power was last switched on by a command over IPMI.
+    #[must_use]
+    pub fn was_switched_on_by_command(&self) -> bool {
+        self.last & 0x10 != 0
+    }
+
+    /// What is wrong, for people; empty: nothing.
+    pub fn concerns(&self) -> impl Iterator<Item = &'static str> {
+        let status = *self;
+        CONCERNS.into_iter().filter_map(move |(octet, bit, text)| {
+            let octet = if octet == 0 { status.power } else { status.state };
+            (octet & bit != 0).then_some(text)
+        })
+    }
+}
+
+impl Command for GetChassisStatus {
+    type Answer = ChassisStatus;
+
+    fn request(&self) -> Request {
+        Request::new(CHASSIS, 0x01, &[])
+    }
+
+    fn answer(&self, data: &[u8]) -> Result<ChassisStatus, ParsePacketError> {
+        let [power, last, state] = Reader(data).array()?;
+        Ok(ChassisStatus { power, last, state })
+    }
+}
+
+/// Chassis Control. Not to be asked anew when unanswered, except `Up` and `Down`: see [`crate::session`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ChassisControl {
+    /// Power off, at once.
+    Down,
+    /// Power on.
+    Up,
+    /// Off, and on again after a second at least; BMCs may refuse it while the machine is off.
+    Cycle,
+    /// Reset without loss of power.
+    HardReset,
+    /// Asks the operating system to shut down (ACPI).
+    SoftShutdown,
+}
+
+impl ChassisControl {
+    /// The number that is sent.
+    #[must_use]
+    pub fn number(self) -> u8 {
+        match self {
+            Self::Down => 0,
+            Self::Up => 1,
+            Self::Cycle => 2,
+            Self::HardReset => 3,
+            Self::SoftShutdown => 5,
+        }
+    }
+}
+
+impl Command for ChassisControl {
+    type Answer = ();
+
+    fn request(&self) -> Request {
+        Request::new(CHASSIS, 0x02, &[self.number()])
+    }
+
+    fn answer(&self, _: &[u8]) -> Result<(), ParsePacketError> {
+        Ok(())
+    }
+}

@@ -1,0 +1,94 @@
+//! Octets of commands and answers, as the specification draws them, and whatever else a BMC may answer.
+
+#![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+
+use proptest::prelude::*;
+
+use super::{
+    boot::{BootDevice, BootFlags, GetBootFlags, SetBootOption, plan_next_boot},
+    chassis::{ChassisControl, GetChassisStatus},
+    device::{DeviceId, GetDeviceId, GetSystemGuid},
+    sel::{GetSelEntry, GetSelInfo, LAST, SelInfo},
+    *,
+};
+
+fn read<C: Command>(command: &C, data: &[u8]) -> Result<C::Answer, ReadAnswerError> {
+    command.read(&Response { completion: Completion::Ok, data: data.to_vec() })
+}
+
+#[test]
+fn a_device_id_is_read_with_its_bcd_revision() {
+    let data = [0x20, 0x81, 0x02, 0x45, 0x02, 0xbf, 0xa2, 0x02, 0x00, 0x00, 0x01, 0, 0, 0, 0];
+    let expected = DeviceId {
+        device: 0x20,
+        revision: 1,
+        unavailable: false,
+        major: 2,
+        minor: 45,
+        ipmi: (2, 0),
+        manufacturer: 674,
+        product: 0x0100,
+    };
+    assert_eq!(read(&GetDeviceId, &data), Ok(expected));
+}
+
+#[test]
+fn chassis_faults_are_told_by_name() {
+    let status = read(&GetChassisStatus, &[0x09, 0x10, 0x0c, 0]).unwrap();
+    assert!(status.is_on() && status.was_switched_on_by_command());
+    let concerns: Vec<_> = status.concerns().collect();
+    assert_eq!(concerns, ["power fault", "drive fault", "cooling or fan fault"]);
+    assert_eq!(read(&GetChassisStatus, &[0x60, 0, 0]).unwrap().concerns().count(), 0);
+}
+
+#[test]
+fn controls_keep_their_numbers() {
+    use ChassisControl::{Cycle, Down, HardReset, SoftShutdown, Up};
+    assert_eq!([Down, Up, Cycle, HardReset, SoftShutdown].map(ChassisControl::number), [0, 1, 2, 3, 5]);
+}
+
+#[test]
+fn the_next_boot_is_set_once_kept_past_a_minute_and_never_persistent() {
+    let sent = plan_next_boot(BootDevice::Pxe, true).map(|option| option.request().data);
+    let expected: [&[u8]; 5] = [&[0, 1], &[3, 8], &[4, 1, 1], &[5, 0xa0, 0x04, 0, 0, 0], &[0, 0]];
+    assert_eq!(sent, expected);
+    let required: Vec<_> =
+        plan_next_boot(BootDevice::Pxe, false).into_iter().filter(|option| !option.is_optional()).collect();
+    assert_eq!(required, [SetBootOption::Flags { efi: false, device: BootDevice::Pxe }]);
+}
+
+#[test]
+fn boot_flags_are_read_and_locked_ones_do_not_count() {
+    let flags = BootFlags { valid: true, persistent: false, efi: true, device: BootDevice::Pxe };
+    assert_eq!(read(&GetBootFlags, &[1, 5, 0xa0, 0x04, 0, 0, 0]), Ok(flags));
+    assert_eq!(read(&GetBootFlags, &[1, 0x85, 0xa0, 0x04, 0, 0, 0]), Ok(BootFlags { valid: false, ..flags }));
+    assert!(read(&GetBootFlags, &[1, 4, 0xa0, 0x04, 0, 0, 0]).is_err());
+}
+
+#[test]
+fn a_log_record_is_read_and_told() {
+    let info = read(&GetSelInfo, &[0x51, 3, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0x82]).unwrap();
+    assert_eq!(info, SelInfo { entries: 3, free: 4096, overflow: true });
+    let record =
+        [0xff, 0xff, 3, 0, 0x02, 0x00, 0x00, 0x00, 0x60, 0x20, 0, 4, 0x08, 0x11, 0x6f, 0x01, 0xff, 0xff];
+    let record = read(&GetSelEntry(LAST), &record).unwrap();
+    assert_eq!((record.id, record.next, record.time), (3, LAST, Some(0x6000_0000)));
+    assert_eq!(record.to_string(), "power supply, sensor 0x11: event 0x6f asserted, data 01 ff ff");
+}
+
+#[test]
+fn a_refusal_is_told_by_its_completion() {
+    let refused = Response { completion: Completion::Privilege, data: Vec::new() };
+    assert_eq!(GetDeviceId.read(&refused), Err(ReadAnswerError::Refused(Completion::Privilege)));
+}
+
+proptest! {
+    #[test]
+    fn no_answer_makes_a_command_panic(data in prop::collection::vec(any::<u8>(), 0..40)) {
+        let _ = (read(&GetDeviceId, &data), read(&GetSystemGuid, &data), read(&GetChassisStatus, &data));
+        let _ = (read(&GetBootFlags, &data), read(&GetSelInfo, &data));
+        if let Ok(record) = read(&GetSelEntry(1), &data) {
+            prop_assert!(!record.to_string().is_empty());
+        }
+    }
+}

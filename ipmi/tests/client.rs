@@ -1,0 +1,142 @@
+//! The UDP client against our BMC on loopback: what it does, that it ends, and what is left when its futures are dropped.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod machine;
+
+use std::{
+    net::UdpSocket,
+    time::{Duration, Instant},
+};
+
+use bedplate_ipmi::{
+    client::{Client, ClientError, Options},
+    command::{
+        boot::{BootDevice, BootFlags, GetBootFlags},
+        chassis::{ChassisControl, GetChassisStatus},
+        device::{GetDeviceId, GetSystemGuid},
+        sel::GetSelInfo,
+    },
+    crypto::Suite,
+    session::{Privilege, RequestError, Retry, SessionError},
+    wire::completion::Completion,
+};
+use machine::{Machine, PASSWORD, USER};
+use secrecy::SecretString;
+
+/// Gives up soon, so that failures are quick to see.
+fn quick() -> Options {
+    let retry = Retry { first: Duration::from_millis(100), most: Duration::from_millis(400), attempts: 4 };
+    Options { retry, ..Options::default() }
+}
+
+async fn connect(machine: &Machine, options: &Options) -> Result<Client, ClientError> {
+    Client::connect(machine.address, USER, &SecretString::from(PASSWORD), options).await
+}
+
+#[tokio::test]
+async fn a_machine_is_looked_at_switched_and_its_session_closed() {
+    for suite in [Suite::Sha1, Suite::Sha256] {
+        let machine = Machine::start();
+        let client = connect(&machine, &Options { suite, ..Options::default() }).await.unwrap();
+        assert_eq!(client.request(&GetDeviceId).await.unwrap().product, 0x1234);
+        assert_eq!(client.request(&GetSystemGuid).await.unwrap(), [0xab; 16]);
+        assert!(!client.request(&GetChassisStatus).await.unwrap().is_on());
+        client.set_next_boot(BootDevice::Pxe, true).await.unwrap();
+        let flags = BootFlags { valid: true, persistent: false, efi: true, device: BootDevice::Pxe };
+        assert_eq!(client.request(&GetBootFlags).await.unwrap(), flags);
+        client.request(&ChassisControl::Up).await.unwrap();
+        let status = client.request(&GetChassisStatus).await.unwrap();
+        assert!(status.is_on());
+        assert_eq!(status.concerns().collect::<Vec<_>>(), ["cooling or fan fault"]);
+        assert_eq!(client.request(&GetSelInfo).await.unwrap().entries, 3);
+        let tail: Vec<u16> = client.log_tail(2).await.unwrap().iter().map(|record| record.id).collect();
+        assert_eq!(tail, [3, 2]);
+        assert_eq!(client.log_tail(10).await.unwrap().len(), 3);
+        client.close().await;
+        let state = machine.state();
+        assert_eq!((state.sessions, &state.controls[..]), (0, &[1][..]));
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_tried_once_and_told_from_a_bmc_that_is_not_there() {
+    let machine = Machine::start();
+    let wrong = SecretString::from("wrong");
+    let error = Client::connect(machine.address, USER, &wrong, &quick()).await.unwrap_err();
+    assert!(matches!(error, ClientError::Session(SessionError::WrongPassword)), "{error:?}");
+    machine.wait("the BMC heard of it", |state| state.wrong_passwords == 1 && state.sessions == 0);
+
+    let nobody = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let there = nobody.local_addr().unwrap();
+    let error = Client::connect(there, USER, &wrong, &quick()).await.unwrap_err();
+    assert!(matches!(error, ClientError::Session(SessionError::Unreachable { attempts: 4 })), "{error:?}");
+    drop(nobody);
+    let error = Client::connect(there, USER, &wrong, &quick()).await.unwrap_err();
+    assert!(matches!(error, ClientError::Session(SessionError::Unreachable { .. })), "{error:?}");
+}
+
+#[tokio::test]
+async fn what_may_not_be_done_is_refused_by_its_code() {
+    let machine = Machine::start();
+    let options = Options { privilege: Privilege::User, ..quick() };
+    let client = connect(&machine, &options).await.unwrap();
+    let error = client.request(&ChassisControl::Up).await.unwrap_err();
+    assert_eq!(error.completion(), Some(Completion::Privilege), "{error:?}");
+    let error = client.set_next_boot(BootDevice::Pxe, false).await.unwrap_err();
+    assert_eq!(error.completion(), Some(Completion::Privilege), "{error:?}");
+    assert!(!client.request(&GetChassisStatus).await.unwrap().is_on());
+}
+
+#[tokio::test]
+async fn a_control_whose_answer_is_lost_is_carried_out_once() {
+    let machine = Machine::start();
+    let client = connect(&machine, &quick()).await.unwrap();
+    machine.state().mute = true;
+    // The repetition is answered from memory.
+    client.request(&ChassisControl::Cycle).await.unwrap();
+    assert_eq!(machine.state().controls, [2]);
+}
+
+#[tokio::test]
+async fn a_bmc_that_falls_silent_is_a_lost_session_in_bounded_time() {
+    let machine = Machine::start();
+    let client = connect(&machine, &quick()).await.unwrap();
+    machine.state().deaf = true;
+    let begin = Instant::now();
+    let error = client.request(&ChassisControl::Cycle).await.unwrap_err();
+    assert!(matches!(error, ClientError::Request(RequestError::Unanswered)), "{error:?}");
+    assert!(begin.elapsed() < Duration::from_secs(10));
+    let error = client.request(&GetChassisStatus).await.unwrap_err();
+    assert!(matches!(error, ClientError::Session(SessionError::Lost)), "{error:?}");
+    assert_eq!(client.failure(), Some(SessionError::Lost));
+    client.close().await;
+}
+
+#[tokio::test]
+async fn a_dropped_request_leaves_the_session_usable() {
+    let machine = Machine::start();
+    let client = connect(&machine, &quick()).await.unwrap();
+    for _ in 0..20 {
+        // Polled once: it is on its way, and nobody waits.
+        tokio::select! {
+            biased;
+            _ = client.request(&GetDeviceId) => {}
+            () = std::future::ready(()) => {}
+        }
+    }
+    assert!(!client.request(&GetChassisStatus).await.unwrap().is_on());
+}
+
+#[tokio::test]
+async fn a_dropped_client_closes_its_session() {
+    let machine = Machine::start();
+    let client = connect(&machine, &quick()).await.unwrap();
+    assert_eq!(machine.state().sessions, 1);
+    drop(client);
+    tokio::task::spawn_blocking(move || {
+        machine.wait("the session is closed", |state| state.sessions == 0);
+    })
+    .await
+    .unwrap();
+}
