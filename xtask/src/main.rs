@@ -11,6 +11,7 @@ mod image;
 mod kubernetes;
 mod package;
 mod progress;
+mod python;
 mod setup;
 mod test;
 
@@ -29,7 +30,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Installs what the other commands need: Debian packages, Rust components, cargo-deny, the tests' Kubernetes programs.
+    /// Installs what the other commands need: Debian packages, Rust components, cargo-deny, the tests' Kubernetes programs and
+    /// Redfish emulator.
     Setup,
     /// Builds the release binaries, linked statically.
     Build,

@@ -55,6 +55,7 @@ const PEERS: &[&str] = &[
     "kea-admin",
     "kea-dhcp4-server",
     "nginx-light",
+    "python3-venv",
     "tftp-hpa",
     "tftpd-hpa",
     "udhcpc",

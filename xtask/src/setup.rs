@@ -4,7 +4,7 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use crate::{deny, host, kubernetes, package, progress};
+use crate::{deny, host, kubernetes, package, progress, python};
 
 /// Rust components that the checks use.
 const COMPONENTS: [&str; 2] = ["clippy", "rustfmt"];
@@ -25,7 +25,7 @@ fn missing_components() -> Vec<&'static str> {
 pub(crate) enum Need {
     /// The virtual rack: packages and Rust.
     Rack,
-    /// The rack, a real API server, which is built with Go, and cargo-deny.
+    /// The rack, a real API server, which is built with Go, cargo-deny, and a Redfish emulator.
     Tests,
 }
 
@@ -42,8 +42,10 @@ pub(crate) fn run(need: Need) -> Result<()> {
         host::go()?;
     }
     let deny = if need == Need::Tests { deny::missing() } else { None };
+    let python = if need == Need::Tests { python::missing() } else { None };
+    let tools: Vec<&String> = deny.iter().chain(&python).collect();
     let loader = !package::arm64_loader().is_file();
-    if packages.is_empty() && components.is_empty() && programs.is_empty() && deny.is_none() && !loader {
+    if packages.is_empty() && components.is_empty() && programs.is_empty() && tools.is_empty() && !loader {
         return Ok(());
     }
     progress::heading("Setup: about to install");
@@ -56,8 +58,8 @@ pub(crate) fn run(need: Need) -> Result<()> {
     if loader {
         println!("  {} (from Debian's grub-efi-arm64-bin)", package::arm64_loader().display());
     }
-    if let Some(deny) = &deny {
-        println!("  {deny}");
+    for tool in tools {
+        println!("  {tool}");
     }
     if !programs.is_empty() {
         println!("  into {}: {} (about 5 minutes on 2 cores, once)", directory.display(), programs.join(" "));
@@ -69,6 +71,9 @@ pub(crate) fn run(need: Need) -> Result<()> {
     package::fetch_arm64_loader()?;
     if deny.is_some() {
         deny::install()?;
+    }
+    if python.is_some() {
+        python::install()?;
     }
     if programs.is_empty() { Ok(()) } else { kubernetes::build() }
 }
