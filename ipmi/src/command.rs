@@ -3,6 +3,7 @@
 #![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 pub mod boot;
+pub mod channel;
 pub mod chassis;
 pub mod device;
 pub mod sel;

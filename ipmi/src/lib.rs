@@ -11,6 +11,22 @@
 //! | [`command`] | typed commands and answers (pure) |
 //! | [`client`] | a session over UDP, with tokio |
 //! | [`window`] | which sequence numbers are taken (pure) |
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use bedplate_ipmi::{client::{Client, Options}, command::{boot::BootDevice, chassis::{ChassisControl, GetChassisStatus}}};
+//! let password = secrecy::SecretString::from("calvin");
+//! let client = Client::connect("192.0.2.7:623".parse()?, "root", &password, &Options::default()).await?;
+//! if !client.request(&GetChassisStatus).await?.is_on() {
+//!     client.set_next_boot(BootDevice::Pxe, true).await?;
+//!     client.request(&ChassisControl::Up).await?;
+//! }
+//! client.close().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Absent: cipher suites below 3, IPMI 1.5 sessions, firmware update, sensors and their records, alerts, serial over LAN.
 
 pub mod client;
 pub mod command;

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::{
     boot::{BootDevice, BootFlags, GetBootFlags, SetBootOption, plan_next_boot},
+    channel::{ChannelCapabilities, GetChannelCapabilities},
     chassis::{ChassisControl, GetChassisStatus},
     device::{DeviceId, GetDeviceId, GetSystemGuid},
     sel::{GetSelEntry, GetSelInfo, LAST, SelInfo},
@@ -30,6 +31,17 @@ fn a_device_id_is_read_with_its_bcd_revision() {
         product: 0x0100,
     };
     assert_eq!(read(&GetDeviceId, &data), Ok(expected));
+}
+
+#[test]
+fn a_channel_of_ipmi_1_5_is_told_from_one_of_both() {
+    let command = GetChannelCapabilities { privilege: 4 };
+    assert_eq!(command.request().data, [0x8e, 4]);
+    let both =
+        ChannelCapabilities { channel: 1, ipmi_1_5: true, ipmi_2_0: true, has_key: true, anonymous: false };
+    assert_eq!(read(&command, &[1, 0x84, 0x24, 3, 0, 0, 0, 0]), Ok(both));
+    let old = ChannelCapabilities { ipmi_2_0: false, has_key: false, anonymous: true, ..both };
+    assert_eq!(read(&command, &[1, 0x04, 0x25, 3, 0, 0, 0, 0]), Ok(old));
 }
 
 #[test]
@@ -86,6 +98,7 @@ proptest! {
     #[test]
     fn no_answer_makes_a_command_panic(data in prop::collection::vec(any::<u8>(), 0..40)) {
         let _ = (read(&GetDeviceId, &data), read(&GetSystemGuid, &data), read(&GetChassisStatus, &data));
+        let _ = read(&GetChannelCapabilities { privilege: 4 }, &data);
         let _ = (read(&GetBootFlags, &data), read(&GetSelInfo, &data));
         if let Ok(record) = read(&GetSelEntry(1), &data) {
             prop_assert!(!record.to_string().is_empty());

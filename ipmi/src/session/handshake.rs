@@ -6,10 +6,11 @@ use std::time::Instant;
 
 use super::{Active, Attempt, Event, Next, Outbox, SessionError, Step};
 use crate::{
+    command::{Command, channel::GetChannelCapabilities},
     crypto::{Exchange, Keys, same},
     wire::{
         header::{Packet, PayloadKind, encode_open, encode_plain},
-        message::{APPLICATION, Request, RequestMessage, ResponseMessage},
+        message::{RequestMessage, ResponseMessage},
         open::{OpenRequest, OpenResponse},
         rakp::{Proof, Rakp1, Rakp2, Status},
     },
@@ -19,9 +20,6 @@ use crate::{
 const MOST_ROUNDS: u32 = 3;
 /// The user is looked up by name alone, not by name and privilege.
 const NAME_ONLY: u8 = 0x10;
-const GET_CAPABILITIES: u8 = 0x38;
-/// This channel, with the answer's IPMI 2.0 part.
-const THIS_CHANNEL_2_0: u8 = 0x8e;
 
 /// What is known at a step.
 enum Place {
@@ -42,11 +40,13 @@ pub(super) struct Handshake {
 impl Handshake {
     pub(super) fn start(out: &mut Outbox, now: Instant) -> Self {
         let privilege = out.settings.privilege.number();
-        let request = Request::new(APPLICATION, GET_CAPABILITIES, &[THIS_CHANNEL_2_0, privilege]);
+        let request = GetChannelCapabilities { privilege }.request();
         let packet = encode_plain(&RequestMessage { sequence: 0, request }.encode()).unwrap_or_default();
         out.send(&packet);
         let attempt = Attempt::first(&out.settings.retry, now);
-        Self { place: Place::Asking, tag: 0, attempt, packet, rounds: 0 }
+        // Begun anywhere, so that who does not see our packets has to guess it.
+        let [tag] = out.random();
+        Self { place: Place::Asking, tag, attempt, packet, rounds: 0 }
     }
 
     pub(super) fn deadline(&self) -> Instant {
@@ -125,14 +125,12 @@ impl Handshake {
     fn capabilities(&mut self, out: &mut Outbox, payload: &[u8], now: Instant) -> Option<Next> {
         let Place::Asking = self.place else { return None };
         let answer = ResponseMessage::parse(payload).ok()?;
-        if (answer.function, answer.command, answer.sequence) != (APPLICATION, GET_CAPABILITIES, 0) {
+        let command = GetChannelCapabilities { privilege: out.settings.privilege.number() };
+        let request = command.request();
+        if (answer.function, answer.command, answer.sequence) != (request.function, request.command, 0) {
             return None;
         }
-        // Channel, types with "IPMI 2.0 data follows" in bit 7, status, and in the next octet's bit 1 IPMI 2.0.
-        let speaks = match answer.response.data.as_slice() {
-            [_, types, _, extended, ..] => types & 0x80 != 0 && extended & 0x02 != 0,
-            _ => false,
-        };
+        let speaks = command.read(&answer.response).is_ok_and(|channel| channel.ipmi_2_0);
         Some(if speaks { self.open(out, now) } else { fail(out, SessionError::NotSupported) })
     }
 

@@ -257,6 +257,15 @@ fn each_refusal_has_its_own_error() {
 }
 
 #[test]
+fn a_locked_account_is_refused_before_its_password_is_tried() {
+    let mut world = World::good(Suite::Sha256);
+    world.machine.locked = true;
+    world.open();
+    assert_eq!(world.events, [Event::Failed(SessionError::UserRefused { status: Status::Name })]);
+    assert_eq!((world.machine.wrong, world.bmc.sessions()), (0, 0));
+}
+
+#[test]
 fn a_key_of_the_bmc_is_used_beside_the_password() {
     let console = Settings { key: Some(password("bmc key")), ..settings(Suite::Sha256) };
     let bmc = managed::Settings { key: Some(password("bmc key")), ..managed_settings() };
