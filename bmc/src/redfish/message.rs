@@ -1,6 +1,6 @@
 //! What a BMC says about an error (DSP0266, "Error responses"): `@Message.ExtendedInfo`, for people.
 //!
-//! Pure: no clock, no file, no socket. Callers: `session`, `task`.
+//! Pure: no clock, no file, no socket. Callers: `login`, `task`.
 
 use serde_json::Value;
 

@@ -9,9 +9,9 @@ mod boot;
 mod document;
 mod inventory;
 mod log;
+mod login;
 mod message;
 mod reset;
-mod session;
 mod system;
 mod task;
 mod transport;
@@ -27,7 +27,7 @@ use crate::model::{
     PowerState,
 };
 use crate::tls::{Seen, Trust};
-use session::Session;
+use login::Session;
 pub(crate) use system::Abilities;
 use system::System;
 use transport::Transport;

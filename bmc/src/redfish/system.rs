@@ -8,7 +8,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::document::{Document, is_path, last_segment};
-use super::session::Session;
+use super::login::Session;
 use super::task::Progress;
 use super::transport::{Answer, Request};
 use super::{MOST_ENTRIES, boot, inventory, log, reset, task};

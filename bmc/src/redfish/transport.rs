@@ -1,7 +1,7 @@
 //! One HTTP request to a BMC and its whole answer: to the address that was checked and no other, within the deadline,
-//! bounded in size. What a status means is `session`'s.
+//! bounded in size. What a status means is `login`'s.
 //!
-//! Caller: `session`.
+//! Caller: `login`.
 
 use std::error::Error;
 use std::net::SocketAddr;
