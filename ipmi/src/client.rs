@@ -37,7 +37,7 @@ use crate::{
 /// IANA's port of RMCP.
 pub const PORT: u16 = 623;
 /// Larger than any packet of a session that asks for no long answers.
-const LONGEST_DATAGRAM: usize = 2048;
+pub(crate) const LONGEST_DATAGRAM: usize = 2048;
 /// How long the socket rests after an error that is not the peer's.
 const REST: Duration = Duration::from_millis(50);
 /// Numbers in a log that may be missing in a row before its end is taken for reached.
@@ -265,7 +265,7 @@ impl Client {
 }
 
 /// A socket that takes datagrams of this peer only.
-async fn open(address: SocketAddr) -> io::Result<UdpSocket> {
+pub(crate) async fn open(address: SocketAddr) -> io::Result<UdpSocket> {
     let any: SocketAddr = match address {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
         SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),

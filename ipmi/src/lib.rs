@@ -10,6 +10,7 @@
 //! | [`managed`] | the BMC's side (pure), for simulators |
 //! | [`command`] | typed commands and answers (pure) |
 //! | [`client`] | a session over UDP, with tokio |
+//! | [`probe`] | what a BMC can do, asked without an account |
 //! | [`window`] | which sequence numbers are taken (pure) |
 //!
 //! ```no_run
@@ -32,6 +33,7 @@ pub mod client;
 pub mod command;
 pub mod crypto;
 pub mod managed;
+pub mod probe;
 pub mod session;
 pub mod window;
 pub mod wire;

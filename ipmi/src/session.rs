@@ -104,7 +104,8 @@ impl Default for Retry {
 }
 
 impl Retry {
-    fn wait(&self, sent: u32) -> Duration {
+    /// How long the answer to the packet sent for the `sent`th time is awaited.
+    pub(crate) fn wait(&self, sent: u32) -> Duration {
         let doubled = 1_u32.checked_shl(sent.saturating_sub(1)).unwrap_or(u32::MAX);
         self.first.saturating_mul(doubled).min(self.most)
     }

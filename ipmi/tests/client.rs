@@ -18,6 +18,7 @@ use bedplate_ipmi::{
         sel::GetSelInfo,
     },
     crypto::Suite,
+    probe::probe,
     session::{Privilege, RequestError, Retry, SessionError},
     wire::completion::Completion,
 };
@@ -73,6 +74,21 @@ async fn a_wrong_password_is_tried_once_and_told_from_a_bmc_that_is_not_there() 
     assert!(matches!(error, ClientError::Session(SessionError::Unreachable { attempts: 4 })), "{error:?}");
     drop(nobody);
     let error = Client::connect(there, USER, &wrong, &quick()).await.unwrap_err();
+    assert!(matches!(error, ClientError::Session(SessionError::Unreachable { .. })), "{error:?}");
+}
+
+#[tokio::test]
+async fn what_a_bmc_can_do_is_told_without_an_account() {
+    let machine = Machine::start();
+    let retry = quick().retry;
+    let channel = probe(machine.address, &retry).await.unwrap();
+    assert!(channel.ipmi_2_0 && !channel.ipmi_1_5 && !channel.has_key && !channel.anonymous);
+    machine.state().deaf = true;
+    let error = probe(machine.address, &retry).await.unwrap_err();
+    assert!(matches!(error, ClientError::Session(SessionError::Unreachable { attempts: 4 })), "{error:?}");
+    let address = machine.address;
+    drop(machine);
+    let error = probe(address, &retry).await.unwrap_err();
     assert!(matches!(error, ClientError::Session(SessionError::Unreachable { .. })), "{error:?}");
 }
 

@@ -19,6 +19,7 @@ use bedplate_ipmi::{
         sel::GetSelInfo,
     },
     crypto::Suite,
+    probe::probe,
     session::{RequestError, Retry, SessionError},
     wire::rakp::Status,
 };
@@ -135,6 +136,7 @@ async fn a_machine_is_switched_set_to_boot_and_read() {
     let device = client.request(&GetDeviceId).await.unwrap();
     assert_eq!((device.major, device.minor, device.manufacturer, device.product), (9, 8, 0x1291, 0xf02));
     wait_for_power(&client, false).await;
+    assert!(probe(simulator.address, &options().retry).await.unwrap().ipmi_2_0);
 
     client.set_next_boot(BootDevice::Pxe, false).await.unwrap();
     simulator.told("boot pxe").await;
