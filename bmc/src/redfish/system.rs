@@ -202,17 +202,18 @@ impl System {
             return Ok(());
         };
         let mut pause = answer.retry_after;
+        let address = self.session.transport.address.clone();
         loop {
             let (least, most) = TASK_PAUSES;
             tokio::time::sleep(pause.unwrap_or(TASK_PAUSE).clamp(least, most)).await;
             let poll = Request::new(Method::GET, &place);
-            let answer = self.session.exchange(&poll).await.map_err(begun)?;
+            let answer = self.session.exchange(&poll).await.map_err(|error| begun(&address, error))?;
             // A monitor that is gone has done its work; what came of it, the state tells.
             if matches!(answer.status, StatusCode::NOT_FOUND | StatusCode::GONE) {
                 return Ok(());
             }
             pause = answer.retry_after;
-            let answer = self.session.accepted(&poll, answer).map_err(begun)?;
+            let answer = self.session.accepted(&poll, answer).map_err(|error| begun(&address, error))?;
             match task::progress(answer.status == StatusCode::ACCEPTED, &answer.body) {
                 Progress::Running => {}
                 Progress::Done => return Ok(()),
@@ -325,16 +326,19 @@ fn tolerated<T>(result: Result<T, BmcError>) -> Result<Option<T>, BmcError> {
     }
 }
 
-/// An error after the BMC has accepted: it may be at work.
-fn begun(error: BmcError) -> BmcError {
+/// An error after the BMC has accepted: whatever it is, the BMC may be at work.
+fn begun(address: &str, error: BmcError) -> BmcError {
     match error {
-        BmcError::Unreachable { address, problem, .. } => {
-            BmcError::Unreachable { address, problem, sent: true }
-        }
         BmcError::TimedOut { address, what, after, .. } => {
             BmcError::TimedOut { address, what, after, sent: true }
         }
-        error => error,
+        BmcError::Unreachable { address, problem, .. } => {
+            BmcError::Unreachable { address, problem, sent: true }
+        }
+        error => {
+            let problem = format!("what it has accepted cannot be followed: {error}");
+            BmcError::Unreachable { address: address.to_owned(), problem, sent: true }
+        }
     }
 }
 
