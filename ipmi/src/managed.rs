@@ -1,8 +1,8 @@
 //! Pure: the BMC's side of RMCP+, enough for a simulator: presence, capabilities, sessions of suites 3 and 17, commands given to a
 //! [`Handler`]. Neither sockets nor clocks: a datagram and the time in, at most one datagram out.
 //!
-//! Packets of a session are taken once each; a request that comes again with the same number is answered from memory, not carried out
-//! again. Not for production BMCs: passwords are held in memory as they are, and there is one channel.
+//! Packets of a session are taken once each. Whether a request that comes again with the same number is carried out again, or answered from
+//! memory, is [`Settings::remembers`]: BMCs do either. Not for production BMCs: passwords are held in memory as they are, and there is one channel.
 
 #![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
@@ -56,11 +56,14 @@ pub struct Settings {
     pub sessions: usize,
     /// After how much silence a session is dropped; the specification says a minute.
     pub idle: Duration,
+    /// Whether a request that comes again with the same number is answered from memory, as IPMI 2.0 section 6.12.4 has it. `OpenBMC` and
+    /// `ipmi_sim` carry it out again.
+    pub remembers: bool,
 }
 
 /// What a machine does behind its BMC, and what happens to logins.
 pub trait Handler {
-    /// Carries out a command, once.
+    /// Carries out a command; one that comes again once more, unless the BMC remembers it.
     fn command(&mut self, privilege: Privilege, request: &Request, now: Instant) -> Response;
 
     /// Whether a user may try to log in now; a lock-out says no, as if there were no such user.
@@ -165,7 +168,8 @@ impl Managed {
         let message = entry.open(packet, now)?;
         let request = &message.request;
         let mut closed = false;
-        let response = match entry.remembered(&message) {
+        let known = if self.settings.remembers { entry.remembered(&message) } else { None };
+        let response = match known {
             Some(response) => response,
             None => {
                 let response = match (request.function, request.command) {

@@ -9,10 +9,14 @@
 //! ```
 //!
 //! **One request at a time** is on its way, others wait. What is not answered is sent again, later each time, and at most so often as
-//! [`Retry`] says. A repetition is not a new command: it has the same request number (rqSeq), by which a BMC knows what it has done
-//! already (IPMI 2.0 section 5.2 and 6.12.4), and a new session sequence number, without which it would be dropped. Where even the last
-//! is not answered, the session is lost, and the request's end is told apart: [`RequestError::Unanswered`] may have been carried out,
-//! [`RequestError::NotSent`] was not. What may not be done twice is asked anew only after the state was looked at.
+//! [`Retry`] says, with the same request number (rqSeq) and a new session sequence number, without which it would be dropped. By the
+//! request number a BMC may know what it has done already (IPMI 2.0 sections 5.2 and 6.12.4), but `OpenBMC` and `ipmi_sim` do not look: a
+//! repetition is carried out again. **What may not be done twice is therefore sent once** ([`Request::once`]), and its answer awaited for
+//! as long as all repetitions together would have been.
+//!
+//! A request's end is told apart: [`RequestError::Unanswered`] may have been carried out, [`RequestError::NotSent`] was not. Where all
+//! repetitions of a request are not answered the session is lost; after one that was sent once it remains, so that the state can be looked
+//! at before it is asked anew.
 //!
 //! **A password is tried once.** No failure of a proof is followed by another attempt; the caller decides, so that no account is locked.
 //!
@@ -104,6 +108,11 @@ impl Default for Retry {
 }
 
 impl Retry {
+    /// How long the answers to all attempts are awaited together.
+    pub(crate) fn whole(&self) -> Duration {
+        (1..=self.attempts.max(1)).fold(Duration::ZERO, |whole, sent| whole.saturating_add(self.wait(sent)))
+    }
+
     /// How long the answer to the packet sent for the `sent`th time is awaited.
     pub(crate) fn wait(&self, sent: u32) -> Duration {
         let doubled = 1_u32.checked_shl(sent.saturating_sub(1)).unwrap_or(u32::MAX);
@@ -194,6 +203,11 @@ struct Attempt {
 impl Attempt {
     fn first(retry: &Retry, now: Instant) -> Self {
         Self { sent: 1, until: later(now, retry.wait(1)) }
+    }
+
+    /// The first and last, with the time of all.
+    fn only(retry: &Retry, now: Instant) -> Self {
+        Self { sent: retry.attempts.max(1), until: later(now, retry.whole()) }
     }
 
     /// The next attempt, unless this was the last.

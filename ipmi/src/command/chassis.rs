@@ -68,7 +68,8 @@ impl Command for GetChassisStatus {
     }
 }
 
-/// Chassis Control. Not to be asked anew when unanswered, except `Up` and `Down`: see [`crate::session`].
+/// Chassis Control. All but `Up` and `Down` are sent once, and not to be asked anew when unanswered before the state was looked at: see
+/// [`crate::session`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ChassisControl {
     /// Power off, at once.
@@ -101,7 +102,11 @@ impl Command for ChassisControl {
     type Answer = ();
 
     fn request(&self) -> Request {
-        Request::new(CHASSIS, 0x02, &[self.number()])
+        let request = Request::new(CHASSIS, 0x02, &[self.number()]);
+        match self {
+            Self::Down | Self::Up => request,
+            Self::Cycle | Self::HardReset | Self::SoftShutdown => request.once(),
+        }
     }
 
     fn answer(&self, _: &[u8]) -> Result<(), ParsePacketError> {

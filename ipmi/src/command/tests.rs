@@ -56,7 +56,10 @@ fn chassis_faults_are_told_by_name() {
 #[test]
 fn controls_keep_their_numbers() {
     use ChassisControl::{Cycle, Down, HardReset, SoftShutdown, Up};
-    assert_eq!([Down, Up, Cycle, HardReset, SoftShutdown].map(ChassisControl::number), [0, 1, 2, 3, 5]);
+    let all = [Down, Up, Cycle, HardReset, SoftShutdown];
+    assert_eq!(all.map(ChassisControl::number), [0, 1, 2, 3, 5]);
+    // Power that is on already is switched on in vain; a reset that comes again is another.
+    assert_eq!(all.map(|control| control.request().once), [false, false, true, true, true]);
 }
 
 #[test]

@@ -89,7 +89,9 @@ impl Active {
     ) {
         self.sequence = self.sequence.wrapping_add(1) & 0x3f;
         let message = RequestMessage { sequence: self.sequence, request };
-        let attempt = Attempt::first(&out.settings.retry, now);
+        let retry = &out.settings.retry;
+        let attempt =
+            if message.request.once { Attempt::only(retry, now) } else { Attempt::first(retry, now) };
         self.seal(out, &message);
         self.sent = Some(Sent { ticket, message, attempt });
     }
@@ -131,6 +133,9 @@ impl Active {
             return Next::Stay;
         }
         let Some(attempt) = sent.attempt.next(&out.settings.retry, now) else {
+            if sent.message.request.once && self.phase == Phase::Ready {
+                return give_up(out, sent.ticket);
+            }
             return self.lose(out, sent.ticket);
         };
         sent.attempt = attempt;
@@ -212,4 +217,10 @@ impl Active {
         }
         Next::Stay
     }
+}
+
+/// A request's end is not known. One lost datagram does not end the session: whether it stands is seen by the next request.
+fn give_up(out: &mut Outbox, ticket: Option<Ticket>) -> Next {
+    out.events.extend(ticket.map(|ticket| Event::Answer(ticket, Err(RequestError::Unanswered))));
+    Next::Stay
 }

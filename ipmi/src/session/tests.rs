@@ -10,6 +10,7 @@ use secrecy::SecretString;
 
 use super::*;
 use crate::{
+    command::{Command, chassis::ChassisControl},
     managed::{self, Handler, Managed, User},
     wire::{
         completion::Completion,
@@ -18,20 +19,19 @@ use crate::{
     },
 };
 
-const POWER_CYCLE: u8 = 2;
-
 /// A machine that counts what is done to it.
 #[derive(Default)]
 struct Machine {
-    cycles: u32,
+    /// Chassis controls of any kind.
+    controls: u32,
     wrong: u32,
     locked: bool,
 }
 
 impl Handler for Machine {
     fn command(&mut self, _: Privilege, request: &Request, _: Instant) -> Response {
-        if (request.function, request.command) == (CHASSIS, 2) && request.data == [POWER_CYCLE] {
-            self.cycles += 1;
+        if (request.function, request.command) == (CHASSIS, 2) {
+            self.controls += 1;
         }
         Response { completion: Completion::Ok, data: request.data.clone() }
     }
@@ -78,6 +78,7 @@ fn managed_settings() -> managed::Settings {
         suites: vec![Suite::Sha1, Suite::Sha256],
         sessions: 4,
         idle: Duration::from_secs(60),
+        remembers: false,
     }
 }
 
@@ -87,6 +88,8 @@ struct Network {
     lost: u32,
     doubled: u32,
     delayed: u32,
+    /// Nothing comes to the console.
+    lost_to_console: bool,
 }
 
 struct World {
@@ -151,7 +154,7 @@ impl World {
         self.to_bmc = delayed;
         for datagram in over {
             let answer = self.bmc.receive(&mut self.machine, CONSOLE, &datagram, self.now);
-            self.to_console.extend(answer);
+            self.to_console.extend(answer.filter(|_| !self.network.lost_to_console));
         }
         let lying = std::mem::take(&mut self.to_console);
         let (over, delayed) = self.carry(lying);
@@ -205,7 +208,11 @@ impl World {
 }
 
 fn cycle() -> Request {
-    Request::new(CHASSIS, 2, &[POWER_CYCLE])
+    ChassisControl::Cycle.request()
+}
+
+fn device_id() -> Request {
+    Request::new(APPLICATION, 1, &[])
 }
 
 #[test]
@@ -286,7 +293,7 @@ fn a_restarted_bmc_is_a_lost_session_and_requests_know_whether_they_were_sent() 
     let mut world = World::good(Suite::Sha256);
     world.open();
     world.bmc.restart();
-    let first = world.session.request(cycle(), world.now);
+    let first = world.session.request(device_id(), world.now);
     let second = world.session.request(cycle(), world.now);
     let begin = world.now;
     world.until(|_| false);
@@ -303,19 +310,51 @@ fn a_restarted_bmc_is_a_lost_session_and_requests_know_whether_they_were_sent() 
 }
 
 #[test]
-fn a_power_cycle_whose_answers_are_lost_is_carried_out_once() {
+fn a_power_cycle_whose_answer_is_lost_is_sent_once_and_the_session_remains() {
+    for command in [ChassisControl::Cycle, ChassisControl::HardReset, ChassisControl::SoftShutdown] {
+        let mut world = World::good(Suite::Sha256);
+        world.open();
+        let (begin, before) = (world.now, world.session.counters().sent);
+        let ticket = world.session.request(command.request(), world.now);
+        world.network.lost_to_console = true;
+        world.until(|event| matches!(event, Event::Answer(..)));
+        world.network.lost_to_console = false;
+        assert_eq!(world.events[1..], [Event::Answer(ticket, Err(RequestError::Unanswered))]);
+        // The whole patience of five transmissions, with one.
+        assert_eq!(world.now - begin, Duration::from_millis(11_500));
+        assert_eq!((world.machine.controls, world.session.counters().sent - before), (1, 1));
+        assert!(world.ask(device_id()).is_ok());
+    }
+}
+
+#[test]
+fn a_power_cycle_that_is_lost_on_its_way_is_not_sent_again() {
     let mut world = World::good(Suite::Sha256);
     world.open();
     let ticket = world.session.request(cycle(), world.now);
-    // Its first two answers never come.
-    for _ in 0..2 {
-        let datagram = world.session.transmit().unwrap();
-        assert!(world.bmc.receive(&mut world.machine, CONSOLE, &datagram, world.now).is_some());
-        world.now = world.session.deadline().unwrap();
-        world.session.elapse(world.now);
+    world.session.transmit().unwrap();
+    world.until(|event| matches!(event, Event::Answer(..)));
+    assert_eq!(world.events[1..], [Event::Answer(ticket, Err(RequestError::Unanswered))]);
+    assert_eq!((world.machine.controls, world.session.counters().repeated), (0, 0));
+}
+
+#[test]
+fn a_request_that_may_be_done_twice_is_repeated_and_a_bmc_that_remembers_does_it_once() {
+    for (remembers, done) in [(false, 3), (true, 1)] {
+        let bmc = managed::Settings { remembers, ..managed_settings() };
+        let mut world = World::new(settings(Suite::Sha256), bmc, Network::default(), 1);
+        world.open();
+        let ticket = world.session.request(ChassisControl::Up.request(), world.now);
+        // Its first two answers never come.
+        for _ in 0..2 {
+            let datagram = world.session.transmit().unwrap();
+            assert!(world.bmc.receive(&mut world.machine, CONSOLE, &datagram, world.now).is_some());
+            world.now = world.session.deadline().unwrap();
+            world.session.elapse(world.now);
+        }
+        world.until(|event| matches!(event, Event::Answer(is, Ok(_)) if *is == ticket));
+        assert_eq!((world.machine.controls, world.session.counters().repeated), (done, 2));
     }
-    world.until(|event| matches!(event, Event::Answer(is, Ok(_)) if *is == ticket));
-    assert_eq!((world.machine.cycles, world.session.counters().repeated), (1, 2));
 }
 
 #[test]
@@ -371,7 +410,7 @@ proptest! {
         seed: u64, lost in 0_u32..30, doubled in 0_u32..40, delayed in 0_u32..40, sha1: bool,
     ) {
         let suite = if sha1 { Suite::Sha1 } else { Suite::Sha256 };
-        let network = Network { lost, doubled, delayed };
+        let network = Network { lost, doubled, delayed, ..Network::default() };
         let retry = Retry { attempts: 12, ..Retry::default() };
         let mut world = World::new(Settings { retry, ..settings(suite) }, managed_settings(), network, seed);
         world.open();
@@ -383,7 +422,7 @@ proptest! {
                 Err(_) => {}
             }
         }
-        prop_assert!((done..=done + unknown).contains(&world.machine.cycles));
+        prop_assert!((done..=done + unknown).contains(&world.machine.controls));
         prop_assert_eq!(world.machine.wrong, 0);
     }
 

@@ -27,13 +27,21 @@ pub struct Request {
     pub command: u8,
     /// What follows it.
     pub data: Vec<u8>,
+    /// Done twice it is not the same as done once: it is sent once, answered or not. Not a part of the packet; parsed ones do not have it.
+    pub once: bool,
 }
 
 impl Request {
     /// A command to logical unit 0.
     #[must_use]
     pub fn new(function: u8, command: u8, data: &[u8]) -> Self {
-        Self { function: function & 0x3e, lun: 0, command, data: data.to_vec() }
+        Self { function: function & 0x3e, lun: 0, command, data: data.to_vec(), once: false }
+    }
+
+    /// The same, never to be sent again.
+    #[must_use]
+    pub fn once(self) -> Self {
+        Self { once: true, ..self }
     }
 }
 
@@ -118,8 +126,8 @@ impl RequestMessage {
         if function & 0x04 != 0 {
             return Err(ParsePacketError::Value("network function"));
         }
-        let request =
-            Request { function: function >> 2, lun: function & 3, command, data: reader.0.to_vec() };
+        let (function, lun, data) = (function >> 2, function & 3, reader.0.to_vec());
+        let request = Request { function, lun, command, data, once: false };
         Ok(Self { sequence: sequence >> 2, request })
     }
 }

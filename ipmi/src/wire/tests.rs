@@ -104,7 +104,7 @@ proptest! {
         sequence in 0_u8..64, function in 0_u8..32, lun in 0_u8..4, command: u8, completion: u8,
         data in prop::collection::vec(any::<u8>(), 0..80),
     ) {
-        let request = Request { function: function * 2, lun, command, data: data.clone() };
+        let request = Request { function: function * 2, lun, command, data: data.clone(), once: false };
         let message = RequestMessage { sequence, request };
         prop_assert_eq!(RequestMessage::parse(&message.encode()), Ok(message));
         let response = Response { completion: Completion::from_number(completion), data };

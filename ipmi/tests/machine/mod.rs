@@ -159,6 +159,7 @@ fn run(socket: &UdpSocket, state: &Mutex<State>, stop: &AtomicBool) {
         suites: vec![Suite::Sha1, Suite::Sha256],
         sessions: 4,
         idle: Duration::from_secs(60),
+        remembers: false,
     };
     let mut bmc = Managed::new(settings, Box::new(|octets| rand::rng().fill_bytes(octets)));
     let mut buffer = [0; 2048];
