@@ -137,6 +137,8 @@ pub enum BmcError {
         what: String,
         /// What it said.
         problem: String,
+        /// Whether it may have been done, or begun, all the same.
+        sent: bool,
     },
     /// The public key is none of the pinned ones; no credentials were sent.
     #[error(
@@ -182,6 +184,8 @@ pub enum BmcError {
         path: String,
         /// What is wrong.
         problem: String,
+        /// Whether it is the answer to a request that changes, and does not say that nothing was done.
+        sent: bool,
     },
 }
 
@@ -206,17 +210,31 @@ impl BmcError {
     /// Whether the BMC may have done what was asked for although it failed here: then read before asking again.
     pub const fn may_have_happened(&self) -> bool {
         match self {
-            Self::Unreachable { sent, .. } | Self::TimedOut { sent, .. } => *sent,
+            Self::Unreachable { sent, .. }
+            | Self::TimedOut { sent, .. }
+            | Self::Refused { sent, .. }
+            | Self::Protocol { sent, .. } => *sent,
             Self::AddressNotAllowed { .. }
             | Self::AuthenticationFailed { .. }
             | Self::NotSupported { .. }
-            | Self::Refused { .. }
             | Self::CertificateChanged { .. }
             | Self::CertificateNotTrusted { .. }
             | Self::AmbiguousSystem { .. }
-            | Self::UnknownSystem { .. }
-            | Self::Protocol { .. } => false,
+            | Self::UnknownSystem { .. } => false,
         }
+    }
+
+    /// The same error, of a request that may or may not have changed something, where it can tell.
+    #[must_use]
+    pub(crate) fn with_sent(mut self, now: bool) -> Self {
+        if let Self::Unreachable { sent, .. }
+        | Self::TimedOut { sent, .. }
+        | Self::Refused { sent, .. }
+        | Self::Protocol { sent, .. } = &mut self
+        {
+            *sent = now;
+        }
+        self
     }
 }
 

@@ -494,3 +494,57 @@ async fn a_refusal_is_told_in_the_bmcs_own_words() {
     let error = service.client().power(PowerRequest::On).await.unwrap_err();
     assert!(error.to_string().contains("privilege"), "{error}");
 }
+
+#[tokio::test]
+async fn only_a_clear_no_says_that_a_change_was_not_done() {
+    let service = Service::start().await;
+    let answers = [
+        (302, "https://elsewhere.example/", true),
+        (303, SYSTEM, true),
+        (307, "https://elsewhere.example/", true),
+        (308, RESET, true),
+        (304, "", true),
+        (408, "", true),
+        (500, "", true),
+        (400, "", false),
+        (403, "", false),
+        (404, "", false),
+        (409, "", false),
+    ];
+    for (status, place, expected) in answers {
+        service.hook(move |seen, _| {
+            let headers =
+                || (!place.is_empty()).then(|| ("location", place.to_owned())).into_iter().collect();
+            (seen.path == RESET).then(|| Reply::Is(status, headers(), String::new()))
+        });
+        let error = service.client().power(PowerRequest::Cycle).await.unwrap_err();
+        assert_eq!(error.may_have_happened(), expected, "{status} {place}: {error}");
+    }
+    // A task that failed had begun.
+    service.hook(|seen, _| match seen.path.as_str() {
+        RESET => Some(json_reply(202, &json!({"TaskMonitor": "/taskmon/8"}))),
+        "/taskmon/8" => Some(json_reply(200, &json!({"TaskState": "Killed"}))),
+        _ => None,
+    });
+    let error = service.client().power(PowerRequest::Cycle).await.unwrap_err();
+    assert_eq!((error.reason(), error.may_have_happened()), (Reason::Refused, true), "{error}");
+}
+
+#[tokio::test]
+async fn a_login_that_fails_or_hangs_has_changed_nothing() {
+    let service = Service::start().await;
+    let deadlines = Deadlines { request: Duration::from_millis(1500), ..quick() };
+    let away = vec![("location", "https://elsewhere.example/".to_owned())];
+    for reply in [
+        Reply::Hang,
+        Reply::Close,
+        Reply::Is(500, vec![], String::new()),
+        Reply::Is(307, away, String::new()),
+    ] {
+        let told = reply.clone();
+        service.hook(move |seen, _| (seen.path == SESSIONS).then(|| told.clone()));
+        let mut bmc = service.client_with(PASSWORD, None, &Trust::Pin(vec![service.pin]), deadlines).unwrap();
+        let error = bmc.power(PowerRequest::Cycle).await.unwrap_err();
+        assert!(!error.may_have_happened(), "{reply:?}: {error}");
+    }
+}

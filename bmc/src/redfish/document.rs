@@ -21,7 +21,7 @@ pub(crate) struct Document {
 impl Document {
     /// Parses an answer's body; the ETag is the header's, else the body's.
     pub(crate) fn parse(path: &str, etag: Option<String>, body: &[u8]) -> Result<Self, BmcError> {
-        let problem = |problem: String| BmcError::Protocol { path: path.to_owned(), problem };
+        let problem = |problem: String| BmcError::Protocol { path: path.to_owned(), problem, sent: false };
         // serde_json refuses what is nested deeper than 128.
         let value: Value = serde_json::from_slice(body)
             .map_err(|e| problem(format!("not JSON (line {}, column {})", e.line(), e.column())))?;
@@ -33,7 +33,8 @@ impl Document {
     }
 
     pub(crate) fn wrong(&self, pointer: &str, problem: &str) -> BmcError {
-        BmcError::Protocol { path: format!("{} {pointer}", self.path), problem: problem.to_owned() }
+        let path = format!("{} {pointer}", self.path);
+        BmcError::Protocol { path, problem: problem.to_owned(), sent: false }
     }
 
     pub(crate) fn at(&self, pointer: &str) -> Option<&Value> {

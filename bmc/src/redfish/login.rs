@@ -226,7 +226,7 @@ impl Session {
             StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED
         );
         if absent && request.method == Method::GET {
-            return Err(BmcError::Protocol { path: answer.path, problem });
+            return Err(BmcError::Protocol { path: answer.path, problem, sent: false });
         }
         if absent {
             let hint = format!("it says {problem}").trim_end_matches('.').to_owned();
@@ -237,7 +237,8 @@ impl Session {
         } else {
             problem
         };
-        Err(BmcError::Refused { what: request.name(), problem })
+        let sent = request.method != Method::GET && !says_not_done(status);
+        Err(BmcError::Refused { what: request.name(), problem, sent })
     }
 }
 
@@ -270,6 +271,12 @@ async fn patient(
     transport.send(request, authorization).await
 }
 
+/// Whether a status says that nothing was done. Any other, unless it is success, leaves that open.
+fn says_not_done(status: StatusCode) -> bool {
+    // 408: what was too slow for the BMC may have been enough for it.
+    status.is_client_error() && status != StatusCode::REQUEST_TIMEOUT
+}
+
 fn is_busy(status: StatusCode) -> bool {
     status == StatusCode::TOO_MANY_REQUESTS
         || (status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED)
@@ -280,13 +287,16 @@ async fn log_in(transport: Transport, credentials: Credentials, place: String) -
     let body = json!({ "UserName": credentials.username, "Password": credentials.password.expose_secret() });
     let request = Request::new(Method::POST, &place).json(&body);
     drop(body);
-    let answer = transport.send(&request, Authorization::Nobody).await?;
+    // Whatever comes of a login, it changes nothing of the machine.
+    let answer =
+        transport.send(&request, Authorization::Nobody).await.map_err(|error| error.with_sent(false))?;
     let address = || transport.address.clone();
     match answer.status {
         status if status.is_success() => {
             let token = answer.token.ok_or_else(|| BmcError::Protocol {
                 path: answer.path.clone(),
                 problem: "a session without X-Auth-Token".to_owned(),
+                sent: false,
             })?;
             let own = Document::parse(&answer.path, None, &answer.body).ok();
             let own = own.and_then(|session| session.link_in("", &session.value).ok());

@@ -217,7 +217,9 @@ impl System {
             match task::progress(answer.status == StatusCode::ACCEPTED, &answer.body) {
                 Progress::Running => {}
                 Progress::Done => return Ok(()),
-                Progress::Failed(problem) => return Err(BmcError::Refused { what: request.name(), problem }),
+                Progress::Failed(problem) => {
+                    return Err(BmcError::Refused { what: request.name(), problem, sent: true });
+                }
             }
         }
     }
@@ -329,12 +331,7 @@ fn tolerated<T>(result: Result<T, BmcError>) -> Result<Option<T>, BmcError> {
 /// An error after the BMC has accepted: whatever it is, the BMC may be at work.
 fn begun(address: &str, error: BmcError) -> BmcError {
     match error {
-        BmcError::TimedOut { address, what, after, .. } => {
-            BmcError::TimedOut { address, what, after, sent: true }
-        }
-        BmcError::Unreachable { address, problem, .. } => {
-            BmcError::Unreachable { address, problem, sent: true }
-        }
+        BmcError::TimedOut { .. } | BmcError::Unreachable { .. } => error.with_sent(true),
         error => {
             let problem = format!("what it has accepted cannot be followed: {error}");
             BmcError::Unreachable { address: address.to_owned(), problem, sent: true }

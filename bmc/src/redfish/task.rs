@@ -31,9 +31,7 @@ pub(crate) fn progress(accepted: bool, body: &[u8]) -> Progress {
     match state {
         Some("Completed") if bad(&value) => Progress::Failed(why(&value, "Completed")),
         Some("Completed") => Progress::Done,
-        Some(state @ ("Exception" | "Killed" | "Cancelled" | "Interrupted")) => {
-            Progress::Failed(why(&value, state))
-        }
+        Some(state @ ("Exception" | "Killed" | "Cancelled")) => Progress::Failed(why(&value, state)),
         Some(_) => Progress::Running,
         None if accepted => Progress::Running,
         None => Progress::Done,
@@ -64,6 +62,8 @@ mod tests {
             (true, json!({"TaskState": "Running"}), Progress::Running),
             // Tasks themselves answer 200 all the time.
             (false, json!({"TaskState": "Starting"}), Progress::Running),
+            // It goes on by itself (DSP2046, TaskState).
+            (false, json!({"TaskState": "Interrupted"}), Progress::Running),
             (false, json!({"TaskState": "Completed", "TaskStatus": "OK"}), Progress::Done),
             (
                 false,

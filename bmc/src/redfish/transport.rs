@@ -144,15 +144,19 @@ impl Transport {
         request: &Request<'_>,
         authorization: Authorization<'_>,
     ) -> Result<Answer, BmcError> {
+        let changes = request.method != Method::GET;
         let mut path = request.path.to_owned();
-        for _ in 0..=MOST_REDIRECTS {
-            let answer = self.send_once(request, &path, authorization).await?;
+        for hop in 0..=MOST_REDIRECTS {
+            // A redirect does not say that nothing was done.
+            let after = |error: BmcError| if hop > 0 && changes { error.with_sent(true) } else { error };
+            let answer = self.send_once(request, &path, authorization).await.map_err(after)?;
             if !answer.status().is_redirection() {
                 return self.take(request, answer, path).await;
             }
-            path = self.redirected(request, &path, &answer)?;
+            let next = self.redirected(request, &path, &answer);
+            path = next.map_err(|error| error.with_sent(changes))?;
         }
-        Err(self.senseless(request.path, "it redirects in circles"))
+        Err(self.senseless(request.path, "it redirects in circles").with_sent(changes))
     }
 
     async fn send_once(
@@ -242,7 +246,7 @@ impl Transport {
     }
 
     fn senseless(&self, path: &str, problem: &str) -> BmcError {
-        BmcError::Protocol { path: told(path), problem: problem.to_owned() }
+        BmcError::Protocol { path: told(path), problem: problem.to_owned(), sent: false }
     }
 
     /// What a failed exchange was: the certificate, the connection, or the answer.
