@@ -4,7 +4,7 @@
 //! ```text
 //! Asking --capabilities--> Opening --Open Session--> Naming --RAKP 2--> Proving --RAKP 4--> Active
 //!    |                        ^                         |                  |                  |
-//!    |                        '---- once more, where an answer was lost ---'                  | Raising -> Ready -> Closing
+//!    |                        '- anew, where packets were lost or doubled -'                  | Raising -> Ready -> Closing
 //!    '-------------------------------------- failed ------------------------------------------'--> Over
 //! ```
 //!
@@ -18,7 +18,9 @@
 //! repetitions of a request are not answered the session is lost; after one that was sent once it remains, so that the state can be looked
 //! at before it is asked anew.
 //!
-//! **A password is tried once.** No failure of a proof is followed by another attempt; the caller decides, so that no account is locked.
+//! **A wrong password is tried once.** The BMC proves first that it knows the same one; where it does not, ours is not proved, and the
+//! caller decides, so that no account is locked. Where it does and refuses our proof nevertheless, it drew a new random number for a RAKP
+//! message 1 that the network doubled: that costs a round, of three at most, and then is [`SessionError::ProofRefused`].
 //!
 //! A BMC ends sessions that are silent for a minute: [`Settings::keep_alive`].
 

@@ -22,9 +22,9 @@ const REMEMBERED: usize = 8;
 pub(super) enum Login {
     /// RAKP message 1 is awaited.
     Opened,
-    /// RAKP message 3 is awaited. The datagrams are kept because what comes again is answered as before.
-    Challenged { exchange: Exchange, first: Vec<u8>, challenge: Vec<u8>, most: Privilege },
-    /// It stands.
+    /// RAKP message 3 is awaited.
+    Challenged { exchange: Exchange, most: Privilege },
+    /// It stands. The datagrams are kept because what comes again is answered as before.
     Done { keys: Keys, third: Vec<u8>, proof: Vec<u8> },
 }
 

@@ -1,4 +1,4 @@
-//! Pure: Open Session and RAKP 1 to 4 as a BMC answers them. What comes again is answered as before.
+//! Pure: Open Session and RAKP 1 to 4 as a BMC answers them. What comes again is answered as before, except RAKP 1.
 
 #![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
@@ -34,7 +34,7 @@ impl Managed {
             }
             PayloadKind::Rakp1 => {
                 let message = Rakp1::parse(packet.payload).ok()?;
-                let answer = self.challenge(handler, peer, &message, packet.payload, now);
+                let answer = self.challenge(handler, peer, &message, now);
                 encode_open(PayloadKind::Rakp2, &answer?)
             }
             PayloadKind::Rakp3 => {
@@ -95,7 +95,6 @@ impl Managed {
         handler: &mut impl Handler,
         peer: SocketAddr,
         message: &Rakp1<'_>,
-        octets: &[u8],
         now: Instant,
     ) -> Option<Vec<u8>> {
         let known = |entry: &Entry| entry.managed == message.managed && entry.peer == peer;
@@ -106,10 +105,9 @@ impl Managed {
         };
         let managed_random = self.number();
         let entry = self.sessions.get_mut(at)?;
-        match &entry.login {
-            Login::Opened => {}
-            Login::Challenged { first, challenge, .. } if first == octets => return Some(challenge.clone()),
-            Login::Challenged { .. } | Login::Done { .. } => return None,
+        // Each message 1 draws a random number of its own, one that comes again too, as OpenBMC does: the last one counts.
+        if let Login::Done { .. } = &entry.login {
+            return None;
         }
         let console = entry.console;
         let privilege = Privilege::from_number(message.role & 0x0f);
@@ -141,8 +139,7 @@ impl Managed {
         let code = exchange.managed_proof(&user.password);
         let outcome = Ok(Challenge { random: managed_random, guid: exchange.guid, code: code.as_ref() });
         let challenge = Rakp2 { tag: message.tag, console, outcome }.encode();
-        let first = octets.to_vec();
-        entry.login = Login::Challenged { exchange, first, challenge: challenge.clone(), most };
+        entry.login = Login::Challenged { exchange, most };
         Some(challenge)
     }
 
@@ -163,7 +160,7 @@ impl Managed {
         let (exchange, most) = match &entry.login {
             Login::Opened => return None,
             Login::Done { third, proof, .. } => return (third == octets).then(|| proof.clone()),
-            Login::Challenged { exchange, most, .. } => (exchange, *most),
+            Login::Challenged { exchange, most } => (exchange, *most),
         };
         let user = self.settings.users.iter().find(|user| user.name == exchange.user);
         let right = user.filter(|user| {

@@ -70,9 +70,13 @@ pub enum SessionError {
         /// What it said.
         status: Status,
     },
-    /// The BMC's proof does not fit the password given, or the BMC said so of ours.
+    /// The BMC's proof does not fit the password given.
     #[error("the password is wrong, or who answers is not the BMC")]
     WrongPassword,
+    /// The BMC proved that it knows the password, and refused our proof of it each time: packets between us are repeated or mixed up, or it
+    /// reckons otherwise than the specification says.
+    #[error("the BMC has the same password, and yet refuses the proof of it (status 0x0f)")]
+    ProofRefused,
     /// The keys differ although the password is right.
     #[error("the session's keys differ: the BMC has a key of its own (Kg) that is not the one given")]
     WrongKey,

@@ -60,6 +60,9 @@ impl Handshake {
         if let Some(attempt) = self.attempt.next(&out.settings.retry, now) {
             self.attempt = attempt;
             out.counters.repeated = out.counters.repeated.saturating_add(1);
+            if let Place::Naming { console, managed, .. } = self.place {
+                self.name(out, console, managed);
+            }
             out.send(&self.packet);
             return Next::Stay;
         }
@@ -111,9 +114,23 @@ impl Handshake {
     ) -> Next {
         self.place = place;
         self.packet = encode_open(kind, payload).unwrap_or_default();
+        self.begin(out, now)
+    }
+
+    /// Sends a packet for the first time.
+    fn begin(&mut self, out: &mut Outbox, now: Instant) -> Next {
         self.attempt = Attempt::first(&out.settings.retry, now);
         out.send(&self.packet);
         Next::Stay
+    }
+
+    /// Makes a RAKP message 1. Each transmission has a tag and a random number of its own: `OpenBMC` draws anew for each, and a proof of
+    /// what it drew before would be refused. By the tag the answers to earlier ones are told, and ignored.
+    fn name(&mut self, out: &mut Outbox, console: u32, managed: u32) {
+        let (tag, random, role) = (self.next_tag(), out.random(), role(out));
+        let payload = Rakp1 { tag, managed, random, role, user: out.settings.user.as_bytes() }.encode();
+        self.place = Place::Naming { console, managed, random };
+        self.packet = encode_open(PayloadKind::Rakp1, &payload).unwrap_or_default();
     }
 
     fn next_tag(&mut self) -> u8 {
@@ -159,11 +176,8 @@ impl Handshake {
         if opened.algorithms != suite.algorithms() {
             return Some(fail(out, SessionError::SuiteChanged { suite }));
         }
-        let (managed, random) = (opened.managed, out.random());
-        let tag = self.next_tag();
-        let role = role(out);
-        let payload = Rakp1 { tag, managed, random, role, user: out.settings.user.as_bytes() }.encode();
-        Some(self.go(out, Place::Naming { console, managed, random }, PayloadKind::Rakp1, &payload, now))
+        self.name(out, console, opened.managed);
+        Some(self.begin(out, now))
     }
 
     fn challenged(&mut self, out: &mut Outbox, payload: &[u8], now: Instant) -> Option<Next> {
@@ -230,6 +244,11 @@ impl Handshake {
             Status::SessionId if self.rounds < MOST_ROUNDS && step != Step::Open => {
                 return self.open(out, now);
             }
+            // It has the same password, as it proved in this round: it meant another RAKP message 1, which was repeated on its way.
+            Status::IntegrityCode if self.rounds < MOST_ROUNDS && step == Step::Proof => {
+                return self.open(out, now);
+            }
+            Status::IntegrityCode if step == Step::Proof => SessionError::ProofRefused,
             Status::NoResources => SessionError::NoResources,
             Status::AuthenticationAlgorithm
             | Status::IntegrityAlgorithm
@@ -237,8 +256,7 @@ impl Handshake {
             | Status::NoCipherSuite => SessionError::SuiteRefused { suite, status },
             Status::Role(_) => SessionError::RoleRefused { status },
             Status::Name | Status::NameLength => SessionError::UserRefused { status },
-            Status::IntegrityCode => SessionError::WrongPassword,
-            Status::SessionId | Status::PayloadType | Status::Other(_) => {
+            Status::SessionId | Status::PayloadType | Status::IntegrityCode | Status::Other(_) => {
                 SessionError::Refused { step, status }
             }
         };
