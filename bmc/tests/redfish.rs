@@ -548,3 +548,30 @@ async fn a_login_that_fails_or_hangs_has_changed_nothing() {
         assert!(!error.may_have_happened(), "{reply:?}: {error}");
     }
 }
+
+#[tokio::test]
+async fn a_document_is_bounded_in_bytes_and_in_values_and_a_log_page_may_be_longer() {
+    let service = Service::start().await;
+    let system = service.state().resources[SYSTEM].clone();
+    let with = |field: Value| {
+        let mut system = system.clone();
+        system["Oem"] = field;
+        system.to_string()
+    };
+    let many = with(json!(vec![json!({"": 0}); 15_000]));
+    assert!(many.len() < 200 << 10);
+    for (body, problem) in [(with(json!("x".repeat(300 << 10))), "256 KiB"), (many, "20000")] {
+        service.hook(move |seen, _| (seen.path == SYSTEM).then(|| Reply::Is(200, vec![], body.clone())));
+        let error = service.client().power_state().await.unwrap_err();
+        assert_eq!(error.reason(), Reason::ProtocolError, "{error}");
+        assert!(error.to_string().contains(problem), "{error}");
+    }
+    // Commas and brackets in texts are no values.
+    let wordy = with(json!("[{,\\\",".repeat(20_000)));
+    service.hook(move |seen, _| (seen.path == SYSTEM).then(|| Reply::Is(200, vec![], wordy.clone())));
+    assert_eq!(service.client().power_state().await.unwrap(), PowerState::Off);
+    service.hook(|_, _| None);
+    let entry = json!({"Created": "2026-11-21T10:00:00Z", "Message": "Fan.", "Oem": "x".repeat(900 << 10)});
+    service.set("/redfish/v1/Systems/1/LogServices/Sel/Entries", json!({"Members": [entry]}));
+    assert_eq!(service.client().log_tail(5).await.unwrap()[0].message, "Fan.");
+}

@@ -3,12 +3,22 @@
 //!
 //! Pure: no clock, no file, no socket. Callers: everything in `redfish`.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::error::{BmcError, told};
 
 /// More members of a list are not looked at.
 const MOST_MEMBERS: usize = 1024;
+
+/// Longest path that is followed, in bytes.
+const LONGEST_PATH: usize = 2048;
+/// More values are not parsed: each costs memory many times its length in the body.
+const MOST_VALUES: usize = 20_000;
+/// What is looked at of a service root, besides the names of its `Oem`.
+const ROOT_FIELDS: [&str; 7] =
+    ["Systems", "Managers", "SessionService", "Links", "RedfishVersion", "Vendor", "Product"];
+/// More makers' names are not kept.
+const MOST_MAKERS: usize = 32;
 
 /// A resource and where it is from.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,14 +32,28 @@ impl Document {
     /// Parses an answer's body; the ETag is the header's, else the body's.
     pub(crate) fn parse(path: &str, etag: Option<String>, body: &[u8]) -> Result<Self, BmcError> {
         let problem = |problem: String| BmcError::Protocol { path: path.to_owned(), problem, sent: false };
-        // serde_json refuses what is nested deeper than 128.
-        let value: Value = serde_json::from_slice(body)
-            .map_err(|e| problem(format!("not JSON (line {}, column {})", e.line(), e.column())))?;
+        let value = parse(body).map_err(problem)?;
         if !value.is_object() {
             return Err(problem("not a JSON object".to_owned()));
         }
         let own = value.get("@odata.etag").and_then(Value::as_str).map(str::to_owned);
         Ok(Self { path: path.to_owned(), etag: etag.or(own).filter(|tag| !tag.is_empty()), value })
+    }
+
+    /// A service root, reduced to what is looked at: it is kept for as long as its BMC is.
+    pub(crate) fn root(self) -> Self {
+        let mut kept = Map::new();
+        for name in ROOT_FIELDS {
+            if let Some(value) = self.value.get(name) {
+                kept.insert(name.to_owned(), short(value));
+            }
+        }
+        if let Some(Value::Object(makers)) = self.value.get("Oem") {
+            let names = makers.iter().filter(|(name, fields)| name.len() <= 64 && fields.is_object());
+            let names = names.take(MOST_MAKERS).map(|(name, _)| (name.clone(), Value::Object(Map::new())));
+            kept.insert("Oem".to_owned(), Value::Object(names.collect()));
+        }
+        Self { path: self.path, etag: None, value: Value::Object(kept) }
     }
 
     pub(crate) fn wrong(&self, pointer: &str, problem: &str) -> BmcError {
@@ -85,6 +109,44 @@ impl Document {
     }
 }
 
+/// Parses a body of not too many values. Every parsing of what a BMC has sent goes through here.
+pub(crate) fn parse(body: &[u8]) -> Result<Value, String> {
+    if values(body) > MOST_VALUES {
+        return Err(format!("more than {MOST_VALUES} values"));
+    }
+    // serde_json refuses what is nested deeper than 128.
+    serde_json::from_slice(body).map_err(|e| format!("not JSON (line {}, column {})", e.line(), e.column()))
+}
+
+/// At least the number of values in a JSON text: every value but the first follows one of `,`, `[`, `{`.
+fn values(body: &[u8]) -> usize {
+    let (mut count, mut in_text, mut escaped) = (1, false, false);
+    for byte in body {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_text => escaped = true,
+            b'"' => in_text = !in_text,
+            b',' | b'[' | b'{' if !in_text => count += 1,
+            _ => {}
+        }
+    }
+    count
+}
+
+/// A value of a root as it is kept: of objects the links, of lists nothing. What is too long to be a path stays so.
+fn short(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let links = ["@odata.id", "Sessions"];
+            let links = links.iter().filter_map(|name| Some(((*name).to_owned(), short(fields.get(*name)?))));
+            Value::Object(links.collect())
+        }
+        Value::Array(_) => Value::Array(Vec::new()),
+        Value::String(text) => Value::String(text.chars().take(LONGEST_PATH + 1).collect()),
+        Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
+    }
+}
+
 pub(crate) fn words_of(value: &Value) -> Option<Vec<String>> {
     let words = value.as_array()?.iter().filter_map(Value::as_str).take(MOST_MEMBERS);
     Some(words.map(|word| word.chars().take(64).collect()).collect())
@@ -103,7 +165,7 @@ pub(crate) fn text_of(value: &Value) -> Option<String> {
 pub(crate) fn is_path(text: &str) -> bool {
     text.starts_with('/')
         && !text.starts_with("//")
-        && text.len() <= 2048
+        && text.len() <= LONGEST_PATH
         && text.bytes().all(|b| b.is_ascii_graphic() && b != b'\\')
 }
 
@@ -114,6 +176,8 @@ pub(crate) fn last_segment(path: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn parsed(body: &str) -> Result<Document, BmcError> {
@@ -167,5 +231,23 @@ mod tests {
         ] {
             assert_eq!(is_path(text), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn of_a_root_only_what_is_looked_at_is_kept() {
+        let kept = json!({"RedfishVersion": "1.6.0", "Product": null, "Vendor": ["x"], "Systems": {"@odata.id": "/s"},
+            "Links": {"Sessions": {"@odata.id": "/x"}}, "SessionService": {}, "Oem": {"Hpe": {}}});
+        let mut body = kept.clone();
+        body["Chassis"] = json!({"@odata.id": "/c"});
+        body["Systems"]["Description"] = json!("long");
+        body["Vendor"] = json!(["x", "y"]);
+        body["Oem"] = json!({"Hpe": {"Manager": [1, 2, 3]}, "No": 1});
+        let mut expected = kept;
+        expected["Vendor"] = json!([]);
+        assert_eq!(parsed(&body.to_string()).unwrap().root().value, expected);
+        let long =
+            json!({"Systems": {"@odata.id": format!("/{}", "x".repeat(9000))}, "Vendor": "x".repeat(9000)});
+        let root = parsed(&long.to_string()).unwrap().root();
+        assert!(root.link("/Systems").is_err() && root.value.to_string().len() < 5000);
     }
 }

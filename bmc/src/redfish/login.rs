@@ -74,16 +74,24 @@ impl Session {
         if answer.status == StatusCode::UNAUTHORIZED {
             return Err(self.hold(&answer).await);
         }
-        let root = self.document(&request, answer)?;
+        let root = self.document(&request, answer)?.root();
         self.root = Some(root.clone());
         Ok(root)
     }
 
     /// Reads a resource.
     pub(crate) async fn get(&mut self, path: &str) -> Result<Document, BmcError> {
-        let request = Request::new(Method::GET, path);
-        let answer = self.exchange(&request).await?;
-        self.document(&request, answer)
+        self.read(&Request::new(Method::GET, path)).await
+    }
+
+    /// Reads a page of a log, which may be longer than other resources.
+    pub(crate) async fn get_page(&mut self, path: &str) -> Result<Document, BmcError> {
+        self.read(&Request::page(path)).await
+    }
+
+    async fn read(&mut self, request: &Request<'_>) -> Result<Document, BmcError> {
+        let answer = self.exchange(request).await?;
+        self.document(request, answer)
     }
 
     fn document(&self, request: &Request<'_>, answer: Answer) -> Result<Document, BmcError> {

@@ -4,11 +4,12 @@
 
 use serde_json::Value;
 
+use super::document::parse;
 use crate::error::told;
 
 /// The messages of an error's body in one line; `None` where it has none.
 pub(crate) fn message(body: &[u8]) -> Option<String> {
-    let value: Value = serde_json::from_slice(body).ok()?;
+    let value = parse(body).ok()?;
     let error = value.get("error").unwrap_or(&value);
     let mut said: Vec<String> = infos(error).filter_map(sentence).collect();
     said.dedup();
@@ -21,7 +22,7 @@ pub(crate) fn message(body: &[u8]) -> Option<String> {
 
 /// Whether one of the messages has this key: `Base.1.8.SessionLimitExceeded` has `SessionLimitExceeded`.
 pub(crate) fn has_key(body: &[u8], key: &str) -> bool {
-    let Ok(value) = serde_json::from_slice::<Value>(body) else { return false };
+    let Ok(value) = parse(body) else { return false };
     let error = value.get("error").unwrap_or(&value);
     let ids = infos(error).filter_map(|info| info.get("MessageId").and_then(Value::as_str));
     ids.chain(error.get("code").and_then(Value::as_str)).any(|id| id.rsplit('.').next() == Some(key))

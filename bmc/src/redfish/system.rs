@@ -249,7 +249,7 @@ impl System {
         let mut next = Some(path);
         for _ in 0..MOST_PAGES {
             let Some(path) = next.take() else { break };
-            let page = self.session.get(&path).await?;
+            let page = self.session.get_page(&path).await?;
             for member in page.list("/Members")? {
                 match log::entry(member) {
                     Some(entry) => entries.push(entry),

@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use super::document::{Document, is_path};
+use super::document::{Document, is_path, parse};
 use super::message::sentence;
 use crate::error::told;
 
@@ -26,7 +26,7 @@ pub(crate) fn place(path: &str, body: &[u8]) -> Option<String> {
 
 /// What the answer of a task or its monitor means; `accepted` is that it came with 202.
 pub(crate) fn progress(accepted: bool, body: &[u8]) -> Progress {
-    let value: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
+    let value = parse(body).unwrap_or(Value::Null);
     let state = value.get("TaskState").and_then(Value::as_str);
     match state {
         Some("Completed") if bad(&value) => Progress::Failed(why(&value, "Completed")),

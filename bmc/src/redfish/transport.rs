@@ -19,8 +19,10 @@ use crate::error::{BmcError, told};
 use crate::model::{Credentials, Deadlines};
 use crate::tls::{self, Refusal, Trust, Witness};
 
-/// Largest body that is taken, in bytes.
-const LARGEST_BODY: usize = 4 << 20;
+/// Largest body that is taken, in bytes; a system of a large server has some 30 KiB.
+const LARGEST_BODY: usize = 256 << 10;
+/// Largest page of a log, in bytes.
+const LARGEST_PAGE: usize = 1 << 20;
 /// Redirects that are followed; iLO 5 before 1.40 sends one to the same path with a slash.
 const MOST_REDIRECTS: usize = 3;
 
@@ -39,11 +41,18 @@ pub(crate) struct Request<'a> {
     pub(crate) path: &'a str,
     pub(crate) body: Option<Vec<u8>>,
     pub(crate) if_match: Option<String>,
+    /// Largest answer that is taken, in bytes.
+    largest: usize,
 }
 
 impl<'a> Request<'a> {
     pub(crate) fn new(method: Method, path: &'a str) -> Self {
-        Self { method, path, body: None, if_match: None }
+        Self { method, path, body: None, if_match: None, largest: LARGEST_BODY }
+    }
+
+    /// Reads what may be longer: a page of a log.
+    pub(crate) fn page(path: &'a str) -> Self {
+        Self { largest: LARGEST_PAGE, ..Self::new(Method::GET, path) }
     }
 
     pub(crate) fn json(mut self, body: &serde_json::Value) -> Self {
@@ -216,12 +225,14 @@ impl Transport {
     ) -> Result<Answer, BmcError> {
         let mut body = Vec::new();
         while let Some(chunk) = answer.chunk().await.map_err(|error| self.failed(request, error))? {
-            if body.len() + chunk.len() > LARGEST_BODY && request.method != Method::GET {
+            if body.len() + chunk.len() > request.largest && request.method != Method::GET {
                 // It was done; what is said about it is not worth more.
                 break;
             }
-            if body.len() + chunk.len() > LARGEST_BODY {
-                return Err(self.senseless(&path, "it is longer than 4 MiB"));
+            if body.len() + chunk.len() > request.largest {
+                return Err(
+                    self.senseless(&path, &format!("it is longer than {} KiB", request.largest >> 10))
+                );
             }
             body.extend_from_slice(&chunk);
         }
