@@ -78,7 +78,10 @@ async fn a_wrong_password_is_tried_once_and_then_held() {
     for _ in 0..3 {
         let error = bmc.power_state().await.unwrap_err();
         assert_eq!(error.reason(), Reason::AuthenticationFailed);
-        assert!(error.to_string().contains("Invalid user name or password."), "{error}");
+        assert!(
+            error.to_string().contains("401 Unauthorized: Base.1.8.ResourceAtUriUnauthorized"),
+            "{error}"
+        );
         assert!(!format!("{error} {error:?}").contains("battery"), "{error:?}");
         bmc.close().await;
     }
@@ -574,4 +577,50 @@ async fn a_document_is_bounded_in_bytes_and_in_values_and_a_log_page_may_be_long
     let entry = json!({"Created": "2026-11-21T10:00:00Z", "Message": "Fan.", "Oem": "x".repeat(900 << 10)});
     service.set("/redfish/v1/Systems/1/LogServices/Sel/Entries", json!({"Members": [entry]}));
     assert_eq!(service.client().log_tail(5).await.unwrap()[0].message, "Fan.");
+}
+
+#[tokio::test]
+async fn what_a_service_repeats_of_password_and_token_is_not_told() {
+    let service = Service::start().await;
+    let basic = basic("admin", PASSWORD);
+    let encoded = basic.trim_start_matches("Basic ").to_owned();
+    let hides = |error: &BmcError, token: &str| {
+        let text = format!("{error} {error:?}");
+        assert!(!text.contains(PASSWORD) && !text.contains(&encoded) && !text.contains(token), "{text}");
+    };
+    // The login's body comes back: as a message, as its id, as where to go.
+    for status in [302, 400, 401, 403, 409, 422, 500, 503] {
+        service.hook(move |seen, _| {
+            let Reply::Is(_, _, body) = error_reply(status, PASSWORD, &seen.body.to_string()) else {
+                return None;
+            };
+            let place = format!("https://{PASSWORD}.example/{PASSWORD}");
+            (seen.path == SESSIONS).then(|| Reply::Is(status, vec![("location", place)], body))
+        });
+        let error = service.client().power_state().await.unwrap_err();
+        hides(&error, "t-none");
+        assert_eq!(error.to_string().contains(&status.to_string()), status != 302, "{error}");
+    }
+    // So do the headers of other requests, before and after a message is cut.
+    for (basic_only, status) in
+        [(false, 400), (false, 401), (false, 503), (true, 400), (true, 401), (true, 503)]
+    {
+        for padding in [0, 290] {
+            service.hook(move |seen, _| {
+                if basic_only && seen.path == SESSIONS {
+                    return Some(Reply::Is(404, vec![], String::new()));
+                }
+                if seen.path == SESSIONS && seen.method == "POST" {
+                    let token = ("x-auth-token", "tok3n-of-the-session".to_owned());
+                    return Some(Reply::Is(201, vec![token], "{}".to_owned()));
+                }
+                let message = format!("{} {:?} {:?} {PASSWORD}", "x".repeat(padding), seen.token, seen.basic);
+                (seen.path == SYSTEM || seen.path == "/redfish/v1/Systems")
+                    .then(|| error_reply(status, "Base.1.8.GeneralError", &message))
+            });
+            let error = service.client().power_state().await.unwrap_err();
+            hides(&error, "tok3n");
+            assert!(!error.to_string().contains(&encoded[..6]), "{error}");
+        }
+    }
 }

@@ -15,14 +15,15 @@
 use std::time::Duration;
 
 use reqwest::{Method, StatusCode};
+use secrecy::zeroize::Zeroizing;
 use secrecy::{ExposeSecret, SecretString};
-use serde_json::json;
+use serde::Serialize;
 use tokio::task::JoinHandle;
 
 use super::document::Document;
-use super::message;
+use super::message::{self, Secrets};
 use super::transport::{Answer, Authorization, Request, Transport};
-use crate::error::BmcError;
+use crate::error::{BmcError, told};
 use crate::model::Credentials;
 
 /// The service root (DSP0266).
@@ -121,7 +122,7 @@ impl Session {
 
     /// No more attempts with these credentials.
     async fn hold(&mut self, answer: &Answer) -> BmcError {
-        let problem = message::message(&answer.body).unwrap_or_else(|| answer.status.to_string());
+        let problem = message::status_and_ids(answer.status, &answer.body, &self.secrets());
         self.close().await;
         self.login = Login::Held(problem.clone());
         self.not_authenticated(problem)
@@ -139,7 +140,9 @@ impl Session {
             let request = Request::new(Method::DELETE, place);
             let result = self.transport.send(&request, Authorization::Token(token)).await;
             if let Err(error) = result {
-                tracing::debug!(address = %self.transport.address, %error, "session is left to its time-out");
+                // The session's path may be as good as its token.
+                let reason = error.reason();
+                tracing::debug!(address = %self.transport.address, %reason, "session is left to its time-out");
             }
         }
         self.login = Login::Fresh;
@@ -151,6 +154,14 @@ impl Session {
             Login::Basic => Authorization::Basic(&self.credentials),
             Login::Fresh | Login::Held(_) => Authorization::Nobody,
         }
+    }
+
+    fn secrets(&self) -> Secrets {
+        let token = match &self.login {
+            Login::Open { token, .. } => Some(token),
+            Login::Fresh | Login::Basic | Login::Held(_) => None,
+        };
+        Secrets::new(&self.credentials, token)
     }
 
     fn not_authenticated(&self, problem: String) -> BmcError {
@@ -214,14 +225,23 @@ impl Session {
         }
     }
 
+    /// What the BMC said, unless it repeats a secret.
+    fn problem(&self, answer: &Answer) -> String {
+        let (status, secrets) = (answer.status, self.secrets());
+        if secrets.are_repeated(&answer.body) {
+            return message::status_and_ids(status, &answer.body, &secrets);
+        }
+        let said = message::message(&answer.body);
+        said.map_or_else(|| status.to_string(), |said| format!("{}: {said}", status.as_u16()))
+    }
+
     /// Passes success on; every other status becomes an error in the BMC's own words.
     pub(crate) fn accepted(&self, request: &Request<'_>, answer: Answer) -> Result<Answer, BmcError> {
         let status = answer.status;
         if status.is_success() {
             return Ok(answer);
         }
-        let said = message::message(&answer.body);
-        let problem = said.map_or_else(|| status.to_string(), |said| format!("{}: {said}", status.as_u16()));
+        let problem = self.problem(&answer);
         if status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED
             || status == StatusCode::TOO_MANY_REQUESTS
         {
@@ -290,22 +310,41 @@ fn is_busy(status: StatusCode) -> bool {
         || (status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED)
 }
 
-/// One attempt, with the password in nothing but the request's body.
+/// The body of a login, borrowed: the password is copied once, into what is overwritten.
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct LoginBody<'a> {
+    user_name: &'a str,
+    password: &'a str,
+}
+
+fn login_body(credentials: &Credentials) -> Zeroizing<Vec<u8>> {
+    let (user_name, password) = (credentials.username.as_str(), credentials.password.expose_secret());
+    // Room for the worst escaping (`\u0000`): a buffer that grows would leave copies behind.
+    let mut body = Zeroizing::new(Vec::with_capacity(64 + 6 * (user_name.len() + password.len())));
+    if let Err(error) = serde_json::to_writer(&mut *body, &LoginBody { user_name, password }) {
+        // Two texts written to memory: it does not happen, and an empty login is refused.
+        tracing::error!(%error, "login cannot be written");
+    }
+    body
+}
+
+/// One attempt, with the password in nothing but the request's body. What the BMC says to it is told only as status and
+/// message ids: some repeat the request.
 async fn log_in(transport: Transport, credentials: Credentials, place: String) -> Result<Login, BmcError> {
-    let body = json!({ "UserName": credentials.username, "Password": credentials.password.expose_secret() });
-    let request = Request::new(Method::POST, &place).json(&body);
-    drop(body);
+    let request = Request::new(Method::POST, &place).secret(login_body(&credentials));
+    let senseless =
+        |problem: &str| BmcError::Protocol { path: told(&place), problem: problem.to_owned(), sent: false };
     // Whatever comes of a login, it changes nothing of the machine.
-    let answer =
-        transport.send(&request, Authorization::Nobody).await.map_err(|error| error.with_sent(false))?;
+    let answer = transport.send(&request, Authorization::Nobody).await.map_err(|error| match error {
+        BmcError::Protocol { .. } => senseless("it redirects the login elsewhere"),
+        error => error.with_sent(false),
+    })?;
+    let said = || message::status_and_ids(answer.status, &answer.body, &Secrets::new(&credentials, None));
     let address = || transport.address.clone();
     match answer.status {
         status if status.is_success() => {
-            let token = answer.token.ok_or_else(|| BmcError::Protocol {
-                path: answer.path.clone(),
-                problem: "a session without X-Auth-Token".to_owned(),
-                sent: false,
-            })?;
+            let token = answer.token.ok_or_else(|| senseless("a session without X-Auth-Token"))?;
             let own = Document::parse(&answer.path, None, &answer.body).ok();
             let own = own.and_then(|session| session.link_in("", &session.value).ok());
             Ok(Login::Open { token, place: answer.location.or(own) })
@@ -316,18 +355,11 @@ async fn log_in(transport: Transport, credentials: Credentials, place: String) -
         _ if message::has_key(&answer.body, "SessionLimitExceeded") => Ok(Login::Basic),
         // iLO answers a wrong password with 400.
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::BAD_REQUEST => {
-            let said = message::message(&answer.body);
-            let problem = said.unwrap_or_else(|| answer.status.to_string());
-            Err(BmcError::AuthenticationFailed { address: address(), problem })
+            Err(BmcError::AuthenticationFailed { address: address(), problem: said() })
         }
-        status => {
-            let said = message::message(&answer.body).unwrap_or_default();
-            let problem = format!("it answers the login with {} {said}", status.as_u16());
-            Err(BmcError::Unreachable {
-                address: address(),
-                problem: problem.trim_end().to_owned(),
-                sent: false,
-            })
+        _ => {
+            let problem = format!("it answers the login with {}", said());
+            Err(BmcError::Unreachable { address: address(), problem, sent: false })
         }
     }
 }

@@ -2,10 +2,16 @@
 //!
 //! Pure: no clock, no file, no socket. Callers: `login`, `task`.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use reqwest::StatusCode;
+use secrecy::zeroize::Zeroizing;
+use secrecy::{ExposeSecret, SecretString};
 use serde_json::Value;
 
 use super::document::parse;
 use crate::error::told;
+use crate::model::Credentials;
 
 /// The messages of an error's body in one line; `None` where it has none.
 pub(crate) fn message(body: &[u8]) -> Option<String> {
@@ -24,8 +30,62 @@ pub(crate) fn message(body: &[u8]) -> Option<String> {
 pub(crate) fn has_key(body: &[u8], key: &str) -> bool {
     let Ok(value) = parse(body) else { return false };
     let error = value.get("error").unwrap_or(&value);
+    ids_in(error).any(|id| id.rsplit('.').next() == Some(key))
+}
+
+/// The status and the ids of the messages, without a word that is free: for answers that may repeat a secret.
+pub(crate) fn status_and_ids(status: StatusCode, body: &[u8], secrets: &Secrets) -> String {
+    let value = parse(body).unwrap_or(Value::Null);
+    let is_id = |id: &&str| {
+        (1..=80).contains(&id.len())
+            && id.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_'))
+            && !secrets.are_in(id)
+    };
+    let mut ids: Vec<&str> = ids_in(value.get("error").unwrap_or(&value)).filter(is_id).take(3).collect();
+    ids.dedup();
+    if ids.is_empty() { status.to_string() } else { format!("{status}: {}", ids.join(", ")) }
+}
+
+fn ids_in(error: &Value) -> impl Iterator<Item = &str> {
     let ids = infos(error).filter_map(|info| info.get("MessageId").and_then(Value::as_str));
-    ids.chain(error.get("code").and_then(Value::as_str)).any(|id| id.rsplit('.').next() == Some(key))
+    ids.chain(error.get("code").and_then(Value::as_str))
+}
+
+/// What no message may repeat.
+pub(crate) struct Secrets(Vec<Zeroizing<String>>);
+
+impl Secrets {
+    /// Password and token, as they are and as they are sent.
+    pub(crate) fn new(credentials: &Credentials, token: Option<&SecretString>) -> Self {
+        let password = credentials.password.expose_secret();
+        let pair = Zeroizing::new(format!("{}:{password}", credentials.username));
+        let mut all =
+            vec![Zeroizing::new(password.to_owned()), Zeroizing::new(STANDARD.encode(pair.as_bytes()))];
+        if let Ok(quoted) = serde_json::to_string(password).map(Zeroizing::new) {
+            all.push(Zeroizing::new(quoted.trim_matches('"').to_owned()));
+        }
+        all.extend(token.map(|token| Zeroizing::new(token.expose_secret().to_owned())));
+        all.retain(|secret| !secret.is_empty());
+        Self(all)
+    }
+
+    fn are_in(&self, text: &str) -> bool {
+        self.0.iter().any(|secret| text.contains(secret.as_str()))
+    }
+
+    /// Whether a text of a JSON body, as it is before it is cleaned and cut, repeats one.
+    pub(crate) fn are_repeated(&self, body: &[u8]) -> bool {
+        parse(body).is_ok_and(|value| self.are_in_value(&value))
+    }
+
+    fn are_in_value(&self, value: &Value) -> bool {
+        match value {
+            Value::String(text) => self.are_in(text),
+            Value::Array(all) => all.iter().any(|value| self.are_in_value(value)),
+            Value::Object(all) => all.values().any(|value| self.are_in_value(value)),
+            Value::Null | Value::Bool(_) | Value::Number(_) => false,
+        }
+    }
 }
 
 /// A list by the standard, one object by some BMCs.

@@ -7,10 +7,12 @@ use std::error::Error;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use bytes::Bytes;
 use reqwest::header::{
     ACCEPT, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, IF_MATCH, LOCATION, RETRY_AFTER, WWW_AUTHENTICATE,
 };
 use reqwest::{Client, Method, Response, StatusCode, Url};
+use secrecy::zeroize::Zeroizing;
 use secrecy::{ExposeSecret, SecretString};
 
 use super::document::is_path;
@@ -39,7 +41,7 @@ pub(crate) enum Authorization<'a> {
 pub(crate) struct Request<'a> {
     pub(crate) method: Method,
     pub(crate) path: &'a str,
-    pub(crate) body: Option<Vec<u8>>,
+    pub(crate) body: Option<Bytes>,
     pub(crate) if_match: Option<String>,
     /// Largest answer that is taken, in bytes.
     largest: usize,
@@ -56,7 +58,13 @@ impl<'a> Request<'a> {
     }
 
     pub(crate) fn json(mut self, body: &serde_json::Value) -> Self {
-        self.body = Some(body.to_string().into_bytes());
+        self.body = Some(body.to_string().into());
+        self
+    }
+
+    /// A body that is overwritten when it was sent.
+    pub(crate) fn secret(mut self, body: Zeroizing<Vec<u8>>) -> Self {
+        self.body = Some(Bytes::from_owner(body));
         self
     }
 
