@@ -178,19 +178,32 @@ impl Active {
             counters.ignored = counters.ignored.saturating_add(1);
             return Next::Stay;
         };
-        let ticket = self.sent.take().and_then(|sent| sent.ticket);
-        self.answered(out, ticket, answer.response)
+        let Some(sent) = self.sent.take() else { return Next::Stay };
+        if self.phase == Phase::Raising && answer.response.completion == Completion::Duplicate {
+            return self.ask_anew(out, sent, now);
+        }
+        self.answered(out, sent.ticket, answer.response)
     }
 
     fn is_awaited(&self, answer: &ResponseMessage) -> bool {
-        // "A duplicate of a request in progress": the answer proper is still to come.
         self.sent.as_ref().is_some_and(|sent| {
             let request = &sent.message.request;
             answer.sequence == sent.message.sequence
                 && answer.command == request.command
                 && answer.function == request.function
-                && answer.response.completion != Completion::Duplicate
         })
+    }
+
+    /// A privilege may be set twice: as another request, which is no duplicate to the BMC.
+    fn ask_anew(&mut self, out: &mut Outbox, sent: Sent, now: Instant) -> Next {
+        let Some(attempt) = sent.attempt.next(&out.settings.retry, now) else {
+            return self.lose(out, sent.ticket);
+        };
+        self.request(out, sent.ticket, sent.message.request, now);
+        if let Some(sent) = &mut self.sent {
+            sent.attempt = attempt;
+        }
+        Next::Stay
     }
 
     fn answered(&mut self, out: &mut Outbox, ticket: Option<Ticket>, response: Response) -> Next {
@@ -209,6 +222,8 @@ impl Active {
                 out.events.push_back(Event::Closed);
                 return Next::Over;
             }
+            // It came already, and its answer was lost. What became of it is not told.
+            (Phase::Ready, Completion::Duplicate) => return give_up(out, ticket),
             (Phase::Ready, _) => {
                 if let Some(ticket) = ticket {
                     out.events.push_back(Event::Answer(ticket, Ok(response)));
@@ -223,4 +238,52 @@ impl Active {
 fn give_up(out: &mut Outbox, ticket: Option<Ticket>) -> Next {
     out.events.extend(ticket.map(|ticket| Event::Answer(ticket, Err(RequestError::Unanswered))));
     Next::Stay
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::{super::tests::settings, *};
+    use crate::{
+        crypto::{Exchange, Suite},
+        session::Counters,
+        wire::{
+            header::{self, Packet},
+            rmcp::{self, Rmcp},
+        },
+    };
+
+    fn keys(settings: &Settings) -> Keys {
+        let (suite, user) = (Suite::Sha256, settings.user.clone());
+        let (console_random, managed_random, guid) = ([1; 16], [2; 16], [3; 16]);
+        Exchange { suite, console: 1, managed: 2, console_random, managed_random, guid, role: 0x14, user }
+            .keys(&settings.password)
+    }
+
+    #[test]
+    fn a_privilege_refused_as_a_duplicate_0xcf_is_asked_with_a_new_number() {
+        let (now, settings) = (Instant::now(), settings(Suite::Sha256));
+        let (bmc, console) = (keys(&settings), keys(&settings));
+        let (datagrams, events, random) = (VecDeque::new(), VecDeque::new(), Box::new(|_: &mut [u8]| ()));
+        let mut out = Outbox { settings, random, datagrams, events, counters: Counters::default() };
+        let mut active = Active::start(&mut out, console, 1, 2, now);
+        let mut numbers = Vec::new();
+        for (sequence, completion) in [(1, Completion::Duplicate), (2, Completion::Ok)] {
+            let datagram = out.datagrams.pop_front().unwrap();
+            let Ok(Rmcp::Ipmi(packet)) = rmcp::parse(&datagram) else { panic!("{datagram:?}") };
+            let Ok(Packet::Plus(plus)) = header::parse(packet) else { panic!("{datagram:?}") };
+            let RequestMessage { sequence: number, request } =
+                RequestMessage::parse(&bmc.open(&plus).unwrap()).unwrap();
+            assert_eq!((request.function, request.command), (APPLICATION, SET_PRIVILEGE));
+            numbers.push(number);
+            let response = Response { completion, data: request.data };
+            let (function, lun, command) = (request.function, request.lun, request.command);
+            let answer = ResponseMessage { sequence: number, function, lun, command, response }.encode();
+            let packet = bmc.seal(PayloadKind::Ipmi, 1, sequence, &answer, [0; 16]).unwrap();
+            let Ok(Packet::Plus(plus)) = header::parse(&packet) else { panic!("{packet:?}") };
+            assert!(matches!(active.receive(&mut out, &plus, now), Next::Stay));
+        }
+        assert_eq!((numbers, out.events), (vec![1, 2], VecDeque::from([Event::Opened])));
+    }
 }

@@ -111,7 +111,7 @@ pub enum SessionError {
 /// Why a request has no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
-    /// It was sent and not answered: it may have been carried out. Look at the state before asking again.
+    /// It was sent and not answered, or only refused as a duplicate of itself (0xCF): it may have been carried out. Look at the state before asking again.
     #[error("no answer: it may have been carried out")]
     Unanswered,
     /// It was never sent.

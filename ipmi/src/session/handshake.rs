@@ -241,7 +241,9 @@ impl Handshake {
         let suite = out.settings.suite;
         let error = match status {
             // It did the step already, and its answer was lost; or it forgot us meanwhile. No password was refused by this.
-            Status::SessionId if self.rounds < MOST_ROUNDS && step != Step::Open => {
+            Status::SessionId | Status::InactiveSessionId
+                if self.rounds < MOST_ROUNDS && step != Step::Open =>
+            {
                 return self.open(out, now);
             }
             // It has the same password, as it proved in this round: it meant another RAKP message 1, which was repeated on its way.
@@ -249,16 +251,21 @@ impl Handshake {
                 return self.open(out, now);
             }
             Status::IntegrityCode if step == Step::Proof => SessionError::ProofRefused,
-            Status::NoResources => SessionError::NoResources,
+            Status::NoResources | Status::NoResourcesForRole => SessionError::NoResources,
             Status::AuthenticationAlgorithm
             | Status::IntegrityAlgorithm
             | Status::ConfidentialityAlgorithm
+            | Status::AuthenticationPayload
+            | Status::IntegrityPayload
             | Status::NoCipherSuite => SessionError::SuiteRefused { suite, status },
             Status::Role(_) => SessionError::RoleRefused { status },
             Status::Name | Status::NameLength => SessionError::UserRefused { status },
-            Status::SessionId | Status::PayloadType | Status::IntegrityCode | Status::Other(_) => {
-                SessionError::Refused { step, status }
-            }
+            Status::SessionId
+            | Status::InactiveSessionId
+            | Status::PayloadType
+            | Status::Guid
+            | Status::IntegrityCode
+            | Status::Other(_) => SessionError::Refused { step, status },
         };
         fail(out, error)
     }
@@ -270,7 +277,9 @@ fn role(out: &Outbox) -> u8 {
 
 /// A BMC that does not know the session (any more) cannot name the console's id; others end a refusal before it.
 fn is_ours(given: u32, console: u32, status: Option<Status>) -> bool {
-    given == console || (given == 0 && status.is_some()) || status == Some(Status::SessionId)
+    given == console
+        || (given == 0 && status.is_some())
+        || matches!(status, Some(Status::SessionId | Status::InactiveSessionId))
 }
 
 fn fail(out: &mut Outbox, error: SessionError) -> Next {

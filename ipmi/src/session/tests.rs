@@ -27,6 +27,8 @@ struct Machine {
     controls: u32,
     wrong: u32,
     locked: bool,
+    /// All commands are refused as duplicates.
+    duplicate: bool,
 }
 
 impl Handler for Machine {
@@ -34,7 +36,8 @@ impl Handler for Machine {
         if (request.function, request.command) == (CHASSIS, 2) {
             self.controls += 1;
         }
-        Response { completion: Completion::Ok, data: request.data.clone() }
+        let completion = if self.duplicate { Completion::Duplicate } else { Completion::Ok };
+        Response { completion, data: request.data.clone() }
     }
 
     fn may_log_in(&mut self, _: &UserName, _: Instant) -> bool {
@@ -55,7 +58,7 @@ fn password(text: &str) -> Password {
     Password::new(&SecretString::from(text)).unwrap()
 }
 
-fn settings(suite: Suite) -> Settings {
+pub(super) fn settings(suite: Suite) -> Settings {
     Settings {
         user: UserName::new("admin").unwrap(),
         password: password("secret"),
@@ -423,6 +426,68 @@ fn a_request_that_may_be_done_twice_is_repeated_and_a_bmc_that_remembers_does_it
         }
         world.until(|event| matches!(event, Event::Answer(is, Ok(_)) if *is == ticket));
         assert_eq!((world.machine.controls, world.session.counters().repeated), (done, 2));
+    }
+}
+
+/// A BMC's answer of its own making to the packet sent last.
+fn refuse(world: &mut World, status: u8) {
+    let datagram = world.session.transmit().unwrap();
+    let Ok(Rmcp::Ipmi(packet)) = rmcp::parse(&datagram) else { panic!("{datagram:?}") };
+    let Ok(Packet::Plus(plus)) = header::parse(packet) else { panic!("{datagram:?}") };
+    let kind = match plus.kind {
+        PayloadKind::OpenRequest => PayloadKind::OpenResponse,
+        PayloadKind::Rakp1 => PayloadKind::Rakp2,
+        _ => PayloadKind::Rakp4,
+    };
+    let refusal = [plus.payload[0], status, 0, 0, 0, 0, 0, 0];
+    let packet = header::encode_open(kind, &refusal).unwrap();
+    world.session.receive(&rmcp::ipmi(&packet), world.now);
+}
+
+#[test]
+fn each_status_of_rakp_says_what_the_specification_says() {
+    let ends = |number: u8| {
+        let mut world = World::good(Suite::Sha256);
+        let datagram = until_sent(&mut world, PayloadKind::Rakp1);
+        world.session.out.datagrams.push_front(datagram);
+        refuse(&mut world, number);
+        world.session.event()
+    };
+    let suite = Suite::Sha256;
+    let failed = |error| Some(Event::Failed(error));
+    assert_eq!(ends(0x01), failed(SessionError::NoResources));
+    assert_eq!(ends(0x0b), failed(SessionError::NoResources));
+    // An id that is invalid, or not active: a new round.
+    assert_eq!((ends(0x02), ends(0x08)), (None, None));
+    for number in [0x04, 0x05, 0x06, 0x07, 0x10, 0x11] {
+        let status = Status::from_number(number).unwrap();
+        assert_eq!(ends(number), failed(SessionError::SuiteRefused { suite, status }), "{number:#04x}");
+    }
+    for number in [0x09, 0x0a] {
+        let status = Status::Role(number);
+        assert_eq!(ends(number), failed(SessionError::RoleRefused { status }));
+    }
+    for number in [0x0c, 0x0d] {
+        let status = Status::from_number(number).unwrap();
+        assert_eq!(ends(number), failed(SessionError::UserRefused { status }));
+    }
+    for number in [0x03, 0x0e, 0x0f, 0x12] {
+        let status = Status::from_number(number).unwrap();
+        assert_eq!(ends(number), failed(SessionError::Refused { step: Step::Name, status }));
+    }
+    assert_eq!(Status::from_number(0x0e).unwrap().to_string(), "an unauthorized GUID");
+}
+
+#[test]
+fn a_request_refused_as_a_duplicate_0xcf_may_have_been_carried_out_and_the_session_remains() {
+    for request in [cycle(), device_id()] {
+        let mut world = World::good(Suite::Sha256);
+        world.open();
+        world.machine.duplicate = true;
+        assert_eq!(world.ask(request), Err(RequestError::Unanswered));
+        world.machine.duplicate = false;
+        assert!(world.ask(device_id()).is_ok());
+        assert_eq!(world.session.counters().repeated, 0);
     }
 }
 

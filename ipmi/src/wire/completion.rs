@@ -57,8 +57,8 @@ pub enum Completion {
     /// 0xCE.
     #[error("the BMC could give no answer")]
     NoAnswer,
-    /// 0xCF.
-    #[error("a duplicate of a request in progress")]
+    /// 0xCF: the BMC knows the request by its number already, and does not carry it out again.
+    #[error("a duplicated request, which is not carried out again")]
     Duplicate,
     /// 0xD0.
     #[error("the sensor repository is being updated")]

@@ -8,9 +8,15 @@ pub enum Status {
     /// 0x01.
     #[error("no resources for another session")]
     NoResources,
+    /// 0x0B.
+    #[error("no resources for another session with this role")]
+    NoResourcesForRole,
     /// 0x02.
     #[error("no such session id")]
     SessionId,
+    /// 0x08.
+    #[error("a session id that is not active")]
+    InactiveSessionId,
     /// 0x03.
     #[error("an invalid payload type")]
     PayloadType,
@@ -20,7 +26,13 @@ pub enum Status {
     /// 0x05.
     #[error("an integrity algorithm that it does not have")]
     IntegrityAlgorithm,
-    /// 0x09, 0x0A and 0x0E: role or privilege of a user or session.
+    /// 0x06.
+    #[error("no authentication payload that fits")]
+    AuthenticationPayload,
+    /// 0x07.
+    #[error("no integrity payload that fits")]
+    IntegrityPayload,
+    /// 0x09 and 0x0A: an invalid role, and one that the user may not have.
     #[error("a role or privilege that the account does not have (status {0:#04x})")]
     Role(u8),
     /// 0x0C: the name is longer than it may be.
@@ -29,6 +41,9 @@ pub enum Status {
     /// 0x0D: no such user, or one that may not come this way.
     #[error("no such user, or one without leave to come over LAN")]
     Name,
+    /// 0x0E.
+    #[error("an unauthorized GUID")]
+    Guid,
     /// 0x0F.
     #[error("a wrong key exchange or integrity code")]
     IntegrityCode,
@@ -54,9 +69,14 @@ impl Status {
             0x03 => Self::PayloadType,
             0x04 => Self::AuthenticationAlgorithm,
             0x05 => Self::IntegrityAlgorithm,
-            0x09 | 0x0a | 0x0e => Self::Role(number),
+            0x06 => Self::AuthenticationPayload,
+            0x07 => Self::IntegrityPayload,
+            0x08 => Self::InactiveSessionId,
+            0x09 | 0x0a => Self::Role(number),
+            0x0b => Self::NoResourcesForRole,
             0x0c => Self::NameLength,
             0x0d => Self::Name,
+            0x0e => Self::Guid,
             0x0f => Self::IntegrityCode,
             0x10 => Self::ConfidentialityAlgorithm,
             0x11 => Self::NoCipherSuite,
@@ -73,8 +93,13 @@ impl Status {
             Self::PayloadType => 0x03,
             Self::AuthenticationAlgorithm => 0x04,
             Self::IntegrityAlgorithm => 0x05,
+            Self::AuthenticationPayload => 0x06,
+            Self::IntegrityPayload => 0x07,
+            Self::InactiveSessionId => 0x08,
+            Self::NoResourcesForRole => 0x0b,
             Self::NameLength => 0x0c,
             Self::Name => 0x0d,
+            Self::Guid => 0x0e,
             Self::IntegrityCode => 0x0f,
             Self::ConfidentialityAlgorithm => 0x10,
             Self::NoCipherSuite => 0x11,
