@@ -23,7 +23,7 @@ use tracing::{debug, trace};
 use crate::{
     command::{
         Command, ReadAnswerError,
-        boot::{BootDevice, SetBootOption, plan_next_boot},
+        boot::{BootDevice, FlagsLast, GetValidBitClearing, SetBootOption, ValidBitClearing, plan_next_boot},
         sel::{FIRST, GetSelEntry, LAST, SelRecord},
     },
     crypto::{CheckPasswordError, Password, Suite, UserName, UserNameTooLong},
@@ -199,13 +199,21 @@ impl Client {
         }
     }
 
-    /// Has the machine boot from `device` next time, once. Parts that a BMC does not have are left out, except the flags themselves.
+    /// Has the machine boot from `device` next time, once, and tells how long the BMC keeps that in mind. Parts that a BMC does not have are
+    /// left out, except the flags themselves.
     ///
     /// # Errors
     /// As [`Client::request`].
-    pub async fn set_next_boot(&self, device: BootDevice, efi: bool) -> Result<(), ClientError> {
-        let mut failed = None;
-        for option in plan_next_boot(device, efi) {
+    pub async fn set_next_boot(&self, device: BootDevice, efi: bool) -> Result<FlagsLast, ClientError> {
+        let clearing = match self.request(&GetValidBitClearing).await {
+            Err(ClientError::Command(error)) => {
+                debug!(%error, "valid bit clearing not read");
+                ValidBitClearing::default()
+            }
+            read => read?,
+        };
+        let (mut failed, mut last) = (None, FlagsLast::Minute);
+        for option in plan_next_boot(device, efi, clearing) {
             if failed.is_some() && option != SetBootOption::End {
                 continue;
             }
@@ -214,10 +222,11 @@ impl Client {
                     debug!(?option, %error, "boot option left out");
                 }
                 Err(error) => failed = failed.or(Some(error)),
+                Ok(()) if matches!(option, SetBootOption::KeepFlags(_)) => last = FlagsLast::UntilBoot,
                 Ok(()) => {}
             }
         }
-        failed.map_or(Ok(()), Err)
+        failed.map_or(Ok(last), Err)
     }
 
     /// The last records of the event log, the latest first, `most` at most. Reads by falling numbers: a log has no way back, and may be

@@ -12,7 +12,7 @@ use std::{
 use bedplate_ipmi::{
     client::{Client, ClientError, Options},
     command::{
-        boot::{BootDevice, BootFlags, GetBootFlags},
+        boot::{BootDevice, BootFlags, FlagsLast, GetBootFlags},
         chassis::{ChassisControl, GetChassisStatus},
         device::{GetDeviceId, GetSystemGuid},
         sel::GetSelInfo,
@@ -114,6 +114,17 @@ async fn a_control_whose_answer_is_lost_is_carried_out_once_and_may_have_been() 
     assert_eq!(machine.state().controls, [2]);
     // The session remains, so that the state can be looked at.
     assert!(client.request(&GetChassisStatus).await.unwrap().is_on());
+}
+
+#[tokio::test]
+async fn boot_flags_outlive_a_minute_and_the_push_button_where_the_bmc_can_keep_them() {
+    let machine = Machine::start();
+    let client = connect(&machine, &quick()).await.unwrap();
+    assert_eq!(client.set_next_boot(BootDevice::Pxe, true).await.unwrap(), FlagsLast::Minute);
+    machine.state().clearing = Some(0x14);
+    assert_eq!(client.set_next_boot(BootDevice::Pxe, true).await.unwrap(), FlagsLast::UntilBoot);
+    // What was set remains.
+    assert_eq!(machine.state().clearing, Some(0x1d));
 }
 
 #[tokio::test]

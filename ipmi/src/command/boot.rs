@@ -1,7 +1,8 @@
 //! Pure: what a machine boots from next (Set and Get System Boot Options).
 //!
-//! Flags are for the next boot only, never persistent. A BMC forgets them if no chassis control comes within 60 seconds; parameter 3 tells
-//! it not to, where the BMC has it: a machine that is switched on later, by hand, boots from the network nevertheless.
+//! Flags are for the next boot only, never persistent. A BMC forgets them if no chassis control comes within 60 seconds, and when the
+//! machine is switched on by its push button; parameter 3 tells it not to, where the BMC has it: a machine that is switched on later, by
+//! hand, boots from the network nevertheless. What else the parameter says remains.
 
 use super::Command;
 use crate::wire::{
@@ -18,8 +19,12 @@ const BOOT_FLAGS: u8 = 5;
 const FLAGS_VALID: u8 = 0x80;
 const FLAGS_PERSISTENT: u8 = 0x40;
 const FLAGS_EFI: u8 = 0x20;
-/// Of [`VALID_BIT_CLEARING`]: not after 60 seconds without a chassis control.
+/// Of [`VALID_BIT_CLEARING`]: flags do not end on power up by push button or wake event.
+const KEEP_ON_PUSH_BUTTON: u8 = 0x01;
+/// Likewise: not after 60 seconds without a chassis control.
 const KEEP_AFTER_TIMEOUT: u8 = 0x08;
+/// Bits that the parameter has.
+const CLEARING_BITS: u8 = 0x1f;
 
 /// Where to boot from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -74,8 +79,8 @@ pub enum SetBootOption {
     Begin,
     /// What was written counts. BMCs without "set in progress" refuse it.
     End,
-    /// The flags outlive 60 seconds without a chassis control.
-    KeepFlags,
+    /// The flags outlive 60 seconds without a chassis control, and the push button.
+    KeepFlags(ValidBitClearing),
     /// The BIOS has not handled the flags yet.
     Unhandled,
     /// The flags, valid, for the next boot only.
@@ -95,11 +100,11 @@ impl SetBootOption {
     }
 }
 
-/// What to send, in order, for the next boot to be from `device`. [`SetBootOption::End`] is to be sent also after a failure.
+/// What to send, in order, for the next boot to be from `device`, where parameter 3 says `clearing` now. [`SetBootOption::End`] is to be sent also after a failure.
 #[must_use]
-pub fn plan_next_boot(device: BootDevice, efi: bool) -> [SetBootOption; 5] {
-    let flags = SetBootOption::Flags { efi, device };
-    [SetBootOption::Begin, SetBootOption::KeepFlags, SetBootOption::Unhandled, flags, SetBootOption::End]
+pub fn plan_next_boot(device: BootDevice, efi: bool, clearing: ValidBitClearing) -> [SetBootOption; 5] {
+    let (keep, flags) = (SetBootOption::KeepFlags(clearing), SetBootOption::Flags { efi, device });
+    [SetBootOption::Begin, keep, SetBootOption::Unhandled, flags, SetBootOption::End]
 }
 
 impl Command for SetBootOption {
@@ -109,7 +114,9 @@ impl Command for SetBootOption {
         let data: &[u8] = match self {
             Self::Begin => &[SET_IN_PROGRESS, 1],
             Self::End => &[SET_IN_PROGRESS, 0],
-            Self::KeepFlags => &[VALID_BIT_CLEARING, KEEP_AFTER_TIMEOUT],
+            Self::KeepFlags(ValidBitClearing(bits)) => {
+                &[VALID_BIT_CLEARING, bits | KEEP_ON_PUSH_BUTTON | KEEP_AFTER_TIMEOUT]
+            }
             Self::Unhandled => &[INFO_ACKNOWLEDGE, 0x01, 0x01],
             Self::Flags { efi, device } => {
                 let efi = if *efi { FLAGS_EFI } else { 0 };
@@ -121,6 +128,39 @@ impl Command for SetBootOption {
 
     fn answer(&self, _: &[u8]) -> Result<(), ParsePacketError> {
         Ok(())
+    }
+}
+
+/// When a BMC keeps boot flags that it would forget: parameter 3's bits. The default is none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ValidBitClearing(u8);
+
+/// How long boot flags last that were set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FlagsLast {
+    /// Until the next boot, whoever brings it about.
+    UntilBoot,
+    /// Until the next boot by a chassis control within 60 seconds, as the BMC does not have parameter 3.
+    Minute,
+}
+
+/// Get System Boot Options, when boot flags are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GetValidBitClearing;
+
+impl Command for GetValidBitClearing {
+    type Answer = ValidBitClearing;
+
+    fn request(&self) -> Request {
+        Request::new(CHASSIS, 0x09, &[VALID_BIT_CLEARING, 0, 0])
+    }
+
+    fn answer(&self, data: &[u8]) -> Result<ValidBitClearing, ParsePacketError> {
+        let [_, parameter, bits] = Reader(data).array()?;
+        if parameter & 0x7f != VALID_BIT_CLEARING {
+            return Err(ParsePacketError::Value("parameter"));
+        }
+        Ok(ValidBitClearing(bits & CLEARING_BITS))
     }
 }
 

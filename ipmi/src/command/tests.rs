@@ -5,7 +5,10 @@
 use proptest::prelude::*;
 
 use super::{
-    boot::{BootDevice, BootFlags, GetBootFlags, SetBootOption, plan_next_boot},
+    boot::{
+        BootDevice, BootFlags, GetBootFlags, GetValidBitClearing, SetBootOption, ValidBitClearing,
+        plan_next_boot,
+    },
     channel::{ChannelCapabilities, GetChannelCapabilities},
     chassis::{ChassisControl, GetChassisStatus},
     device::{DeviceId, GetDeviceId, GetSystemGuid},
@@ -64,11 +67,15 @@ fn controls_keep_their_numbers() {
 
 #[test]
 fn the_next_boot_is_set_once_kept_past_a_minute_and_never_persistent() {
-    let sent = plan_next_boot(BootDevice::Pxe, true).map(|option| option.request().data);
-    let expected: [&[u8]; 5] = [&[0, 1], &[3, 8], &[4, 1, 1], &[5, 0xa0, 0x04, 0, 0, 0], &[0, 0]];
+    let clearing = read(&GetValidBitClearing, &[1, 3, 0x04]).unwrap();
+    assert_eq!(GetValidBitClearing.request().data, [3, 0, 0]);
+    assert!(read(&GetValidBitClearing, &[1, 5, 0x04]).is_err());
+    // Bit 0: kept on the push button; bit 3: after 60 seconds; what was set remains.
+    let sent = plan_next_boot(BootDevice::Pxe, true, clearing).map(|option| option.request().data);
+    let expected: [&[u8]; 5] = [&[0, 1], &[3, 0x0d], &[4, 1, 1], &[5, 0xa0, 0x04, 0, 0, 0], &[0, 0]];
     assert_eq!(sent, expected);
-    let required: Vec<_> =
-        plan_next_boot(BootDevice::Pxe, false).into_iter().filter(|option| !option.is_optional()).collect();
+    let plan = plan_next_boot(BootDevice::Pxe, false, ValidBitClearing::default());
+    let required: Vec<_> = plan.into_iter().filter(|option| !option.is_optional()).collect();
     assert_eq!(required, [SetBootOption::Flags { efi: false, device: BootDevice::Pxe }]);
 }
 
@@ -102,6 +109,7 @@ proptest! {
     fn no_answer_makes_a_command_panic(data in prop::collection::vec(any::<u8>(), 0..40)) {
         let _ = (read(&GetDeviceId, &data), read(&GetSystemGuid, &data), read(&GetChassisStatus, &data));
         let _ = read(&GetChannelCapabilities { privilege: 4 }, &data);
+        let _ = read(&GetValidBitClearing, &data);
         let _ = (read(&GetBootFlags, &data), read(&GetSelInfo, &data));
         if let Ok(record) = read(&GetSelEntry(1), &data) {
             prop_assert!(!record.to_string().is_empty());

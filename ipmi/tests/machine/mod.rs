@@ -33,6 +33,8 @@ pub(crate) struct State {
     pub(crate) on: bool,
     pub(crate) controls: Vec<u8>,
     pub(crate) boot_flags: Option<Vec<u8>>,
+    /// Parameter 3; missing, as in many BMCs, unless a test sets it.
+    pub(crate) clearing: Option<u8>,
     pub(crate) wrong_passwords: u32,
     pub(crate) right_passwords: u32,
     /// Sessions that the BMC has now.
@@ -67,7 +69,12 @@ impl Handler for State {
                 good(&[])
             }
             (0x00, 0x08, [0 | 4, ..]) => good(&[]),
-            // Parameter 3 is missing, as in many BMCs.
+            (0x00, 0x08, [3, bits]) if self.clearing.is_some() => {
+                self.clearing = Some(*bits);
+                good(&[])
+            }
+            (0x00, 0x09, [3, ..]) if self.clearing.is_some() => good(&[1, 3, self.clearing.unwrap_or(0)]),
+            (0x00, 0x09, [3, ..]) => bad(Completion::Specific(0x80)),
             (0x00, 0x08, _) => bad(Completion::Specific(0x80)),
             (0x00, 0x09, [5, ..]) => {
                 let flags = self.boot_flags.clone().unwrap_or_else(|| vec![0; 5]);
