@@ -3,7 +3,7 @@
 //! Pure: no clock, no file, no socket. No message holds a secret; what a BMC said is in it only after [`told`] cleaned it.
 //! Callers: everything in this crate; pxed shows the text in conditions and operations.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 use bedplate_api::id::Digest;
@@ -11,6 +11,8 @@ use thiserror::Error;
 
 /// How much of a BMC's own words is shown, in characters.
 const MOST_TOLD: usize = 300;
+/// Longest text of an error, in bytes: a condition's message is bounded, and others stand beside it.
+const LONGEST: usize = 1024;
 
 /// Why, as one word for conditions, operations and metrics: a closed set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -83,7 +85,6 @@ impl fmt::Display for Reason {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum BmcError {
     /// An address that is none, or that may not be reached.
-    #[error("bmc.address {address}: {problem}")]
     AddressNotAllowed {
         /// The address, as it was written.
         address: String,
@@ -91,7 +92,6 @@ pub enum BmcError {
         problem: String,
     },
     /// No answer, or only that it cannot answer now.
-    #[error("the BMC at {address} cannot be reached ({problem}); check its network and bmc.address")]
     Unreachable {
         /// Host and port.
         address: String,
@@ -101,9 +101,6 @@ pub enum BmcError {
         sent: bool,
     },
     /// User name or password are not taken.
-    #[error(
-        "the BMC at {address} does not take the credentials ({problem}); they are not tried again, so that it locks nobody out: correct the Secret"
-    )]
     AuthenticationFailed {
         /// Host and port.
         address: String,
@@ -111,7 +108,6 @@ pub enum BmcError {
         problem: String,
     },
     /// The BMC cannot do it.
-    #[error("the BMC cannot do this: {what}; {hint}")]
     NotSupported {
         /// What was asked for.
         what: String,
@@ -119,7 +115,6 @@ pub enum BmcError {
         hint: String,
     },
     /// The BMC did not finish in time.
-    #[error("the BMC at {address} did not finish in {} s: {what}; look at its load and its log", after.as_secs_f32())]
     TimedOut {
         /// Host and port.
         address: String,
@@ -131,7 +126,6 @@ pub enum BmcError {
         sent: bool,
     },
     /// The BMC said no.
-    #[error("the BMC refused {what}: {problem}")]
     Refused {
         /// What was asked for.
         what: String,
@@ -141,9 +135,6 @@ pub enum BmcError {
         sent: bool,
     },
     /// The public key is none of the pinned ones; no credentials were sent.
-    #[error(
-        "the certificate of the BMC at {address} has changed, and nothing was sent to it: if that was you, put {seen} into bmc.tls.pins"
-    )]
     CertificateChanged {
         /// Host and port.
         address: String,
@@ -151,10 +142,6 @@ pub enum BmcError {
         seen: Digest,
     },
     /// No authority that is believed signed the certificate; no credentials were sent.
-    #[error(
-        "the certificate of the BMC at {address} is not trusted ({problem}), and nothing was sent to it: set bmc.tls.caBundle, or pin it{}",
-        pin_hint(seen.as_ref())
-    )]
     CertificateNotTrusted {
         /// Host and port.
         address: String,
@@ -164,13 +151,11 @@ pub enum BmcError {
         problem: String,
     },
     /// Several systems, and none is named.
-    #[error("the BMC has several systems ({}); name one in bmc.systemId", systems.join(", "))]
     AmbiguousSystem {
         /// Their ids.
         systems: Vec<String>,
     },
     /// The system that is named is not there.
-    #[error("the BMC has no system {wanted}, but {}; correct bmc.systemId", listed(systems))]
     UnknownSystem {
         /// The id that was asked for.
         wanted: String,
@@ -178,7 +163,6 @@ pub enum BmcError {
         systems: Vec<String>,
     },
     /// An answer that the protocol does not know.
-    #[error("the BMC's answer to {path} makes no sense: {problem}; look for newer BMC firmware")]
     Protocol {
         /// URL path, and the field where it is one.
         path: String,
@@ -189,7 +173,76 @@ pub enum BmcError {
     },
 }
 
+impl fmt::Display for BmcError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = String::new();
+        self.write(&mut text)?;
+        if text.len() <= LONGEST {
+            return f.write_str(&text);
+        }
+        let most = LONGEST - '…'.len_utf8();
+        let ends = text.char_indices().map(|(at, c)| at + c.len_utf8()).take_while(|end| *end <= most);
+        write!(f, "{}…", &text[..ends.last().unwrap_or(0)])
+    }
+}
+
 impl BmcError {
+    /// The whole text, of any length.
+    fn write(&self, f: &mut String) -> fmt::Result {
+        match self {
+            Self::AddressNotAllowed { address, problem } => {
+                write!(f, "bmc.address {address}: {problem}")
+            }
+            Self::Unreachable { address, problem, .. } => {
+                write!(
+                    f,
+                    "the BMC at {address} cannot be reached ({problem}); check its network and bmc.address"
+                )
+            }
+            Self::AuthenticationFailed { address, problem } => {
+                write!(
+                    f,
+                    "the BMC at {address} does not take the credentials ({problem}); they are not tried again, so that it locks nobody out: correct the Secret"
+                )
+            }
+            Self::NotSupported { what, hint } => {
+                write!(f, "the BMC cannot do this: {what}; {hint}")
+            }
+            Self::TimedOut { address, what, after, .. } => {
+                write!(
+                    f,
+                    "the BMC at {address} did not finish in {} s: {what}; look at its load and its log",
+                    after.as_secs_f32()
+                )
+            }
+            Self::Refused { what, problem, .. } => {
+                write!(f, "the BMC refused {what}: {problem}")
+            }
+            Self::CertificateChanged { address, seen } => {
+                write!(
+                    f,
+                    "the certificate of the BMC at {address} has changed, and nothing was sent to it: if that was you, put {seen} into bmc.tls.pins"
+                )
+            }
+            Self::CertificateNotTrusted { address, seen, problem } => {
+                write!(
+                    f,
+                    "the certificate of the BMC at {address} is not trusted ({problem}), and nothing was sent to it: set bmc.tls.caBundle, or pin it{}",
+                    pin_hint(seen.as_ref())
+                )
+            }
+            Self::AmbiguousSystem { systems } => {
+                write!(f, "the BMC has several systems ({}); name one in bmc.systemId", systems.join(", "))
+            }
+            Self::UnknownSystem { wanted, systems } => {
+                write!(f, "the BMC has no system {wanted}, but {}; correct bmc.systemId", listed(systems))
+            }
+            Self::Protocol { path, problem, .. } => {
+                write!(f, "the BMC's answer to {path} makes no sense: {problem}; look for newer BMC firmware")
+            }
+        }
+    }
+
     /// The one word for it.
     pub const fn reason(&self) -> Reason {
         match self {
@@ -288,5 +341,12 @@ mod tests {
         };
         assert!(error.to_string().contains(&format!("sha256:{}", "ab".repeat(32))), "{error}");
         assert!(!error.may_have_happened());
+    }
+
+    #[test]
+    fn no_error_is_longer_than_a_condition_takes() {
+        let error = BmcError::AmbiguousSystem { systems: vec!["é".repeat(300); 32] };
+        let text = error.to_string();
+        assert!(text.len() <= LONGEST && text.len() > LONGEST - 8 && text.ends_with('…'), "{}", text.len());
     }
 }

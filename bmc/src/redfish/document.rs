@@ -12,6 +12,10 @@ const MOST_MEMBERS: usize = 1024;
 
 /// Longest path that is followed, in bytes.
 const LONGEST_PATH: usize = 2048;
+/// More words of a list are not taken; the standard knows some 20 reset types and as many sources of a boot.
+const MOST_WORDS: usize = 32;
+/// Longest word of a list, in characters.
+const LONGEST_WORD: usize = 64;
 /// More values are not parsed: each costs memory many times its length in the body.
 const MOST_VALUES: usize = 20_000;
 /// What is looked at of a service root, besides the names of its `Oem`.
@@ -149,7 +153,8 @@ fn short(value: &Value) -> Value {
 
 pub(crate) fn words_of(value: &Value) -> Option<Vec<String>> {
     let words = value.as_array()?.iter().filter_map(Value::as_str).take(MOST_MEMBERS);
-    Some(words.map(|word| word.chars().take(64).collect()).collect())
+    let words = words.map(|word| told(word).chars().take(LONGEST_WORD).collect::<String>());
+    Some(words.filter(|word| !word.is_empty()).take(MOST_WORDS).collect())
 }
 
 pub(crate) fn text_of(value: &Value) -> Option<String> {
@@ -249,5 +254,14 @@ mod tests {
             json!({"Systems": {"@odata.id": format!("/{}", "x".repeat(9000))}, "Vendor": "x".repeat(9000)});
         let root = parsed(&long.to_string()).unwrap().root();
         assert!(root.link("/Systems").is_err() && root.value.to_string().len() < 5000);
+    }
+
+    #[test]
+    fn words_are_cleaned_and_few() {
+        let mut words = vec![json!("On\u{1b}[31m"), json!(1), json!(" \u{202e} "), json!("x".repeat(5000))];
+        words.extend(vec![json!("Off"); 100]);
+        let words = words_of(&json!(words)).unwrap();
+        assert_eq!((words.len(), words[0].as_str(), words[2].as_str()), (32, "On [31m", "Off"));
+        assert!(words[1].chars().count() <= 64);
     }
 }
