@@ -624,3 +624,43 @@ async fn what_a_service_repeats_of_password_and_token_is_not_told() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_refused_login_that_was_dropped_is_held_by_close() {
+    let service = Service::start().await;
+    let trust = Trust::Pin(vec![service.pin]);
+    let mut bmc = service.client_with("wr0ng-battery", None, &trust, quick()).unwrap();
+    {
+        let mut call = std::pin::pin!(bmc.power_state());
+        while service.state().logins == 0 {
+            tokio::select! {
+                _ = &mut call => break,
+                () = tokio::task::yield_now() => {}
+            }
+        }
+    }
+    bmc.close().await;
+    assert_eq!(bmc.power_state().await.unwrap_err().reason(), Reason::AuthenticationFailed);
+    assert_eq!(service.state().logins, 1);
+}
+
+#[tokio::test]
+async fn a_password_that_no_answer_has_proved_is_not_repeated_to_a_busy_service() {
+    let service = Service::start().await;
+    service.set("/redfish/v1/", json!({"Systems": {"@odata.id": "/redfish/v1/Systems"}}));
+    for reply in [Reply::Is(503, vec![], String::new()), Reply::Close] {
+        service.hook(move |seen, _| seen.basic.is_some().then(|| reply.clone()));
+        let before = service.state().count("GET", "/redfish/v1/Systems");
+        let error = service.client().power_state().await.unwrap_err();
+        assert_eq!(error.reason(), Reason::BmcUnreachable, "{error}");
+        assert_eq!(service.state().count("GET", "/redfish/v1/Systems"), before + 1);
+    }
+    // Once it is proved, reading is patient.
+    let mut failures = 2;
+    service.hook(move |seen, _| {
+        let fails = seen.path == SYSTEM && failures > 0;
+        failures -= i32::from(fails);
+        fails.then(|| Reply::Is(503, vec![], String::new()))
+    });
+    assert_eq!(service.client().power_state().await.unwrap(), PowerState::Off);
+}

@@ -40,8 +40,14 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 /// How far the login is.
 enum Login {
     Fresh,
-    Open { token: SecretString, place: Option<String> },
-    Basic,
+    Open {
+        token: SecretString,
+        place: Option<String>,
+    },
+    /// `proven`: an answer has shown that the password is taken.
+    Basic {
+        proven: bool,
+    },
     Held(String),
 }
 
@@ -67,10 +73,10 @@ impl Session {
         }
         let request = Request::new(Method::GET, ROOT);
         // The root is for everybody; some services want to know who asks all the same.
-        let mut answer = patient(&self.transport, &request, Authorization::Nobody).await?;
+        let mut answer = patient(&self.transport, &request, Authorization::Nobody, ATTEMPTS).await?;
         if answer.status == StatusCode::UNAUTHORIZED {
             self.start(answer.wants_basic).await?;
-            answer = patient(&self.transport, &request, self.authorization()).await?;
+            answer = self.send(&request).await?;
         }
         if answer.status == StatusCode::UNAUTHORIZED {
             return Err(self.hold(&answer).await);
@@ -104,7 +110,7 @@ impl Session {
     /// which says that it was not done.
     pub(crate) async fn exchange(&mut self, request: &Request<'_>) -> Result<Answer, BmcError> {
         self.log_in().await?;
-        let answer = patient(&self.transport, request, self.authorization()).await?;
+        let answer = self.send(request).await?;
         if answer.status != StatusCode::UNAUTHORIZED {
             return Ok(answer);
         }
@@ -112,12 +118,22 @@ impl Session {
             tracing::debug!(address = %self.transport.address, "session has expired");
             self.login = Login::Fresh;
             self.log_in().await?;
-            let answer = patient(&self.transport, request, self.authorization()).await?;
+            let answer = self.send(request).await?;
             if answer.status != StatusCode::UNAUTHORIZED {
                 return Ok(answer);
             }
         }
         Err(self.hold(&answer).await)
+    }
+
+    /// Sends as whom we are. A password that may be wrong is shown once: a BMC may count it also where it answers 5xx.
+    async fn send(&mut self, request: &Request<'_>) -> Result<Answer, BmcError> {
+        let attempts = if matches!(self.login, Login::Basic { proven: false }) { 1 } else { ATTEMPTS };
+        let answer = patient(&self.transport, request, self.authorization(), attempts).await?;
+        if let Login::Basic { proven } = &mut self.login {
+            *proven |= answer.status.is_success();
+        }
+        Ok(answer)
     }
 
     /// No more attempts with these credentials.
@@ -130,10 +146,10 @@ impl Session {
 
     /// Ends the session at the BMC. What cannot be ended, the BMC ends by its own time-out.
     pub(crate) async fn close(&mut self) {
-        if let Some(pending) = self.pending.take()
-            && let Ok(Ok(login)) = pending.await
-        {
-            self.login = login;
+        // A refusal that nobody has waited for is held all the same.
+        if let Err(error) = self.await_login().await {
+            let reason = error.reason();
+            tracing::debug!(address = %self.transport.address, %reason, "login that was left behind has failed");
         }
         let Login::Open { token, place } = &self.login else { return };
         if let Some(place) = place {
@@ -151,7 +167,7 @@ impl Session {
     fn authorization(&self) -> Authorization<'_> {
         match &self.login {
             Login::Open { token, .. } => Authorization::Token(token),
-            Login::Basic => Authorization::Basic(&self.credentials),
+            Login::Basic { .. } => Authorization::Basic(&self.credentials),
             Login::Fresh | Login::Held(_) => Authorization::Nobody,
         }
     }
@@ -159,7 +175,7 @@ impl Session {
     fn secrets(&self) -> Secrets {
         let token = match &self.login {
             Login::Open { token, .. } => Some(token),
-            Login::Fresh | Login::Basic | Login::Held(_) => None,
+            Login::Fresh | Login::Basic { .. } | Login::Held(_) => None,
         };
         Secrets::new(&self.credentials, token)
     }
@@ -170,7 +186,7 @@ impl Session {
 
     async fn log_in(&mut self) -> Result<(), BmcError> {
         match &self.login {
-            Login::Open { .. } | Login::Basic => return Ok(()),
+            Login::Open { .. } | Login::Basic { .. } => return Ok(()),
             Login::Held(problem) => return Err(self.not_authenticated(problem.clone())),
             Login::Fresh => {}
         }
@@ -182,7 +198,7 @@ impl Session {
             }
             match sessions(&root)? {
                 Some(place) => self.open(place),
-                None => self.login = Login::Basic,
+                None => self.login = Login::Basic { proven: false },
             }
         }
         self.await_login().await
@@ -191,9 +207,9 @@ impl Session {
     /// Logs in where the root is not for everybody.
     async fn start(&mut self, basic: bool) -> Result<(), BmcError> {
         match &self.login {
-            Login::Fresh if basic => self.login = Login::Basic,
+            Login::Fresh if basic => self.login = Login::Basic { proven: false },
             Login::Fresh if self.pending.is_none() => self.open(SESSIONS.to_owned()),
-            Login::Fresh | Login::Open { .. } | Login::Basic | Login::Held(_) => {}
+            Login::Fresh | Login::Open { .. } | Login::Basic { .. } | Login::Held(_) => {}
         }
         self.await_login().await
     }
@@ -283,6 +299,7 @@ async fn patient(
     transport: &Transport,
     request: &Request<'_>,
     authorization: Authorization<'_>,
+    attempts: u32,
 ) -> Result<Answer, BmcError> {
     for attempt in 1.. {
         let result = transport.send(request, authorization).await;
@@ -291,7 +308,7 @@ async fn patient(
             Err(BmcError::Unreachable { .. }) => PAUSE * attempt,
             Ok(_) | Err(_) => return result,
         };
-        if request.method != Method::GET || attempt >= ATTEMPTS {
+        if request.method != Method::GET || attempt >= attempts {
             return result;
         }
         tokio::time::sleep(pause.min(LONGEST_PAUSE)).await;
@@ -350,9 +367,9 @@ async fn log_in(transport: Transport, credentials: Credentials, place: String) -
             Ok(Login::Open { token, place: answer.location.or(own) })
         }
         StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED => {
-            Ok(Login::Basic)
+            Ok(Login::Basic { proven: false })
         }
-        _ if message::has_key(&answer.body, "SessionLimitExceeded") => Ok(Login::Basic),
+        _ if message::has_key(&answer.body, "SessionLimitExceeded") => Ok(Login::Basic { proven: false }),
         // iLO answers a wrong password with 400.
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::BAD_REQUEST => {
             Err(BmcError::AuthenticationFailed { address: address(), problem: said() })
