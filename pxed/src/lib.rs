@@ -18,6 +18,7 @@ pub mod images;
 pub mod loaders;
 pub mod machine;
 pub mod metrics;
+pub mod power;
 pub mod present;
 pub mod readiness;
 pub mod run;

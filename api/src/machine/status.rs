@@ -121,6 +121,13 @@ pub struct PowerStatus {
     /// What pxed did last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_action: Option<PowerAction>,
+    /// How often pxed has switched the machine on by itself since it last booted. It stops after 5.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub attempts: Option<i32>,
+    /// Before this time pxed does not switch it on by itself again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_attempt_time: Option<Time>,
 }
 
 /// The state of a machine's power.

@@ -1,5 +1,5 @@
-//! Pure: holds a Machine manifest against the schema and the CEL rules of the Machine's CustomResourceDefinition, so that
-//! a directory accepts what an API server would.
+//! Pure: holds a Machine or a MachineOperation against the schema and the CEL rules of its CustomResourceDefinition, so that
+//! a directory, or the admin socket, accepts what an API server would.
 //!
 //! One difference: an unknown field is refused, where an API server drops it with a warning that nobody would see here.
 
@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use bedplate_api::machine::Machine;
+use bedplate_api::operation::MachineOperation;
 use kube::CustomResourceExt;
 use kube::core::cel::{CompiledSchema, ValidationErrors, Validator, compile_schema};
 use regex::Regex;
@@ -15,13 +16,11 @@ use serde_json::{Map, Value};
 use crate::config::problem::nearest;
 
 /// A field and what is wrong with it.
-pub(super) type Finding = (String, String);
+pub(crate) type Finding = (String, String);
 
 struct Rules {
     schema: Value,
     compiled: CompiledSchema,
-    /// Compiled once: a directory of ten thousand Machines tries each of them as often.
-    patterns: HashMap<String, Regex>,
 }
 
 thread_local! {
@@ -29,17 +28,35 @@ thread_local! {
     static VALIDATOR: Validator = Validator::new();
 }
 
-fn rules() -> &'static Rules {
-    static RULES: OnceLock<Rules> = OnceLock::new();
-    RULES.get_or_init(|| {
-        let definition = Machine::crd();
+impl Rules {
+    fn of<K: CustomResourceExt>() -> Self {
+        let definition = K::crd();
         let schema = definition.spec.versions.first().and_then(|version| version.schema.as_ref());
         let schema = schema.and_then(|schema| schema.open_api_v3_schema.as_ref());
         let schema = serde_json::to_value(schema).unwrap_or_default();
-        let compiled = compile_schema(&schema);
+        Self { compiled: compile_schema(&schema), schema }
+    }
+}
+
+fn machine_rules() -> &'static Rules {
+    static RULES: OnceLock<Rules> = OnceLock::new();
+    RULES.get_or_init(Rules::of::<Machine>)
+}
+
+fn operation_rules() -> &'static Rules {
+    static RULES: OnceLock<Rules> = OnceLock::new();
+    RULES.get_or_init(Rules::of::<MachineOperation>)
+}
+
+/// Compiled once: a directory of ten thousand Machines tries each of them as often.
+fn patterns() -> &'static HashMap<String, Regex> {
+    static PATTERNS: OnceLock<HashMap<String, Regex>> = OnceLock::new();
+    PATTERNS.get_or_init(|| {
         let mut patterns = HashMap::new();
-        collect_patterns(&schema, &mut patterns);
-        Rules { schema, compiled, patterns }
+        for rules in [machine_rules(), operation_rules()] {
+            collect_patterns(&rules.schema, &mut patterns);
+        }
+        patterns
     })
 }
 
@@ -60,9 +77,17 @@ fn collect_patterns(schema: &Value, patterns: &mut HashMap<String, Regex>) {
     }
 }
 
-/// Every field of the object that the API server would not take.
+/// Every field of a Machine that the API server would not take.
 pub(super) fn check_machine(object: &Value) -> Vec<Finding> {
-    let rules = rules();
+    check(machine_rules(), object)
+}
+
+/// Every field of a MachineOperation that the API server would not take.
+pub(crate) fn check_operation(object: &Value) -> Vec<Finding> {
+    check(operation_rules(), object)
+}
+
+fn check(rules: &Rules, object: &Value) -> Vec<Finding> {
     let mut findings = Vec::new();
     match (rules.schema.pointer("/properties/spec"), object.get("spec")) {
         (Some(schema), Some(value)) => walk(schema, value, "spec", &mut findings),
@@ -110,6 +135,7 @@ fn walk(schema: &Value, value: &Value, path: &str, findings: &mut Vec<Finding>) 
 fn walk_object(schema: &Value, map: &Map<String, Value>, path: &str, findings: &mut Vec<Finding>) {
     let empty = Map::new();
     let properties = schema.get("properties").and_then(Value::as_object).unwrap_or(&empty);
+    check_count(schema, map.len(), ("minProperties", "maxProperties"), "entries", path, findings);
     let free = schema.get("x-kubernetes-preserve-unknown-fields").is_some_and(|v| v == true);
     for (key, value) in map {
         let below = format!("{path}.{key}");
@@ -161,7 +187,7 @@ fn check_text(schema: &Value, text: &str, path: &str, findings: &mut Vec<Finding
 }
 
 fn matches(pattern: &str, text: &str) -> bool {
-    rules().patterns.get(pattern).is_none_or(|pattern| pattern.is_match(text))
+    patterns().get(pattern).is_none_or(|pattern| pattern.is_match(text))
 }
 
 fn check_number(schema: &Value, number: Option<f64>, path: &str, findings: &mut Vec<Finding>) {
@@ -224,6 +250,38 @@ mod tests {
             "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": "node-1" }, "spec": spec
         }))
         .is_empty()
+    }
+
+    #[test]
+    fn an_operation_is_held_to_its_schema_and_rules() {
+        let found = |spec: Value| {
+            let object = serde_json::json!({
+                "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation", "metadata": { "name": "x" }, "spec": spec
+            });
+            check_operation(&object).into_iter().map(|(field, message)| format!("{field}: {message}")).collect::<Vec<_>>()
+        };
+        let target = serde_json::json!({ "name": "node-1" });
+        let on = |more: Value| {
+            let mut spec = serde_json::json!({ "machineRef": target, "operationName": "powerOn" });
+            spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            found(spec)
+        };
+        assert_eq!(on(serde_json::json!({ "parameters": { "bootSource": "network" } })), Vec::<String>::new());
+        let many: Map<String, Value> = (0..65).map(|n| (format!("p{n}"), Value::from("x"))).collect();
+        for (more, expected) in [
+            (serde_json::json!({ "machineSelector": { "matchLabels": { "a": "b" } } }), "exactly one of machineRef"),
+            (serde_json::json!({ "operationName": "power on" }), "spec.operationName: "),
+            (serde_json::json!({ "timeoutSeconds": 0 }), "spec.timeoutSeconds: 0 is less than 1"),
+            (serde_json::json!({ "parameters": { "force": true } }), "spec.parameters.force: is true or false: put it in quotes"),
+            (serde_json::json!({ "parameters": many }), "spec.parameters: has 65 entries"),
+            (serde_json::json!({ "timeout": 1 }), "did you mean"),
+            (serde_json::json!({ "maxParallel": 1 }), "belong to machineSelector"),
+            (serde_json::json!({ "machineRef": { "name": "Node_1" } }), "spec.machineRef.name: "),
+        ] {
+            let found = on(more);
+            assert!(found.iter().any(|line| line.contains(expected)), "{expected}: {found:?}");
+        }
+        assert!(found(serde_json::json!({ "machineSelector": {}, "operationName": "reboot" }))[0].contains("at least one"));
     }
 
     #[test]

@@ -32,12 +32,24 @@ pub enum Table {
     Certificates,
     /// Unknown machines that asked to boot, by MAC address.
     Discovered,
+    /// MachineOperations that were made here or stand in manifests, by name (JSON); only without a cluster.
+    Operations,
+    /// Machines whose manifest is gone and whose power is to be switched off, by name (JSON).
+    Departing,
 }
 
 impl Table {
     /// Every table.
-    pub const ALL: [Self; 6] =
-        [Self::Boots, Self::Seeds, Self::Machines, Self::Status, Self::Certificates, Self::Discovered];
+    pub const ALL: [Self; 8] = [
+        Self::Boots,
+        Self::Seeds,
+        Self::Machines,
+        Self::Status,
+        Self::Certificates,
+        Self::Discovered,
+        Self::Operations,
+        Self::Departing,
+    ];
 
     /// What is in it and how it comes back, for people who have lost it.
     const fn content(self) -> &'static str {
@@ -50,6 +62,8 @@ impl Table {
                 "which key each machine enrolled last (until it enrols anew, its certificate alone counts)"
             }
             Self::Discovered => "discovered machines (seen again when they ask again)",
+            Self::Operations => "operations (what became of them is unknown)",
+            Self::Departing => "machines to be switched off because their manifest is gone (they stay on)",
         }
     }
 
@@ -61,6 +75,8 @@ impl Table {
             Self::Status => "status",
             Self::Certificates => "certificates",
             Self::Discovered => "discovered",
+            Self::Operations => "operations",
+            Self::Departing => "departing",
         })
     }
 }
