@@ -1,7 +1,9 @@
-//! The Unix socket for `bedplate`: reads only, JSON. Who may connect is decided by the file's mode (0660) and group.
+//! The Unix socket for `bedplate`: JSON, reads, and MachineOperations that people make. Who may connect is decided by the
+//! file's mode (0660) and group.
 //!
 //! No secrets pass here. Spawned by `run`.
 
+mod operation;
 mod route;
 
 use std::io;
@@ -12,6 +14,7 @@ use thiserror::Error;
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
+pub use self::operation::NoDesk;
 pub use self::route::{AdminState, Explain, router};
 
 /// The socket cannot be made.

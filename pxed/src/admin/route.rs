@@ -1,4 +1,4 @@
-//! The routes of the Unix socket. GET only; every refusal is a `wire::Refusal`.
+//! The routes of the Unix socket; every refusal is a `wire::Refusal`. Only `/v1/operations` takes more than GET.
 
 use std::sync::Arc;
 
@@ -13,8 +13,10 @@ use bedplate_api::wire::{Explanation, Refusal, Stage};
 use bedplate_process::health::Health;
 use serde_json::{Value, json};
 
+use super::operation;
 use crate::discovered::Discovered;
 use crate::machine::{Found, Machines};
+use crate::power::OperationDesk;
 use crate::status::StatusRegistry;
 
 /// What a MAC address or a Machine's name would be offered now.
@@ -33,6 +35,8 @@ pub struct AdminState {
     pub stage: Arc<dyn Fn(MacAddress) -> Option<Stage> + Send + Sync>,
     /// What a MAC address or a Machine would be offered; none: neither is known.
     pub explain: Explain,
+    /// MachineOperations.
+    pub operations: Arc<dyn OperationDesk>,
     /// Whether machines can boot.
     pub health: Arc<dyn Health>,
     /// The rest of `/v1/status`.
@@ -47,7 +51,10 @@ pub fn router(state: AdminState) -> Router {
         .route("/v1/explain/{subject}", get(explain))
         .route("/v1/discovered", get(discovered))
         .route("/v1/status", get(status))
+        .route("/v1/operations", get(operation::list).post(operation::create))
+        .route("/v1/operations/{name}", get(operation::get))
         .fallback(no_route)
+        .method_not_allowed_fallback(no_method)
         .with_state(state)
 }
 
@@ -69,16 +76,22 @@ async fn machine(State(state): State<AdminState>, Path(name): Path<String>) -> R
     };
     match known {
         Some(known) => Json(object(&state.registry.describe(&known))).into_response(),
-        None => refuse("NotFound", format!("no Machine {name:?} of this site is known here")),
+        None => refuse(
+            StatusCode::NOT_FOUND,
+            "NotFound",
+            format!("no Machine {name:?} of this site is known here"),
+        ),
     }
 }
 
 async fn explain(State(state): State<AdminState>, Path(subject): Path<String>) -> Response {
     match (state.explain)(&subject) {
         Some(explanation) => Json(explanation).into_response(),
-        None => {
-            refuse("NotFound", format!("{subject:?} is neither a MAC address nor a Machine of this site"))
-        }
+        None => refuse(
+            StatusCode::NOT_FOUND,
+            "NotFound",
+            format!("{subject:?} is neither a MAC address nor a Machine of this site"),
+        ),
     }
 }
 
@@ -111,7 +124,11 @@ async fn status(State(state): State<AdminState>) -> Json<Value> {
 }
 
 async fn no_route() -> Response {
-    refuse("NotFound", "no such route".to_owned())
+    refuse(StatusCode::NOT_FOUND, "NotFound", "no such route".to_owned())
+}
+
+async fn no_method() -> Response {
+    refuse(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", "this route is not for that".to_owned())
 }
 
 /// A Machine as JSON; kube's type leaves nothing out that cannot be written.
@@ -119,6 +136,6 @@ fn object(machine: &Machine) -> Value {
     serde_json::to_value(machine).unwrap_or_default()
 }
 
-fn refuse(reason: &str, message: String) -> Response {
-    (StatusCode::NOT_FOUND, Json(Refusal { reason: reason.to_owned(), message })).into_response()
+pub(super) fn refuse(code: StatusCode, reason: &str, message: String) -> Response {
+    (code, Json(Refusal { reason: reason.to_owned(), message })).into_response()
 }

@@ -1,7 +1,9 @@
 //! The socket's promises: mode, replacement of what a killed pxed left, refusal of what is not ours, the routes.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
+use async_trait::async_trait;
+use bedplate_api::operation::MachineOperation;
 use bedplate_api::wire::Stage;
 use bedplate_process::health::AlwaysReady;
 use serde_json::{Value, json};
@@ -12,19 +14,167 @@ use crate::discovered::Discovered;
 use crate::discovered::tests::query;
 use crate::machine::tests::machine;
 use crate::machine::{Machines, Snapshot};
+use crate::power::{CreateOperationError, OperationDesk};
 use crate::status::{StatusRegistry, boot_mut};
 use crate::store::Store;
 
 const A: &str = "52:54:00:00:00:0a";
 
 async fn get(path: &Path, route: &str) -> (u16, Value) {
+    ask(path, &format!("GET {route}"), "").await
+}
+
+async fn post(path: &Path, body: &str) -> (u16, Value) {
+    ask(path, "POST /v1/operations", body).await
+}
+
+async fn ask(path: &Path, what: &str, body: &str) -> (u16, Value) {
     let mut stream = tokio::net::UnixStream::connect(path).await.unwrap();
-    let request = format!("GET {route} HTTP/1.1\r\nHost: pxed\r\nConnection: close\r\n\r\n");
+    let length = body.len();
+    let head = format!("{what} HTTP/1.1\r\nHost: pxed\r\nConnection: close\r\nContent-Length: {length}\r\n");
+    let request = format!("{head}Content-Type: application/json\r\n\r\n{body}");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     (head.split(' ').nth(1).unwrap().parse().unwrap(), serde_json::from_str(body).unwrap())
+}
+
+/// Keeps what it is told, unless it is one of a cluster's.
+#[derive(Default)]
+struct Desk {
+    kept: Mutex<Vec<Arc<MachineOperation>>>,
+    of_cluster: bool,
+}
+
+#[async_trait]
+impl OperationDesk for Desk {
+    async fn create(&self, mut object: MachineOperation) -> Result<MachineOperation, CreateOperationError> {
+        if self.of_cluster {
+            return Err(CreateOperationError::UseCluster);
+        }
+        let machine = object.spec.machine_ref.as_ref().unwrap().name.to_string();
+        if machine != "a" {
+            return Err(CreateOperationError::NoMachine(machine));
+        }
+        let mut kept = self.kept.lock().unwrap();
+        let made = object.metadata.generate_name.as_ref().map(|prefix| format!("{prefix}{}", kept.len()));
+        let name = object.metadata.name.get_or_insert_with(|| made.unwrap()).clone();
+        if kept.iter().any(|kept| kept.metadata.name.as_ref() == Some(&name)) {
+            return Err(CreateOperationError::Exists(name));
+        }
+        kept.push(Arc::new(object.clone()));
+        Ok(object)
+    }
+
+    fn list(&self) -> Vec<Arc<MachineOperation>> {
+        self.kept.lock().unwrap().clone()
+    }
+
+    fn get(&self, name: &str) -> Option<Arc<MachineOperation>> {
+        self.list().into_iter().find(|kept| kept.metadata.name.as_deref() == Some(name))
+    }
+}
+
+/// A pxed of which only the desk matters.
+fn serving(desk: Desk) -> (tempfile::TempDir, PathBuf, tokio::task::JoinHandle<io::Result<()>>) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pxed.sock");
+    let store = Store::open(&directory.path().join("pxed.redb")).unwrap();
+    let machines = Machines::default();
+    let (registry, _events) = StatusRegistry::new(machines.clone(), &store, true).unwrap();
+    let state = AdminState {
+        machines,
+        registry,
+        discovered: Discovered::load(store, 8).unwrap(),
+        stage: Arc::new(|_| None),
+        explain: Arc::new(|_| None),
+        operations: Arc::new(desk),
+        health: Arc::new(AlwaysReady),
+        about: Arc::new(|| json!({})),
+    };
+    let listener = bind(&path, None).unwrap();
+    let server = tokio::spawn(serve(listener, path.clone(), state, CancellationToken::new()));
+    (directory, path, server)
+}
+
+fn operation(name: &Value, spec: &Value) -> Value {
+    json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation", "metadata": name, "spec": spec })
+}
+
+#[tokio::test]
+async fn an_operation_is_made_and_looked_at() {
+    let (_directory, path, _server) = serving(Desk::default());
+    let spec = json!({ "machineRef": { "name": "a" }, "operationName": "powerCycle" });
+    let mut given = operation(
+        &json!({ "generateName": "a-power-cycle-", "labels": { "by": "me" }, "uid": "forged", "finalizers": ["x"] }),
+        &spec,
+    );
+    given["status"] = json!({ "state": "Complete" });
+    let (code, made) = post(&path, &given.to_string()).await;
+    assert_eq!((code, made["metadata"]["name"].as_str()), (201, Some("a-power-cycle-0")), "{made}");
+    assert_eq!(made["metadata"]["labels"]["by"], "me");
+    for forged in ["/metadata/uid", "/metadata/finalizers", "/status"] {
+        assert!(made.pointer(forged).is_none_or(Value::is_null), "{forged}: {made}");
+    }
+    let (code, found) = get(&path, "/v1/operations/a-power-cycle-0").await;
+    assert_eq!((code, &found), (200, &made));
+    let list = get(&path, "/v1/operations").await.1;
+    assert_eq!((list["kind"].as_str(), &list["items"]), (Some("MachineOperationList"), &json!([made])));
+    let (code, refusal) = get(&path, "/v1/operations/b").await;
+    assert_eq!((code, refusal["reason"].as_str()), (404, Some("OperationNotFound")));
+}
+
+#[tokio::test]
+async fn what_is_no_operation_is_refused_with_what_is_wrong() {
+    let (_directory, path, _server) = serving(Desk::default());
+    let name = json!({ "name": "x" });
+    let on = json!({ "machineRef": { "name": "a" }, "operationName": "powerOn" });
+    let with = |key: &str, value: Value| {
+        let mut spec = on.clone();
+        spec[key] = value;
+        operation(&name, &spec).to_string()
+    };
+    assert_eq!(post(&path, &operation(&name, &on).to_string()).await.0, 201);
+    let selector =
+        json!({ "machineSelector": { "matchLabels": { "rack": "a" } }, "operationName": "powerOn" });
+    let long = json!({ "name": "x".repeat(254) });
+    for (body, expected, reason, says) in [
+        ("{".to_owned(), 400, "Malformed", "not JSON"),
+        (
+            json!({ "apiVersion": "v1", "kind": "Secret" }).to_string(),
+            400,
+            "Malformed",
+            "no MachineOperation",
+        ),
+        (operation(&json!({}), &on).to_string(), 422, "Invalid", "generateName is needed"),
+        (operation(&json!({ "name": "../x" }), &on).to_string(), 422, "Invalid", "metadata.name: "),
+        (operation(&long, &on).to_string(), 422, "Invalid", "at most 253"),
+        (operation(&json!({ "name": "y", "labels": 1 }), &on).to_string(), 422, "Invalid", "metadata.labels"),
+        (operation(&name, &Value::Null).to_string(), 422, "Invalid", "spec"),
+        (with("timeoutSeconds", json!("5")), 422, "Invalid", "spec.timeoutSeconds: "),
+        (with("parameters", json!({ "force": true })), 422, "Invalid", "put it in quotes"),
+        (with("operationName", json!("power on")), 422, "Invalid", "spec.operationName: "),
+        (operation(&name, &selector).to_string(), 422, "Invalid", "machineRef"),
+        (with("machineRef", json!({ "name": "b" })), 404, "MachineNotFound", "no Machine b"),
+        (operation(&name, &on).to_string(), 409, "AlreadyExists", "generateName"),
+        (with("parameters", json!({ "x": "y".repeat(65 << 10) })), 413, "TooLarge", "64 KiB"),
+    ] {
+        let (code, refusal) = post(&path, &body).await;
+        assert_eq!((code, refusal["reason"].as_str()), (expected, Some(reason)), "{refusal}");
+        assert!(refusal["message"].as_str().unwrap().contains(says), "{refusal}");
+    }
+    assert_eq!(ask(&path, "DELETE /v1/operations/x", "").await.0, 405);
+    assert_eq!(get(&path, "/v1/operations").await.1["items"].as_array().map(Vec::len), Some(1));
+}
+
+#[tokio::test]
+async fn operations_of_a_cluster_are_not_made_here_and_the_refusal_says_where() {
+    let (_directory, path, _server) = serving(Desk { of_cluster: true, ..Desk::default() });
+    let on = json!({ "machineRef": { "name": "a" }, "operationName": "powerOn" });
+    let (code, refusal) = post(&path, &operation(&json!({ "generateName": "a-" }), &on).to_string()).await;
+    assert_eq!((code, refusal["reason"].as_str()), (409, Some("UseCluster")));
+    assert!(refusal["message"].as_str().unwrap().contains("--context"), "{refusal}");
 }
 
 #[tokio::test]
@@ -47,6 +197,7 @@ async fn machines_are_shown_with_their_status() {
         discovered,
         stage: Arc::new(|mac| (mac.octets()[5] == 0x0b).then_some(Stage::Userspace)),
         explain: Arc::new(|_| None),
+        operations: Arc::new(Desk::default()),
         health: Arc::new(AlwaysReady),
         about: Arc::new(|| json!({ "site": "default" })),
     };

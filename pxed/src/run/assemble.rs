@@ -135,6 +135,7 @@ impl Daemon {
             discovered: self.knowledge.discovered.clone(),
             stage: Arc::new(move |mac| boots.timeline(&Owner::Unknown { mac }).map(|t| t.stage)),
             explain: Arc::new(move |subject| boot_path.explain(subject)),
+            operations: Arc::new(admin::NoDesk),
             health: Arc::new(look.clone()),
             about: Arc::new(move || look.about()),
         }

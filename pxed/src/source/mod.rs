@@ -8,7 +8,7 @@ pub mod directory;
 pub mod kubernetes;
 pub mod manifest;
 mod parallel;
-mod schema;
+pub(crate) mod schema;
 mod yaml;
 
 use std::collections::{BTreeMap, HashSet};

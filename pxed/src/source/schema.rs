@@ -258,7 +258,10 @@ mod tests {
             let object = serde_json::json!({
                 "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation", "metadata": { "name": "x" }, "spec": spec
             });
-            check_operation(&object).into_iter().map(|(field, message)| format!("{field}: {message}")).collect::<Vec<_>>()
+            check_operation(&object)
+                .into_iter()
+                .map(|(field, message)| format!("{field}: {message}"))
+                .collect::<Vec<_>>()
         };
         let target = serde_json::json!({ "name": "node-1" });
         let on = |more: Value| {
@@ -266,22 +269,34 @@ mod tests {
             spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
             found(spec)
         };
-        assert_eq!(on(serde_json::json!({ "parameters": { "bootSource": "network" } })), Vec::<String>::new());
+        assert_eq!(
+            on(serde_json::json!({ "parameters": { "bootSource": "network" } })),
+            Vec::<String>::new()
+        );
         let many: Map<String, Value> = (0..65).map(|n| (format!("p{n}"), Value::from("x"))).collect();
         for (more, expected) in [
-            (serde_json::json!({ "machineSelector": { "matchLabels": { "a": "b" } } }), "exactly one of machineRef"),
+            (
+                serde_json::json!({ "machineSelector": { "matchLabels": { "a": "b" } } }),
+                "exactly one of machineRef",
+            ),
             (serde_json::json!({ "operationName": "power on" }), "spec.operationName: "),
             (serde_json::json!({ "timeoutSeconds": 0 }), "spec.timeoutSeconds: 0 is less than 1"),
-            (serde_json::json!({ "parameters": { "force": true } }), "spec.parameters.force: is true or false: put it in quotes"),
+            (
+                serde_json::json!({ "parameters": { "force": true } }),
+                "spec.parameters.force: is true or false: put it in quotes",
+            ),
             (serde_json::json!({ "parameters": many }), "spec.parameters: has 65 entries"),
-            (serde_json::json!({ "timeout": 1 }), "did you mean"),
+            (serde_json::json!({ "timeoutSecond": 1 }), "did you mean"),
             (serde_json::json!({ "maxParallel": 1 }), "belong to machineSelector"),
             (serde_json::json!({ "machineRef": { "name": "Node_1" } }), "spec.machineRef.name: "),
         ] {
             let found = on(more);
             assert!(found.iter().any(|line| line.contains(expected)), "{expected}: {found:?}");
         }
-        assert!(found(serde_json::json!({ "machineSelector": {}, "operationName": "reboot" }))[0].contains("at least one"));
+        assert!(
+            found(serde_json::json!({ "machineSelector": {}, "operationName": "reboot" }))[0]
+                .contains("at least one")
+        );
     }
 
     #[test]

@@ -1,0 +1,194 @@
+//! The socket's routes of MachineOperations: look at them, make one. What is made is held against the
+//! CustomResourceDefinition first, as an API server would; who keeps it, and whether at all, is the desk's.
+//!
+//! Called by `route`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, to_bytes};
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Json, Response};
+use bedplate_api::operation::MachineOperation;
+use kube::Resource;
+use serde_json::{Map, Value, json};
+
+use super::route::{AdminState, refuse};
+use crate::power::{CreateOperationError, OperationDesk};
+use crate::source::schema::check_operation;
+
+/// A larger body is not read.
+const MAX_BODY: usize = 64 << 10;
+
+/// How long a body may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// More mistakes than these are only counted.
+const MOST_FINDINGS: usize = 8;
+
+/// A name that an API server would take; what it adds to `generateName` needs 5 characters more.
+const LONGEST_NAME: usize = 253;
+
+pub(super) async fn list(State(state): State<AdminState>) -> Response {
+    let items: Vec<Value> = state.operations.list().iter().map(|operation| object(operation)).collect();
+    let version = MachineOperation::api_version(&());
+    Json(json!({ "apiVersion": version, "kind": "MachineOperationList", "items": items })).into_response()
+}
+
+pub(super) async fn get(State(state): State<AdminState>, Path(name): Path<String>) -> Response {
+    match state.operations.get(&name) {
+        Some(operation) => Json(object(&operation)).into_response(),
+        None => refuse(
+            StatusCode::NOT_FOUND,
+            "OperationNotFound",
+            format!(
+                "no MachineOperation {name:?} is known here: it never was, or its time after its end is over"
+            ),
+        ),
+    }
+}
+
+pub(super) async fn create(State(state): State<AdminState>, body: Body) -> Response {
+    let operation = match tokio::time::timeout(PATIENCE, to_bytes(body, MAX_BODY)).await {
+        Ok(Ok(body)) => read(&body),
+        Ok(Err(_)) => Err(Mistake {
+            code: StatusCode::PAYLOAD_TOO_LARGE,
+            reason: "TooLarge",
+            message: format!("the body broke off, or is larger than {} KiB", MAX_BODY >> 10),
+        }),
+        Err(_) => Err(Mistake {
+            code: StatusCode::REQUEST_TIMEOUT,
+            reason: "Late",
+            message: format!("the body was not here within {} s", PATIENCE.as_secs()),
+        }),
+    };
+    match operation {
+        Ok(operation) => keep(&state.operations, operation).await,
+        Err(Mistake { code, reason, message }) => refuse(code, reason, message),
+    }
+}
+
+async fn keep(desk: &Arc<dyn OperationDesk>, operation: MachineOperation) -> Response {
+    let error = match desk.create(operation).await {
+        Ok(made) => return (StatusCode::CREATED, Json(object(&made))).into_response(),
+        Err(error) => error,
+    };
+    let (code, reason, remedy) = match &error {
+        CreateOperationError::UseCluster => (
+            StatusCode::CONFLICT,
+            "UseCluster",
+            ": make it there, with `kubectl create`, or with `bedplate` and --context or --kubeconfig",
+        ),
+        CreateOperationError::Exists(_) => {
+            (StatusCode::CONFLICT, "AlreadyExists", ": choose another name, or give generateName instead")
+        }
+        CreateOperationError::NoMachine(_) => (StatusCode::NOT_FOUND, "MachineNotFound", ""),
+        CreateOperationError::Invalid(_) => (StatusCode::UNPROCESSABLE_ENTITY, "Invalid", ""),
+        CreateOperationError::Later(_) => (StatusCode::SERVICE_UNAVAILABLE, "Unavailable", ""),
+    };
+    refuse(code, reason, format!("{error}{remedy}"))
+}
+
+/// Why a body is no operation that can be kept.
+struct Mistake {
+    code: StatusCode,
+    reason: &'static str,
+    message: String,
+}
+
+fn invalid(message: String) -> Mistake {
+    Mistake { code: StatusCode::UNPROCESSABLE_ENTITY, reason: "Invalid", message }
+}
+
+/// The operation that a body holds: its spec, name, labels and annotations. The rest of its metadata, and its status, are
+/// not for its author to say.
+fn read(body: &[u8]) -> Result<MachineOperation, Mistake> {
+    let malformed = |message: String| Mistake { code: StatusCode::BAD_REQUEST, reason: "Malformed", message };
+    let given: Value =
+        serde_json::from_slice(body).map_err(|error| malformed(format!("the body is not JSON: {error}")))?;
+    let (version, kind) = (MachineOperation::api_version(&()), MachineOperation::kind(&()));
+    if given["apiVersion"] != *version || given["kind"] != *kind {
+        return Err(malformed(format!("the body is no {kind} of {version}")));
+    }
+    let metadata = metadata(&given["metadata"])?;
+    let object = json!({ "apiVersion": version, "kind": kind, "metadata": metadata, "spec": given["spec"] });
+    let findings = check_operation(&object);
+    if !findings.is_empty() {
+        let rest = findings.len().saturating_sub(MOST_FINDINGS);
+        let mut lines: Vec<String> = findings
+            .into_iter()
+            .take(MOST_FINDINGS)
+            .map(|(field, message)| if field.is_empty() { message } else { format!("{field}: {message}") })
+            .collect();
+        lines.extend((rest > 0).then(|| format!("and {rest} more")));
+        return Err(invalid(lines.join("; ")));
+    }
+    if !object["spec"]["machineSelector"].is_null() {
+        let message =
+            "machineSelector: only the controller of a cluster chooses Machines: name one in machineRef";
+        return Err(invalid(message.to_owned()));
+    }
+    serde_json::from_value(object).map_err(|error| invalid(error.to_string()))
+}
+
+fn metadata(given: &Value) -> Result<Value, Mistake> {
+    let mut kept = Map::new();
+    for (key, longest) in [("name", LONGEST_NAME), ("generateName", LONGEST_NAME - 5)] {
+        match &given[key] {
+            Value::Null => {}
+            Value::String(name) if is_name(name, key == "generateName") && name.len() <= longest => {
+                kept.insert(key.to_owned(), given[key].clone());
+            }
+            _ => {
+                return Err(invalid(format!(
+                    "metadata.{key}: at most {longest} of a-z, 0-9, '-' and '.', beginning with one of a-z and 0-9"
+                )));
+            }
+        }
+    }
+    if kept.is_empty() {
+        return Err(invalid("metadata.name or metadata.generateName is needed".to_owned()));
+    }
+    for key in ["labels", "annotations"] {
+        match &given[key] {
+            Value::Null => {}
+            Value::Object(map) if map.values().all(Value::is_string) => {
+                kept.insert(key.to_owned(), given[key].clone());
+            }
+            _ => return Err(invalid(format!("metadata.{key}: a map from texts to texts"))),
+        }
+    }
+    Ok(Value::Object(kept))
+}
+
+/// A DNS subdomain, or the beginning of one.
+fn is_name(name: &str, prefix: bool) -> bool {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    name.bytes().all(|byte| plain(byte) || b"-.".contains(&byte))
+        && name.bytes().next().is_some_and(plain)
+        && (prefix || name.bytes().next_back().is_some_and(plain))
+}
+
+fn object(operation: &MachineOperation) -> Value {
+    serde_json::to_value(operation).unwrap_or_default()
+}
+
+/// The desk of a pxed that carries out no operations.
+#[derive(Debug)]
+pub struct NoDesk;
+
+#[async_trait::async_trait]
+impl OperationDesk for NoDesk {
+    async fn create(&self, _: MachineOperation) -> Result<MachineOperation, CreateOperationError> {
+        Err(CreateOperationError::Later("this pxed carries out no operations".to_owned()))
+    }
+
+    fn list(&self) -> Vec<Arc<MachineOperation>> {
+        Vec::new()
+    }
+
+    fn get(&self, _: &str) -> Option<Arc<MachineOperation>> {
+        None
+    }
+}
