@@ -7,6 +7,11 @@
 //! What is decided is pure (`plan`, `operation`, `breaker`); what is done goes through the traits here, so that a worker
 //! knows neither Kubernetes nor a file. Spawned by `run`.
 
+pub mod breaker;
+pub mod counters;
+pub mod order;
+pub mod supervisor;
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -18,6 +23,9 @@ use bedplate_bmc::{Bmc, BmcError, Credentials};
 use thiserror::Error;
 use tokio::sync::watch;
 use tokio::time::Instant;
+
+pub use self::counters::Counters;
+pub use self::supervisor::{Limits, Parts, run};
 
 /// Which operation: a later object of the same name has another uid.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
