@@ -22,7 +22,7 @@ use std::time::Duration;
 use bedplate_api::id::SiteName;
 use bedplate_dhcp::settings::AddressRange;
 pub use bedplate_image::Source as ImageSource;
-use ipnet::Ipv4Net;
+use ipnet::{IpNet, Ipv4Net};
 use thiserror::Error;
 use toml::de::DeTable;
 
@@ -56,6 +56,8 @@ pub struct Config {
     pub https: HttpsConfig,
     /// Health and metrics.
     pub metrics: MetricsConfig,
+    /// Management controllers.
+    pub bmc: BmcConfig,
     /// Boot loader files.
     pub loaders: LoadersConfig,
     /// The image of a Machine that names none.
@@ -179,6 +181,25 @@ pub struct HttpsConfig {
 pub struct MetricsConfig {
     /// Where to listen.
     pub listen: SocketAddr,
+}
+
+/// `[bmc]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BmcConfig {
+    /// Namespaces whose Secrets may be read as credentials.
+    pub secret_namespaces: Vec<String>,
+    /// Where credentials lie without a cluster.
+    pub credentials_directory: PathBuf,
+    /// Networks that may be reached although they are refused otherwise.
+    pub allowed_networks: Vec<IpNet>,
+    /// Networks where no BMC is.
+    pub forbidden_networks: Vec<IpNet>,
+    /// BMCs talked to at once.
+    pub connections: u32,
+    /// Between two looks at a BMC at rest.
+    pub poll: Duration,
+    /// Where the site's Lease is; none: the pod's namespace.
+    pub lease_namespace: Option<String>,
 }
 
 /// `[loaders]`: file names inside `directory`; a kind without one cannot boot by that way.

@@ -31,6 +31,7 @@ pub fn plan_reload(old: &Config, new: &Config) -> Reload {
     config.http.clone_from(&old.http);
     config.https.clone_from(&old.https);
     config.metrics.clone_from(&old.metrics);
+    config.bmc.clone_from(&old.bmc);
     config.limits.boot_lifetime = old.limits.boot_lifetime;
     config.limits.discovered_machines = old.limits.discovered_machines;
     let applied = differences(old, &config);
@@ -53,6 +54,7 @@ fn differences(a: &Config, b: &Config) -> Vec<&'static str> {
         ("http", a.http != b.http),
         ("https", a.https != b.https),
         ("metrics", a.metrics != b.metrics),
+        ("bmc", a.bmc != b.bmc),
         ("loaders", a.loaders != b.loaders),
         ("images", a.images != b.images),
         ("limits", a.limits != b.limits),

@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use bedplate_dhcp::settings::AddressRange;
 use bedplate_image::Access;
-use ipnet::Ipv4Net;
+use ipnet::{IpNet, Ipv4Net};
 
 use super::read::{Reader, Section};
-use super::value::{AbsolutePath, FileName, HostPort, InterfaceName};
+use super::value::{AbsolutePath, FileName, HostPort, InterfaceName, Label};
 use super::{
-    Config, DhcpConfig, DhcpMode, HttpConfig, HttpsConfig, ImageConfig, ImageSource, LimitsConfig,
+    BmcConfig, Config, DhcpConfig, DhcpMode, HttpConfig, HttpsConfig, ImageConfig, ImageSource, LimitsConfig,
     LoadersConfig, MetricsConfig, SourceConfig, SubnetConfig, TftpConfig,
 };
 
@@ -23,6 +23,8 @@ const PATH: &str = "an absolute path";
 const LISTEN: &str = "an address with a port, such as 0.0.0.0:8067 or [::]:8067";
 const ADVERTISE: &str = "a host with a port, such as 10.7.0.1:8067";
 const ADDRESS: &str = "an IPv4 address";
+const NETWORK: &str = "a network, such as 10.96.0.0/12";
+const NAMESPACE: &str = "a namespace: at most 63 of a-z, 0-9 and '-', not first or last '-'";
 const FILE: &str = "a file name (letters, digits, '.', '-', '_') inside loaders.directory";
 
 pub(super) fn read_config(reader: &mut Reader, mut top: Section<'_>) -> Config {
@@ -39,6 +41,7 @@ pub(super) fn read_config(reader: &mut Reader, mut top: Section<'_>) -> Config {
         http: http(&mut top, reader),
         https: https(&mut top, reader),
         metrics: metrics(&mut top, reader),
+        bmc: bmc(&mut top, reader),
         loaders: loaders(&mut top, reader),
         default_image: top.text(reader, "default-image"),
         discovery_image: top.text(reader, "discovery-image"),
@@ -192,6 +195,32 @@ fn https(top: &mut Section<'_>, reader: &mut Reader) -> HttpsConfig {
 fn metrics(top: &mut Section<'_>, reader: &mut Reader) -> MetricsConfig {
     let mut section = top.section(reader, "metrics");
     let config = MetricsConfig { listen: listen(&mut section, reader, "127.0.0.1:9067") };
+    section.finish(reader);
+    config
+}
+
+fn bmc(top: &mut Section<'_>, reader: &mut Reader) -> BmcConfig {
+    let mut section = top.section(reader, "bmc");
+    let namespaces: Vec<Label> = section.list(reader, "secret-namespaces", NAMESPACE);
+    let secret_namespaces = if reader.is_given("bmc.secret-namespaces") {
+        namespaces.into_iter().map(|Label(name)| name).collect()
+    } else {
+        vec!["bedplate-system".to_owned()]
+    };
+    let config = BmcConfig {
+        secret_namespaces,
+        credentials_directory: path(
+            &mut section,
+            reader,
+            "credentials-directory",
+            "/etc/bedplate/bmc-credentials",
+        ),
+        allowed_networks: section.list::<IpNet>(reader, "allowed-networks", NETWORK),
+        forbidden_networks: section.list::<IpNet>(reader, "forbidden-networks", NETWORK),
+        connections: section.integer(reader, "connections", 1..=4096).unwrap_or(128),
+        poll: seconds(&mut section, reader, "poll-seconds", 5..=3600, 60),
+        lease_namespace: section.parse(reader, "lease-namespace", NAMESPACE).map(|Label(name)| name),
+    };
     section.finish(reader);
     config
 }

@@ -1,5 +1,6 @@
 //! Pure: the configuration in the words of the engines that it is for.
 
+use bedplate_bmc::address::Reach;
 use bedplate_dhcp::settings::{self as dhcp, Mode, Ports, Subnet};
 use bedplate_tftp::gate::Limits;
 use bedplate_tftp::settings as tftp;
@@ -56,6 +57,11 @@ pub fn tftp_settings(config: &Config) -> Option<tftp::Settings> {
         drain: config.limits.drain,
         ..tftp::Settings::default()
     })
+}
+
+/// Where BMCs may be.
+pub fn bmc_reach(config: &Config) -> Reach {
+    Reach { forbidden: config.bmc.forbidden_networks.clone(), allowed: config.bmc.allowed_networks.clone() }
 }
 
 #[cfg(test)]

@@ -73,6 +73,22 @@ impl FromStr for FileName {
     }
 }
 
+/// A DNS label, such as the name of a namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Label(pub String);
+
+impl FromStr for Label {
+    type Err = ParseValueError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let valid = (1..=63).contains(&text.len())
+            && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+            && !text.starts_with('-')
+            && !text.ends_with('-');
+        if valid { Ok(Self(text.to_owned())) } else { Err(ParseValueError) }
+    }
+}
+
 /// The name of a network interface: at most 15 bytes (IFNAMSIZ), no slash, no space.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InterfaceName(pub String);
