@@ -134,6 +134,13 @@ pub enum BmcError {
         /// Whether it may have been done, or begun, all the same.
         sent: bool,
     },
+    /// The BMC has no room or no time for it now; nothing was done. Later it may have.
+    Busy {
+        /// Host and port.
+        address: String,
+        /// What it said, and what to do if it stays so.
+        problem: String,
+    },
     /// The public key is none of the pinned ones; no credentials were sent.
     CertificateChanged {
         /// Host and port.
@@ -218,6 +225,9 @@ impl BmcError {
             Self::Refused { what, problem, .. } => {
                 write!(f, "the BMC refused {what}: {problem}")
             }
+            Self::Busy { address, problem } => {
+                write!(f, "the BMC at {address} is busy and refused: {problem}")
+            }
             Self::CertificateChanged { address, seen } => {
                 write!(
                     f,
@@ -251,7 +261,7 @@ impl BmcError {
             Self::AuthenticationFailed { .. } => Reason::AuthenticationFailed,
             Self::NotSupported { .. } => Reason::NotSupported,
             Self::TimedOut { .. } => Reason::TimedOut,
-            Self::Refused { .. } => Reason::Refused,
+            Self::Refused { .. } | Self::Busy { .. } => Reason::Refused,
             Self::CertificateChanged { .. } => Reason::CertificateChanged,
             Self::CertificateNotTrusted { .. } => Reason::CertificateNotTrusted,
             Self::AmbiguousSystem { .. } => Reason::AmbiguousSystem,
@@ -268,6 +278,24 @@ impl BmcError {
             | Self::Refused { sent, .. }
             | Self::Protocol { sent, .. } => *sent,
             Self::AddressNotAllowed { .. }
+            | Self::AuthenticationFailed { .. }
+            | Self::NotSupported { .. }
+            | Self::Busy { .. }
+            | Self::CertificateChanged { .. }
+            | Self::CertificateNotTrusted { .. }
+            | Self::AmbiguousSystem { .. }
+            | Self::UnknownSystem { .. } => false,
+        }
+    }
+
+    /// Whether the same may go well a little later without anybody changing anything.
+    pub const fn is_transient(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } | Self::TimedOut { .. } | Self::Busy { .. } | Self::Protocol { .. } => {
+                true
+            }
+            Self::Refused { .. }
+            | Self::AddressNotAllowed { .. }
             | Self::AuthenticationFailed { .. }
             | Self::NotSupported { .. }
             | Self::CertificateChanged { .. }

@@ -8,7 +8,9 @@
 //! neither in size nor in where it leads to: bodies are bounded, and requests go to the address that was checked.
 
 pub mod address;
+mod connect;
 mod error;
+pub mod lanplus;
 mod model;
 pub mod probe;
 pub mod quirks;
@@ -16,6 +18,7 @@ pub mod redfish;
 pub mod resolve;
 pub mod tls;
 
+pub use connect::connect;
 pub use error::{BmcError, Reason, told};
 pub use model::{
     Bmc, BootSource, Console, Credentials, Deadlines, Health, HealthState, Identity, LogEntry, Performed,

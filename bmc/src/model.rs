@@ -1,6 +1,6 @@
 //! The trait and its types, the same for every protocol.
 //!
-//! Callers: pxed; implemented by `redfish`.
+//! Callers: pxed; implemented by `redfish` and `lanplus`.
 
 use std::fmt;
 use std::time::Duration;
@@ -172,6 +172,15 @@ pub trait Bmc: Send {
     async fn console(&mut self) -> Result<Box<dyn Console>, BmcError>;
     /// Ends the session at the BMC, whose table of sessions is small. The next call would open one again.
     async fn close(&mut self);
+    /// Whether nothing vouches for who answers, because `bmc.tls.mode` is `insecure`. Never so with IPMI, where both sides prove
+    /// that they know the password.
+    fn insecure(&self) -> bool {
+        false
+    }
+    /// What the BMC does otherwise than the standard says, as far as it was seen until now: short, for people.
+    fn quirks(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 #[cfg(test)]

@@ -39,6 +39,7 @@ const MOST_ENTRIES: usize = 256;
 pub struct Redfish {
     system: System,
     deadlines: Deadlines,
+    insecure: bool,
 }
 
 impl Redfish {
@@ -52,7 +53,11 @@ impl Redfish {
         deadlines: Deadlines,
     ) -> Result<Self, BmcError> {
         let transport = Transport::new(address, sockets, trust, deadlines)?;
-        Ok(Self { system: System::new(Session::new(transport, credentials), system_id), deadlines })
+        Ok(Self {
+            system: System::new(Session::new(transport, credentials), system_id),
+            deadlines,
+            insecure: *trust == Trust::Insecure,
+        })
     }
 
     /// What the newest handshake has shown of the certificate.
@@ -124,5 +129,13 @@ impl Bmc for Redfish {
     async fn close(&mut self) {
         // The deadline of the request bounds it.
         self.system.session.close().await;
+    }
+
+    fn insecure(&self) -> bool {
+        self.insecure
+    }
+
+    fn quirks(&self) -> Vec<String> {
+        self.system.quirks().lines().map(|line| line.name.to_owned()).collect()
     }
 }

@@ -59,6 +59,11 @@ impl System {
         Self { session, id, found: None, sent: false }
     }
 
+    /// Those of the system, once it was read.
+    pub(crate) fn quirks(&self) -> Quirks {
+        self.found.as_ref().map(|found| found.quirks.clone()).unwrap_or_default()
+    }
+
     /// The members of a collection, page by page.
     async fn members(&mut self, path: &str) -> Result<Vec<String>, BmcError> {
         let mut found = Vec::new();

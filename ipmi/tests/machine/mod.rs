@@ -43,6 +43,10 @@ pub(crate) struct State {
     pub(crate) deaf: bool,
     /// Chassis controls get no answer, but are carried out.
     pub(crate) mute: bool,
+    /// All sessions are forgotten, before the next datagram.
+    pub(crate) restart: bool,
+    /// The cipher suites that it takes.
+    pub(crate) suites: Vec<Suite>,
 }
 
 /// Three records: the fan is the last.
@@ -120,11 +124,16 @@ pub(crate) struct Machine {
 impl Machine {
     /// A machine that is off, with both suites.
     pub(crate) fn start() -> Self {
+        Self::with_suites(&[Suite::Sha1, Suite::Sha256])
+    }
+
+    /// A machine that is off.
+    pub(crate) fn with_suites(suites: &[Suite]) -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         // Only so that the thread sees when it is to stop.
         socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         let address = socket.local_addr().unwrap();
-        let state = Arc::new(Mutex::new(State::default()));
+        let state = Arc::new(Mutex::new(State { suites: suites.to_vec(), ..State::default() }));
         let stop = Arc::new(AtomicBool::new(false));
         let thread = std::thread::spawn({
             let (state, stop) = (Arc::clone(&state), Arc::clone(&stop));
@@ -155,7 +164,7 @@ impl Drop for Machine {
 }
 
 fn run(socket: &UdpSocket, state: &Mutex<State>, stop: &AtomicBool) {
-    let settings = Settings {
+    let mut settings = Settings {
         guid: [9; 16],
         key: None,
         users: vec![User {
@@ -163,16 +172,21 @@ fn run(socket: &UdpSocket, state: &Mutex<State>, stop: &AtomicBool) {
             password: Password::new(&SecretString::from(PASSWORD)).unwrap(),
             privilege: Privilege::Administrator,
         }],
-        suites: vec![Suite::Sha1, Suite::Sha256],
+        suites: Vec::new(),
         sessions: 4,
         idle: Duration::from_secs(60),
         remembers: false,
     };
-    let mut bmc = Managed::new(settings, Box::new(|octets| rand::rng().fill_bytes(octets)));
+    let mut bmc = Managed::new(settings.clone(), Box::new(|octets| rand::rng().fill_bytes(octets)));
     let mut buffer = [0; 2048];
     while !stop.load(Ordering::Relaxed) {
         let Ok((length, peer)) = socket.recv_from(&mut buffer) else { continue };
         let mut state = state.lock().unwrap();
+        settings.suites.clone_from(&state.suites);
+        bmc.set(settings.clone());
+        if std::mem::take(&mut state.restart) {
+            bmc.restart();
+        }
         if state.deaf {
             continue;
         }

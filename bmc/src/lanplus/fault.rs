@@ -1,0 +1,183 @@
+//! What goes wrong over IPMI, in the crate's errors: each for a person, with what to do.
+//!
+//! Pure: no clock, no file, no socket. Caller: `link`.
+
+use std::error::Error;
+
+use bedplate_ipmi::client::ClientError;
+use bedplate_ipmi::command::ReadAnswerError;
+use bedplate_ipmi::session::{RequestError, SessionError, Step};
+use bedplate_ipmi::wire::completion::Completion;
+
+use crate::error::BmcError;
+
+/// The error of a request for `what`; `sent`: it changes something, and may have reached the BMC.
+pub(super) fn of_client(error: &ClientError, address: &str, what: &str, sent: bool) -> BmcError {
+    let (address, what) = (address.to_owned(), what.to_owned());
+    match error {
+        ClientError::Session(error) => of_session(*error, address),
+        // Nothing was sent; only another Secret helps.
+        ClientError::Password(_) | ClientError::User(_) => {
+            BmcError::AuthenticationFailed { address, problem: chain(error) }
+        }
+        ClientError::Socket { .. } => BmcError::Unreachable { address, problem: chain(error), sent: false },
+        ClientError::Request(RequestError::Unanswered) => {
+            BmcError::Unreachable { address, problem: format!("no answer to {what}"), sent }
+        }
+        ClientError::Request(
+            error @ (RequestError::NotSent | RequestError::TooMany | RequestError::TooLong),
+        ) => BmcError::Unreachable { address, problem: error.to_string(), sent: false },
+        ClientError::TimedOut(after) => BmcError::TimedOut { address, what, after: *after, sent },
+        ClientError::Command(ReadAnswerError::Refused(completion)) => {
+            of_completion(*completion, address, what, sent)
+        }
+        ClientError::Command(error @ ReadAnswerError::Answer(_)) => {
+            BmcError::Protocol { path: what, problem: chain(error), sent }
+        }
+    }
+}
+
+/// An error with its sources in one line.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(source) = next {
+        text = format!("{text}: {source}");
+        next = source.source();
+    }
+    text
+}
+
+/// Why there is no session. No request was sent in it.
+///
+/// A refused proof ([`SessionError::ProofRefused`]) counts as a refused login although the BMC has the same password: status 0x0f
+/// to RAKP message 3 is how the specification (13.24, table 13-15) has a BMC refuse a user, and what it counts towards the
+/// lock-out of its "bad password threshold". Tried again and again it would lock the account.
+fn of_session(error: SessionError, address: String) -> BmcError {
+    let problem = error.to_string();
+    match error {
+        SessionError::WrongPassword | SessionError::UserRefused { .. } | SessionError::ProofRefused => {
+            BmcError::AuthenticationFailed { address, problem }
+        }
+        SessionError::WrongKey => {
+            let problem = format!("{problem}; Bedplate gives none: set the BMC's Kg to zeros");
+            BmcError::AuthenticationFailed { address, problem }
+        }
+        // Some BMCs are silent to an Open Session with a suite that they do not have; it is not asked for a weaker one then.
+        SessionError::Silent { step: Step::Open } => {
+            let problem = format!("{problem}; if it has no cipher suite 17, set bmc.ipmi.cipherSuite to 3");
+            BmcError::Unreachable { address, problem, sent: false }
+        }
+        SessionError::Unreachable { .. } | SessionError::Silent { .. } | SessionError::Lost => {
+            BmcError::Unreachable { address, problem, sent: false }
+        }
+        SessionError::NotSupported => BmcError::NotSupported {
+            what: "a session over IPMI 2.0".to_owned(),
+            hint: format!("{problem}; switch on IPMI over LAN in its settings, or use Redfish"),
+        },
+        SessionError::SuiteRefused { .. } | SessionError::SuiteChanged { .. } => BmcError::NotSupported {
+            what: "the cipher suite that is asked for".to_owned(),
+            hint: format!("{problem}; set bmc.ipmi.cipherSuite to one that it has (17 or 3)"),
+        },
+        SessionError::NoResources => {
+            let problem =
+                format!("{problem}; end other IPMI sessions, or wait a minute until it ends idle ones");
+            BmcError::Busy { address, problem }
+        }
+        SessionError::RoleRefused { .. } | SessionError::PrivilegeRefused { .. } => BmcError::Refused {
+            what: "the privilege of the session".to_owned(),
+            problem: format!(
+                "{problem}; give the account this privilege for IPMI over LAN, or set bmc.ipmi.privilege"
+            ),
+            sent: false,
+        },
+        SessionError::Refused { .. } => {
+            BmcError::Refused { what: "a session".to_owned(), problem, sent: false }
+        }
+    }
+}
+
+/// A command that the BMC answered with an error.
+fn of_completion(completion: Completion, address: String, what: String, sent: bool) -> BmcError {
+    let problem = completion.to_string();
+    match completion {
+        Completion::Busy
+        | Completion::OutOfSpace
+        | Completion::FirmwareUpdate
+        | Completion::Initialising
+        | Completion::RepositoryUpdate => BmcError::Busy { address, problem },
+        Completion::InvalidCommand | Completion::InvalidForLun | Completion::Disabled => {
+            BmcError::NotSupported { what, hint: format!("it answers: {problem}") }
+        }
+        Completion::Privilege => {
+            let problem = format!("{problem}; set bmc.ipmi.privilege to operator or administrator");
+            BmcError::Refused { what, problem, sent: false }
+        }
+        // It gave up somewhere on the way.
+        Completion::TimedOut | Completion::NoAnswer | Completion::Unspecified => {
+            BmcError::Refused { what, problem, sent }
+        }
+        _ => BmcError::Refused { what, problem, sent: false },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bedplate_ipmi::crypto::Suite;
+    use bedplate_ipmi::wire::rakp::Status;
+
+    use super::*;
+    use crate::error::Reason;
+
+    fn session(error: SessionError) -> BmcError {
+        of_client(&ClientError::Session(error), "bmc:623", "power on", true)
+    }
+
+    #[test]
+    fn why_there_is_no_session_has_a_reason_and_says_that_nothing_was_done() {
+        let suite = Suite::Sha256;
+        for (error, reason, transient) in [
+            (SessionError::WrongPassword, Reason::AuthenticationFailed, false),
+            (SessionError::UserRefused { status: Status::Name }, Reason::AuthenticationFailed, false),
+            (SessionError::WrongKey, Reason::AuthenticationFailed, false),
+            (SessionError::ProofRefused, Reason::AuthenticationFailed, false),
+            (SessionError::Unreachable { attempts: 4 }, Reason::BmcUnreachable, true),
+            (SessionError::Silent { step: Step::Proof }, Reason::BmcUnreachable, true),
+            (SessionError::Lost, Reason::BmcUnreachable, true),
+            (SessionError::NotSupported, Reason::NotSupported, false),
+            (
+                SessionError::SuiteRefused { suite, status: Status::NoCipherSuite },
+                Reason::NotSupported,
+                false,
+            ),
+            (SessionError::SuiteChanged { suite }, Reason::NotSupported, false),
+            (SessionError::NoResources, Reason::Refused, true),
+            (SessionError::RoleRefused { status: Status::Role(9) }, Reason::Refused, false),
+            (SessionError::PrivilegeRefused { completion: Completion::Privilege }, Reason::Refused, false),
+        ] {
+            let found = session(error);
+            assert_eq!((found.reason(), found.is_transient()), (reason, transient), "{found}");
+            assert!(!found.may_have_happened(), "{found}");
+        }
+    }
+
+    #[test]
+    fn only_a_clear_no_says_that_a_change_was_not_done() {
+        let unanswered = ClientError::Request(RequestError::Unanswered);
+        assert!(of_client(&unanswered, "bmc:623", "power on", true).may_have_happened());
+        let not_sent = ClientError::Request(RequestError::NotSent);
+        assert!(!of_client(&not_sent, "bmc:623", "power on", true).may_have_happened());
+        for (completion, reason, happened) in [
+            (Completion::Privilege, Reason::Refused, false),
+            (Completion::State, Reason::Refused, false),
+            (Completion::Busy, Reason::Refused, false),
+            (Completion::InvalidCommand, Reason::NotSupported, false),
+            (Completion::Unspecified, Reason::Refused, true),
+            (Completion::TimedOut, Reason::Refused, true),
+        ] {
+            let refused = ClientError::Command(ReadAnswerError::Refused(completion));
+            let found = of_client(&refused, "bmc:623", "power on", true);
+            assert_eq!((found.reason(), found.may_have_happened()), (reason, happened), "{found}");
+        }
+    }
+}
