@@ -9,7 +9,10 @@
 
 pub mod breaker;
 pub mod counters;
+pub mod operation;
 pub mod order;
+pub mod plan;
+pub mod progress;
 pub mod supervisor;
 
 use std::fmt;

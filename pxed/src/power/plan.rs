@@ -1,0 +1,366 @@
+//! What pxed does with a machine's power by itself: from what is seen, what ought to be done next (docs/rules.md, H2).
+//!
+//! Power is never changed because of an error in reading state: unknown or unreadable is left alone, and so is whatever
+//! runs. Pure: no clock, no socket. Caller: `worker`, when no operation is under way.
+
+use std::fmt;
+
+use bedplate_api::machine::{
+    BootSource, DeletionPolicy, MachineSpec, MachineStatus, PROVIDER_PXE, PowerPolicy, PowerState,
+    PowerStatus,
+};
+use bedplate_api::wire::Stage;
+use bedplate_bmc::PowerRequest;
+use jiff::{SignedDuration, Timestamp};
+
+use super::breaker::later;
+use super::operation::{LastAct, Reading};
+
+/// So often a machine is switched on without having come to its user space.
+pub const MOST_ATTEMPTS: i32 = 5;
+/// A machine that is to go has so long to shut down.
+const GRACE: SignedDuration = SignedDuration::from_secs(120);
+/// A forced power-off that was accepted is not sent again for so long.
+const PATIENCE: SignedDuration = SignedDuration::from_secs(30);
+
+/// What has been asked of a machine that is to go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Departure {
+    /// When its operating system was asked to shut down.
+    pub asked: Option<Timestamp>,
+    /// When it was forced off.
+    pub forced: Option<Timestamp>,
+    /// The BMC cannot ask its operating system.
+    pub no_graceful: bool,
+}
+
+/// What is seen.
+#[derive(Debug, Clone, Copy)]
+pub struct Observed<'a> {
+    /// What is wanted.
+    pub spec: &'a MachineSpec,
+    /// The power state of this very look; `None`: it could not be read.
+    pub reading: Option<Reading>,
+    /// What the status says of power: the last action, attempts.
+    pub power: Option<&'a PowerStatus>,
+    /// When the latest boot began that has come to the host's user space.
+    pub up: Option<Timestamp>,
+    /// Whether an operation is under way.
+    pub operation: bool,
+    /// The object is being deleted, or its manifest is gone; and what was done about it.
+    pub departure: Option<Departure>,
+    /// Now.
+    pub now: Timestamp,
+}
+
+/// Why nothing is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leave {
+    /// `spec.paused`.
+    Paused,
+    /// An operation is under way.
+    Operation,
+    /// The power state is not known.
+    NotReadable,
+    /// It runs; whether it has come to its user space since it was switched on.
+    Running {
+        /// It has.
+        up: bool,
+    },
+    /// On its way on or off, or the BMC tells an old state.
+    Changing,
+    /// `powerPolicy: Unmanaged`, or another's machine.
+    Unmanaged,
+    /// An operation has switched it off.
+    HeldOff,
+    /// The next attempt is later.
+    Spaced {
+        /// Then.
+        until: Timestamp,
+    },
+    /// It was switched on often enough.
+    Exhausted,
+    /// It goes, and its power is left as it is.
+    Retained,
+    /// It goes, and has time to shut down.
+    ShuttingDown {
+        /// Until then.
+        until: Timestamp,
+    },
+}
+
+/// What is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Plan {
+    /// Nothing.
+    Leave(Leave),
+    /// The next boot is set, and it is switched on.
+    PowerOn {
+        /// From where it boots.
+        boot: BootSource,
+        /// Which attempt this is.
+        attempt: i32,
+        /// The next one is not before.
+        next: Timestamp,
+    },
+    /// It goes, and is switched off.
+    PowerOff(PowerRequest),
+    /// It is off, and may go.
+    Depart,
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Leave(why) => write!(f, "leave as it is: {why:?}"),
+            Self::PowerOn { boot, attempt, .. } => write!(f, "power on from {boot:?}, attempt {attempt}"),
+            Self::PowerOff(request) => write!(f, "{request}, it is deleted"),
+            Self::Depart => f.write_str("let it go, it is off"),
+        }
+    }
+}
+
+/// What ought to be done.
+pub fn plan(observed: &Observed<'_>) -> Plan {
+    if observed.operation {
+        return Plan::Leave(Leave::Operation);
+    }
+    if observed.spec.paused {
+        return Plan::Leave(Leave::Paused);
+    }
+    match (&observed.departure, observed.spec.deletion_policy) {
+        (Some(departure), DeletionPolicy::PowerOff) => plan_departure(observed, departure),
+        (Some(_), DeletionPolicy::Retain | DeletionPolicy::Drain) => Plan::Leave(Leave::Retained),
+        (None, _) => plan_running(observed),
+    }
+}
+
+fn plan_running(observed: &Observed<'_>) -> Plan {
+    let last = observed.power.and_then(last_act);
+    let Some(reading) = observed.reading else { return Plan::Leave(Leave::NotReadable) };
+    let leave = match reading.state {
+        PowerState::Unknown => Some(Leave::NotReadable),
+        PowerState::PoweringOn | PowerState::PoweringOff => Some(Leave::Changing),
+        PowerState::On => Some(Leave::Running { up: has_come_up(observed) }),
+        PowerState::Off if last.and_then(|last| last.doubts(&reading)).is_some() => Some(Leave::Changing),
+        PowerState::Off if !is_managed(observed.spec) => Some(Leave::Unmanaged),
+        PowerState::Off if last.is_some_and(|last| !last.leaves_on) => Some(Leave::HeldOff),
+        PowerState::Off => None,
+    };
+    leave.map_or_else(|| plan_on(observed), Plan::Leave)
+}
+
+fn plan_on(observed: &Observed<'_>) -> Plan {
+    let fresh = has_come_up(observed);
+    let attempts = observed.power.and_then(|power| power.attempts).filter(|_| !fresh).unwrap_or(0);
+    if attempts >= MOST_ATTEMPTS {
+        return Plan::Leave(Leave::Exhausted);
+    }
+    let next = observed.power.and_then(|power| power.next_attempt_time.as_ref()).map(|time| time.0);
+    if let Some(until) = next.filter(|next| attempts > 0 && observed.now < *next) {
+        return Plan::Leave(Leave::Spaced { until });
+    }
+    let boot = observed.spec.bmc.as_ref().map(|bmc| bmc.boot_source).unwrap_or_default();
+    let attempt = attempts.saturating_add(1);
+    let minutes = 1_i64 << u32::try_from(attempts.clamp(0, 10)).unwrap_or(0);
+    Plan::PowerOn { boot, attempt, next: later(observed.now, SignedDuration::from_mins(minutes)) }
+}
+
+fn plan_departure(observed: &Observed<'_>, departure: &Departure) -> Plan {
+    let Some(reading) = observed.reading else { return Plan::Leave(Leave::NotReadable) };
+    let last = observed.power.and_then(last_act);
+    match reading.state {
+        PowerState::Unknown => Plan::Leave(Leave::NotReadable),
+        PowerState::Off if last.and_then(|last| last.doubts(&reading)).is_some() => {
+            Plan::Leave(Leave::Changing)
+        }
+        PowerState::Off => Plan::Depart,
+        PowerState::On | PowerState::PoweringOn | PowerState::PoweringOff => match departure {
+            Departure { forced: Some(forced), .. } if observed.now < later(*forced, PATIENCE) => {
+                Plan::Leave(Leave::Changing)
+            }
+            Departure { no_graceful: true, .. } => Plan::PowerOff(PowerRequest::ForceOff),
+            Departure { asked: Some(asked), .. } if observed.now >= later(*asked, GRACE) => {
+                Plan::PowerOff(PowerRequest::ForceOff)
+            }
+            Departure { asked: Some(asked), .. } => {
+                Plan::Leave(Leave::ShuttingDown { until: later(*asked, GRACE) })
+            }
+            Departure { asked: None, .. } => Plan::PowerOff(PowerRequest::GracefulOff),
+        },
+    }
+}
+
+fn is_managed(spec: &MachineSpec) -> bool {
+    spec.provider == PROVIDER_PXE && spec.power_policy == PowerPolicy::Managed
+}
+
+/// Whether the host has come to its user space since pxed last did something to its power.
+fn has_come_up(observed: &Observed<'_>) -> bool {
+    let since = observed.power.and_then(|power| power.last_action.as_ref()).map(|action| action.time.0);
+    observed.up.is_some_and(|up| since.is_none_or(|since| up >= since))
+}
+
+/// What the status says of the last action.
+pub fn last_act(power: &PowerStatus) -> Option<LastAct> {
+    let action = power.last_action.as_ref()?;
+    Some(LastAct { leaves_on: action.action != "powerOff", at: action.time.0 })
+}
+
+/// When the latest boot began, if it has come to the host's user space.
+pub fn boot_that_is_up(status: &MachineStatus) -> Option<Timestamp> {
+    let boot = status.boot.as_ref()?;
+    let up = boot.stage.is_some_and(|stage| stage >= Stage::Userspace);
+    boot.started_time.as_ref().filter(|_| up).map(|time| time.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use bedplate_api::machine::{PowerAction, Time};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_700_000_000 + second).unwrap()
+    }
+
+    fn spec(more: Value) -> MachineSpec {
+        let mut spec = json!({"provider": "pxe", "pxe": {"interfaces": []}, "bmc": {"protocol": "redfish",
+            "address": "bmc", "bootSource": "http", "credentialsSecretRef": {"namespace": "n", "name": "s"}}});
+        for (key, value) in more.as_object().unwrap() {
+            spec[key] = value.clone();
+        }
+        serde_json::from_value(spec).unwrap()
+    }
+
+    fn power(action: Option<(&str, i64)>, attempts: i32, next: Option<i64>) -> PowerStatus {
+        PowerStatus {
+            state: PowerState::Unknown,
+            observed_time: None,
+            last_action: action.map(|(action, second)| PowerAction {
+                action: action.to_owned(),
+                time: Time(at(second)),
+                message: None,
+            }),
+            attempts: Some(attempts),
+            next_attempt_time: next.map(|second| Time(at(second))),
+        }
+    }
+
+    fn observed<'a>(
+        spec: &'a MachineSpec,
+        state: Option<PowerState>,
+        power: Option<&'a PowerStatus>,
+    ) -> Observed<'a> {
+        let reading = state.map(|state| Reading { state, at: at(1000) });
+        Observed { spec, reading, power, up: None, operation: false, departure: None, now: at(1000) }
+    }
+
+    fn on(attempt: i32, minutes: i64) -> Plan {
+        Plan::PowerOn { boot: BootSource::Http, attempt, next: at(1000 + 60 * minutes) }
+    }
+
+    #[test]
+    fn h2_a_new_machine_that_is_off_is_switched_on_from_the_network_at_once() {
+        assert_eq!(plan(&observed(&spec(json!({})), Some(PowerState::Off), None)), on(1, 1));
+    }
+
+    #[test]
+    fn what_is_unknown_unreadable_or_runs_is_left_alone() {
+        for (state, leave) in [
+            (None, Leave::NotReadable),
+            (Some(PowerState::Unknown), Leave::NotReadable),
+            (Some(PowerState::PoweringOn), Leave::Changing),
+            (Some(PowerState::PoweringOff), Leave::Changing),
+            (Some(PowerState::On), Leave::Running { up: false }),
+        ] {
+            assert_eq!(plan(&observed(&spec(json!({})), state, None)), Plan::Leave(leave), "{state:?}");
+        }
+    }
+
+    #[test]
+    fn paused_unmanaged_and_others_machines_are_left_off() {
+        for (more, leave) in [
+            (json!({"paused": true}), Leave::Paused),
+            (json!({"powerPolicy": "Unmanaged"}), Leave::Unmanaged),
+            (json!({"provider": "manual"}), Leave::Unmanaged),
+        ] {
+            let spec = spec(more.clone());
+            assert_eq!(plan(&observed(&spec, Some(PowerState::Off), None)), Plan::Leave(leave), "{more}");
+        }
+        let spec = spec(json!({}));
+        let busy = Observed { operation: true, ..observed(&spec, Some(PowerState::Off), None) };
+        assert_eq!(plan(&busy), Plan::Leave(Leave::Operation));
+    }
+
+    #[test]
+    fn what_a_person_switched_off_stays_off_until_a_person_switches_it_on() {
+        for (action, expected) in
+            [("powerOff", Plan::Leave(Leave::HeldOff)), ("powerOn", on(1, 1)), ("powerCycle", on(1, 1))]
+        {
+            let power = power(Some((action, 0)), 0, None);
+            assert_eq!(plan(&observed(&spec(json!({})), Some(PowerState::Off), Some(&power))), expected);
+        }
+    }
+
+    #[test]
+    fn attempts_are_spaced_counted_and_end() {
+        for (attempts, next, expected) in [
+            (1, Some(1000), on(2, 2)),
+            (2, Some(999), on(3, 4)),
+            (3, None, on(4, 8)),
+            (4, Some(1000), on(5, 16)),
+            (1, Some(1001), Plan::Leave(Leave::Spaced { until: at(1001) })),
+            (5, None, Plan::Leave(Leave::Exhausted)),
+            (0, Some(2000), on(1, 1)),
+        ] {
+            let power = power(Some(("powerOn", 0)), attempts, next);
+            let spec = spec(json!({}));
+            let mut observed = observed(&spec, Some(PowerState::Off), Some(&power));
+            assert_eq!(plan(&observed), expected, "{attempts}");
+            // It has come up in between: that it is off now is another story.
+            observed.up = Some(at(10));
+            assert_eq!(plan(&observed), on(1, 1), "{attempts}");
+        }
+    }
+
+    #[test]
+    fn off_that_is_told_just_after_it_was_switched_on_is_not_believed() {
+        for (second, expected) in [(986, Plan::Leave(Leave::Changing)), (985, on(2, 2))] {
+            let power = power(Some(("powerOn", second)), 1, None);
+            assert_eq!(plan(&observed(&spec(json!({})), Some(PowerState::Off), Some(&power))), expected);
+        }
+    }
+
+    #[test]
+    fn a_deleted_machine_is_switched_off_only_where_its_policy_says_so() {
+        let gone = spec(json!({"deletionPolicy": "PowerOff"}));
+        let departure = |asked: Option<i64>, forced: Option<i64>, no_graceful| Departure {
+            asked: asked.map(at),
+            forced: forced.map(at),
+            no_graceful,
+        };
+        for (state, departure, expected) in [
+            (PowerState::On, departure(None, None, false), Plan::PowerOff(PowerRequest::GracefulOff)),
+            (PowerState::On, departure(None, None, true), Plan::PowerOff(PowerRequest::ForceOff)),
+            (
+                PowerState::On,
+                departure(Some(900), None, false),
+                Plan::Leave(Leave::ShuttingDown { until: at(1020) }),
+            ),
+            (PowerState::On, departure(Some(880), None, false), Plan::PowerOff(PowerRequest::ForceOff)),
+            (PowerState::On, departure(Some(800), Some(990), false), Plan::Leave(Leave::Changing)),
+            (PowerState::On, departure(Some(800), Some(970), false), Plan::PowerOff(PowerRequest::ForceOff)),
+            (PowerState::Off, departure(None, None, false), Plan::Depart),
+            (PowerState::Unknown, departure(Some(1), None, false), Plan::Leave(Leave::NotReadable)),
+        ] {
+            let observed = Observed { departure: Some(departure), ..observed(&gone, Some(state), None) };
+            assert_eq!(plan(&observed), expected, "{state:?} {departure:?}");
+        }
+        let kept = spec(json!({}));
+        let observed =
+            Observed { departure: Some(Departure::default()), ..observed(&kept, Some(PowerState::On), None) };
+        assert_eq!(plan(&observed), Plan::Leave(Leave::Retained));
+    }
+}

@@ -1,0 +1,145 @@
+//! How far an operation is, as its object keeps it: `status` read, and made anew for each write (docs/rules.md, O1).
+//!
+//! Pure: no clock, no file, no socket. Callers: `operation`, `worker`, `supervisor`.
+
+use bedplate_api::machine::{Condition, Time};
+use bedplate_api::operation::{MachineOperationStatus, OperationState};
+use jiff::Timestamp;
+
+use super::operation::End;
+
+/// The condition that keeps the step.
+const STEP: &str = "Step";
+/// In the message of the step `On` of a powerCycle whose machine was off.
+const BEGAN_OFF: &str = "it was off already";
+
+/// A step that is written before its first request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// On.
+    On,
+    /// Off at once.
+    Off,
+    /// The operating system is asked to shut down.
+    GracefulOff,
+    /// Reset.
+    Reset,
+}
+
+impl Step {
+    /// Its word: the reason of the condition `Step`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::On => "On",
+            Self::Off => "Off",
+            Self::GracefulOff => "GracefulOff",
+            Self::Reset => "Reset",
+        }
+    }
+
+    fn of(word: &str) -> Option<Self> {
+        [Self::On, Self::Off, Self::GracefulOff, Self::Reset].into_iter().find(|step| step.as_str() == word)
+    }
+
+    const fn message(self) -> &'static str {
+        match self {
+            Self::On => "switching on, until the BMC says On",
+            Self::Off => "switching off at once, until the BMC says Off",
+            Self::GracefulOff => "asking the operating system to shut down",
+            Self::Reset => "resetting, once",
+        }
+    }
+}
+
+/// What an object in progress says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Written {
+    /// When it was begun.
+    pub start: Timestamp,
+    /// The step, and when it was written.
+    pub step: Option<(Step, Timestamp)>,
+    /// Its machine was off when it began.
+    pub began_off: bool,
+}
+
+impl Written {
+    /// Of an operation in progress; `None` for others.
+    pub fn of(status: Option<&MachineOperationStatus>, now: Timestamp) -> Option<Self> {
+        let status = status.filter(|status| status.state == Some(OperationState::InProgress))?;
+        let condition = status.conditions.iter().find(|c| c.type_ == STEP && c.status == "True");
+        let step = condition.and_then(|c| Some((Step::of(&c.reason)?, c.last_transition_time.0)));
+        let began_off = condition.is_some_and(|c| c.message.starts_with(BEGAN_OFF));
+        Some(Self { start: status.start_time.as_ref().map_or(now, |time| time.0), step, began_off })
+    }
+}
+
+/// Whether it has ended.
+pub fn is_finished(status: Option<&MachineOperationStatus>) -> bool {
+    match status.and_then(|status| status.state) {
+        Some(OperationState::Complete | OperationState::Failed) => true,
+        Some(OperationState::Pending | OperationState::InProgress) | None => false,
+    }
+}
+
+/// Taken by `executor`; what it was begun with stays.
+pub fn taken(
+    before: Option<&MachineOperationStatus>,
+    executor: &str,
+    now: Timestamp,
+) -> MachineOperationStatus {
+    let mut status = before.cloned().unwrap_or_default();
+    let begun = status.state == Some(OperationState::InProgress);
+    status.state = Some(OperationState::InProgress);
+    status.executor = Some(executor.to_owned());
+    if !begun || status.start_time.is_none() {
+        status.start_time = Some(Time(now));
+        status.conditions.retain(|c| c.type_ != STEP);
+    }
+    status.reason = Some("InProgress".to_owned());
+    if !begun {
+        status.message = Some("reading the power state".to_owned());
+    }
+    status
+}
+
+/// In a step from now on.
+pub fn with_step(
+    before: Option<&MachineOperationStatus>,
+    step: Step,
+    now: Timestamp,
+) -> MachineOperationStatus {
+    let mut status = before.cloned().unwrap_or_default();
+    let first = !status.conditions.iter().any(|c| c.type_ == STEP);
+    let message = match (first, step) {
+        (true, Step::On) => format!("{BEGAN_OFF}; {}", step.message()),
+        _ => step.message().to_owned(),
+    };
+    status.conditions.retain(|c| c.type_ != STEP);
+    status.conditions.push(Condition {
+        type_: STEP.to_owned(),
+        status: "True".to_owned(),
+        reason: step.as_str().to_owned(),
+        message: message.clone(),
+        last_transition_time: Time(now),
+        observed_generation: None,
+    });
+    status.message = Some(message);
+    status
+}
+
+/// Ended.
+pub fn ended(
+    before: Option<&MachineOperationStatus>,
+    end: &End,
+    executor: &str,
+    now: Timestamp,
+) -> MachineOperationStatus {
+    let mut status = before.cloned().unwrap_or_default();
+    status.state = Some(if end.complete { OperationState::Complete } else { OperationState::Failed });
+    status.start_time.get_or_insert(Time(now));
+    status.completion_time = Some(Time(now));
+    status.executor = Some(executor.to_owned());
+    status.reason = Some(end.reason.to_owned());
+    status.message = Some(end.message.chars().take(4096).collect());
+    status
+}
