@@ -1,5 +1,7 @@
 //! The command line, defined once: parser, help, completion and man pages are made from it.
 
+mod operation;
+
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
@@ -8,10 +10,12 @@ use clap::parser::ValueSource;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+pub(crate) use self::operation::{Boot, OperationCommand, OperationCreate, PowerAct, PowerCommand};
+
 /// Where pxed listens unless told otherwise.
 pub(crate) const DEFAULT_SOCKET: &str = "/run/bedplate/pxed.sock";
 
-/// Shows what pxed and the cluster know of Machines.
+/// Shows what pxed and the cluster know of Machines, and switches their power.
 #[derive(Debug, Parser)]
 #[command(name = "bedplate", version, propagate_version = true, subcommand_required = true)]
 pub(crate) struct Cli {
@@ -30,10 +34,10 @@ pub(crate) struct Global {
     /// Socket of the pxed to ask [default: /run/bedplate/pxed.sock if it is there, else the cluster]
     #[arg(long, global = true, env = "BEDPLATE_SOCKET", value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
-    /// Ask the cluster of this kubeconfig (`machine list` and `machine show` only)
+    /// Ask the cluster of this kubeconfig (not for what only pxed knows)
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
-    /// Ask the cluster of this context of the kubeconfig (`machine list` and `machine show` only)
+    /// Ask the cluster of this context of the kubeconfig (not for what only pxed knows)
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) context: Option<String>,
 }
@@ -53,6 +57,12 @@ pub(crate) enum Command {
     /// Machines and how far they are
     #[command(subcommand)]
     Machine(MachineCommand),
+    /// The power of a Machine, through its BMC
+    #[command(subcommand)]
+    Power(PowerCommand),
+    /// MachineOperations: what is to be done once
+    #[command(subcommand)]
+    Operation(OperationCommand),
     /// What a machine would be offered now, for each way in which it can ask, and why
     Explain {
         /// A MAC address in any usual spelling, or a Machine's name
@@ -107,7 +117,11 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
     let only_pxed = match &cli.command {
         Command::Explain { .. } => Some("explain"),
         Command::Discovered => Some("discovered"),
-        Command::Machine(_) | Command::Completion { .. } | Command::Man { .. } => None,
+        Command::Machine(_)
+        | Command::Power(_)
+        | Command::Operation(_)
+        | Command::Completion { .. }
+        | Command::Man { .. } => None,
     };
     let message = match only_pxed {
         Some(name) => format!("`{name}` asks pxed through its socket, not the cluster: leave out {cluster}"),
@@ -155,6 +169,48 @@ mod tests {
         }
         for line in ["bedplate machine list --context lab", "bedplate explain x --socket /s"] {
             assert!(parse(line.split(' ').map(OsString::from).collect()).is_ok(), "{line}");
+        }
+    }
+
+    #[test]
+    fn an_operation_is_for_one_machine_or_for_a_selector() {
+        let wrong =
+            |line: &str| parse(line.split(' ').map(OsString::from).collect()).unwrap_err().to_string();
+        assert!(wrong("bedplate operation create reboot").contains("--machine"));
+        for line in [
+            "bedplate operation create reboot --machine a --selector b=c",
+            "bedplate operation create reboot --machine a --max-parallel 1",
+            "bedplate operation create reboot --machine a --parameter b",
+            "bedplate operation create reboot --machine Node_1",
+            "bedplate operation create reboot --machine a --timeout 0",
+            "bedplate power off a --grace-period -1",
+            "bedplate power on a --force",
+            "bedplate power cycle a --boot disk",
+        ] {
+            wrong(line);
+        }
+    }
+
+    #[test]
+    fn new_commands_are_in_completion_and_in_the_manual() {
+        let mut script = Vec::new();
+        clap_complete::generate(Shell::Bash, &mut command(OsStr::new("bedplate")), "bedplate", &mut script);
+        let script = String::from_utf8(script).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        clap_mangen::generate_to(command(OsStr::new("bedplate")), directory.path()).unwrap();
+        for words in [
+            "power status",
+            "power on",
+            "power off",
+            "power cycle",
+            "power reset",
+            "operation create",
+            "operation list",
+            "operation watch",
+        ] {
+            let (first, second) = words.split_once(' ').unwrap();
+            assert!(script.contains(&format!("bedplate__subcmd__{first}__subcmd__{second}")), "{words}");
+            assert!(directory.path().join(format!("bedplate-{first}-{second}.1")).exists(), "{words}");
         }
     }
 

@@ -17,13 +17,32 @@ pub(crate) enum Asked {
 
 /// A kubeconfig or context means the cluster, a socket that socket; else the default socket if it is there.
 pub(crate) fn choose(global: &Global, is_there: impl Fn(&Path) -> bool) -> Asked {
-    let cluster = global.kubeconfig.is_some() || global.context.is_some();
-    match (&global.socket, cluster) {
+    match (&global.socket, names_cluster(global)) {
         (_, true) => Asked::Cluster,
         (Some(socket), false) => Asked::Pxed(socket.clone()),
         (None, false) if is_there(Path::new(DEFAULT_SOCKET)) => Asked::Pxed(DEFAULT_SOCKET.into()),
         (None, false) => Asked::Cluster,
     }
+}
+
+/// What a caller has to write to ask the same again; begins with a space, if it is anything.
+pub(crate) fn again(global: &Global) -> String {
+    let mut flags = String::new();
+    let paths = [("--kubeconfig", &global.kubeconfig), ("--socket", &global.socket)];
+    for (flag, path) in paths {
+        // A socket that the environment names is not asked beside a cluster that a flag names.
+        if let Some(path) = path.as_ref().filter(|_| flag != "--socket" || !names_cluster(global)) {
+            flags.push_str(&format!(" {flag} {}", path.display()));
+        }
+    }
+    if let Some(context) = &global.context {
+        flags.push_str(&format!(" --context {context}"));
+    }
+    flags
+}
+
+fn names_cluster(global: &Global) -> bool {
+    global.kubeconfig.is_some() || global.context.is_some()
 }
 
 /// The socket for what only pxed can answer.
@@ -43,6 +62,13 @@ mod tests {
             kubeconfig: None,
             context: context.map(str::to_owned),
         }
+    }
+
+    #[test]
+    fn what_is_told_to_be_typed_next_asks_the_same() {
+        assert_eq!(again(&global(None, None)), "");
+        assert_eq!(again(&global(Some("/s"), None)), " --socket /s");
+        assert_eq!(again(&global(Some("/s"), Some("lab"))), " --context lab");
     }
 
     #[test]

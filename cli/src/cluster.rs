@@ -1,11 +1,18 @@
-//! Asks the cluster for Machines, with the kubeconfig and context that the caller named or kubectl would use.
+//! Asks the cluster for Machines and MachineOperations, and makes operations there, with the kubeconfig and context that the
+//! caller named or kubectl would use.
 
+use std::borrow::Cow;
+use std::fmt::Debug;
 use std::path::PathBuf;
 
-use bedplate_api::machine::Machine;
-use kube::api::ListParams;
+use bedplate_api::operation::MachineOperation;
+use kube::api::{ListParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
-use kube::{Api, Client, Config};
+use kube::core::Status;
+use kube::runtime::watcher;
+use kube::{Api, Client, Config, Resource};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use thiserror::Error;
 
@@ -20,51 +27,82 @@ pub(crate) enum AskClusterError {
     Context { context: String, path: Option<PathBuf>, source: Box<KubeconfigError> },
     #[error("cannot make a client for the cluster")]
     Client(#[source] Box<kube::Error>),
-    #[error("the cluster has no Machine {0:?}")]
-    NotFound(String),
+    #[error("the cluster has no {kind} {name:?}")]
+    NotFound { kind: String, name: String },
+    /// `asked`: verb and resource, as `kubectl auth can-i` takes them.
     #[error("the cluster refuses: {message}")]
-    Refused { code: u16, message: String },
-    #[error("cannot read Machines from the cluster")]
-    Read(#[source] Box<kube::Error>),
+    Refused { code: u16, message: String, asked: String },
+    #[error("cannot {asked} in the cluster")]
+    Reach { asked: String, source: Box<dyn std::error::Error + Send + Sync> },
+}
+
+/// `list machines.bedplate.dev`
+fn asked<K: Resource<DynamicType = ()>>(verb: &str) -> String {
+    format!("{verb} {}.{}", K::plural(&()), K::group(&()))
 }
 
 /// kube would print a refusal three times over.
-fn read(error: kube::Error) -> AskClusterError {
+fn failed(error: kube::Error, asked: String) -> AskClusterError {
     match error {
-        kube::Error::Api(status) => {
-            AskClusterError::Refused { code: status.code, message: status.message.clone() }
+        kube::Error::Api(status) => refused(&status, asked),
+        other => AskClusterError::Reach { asked, source: Box::new(other) },
+    }
+}
+
+fn refused(status: &Status, asked: String) -> AskClusterError {
+    AskClusterError::Refused { code: status.code, message: status.message.clone(), asked }
+}
+
+/// Why a watch of MachineOperations shows nothing.
+pub(crate) fn watched(error: watcher::Error) -> AskClusterError {
+    let asked = asked::<MachineOperation>("watch");
+    match error {
+        watcher::Error::InitialListFailed(error)
+        | watcher::Error::WatchStartFailed(error)
+        | watcher::Error::WatchFailed(error) => failed(error, asked),
+        watcher::Error::WatchError(status) => refused(&status, asked),
+        other @ watcher::Error::NoResourceVersion => {
+            AskClusterError::Reach { asked, source: Box::new(other) }
         }
-        other => AskClusterError::Read(Box::new(other)),
     }
 }
 
 impl AskClusterError {
-    pub(crate) fn hint(&self) -> Option<&'static str> {
-        match self {
-            Self::Context { .. } => Some(
-                "`kubectl config get-contexts` shows those that are there; --kubeconfig names another file",
-            ),
-            Self::Kubeconfig(Some(_), _) => Some("is it there, and is it a kubeconfig?"),
-            Self::Kubeconfig(None, _) => Some(
-                "pxed's socket is not there either: is pxed running here (systemctl status pxed)? Name its socket with --socket, or a cluster with --kubeconfig",
-            ),
-            Self::NotFound(_) => Some("`bedplate machine list` shows those that are there"),
-            Self::Refused { code: 404, .. } => Some(
-                "are the kinds installed? `kubectl apply --server-side -k deploy` in Bedplate's repository",
-            ),
-            Self::Refused { code: 401 | 403, .. } => {
-                Some("may this user read Machines? kubectl auth can-i list machines.bedplate.dev")
+    pub(crate) fn hint(&self) -> Option<Cow<'static, str>> {
+        let hint = match self {
+            Self::Context { .. } => {
+                "`kubectl config get-contexts` shows those that are there; --kubeconfig names another file"
             }
-            Self::Refused { .. } => None,
-            Self::Read(_) => Some(
-                "is it reached? `kubectl version` with the same kubeconfig and context; a pxed is asked with --socket",
-            ),
-            Self::Client(_) => None,
-        }
+            Self::Kubeconfig(Some(_), _) => "is it there, and is it a kubeconfig?",
+            Self::Kubeconfig(None, _) => {
+                "pxed's socket is not there either: is pxed running here (systemctl status pxed)? Name its socket with --socket, or a cluster with --kubeconfig"
+            }
+            Self::NotFound { kind, .. } if kind == "Machine" => {
+                "`bedplate machine list` shows those that are there"
+            }
+            Self::NotFound { .. } => "`bedplate operation list` shows those that are there",
+            Self::Refused { code: 404, .. } => {
+                "are the kinds installed? `kubectl apply --server-side -k deploy` in Bedplate's repository"
+            }
+            Self::Refused { code: 401 | 403, asked, .. } => {
+                return Some(format!("may this user do that? kubectl auth can-i {asked}").into());
+            }
+            Self::Reach { .. } => {
+                "is it reached? `kubectl version` with the same kubeconfig and context; a pxed is asked with --socket"
+            }
+            Self::Refused { .. } | Self::Client(_) => return None,
+        };
+        Some(hint.into())
+    }
+
+    /// Whether trying again would be of no use.
+    pub(crate) fn is_final(&self) -> bool {
+        matches!(self, Self::Refused { code: 401 | 403 | 404, .. })
     }
 }
 
-async fn machines(global: &Global) -> Result<Api<Machine>, AskClusterError> {
+/// A client for the cluster; nothing is asked yet.
+pub(crate) async fn client(global: &Global) -> Result<Client, AskClusterError> {
     let error = |error| match global.context.clone() {
         Some(context) => {
             AskClusterError::Context { context, path: global.kubeconfig.clone(), source: Box::new(error) }
@@ -79,20 +117,35 @@ async fn machines(global: &Global) -> Result<Api<Machine>, AskClusterError> {
     let config = Config::from_custom_kubeconfig(kubeconfig.map_err(error)?, &options).await.map_err(error)?;
     // The programs that share this dependency may bring a second provider; the first one that is set counts.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let client = Client::try_from(config).map_err(|error| AskClusterError::Client(Box::new(error)))?;
-    Ok(Api::all(client))
+    Client::try_from(config).map_err(|error| AskClusterError::Client(Box::new(error)))
 }
 
-/// Every Machine, in the form of pxed's answer.
-pub(crate) async fn list(global: &Global) -> Result<Value, AskClusterError> {
-    let found = machines(global).await?.list(&ListParams::default()).await;
-    let items = found.map_err(read)?.items;
-    Ok(json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineList", "items": items }))
+/// A kind of the cluster that the tool reads.
+pub(crate) trait Kind:
+    Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned
+{
 }
 
-/// One Machine.
-pub(crate) async fn get(global: &Global, name: &str) -> Result<Value, AskClusterError> {
-    let found = machines(global).await?.get_opt(name).await;
-    let machine = found.map_err(read)?;
-    machine.map(|machine| json!(machine)).ok_or_else(|| AskClusterError::NotFound(name.to_owned()))
+impl<K: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned> Kind for K {}
+
+/// Every object of a kind, in the form of pxed's answer.
+pub(crate) async fn list<K: Kind>(client: &Client) -> Result<Value, AskClusterError> {
+    let found = Api::<K>::all(client.clone()).list(&ListParams::default()).await;
+    let items = found.map_err(|error| failed(error, asked::<K>("list")))?.items;
+    let (version, kind) = (K::api_version(&()), format!("{}List", K::kind(&())));
+    Ok(json!({ "apiVersion": version, "kind": kind, "items": items }))
+}
+
+/// One object.
+pub(crate) async fn get<K: Kind>(client: &Client, name: &str) -> Result<K, AskClusterError> {
+    let found = Api::<K>::all(client.clone()).get_opt(name).await;
+    found
+        .map_err(|error| failed(error, asked::<K>("get")))?
+        .ok_or_else(|| AskClusterError::NotFound { kind: K::kind(&()).into_owned(), name: name.to_owned() })
+}
+
+/// Makes an object.
+pub(crate) async fn create<K: Kind>(client: &Client, object: &K) -> Result<K, AskClusterError> {
+    let made = Api::<K>::all(client.clone()).create(&PostParams::default(), object).await;
+    made.map_err(|error| failed(error, asked::<K>("create")))
 }

@@ -1,20 +1,24 @@
-//! Runs one command: asks, and gives what is to be printed. Prints nothing itself, apart from man pages into files.
+//! Runs one command: asks, or has something done, and prints what came of it.
 
+use std::borrow::Cow;
 use std::ffi::OsStr;
-use std::io::IsTerminal;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use bedplate_api::machine::Machine;
 use bedplate_api::wire::Explanation;
-use jiff::Timestamp;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::arguments::{self, Cli, Command, Global, MachineCommand, Output};
-use crate::ask::{self, Asked};
+use crate::act;
+use crate::arguments::{self, Cli, Command, Global, MachineCommand};
+use crate::ask;
 use crate::cluster::{self, AskClusterError};
-use crate::render::{self, Discovered, Look};
+use crate::desk::Desk;
+use crate::operation;
+use crate::page::Page;
+use crate::render::{self, Discovered};
 use crate::socket::{self, AskPxedError};
 
 /// Why a command failed.
@@ -29,6 +33,18 @@ pub(crate) enum RunError {
     Cluster(#[from] AskClusterError),
     #[error("the answer is not what this version of bedplate understands")]
     Answer(#[source] serde_json::Error),
+    #[error("the operation cannot be made: {0}")]
+    Selector(String),
+    #[error("{name} failed: {reason}: {message}")]
+    Failed { name: String, reason: String, message: String },
+    #[error("the operation has not ended after {after} s: {line}")]
+    NotEnded { name: String, line: String, after: u64 },
+    #[error("there is no MachineOperation {name:?}")]
+    NoOperation { name: String },
+    #[error("the MachineOperation {name:?} is gone: deleted, or its time after its end is over")]
+    Gone { name: String },
+    #[error("the cluster tells no changes any more")]
+    Ended,
     #[error("cannot start")]
     Start(#[source] std::io::Error),
     #[error("cannot write to {}", .path.display())]
@@ -39,32 +55,67 @@ pub(crate) enum RunError {
 
 impl RunError {
     /// What the caller can do about it.
-    pub(crate) fn hint(&self) -> Option<&'static str> {
+    pub(crate) fn hint(&self) -> Option<Cow<'static, str>> {
         match self {
-            Self::Pxed(error) => error.hint(true),
-            Self::OnlyPxed(error) => error.hint(false),
+            Self::Pxed(error) => error.hint(true).map(Cow::from),
+            Self::OnlyPxed(error) => error.hint(false).map(Cow::from),
             Self::Cluster(error) => error.hint(),
+            Self::Failed { reason, .. } => operation::remedy(reason).map(Cow::from),
+            Self::NotEnded { name, .. } => Some(
+                format!("nothing is undone, it goes on by itself: does a pxed of the Machine's site run? `bedplate operation watch {name}` waits on")
+                    .into(),
+            ),
+            Self::NoOperation { .. } => Some("`bedplate operation list` shows those that are there".into()),
             Self::Answer(_) => {
-                Some("--output json prints it as it is; bedplate and pxed should be of one version")
+                Some("--output json prints it as it is; bedplate and pxed should be of one version".into())
             }
-            Self::Start(_) | Self::Write { .. } | Self::Print(_) => None,
+            Self::Selector(_)
+            | Self::Gone { .. }
+            | Self::Ended
+            | Self::Start(_)
+            | Self::Write { .. }
+            | Self::Print(_) => None,
         }
+    }
+
+    /// Whether trying again would be of no use.
+    pub(crate) fn is_final(&self) -> bool {
+        match self {
+            Self::Pxed(error) | Self::OnlyPxed(error) => error.is_final(),
+            Self::Cluster(error) => error.is_final(),
+            _ => true,
+        }
+    }
+
+    /// Whether the cluster does not let this user see it.
+    pub(crate) fn is_forbidden(&self) -> bool {
+        matches!(self, Self::Cluster(AskClusterError::Refused { code: 403, .. }))
     }
 }
 
-/// Runs what was asked for and gives the output.
-pub(crate) fn run(cli: &Cli, program: &OsStr) -> Result<Vec<u8>, RunError> {
+/// Runs what was asked for and prints what came of it.
+pub(crate) fn run(cli: &Cli, program: &OsStr, out: &mut dyn Write) -> Result<(), RunError> {
+    let global = &cli.global;
+    let mut page = Page::new(out, global.output);
     match &cli.command {
         Command::Completion { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut arguments::command(program), "bedplate", &mut script);
-            Ok(script)
+            page.print(script)
         }
-        Command::Man { directory } => man(&arguments::command(program), directory.as_deref()),
+        Command::Man { directory } => page.print(man(&arguments::command(program), directory.as_deref())?),
         command => {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            let answer = runtime.map_err(RunError::Start)?.block_on(answer(&cli.global, command))?;
-            print(&cli.global, command, &answer).map(String::into_bytes)
+            runtime.map_err(RunError::Start)?.block_on(async {
+                match command {
+                    Command::Power(command) => act::power(global, command, &mut page).await,
+                    Command::Operation(command) => act::operations(global, command, &mut page).await,
+                    command => {
+                        let answer = answer(global, command).await?;
+                        print(command, &answer, &mut page)
+                    }
+                }
+            })
         }
     }
 }
@@ -85,44 +136,41 @@ fn man(command: &clap::Command, directory: Option<&Path>) -> Result<Vec<u8>, Run
 async fn answer(global: &Global, command: &Command) -> Result<Value, RunError> {
     let pxed =
         async |path: String| socket::get(&ask::socket(global), &path).await.map_err(RunError::OnlyPxed);
-    let asked = ask::choose(global, Path::exists);
-    Ok(match (command, asked) {
-        (Command::Machine(MachineCommand::List), Asked::Pxed(path)) => {
-            socket::get(&path, "/v1/machines").await?
+    Ok(match command {
+        Command::Machine(MachineCommand::List) => match Desk::open(global).await? {
+            Desk::Pxed(path) => socket::get(&path, "/v1/machines").await?,
+            Desk::Cluster(client) => cluster::list::<Machine>(&client).await?,
+        },
+        Command::Machine(MachineCommand::Show { name }) => Desk::open(global).await?.machine(name).await?,
+        Command::Explain { subject } => pxed(format!("/v1/explain/{}", socket::escape(subject))).await?,
+        Command::Discovered => pxed("/v1/discovered".to_owned()).await?,
+        // These print for themselves.
+        Command::Power(_) | Command::Operation(_) | Command::Completion { .. } | Command::Man { .. } => {
+            Value::Null
         }
-        (Command::Machine(MachineCommand::List), Asked::Cluster) => cluster::list(global).await?,
-        (Command::Machine(MachineCommand::Show { name }), Asked::Pxed(path)) => {
-            socket::get(&path, &format!("/v1/machines/{}", socket::escape(name))).await?
-        }
-        (Command::Machine(MachineCommand::Show { name }), Asked::Cluster) => {
-            cluster::get(global, name).await?
-        }
-        (Command::Explain { subject }, _) => pxed(format!("/v1/explain/{}", socket::escape(subject))).await?,
-        (Command::Discovered, _) => pxed("/v1/discovered".to_owned()).await?,
-        (Command::Completion { .. } | Command::Man { .. }, _) => Value::Null,
     })
 }
 
-fn print(global: &Global, command: &Command, answer: &Value) -> Result<String, RunError> {
-    if global.output == Output::Json {
-        return serde_json::to_string_pretty(answer).map(|text| text + "\n").map_err(RunError::Answer);
+fn print(command: &Command, answer: &Value, page: &mut Page<'_>) -> Result<(), RunError> {
+    if page.is_json() {
+        return page.json(answer);
     }
-    let look = Look {
-        now: Timestamp::now(),
-        colour: std::io::stdout().is_terminal()
-            && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
-    };
-    Ok(match command {
+    let look = page.look();
+    let text = match command {
         Command::Machine(MachineCommand::List) => {
             render::list(&read::<Vec<Machine>>(&answer["items"])?, look)
         }
         Command::Machine(MachineCommand::Show { .. }) => render::show(&read::<Machine>(answer)?, look),
         Command::Explain { .. } => render::explain(&read::<Explanation>(answer)?, look),
         Command::Discovered => render::discovered(&read::<Vec<Discovered>>(&answer["items"])?, look),
-        Command::Completion { .. } | Command::Man { .. } => String::new(),
-    })
+        Command::Power(_) | Command::Operation(_) | Command::Completion { .. } | Command::Man { .. } => {
+            String::new()
+        }
+    };
+    page.print(text)
 }
 
-fn read<T: DeserializeOwned>(value: &Value) -> Result<T, RunError> {
+/// A part of an answer as what it has to be.
+pub(crate) fn read<T: DeserializeOwned>(value: &Value) -> Result<T, RunError> {
     T::deserialize(value).map_err(RunError::Answer)
 }

@@ -1,16 +1,23 @@
-//! `bedplate`, also `kubectl bedplate`: what pxed or the cluster knows of Machines, for people.
+//! `bedplate`, also `kubectl bedplate`: what pxed or the cluster knows of Machines, for people; and how people have their
+//! power switched.
 //!
-//! Parses, runs, prints, chooses the exit code (0 done, 1 failed, 64 wrong usage). It changes nothing anywhere.
+//! Parses, runs, chooses the exit code (0 done, 1 failed, 64 wrong usage). All that it changes anywhere is that it makes
+//! MachineOperations (`power`, `operation create`).
 
+mod act;
 mod arguments;
 mod ask;
 mod cluster;
 mod command;
+mod desk;
+mod follow;
+mod operation;
+mod page;
 mod render;
+mod selector;
 mod socket;
 
 use std::error::Error;
-use std::io::Write;
 use std::process::ExitCode;
 
 /// Wrong usage (EX_USAGE of sysexits.h).
@@ -27,21 +34,16 @@ fn main() -> ExitCode {
             return if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
         }
     };
-    let result = command::run(&cli, &program);
-    match result.and_then(|text| write(&text)) {
+    match command::run(&cli, &program, &mut std::io::stdout().lock()) {
         Ok(()) => ExitCode::SUCCESS,
+        // `bedplate machine list | head` is no failure.
+        Err(command::RunError::Print(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => {
+            ExitCode::SUCCESS
+        }
         Err(error) => {
             complain(&error);
             ExitCode::FAILURE
         }
-    }
-}
-
-fn write(text: &[u8]) -> Result<(), command::RunError> {
-    match std::io::stdout().lock().write_all(text) {
-        // `bedplate machine list | head` is no failure.
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        result => result.map_err(command::RunError::Print),
     }
 }
 
@@ -58,6 +60,6 @@ fn complain(error: &command::RunError) {
     }
     eprintln!("{}", render::clean(&text));
     if let Some(hint) = error.hint() {
-        eprintln!("hint: {hint}");
+        eprintln!("hint: {}", render::clean(&hint));
     }
 }

@@ -4,6 +4,7 @@
 //! so that a machine's text cannot steer a terminal.
 
 mod machine;
+mod operation;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 pub(crate) use machine::show;
+pub(crate) use operation::{operations, power, progress};
 use table::Table;
 
 /// What the text depends on besides the answer.
@@ -70,6 +72,11 @@ pub(crate) struct Discovered {
 /// `text` on one line, without control characters.
 pub(crate) fn clean(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// The time of day, for lines that come one after another.
+pub(crate) fn clock(look: Look) -> String {
+    look.now.strftime("%H:%M:%SZ").to_string()
 }
 
 /// A duration in its largest unit that is not 0, as kubectl shows ages.

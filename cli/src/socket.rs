@@ -1,13 +1,14 @@
-//! Asks pxed over its Unix socket: one GET, one JSON answer, bounded in time and size.
+//! Asks pxed over its Unix socket: one request, one JSON answer, bounded in time and size.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bedplate_api::wire::Refusal;
-use http_body_util::{BodyExt, Empty, Limited};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
-use hyper::{Request, StatusCode};
+use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
+use serde::Serialize;
 use serde_json::Value;
 use thiserror::Error;
 use tokio::net::UnixStream;
@@ -50,20 +51,52 @@ impl AskPxedError {
             Self::Connect { .. } | Self::Late => Some(
                 "only pxed knows this: is it running here (systemctl status pxed)? Name another socket with --socket",
             ),
-            Self::Refused { reason, .. } if reason == "NotFound" => Some(
-                "`bedplate machine list` shows those that are known, `bedplate discovered` those that are not",
-            ),
+            Self::Refused { reason, .. } => match reason.as_str() {
+                "NotFound" => Some(
+                    "`bedplate machine list` shows those that are known, `bedplate discovered` those that are not",
+                ),
+                "MachineNotFound" => Some("`bedplate machine list` shows those that are known"),
+                "OperationNotFound" => Some("`bedplate operation list` shows those that are there"),
+                "UseCluster" => Some(
+                    "this pxed belongs to a cluster: name that with --context or --kubeconfig, without --socket",
+                ),
+                _ => None,
+            },
             _ => None,
+        }
+    }
+
+    /// Whether trying again would be of no use.
+    pub(crate) fn is_final(&self) -> bool {
+        match self {
+            Self::Connect { source, .. } => source.kind() == std::io::ErrorKind::PermissionDenied,
+            Self::Refused { .. } | Self::Json(_) => true,
+            Self::Speak { .. } | Self::Read(_) | Self::Late | Self::Status(_) => false,
         }
     }
 }
 
 /// What pxed answers to a GET of `path`, which is made of URL-safe parts.
 pub(crate) async fn get(socket: &Path, path: &str) -> Result<Value, AskPxedError> {
-    tokio::time::timeout(TIMEOUT, exchange(socket, path)).await.map_err(|_| AskPxedError::Late)?
+    bounded(socket, Method::GET, path, Bytes::new()).await
 }
 
-async fn exchange(socket: &Path, path: &str) -> Result<Value, AskPxedError> {
+/// What pxed answers to a POST of this object.
+pub(crate) async fn post(
+    socket: &Path,
+    path: &str,
+    object: &(impl Serialize + Sync),
+) -> Result<Value, AskPxedError> {
+    let body = serde_json::to_vec(object).map_err(AskPxedError::Json)?;
+    bounded(socket, Method::POST, path, body.into()).await
+}
+
+async fn bounded(socket: &Path, method: Method, path: &str, body: Bytes) -> Result<Value, AskPxedError> {
+    let asked = exchange(socket, method, path, body);
+    tokio::time::timeout(TIMEOUT, asked).await.map_err(|_| AskPxedError::Late)?
+}
+
+async fn exchange(socket: &Path, method: Method, path: &str, body: Bytes) -> Result<Value, AskPxedError> {
     let stream = UnixStream::connect(socket)
         .await
         .map_err(|source| AskPxedError::Connect { path: socket.to_owned(), source })?;
@@ -71,9 +104,12 @@ async fn exchange(socket: &Path, path: &str) -> Result<Value, AskPxedError> {
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(speak)?;
     let driver = tokio::spawn(connection);
-    let request = Request::get(path)
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
         .header(hyper::header::HOST, "pxed")
-        .body(Empty::<Bytes>::new())
+        .header(hyper::header::CONTENT_TYPE, "application/json")
+        .body(Full::new(body))
         .expect("parts of a path are escaped");
     let answer = sender.send_request(request).await.map_err(speak)?;
     let status = answer.status();
@@ -135,6 +171,20 @@ mod tests {
         let error = get(&path, "/v1/machines/x").await.unwrap_err();
         assert_eq!(error.to_string(), "pxed refuses: no (NotFound)");
         assert!(error.hint(true).unwrap().contains("machine list"));
+    }
+
+    #[tokio::test]
+    async fn a_pxed_of_a_cluster_sends_the_caller_there() {
+        let (_directory, path, server) = pxed(
+            "HTTP/1.1 409 Conflict\r\nContent-Length: 38\r\n\r\n{\"reason\":\"UseCluster\",\"message\":\"no\"}",
+        );
+        let object = serde_json::json!({ "kind": "MachineOperation" });
+        let error = post(&path, "/v1/operations", &object).await.unwrap_err();
+        assert!(error.hint(true).unwrap().contains("--context"), "{error}");
+        assert!(error.is_final());
+        let asked = server.join().unwrap();
+        assert!(asked.starts_with("POST /v1/operations HTTP/1.1\r\n"), "{asked}");
+        assert!(asked.contains("content-length: 27\r\n"), "{asked}");
     }
 
     #[test]

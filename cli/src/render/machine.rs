@@ -41,7 +41,7 @@ pub(crate) fn show(machine: &Machine, look: Look) -> String {
     let mut printed = format!("{}\n", look.paint(Paint::Heading, &format!("Machine {}", clean(&name))));
     printed.push_str(&summary(machine, &status, look));
     printed.push_str(&format!("\n{}\n", look.paint(Paint::Heading, "Conditions")));
-    printed.push_str(&conditions(&status, look));
+    printed.push_str(&conditions(&status.conditions, look));
     if let Some(boot) = &status.boot {
         printed.push_str(&timeline(boot, look));
     }
@@ -126,12 +126,13 @@ fn state(machine: &Machine, status: &MachineStatus) -> Option<String> {
     Some(format!("on disk {name}{}", token.unwrap_or_default()))
 }
 
-fn conditions(status: &MachineStatus, look: Look) -> String {
-    if status.conditions.is_empty() {
+/// A line for each condition.
+pub(super) fn conditions(conditions: &[Condition], look: Look) -> String {
+    if conditions.is_empty() {
         return "  none yet\n".to_owned();
     }
     let mut table = Table::indented(2);
-    for condition in &status.conditions {
+    for condition in conditions {
         table.row(vec![
             (condition.type_.clone(), None),
             (condition.status.clone(), Some(condition_paint(condition))),

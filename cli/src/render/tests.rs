@@ -1,5 +1,6 @@
 //! Golden texts. To refresh them: `BEDPLATE_UPDATE_GOLDENS=1 cargo test -p bedplate-cli`, then read the difference.
 
+use bedplate_api::operation::{MachineOperation, OperationState};
 use serde_json::{Value, json};
 
 use super::*;
@@ -149,4 +150,88 @@ fn discovered_shows_the_latest_first() {
 fn ages_are_in_their_largest_unit() {
     let ago = |seconds: i64| age(look().now - SignedDuration::from_secs(seconds), look());
     assert_eq!([ago(119), ago(120), ago(7_200), ago(172_800), ago(-5)], ["119s", "2m", "2h", "2d", "0s"]);
+}
+
+fn operation(name: &str, spec: &Value, created: &str, status: &Value) -> MachineOperation {
+    serde_json::from_value(json!({
+        "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation",
+        "metadata": { "name": name, "creationTimestamp": format!("2026-01-01T00:{created}Z") }, "spec": spec, "status": status
+    }))
+    .unwrap()
+}
+
+fn cycling() -> MachineOperation {
+    let step = json!({ "type": "Step", "status": "True", "reason": "Off", "message": "", "lastTransitionTime": "2026-01-01T00:09:00Z" });
+    operation(
+        "node-1-power-cycle-x7k2p",
+        &json!({ "operationName": "powerCycle", "machineRef": { "name": "node-1" } }),
+        "09:00",
+        &json!({ "state": "InProgress", "message": "waiting until the BMC \u{1b}says Off", "conditions": [step] }),
+    )
+}
+
+#[test]
+fn operations_are_listed_the_oldest_first() {
+    let failed = operation(
+        "a-reset-1",
+        &json!({ "operationName": "reset", "machineRef": { "name": "a" } }),
+        "00:00",
+        &json!({ "state": "Failed", "reason": "AuthenticationFailed", "message": "no" }),
+    );
+    let many = operation(
+        "reboot-7",
+        &json!({ "operationName": "reboot", "machineSelector": { "matchLabels": { "rack": "a" } } }),
+        "08:00",
+        &json!({ "state": "InProgress", "counts": { "total": 7, "complete": 2, "failed": 1 } }),
+    );
+    let new = operation(
+        "node-2-power-on-a",
+        &json!({ "operationName": "powerOn", "machineRef": { "name": "node-2" } }),
+        "09:59",
+        &Value::Null,
+    );
+    golden("operations.txt", &operations(&[new, cycling(), many, failed], look()));
+    assert!(operations(&[], look()).contains("`bedplate power`"));
+}
+
+#[test]
+fn progress_of_an_operation_is_one_clean_line() {
+    assert_eq!(
+        progress(&cycling(), look()),
+        "node-1-power-cycle-x7k2p: powerCycle of node-1 InProgress (Off): waiting until the BMC  says Off"
+    );
+    let mut done = cycling();
+    let status = done.status.as_mut().unwrap();
+    status.state = Some(OperationState::Complete);
+    status.reason = Some("PowerCycled".to_owned());
+    status.message = None;
+    assert_eq!(
+        progress(&done, look()),
+        "node-1-power-cycle-x7k2p: powerCycle of node-1 Complete (PowerCycled)"
+    );
+}
+
+#[test]
+fn power_shows_state_last_action_attempts_and_what_the_bmc_says() {
+    let mut on = machine(
+        "node-1",
+        &json!({
+            "power": { "state": "Off", "observedTime": "2026-01-01T00:09:30Z", "attempts": 2,
+                "nextAttemptTime": "2026-01-01T00:11:30Z",
+                "lastAction": { "action": "powerOn", "time": "2026-01-01T00:08:00Z", "message": "to netboot" } },
+            "conditions": [
+                { "type": "BMCReachable", "status": "False", "reason": "BMCUnreachable", "lastTransitionTime": "2026-01-01T00:09:50Z",
+                  "message": "no answer since 00:09:50, next try at 00:10:05" },
+                { "type": "PoweredOn", "status": "False", "reason": "Off", "lastTransitionTime": "2026-01-01T00:09:00Z",
+                  "message": "switched on again at 00:11:30" },
+                { "type": "Ready", "status": "False", "reason": "Off", "lastTransitionTime": "2026-01-01T00:09:00Z", "message": "" }
+            ]
+        }),
+    );
+    on.spec.bmc = serde_json::from_value(json!({
+        "protocol": "redfish", "address": "https://10.9.0.21", "credentialsSecretRef": { "namespace": "bedplate-system", "name": "bmc" }
+    }))
+    .unwrap();
+    golden("power.txt", &power(&on, look()));
+    golden("power-new.txt", &power(&machine("node-2", &Value::Null), look()));
 }

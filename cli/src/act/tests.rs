@@ -1,0 +1,198 @@
+//! The commands against a pxed that is not one: what is asked, what is printed, what fails.
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+
+use crate::arguments::parse;
+use crate::command::{RunError, run};
+
+/// What was asked: method and path, and the body.
+type Asked = Arc<Mutex<Vec<(String, Value)>>>;
+
+/// Answers as `answer` says; the number is how often that was asked before.
+fn pxed(
+    answer: impl Fn(&str, &Value, usize) -> (u16, Value) + Send + 'static,
+) -> (tempfile::TempDir, PathBuf, Asked) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pxed.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let asked = Asked::default();
+    let told = asked.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Some((what, body)) = request(&stream.unwrap(), |what, body| {
+                let before = told.lock().unwrap().iter().filter(|(other, _)| other == what).count();
+                answer(what, body, before)
+            }) else {
+                continue;
+            };
+            told.lock().unwrap().push((what, body));
+        }
+    });
+    (directory, path, asked)
+}
+
+fn request(stream: &UnixStream, answer: impl Fn(&str, &Value) -> (u16, Value)) -> Option<(String, Value)> {
+    let mut reader = BufReader::new(stream);
+    let mut head = String::new();
+    let mut length = 0;
+    while reader.read_line(&mut head).ok()? > 2 {
+        let line = head.lines().next_back()?.to_lowercase();
+        if let Some(text) = line.strip_prefix("content-length: ") {
+            length = text.parse().ok()?;
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    let body = serde_json::from_slice(&body).unwrap_or_default();
+    let what = head.lines().next()?.strip_suffix(" HTTP/1.1")?.to_owned();
+    let (code, object) = answer(&what, &body);
+    let text = object.to_string();
+    let head = format!("HTTP/1.1 {code} X\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", text.len());
+    { stream }.write_all((head + &text).as_bytes()).ok()?;
+    Some((what, body))
+}
+
+fn bedplate(socket: &Path, line: &str) -> (String, Result<(), RunError>) {
+    let line = format!("bedplate --socket {} {line}", socket.display());
+    let cli = parse(line.split(' ').map(OsString::from).collect()).unwrap();
+    let mut out = Vec::new();
+    let result = run(&cli, "bedplate".as_ref(), &mut out);
+    (String::from_utf8(out).unwrap(), result)
+}
+
+fn refusal(reason: &str) -> Value {
+    json!({ "reason": reason, "message": "no" })
+}
+
+fn cycle(status: &Value) -> Value {
+    json!({
+        "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation", "metadata": { "name": "a-power-cycle-1" },
+        "spec": { "operationName": "powerCycle", "machineRef": { "name": "a" } }, "status": status
+    })
+}
+
+/// A pxed that knows Machine `a`, and whose operation ends with `last` when it is looked at for the second time.
+fn executing(last: Value) -> (tempfile::TempDir, PathBuf, Asked) {
+    pxed(move |what, _, before| match what {
+        "GET /v1/machines/a" => (200, json!({ "spec": { "paused": false } })),
+        "POST /v1/operations" => (201, cycle(&Value::Null)),
+        "GET /v1/operations/a-power-cycle-1" if before == 0 => {
+            (200, cycle(&json!({ "state": "InProgress" })))
+        }
+        "GET /v1/operations/a-power-cycle-1" => (200, cycle(&last)),
+        _ => (404, refusal("NotFound")),
+    })
+}
+
+#[test]
+fn a_power_command_makes_an_operation_and_says_how_to_follow_it() {
+    let (_directory, socket, asked) = executing(Value::Null);
+    let (out, result) = bedplate(&socket, "power cycle a --boot network --timeout 90");
+    result.unwrap();
+    let again = format!("bedplate operation watch a-power-cycle-1 --socket {}\n", socket.display());
+    assert_eq!(out, format!("MachineOperation a-power-cycle-1 made; to follow it: {again}"));
+    let posted = asked.lock().unwrap().last().unwrap().clone();
+    assert_eq!(posted.0, "POST /v1/operations");
+    assert_eq!(posted.1["metadata"], json!({ "generateName": "a-power-cycle-" }));
+    assert_eq!(
+        posted.1["spec"],
+        json!({ "operationName": "powerCycle", "machineRef": { "name": "a" }, "timeoutSeconds": 90,
+            "parameters": { "bootSource": "network" } })
+    );
+}
+
+#[test]
+fn waiting_ends_with_the_operation() {
+    let done = json!({ "state": "Complete", "reason": "PowerCycled", "message": "off and on within 9 s" });
+    let (_directory, socket, _asked) = executing(done);
+    let (out, result) = bedplate(&socket, "power cycle a --wait");
+    result.unwrap();
+    assert_eq!(out, "a-power-cycle-1: powerCycle of a Complete (PowerCycled): off and on within 9 s\n");
+}
+
+#[test]
+fn a_failed_operation_is_a_failure_with_reason_message_and_remedy() {
+    let failed = json!({ "state": "Failed", "reason": "AuthenticationFailed", "message": "the BMC does not take them" });
+    let (_directory, socket, _asked) = executing(failed);
+    let (out, result) = bedplate(&socket, "power cycle a --wait --output json");
+    let error = result.unwrap_err();
+    assert_eq!(error.to_string(), "a-power-cycle-1 failed: AuthenticationFailed: the BMC does not take them");
+    assert!(error.hint().unwrap().contains("credentialsSecretRef"));
+    let printed: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(printed["status"]["state"], "Failed", "JSON shows it all the same");
+}
+
+#[test]
+fn nobody_waits_for_ever() {
+    let (_directory, socket, _asked) =
+        executing(json!({ "state": "Pending", "message": "Machine a is paused" }));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let desk = crate::desk::Desk::Pxed(socket);
+    let limit = Some(std::time::Duration::from_millis(1_500));
+    let error = runtime.block_on(crate::follow::to_the_end(&desk, "a-power-cycle-1", limit)).unwrap_err();
+    assert!(error.to_string().contains("Pending: Machine a is paused"), "{error}");
+    assert!(error.hint().unwrap().contains("operation watch a-power-cycle-1"));
+}
+
+#[test]
+fn nothing_is_made_for_a_machine_that_is_not_there() {
+    let (_directory, socket, asked) = pxed(|_, _, _| (404, refusal("NotFound")));
+    let (_, result) = bedplate(&socket, "power on b");
+    assert!(result.unwrap_err().hint().unwrap().contains("machine list"));
+    assert!(asked.lock().unwrap().iter().all(|(what, _)| what.starts_with("GET ")));
+}
+
+#[test]
+fn a_pxed_of_a_cluster_is_left_for_the_cluster() {
+    let (_directory, socket, _asked) = pxed(|what, _, _| match what {
+        "GET /v1/machines/a" => (200, json!({})),
+        _ => (409, refusal("UseCluster")),
+    });
+    let (_, result) = bedplate(&socket, "power on a");
+    assert!(result.unwrap_err().hint().unwrap().contains("--context"));
+}
+
+#[test]
+fn operations_are_listed_and_an_unknown_one_is_not_waited_for() {
+    let (_directory, socket, _asked) = pxed(|what, _, _| match what {
+        "GET /v1/operations" => (200, json!({ "items": [cycle(&json!({ "state": "Complete" }))] })),
+        _ => (404, refusal("OperationNotFound")),
+    });
+    let (out, result) = bedplate(&socket, "operation list");
+    result.unwrap();
+    assert!(
+        out.lines().nth(1).unwrap().starts_with("a-power-cycle-1   powerCycle   a         Complete"),
+        "{out}"
+    );
+    let (out, _) = bedplate(&socket, "operation list -o json");
+    assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["items"].as_array().map(Vec::len), Some(1));
+    let (_, result) = bedplate(&socket, "operation watch gone");
+    assert!(matches!(result.unwrap_err(), RunError::NoOperation { .. }));
+}
+
+#[test]
+fn all_operations_are_watched_for_as_long_as_pxed_answers() {
+    let (_directory, socket, _asked) = pxed(|what, _, before| match (what, before) {
+        ("GET /v1/operations", 0) => (200, json!({ "items": [cycle(&Value::Null)] })),
+        ("GET /v1/operations", 1) => (200, json!({ "items": [cycle(&json!({ "state": "InProgress" }))] })),
+        ("GET /v1/operations", 2) => (200, json!({ "items": [] })),
+        _ => (404, refusal("NotFound")),
+    });
+    let (out, result) = bedplate(&socket, "operation watch");
+    assert!(matches!(result.unwrap_err(), RunError::Pxed(_)));
+    let lines: Vec<&str> = out.lines().map(|line| line.split_once(' ').unwrap().1).collect();
+    assert_eq!(
+        lines,
+        [
+            "a-power-cycle-1: powerCycle of a Pending",
+            "a-power-cycle-1: powerCycle of a InProgress",
+            "a-power-cycle-1: gone"
+        ]
+    );
+}

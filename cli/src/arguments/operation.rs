@@ -1,0 +1,119 @@
+//! The commands that change something: `power` and `operation`.
+
+use bedplate_api::id::MachineName;
+use clap::{Args, Subcommand, ValueEnum};
+
+/// What to do with a Machine's power.
+#[derive(Debug, Subcommand)]
+pub(crate) enum PowerCommand {
+    /// Power state, the last action, and whether the BMC is reached
+    Status {
+        /// The Machine's name
+        name: String,
+    },
+    /// Switch it on
+    On {
+        #[command(flatten)]
+        act: PowerAct,
+        /// What it boots from [default: network, for a Machine that pxed netboots]
+        #[arg(long, value_enum)]
+        boot: Option<Boot>,
+    },
+    /// Ask its system to shut down, and switch it off
+    Off {
+        #[command(flatten)]
+        act: PowerAct,
+        /// Do not ask the system: off at once. With --grace-period: off when that is over
+        #[arg(long)]
+        force: bool,
+        /// Switch it off by force if the system has not shut down by then
+        #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(i32).range(1..))]
+        grace_period: Option<i32>,
+    },
+    /// Switch it off by force, and on again
+    Cycle {
+        #[command(flatten)]
+        act: PowerAct,
+        /// What it boots from [default: network, for a Machine that pxed netboots]
+        #[arg(long, value_enum)]
+        boot: Option<Boot>,
+    },
+    /// Reset it without a loss of power
+    Reset {
+        #[command(flatten)]
+        act: PowerAct,
+    },
+}
+
+/// What every change of power takes.
+#[derive(Debug, Args)]
+pub(crate) struct PowerAct {
+    /// The Machine's name
+    pub(crate) name: MachineName,
+    /// Wait until it is done, or has failed
+    #[arg(long)]
+    pub(crate) wait: bool,
+    /// How long the operation may take [default: 300, off and cycle 600; off with a grace period: at least 120 more than that]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(i32).range(1..))]
+    pub(crate) timeout: Option<i32>,
+}
+
+/// What a machine boots from once it is on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Boot {
+    /// The network, this once
+    Network,
+    /// Whatever its firmware is set to
+    Default,
+}
+
+/// What to do with MachineOperations.
+#[derive(Debug, Subcommand)]
+pub(crate) enum OperationCommand {
+    /// Make one: powerCycle, reboot, or any other that somebody carries out
+    Create(OperationCreate),
+    /// One line for each, the oldest first
+    List,
+    /// Follow one until its end, or what becomes of all of them until Ctrl-C
+    Watch {
+        /// The operation's name
+        name: Option<String>,
+    },
+}
+
+/// What an operation is made of.
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("target").required(true).args(["machine", "selector"]))]
+pub(crate) struct OperationCreate {
+    /// What is to be done: powerOn, powerOff, powerCycle, reset, reboot, ...
+    #[arg(value_name = "OPERATION")]
+    pub(crate) operation: String,
+    /// The one Machine that it is for
+    #[arg(long, value_name = "NAME")]
+    pub(crate) machine: Option<MachineName>,
+    /// The Machines that it is for, by their labels as kubectl writes it: rack=a,role!=gpu (only with a cluster)
+    #[arg(long, value_name = "LABELS", conflicts_with = "machine")]
+    pub(crate) selector: Option<String>,
+    /// A parameter of the operation; may be repeated
+    #[arg(long = "parameter", value_name = "KEY=VALUE", value_parser = parameter)]
+    pub(crate) parameters: Vec<(String, String)>,
+    /// How long it may take on one Machine [default: the operation's own]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(i32).range(1..))]
+    pub(crate) timeout: Option<i32>,
+    /// How long the object stays after its end [default: until somebody deletes it]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(i32).range(0..))]
+    pub(crate) ttl: Option<i32>,
+    /// With --selector: how many Machines at once [default: all]
+    #[arg(long, value_name = "N", conflicts_with = "machine", value_parser = clap::value_parser!(i32).range(1..))]
+    pub(crate) max_parallel: Option<i32>,
+    /// With --selector: start no more after this many failures
+    #[arg(long, value_name = "N", conflicts_with = "machine", value_parser = clap::value_parser!(i32).range(1..))]
+    pub(crate) failure_limit: Option<i32>,
+}
+
+fn parameter(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("write KEY=VALUE".to_owned()),
+    }
+}

@@ -1,0 +1,101 @@
+//! Follows operations: one to its end, or all of them for as long as somebody looks.
+
+use std::time::Duration;
+
+use bedplate_api::operation::MachineOperation;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+
+use crate::command::RunError;
+use crate::desk::{Change, Desk};
+use crate::operation::ended;
+use crate::page::{Page, Progress};
+use crate::render::{self, Look};
+
+/// How often the time that has passed is drawn.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Follows the operation until it has ended, well or not; at most for `limit`.
+pub(crate) async fn to_the_end(
+    desk: &Desk,
+    name: &str,
+    limit: Option<Duration>,
+) -> Result<MachineOperation, RunError> {
+    let (begun, mut progress) = (Instant::now(), Progress::new());
+    let mut changes = desk.changes(Some(name));
+    let mut tick = interval(TICK);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let mut line = format!("{}: not seen yet", render::clean(name));
+    let mut seen = false;
+    loop {
+        // Kept over ticks: it may be amid a question.
+        let mut next = std::pin::pin!(changes.next());
+        let change = loop {
+            tokio::select! {
+                change = &mut next => break change?,
+                _ = tick.tick() => progress.show(&line, begun.elapsed()),
+                () = over(begun, limit) => {
+                    return Err(RunError::NotEnded { line, after: begun.elapsed().as_secs(), name: name.to_owned() });
+                }
+            }
+        };
+        match change {
+            Change::Now(operation) if ended(&operation).is_some() => return Ok(*operation),
+            Change::Now(operation) => {
+                seen = true;
+                line = render::progress(&operation, plain());
+                progress.show(&line, begun.elapsed());
+            }
+            Change::Gone(_) => return Err(RunError::Gone { name: name.to_owned() }),
+            Change::Complete if !seen => return Err(RunError::NoOperation { name: name.to_owned() }),
+            Change::Complete => {}
+            Change::Interrupted(error) => {
+                progress.note(&render::clean(&format!("{error}; trying again")));
+            }
+        }
+    }
+}
+
+async fn over(begun: Instant, limit: Option<Duration>) {
+    match limit.and_then(|limit| begun.checked_add(limit)) {
+        Some(end) => sleep_until(end).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Standard error is not coloured, and its lines have no age.
+fn plain() -> Look {
+    Look { now: jiff::Timestamp::now(), colour: false }
+}
+
+/// Prints what becomes of every operation, until somebody has seen enough.
+pub(crate) async fn all(desk: &Desk, page: &mut Page<'_>) -> Result<(), RunError> {
+    let mut changes = desk.changes(None);
+    let (mut seen, mut interrupted) = (false, false);
+    loop {
+        let change = changes.next().await?;
+        let again = matches!(change, Change::Interrupted(_));
+        match change {
+            Change::Now(operation) => {
+                seen = true;
+                if page.is_json() {
+                    page.json_line(&operation)?;
+                } else {
+                    let look = page.look();
+                    let line = render::progress(&operation, look);
+                    page.print(format!("{} {line}\n", render::clock(look)))?;
+                }
+            }
+            Change::Gone(operation) if !page.is_json() => {
+                let name = render::clean(operation.metadata.name.as_deref().unwrap_or_default());
+                let clock = render::clock(page.look());
+                page.print(format!("{clock} {name}: gone\n"))?;
+            }
+            Change::Complete if !seen => Progress::new().note("no MachineOperations yet: waiting for one"),
+            Change::Interrupted(error) if !interrupted => {
+                Progress::new().note(&render::clean(&format!("{error}; trying again")));
+            }
+            Change::Gone(_) | Change::Complete | Change::Interrupted(_) => {}
+        }
+        interrupted = again;
+    }
+}

@@ -1,0 +1,262 @@
+//! Pure: from a command's arguments to the MachineOperation that they mean, and what an ended one means to a person.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bedplate_api::id::MachineName;
+use bedplate_api::operation::{MachineOperation, MachineOperationSpec, MachineRef, OperationState};
+
+use crate::arguments::{Boot, OperationCreate, PowerAct, PowerCommand};
+use crate::selector;
+
+/// What a forced power off is given after the grace period.
+const AFTER_GRACE: i32 = 120;
+
+/// What an executor gives a powerOff by itself.
+const POWER_OFF: i32 = 600;
+
+/// How much later than the operation's own end somebody stops waiting for it, in seconds.
+const LATE: u64 = 60;
+
+/// The operation of a power command, and what was asked of it; `None` for one that changes nothing.
+pub(crate) fn of_power(command: &PowerCommand) -> Option<(MachineOperation, &PowerAct)> {
+    let mut parameters = BTreeMap::new();
+    let mut put = |key: &str, value: String| drop(parameters.insert(key.to_owned(), value));
+    let (name, words, act) = match command {
+        PowerCommand::Status { .. } => return None,
+        PowerCommand::On { act, .. } => ("powerOn", "power-on", act),
+        PowerCommand::Off { act, .. } => ("powerOff", "power-off", act),
+        PowerCommand::Cycle { act, .. } => ("powerCycle", "power-cycle", act),
+        PowerCommand::Reset { act } => ("reset", "reset", act),
+    };
+    let mut timeout = act.timeout;
+    match command {
+        PowerCommand::On { boot: Some(boot), .. } | PowerCommand::Cycle { boot: Some(boot), .. } => {
+            let source = match boot {
+                Boot::Network => "network",
+                Boot::Default => "default",
+            };
+            put("bootSource", source.to_owned());
+        }
+        PowerCommand::Off { force, grace_period, .. } => {
+            if *force {
+                put("force", true.to_string());
+            }
+            if let Some(seconds) = grace_period {
+                put("gracePeriodSeconds", seconds.to_string());
+                // Otherwise it would be over before its end.
+                let least = seconds.saturating_add(AFTER_GRACE);
+                timeout = timeout.or((least > POWER_OFF).then_some(least));
+            }
+        }
+        PowerCommand::Status { .. }
+        | PowerCommand::On { .. }
+        | PowerCommand::Cycle { .. }
+        | PowerCommand::Reset { .. } => {}
+    }
+    let mut spec = spec(name, parameters);
+    spec.machine_ref = Some(MachineRef { name: act.name.clone() });
+    spec.timeout_seconds = timeout;
+    Some((named(&act.name, words, spec), act))
+}
+
+/// The operation of `operation create`; the error says what is wrong with the selector.
+pub(crate) fn of_create(arguments: &OperationCreate) -> Result<MachineOperation, String> {
+    let parameters: BTreeMap<String, String> = arguments.parameters.iter().cloned().collect();
+    if parameters.len() < arguments.parameters.len() {
+        return Err("a parameter is given twice".to_owned());
+    }
+    let mut spec = spec(&arguments.operation, parameters);
+    spec.machine_ref = arguments.machine.clone().map(|name| MachineRef { name });
+    spec.machine_selector = arguments.selector.as_deref().map(selector::parse).transpose()?;
+    spec.timeout_seconds = arguments.timeout;
+    spec.ttl_seconds_after_finished = arguments.ttl;
+    spec.max_parallel = arguments.max_parallel;
+    spec.failure_limit = arguments.failure_limit;
+    let words = kebab(&arguments.operation);
+    Ok(match &arguments.machine {
+        Some(machine) => named(machine, &words, spec),
+        None => with_prefix(format!("{words}-"), spec),
+    })
+}
+
+fn spec(operation: &str, parameters: BTreeMap<String, String>) -> MachineOperationSpec {
+    MachineOperationSpec {
+        machine_ref: None,
+        machine_selector: None,
+        operation_name: operation.to_owned(),
+        parameters,
+        ttl_seconds_after_finished: None,
+        timeout_seconds: None,
+        max_parallel: None,
+        failure_limit: None,
+    }
+}
+
+fn named(machine: &MachineName, words: &str, spec: MachineOperationSpec) -> MachineOperation {
+    with_prefix(format!("{machine}-{words}-"), spec)
+}
+
+fn with_prefix(prefix: String, spec: MachineOperationSpec) -> MachineOperation {
+    let mut operation = MachineOperation::new("", spec);
+    operation.metadata.name = None;
+    operation.metadata.generate_name = Some(prefix);
+    operation
+}
+
+/// `powerCycle` as a part of an object's name: `power-cycle`. What cannot be in one is left out.
+fn kebab(operation: &str) -> String {
+    let mut words = String::new();
+    for sign in operation.chars() {
+        if sign.is_ascii_uppercase() && !words.is_empty() && !words.ends_with('-') {
+            words.push('-');
+        }
+        if sign.is_ascii_alphanumeric() || (sign == '-' && !words.is_empty()) {
+            words.push(sign.to_ascii_lowercase());
+        }
+    }
+    if words.is_empty() { "operation".to_owned() } else { words }
+}
+
+/// How long to wait for a power operation that was just made: a little longer than it may take.
+pub(crate) fn patience(operation: &MachineOperation) -> Duration {
+    let own = match operation.spec.operation_name.as_str() {
+        "powerOff" | "powerCycle" => POWER_OFF,
+        _ => 300,
+    };
+    let seconds = operation.spec.timeout_seconds.unwrap_or(own);
+    Duration::from_secs(u64::try_from(seconds).unwrap_or_default().saturating_add(LATE))
+}
+
+/// Whether it has ended, and whether well.
+pub(crate) fn ended(operation: &MachineOperation) -> Option<bool> {
+    match operation.status.as_ref().and_then(|status| status.state) {
+        Some(OperationState::Complete) => Some(true),
+        Some(OperationState::Failed) => Some(false),
+        Some(OperationState::Pending | OperationState::InProgress) | None => None,
+    }
+}
+
+/// What to do about an operation that failed for `reason` (docs/bmc.md).
+pub(crate) fn remedy(reason: &str) -> Option<&'static str> {
+    Some(match reason {
+        "BMCUnreachable" => {
+            "`bedplate power status` says since when; `bedplate bmc probe` asks the BMC from where you are"
+        }
+        "AuthenticationFailed" => {
+            "put the right user name and password into the Secret that spec.bmc.credentialsSecretRef names, then make a new operation"
+        }
+        "CredentialsNotAvailable" => {
+            "is the Secret there, with the keys username and password, in a namespace of bmc.secret-namespaces? docs/bmc.md, \"Credentials\""
+        }
+        "CertificateChanged" => {
+            "compare the pin with the BMC's own page before you add it to spec.bmc.tls.pins: it may be somebody else who answers"
+        }
+        "CertificateNotTrusted" => {
+            "`bedplate bmc probe` shows the pin for spec.bmc.tls.pins; or name its authority in spec.bmc.tls.caBundle"
+        }
+        "AmbiguousSystem" | "UnknownSystem" => "name one of its systems in spec.bmc.systemId",
+        "AddressNotAllowed" => {
+            "correct spec.bmc.address, or allow its network in pxed's bmc.allowed-networks"
+        }
+        "NotSupported" => "`bedplate bmc probe` shows what this BMC can do",
+        "TimedOut" => {
+            "`bedplate power status` shows the state now; a system that ignores a shutdown needs --grace-period or --force"
+        }
+        "InvalidParameters" | "MachineNotFound" => "make a new operation: this one cannot be changed",
+        "NoExecutor" => "is the operation's name right, and does a program run that carries it out?",
+        "Refused" | "ProtocolError" => "the BMC's own log may say why",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::arguments::{Command, OperationCommand, parse};
+
+    fn made(line: &str) -> Value {
+        let cli = parse(line.split(' ').map(OsString::from).collect()).unwrap();
+        let operation = match &cli.command {
+            Command::Power(power) => of_power(power).unwrap().0,
+            Command::Operation(OperationCommand::Create(create)) => of_create(create).unwrap(),
+            other => panic!("{other:?}"),
+        };
+        json!({ "prefix": operation.metadata.generate_name, "name": operation.metadata.name, "spec": operation.spec })
+    }
+
+    #[test]
+    fn each_power_command_is_the_operation_that_its_rule_names() {
+        let spec = |operation: &str, parameters: Value| {
+            let mut spec = json!({ "machineRef": { "name": "node-1" }, "operationName": operation });
+            if parameters != json!({}) {
+                spec["parameters"] = parameters;
+            }
+            spec
+        };
+        for (line, prefix, expected) in [
+            ("power on node-1", "node-1-power-on-", spec("powerOn", json!({}))),
+            (
+                "power on node-1 --boot default",
+                "node-1-power-on-",
+                spec("powerOn", json!({ "bootSource": "default" })),
+            ),
+            ("power off node-1", "node-1-power-off-", spec("powerOff", json!({}))),
+            ("power off node-1 --force", "node-1-power-off-", spec("powerOff", json!({ "force": "true" }))),
+            (
+                "power off node-1 --force --grace-period 60",
+                "node-1-power-off-",
+                spec("powerOff", json!({ "force": "true", "gracePeriodSeconds": "60" })),
+            ),
+            (
+                "power cycle node-1 --boot network --wait",
+                "node-1-power-cycle-",
+                spec("powerCycle", json!({ "bootSource": "network" })),
+            ),
+            ("power reset node-1", "node-1-reset-", spec("reset", json!({}))),
+        ] {
+            let found = made(&format!("bedplate {line}"));
+            assert_eq!(found, json!({ "prefix": prefix, "name": null, "spec": expected }), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_long_grace_period_does_not_outlast_its_operation() {
+        let timeout =
+            |line: &str| made(&format!("bedplate power off node-1 {line}"))["spec"]["timeoutSeconds"].clone();
+        assert_eq!(timeout("--grace-period 480"), Value::Null);
+        assert_eq!(timeout("--grace-period 481"), 601);
+        assert_eq!(timeout("--grace-period 900 --timeout 950"), 950);
+    }
+
+    #[test]
+    fn any_operation_can_be_made_for_one_machine_or_for_a_selector() {
+        let found = made(
+            "bedplate operation create packetCapture --machine node-1 --parameter filter=port=67 --parameter seconds=5 --ttl 0 --timeout 9",
+        );
+        assert_eq!(found["prefix"], "node-1-packet-capture-");
+        assert_eq!(found["spec"]["parameters"], json!({ "filter": "port=67", "seconds": "5" }));
+        assert_eq!(
+            (&found["spec"]["ttlSecondsAfterFinished"], &found["spec"]["timeoutSeconds"]),
+            (&json!(0), &json!(9))
+        );
+        let all =
+            made("bedplate operation create reboot --selector rack=a --max-parallel 2 --failure-limit 1");
+        assert_eq!(all["prefix"], "reboot-");
+        assert_eq!(all["spec"]["machineSelector"], json!({ "matchLabels": { "rack": "a" } }));
+        assert_eq!((&all["spec"]["maxParallel"], &all["spec"]["failureLimit"]), (&json!(2), &json!(1)));
+    }
+
+    #[test]
+    fn an_operation_s_name_becomes_a_part_of_an_object_s() {
+        for (operation, words) in
+            [("powerCycle", "power-cycle"), ("a.B_c", "a-bc"), ("X", "x"), ("_", "operation")]
+        {
+            assert_eq!(kebab(operation), words);
+        }
+    }
+}

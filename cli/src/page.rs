@@ -1,0 +1,136 @@
+//! Where answers and progress are printed: answers to standard output, as text or JSON; progress to standard error, as one
+//! line that changes on a terminal, elsewhere as a line for each change.
+
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::arguments::Output;
+use crate::command::RunError;
+use crate::render::Look;
+
+/// What a terminal is taken to be wide when it does not tell.
+const WIDTH: usize = 80;
+
+/// Standard output, or what stands for it.
+pub(crate) struct Page<'a> {
+    out: &'a mut dyn Write,
+    output: Output,
+}
+
+impl<'a> Page<'a> {
+    /// A page of this form.
+    pub(crate) fn new(out: &'a mut dyn Write, output: Output) -> Self {
+        Self { out, output }
+    }
+
+    /// Whether JSON is wanted.
+    pub(crate) fn is_json(&self) -> bool {
+        self.output == Output::Json
+    }
+
+    /// What text depends on.
+    pub(crate) fn look(&self) -> Look {
+        let colour = std::io::stdout().is_terminal()
+            && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        Look { now: Timestamp::now(), colour }
+    }
+
+    /// Prints.
+    pub(crate) fn print(&mut self, text: impl AsRef<[u8]>) -> Result<(), RunError> {
+        self.out.write_all(text.as_ref()).and_then(|()| self.out.flush()).map_err(RunError::Print)
+    }
+
+    /// The answer as it is, over several lines.
+    pub(crate) fn json(&mut self, answer: &impl Serialize) -> Result<(), RunError> {
+        let text = serde_json::to_string_pretty(answer).map_err(RunError::Answer)?;
+        self.print(text + "\n")
+    }
+
+    /// The answer as it is, on one line of many.
+    pub(crate) fn json_line(&mut self, answer: &impl Serialize) -> Result<(), RunError> {
+        let text = serde_json::to_string(answer).map_err(RunError::Answer)?;
+        self.print(text + "\n")
+    }
+}
+
+/// How something goes, on standard error.
+pub(crate) struct Progress {
+    /// Columns of the terminal; `None`: there is none.
+    width: Option<usize>,
+    shown: String,
+}
+
+impl Progress {
+    /// A line that changes, if standard error is a terminal that can.
+    pub(crate) fn new() -> Self {
+        let stderr = std::io::stderr();
+        let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+        let width = (stderr.is_terminal() && !dumb).then(|| {
+            let size = rustix::termios::tcgetwinsize(&stderr);
+            size.ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0).unwrap_or(WIDTH)
+        });
+        Self { width, shown: String::new() }
+    }
+
+    /// Shows how far it is, after so long. Nothing can be done about a closed standard error.
+    pub(crate) fn show(&mut self, line: &str, after: Duration) {
+        let text = drawn(line, after, self.width, &self.shown);
+        let _ = std::io::stderr().write_all(text.as_bytes());
+        line.clone_into(&mut self.shown);
+    }
+
+    /// A line of its own, such as a note.
+    pub(crate) fn note(&mut self, line: &str) {
+        self.clear();
+        let _ = writeln!(std::io::stderr(), "{line}");
+    }
+
+    /// Takes the line that changes away.
+    pub(crate) fn clear(&mut self) {
+        if self.width.is_some() && !self.shown.is_empty() {
+            let _ = std::io::stderr().write_all(b"\r\x1b[K");
+        }
+        self.shown.clear();
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// What is written so that `line` is shown: pure.
+fn drawn(line: &str, after: Duration, width: Option<usize>, shown: &str) -> String {
+    let Some(width) = width else {
+        return if line == shown { String::new() } else { format!("{line}\n") };
+    };
+    let time = format!("  {}s", after.as_secs());
+    let room = width.saturating_sub(time.len()).saturating_sub(1);
+    let kept: String = line.chars().take(room).collect();
+    format!("\r\x1b[K{kept}{time}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_terminal_each_change_is_a_line_and_nothing_else() {
+        let after = Duration::from_secs(3);
+        assert_eq!(drawn("a", after, None, ""), "a\n");
+        assert_eq!(drawn("a", after, None, "a"), "");
+        assert_eq!(drawn("b", after, None, "a"), "b\n");
+    }
+
+    #[test]
+    fn on_a_terminal_one_line_is_drawn_again_and_never_wraps() {
+        let after = Duration::from_secs(3);
+        assert_eq!(drawn("abc", after, Some(80), "abc"), "\r\u{1b}[Kabc  3s");
+        assert_eq!(drawn("abcdefghij", after, Some(10), ""), "\r\u{1b}[Kabcde  3s");
+        assert_eq!(drawn("abc", after, Some(2), ""), "\r\u{1b}[K  3s");
+    }
+}

@@ -1,0 +1,150 @@
+//! MachineOperations and a Machine's power as text.
+//!
+//! Pure: the time is an argument. Texts from outside are cleaned here or by the table.
+
+use bedplate_api::machine::{Machine, PowerState, condition_type};
+use bedplate_api::operation::{MachineOperation, MachineOperationStatus, OperationState};
+use jiff::Timestamp;
+
+use super::table::Table;
+use super::{Look, Paint, age, clean, machine, text};
+
+/// pxed stops after so many attempts to switch a machine on by itself.
+const MOST_ATTEMPTS: i32 = 5;
+
+/// One line for each operation, the oldest first.
+pub(crate) fn operations(operations: &[MachineOperation], look: Look) -> String {
+    if operations.is_empty() {
+        return "no MachineOperations: `bedplate power` and `bedplate operation create` make them\n"
+            .to_owned();
+    }
+    let mut operations: Vec<&MachineOperation> = operations.iter().collect();
+    operations.sort_by_key(|operation| (created(operation), operation.metadata.name.clone()));
+    let mut table = Table::new(&["NAME", "OPERATION", "MACHINE", "STATE", "REASON", "AGE"]);
+    for operation in operations {
+        let status = operation.status.clone().unwrap_or_default();
+        table.row(vec![
+            (operation.metadata.name.clone().unwrap_or_default(), None),
+            (operation.spec.operation_name.clone(), None),
+            (target(operation), None),
+            (state(&status), Some(paint(&status))),
+            (text(status.reason.clone()), None),
+            (text(created(operation).map(|time| age(time, look))), None),
+        ]);
+    }
+    table.print(look)
+}
+
+fn created(operation: &MachineOperation) -> Option<Timestamp> {
+    operation.metadata.creation_timestamp.as_ref().map(|time| time.0)
+}
+
+/// Its Machine, or how many of its Machines are done.
+fn target(operation: &MachineOperation) -> String {
+    match (&operation.spec.machine_ref, operation.status.as_ref().and_then(|status| status.counts.as_ref())) {
+        (Some(machine), _) => machine.name.to_string(),
+        (None, Some(counts)) => {
+            format!("{} of {} ended", counts.complete.saturating_add(counts.failed), counts.total)
+        }
+        (None, None) => "by selector".to_owned(),
+    }
+}
+
+/// Nobody has taken one without a state.
+fn state(status: &MachineOperationStatus) -> String {
+    format!("{:?}", status.state.unwrap_or(OperationState::Pending))
+}
+
+fn paint(status: &MachineOperationStatus) -> Paint {
+    match status.state {
+        Some(OperationState::Complete) => Paint::Good,
+        Some(OperationState::Failed) => Paint::Bad,
+        Some(OperationState::InProgress) => Paint::Waiting,
+        Some(OperationState::Pending) | None => Paint::Faint,
+    }
+}
+
+/// How far an operation is, on one line: `node-1-power-cycle-x7k2p: powerCycle of node-1 InProgress (Off): waiting`.
+pub(crate) fn progress(operation: &MachineOperation, look: Look) -> String {
+    let status = operation.status.clone().unwrap_or_default();
+    let step =
+        status.conditions.iter().find(|condition| condition.type_ == "Step" && condition.status == "True");
+    let step = step.filter(|_| status.state == Some(OperationState::InProgress));
+    let why = step.map(|step| step.reason.clone()).or_else(|| status.reason.clone());
+    let why = why.filter(|why| !why.is_empty()).map(|why| format!(" ({})", clean(&why)));
+    let message = status.message.as_deref().filter(|message| !message.is_empty());
+    let message = message.map(|message| format!(": {}", clean(message)));
+    format!(
+        "{}: {} of {} {}{}{}",
+        clean(operation.metadata.name.as_deref().unwrap_or_default()),
+        clean(&operation.spec.operation_name),
+        target(operation),
+        look.paint(paint(&status), &state(&status)),
+        why.unwrap_or_default(),
+        message.unwrap_or_default(),
+    )
+}
+
+/// A Machine's power: its state, what was done last, what is going to be done, and whether the BMC is reached.
+pub(crate) fn power(machine: &Machine, look: Look) -> String {
+    let status = machine.status.clone().unwrap_or_default();
+    let name = machine.metadata.name.clone().unwrap_or_default();
+    let mut printed = format!("{}\n", look.paint(Paint::Heading, &format!("Machine {}", clean(&name))));
+    let mut table = Table::indented(2);
+    let mut line = |name: &str, value: String, paint: Option<Paint>| {
+        table.row(vec![(name.to_owned(), Some(Paint::Faint)), (value, paint)]);
+    };
+    match &status.power {
+        None => line("Power", "not seen yet".to_owned(), Some(Paint::Faint)),
+        Some(power) => {
+            let seen = power.observed_time.as_ref().map(|time| format!(", seen {} ago", age(time.0, look)));
+            line(
+                "Power",
+                format!("{:?}{}", power.state, seen.unwrap_or_default()),
+                Some(state_paint(power.state)),
+            );
+            if let Some(last) = &power.last_action {
+                let why = last.message.as_ref().map(|message| format!(": {message}")).unwrap_or_default();
+                line("Last action", format!("{} {} ago{why}", last.action, age(last.time.0, look)), None);
+            }
+            if let Some(attempts) = power.attempts.filter(|attempts| *attempts > 0) {
+                let next =
+                    power.next_attempt_time.as_ref().map(|time| next(time.0, look)).unwrap_or_default();
+                line(
+                    "Switched on",
+                    format!("{attempts} of {MOST_ATTEMPTS} times by itself without a boot{next}"),
+                    None,
+                );
+            }
+        }
+    }
+    let policy = format!("{:?}", machine.spec.power_policy);
+    let paused = if machine.spec.paused { ", paused: operations wait" } else { "" };
+    line("Policy", format!("{policy}{paused}"), None);
+    let bmc = machine.spec.bmc.as_ref().map(|bmc| format!("{:?} {}", bmc.protocol, bmc.address));
+    let none = || "none: power is switched by hand (spec.bmc)".to_owned();
+    line("BMC", bmc.unwrap_or_else(none), None);
+    printed.push_str(&table.print(look));
+    let wanted = [condition_type::BMC_REACHABLE, condition_type::POWERED_ON];
+    let conditions: Vec<_> = status
+        .conditions
+        .into_iter()
+        .filter(|condition| wanted.contains(&condition.type_.as_str()))
+        .collect();
+    printed.push_str(&format!("\n{}\n", look.paint(Paint::Heading, "Conditions")));
+    printed.push_str(&machine::conditions(&conditions, look));
+    printed
+}
+
+fn next(time: Timestamp, look: Look) -> String {
+    let seconds = time.duration_since(look.now).as_secs();
+    if seconds > 0 { format!(", next not before {seconds}s from now") } else { ", next now".to_owned() }
+}
+
+fn state_paint(state: PowerState) -> Paint {
+    match state {
+        PowerState::On => Paint::Good,
+        PowerState::Off | PowerState::PoweringOn | PowerState::PoweringOff => Paint::Waiting,
+        PowerState::Unknown => Paint::Faint,
+    }
+}
