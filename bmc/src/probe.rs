@@ -1,20 +1,117 @@
 //! What a BMC can do, before a Machine is written for it: as data, and as text for a person.
 //!
-//! Reads only; nothing is switched. Caller: the command-line tool.
+//! Reads only; nothing is switched. Caller: the command-line tool, by [`look`].
 
 use std::fmt;
 
 use bedplate_api::id::Digest;
+use bedplate_api::machine::{BmcProtocol, PowerState};
 use serde::{Serialize, Serializer};
 
+use crate::address::{Address, Reach};
 use crate::error::BmcError;
-use crate::model::{Bmc as _, Identity};
+use crate::lanplus;
+use crate::model::{Bmc as _, Credentials, Deadlines, Identity};
 use crate::redfish::Redfish;
+use crate::resolve::resolve;
+use crate::tls::Trust;
 
-/// What was found.
+/// What was found, of either protocol.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "protocol", rename_all = "camelCase")]
+pub enum Found {
+    /// A Redfish service.
+    Redfish(Probe),
+    /// A BMC that speaks IPMI.
+    Ipmi(IpmiProbe),
+}
+
+/// Looks at a BMC. Without credentials nobody logs in: then it is what the BMC tells everybody, and the certificate is
+/// shown also where `trust` does not believe it (`verified` says so), since nothing is sent that is secret.
+pub async fn look(
+    address: &str,
+    protocol: BmcProtocol,
+    credentials: Option<Credentials>,
+    trust: &Trust,
+    system_id: Option<String>,
+    reach: &Reach,
+    deadlines: Deadlines,
+) -> Result<Found, BmcError> {
+    let parsed = Address::parse(address, protocol)?;
+    let sockets = resolve(&parsed, reach, deadlines.connect).await?;
+    if protocol == BmcProtocol::Ipmi {
+        return lanplus::look(&parsed, &sockets, credentials, deadlines).await.map(Found::Ipmi);
+    }
+    if let Some(credentials) = credentials {
+        let mut bmc = Redfish::new(&parsed, &sockets, trust, credentials, system_id, deadlines)?;
+        return redfish(&mut bmc).await.map(Found::Redfish);
+    }
+    let nobody = || Credentials { username: String::new(), password: String::new().into() };
+    let mut bmc = Redfish::new(&parsed, &sockets, trust, nobody(), system_id.clone(), deadlines)?;
+    let found = match for_nobody(&mut bmc).await {
+        Err(BmcError::CertificateChanged { .. } | BmcError::CertificateNotTrusted { .. }) => {
+            let insecure = Trust::Insecure;
+            let mut bmc = Redfish::new(&parsed, &sockets, &insecure, nobody(), system_id, deadlines)?;
+            for_nobody(&mut bmc).await
+        }
+        found => found,
+    };
+    found.map(Found::Redfish)
+}
+
+/// What a Redfish service says to everybody.
+async fn for_nobody(bmc: &mut Redfish) -> Result<Probe, BmcError> {
+    let (found, seen) = (bmc.root_for_nobody().await?, bmc.certificate());
+    Ok(Probe {
+        authenticated: false,
+        identity: found.as_ref().map(|found| found.identity.clone()).unwrap_or_default(),
+        pin: seen.pin,
+        verified: seen.verified,
+        systems: Vec::new(),
+        reset_types: None,
+        boot_sources: None,
+        sessions: found.as_ref().is_some_and(|found| found.sessions),
+        consoles: Vec::new(),
+        quirks: found.iter().flat_map(|f| f.quirks.lines()).map(|line| (line.name, line.seen_on)).collect(),
+    })
+}
+
+/// What was found over IPMI.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct IpmiProbe {
+    /// Whether somebody logged in; without, only what the channel tells everybody is known.
+    pub authenticated: bool,
+    /// Who it says that it is; empty unless somebody logged in.
+    pub identity: Identity,
+    /// Whether it speaks IPMI 2.0 (RMCP+), which is needed.
+    pub ipmi_2_0: bool,
+    /// Whether it takes IPMI 1.5 sessions too, which are not encrypted.
+    pub ipmi_1_5: bool,
+    /// Whether it has a key of its own (Kg), with which Bedplate cannot log in.
+    pub has_key: bool,
+    /// Whether somebody may log in without a name.
+    pub anonymous: bool,
+    /// Numbers of the cipher suites that it offers; `None`: it does not tell.
+    pub suites: Option<Vec<u8>>,
+    /// The cipher suite of the session.
+    pub suite: Option<u8>,
+    /// The highest privilege that the account has over LAN: a value of `bmc.ipmi.privilege`.
+    pub privilege: Option<&'static str>,
+    /// The power state now.
+    pub power: Option<PowerState>,
+    /// What the power can be told, by the standard: a BMC does not tell.
+    pub power_controls: Vec<&'static str>,
+    /// What it does otherwise than the standard says.
+    pub quirks: Vec<String>,
+}
+
+/// What was found over Redfish.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Probe {
+    /// Whether somebody logged in; without, only what the service tells everybody is known.
+    pub authenticated: bool,
     /// Who it says that it is.
     pub identity: Identity,
     /// The pin of its certificate, for `bmc.tls.pins`; `None` without TLS.
@@ -46,6 +143,7 @@ pub async fn redfish(bmc: &mut Redfish) -> Result<Probe, BmcError> {
     bmc.close().await;
     let (found, seen) = (found?, bmc.certificate());
     Ok(Probe {
+        authenticated: true,
         identity: found.identity,
         pin: seen.pin,
         verified: seen.verified,
@@ -77,6 +175,9 @@ impl fmt::Display for Probe {
         let believed = if self.verified { "" } else { " (not verified)" };
         writeln!(f, "certificate   {pin}{believed}")?;
         let needed = if self.systems.len() > 1 { " (bmc.systemId is needed)" } else { "" };
+        if !self.authenticated {
+            return write!(f, "more          needs user name and password");
+        }
         writeln!(f, "systems       {}{needed}", list(&Some(self.systems.clone())))?;
         writeln!(f, "power         {}", list(&self.reset_types))?;
         writeln!(f, "boot once     {}", list(&self.boot_sources))?;
@@ -94,5 +195,64 @@ impl fmt::Display for Probe {
                 write!(f, "quirks        {}", lines.join("\n              "))
             }
         }
+    }
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Redfish(probe) => probe.fmt(f),
+            Self::Ipmi(probe) => probe.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for IpmiProbe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let identity = &self.identity;
+        let speaks = match (self.ipmi_2_0, self.ipmi_1_5) {
+            (true, false) => "IPMI 2.0",
+            (true, true) => "IPMI 2.0; IPMI 1.5 too, which is not encrypted: switch it off",
+            (false, _) => "IPMI 1.5 only: Bedplate needs 2.0",
+        };
+        let suites = match &self.suites {
+            None => "not told".to_owned(),
+            Some(suites) => {
+                let numbers: Vec<String> = suites.iter().map(ToString::to_string).collect();
+                // Suite 0 lets anybody in who knows a user's name.
+                let open = if suites.contains(&0) { " (0 asks for no password: switch it off)" } else { "" };
+                format!("{}{open}", numbers.join(", "))
+            }
+        };
+        writeln!(f, "protocol      {speaks}")?;
+        writeln!(f, "suites        {suites}")?;
+        if self.has_key {
+            writeln!(
+                f,
+                "key           it has one of its own (Kg), which Bedplate cannot give: set it to zeros"
+            )?;
+        }
+        if self.anonymous {
+            writeln!(f, "accounts      somebody may log in without a name: switch it off")?;
+        }
+        if !self.authenticated {
+            return write!(f, "more          needs user name and password");
+        }
+        let told = |text: &Option<String>| text.clone().unwrap_or_else(|| "not told".to_owned());
+        writeln!(f, "BMC           {}, {}", told(&identity.controller), told(&identity.firmware))?;
+        let suite = self.suite.map_or_else(|| "none".to_owned(), |suite| suite.to_string());
+        writeln!(f, "session       cipher suite {suite}, privilege {}", self.privilege.unwrap_or("none"))?;
+        writeln!(
+            f,
+            "power         {:?}; {}",
+            self.power.unwrap_or(PowerState::Unknown),
+            self.power_controls.join(", ")
+        )?;
+        writeln!(f, "boot once     Pxe")?;
+        write!(
+            f,
+            "quirks        {}",
+            if self.quirks.is_empty() { "none".to_owned() } else { self.quirks.join(", ") }
+        )
     }
 }

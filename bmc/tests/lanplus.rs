@@ -7,11 +7,12 @@ mod machine;
 
 use std::time::{Duration, Instant};
 
-use bedplate_api::machine::BmcSpec;
+use bedplate_api::machine::{BmcProtocol, BmcSpec};
 use bedplate_bmc::address::Reach;
+use bedplate_bmc::tls::Trust;
 use bedplate_bmc::{
     Bmc, BmcError, BootSource, Credentials, Deadlines, HealthState, Performed, PowerRequest, PowerState,
-    Reason, connect,
+    Reason, connect, probe,
 };
 use machine::{Machine, PASSWORD, USER};
 
@@ -19,6 +20,10 @@ use machine::{Machine, PASSWORD, USER};
 fn quick() -> Deadlines {
     let (request, call) = (Duration::from_secs(10), Duration::from_secs(20));
     Deadlines { connect: Duration::from_millis(1100), request, call }
+}
+
+fn reach() -> Reach {
+    Reach { allowed: vec!["127.0.0.0/8".parse().unwrap()], forbidden: Vec::new() }
 }
 
 async fn client_with(machine: &Machine, password: &str, ipmi: serde_json::Value) -> Box<dyn Bmc> {
@@ -29,9 +34,8 @@ async fn client_with(machine: &Machine, password: &str, ipmi: serde_json::Value)
         "ipmi": ipmi,
     }))
     .unwrap();
-    let reach = Reach { allowed: vec!["127.0.0.0/8".parse().unwrap()], forbidden: Vec::new() };
     let credentials = Credentials { username: USER.to_owned(), password: password.into() };
-    connect(&spec, credentials, &reach, quick()).await.unwrap()
+    connect(&spec, credentials, &reach(), quick()).await.unwrap()
 }
 
 async fn client(machine: &Machine) -> Box<dyn Bmc> {
@@ -65,7 +69,10 @@ async fn a_machine_is_read_switched_and_set_to_boot_in_one_session_that_is_close
     let log = bmc.log_tail(2).await.unwrap();
     assert_eq!(log.len(), 2);
     assert!(log[0].message.starts_with("fan"), "{log:?}");
-    assert_eq!((machine.state().right_passwords, machine.state().sessions), (1, 1));
+    {
+        let state = machine.state();
+        assert_eq!((state.right_passwords, state.sessions), (1, 1));
+    }
     bmc.close().await;
     assert_eq!(machine.state().sessions, 0);
     // The next call opens one again.
@@ -181,4 +188,30 @@ async fn a_privilege_that_the_session_does_not_have_is_refused_with_the_remedy()
     let error = bmc.power(PowerRequest::On).await.unwrap_err();
     assert_eq!(error.reason(), Reason::Refused);
     assert!(error.to_string().contains("bmc.ipmi.privilege") && !error.may_have_happened(), "{error}");
+}
+
+#[tokio::test]
+async fn what_a_bmc_offers_is_told_without_an_account_and_what_an_account_may_with_one() {
+    let machine = Machine::start();
+    let (address, reach) = (machine.address.to_string(), reach());
+    let look = async |credentials| {
+        let trust = Trust::Authorities(None);
+        let found =
+            probe::look(&address, BmcProtocol::Ipmi, credentials, &trust, None, &reach, quick()).await;
+        match found.unwrap() {
+            probe::Found::Ipmi(found) => found,
+            found => panic!("{found:?}"),
+        }
+    };
+    let found = look(None).await;
+    assert!(found.ipmi_2_0 && !found.authenticated, "{found}");
+    assert_eq!(found.suites.as_deref(), Some(&[3, 17][..]));
+    assert!(found.to_string().contains("3, 17") && found.to_string().contains("user name"), "{found}");
+    assert_eq!(machine.state().right_passwords, 0);
+    let credentials = Credentials { username: USER.to_owned(), password: PASSWORD.into() };
+    let found = look(Some(credentials)).await;
+    assert_eq!((found.suite, found.privilege), (Some(17), Some("administrator")));
+    assert_eq!((found.power, found.identity.firmware.as_deref()), (Some(PowerState::Off), Some("2.45")));
+    let state = machine.state();
+    assert_eq!((state.sessions, state.right_passwords), (0, 1));
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bedplate_api::id::Digest;
 use bedplate_api::machine::BmcProtocol;
-use bedplate_bmc::address::Address;
+use bedplate_bmc::address::{Address, Reach};
 use bedplate_bmc::redfish::Redfish;
 use bedplate_bmc::tls::Trust;
 use bedplate_bmc::{
@@ -663,4 +663,19 @@ async fn a_password_that_no_answer_has_proved_is_not_repeated_to_a_busy_service(
         fails.then(|| Reply::Is(503, vec![], String::new()))
     });
     assert_eq!(service.client().power_state().await.unwrap(), PowerState::Off);
+}
+
+#[tokio::test]
+async fn what_a_service_tells_everybody_is_shown_with_its_pin_and_nobody_logs_in() {
+    let service = Service::start().await;
+    let address = format!("https://{}", service.socket);
+    let reach = Reach { allowed: vec!["127.0.0.0/8".parse().unwrap()], forbidden: Vec::new() };
+    let pin = Trust::Pin(vec![Digest::from_sha256([7; 32])]);
+    let found = probe::look(&address, BmcProtocol::Redfish, None, &pin, None, &reach, quick()).await;
+    let probe::Found::Redfish(found) = found.unwrap() else { unreachable!() };
+    assert!(!found.authenticated && !found.verified);
+    assert_eq!(found.pin, Some(service.pin));
+    assert!(found.to_string().contains(&service.pin.to_string()), "{found}");
+    let state = service.state();
+    assert!(state.seen.iter().all(|seen| seen.method == "GET" && seen.basic.is_none()), "{:?}", state.logins);
 }

@@ -16,6 +16,7 @@ use std::{
 
 use self::entry::Entry;
 use crate::{
+    command::channel::{MOST_SUITE_PAGES, SUITE_PAGE},
     crypto::{Password, Suite, UserName},
     session::{Privilege, Random},
     wire::{
@@ -27,6 +28,7 @@ use crate::{
 };
 
 const GET_CAPABILITIES: u8 = 0x38;
+const GET_SUITES: u8 = 0x54;
 const SET_PRIVILEGE: u8 = 0x3b;
 const CLOSE: u8 = 0x3c;
 
@@ -136,14 +138,32 @@ impl Managed {
         answer.map(|packet| rmcp::ipmi(&packet))
     }
 
-    /// The one command that is answered without a session.
+    /// The two commands that are answered without a session.
     fn outside(&self, payload: &[u8]) -> Option<Vec<u8>> {
         let message = RequestMessage::parse(payload).ok()?;
         let request = &message.request;
-        if (request.function, request.command) != (APPLICATION, GET_CAPABILITIES) {
-            return None;
+        match (request.function, request.command, request.data.as_slice()) {
+            (APPLICATION, GET_CAPABILITIES, _) => Some(answer(&message, self.capabilities())),
+            (APPLICATION, GET_SUITES, [_, _, index, ..]) => Some(answer(&message, self.suites(*index))),
+            _ => None,
         }
-        Some(answer(&message, self.capabilities()))
+    }
+
+    /// One record for each suite: its number, and its algorithms, by tag.
+    fn suites(&self, index: u8) -> Response {
+        let record = |suite: &Suite| {
+            let algorithms = suite.algorithms();
+            [
+                0xc0,
+                suite.number(),
+                algorithms.authentication,
+                0x40 | algorithms.integrity,
+                0x80 | algorithms.confidentiality,
+            ]
+        };
+        let records: Vec<u8> = self.settings.suites.iter().flat_map(record).collect();
+        let page = records.chunks(SUITE_PAGE).nth((index & MOST_SUITE_PAGES).into()).unwrap_or_default();
+        Response { completion: Completion::Ok, data: [&[1], page].concat() }
     }
 
     /// Channel 1; no IPMI 1.5 authentication; users with names, per-message authentication; IPMI 2.0.

@@ -2,13 +2,16 @@
 
 use std::{net::SocketAddr, time::Instant};
 
-use tokio::time;
+use tokio::{net::UdpSocket, time};
 
 use crate::{
     client::{ClientError, LONGEST_DATAGRAM, open},
     command::{
         Command,
-        channel::{ChannelCapabilities, GetChannelCapabilities},
+        channel::{
+            ChannelCapabilities, GetChannelCapabilities, GetChannelSuites, MOST_SUITE_PAGES, SUITE_PAGE,
+            suite_numbers,
+        },
     },
     session::{Privilege, Retry, SessionError},
     wire::{
@@ -23,38 +26,78 @@ use crate::{
 /// # Errors
 /// No socket, no answer, or a refusal.
 pub async fn probe(address: SocketAddr, retry: &Retry) -> Result<ChannelCapabilities, ClientError> {
-    let command = GetChannelCapabilities { privilege: Privilege::Administrator.number() };
-    let message = RequestMessage { sequence: 0, request: command.request() }.encode();
-    let datagram = rmcp::ipmi(&header::encode_plain(&message).unwrap_or_default());
-    let socket = open(address).await.map_err(|source| ClientError::Socket { address, source })?;
-    let mut buffer = vec![0; LONGEST_DATAGRAM];
-    for attempt in 1..=retry.attempts {
-        // Lost datagrams are sent again, whoever loses them.
-        let _ = socket.send(&datagram).await;
-        let until = Instant::now() + retry.wait(attempt);
-        while let Ok(received) = time::timeout_at(until.into(), socket.recv(&mut buffer)).await {
-            let Ok(length) = received else {
-                // Nobody listens at the port (yet): asked again when it is time.
-                time::sleep_until(until.into()).await;
-                break;
-            };
-            if let Some(answer) = read(buffer.get(..length).unwrap_or_default(), &command) {
-                return command.read(&answer.response).map_err(ClientError::Command);
-            }
-        }
-    }
-    Err(ClientError::Session(SessionError::Unreachable { attempts: retry.attempts }))
+    Asker::new(address)
+        .await?
+        .ask(&GetChannelCapabilities { privilege: Privilege::Administrator.number() }, retry)
+        .await
 }
 
-/// The answer to this command, if the datagram is it.
-fn read(datagram: &[u8], command: &GetChannelCapabilities) -> Option<ResponseMessage> {
+/// Numbers of the cipher suites that the channel offers, as it lists them.
+///
+/// # Errors
+/// No socket, no answer, or a refusal: not every BMC tells.
+pub async fn suites(address: SocketAddr, retry: &Retry) -> Result<Vec<u8>, ClientError> {
+    let mut asker = Asker::new(address).await?;
+    let mut records = Vec::new();
+    for index in 0..=MOST_SUITE_PAGES {
+        let page = asker.ask(&GetChannelSuites { index }, retry).await?;
+        records.extend_from_slice(&page);
+        if page.len() < SUITE_PAGE {
+            break;
+        }
+    }
+    Ok(suite_numbers(&records))
+}
+
+/// A socket for commands outside of any session, one after another.
+struct Asker {
+    socket: UdpSocket,
+    sequence: u8,
+}
+
+impl Asker {
+    async fn new(address: SocketAddr) -> Result<Self, ClientError> {
+        let socket = open(address).await.map_err(|source| ClientError::Socket { address, source })?;
+        Ok(Self { socket, sequence: 0 })
+    }
+
+    async fn ask<C: Command>(&mut self, command: &C, retry: &Retry) -> Result<C::Answer, ClientError> {
+        let sequence = self.sequence;
+        self.sequence = sequence.wrapping_add(1) & 0x3f;
+        let request = command.request();
+        let message = RequestMessage { sequence, request: request.clone() }.encode();
+        let datagram = rmcp::ipmi(&header::encode_plain(&message).unwrap_or_default());
+        let mut buffer = vec![0; LONGEST_DATAGRAM];
+        for attempt in 1..=retry.attempts {
+            // Lost datagrams are sent again, whoever loses them.
+            let _ = self.socket.send(&datagram).await;
+            let until = Instant::now() + retry.wait(attempt);
+            while let Ok(received) = time::timeout_at(until.into(), self.socket.recv(&mut buffer)).await {
+                let Ok(length) = received else {
+                    // Nobody listens at the port (yet): asked again when it is time.
+                    time::sleep_until(until.into()).await;
+                    break;
+                };
+                let answer = read(buffer.get(..length).unwrap_or_default()).filter(|answer| {
+                    (answer.function, answer.command, answer.sequence)
+                        == (request.function, request.command, sequence)
+                });
+                if let Some(answer) = answer {
+                    return command.read(&answer.response).map_err(ClientError::Command);
+                }
+            }
+        }
+        Err(ClientError::Session(SessionError::Unreachable { attempts: retry.attempts }))
+    }
+}
+
+/// The answer in a datagram.
+fn read(datagram: &[u8]) -> Option<ResponseMessage> {
     let Ok(Rmcp::Ipmi(packet)) = rmcp::parse(datagram) else { return None };
     let payload = match header::parse(packet).ok()? {
         Packet::Plain(plain) => plain.payload,
         Packet::Plus(plus) if !plus.encrypted && !plus.authenticated => plus.payload,
         Packet::Plus(_) => return None,
     };
-    let request = command.request();
-    let answer = ResponseMessage::parse(payload).ok()?;
-    ((answer.function, answer.command) == (request.function, request.command)).then_some(answer)
+    ResponseMessage::parse(payload).ok()
 }

@@ -60,10 +60,9 @@ impl Link {
         settings: Settings,
         deadlines: Deadlines,
     ) -> Self {
-        let first = (deadlines.connect / WAITS).max(Duration::from_millis(10));
         let options = Options {
             privilege: settings.privilege,
-            retry: Retry { first, most: first * 4, attempts: ATTEMPTS },
+            retry: retry(deadlines),
             connect: deadlines.request,
             request: deadlines.request,
             ..Options::default()
@@ -75,6 +74,11 @@ impl Link {
     /// Whether the BMC got a weaker suite than the first that it was asked for.
     pub(super) fn is_weaker(&self) -> bool {
         self.settings.suite.is_none() && self.used == Some(Suite::Sha1)
+    }
+
+    /// The cipher suite of the newest session.
+    pub(super) fn suite(&self) -> Option<Suite> {
+        self.used
     }
 
     /// Has a command carried out that only reads; once more in a new session where the old one is lost.
@@ -196,6 +200,12 @@ impl Link {
             client.close().await;
         }
     }
+}
+
+/// All attempts together last as long as a connection may.
+pub(super) fn retry(deadlines: Deadlines) -> Retry {
+    let first = (deadlines.connect / WAITS).max(Duration::from_millis(10));
+    Retry { first, most: first * 4, attempts: ATTEMPTS }
 }
 
 /// Tries the addresses of a BMC until one answers, and the suites until one is not refused as unknown.

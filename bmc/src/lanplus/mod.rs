@@ -8,6 +8,7 @@
 mod answers;
 mod fault;
 mod link;
+mod look;
 
 use std::net::SocketAddr;
 
@@ -26,6 +27,7 @@ use crate::model::{
     PowerState,
 };
 use link::Link;
+pub(crate) use look::look;
 
 /// More entries of a log are not read.
 const MOST_ENTRIES: usize = 256;

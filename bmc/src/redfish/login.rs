@@ -12,33 +12,23 @@
 //!
 //! Caller: `redfish`.
 
-use std::time::Duration;
-
 use reqwest::{Method, StatusCode};
-use secrecy::zeroize::Zeroizing;
-use secrecy::{ExposeSecret, SecretString};
-use serde::Serialize;
+use secrecy::SecretString;
 use tokio::task::JoinHandle;
 
+use super::attempt::{SESSIONS, log_in, patient, sessions};
 use super::document::Document;
 use super::message::{self, Secrets};
 use super::transport::{Answer, Authorization, Request, Transport};
-use crate::error::{BmcError, told};
+use crate::error::BmcError;
 use crate::model::Credentials;
 
 /// The service root (DSP0266).
 const ROOT: &str = "/redfish/v1/";
-/// Where sessions are by the standard.
-const SESSIONS: &str = "/redfish/v1/SessionService/Sessions";
 /// How often something is read before it has failed.
 const ATTEMPTS: u32 = 3;
-/// Between two attempts, times the number of the attempt.
-const PAUSE: Duration = Duration::from_millis(200);
-/// A BMC that asks for more patience gets no more.
-const LONGEST_PAUSE: Duration = Duration::from_secs(3);
-
 /// How far the login is.
-enum Login {
+pub(super) enum Login {
     Fresh,
     Open {
         token: SecretString,
@@ -84,6 +74,16 @@ impl Session {
         let root = self.document(&request, answer)?.root();
         self.root = Some(root.clone());
         Ok(root)
+    }
+
+    /// The service root, where it is for everybody; nobody logs in for it.
+    pub(crate) async fn root_for_nobody(&mut self) -> Result<Option<Document>, BmcError> {
+        let request = Request::new(Method::GET, ROOT);
+        let answer = patient(&self.transport, &request, Authorization::Nobody, ATTEMPTS).await?;
+        if matches!(answer.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+            return Ok(None);
+        }
+        Ok(Some(self.document(&request, answer)?.root()))
     }
 
     /// Reads a resource.
@@ -286,97 +286,8 @@ impl Session {
     }
 }
 
-/// Where sessions are made; `None`: there are none.
-fn sessions(root: &Document) -> Result<Option<String>, BmcError> {
-    match root.link("/Links/Sessions")? {
-        Some(place) => Ok(Some(place)),
-        None => Ok(root.at("/SessionService").map(|_| SESSIONS.to_owned())),
-    }
-}
-
-/// Sends; a GET again after a failure of the connection or of a busy service.
-async fn patient(
-    transport: &Transport,
-    request: &Request<'_>,
-    authorization: Authorization<'_>,
-    attempts: u32,
-) -> Result<Answer, BmcError> {
-    for attempt in 1.. {
-        let result = transport.send(request, authorization).await;
-        let pause = match &result {
-            Ok(answer) if is_busy(answer.status) => answer.retry_after.unwrap_or(PAUSE * attempt),
-            Err(BmcError::Unreachable { .. }) => PAUSE * attempt,
-            Ok(_) | Err(_) => return result,
-        };
-        if request.method != Method::GET || attempt >= attempts {
-            return result;
-        }
-        tokio::time::sleep(pause.min(LONGEST_PAUSE)).await;
-    }
-    transport.send(request, authorization).await
-}
-
 /// Whether a status says that nothing was done. Any other, unless it is success, leaves that open.
 fn says_not_done(status: StatusCode) -> bool {
     // 408: what was too slow for the BMC may have been enough for it.
     status.is_client_error() && status != StatusCode::REQUEST_TIMEOUT
-}
-
-fn is_busy(status: StatusCode) -> bool {
-    status == StatusCode::TOO_MANY_REQUESTS
-        || (status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED)
-}
-
-/// The body of a login, borrowed: the password is copied once, into what is overwritten.
-#[derive(Serialize)]
-#[serde(rename_all = "PascalCase")]
-struct LoginBody<'a> {
-    user_name: &'a str,
-    password: &'a str,
-}
-
-fn login_body(credentials: &Credentials) -> Zeroizing<Vec<u8>> {
-    let (user_name, password) = (credentials.username.as_str(), credentials.password.expose_secret());
-    // Room for the worst escaping (`\u0000`): a buffer that grows would leave copies behind.
-    let mut body = Zeroizing::new(Vec::with_capacity(64 + 6 * (user_name.len() + password.len())));
-    if let Err(error) = serde_json::to_writer(&mut *body, &LoginBody { user_name, password }) {
-        // Two texts written to memory: it does not happen, and an empty login is refused.
-        tracing::error!(%error, "login cannot be written");
-    }
-    body
-}
-
-/// One attempt, with the password in nothing but the request's body. What the BMC says to it is told only as status and
-/// message ids: some repeat the request.
-async fn log_in(transport: Transport, credentials: Credentials, place: String) -> Result<Login, BmcError> {
-    let request = Request::new(Method::POST, &place).secret(login_body(&credentials));
-    let senseless =
-        |problem: &str| BmcError::Protocol { path: told(&place), problem: problem.to_owned(), sent: false };
-    // Whatever comes of a login, it changes nothing of the machine.
-    let answer = transport.send(&request, Authorization::Nobody).await.map_err(|error| match error {
-        BmcError::Protocol { .. } => senseless("it redirects the login elsewhere"),
-        error => error.with_sent(false),
-    })?;
-    let said = || message::status_and_ids(answer.status, &answer.body, &Secrets::new(&credentials, None));
-    let address = || transport.address.clone();
-    match answer.status {
-        status if status.is_success() => {
-            let token = answer.token.ok_or_else(|| senseless("a session without X-Auth-Token"))?;
-            let own = Document::parse(&answer.path, None, &answer.body).ok();
-            let own = own.and_then(|session| session.link_in("", &session.value).ok());
-            Ok(Login::Open { token, place: answer.location.or(own) })
-        }
-        StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED => {
-            Ok(Login::Basic { proven: false })
-        }
-        _ if message::has_key(&answer.body, "SessionLimitExceeded") => Ok(Login::Basic { proven: false }),
-        // iLO answers a wrong password with 400.
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::BAD_REQUEST => {
-            Err(BmcError::AuthenticationFailed { address: address(), problem: said() })
-        }
-        _ => {
-            let problem = format!("it answers the login with {}", said());
-            Err(BmcError::Unreachable { address: address(), problem, sent: false })
-        }
-    }
 }

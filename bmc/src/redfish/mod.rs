@@ -5,6 +5,7 @@
 //!
 //! Caller: pxed and `probe`, by [`Redfish`].
 
+mod attempt;
 mod boot;
 mod document;
 mod inventory;
@@ -67,6 +68,10 @@ impl Redfish {
 
     pub(crate) async fn abilities(&mut self) -> Result<Abilities, BmcError> {
         self.limited("looking at what it can do", async |system| system.abilities().await).await
+    }
+
+    pub(crate) async fn root_for_nobody(&mut self) -> Result<Option<Abilities>, BmcError> {
+        self.limited("reading its root", async |system| system.root_for_nobody().await).await
     }
 
     /// Ends a call at its deadline, and remembers whether it had sent something that changes.

@@ -273,11 +273,26 @@ impl System {
         Ok(log::newest(entries, newest))
     }
 
+    /// What the service says to everybody. `None`: nothing, not even its root.
+    pub(crate) async fn root_for_nobody(&mut self) -> Result<Option<Abilities>, BmcError> {
+        let Some(root) = self.session.root_for_nobody().await? else { return Ok(None) };
+        let none = Document { path: String::new(), etag: None, value: json!({}) };
+        Ok(Some(Abilities {
+            systems: Vec::new(),
+            identity: inventory::identity(&root, &none, None),
+            reset_types: None,
+            boot_sources: None,
+            sessions: has_sessions(&root),
+            consoles: Vec::new(),
+            quirks: Quirks::of(&Facts { root: &root.value, system: &none.value }),
+        }))
+    }
+
     pub(crate) async fn abilities(&mut self) -> Result<Abilities, BmcError> {
         let paths = self.systems().await?;
         let systems: Vec<String> = paths.iter().map(|path| last_segment(path).to_owned()).collect();
         let root = self.session.root().await?;
-        let sessions = root.at("/SessionService").is_some() || root.at("/Links/Sessions").is_some();
+        let sessions = has_sessions(&root);
         let (system, quirks) = match self.read().await {
             Ok(read) => read,
             // Which system is what the person who asks wants to know.
@@ -307,6 +322,10 @@ impl System {
             quirks,
         })
     }
+}
+
+fn has_sessions(root: &Document) -> bool {
+    root.at("/SessionService").is_some() || root.at("/Links/Sessions").is_some()
 }
 
 /// Ways to a serial console that the system tells of, none of them by Redfish itself.

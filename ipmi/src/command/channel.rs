@@ -51,3 +51,48 @@ impl Command for GetChannelCapabilities {
         })
     }
 }
+
+/// Octets of a page of [`GetChannelSuites`] that is not the last.
+pub const SUITE_PAGE: usize = 16;
+/// The highest number of a page.
+pub const MOST_SUITE_PAGES: u8 = 0x3f;
+
+/// Get Channel Cipher Suites, one page of the list, of the channel that it is asked over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GetChannelSuites {
+    /// The page, from 0 to [`MOST_SUITE_PAGES`].
+    pub index: u8,
+}
+
+impl Command for GetChannelSuites {
+    /// Octets of records, which may go over from one page to the next: see [`suite_numbers`].
+    type Answer = Vec<u8>;
+
+    fn request(&self) -> Request {
+        // This channel; of payload IPMI; by cipher suite.
+        Request::new(APPLICATION, 0x54, &[0x0e, 0x00, 0x80 | (self.index & MOST_SUITE_PAGES)])
+    }
+
+    fn answer(&self, data: &[u8]) -> Result<Vec<u8>, ParsePacketError> {
+        let mut reader = Reader(data);
+        reader.byte()?;
+        Ok(reader.0.get(..SUITE_PAGE).unwrap_or(reader.0).to_vec())
+    }
+}
+
+/// The numbers in the records of all pages, in their order. Vendors' own suites are left out.
+#[must_use]
+pub fn suite_numbers(records: &[u8]) -> Vec<u8> {
+    let mut numbers = Vec::new();
+    let mut reader = Reader(records);
+    while let Ok(octet) = reader.byte() {
+        match octet {
+            // A record of the standard begins; its algorithms follow, which are below 0xc0.
+            0xc0 => numbers.extend(reader.byte()),
+            // A vendor's: its number, and the vendor's in three octets.
+            0xc1 => drop(reader.array::<4>()),
+            _ => {}
+        }
+    }
+    numbers
+}
