@@ -1,9 +1,10 @@
-//! The virtual rack and what the whole-system tests share: network namespaces, virtual machines with real firmware,
-//! pxed as a process, and a guard that removes what a run made however it ends.
+//! The virtual rack and what the whole-system tests share: network namespaces, virtual machines with real firmware
+//! and BMCs, pxed as a process, and a guard that removes what a run made however it ends.
 //!
 //! No tests are here; they are in `tests/tests`, named by tier (see `cargo xtask test`).
 
 pub mod bench;
+pub mod bmc;
 pub mod boot;
 pub mod draw;
 pub mod guard;

@@ -73,6 +73,14 @@ impl Setup {
         }
     }
 
+    /// The same, and it reads BMCs' passwords from [`credentials_directory`] and asks BMCs every five seconds.
+    #[must_use]
+    pub fn with_bmcs(mut self, rack: &Path) -> Self {
+        let directory = credentials_directory(rack).display().to_string();
+        let _ = writeln!(self.more, "\n[bmc]\ncredentials-directory = {directory:?}\npoll-seconds = 5");
+        self
+    }
+
     /// The whole configuration of a pxed whose files are in `directory`.
     pub fn to_toml(&self, directory: &Path) -> String {
         let at = |name: &str| directory.join(name).display().to_string();
@@ -99,6 +107,11 @@ impl Setup {
         let _ = writeln!(text, "\n[images.host]\n{}\n{}", self.image, self.more);
         text
     }
+}
+
+/// Where a rack's passwords of BMCs are, for a pxed without a cluster.
+pub fn credentials_directory(rack: &Path) -> PathBuf {
+    rack.join("bmc-credentials")
 }
 
 /// `[images.host]` for the image that `cargo xtask image host` built.

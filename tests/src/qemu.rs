@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail};
 use bedplate_api::id::MacAddress;
 use serde_json::{Value, json};
 
+use crate::bmc::chassis::Source;
 use crate::guard::{self, Process};
 use crate::netns::Namespace;
 use crate::wait;
@@ -73,13 +74,45 @@ const OVMF: (&str, &str) = ("/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/
 const AAVMF: (&str, &str) = ("/usr/share/AAVMF/AAVMF_CODE.fd", "/usr/share/AAVMF/AAVMF_VARS.fd");
 
 impl Machine {
-    /// Switches a machine on, its network card on `tap` of `network`, its files in `directory`.
+    /// Switches a machine on, its network card on `tap` of `network`, its files in `directory`. It boots from its network.
     ///
     /// # Errors
     /// QEMU or its firmware is missing, or does not start.
     pub fn power_on(spec: &Spec, network: &Namespace, tap: &str, directory: &Path) -> Result<Self> {
+        Self::start(spec, true, network, tap, directory)
+    }
+
+    /// The same, for a machine that was told what to boot from. Without a disk there is nothing on [`Source::Disk`].
+    ///
+    /// # Errors
+    /// As [`Machine::power_on`].
+    pub fn power_on_from(
+        boot: Source,
+        spec: &Spec,
+        network: &Namespace,
+        tap: &str,
+        directory: &Path,
+    ) -> Result<Self> {
+        let firmware = match (boot, spec.firmware) {
+            (Source::Http, Firmware::UefiPxe | Firmware::UefiIpxe) => Firmware::UefiHttp,
+            (Source::Pxe, Firmware::UefiHttp) => Firmware::UefiPxe,
+            (_, firmware) => firmware,
+        };
+        let spec = Spec { firmware, ..spec.clone() };
+        Self::start(&spec, boot != Source::Disk, network, tap, directory)
+    }
+
+    fn start(
+        spec: &Spec,
+        from_network: bool,
+        network: &Namespace,
+        tap: &str,
+        directory: &Path,
+    ) -> Result<Self> {
         let file = |suffix: &str| directory.join(format!("{}.{suffix}", spec.name));
         let (serial, qmp) = (file("serial"), file("qmp"));
+        // Of the machine's last time with power: that of this time is awaited below.
+        let _ = std::fs::remove_file(&qmp);
         let arm = spec.firmware == Firmware::Arm64Pxe;
         let program = if arm { "qemu-system-aarch64" } else { "qemu-system-x86_64" };
         let mut command = network.command(program);
@@ -97,14 +130,11 @@ impl Machine {
         command.arg("-qmp").arg(format!("unix:{},server=on,wait=off", qmp.display()));
         command.arg("-netdev").arg(format!("tap,id=n0,ifname={tap},script=no,downscript=no"));
         command.args(["-device", "virtio-rng-pci"]);
-        add_firmware(&mut command, spec, &file("vars"))?;
+        add_firmware(&mut command, spec, from_network, &file("vars"))?;
         if let Some(clock) = spec.clock {
             command.arg("-rtc").arg(format!("base={clock}"));
         }
-        for (number, Disk { image, serial }) in spec.disks.iter().enumerate() {
-            command.arg("-drive").arg(format!("if=none,id=d{number},format=raw,file={}", image.display()));
-            command.args(["-device", &format!("virtio-blk-pci,drive=d{number},serial={serial}")]);
-        }
+        add_disks(&mut command, &spec.disks, !from_network);
         let mut process = Process::spawn(&spec.name, &mut command, &file("qemu"))?;
         wait::until(&format!("QMP of {}", spec.name), Duration::from_secs(30), || {
             if !process.is_running() {
@@ -122,8 +152,7 @@ impl Machine {
 
     /// All that came over its serial line, escape sequences left out.
     pub fn serial(&self) -> String {
-        let bytes = std::fs::read(&self.serial).unwrap_or_default();
-        without_escapes(&String::from_utf8_lossy(&bytes))
+        serial_text(&self.serial)
     }
 
     /// Waits until the serial line has shown `marker`.
@@ -157,6 +186,14 @@ impl Machine {
     /// QMP does not answer.
     pub fn reset(&self) -> Result<()> {
         self.qmp("system_reset").map(drop)
+    }
+
+    /// Presses the power button shortly (ACPI). An operating system shuts down; firmware and loaders do not listen.
+    ///
+    /// # Errors
+    /// QMP does not answer.
+    pub fn press_power_button(&self) -> Result<()> {
+        self.qmp("system_powerdown").map(drop)
     }
 
     /// Stops its processors; what it has written is in its disks' images when this returns.
@@ -206,13 +243,36 @@ impl Machine {
     }
 }
 
+/// What a serial line's file holds, escape sequences left out.
+pub fn serial_text(path: &Path) -> String {
+    let bytes = std::fs::read(path).unwrap_or_default();
+    without_escapes(&String::from_utf8_lossy(&bytes))
+}
+
 /// The UUID of the machine with this network card, as its firmware tells it.
 pub fn uuid(mac: MacAddress) -> String {
     format!("6d5a8b1e-0000-4000-8000-{}", mac.to_string().replace(':', ""))
 }
 
-fn add_firmware(command: &mut Command, spec: &Spec, vars: &Path) -> Result<()> {
-    let card = |rom: &str| format!("virtio-net-pci,netdev=n0,mac={},bootindex=1{rom}", spec.mac);
+fn add_disks(command: &mut Command, disks: &[Disk], boot: bool) {
+    let first = |number: usize| if boot && number == 0 { ",bootindex=1" } else { "" };
+    for (number, Disk { image, serial }) in disks.iter().enumerate() {
+        command.arg("-drive").arg(format!("if=none,id=d{number},format=raw,file={}", image.display()));
+        let device = format!("virtio-blk-pci,drive=d{number},serial={serial}{}", first(number));
+        command.args(["-device", &device]);
+    }
+    if boot && disks.is_empty() {
+        // Something to find nothing on; firmware would go on to the network.
+        command.args(["-blockdev", "driver=null-co,node-name=empty,size=1048576,read-zeroes=on"]);
+        command.args(["-device", "virtio-blk-pci,drive=empty,bootindex=1"]);
+    }
+}
+
+fn add_firmware(command: &mut Command, spec: &Spec, from_network: bool, vars: &Path) -> Result<()> {
+    let card = |rom: &str| match from_network {
+        true => format!("virtio-net-pci,netdev=n0,mac={},bootindex=1{rom}", spec.mac),
+        false => format!("virtio-net-pci,netdev=n0,mac={},romfile=", spec.mac),
+    };
     match spec.firmware {
         // graphics=off makes SeaBIOS and iPXE talk on the serial line.
         Firmware::Bios => {

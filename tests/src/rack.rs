@@ -2,14 +2,17 @@
 //!
 //! It knows nothing of pxed, which a test starts in the rack's namespace or in another one.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bedplate_api::id::MacAddress;
 
+use crate::bmc::server::Wanted;
+use crate::bmc::simulator::Simulator;
 use crate::guard::{self, Directory, Process};
 use crate::netns::Namespace;
 use crate::qemu::{Firmware, Machine, Spec};
@@ -18,6 +21,8 @@ use crate::qemu::{Firmware, Machine, Spec};
 pub const BRIDGE: &str = "br0";
 /// The rack's own address on the bridge; the network is 10.7.0.0/24.
 pub const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 1);
+/// The last octet of the first BMC's address on the bridge; pxed's tests lease addresses below it.
+const FIRST_BMC: u8 = 200;
 /// Where the packages' boot loaders for x86 lie.
 pub const LOADERS: &str = "/usr/lib/ipxe";
 
@@ -26,9 +31,12 @@ pub const LOADERS: &str = "/usr/lib/ipxe";
 pub struct Rack {
     name: String,
     taps: Cell<u32>,
+    bmcs: Cell<u8>,
+    /// Runs when there is a simulated BMC.
+    simulator: OnceCell<Simulator>,
     /// Killed before its namespace goes.
     router: Option<(Process, Namespace)>,
-    network: Namespace,
+    network: Arc<Namespace>,
     directory: Directory,
     /// Set by [`Rack::succeeded`]: nothing needs to be kept.
     succeeded: Cell<bool>,
@@ -46,8 +54,10 @@ impl Rack {
         let mut rack = Self {
             name: name.to_owned(),
             taps: Cell::new(0),
+            bmcs: Cell::new(0),
+            simulator: OnceCell::new(),
             router: None,
-            network,
+            network: Arc::new(network),
             directory,
             succeeded: Cell::new(false),
         };
@@ -90,12 +100,9 @@ impl Rack {
         MacAddress::new([0x52, 0x54, 0x00, 0xbe, 0xd0, number])
     }
 
-    /// Switches on machine `number` with enough memory for the host image.
-    ///
-    /// # Errors
-    /// QEMU does not start.
-    pub fn power_on(&self, number: u8, firmware: Firmware) -> Result<Machine> {
-        self.power_on_as(Spec {
+    /// What machine `number` is: called `server-<number>`, with enough memory for the host image.
+    pub fn spec(number: u8, firmware: Firmware) -> Spec {
+        Spec {
             name: format!("server-{number}"),
             mac: Self::mac(number),
             firmware,
@@ -103,7 +110,20 @@ impl Rack {
             cpus: 2,
             disks: Vec::new(),
             clock: None,
-        })
+        }
+    }
+
+    /// Switches on machine `number` with enough memory for the host image.
+    ///
+    /// # Errors
+    /// QEMU does not start.
+    pub fn power_on(&self, number: u8, firmware: Firmware) -> Result<Machine> {
+        self.power_on_as(Self::spec(number, firmware))
+    }
+
+    /// A machine that is to get a BMC: `rack.machine(Rack::spec(1, Firmware::Bios)).with_bmc(BmcKind::Redfish)`.
+    pub fn machine(&self, spec: Spec) -> Wanted<'_> {
+        Wanted { rack: self, spec }
     }
 
     /// Switches on a machine made to measure.
@@ -112,9 +132,40 @@ impl Rack {
     /// QEMU does not start.
     #[allow(clippy::needless_pass_by_value, reason = "a Spec is written where it is used")]
     pub fn power_on_as(&self, spec: Spec) -> Result<Machine> {
+        let tap = self.add_tap()?;
+        Machine::power_on(&spec, &self.network, &tap, self.directory.path())
+    }
+
+    pub(crate) fn add_tap(&self) -> Result<String> {
         let tap = format!("tap{}", self.taps.replace(self.taps.get() + 1));
         self.network.add_tap(&tap, BRIDGE)?;
-        Machine::power_on(&spec, &self.network, &tap, self.directory.path())
+        Ok(tap)
+    }
+
+    pub(crate) fn shared_network(&self) -> Arc<Namespace> {
+        Arc::clone(&self.network)
+    }
+
+    /// An address on the bridge for one more BMC.
+    pub(crate) fn add_bmc_address(&self) -> Result<Ipv4Addr> {
+        let last = FIRST_BMC.checked_add(self.bmcs.get()).filter(|last| *last < 255);
+        let [a, b, c, _] = ADDRESS.octets();
+        let address = Ipv4Addr::new(a, b, c, last.context("the rack has no address left for a BMC")?);
+        self.bmcs.set(self.bmcs.get() + 1);
+        self.network.ip(&format!("address add {address}/32 dev {BRIDGE}"))?;
+        Ok(address)
+    }
+
+    /// The simulator of this rack's BMCs.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn simulator(&self) -> Result<&Simulator> {
+        if let Some(simulator) = self.simulator.get() {
+            return Ok(simulator);
+        }
+        let simulator = Simulator::new()?;
+        Ok(self.simulator.get_or_init(|| simulator))
     }
 
     /// Records what crosses the bridge into a file, for whoever looks for the cause of a failure.

@@ -1,5 +1,5 @@
-//! sushy-tools, a Redfish emulator that nobody here wrote, from PyPI: in an environment of its own in the cache, with every
-//! version pinned in `sushy-tools.txt`.
+//! sushy-tools and sushy, a Redfish emulator and a client that nobody here wrote, from PyPI: in an environment of its own
+//! in the cache, with every version pinned in `sushy-tools.txt`.
 //!
 //! Nothing of the system's Python is changed. Called by `setup`; the tests start it from there.
 
@@ -32,7 +32,7 @@ fn is_whole(place: &Path) -> bool {
 /// What `setup` says before it installs it; `None`: it is there.
 pub(crate) fn missing() -> Option<String> {
     let place = place();
-    let plan = || format!("into {}: sushy-tools {VERSION} from PyPI (half a minute, once)", place.display());
+    let plan = || format!("into {}: sushy-tools {VERSION} and sushy from PyPI (half a minute, once)", place.display());
     (!is_whole(&place)).then(plan)
 }
 

@@ -1,0 +1,428 @@
+//! A machine as its BMC sees it: power, what it boots from next, and a record of every request and every change of power.
+//!
+//! Behind it is either nothing (power follows after set times, without a task that waits for them) or [`Hardware`], such as
+//! a QEMU. Speaks no protocol. Callers: the simulator's protocols, and what stands behind BMCs that nobody here wrote.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use bedplate_api::id::MacAddress;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// How long IPMI's boot flags count, unless they are told to stay (IPMI 2.0 section 28.12).
+const FLAGS: Duration = Duration::from_secs(60);
+
+/// What may be asked of a machine's power.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Action {
+    /// Power on.
+    On,
+    /// Power off at once.
+    ForceOff,
+    /// The power button, pressed shortly: the operating system is asked to shut down.
+    GracefulOff,
+    /// The reset button.
+    Reset,
+    /// Off and on again.
+    Cycle,
+}
+
+/// Who asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum By {
+    /// The simulator's Redfish.
+    Redfish,
+    /// The simulator's RMCP+.
+    Ipmi,
+    /// `ipmi_sim` or sushy-tools.
+    Peer,
+}
+
+/// What a machine boots from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Source {
+    /// Its disk: the order of its own firmware.
+    Disk,
+    /// The PXE client.
+    Pxe,
+    /// The UEFI HTTP client.
+    Http,
+}
+
+/// What stands behind a chassis.
+pub trait Hardware: Send {
+    /// Switches it on.
+    ///
+    /// # Errors
+    /// It does not start.
+    fn power_on(&mut self, boot: Source) -> Result<()>;
+    /// Takes its power away; nothing of it runs when this returns.
+    fn power_off(&mut self);
+    /// Presses its power button shortly (ACPI).
+    ///
+    /// # Errors
+    /// It cannot be reached.
+    fn press_button(&mut self) -> Result<()>;
+    /// Presses its reset button.
+    ///
+    /// # Errors
+    /// It cannot be reached.
+    fn reset(&mut self) -> Result<()>;
+    /// Whether it has power.
+    fn has_power(&mut self) -> bool;
+}
+
+/// How long a machine without hardware takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Delays {
+    /// From the request to On.
+    pub on: Duration,
+    /// From the request to Off.
+    pub off: Duration,
+    /// From the button to Off; `None`: the operating system does not listen to the button.
+    pub graceful: Option<Duration>,
+}
+
+impl Default for Delays {
+    fn default() -> Self {
+        Self { on: Duration::ZERO, off: Duration::ZERO, graceful: Some(Duration::ZERO) }
+    }
+}
+
+/// A request that a BMC took for this machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Asked {
+    /// What.
+    pub action: Action,
+    /// By which protocol.
+    pub by: By,
+    /// When.
+    pub at: Timestamp,
+    /// Whether the machine was on.
+    pub was_on: bool,
+}
+
+/// A change of power that has happened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Change {
+    /// What it was changed to.
+    pub on: bool,
+    /// When.
+    pub at: Timestamp,
+    /// What it boots from, where it was switched on.
+    pub boot: Option<Source>,
+}
+
+/// Why a request was not carried out.
+#[derive(Debug)]
+pub enum ActError {
+    /// Not in this state of power.
+    State,
+    /// The hardware does not do it.
+    Hardware(anyhow::Error),
+}
+
+/// What the next boot is overridden with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Override {
+    /// With what.
+    pub source: Source,
+    /// Only for one boot.
+    pub once: bool,
+}
+
+/// A machine.
+pub struct Chassis {
+    name: String,
+    uuid: String,
+    mac: Option<MacAddress>,
+    hardware: Option<Box<dyn Hardware>>,
+    delays: Delays,
+    on: bool,
+    /// Changes to come of a machine without hardware, in order.
+    due: VecDeque<(Instant, bool)>,
+    boot: Option<(Override, Option<Instant>)>,
+    /// What is told of the power, until when.
+    lie: Option<(bool, Instant)>,
+    asked: Vec<Asked>,
+    changes: Vec<Change>,
+    /// Counts what a client can see: its ETag.
+    version: u64,
+}
+
+/// A chassis that several can reach.
+#[derive(Clone)]
+pub struct Shared(Arc<Mutex<Chassis>>);
+
+impl Shared {
+    /// Locks it.
+    pub fn lock(&self) -> MutexGuard<'_, Chassis> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Shared")
+    }
+}
+
+impl Chassis {
+    /// A machine without hardware, off.
+    pub fn new(name: &str, uuid: &str, delays: Delays) -> Self {
+        Self {
+            name: name.to_owned(),
+            uuid: uuid.to_owned(),
+            mac: None,
+            hardware: None,
+            delays,
+            on: false,
+            due: VecDeque::new(),
+            boot: None,
+            lie: None,
+            asked: Vec::new(),
+            changes: Vec::new(),
+            version: 1,
+        }
+    }
+
+    /// Puts hardware behind it, with a network card of this address.
+    #[must_use]
+    pub fn with_hardware(mut self, hardware: impl Hardware + 'static, mac: MacAddress) -> Self {
+        self.hardware = Some(Box::new(hardware));
+        self.mac = Some(mac);
+        self
+    }
+
+    /// For several to reach.
+    pub fn share(self) -> Shared {
+        Shared(Arc::new(Mutex::new(self)))
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its UUID.
+    pub fn uuid(&self) -> &str {
+        &self.uuid
+    }
+
+    /// Its network card's address.
+    pub fn mac(&self) -> Option<MacAddress> {
+        self.mac
+    }
+
+    /// Whether real hardware is behind it, whose requests take time.
+    pub fn has_hardware(&self) -> bool {
+        self.hardware.is_some()
+    }
+
+    /// Counts up with every change that a client can see.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// All requests so far.
+    pub fn asked(&self) -> &[Asked] {
+        &self.asked
+    }
+
+    /// All changes of power so far.
+    pub fn changes(&mut self, now: Instant) -> &[Change] {
+        self.settle(now);
+        &self.changes
+    }
+
+    /// How often it was switched off and then on again.
+    pub fn cycles(&mut self, now: Instant) -> usize {
+        self.changes(now).windows(2).filter(|pair| !pair[0].on && pair[1].on).count()
+    }
+
+    /// Whether it is on.
+    pub fn is_on(&mut self, now: Instant) -> bool {
+        self.settle(now);
+        self.on
+    }
+
+    /// Whether its BMC says that it is on.
+    pub fn is_told_on(&mut self, now: Instant) -> bool {
+        let on = self.is_on(now);
+        match self.lie {
+            Some((told, until)) if now < until => told,
+            _ => on,
+        }
+    }
+
+    /// Carries out a request; for `lie` after it the power of before is told.
+    ///
+    /// # Errors
+    /// It makes no sense now, or the hardware fails.
+    pub fn act(&mut self, action: Action, by: By, lie: Duration, now: Instant) -> Result<(), ActError> {
+        let told = self.is_told_on(now);
+        self.asked.push(Asked { action, by, at: Timestamp::now(), was_on: self.on });
+        match action {
+            Action::On if self.on && self.due.is_empty() => return Ok(()),
+            Action::ForceOff if !self.on && self.due.is_empty() => return Ok(()),
+            Action::GracefulOff | Action::Reset | Action::Cycle if !self.on => return Err(ActError::State),
+            Action::On | Action::ForceOff | Action::GracefulOff | Action::Reset | Action::Cycle => {}
+        }
+        self.lie = (!lie.is_zero()).then(|| (told, now + lie));
+        self.version += 1;
+        if self.hardware.is_some() {
+            return self.act_on_hardware(action, now).map_err(ActError::Hardware);
+        }
+        let Delays { on, off, graceful } = self.delays;
+        let due: &[(Duration, bool)] = match (action, graceful) {
+            (Action::On, _) => &[(on, true)],
+            (Action::ForceOff, _) => &[(off, false)],
+            (Action::Cycle, _) => &[(off, false), (off + on, true)],
+            (Action::GracefulOff, Some(graceful)) => &[(graceful, false)],
+            (Action::GracefulOff, None) => &[],
+            (Action::Reset, _) => {
+                self.take_boot(now);
+                return Ok(());
+            }
+        };
+        self.due = due.iter().map(|(delay, on)| (now + *delay, *on)).collect();
+        self.settle(now);
+        Ok(())
+    }
+
+    fn act_on_hardware(&mut self, action: Action, now: Instant) -> Result<()> {
+        let boot = match action {
+            Action::On | Action::Cycle => self.take_boot(now),
+            // The order of a machine that runs is changed by starting it anew.
+            Action::Reset => match self.boot_override(now) {
+                Some(_) => self.take_boot(now),
+                None => return self.hardware.as_mut().map_or(Ok(()), |hardware| hardware.reset()),
+            },
+            Action::GracefulOff => {
+                return self.hardware.as_mut().map_or(Ok(()), |hardware| hardware.press_button());
+            }
+            Action::ForceOff => Source::Disk,
+        };
+        if let Some(hardware) = &mut self.hardware
+            && action != Action::On
+        {
+            hardware.power_off();
+        }
+        if matches!(action, Action::ForceOff | Action::Cycle) {
+            self.changed(false, None);
+        }
+        if action != Action::ForceOff {
+            if let Some(hardware) = &mut self.hardware {
+                hardware.power_on(boot)?;
+            }
+            if action != Action::Reset {
+                self.changed(true, Some(boot));
+            }
+        }
+        Ok(())
+    }
+
+    fn changed(&mut self, on: bool, boot: Option<Source>) {
+        self.on = on;
+        self.version += 1;
+        self.changes.push(Change { on, at: Timestamp::now(), boot });
+    }
+
+    /// Lets happen what is due.
+    fn settle(&mut self, now: Instant) {
+        if let Some(hardware) = &mut self.hardware {
+            // A guest can switch itself off; nothing else does it behind the BMC's back.
+            if self.on && !hardware.has_power() {
+                self.changed(false, None);
+            }
+            return;
+        }
+        while let Some((_, on)) = self.due.front().copied().filter(|(at, _)| *at <= now) {
+            self.due.pop_front();
+            if on != self.on {
+                let boot = on.then(|| self.take_boot(now));
+                self.changed(on, boot);
+            }
+        }
+    }
+
+    /// What the next boot is overridden with.
+    pub fn boot_override(&self, now: Instant) -> Option<Override> {
+        let (boot, until) = self.boot?;
+        until.is_none_or(|until| now < until).then_some(boot)
+    }
+
+    /// Sets or clears it; `expires`: as IPMI's boot flags do.
+    pub fn set_boot(&mut self, boot: Option<Override>, expires: bool, now: Instant) {
+        self.boot = boot.map(|boot| (boot, expires.then(|| now + FLAGS)));
+        self.version += 1;
+    }
+
+    fn take_boot(&mut self, now: Instant) -> Source {
+        let Some(boot) = self.boot_override(now) else { return Source::Disk };
+        if boot.once {
+            self.boot = None;
+        }
+        boot.source
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOT: Duration = Duration::ZERO;
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn power_follows_after_its_time_and_a_cycle_is_one() {
+        let delays = Delays { on: seconds(2), off: seconds(1), graceful: None };
+        let mut chassis = Chassis::new("a", "u", delays);
+        let now = Instant::now();
+        chassis.act(Action::On, By::Redfish, NOT, now).unwrap();
+        assert!(!chassis.is_on(now + seconds(1)) && chassis.is_on(now + seconds(2)));
+        chassis.act(Action::GracefulOff, By::Redfish, NOT, now + seconds(3)).unwrap();
+        assert!(chassis.is_on(now + seconds(9)), "this system does not listen to the button");
+        chassis.act(Action::Cycle, By::Redfish, NOT, now + seconds(10)).unwrap();
+        assert!(!chassis.is_on(now + seconds(11)) && chassis.is_on(now + seconds(13)));
+        assert_eq!((chassis.cycles(now + seconds(13)), chassis.asked().len()), (1, 3));
+    }
+
+    #[test]
+    fn a_boot_override_counts_once_and_ipmis_for_a_minute() {
+        let mut chassis = Chassis::new("a", "u", Delays::default());
+        let now = Instant::now();
+        let pxe = Some(Override { source: Source::Pxe, once: true });
+        chassis.set_boot(pxe, true, now);
+        assert_eq!((chassis.boot_override(now), chassis.boot_override(now + FLAGS)), (pxe, None));
+        chassis.act(Action::On, By::Ipmi, NOT, now).unwrap();
+        chassis.act(Action::Cycle, By::Ipmi, NOT, now).unwrap();
+        let boots: Vec<_> = chassis.changes(now).iter().filter_map(|change| change.boot).collect();
+        assert_eq!(boots, [Source::Pxe, Source::Disk]);
+    }
+
+    #[test]
+    fn a_lying_bmc_tells_the_power_of_before() {
+        let mut chassis = Chassis::new("a", "u", Delays::default());
+        let now = Instant::now();
+        chassis.act(Action::On, By::Redfish, seconds(10), now).unwrap();
+        assert!(chassis.is_on(now) && !chassis.is_told_on(now + seconds(9)));
+        assert!(chassis.is_told_on(now + seconds(10)));
+    }
+
+    #[test]
+    fn nothing_is_reset_that_is_off() {
+        let mut chassis = Chassis::new("a", "u", Delays::default());
+        let answer = chassis.act(Action::Cycle, By::Ipmi, NOT, Instant::now());
+        assert!(matches!(answer, Err(ActError::State)) && chassis.changes(Instant::now()).is_empty());
+    }
+}

@@ -1,0 +1,96 @@
+//! Each kind of BMC before a virtual machine, asked by clients of others. The machines come as far as their firmware, which
+//! does not listen to the power button.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use bedplate_tests::bmc::chassis::{Action, Source};
+use bedplate_tests::bmc::server::BmcKind;
+use bedplate_tests::bmc::tool;
+use bedplate_tests::qemu::{Firmware, Spec};
+use bedplate_tests::rack::Rack;
+
+const FIRMWARE: Duration = Duration::from_secs(120);
+
+fn switches_a_machine(name: &str, kind: BmcKind) -> Result<()> {
+    let rack = Rack::new(name)?;
+    let spec = Spec { memory_mib: 64, cpus: 1, ..Rack::spec(1, Firmware::Bios) };
+    let server = rack.machine(spec).with_bmc(kind)?;
+    ensure!(!server.has_power(), "a machine with a BMC waits for it");
+
+    tool::boot_from_network(rack.network(), &server)?;
+    tool::power(rack.network(), &server, Action::On)?;
+    server.wait_power(true, FIRMWARE)?;
+    server.wait_serial("iPXE", FIRMWARE)?;
+    tool::power(rack.network(), &server, Action::GracefulOff)?;
+    tool::power(rack.network(), &server, Action::Reset)?;
+    ensure!(server.has_power(), "a loader does not listen to the power button");
+    tool::power(rack.network(), &server, Action::ForceOff)?;
+    server.wait_power(false, FIRMWARE)?;
+    // What is to be booted is so once only.
+    tool::power(rack.network(), &server, Action::On)?;
+    server.wait_power(true, FIRMWARE)?;
+    server.wait_serial("No bootable device", FIRMWARE)?;
+    tool::power(rack.network(), &server, Action::ForceOff)?;
+    server.wait_power(false, FIRMWARE)?;
+
+    let changes: Vec<_> = server.changes().into_iter().map(|change| (change.on, change.boot)).collect();
+    let expected = [(true, Some(Source::Pxe)), (false, None), (true, Some(Source::Disk)), (false, None)];
+    ensure!(changes == expected, "{changes:?}");
+    ensure!(server.cycles() == 1);
+    let asked = server.chassis().lock().asked().to_vec();
+    ensure!(asked.iter().any(|asked| asked.action == Action::GracefulOff && asked.was_on), "{asked:?}");
+    rack.succeeded();
+    Ok(())
+}
+
+#[test]
+fn simulated_redfish_switches_a_virtual_machine() -> Result<()> {
+    switches_a_machine("bmc-redfish", BmcKind::Redfish)
+}
+
+#[test]
+fn simulated_ipmi_switches_a_virtual_machine() -> Result<()> {
+    switches_a_machine("bmc-ipmi", BmcKind::Ipmi)
+}
+
+#[test]
+fn ipmi_sim_switches_a_virtual_machine() -> Result<()> {
+    switches_a_machine("bmc-ipmi-sim", BmcKind::IpmiSim)
+}
+
+#[test]
+fn sushy_tools_switches_a_virtual_machine() -> Result<()> {
+    switches_a_machine("bmc-sushy", BmcKind::Sushy)
+}
+
+#[test]
+fn a_cycle_takes_power_away_once_and_a_guest_that_is_killed_is_off() -> Result<()> {
+    let rack = Rack::new("bmc-cycle")?;
+    let spec = |number| Spec { memory_mib: 64, cpus: 1, ..Rack::spec(number, Firmware::Bios) };
+    let server = rack.machine(spec(1)).with_bmc(BmcKind::Ipmi)?;
+    let other = rack.machine(spec(2)).with_bmc(BmcKind::Redfish)?;
+    tool::power(rack.network(), &server, Action::On)?;
+    tool::power(rack.network(), &server, Action::Cycle)?;
+    ensure!(server.has_power() && server.cycles() == 1);
+    ensure!(!other.has_power(), "each BMC has its own machine");
+    rack.succeeded();
+    Ok(())
+}
+
+#[test]
+fn a_servers_manifest_names_its_bmc_and_its_credentials_are_private() -> Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    let rack = Rack::new("bmc-manifest")?;
+    let server = rack.machine(Rack::spec(1, Firmware::Bios)).with_bmc(BmcKind::Redfish)?;
+    let manifest = bedplate_tests::pxed::manifest(1, &server.bmc_yaml());
+    ensure!(manifest.contains("    address: https://10.7.0.200\n"), "{manifest}");
+    let pin = server.pin().map(|pin| pin.to_string()).unwrap_or_default();
+    ensure!(pin.starts_with("sha256:") && manifest.contains(&pin), "{manifest}");
+    let directory = bedplate_tests::pxed::credentials_directory(rack.path());
+    server.write_credentials(&directory)?;
+    let password = directory.join("bedplate-system/server-1-bmc/password");
+    ensure!(std::fs::metadata(&password)?.permissions().mode() & 0o777 == 0o600);
+    rack.succeeded();
+    Ok(())
+}
