@@ -120,9 +120,9 @@ pub enum BmcTlsMode {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct IpmiSpec {
-    /// Cipher suite (IPMI 2.0, table 22-20). Absent: 17, then 3.
+    /// Cipher suite (IPMI 2.0, table 22-20): 17 or 3. Absent: 17, and 3 where the BMC has no 17.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 19))]
+    #[schemars(extend("enum" = [3, 17]))]
     pub cipher_suite: Option<i32>,
     /// The privilege level that is asked for. Default: `operator`.
     #[serde(default)]
