@@ -8,10 +8,8 @@ use kube::api::{Patch, PatchParams};
 use kube::runtime::events::{self, EventType, Recorder, Reporter};
 use kube::{Api, Client, Resource};
 
-use super::{Event, Kept, project};
-
-/// Who we are to server-side apply (docs/rules.md, "Who writes what").
-pub(super) const FIELD_MANAGER: &str = "pxed";
+use super::project::{self, Part};
+use super::{Event, Kept};
 
 /// How a write ended.
 #[derive(Debug)]
@@ -25,18 +23,18 @@ pub(super) enum WriteOutcome {
     Later(String),
 }
 
-/// Applies pxed's fields of one Machine's status.
-pub(super) async fn write(client: &Client, name: &MachineName, kept: &Kept) -> WriteOutcome {
+/// Applies a part of pxed's fields of one Machine's status.
+pub(super) async fn write(client: &Client, name: &MachineName, kept: &Kept, part: Part) -> WriteOutcome {
     if kept.uid.is_empty() {
         return WriteOutcome::Gone;
     }
-    let body = match project::apply_body(name.as_str(), &kept.uid, &kept.status) {
+    let body = match project::apply_body(name.as_str(), &kept.uid, &kept.status, part) {
         Ok(body) => body,
         Err(error) => return WriteOutcome::Refused(error.to_string()),
     };
     let machines: Api<Machine> = Api::all(client.clone());
     // Forced: these fields are ours, whoever else wrote them.
-    let parameters = PatchParams::apply(FIELD_MANAGER).force();
+    let parameters = PatchParams::apply(part.field_manager()).force();
     match machines.patch_status(name.as_str(), &parameters, &Patch::Apply(&body)).await {
         Ok(_) => WriteOutcome::Written,
         Err(kube::Error::Api(status)) => judge(status.code, status.message.clone()),

@@ -17,7 +17,7 @@ pub mod write;
 mod tests;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::{BootStatus, Machine, MachineStatus};
@@ -28,8 +28,10 @@ use tokio::sync::{Notify, mpsc};
 
 pub use self::condition::{ConditionState, set_condition};
 pub use self::event::{Event, EventReason};
+use self::project::{Part, Parts};
 pub use self::write::{Sink, Writer};
 use crate::machine::{KnownMachine, Machines, Snapshot};
+use crate::power::Tenure;
 use crate::store::{Store, StoreError, Table};
 
 /// Events that wait to be published; more are dropped, for they are a help and not a record.
@@ -47,8 +49,8 @@ pub(crate) struct Kept {
 #[derive(Debug, Default)]
 struct State {
     kept: HashMap<MachineName, Kept>,
-    /// Changed since the writer last took it.
-    changed: Vec<MachineName>,
+    /// Changed since the writer last took it, and in which parts.
+    changed: Vec<(MachineName, Parts)>,
     /// Machines that are gone, whose kept status is to go too.
     gone: Vec<MachineName>,
 }
@@ -65,6 +67,8 @@ struct Inner {
     machines: Machines,
     /// Whether pxed fills in `phase` and `Ready`, which the controller does where there is a cluster.
     derive_display: bool,
+    /// Whether this pxed leads its site, in a cluster.
+    tenure: OnceLock<Tenure>,
     wake: Notify,
     events: mpsc::Sender<Event>,
 }
@@ -93,7 +97,8 @@ impl StatusRegistry {
         }
         let (events, receiver) = mpsc::channel(EVENT_QUEUE);
         let state = Mutex::new(state);
-        let inner = Inner { state, machines, derive_display, wake: Notify::new(), events };
+        let (tenure, wake) = (OnceLock::new(), Notify::new());
+        let inner = Inner { state, machines, derive_display, tenure, wake, events };
         Ok((Self { inner: Arc::new(inner) }, receiver))
     }
 
@@ -116,9 +121,47 @@ impl StatusRegistry {
             display::derive(paused, &mut kept.status, Timestamp::now());
         }
         if *kept != before {
-            state.changed.push(name.clone());
+            let same = kept.uid == before.uid;
+            let parts = if same { Parts::changed(&before.status, &kept.status) } else { Parts::BOTH };
+            state.changed.push((name.clone(), parts));
             drop(state);
             self.inner.wake.notify_one();
+        }
+    }
+
+    /// Power is this pxed's to write while `tenure` says that it leads.
+    pub fn lead_with(&self, tenure: Tenure) {
+        // Once, before anything is written.
+        let _ = self.inner.tenure.set(tenure);
+    }
+
+    /// Whether power is this pxed's to write.
+    pub(crate) fn writes_power(&self) -> bool {
+        self.inner.derive_display || self.inner.tenure.get().is_some_and(Tenure::leads)
+    }
+
+    /// Takes up what the object of a Machine says of its power, which another pxed led before. Without a cluster there is
+    /// no other.
+    pub fn adopt_power(&self, name: &MachineName) {
+        if self.inner.derive_display {
+            return;
+        }
+        let Some(machine) = self.inner.machines.load().by_name(name).cloned() else { return };
+        let there = machine.machine.status.clone().unwrap_or_default();
+        let mut state = self.lock();
+        let kept = state.kept.entry(name.clone()).or_default();
+        kept.uid.clone_from(&machine.uid);
+        Part::Power.put(&mut kept.status, &there);
+        // For the store: the object says so already.
+        state.changed.push((name.clone(), Parts::default()));
+        drop(state);
+        self.inner.wake.notify_one();
+    }
+
+    /// [`Self::adopt_power`] of every Machine that is known: before this pxed leads.
+    pub fn adopt_all_power(&self) {
+        for known in self.inner.machines.load().iter() {
+            self.adopt_power(&known.name);
         }
     }
 
@@ -132,8 +175,14 @@ impl StatusRegistry {
         let mut machine = Machine::clone(&known.machine);
         if let Some(status) = self.get(&known.name) {
             machine.status = Some(match machine.status.take() {
-                // Others' fields come from their writers, by way of the API server.
-                Some(others) if !self.inner.derive_display => project::overlay(others, &status),
+                // Others' fields come from their writers, by way of the API server; power from the site's leader.
+                Some(mut others) if !self.inner.derive_display => {
+                    Part::Boot.put(&mut others, &status);
+                    if self.writes_power() {
+                        Part::Power.put(&mut others, &status);
+                    }
+                    others
+                }
                 _ => status,
             });
         }
@@ -220,11 +269,10 @@ impl StatusRegistry {
     pub fn resync(&self, snapshot: &Snapshot) {
         let mut state = self.lock();
         for known in snapshot.iter() {
-            let there = known.machine.status.as_ref().map(project::own_fields).unwrap_or_default();
-            let differs =
-                state.kept.get(&known.name).is_some_and(|k| project::own_fields(&k.status) != there);
-            if differs {
-                state.changed.push(known.name.clone());
+            let there = known.machine.status.clone().unwrap_or_default();
+            let parts = state.kept.get(&known.name).map(|kept| Parts::changed(&there, &kept.status));
+            if let Some(parts) = parts.filter(|parts| *parts != Parts::default()) {
+                state.changed.push((known.name.clone(), parts));
             }
         }
         drop(state);
@@ -235,13 +283,13 @@ impl StatusRegistry {
     pub fn mark_all(&self) {
         let mut state = self.lock();
         let State { kept, changed, .. } = &mut *state;
-        changed.extend(kept.keys().cloned());
+        changed.extend(kept.keys().map(|name| (name.clone(), Parts::default())));
         drop(state);
         self.inner.wake.notify_one();
     }
 
-    /// What changed since this was last asked: changed names, and names that are gone.
-    pub(crate) fn take_changes(&self) -> (Vec<MachineName>, Vec<MachineName>) {
+    /// What changed since this was last asked: changed names with the parts that changed, and names that are gone.
+    pub(crate) fn take_changes(&self) -> (Vec<(MachineName, Parts)>, Vec<MachineName>) {
         let mut state = self.lock();
         (std::mem::take(&mut state.changed), std::mem::take(&mut state.gone))
     }

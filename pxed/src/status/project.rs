@@ -4,52 +4,176 @@ use bedplate_api::machine::{Hardware, Machine, MachineStatus, condition_type};
 use kube::Resource;
 use serde_json::{Value, json};
 
-/// The conditions that pxed writes.
-pub const OWN_CONDITIONS: [&str; 4] = [
-    condition_type::BMC_REACHABLE,
-    condition_type::POWERED_ON,
-    condition_type::BOOTED,
-    condition_type::ENROLLED,
-];
+/// A part of pxed's fields with a writer of its own: what one pxed applies does not take away what another applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// What every pxed of a site writes: `boot`, Booted, Enrolled.
+    Boot,
+    /// What its leader alone writes: `power`, `hardware.bmc`, BMCReachable, PoweredOn.
+    Power,
+}
+
+impl Part {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Boot, Self::Power];
+
+    /// Who its writer is to server-side apply (docs/rules.md, "Who writes what").
+    pub const fn field_manager(self) -> &'static str {
+        match self {
+            Self::Boot => "pxed",
+            Self::Power => "pxed-power",
+        }
+    }
+
+    /// Its conditions.
+    pub const fn conditions(self) -> [&'static str; 2] {
+        match self {
+            Self::Boot => [condition_type::BOOTED, condition_type::ENROLLED],
+            Self::Power => [condition_type::BMC_REACHABLE, condition_type::POWERED_ON],
+        }
+    }
+
+    /// A status with this part alone.
+    pub fn of(self, status: &MachineStatus) -> MachineStatus {
+        let mut conditions = status.conditions.clone();
+        conditions.retain(|c| self.conditions().contains(&c.type_.as_str()));
+        conditions.sort_by(|a, b| a.type_.cmp(&b.type_));
+        let part = MachineStatus { conditions, ..MachineStatus::default() };
+        match self {
+            Self::Boot => MachineStatus { boot: status.boot.clone(), ..part },
+            Self::Power => {
+                let bmc = status.hardware.as_ref().and_then(|hardware| hardware.bmc.clone());
+                let hardware = bmc.map(|bmc| Hardware { bmc: Some(bmc), ..Hardware::default() });
+                MachineStatus { power: status.power.clone(), hardware, ..part }
+            }
+        }
+    }
+
+    /// `status` with this part replaced by that of `own`.
+    pub fn put(self, status: &mut MachineStatus, own: &MachineStatus) {
+        let own = self.of(own);
+        status.conditions.retain(|c| !self.conditions().contains(&c.type_.as_str()));
+        status.conditions.extend(own.conditions);
+        match self {
+            Self::Boot => status.boot = own.boot,
+            Self::Power => {
+                status.power = own.power;
+                let bmc = own.hardware.and_then(|hardware| hardware.bmc);
+                match (&mut status.hardware, bmc) {
+                    (Some(hardware), bmc) => hardware.bmc = bmc,
+                    (None, Some(bmc)) => {
+                        status.hardware = Some(Hardware { bmc: Some(bmc), ..Hardware::default() });
+                    }
+                    (None, None) => {}
+                }
+            }
+        }
+    }
+}
+
+/// Which parts are to be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Parts {
+    /// [`Part::Boot`].
+    pub boot: bool,
+    /// [`Part::Power`].
+    pub power: bool,
+}
+
+impl Parts {
+    /// Both.
+    pub const BOTH: Self = Self { boot: true, power: true };
+
+    /// In which parts two statuses differ.
+    pub fn changed(before: &MachineStatus, after: &MachineStatus) -> Self {
+        let differs = |part: Part| part.of(before) != part.of(after);
+        Self { boot: differs(Part::Boot), power: differs(Part::Power) }
+    }
+
+    /// These and those.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self { boot: self.boot || other.boot, power: self.power || other.power }
+    }
+
+    /// Whether a part is among them.
+    pub fn has(self, part: Part) -> bool {
+        match part {
+            Part::Boot => self.boot,
+            Part::Power => self.power,
+        }
+    }
+}
 
 /// A status with pxed's fields alone.
 pub fn own_fields(status: &MachineStatus) -> MachineStatus {
-    let bmc = status.hardware.as_ref().and_then(|hardware| hardware.bmc.clone());
-    let mut conditions = status.conditions.clone();
-    conditions.retain(|c| OWN_CONDITIONS.contains(&c.type_.as_str()));
-    conditions.sort_by(|a, b| a.type_.cmp(&b.type_));
-    MachineStatus {
-        conditions,
-        power: status.power.clone(),
-        boot: status.boot.clone(),
-        hardware: bmc.map(|bmc| Hardware { bmc: Some(bmc), ..Hardware::default() }),
-        ..MachineStatus::default()
-    }
+    let mut own = Part::Boot.of(status);
+    Part::Power.put(&mut own, status);
+    own.conditions.sort_by(|a, b| a.type_.cmp(&b.type_));
+    own
 }
 
-/// Another's view of a status with pxed's fields replaced by `own`.
-pub fn overlay(mut others: MachineStatus, own: &MachineStatus) -> MachineStatus {
-    let own = own_fields(own);
-    others.conditions.retain(|c| !OWN_CONDITIONS.contains(&c.type_.as_str()));
-    others.conditions.extend(own.conditions);
-    others.power = own.power;
-    others.boot = own.boot;
-    if let Some(bmc) = own.hardware.and_then(|hardware| hardware.bmc) {
-        others.hardware.get_or_insert_with(Hardware::default).bmc = Some(bmc);
-    }
-    others
-}
-
-/// What is sent to the API server: pxed's fields of this very Machine (a later one of the same name has another uid,
-/// and the server refuses).
+/// What is sent to the API server: a part of pxed's fields of this very Machine (a later one of the same name has another
+/// uid, and the server refuses).
 ///
 /// # Errors
 /// The status cannot be written as JSON.
-pub fn apply_body(name: &str, uid: &str, status: &MachineStatus) -> Result<Value, serde_json::Error> {
+pub fn apply_body(
+    name: &str,
+    uid: &str,
+    status: &MachineStatus,
+    part: Part,
+) -> Result<Value, serde_json::Error> {
     Ok(json!({
         "apiVersion": Machine::api_version(&()),
         "kind": Machine::kind(&()),
         "metadata": { "name": name, "uid": uid },
-        "status": serde_json::to_value(own_fields(status))?,
+        "status": serde_json::to_value(part.of(status))?,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status() -> MachineStatus {
+        let condition = |kind: &str| {
+            json!({ "type": kind, "status": "True", "reason": "R", "message": kind,
+                "lastTransitionTime": "2026-01-01T00:00:00Z" })
+        };
+        let conditions = ["Ready", "PoweredOn", "Booted", "BMCReachable", "Enrolled"].map(condition);
+        serde_json::from_value(json!({
+            "phase": "Ready", "conditions": conditions, "power": { "state": "On" }, "boot": { "attempts": 1 },
+            "hardware": { "vendor": "V", "bmc": { "vendor": "B" } },
+        }))
+        .unwrap()
+    }
+
+    fn names(value: &Value) -> Vec<String> {
+        value.as_object().unwrap().keys().cloned().collect()
+    }
+
+    #[test]
+    fn the_two_writers_share_no_field_and_write_no_other() {
+        let body = |part| apply_body("a", "u", &status(), part).unwrap()["status"].clone();
+        let (boot, power) = (body(Part::Boot), body(Part::Power));
+        assert_eq!(names(&boot), ["boot", "conditions"]);
+        assert_eq!(names(&power), ["conditions", "hardware", "power"]);
+        assert_eq!(names(&power["hardware"]), ["bmc"]);
+        assert_ne!(Part::Boot.field_manager(), Part::Power.field_manager());
+        let both: Vec<_> = Part::ALL.into_iter().flat_map(Part::conditions).collect();
+        assert_eq!(both, ["Booted", "Enrolled", "BMCReachable", "PoweredOn"]);
+    }
+
+    #[test]
+    fn a_part_is_put_in_place_of_the_same_part_alone() {
+        let mut other = MachineStatus::default();
+        Part::Power.put(&mut other, &status());
+        assert_eq!(other, Part::Power.of(&status()));
+        assert_eq!(Parts::changed(&other, &status()), Parts { boot: true, power: false });
+        let mut cleared = status();
+        Part::Power.put(&mut cleared, &MachineStatus::default());
+        assert_eq!(Parts::changed(&cleared, &status()), Parts { boot: false, power: true });
+        assert_eq!(cleared.hardware.unwrap().vendor.as_deref(), Some("V"));
+    }
 }

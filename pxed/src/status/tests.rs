@@ -68,7 +68,7 @@ async fn what_leaves_a_status_as_it_was_causes_no_write() {
     rig.registry.update(&name("a"), |_| {});
     assert_eq!(rig.registry.take_changes().0, []);
     rig.registry.update(&name("a"), |status| boot_mut(status).attempts = Some(1));
-    assert_eq!(rig.registry.take_changes().0, [name("a")]);
+    assert_eq!(rig.registry.take_changes().0, [(name("a"), Parts { boot: true, power: false })]);
 }
 
 #[tokio::test]
@@ -168,7 +168,7 @@ async fn only_our_own_fields_reach_the_api_server() {
     for type_ in [condition_type::BOOTED, condition_type::READY, condition_type::PAVED] {
         set_condition(&mut status, type_, true, "X", "", at(1));
     }
-    let body = project::apply_body("a", "uid-1", &status).unwrap();
+    let body = project::apply_body("a", "uid-1", &status, Part::Boot).unwrap();
     let keys: Vec<_> = body["status"].as_object().unwrap().keys().collect();
     assert_eq!(keys, ["boot", "conditions"]);
     assert_eq!(body["status"]["conditions"].as_array().unwrap().len(), 1);
@@ -193,7 +193,38 @@ async fn a_lost_store_is_made_good_from_the_object_and_nothing_is_written_for_it
     rig.registry.update(&name("a"), |status| boot_mut(status).attempts = Some(5));
     rig.registry.take_changes();
     rig.registry.resync(&rig.machines.load());
-    assert_eq!(rig.registry.take_changes().0, [name("a")], "what the server has not got is marked");
+    let boot = Parts { boot: true, power: false };
+    assert_eq!(rig.registry.take_changes().0, [(name("a"), boot)], "what the server has not got is marked");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_does_not_lead_says_nothing_of_power_and_a_new_leader_begins_with_what_the_object_says() {
+    let rig = rig(false);
+    let power = |state: &str| serde_json::from_value(serde_json::json!({ "state": state })).unwrap();
+    let mut known = machine("a", &[A]);
+    known.metadata.uid = Some("1".to_owned());
+    known.status.get_or_insert_default().power = power("On");
+    rig.know(vec![known]);
+    rig.registry.update(&name("a"), |status| status.power = power("Off"));
+    boot_mut(rig.registry.get(&name("a")).as_mut().unwrap());
+    let shown = |rig: &Rig| {
+        let known = rig.machines.load().by_name(&name("a")).cloned().unwrap();
+        serde_json::to_value(rig.registry.describe(&known)).unwrap()["status"]["power"]["state"].clone()
+    };
+    assert!(!rig.registry.writes_power());
+    assert_eq!(shown(&rig), "On", "the leader's word, not what this one remembers");
+    let (tell, tenure) = tokio::sync::watch::channel(None);
+    rig.registry.lead_with(Tenure::new(tenure));
+    rig.registry.take_changes();
+    rig.registry.adopt_all_power();
+    assert_eq!(rig.registry.take_changes().0, [(name("a"), Parts::default())], "kept, and not sent back");
+    assert_eq!(rig.registry.get(&name("a")).unwrap().power, power("On"));
+    tell.send_replace(Some(tokio::time::Instant::now() + Duration::from_secs(10)));
+    rig.registry.update(&name("a"), |status| status.power = power("Off"));
+    assert!(rig.registry.writes_power());
+    assert_eq!(shown(&rig), "Off");
+    tokio::time::advance(Duration::from_secs(11)).await;
+    assert!(!rig.registry.writes_power());
 }
 
 #[test]

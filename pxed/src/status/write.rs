@@ -3,6 +3,7 @@
 //! One task drives the `queue`; writes run beside it, at most [`AT_ONCE`], each with a deadline, so that a slow API server
 //! delays writes and nothing else. Spawned by `run`; at shutdown what is dirty is written once more.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -15,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::event::Gate;
 use super::kubernetes::{self, WriteOutcome};
+use super::project::{Part, Parts};
 use super::queue::{Outcome, Queue};
 use super::{Event, Kept, StatusRegistry};
 use crate::store::{Change, Store, Table};
@@ -74,44 +76,75 @@ pub struct Writer {
     pub counters: Arc<WriteCounters>,
 }
 
-type Done = (MachineName, Outcome);
+/// A Machine, how its write ended, and the parts that are still to be written.
+type Done = (MachineName, Outcome, Parts);
+
+/// What is to be written: which Machine when, and which parts of it.
+#[derive(Default)]
+struct Work {
+    queue: Queue,
+    parts: HashMap<MachineName, Parts>,
+}
+
+impl Work {
+    fn mark(&mut self, name: &MachineName, parts: Parts) {
+        let before = self.parts.entry(name.clone()).or_default();
+        *before = before.and(parts);
+    }
+
+    fn forget(&mut self, name: &MachineName) {
+        self.queue.forget(name);
+        self.parts.remove(name);
+    }
+
+    fn settle(&mut self, done: Result<Done, tokio::task::JoinError>) {
+        // A write does not panic; if one did, its Machine is written again with the next change.
+        if let Ok((name, outcome, rest)) = done {
+            if rest != Parts::default() {
+                self.mark(&name, rest);
+            }
+            self.queue.done(&name, outcome, Instant::now(), rand::random());
+        }
+    }
+}
 
 impl Writer {
     /// Writes until `shutdown`, then what is left.
     pub async fn run(mut self, pulse: Pulse, shutdown: CancellationToken) {
-        let mut queue = Queue::default();
+        let mut work = Work::default();
         let mut writes: JoinSet<Done> = JoinSet::new();
         let mut publishing: JoinSet<()> = JoinSet::new();
         let mut gate = Gate::new(Instant::now());
         loop {
-            self.collect(&mut queue).await;
-            self.start_writes(&mut queue, &mut writes);
-            let wait = queue.next_due().filter(|_| writes.len() < AT_ONCE);
+            self.collect(&mut work).await;
+            self.start_writes(&mut work, &mut writes);
+            let wait = work.queue.next_due().filter(|_| writes.len() < AT_ONCE);
             tokio::select! {
                 () = shutdown.cancelled() => break,
                 never = pulse.beating() => match never {},
                 () = self.registry.changed() => {}
-                Some(done) = writes.join_next() => settle(&mut queue, done),
+                Some(done) = writes.join_next() => work.settle(done),
                 Some(event) = self.events.recv() => self.publish(event, &mut gate, &mut publishing),
                 Some(_) = publishing.join_next() => {}
                 () = until(wait) => {}
             }
         }
         // What the API server does not take now is in the store, and is written after the next start.
-        let last = self.write_the_rest(queue, writes);
+        let last = self.write_the_rest(work, writes);
         if tokio::time::timeout(LAST_WRITES, last).await.is_err() {
             tracing::warn!("status writes were left for the next start");
         }
     }
 
     /// Takes over what changed: into the store at once, into the queue.
-    async fn collect(&self, queue: &mut Queue) {
+    async fn collect(&self, work: &mut Work) {
         let (changed, gone) = self.registry.take_changes();
-        gone.iter().for_each(|name| queue.forget(name));
+        gone.iter().for_each(|name| work.forget(name));
         self.forget(&gone).await;
         let now = Instant::now();
-        for name in &changed {
-            queue.mark(name, now);
+        for (name, parts) in &changed {
+            work.mark(name, *parts);
+            work.queue.mark(name, now);
         }
     }
 
@@ -129,37 +162,41 @@ impl Writer {
         }
     }
 
-    fn start_writes(&self, queue: &mut Queue, writes: &mut JoinSet<Done>) {
+    fn start_writes(&self, work: &mut Work, writes: &mut JoinSet<Done>) {
         let now = Instant::now();
         while writes.len() < AT_ONCE
-            && let Some(name) = queue.take(now)
+            && let Some(name) = work.queue.take(now)
         {
+            let mut parts = work.parts.remove(&name).unwrap_or_default();
+            // Another pxed leads: what this one would say of power is not its to say, now or later.
+            parts.power &= self.registry.writes_power();
             let Some(kept) = self.registry.kept(&name) else {
-                queue.done(&name, Outcome::Settled, now, 0.0);
+                work.queue.done(&name, Outcome::Settled, now, 0.0);
                 continue;
             };
             let write = Write {
                 name,
                 kept,
+                parts,
                 store: self.store.clone(),
                 sink: self.sink.clone(),
                 counters: self.counters.clone(),
             };
             writes.spawn(write.carry_out());
         }
-        self.counters.waiting.store(queue.waiting() as u64, Ordering::Relaxed);
+        self.counters.waiting.store(work.queue.waiting() as u64, Ordering::Relaxed);
     }
 
     /// Writes what is dirty, also what became so during a write; what fails has its turn after the next start.
-    async fn write_the_rest(&self, mut queue: Queue, mut writes: JoinSet<Done>) {
-        self.collect(&mut queue).await;
+    async fn write_the_rest(&self, mut work: Work, mut writes: JoinSet<Done>) {
+        self.collect(&mut work).await;
         loop {
-            queue.hurry(Instant::now());
-            self.start_writes(&mut queue, &mut writes);
+            work.queue.hurry(Instant::now());
+            self.start_writes(&mut work, &mut writes);
             match writes.join_next().await {
                 None => return,
-                Some(Ok((name, Outcome::Retry))) => queue.forget(&name),
-                Some(done) => settle(&mut queue, done),
+                Some(Ok((name, Outcome::Retry, _))) => work.forget(&name),
+                Some(done) => work.settle(done),
             }
         }
     }
@@ -192,13 +229,15 @@ impl Writer {
 struct Write {
     name: MachineName,
     kept: Kept,
+    /// What the API server is not told yet.
+    parts: Parts,
     store: Store,
     sink: Sink,
     counters: Arc<WriteCounters>,
 }
 
 impl Write {
-    async fn carry_out(self) -> Done {
+    async fn carry_out(mut self) -> Done {
         let outcome = match self.keep().await {
             Outcome::Settled => self.send().await,
             Outcome::Retry => Outcome::Retry,
@@ -208,7 +247,7 @@ impl Write {
             Outcome::Retry => &self.counters.retried,
         };
         counter.fetch_add(1, Ordering::Relaxed);
-        (self.name, outcome)
+        (self.name, outcome, self.parts)
     }
 
     async fn keep(&self) -> Outcome {
@@ -221,11 +260,28 @@ impl Write {
         }
     }
 
-    async fn send(&self) -> Outcome {
+    async fn send(&mut self) -> Outcome {
         let Sink::Kubernetes(access) = &self.sink else { return Outcome::Settled };
         // Why there is none is told by the source.
-        let Some(client) = access.get() else { return Outcome::Retry };
-        let write = kubernetes::write(client, &self.name, &self.kept);
+        let Some(client) = access.get().cloned() else { return Outcome::Retry };
+        let mut outcome = Outcome::Settled;
+        for part in Part::ALL {
+            if !self.parts.has(part) {
+                continue;
+            }
+            match self.send_part(&client, part).await {
+                Outcome::Settled => match part {
+                    Part::Boot => self.parts.boot = false,
+                    Part::Power => self.parts.power = false,
+                },
+                Outcome::Retry => outcome = Outcome::Retry,
+            }
+        }
+        outcome
+    }
+
+    async fn send_part(&self, client: &kube::Client, part: Part) -> Outcome {
+        let write = kubernetes::write(client, &self.name, &self.kept, part);
         match tokio::time::timeout(DEADLINE, write).await {
             Ok(WriteOutcome::Written) => Outcome::Settled,
             Ok(WriteOutcome::Gone) => {
@@ -246,13 +302,6 @@ impl Write {
                 Outcome::Retry
             }
         }
-    }
-}
-
-fn settle(queue: &mut Queue, done: Result<Done, tokio::task::JoinError>) {
-    // A write does not panic; if one did, its Machine is written again with the next change.
-    if let Ok((name, outcome)) = done {
-        queue.done(&name, outcome, Instant::now(), rand::random());
     }
 }
 
