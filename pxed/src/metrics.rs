@@ -3,6 +3,7 @@
 
 pub mod boot_path;
 mod family;
+pub mod power;
 #[cfg(test)]
 mod tests;
 
@@ -48,6 +49,8 @@ pub struct Sources {
     pub reloads: Arc<Reloads>,
     /// HTTP, enrolment, images.
     pub boot_path: boot_path::Source,
+    /// BMCs and operations.
+    pub power: power::Source,
 }
 
 /// SIGHUPs.
@@ -79,6 +82,7 @@ impl Collector for Sources {
         self.encode_machines(&mut encoder)?;
         self.encode_dhcp(&mut encoder)?;
         self.encode_tftp(&mut encoder)?;
+        self.power.encode(&mut encoder)?;
         self.boot_path.encode(&mut encoder)
     }
 }

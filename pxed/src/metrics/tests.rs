@@ -60,6 +60,7 @@ fn sources(rig: &Rig) -> Sources {
         tftp: Some(Arc::new(bedplate_tftp::server::Server::bind(tftp, Arc::new(files)).unwrap())),
         look: Arc::new(view),
         reloads: Arc::default(),
+        power: power::Source { counters: Arc::default(), leads: Arc::new(|| true) },
         boot_path: boot_path::Source {
             counters,
             images: rig.routes.images.clone(),
@@ -131,7 +132,11 @@ async fn what_was_asked_for_is_counted_at_the_next_scrape() {
 
 /// `name{label,label}` of everything in a scrape.
 fn exposed(text: &str) -> BTreeSet<String> {
-    let samples = text.lines().filter(|line| !line.starts_with('#'));
+    // Of a histogram the sum stands for its three kinds of samples.
+    let shown = |line: &&str| {
+        !line.starts_with('#') && !line.contains("_seconds_bucket") && !line.contains("_seconds_count")
+    };
+    let samples = text.lines().filter(shown);
     let described = samples.map(|line| {
         let name = line.split(['{', ' ']).next().unwrap();
         let labels: Vec<_> = line.split_once('{').map_or_else(Vec::new, |(_, rest)| {
@@ -139,6 +144,7 @@ fn exposed(text: &str) -> BTreeSet<String> {
             rest.split(',').map(|pair| pair.split_once('=').unwrap().0).collect()
         });
         let name = name.strip_prefix("bedplate_pxed_").unwrap_or(name);
+        let name = name.strip_suffix("_sum").unwrap_or(name);
         if labels.is_empty() { name.to_owned() } else { format!("{name}{{{}}}", labels.join(",")) }
     });
     described.collect()

@@ -9,7 +9,12 @@
 
 pub mod breaker;
 pub mod counters;
+pub mod credentials;
+mod election;
+pub mod holding;
+pub mod leader;
 pub mod operation;
+pub mod operations;
 pub mod order;
 pub mod plan;
 pub mod progress;

@@ -22,6 +22,7 @@ use super::alive::{DISK_PATIENCE, ask_store, watch_dhcp, watch_tftp};
 use super::infallible;
 use super::knowledge::{Feeding, Knowledge};
 use super::look::Look;
+use super::power::Power;
 use crate::admin::{self, AdminState};
 use crate::boot::Owner;
 use crate::boot_path::BootPath;
@@ -47,6 +48,7 @@ pub(super) struct Daemon {
     pub(super) reloads: Arc<Reloads>,
     liveness: Liveness,
     knowledge: Knowledge,
+    power: Power,
     start: Option<Start>,
 }
 
@@ -62,7 +64,7 @@ struct Start {
 impl Daemon {
     /// Makes the parts and binds the sockets.
     pub(super) async fn assemble(config: Config, liveness: Liveness) -> Result<(Self, Writer), Failure> {
-        let (knowledge, feeding, writer) = Knowledge::open(&config).await?;
+        let (knowledge, feeding, operations, writer) = Knowledge::open(&config).await?;
         let boot_path = BootPath::open(&config, knowledge.for_boot_path())?;
         let dhcp = bind_dhcp(&config, &boot_path)?;
         let tftp = bind_tftp(&config, &boot_path)?;
@@ -70,6 +72,7 @@ impl Daemon {
         let https = listen("https.listen", config.https.listen).await?;
         let health = health::bind(config.metrics.listen).await?;
         let socket = admin::bind(&config.socket, config.socket_group.as_deref())?;
+        let power = Power::assemble(&config, &knowledge, operations);
         let daemon = Self {
             config: Arc::new(ArcSwap::from_pointee(config)),
             boot_path,
@@ -78,6 +81,7 @@ impl Daemon {
             reloads: Arc::default(),
             liveness,
             knowledge,
+            power,
             start: Some(Start { feeding, http, https, health, socket }),
         };
         Ok((daemon, writer))
@@ -108,6 +112,7 @@ impl Daemon {
             "boot path",
             self.boot_path.clone().run(http, https, self.liveness.clone(), shutdown.clone()),
         );
+        self.power.spawn(tasks, &self.liveness, shutdown.clone());
         let pulse = self.liveness.part("store", DISK_PATIENCE);
         infallible(tasks, "store", ask_store(self.knowledge.store.clone(), pulse, shutdown.clone()));
         if let Some(server) = self.dhcp.clone() {
@@ -135,7 +140,7 @@ impl Daemon {
             discovered: self.knowledge.discovered.clone(),
             stage: Arc::new(move |mac| boots.timeline(&Owner::Unknown { mac }).map(|t| t.stage)),
             explain: Arc::new(move |subject| boot_path.explain(subject)),
-            operations: Arc::new(admin::NoDesk),
+            operations: self.power.desk.clone(),
             health: Arc::new(look.clone()),
             about: Arc::new(move || look.about()),
         }
@@ -151,6 +156,10 @@ impl Daemon {
             tftp: self.tftp.clone(),
             look: Arc::new(move || look.view()),
             reloads: self.reloads.clone(),
+            power: metrics::power::Source {
+                counters: self.power.counters.clone(),
+                leads: self.power.leads(),
+            },
             boot_path: metrics::boot_path::Source {
                 counters: self.boot_path.counters().clone(),
                 images: self.boot_path.images().clone(),

@@ -14,12 +14,14 @@ use thiserror::Error;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::cluster::Cluster;
-use super::infallible;
+use super::cluster::{Access, Cluster};
+use super::{infallible, power};
 use crate::boot_path;
 use crate::config::{Config, SourceConfig};
 use crate::discovered::Discovered;
 use crate::machine::Machines;
+use crate::power::OperationUpdate;
+use crate::power::operations::local::LocalOperations;
 use crate::source::directory::Directory;
 use crate::source::{self, Follower, SourceEnded, SourceState, Sourced, Update, kubernetes};
 use crate::status::write::WriteCounters;
@@ -54,6 +56,14 @@ pub(super) struct Feeding {
     follower: Follower,
 }
 
+/// Where operations come from, to be handed over once.
+pub(super) enum OperationFeed {
+    /// Manifests and the socket.
+    Local(LocalOperations, mpsc::Receiver<OperationUpdate>),
+    /// The cluster.
+    Cluster(Access),
+}
+
 /// Where updates come from.
 enum Feed {
     Directory(Directory),
@@ -62,7 +72,7 @@ enum Feed {
 
 impl Knowledge {
     /// Opens the store, and knows what it kept. The source is not asked yet.
-    pub(super) async fn open(config: &Config) -> Result<(Self, Feeding, Writer), Failure> {
+    pub(super) async fn open(config: &Config) -> Result<(Self, Feeding, OperationFeed, Writer), Failure> {
         let directory = &config.state_directory;
         std::fs::create_dir_all(directory)
             .map_err(|source| StateDirectoryError { path: directory.clone(), source })?;
@@ -89,7 +99,18 @@ impl Knowledge {
             machines,
             registry,
         };
+        let operations = match &feed {
+            Feed::Directory(_) => {
+                let (operations, updates) = power::open_local(&knowledge, directory)?;
+                OperationFeed::Local(operations, updates)
+            }
+            Feed::Kubernetes(cluster) => OperationFeed::Cluster(cluster.access()),
+        };
         let mut follower = Follower {
+            operations: match &operations {
+                OperationFeed::Local(operations, _) => Some(operations.clone()),
+                OperationFeed::Cluster(_) => None,
+            },
             site: config.site.clone(),
             machines: knowledge.machines.clone(),
             store: knowledge.store.clone(),
@@ -106,7 +127,7 @@ impl Knowledge {
             events,
             counters: knowledge.statuses.clone(),
         };
-        Ok((knowledge, Feeding { feed, follower }, writer))
+        Ok((knowledge, Feeding { feed, follower }, operations, writer))
     }
 
     /// What the boot path is built on.

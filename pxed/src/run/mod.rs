@@ -7,6 +7,7 @@ mod assemble;
 mod cluster;
 mod knowledge;
 mod look;
+mod power;
 mod reload;
 mod watch;
 

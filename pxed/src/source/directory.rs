@@ -1,4 +1,4 @@
-//! Machines from a directory of manifests (`*.yaml`, `*.yml`, `*.json`; no subdirectories, no hidden files).
+//! Machines and MachineOperations from a directory of manifests (`*.yaml`, `*.yml`, `*.json`; no subdirectories, no hidden files).
 //!
 //! Watched, with a pause to let an editor finish; looked at again every [`RESCAN`] in case a change was not told. Only a
 //! file that has another time, length or inode than before is read and checked, several at once; a Machine in it that is
@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::manifest::{MAX_BYTES, read_manifest};
 use super::parallel::for_each;
-use super::{SourceEnded, Sourced, Update};
+use super::{SourceEnded, Sourced, SourcedOperation, Update};
 
 /// How long to wait after a change before reading.
 const DEBOUNCE: Duration = Duration::from_millis(150);
@@ -48,6 +48,7 @@ struct File {
     stamp: Option<Stamp>,
     /// Machines with their lines (0 where only the store knows them).
     good: Vec<(u64, Sourced)>,
+    operations: Vec<SourcedOperation>,
     problems: Vec<String>,
 }
 
@@ -195,7 +196,8 @@ impl Directory {
                 }
             }
         }
-        Update::Set { machines, problems }
+        let operations = self.files.values().flat_map(|file| file.operations.clone()).collect();
+        Update::Set { machines, operations, problems }
     }
 }
 
@@ -215,9 +217,16 @@ impl File {
         match read_manifest(&text) {
             Ok(manifest) => {
                 for (line, kind) in &manifest.ignored {
-                    tracing::info!(file = %path.display(), line, kind, "not a Machine, left out");
+                    tracing::info!(file = %path.display(), line, kind, "neither a Machine nor a MachineOperation, left out");
                 }
-                self.take(&path.display().to_string(), manifest.machines);
+                let origin = path.display().to_string();
+                let operation = |(line, operation)| SourcedOperation {
+                    origin: origin.clone(),
+                    line,
+                    operation: Arc::new(operation),
+                };
+                self.operations = manifest.operations.into_iter().map(operation).collect();
+                self.take(&origin, manifest.machines);
                 self.problems.clear();
             }
             Err(problems) => {
@@ -315,7 +324,7 @@ mod tests {
     }
 
     fn names(update: &Update) -> (Vec<String>, Vec<String>) {
-        let Update::Set { machines, problems } = update else { panic!("{update:?}") };
+        let Update::Set { machines, problems, .. } = update else { panic!("{update:?}") };
         (machines.iter().map(|s| s.machine.metadata.name.clone().unwrap()).collect(), problems.clone())
     }
 

@@ -1,16 +1,17 @@
-//! Pure: a manifest file's text -> the Machines in it, or every mistake with line and field.
+//! Pure: a manifest file's text -> the Machines and MachineOperations in it, or every mistake with line and field.
 //!
-//! YAML or JSON, several documents, `List` and `MachineList` unrolled. Other kinds are left out with a note. A file with a
+//! YAML or JSON, several documents, `List`, `MachineList` and `MachineOperationList` unrolled. Other kinds are left out with a note. A file with a
 //! mistake gives nothing at all: half a file is worse than the last good one. Called by `directory`, and by the fuzzer.
 
 use std::fmt;
 
 use bedplate_api::machine::Machine;
+use bedplate_api::operation::MachineOperation;
 use kube::Resource;
 use serde_json::Value;
 
 use super::parallel::for_each;
-use super::schema::check_machine;
+use super::schema::{check_machine, check_operation};
 use super::yaml::{Document, Lines, read_documents};
 
 /// Larger files are refused unread: about ten thousand Machines.
@@ -24,6 +25,8 @@ const WORTH_A_THREAD: usize = 16;
 pub struct Manifest {
     /// Machines with the line that each begins at.
     pub machines: Vec<(u64, Machine)>,
+    /// MachineOperations with the line that each begins at.
+    pub operations: Vec<(u64, MachineOperation)>,
     /// Objects of other kinds, left out: line and kind.
     pub ignored: Vec<(u64, String)>,
 }
@@ -69,6 +72,7 @@ pub fn read_manifest(text: &str) -> Result<Manifest, Vec<ManifestProblem>> {
     let mut problems = Vec::new();
     for part in parts {
         manifest.machines.extend(part.manifest.machines);
+        manifest.operations.extend(part.manifest.operations);
         manifest.ignored.extend(part.manifest.ignored);
         problems.extend(part.problems);
     }
@@ -111,14 +115,15 @@ fn read_object(
         problem("", "is not a Kubernetes object: apiVersion and kind are needed".to_owned());
         return;
     };
-    if (kind == "List" || kind == "MachineList") && prefix.is_empty() {
+    if ["List", "MachineList", "MachineOperationList"].contains(&kind.as_str()) && prefix.is_empty() {
         let items = object.get_mut("items").map(Value::take);
         for (index, item) in items.as_ref().and_then(Value::as_array).into_iter().flatten().enumerate() {
             read_object(item.clone(), &format!("items[{index}]"), lines, manifest, problems);
         }
         return;
     }
-    if kind != Machine::kind(&()) || !version.starts_with("bedplate.dev/") {
+    let is_machine = kind == Machine::kind(&());
+    if (!is_machine && kind != MachineOperation::kind(&())) || !version.starts_with("bedplate.dev/") {
         manifest.ignored.push((line, kind));
         return;
     }
@@ -134,18 +139,38 @@ fn read_object(
     if text(object.get("metadata").unwrap_or(&Value::Null), "name").is_none() {
         problem("", "metadata.name is missing".to_owned());
     }
-    for (field, message) in check_machine(&object) {
+    let findings = if is_machine { check_machine(&object) } else { check_operation(&object) };
+    for (field, message) in findings {
         problem(&field, message);
+    }
+    if !is_machine
+        && let Some(name) = text(object.get("metadata").unwrap_or(&Value::Null), "name")
+        && !is_object_name(&name)
+    {
+        problem("metadata.name", format!("{name:?} is no name: at most 253 of a-z, 0-9, '-' and '.'"));
     }
     if !problems.is_empty() {
         return;
     }
-    match serde_json::from_value::<Machine>(object) {
-        Ok(machine) => manifest.machines.push((line, machine)),
-        Err(error) => {
-            problems.push(ManifestProblem { line, field: prefix.to_owned(), message: error.to_string() });
-        }
+    let read = if is_machine {
+        serde_json::from_value(object).map(|machine| manifest.machines.push((line, machine)))
+    } else {
+        serde_json::from_value(object).map(|operation| manifest.operations.push((line, operation)))
+    };
+    if let Err(error) = read {
+        problems.push(ManifestProblem { line, field: prefix.to_owned(), message: error.to_string() });
     }
+}
+
+/// Whether an API server would take it as the name of an object (RFC 1123 subdomain).
+fn is_object_name(name: &str) -> bool {
+    let edge = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let label = |label: &str| {
+        label.bytes().all(|b| edge(b) || b == b'-')
+            && label.bytes().next().is_some_and(edge)
+            && label.bytes().last().is_some_and(edge)
+    };
+    name.len() <= 253 && name.split('.').all(label)
 }
 
 fn join(prefix: &str, field: &str) -> String {
@@ -251,6 +276,21 @@ spec:
         assert!(multicast[0].starts_with("9: spec.pxe.interfaces[0].macAddress: "), "{multicast:?}");
         let name = problems(&GOOD.replace("node-1", "Node_1"));
         assert!(name[0].contains("a Machine's name becomes its host name"), "{name:?}");
+    }
+
+    #[test]
+    fn operations_stand_beside_machines_and_are_held_against_their_own_rules() {
+        let operation = "apiVersion: bedplate.dev/v1alpha1\nkind: MachineOperation\nmetadata:\n  name: cycle-1\nspec:\n  \
+            operationName: powerCycle\n  machineRef: {name: node-1}\n";
+        let manifest = read_manifest(&format!("{GOOD}---\n{operation}")).unwrap();
+        assert_eq!((manifest.machines.len(), manifest.operations[0].0), (1, 14));
+        assert_eq!(manifest.operations[0].1.spec.operation_name, "powerCycle");
+        let found = problems(&operation.replace("machineRef", "machinRef"));
+        assert_eq!(found[0], "7: spec.machinRef: is not a known field; did you mean \"machineRef\"?");
+        let found = problems(&operation.replace("  machineRef: {name: node-1}\n", ""));
+        assert!(found[0].contains("exactly one of machineRef and machineSelector"), "{found:?}");
+        let found = problems(&operation.replace("cycle-1", "Cycle_1"));
+        assert!(found[0].starts_with("4: metadata.name: "), "{found:?}");
     }
 
     #[test]

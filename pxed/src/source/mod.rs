@@ -19,6 +19,7 @@ use arc_swap::ArcSwap;
 use bedplate_api::id::Digest;
 use bedplate_api::id::SiteName;
 use bedplate_api::machine::Machine;
+use bedplate_api::operation::MachineOperation;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::Digest as _;
 use thiserror::Error;
@@ -26,6 +27,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::machine::{Machines, Snapshot};
+use crate::power::operations::local::LocalOperations;
 use crate::status::StatusRegistry;
 use crate::store::{Change, Store, StoreError, Table};
 
@@ -49,6 +51,24 @@ impl PartialEq for Sourced {
     }
 }
 
+/// A MachineOperation of a manifest.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SourcedOperation {
+    /// The file.
+    pub origin: String,
+    /// The line that it begins at.
+    pub line: u64,
+    /// The object.
+    pub operation: Arc<MachineOperation>,
+}
+
+impl SourcedOperation {
+    /// File and line, for people.
+    pub fn place(&self) -> String {
+        format!("{}:{}", self.origin, self.line)
+    }
+}
+
 fn write_shared<S: Serializer>(machine: &Arc<Machine>, serializer: S) -> Result<S::Ok, S::Error> {
     machine.as_ref().serialize(serializer)
 }
@@ -64,6 +84,8 @@ pub enum Update {
     Set {
         /// The Machines.
         machines: Vec<Sourced>,
+        /// The operations that stand beside them; of a cluster none, which are watched apart.
+        operations: Vec<SourcedOperation>,
         /// One line each, for people.
         problems: Vec<String>,
     },
@@ -105,7 +127,6 @@ pub struct SourceState {
 }
 
 /// The parts that follow a source.
-#[derive(Debug)]
 pub struct Follower {
     /// Whose Machines are ours.
     pub site: SiteName,
@@ -115,6 +136,8 @@ pub struct Follower {
     pub store: Store,
     /// Who is told of a new set.
     pub registry: StatusRegistry,
+    /// Who takes the operations of manifests; none in a cluster.
+    pub operations: Option<LocalOperations>,
     /// How the source stands.
     pub state: Arc<ArcSwap<SourceState>>,
     /// What the store holds now.
@@ -188,7 +211,9 @@ impl Follower {
         loop {
             let kept = tokio::select! {
                 update = updates.recv() => match update {
-                    Some(Update::Set { machines, problems }) => self.take(machines, problems).await,
+                    Some(Update::Set { machines, operations, problems }) => {
+                        self.take(machines, operations, problems).await
+                    }
                     Some(Update::Unreachable { reason }) => {
                         self.unreachable(reason);
                         continue;
@@ -228,20 +253,28 @@ impl Follower {
     }
 
     /// Takes a new set over; whether the store holds it.
-    async fn take(&mut self, machines: Vec<Sourced>, mut problems: Vec<String>) -> bool {
+    async fn take(
+        &mut self,
+        machines: Vec<Sourced>,
+        operations: Vec<SourcedOperation>,
+        mut problems: Vec<String>,
+    ) -> bool {
         let last = self.machines.load();
         let snapshot = last.next(&self.site, machines.iter().map(|sourced| sourced.machine.clone()));
         problems.extend(snapshot.problems().iter().map(ToString::to_string));
+        let known = snapshot.len();
+        self.machines.store(snapshot);
+        if let Some(taker) = &self.operations {
+            problems.extend(taker.take(operations).await);
+        }
         let before = self.state.load_full();
         let told: HashSet<&String> = before.problems.iter().collect();
         for problem in problems.iter().filter(|problem| !told.contains(problem)) {
             tracing::warn!(problem, "the source of machines has a mistake");
         }
-        let known = snapshot.len();
         if !before.synced || known != last.len() {
             tracing::info!(source = before.source, machines = known, site = %self.site, "machines known");
         }
-        self.machines.store(snapshot);
         let now = self.machines.load();
         if before.synced {
             self.registry.follow(&last, &now);

@@ -1,0 +1,58 @@
+//! What `/metrics` shows of power: operations, calls of BMCs, breakers, the queue, who leads.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bedplate_api::machine::BmcProtocol;
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::metrics::MetricType;
+
+use super::family::{count, count_rows, gauge};
+use crate::counter::read;
+use crate::power::Counters;
+
+/// Where power counts.
+pub struct Source {
+    /// What is counted.
+    pub counters: Arc<Counters>,
+    /// Whether this pxed leads its site now.
+    pub leads: Arc<dyn Fn() -> bool + Send + Sync>,
+}
+
+impl Source {
+    pub(super) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let c = &self.counters;
+        let operations = c.operations();
+        let operations =
+            operations.map(|(name, result, n)| (vec![("operation", name), ("result", result)], n));
+        let help = "Power operations that ended";
+        count_rows(encoder, "bedplate_pxed_power_operations", help, operations)?;
+        self.encode_calls(encoder)?;
+        let help = "What BMCs did not do";
+        count(encoder, "bedplate_pxed_bmc_failures", help, "reason", c.failures().collect())?;
+        let help = "BMCs by the state of their breaker";
+        gauge(encoder, "bedplate_pxed_bmc_breakers", help, "state", c.breakers().collect())?;
+        let help = "Power operations that are known and not finished";
+        gauge(encoder, "bedplate_pxed_power_queue_depth", help, "", vec![("", read(&c.queue))])?;
+        let leads = u64::from((self.leads)());
+        gauge(
+            encoder,
+            "bedplate_pxed_leader",
+            "Whether this pxed drives the BMCs of its site",
+            "",
+            vec![("", leads)],
+        )
+    }
+
+    fn encode_calls(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let (name, help) = ("bedplate_pxed_bmc_call_duration_seconds", "How long calls of BMCs took");
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        for (word, protocol) in [("redfish", BmcProtocol::Redfish), ("ipmi", BmcProtocol::Ipmi)] {
+            let now = self.counters.calls(protocol).now();
+            let labels = [("protocol", word)];
+            let mut metric = family.encode_family(&labels)?;
+            metric.encode_histogram::<[(&str, &str); 0]>(now.sum, now.count, &now.buckets, None)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,321 @@
+//! Reads a BMC's user name and password when they are needed: a Secret of the cluster, or two files without one.
+//!
+//! Only from the configured namespaces: who may write Machines must not be able to send any Secret of the cluster to an
+//! address of his own. What is read is zeroised when it is dropped; nothing is kept or logged. (The answer's text inside the
+//! Kubernetes client is freed without that.)
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bedplate_api::machine::CredentialsSecretRef;
+use bedplate_bmc::Credentials;
+use bedplate_process::exit::chain;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use kube::{Api, Client};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
+use secrecy::SecretString;
+use zeroize::{Zeroize as _, Zeroizing};
+
+use super::{CredentialsError, CredentialsSource, CredentialsVersion, Issued};
+
+/// A user name or a password is not longer (bytes); BMCs take far less.
+const MAX_BYTES: usize = 4096;
+/// How long the API server may take.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// A client, once there is one.
+type Access = Arc<OnceLock<Client>>;
+
+/// Secrets of the cluster.
+pub struct ClusterSecrets {
+    access: Access,
+    namespaces: Vec<String>,
+}
+
+/// Files below a directory: `<namespace>/<name>/username` and `password`.
+#[derive(Debug, Clone)]
+pub struct SecretFiles {
+    directory: PathBuf,
+    namespaces: Vec<String>,
+}
+
+impl ClusterSecrets {
+    /// Secrets of these namespaces, by a client that may come later.
+    pub fn new(access: Access, namespaces: Vec<String>) -> Self {
+        Self { access, namespaces }
+    }
+
+    async fn get(&self, secret: &CredentialsSecretRef) -> Result<Issued, String> {
+        check_namespace(&self.namespaces, secret)?;
+        let client = self.access.get().ok_or("the API server cannot be reached yet")?;
+        let secrets: Api<Secret> = Api::namespaced(client.clone(), &secret.namespace);
+        let found = match tokio::time::timeout(LIMIT, secrets.get_opt(&secret.name)).await {
+            Err(_) => return Err("the API server did not answer in time".to_owned()),
+            Ok(Ok(found)) => found.ok_or("there is no such Secret: create it")?,
+            Ok(Err(kube::Error::Api(status))) if status.code == 403 => {
+                return Err(format!(
+                    "pxed may not read Secrets of the namespace {}: bind the Role of deploy/pxed.yaml there",
+                    secret.namespace
+                ));
+            }
+            Ok(Err(error)) => return Err(chain(&error)),
+        };
+        issue(found)
+    }
+}
+
+/// The credentials in a Secret, whose bytes are zeroised.
+fn issue(secret: Secret) -> Result<Issued, String> {
+    let metadata = secret.metadata;
+    let version =
+        format!("{}/{}", metadata.uid.unwrap_or_default(), metadata.resource_version.unwrap_or_default());
+    let mut data = secret.data.unwrap_or_default();
+    let mut take = |key| data.remove(key).map(|ByteString(bytes)| Zeroizing::new(bytes));
+    let (username, password) = (take("username"), take("password"));
+    data.values_mut().for_each(|ByteString(bytes)| bytes.zeroize());
+    credentials(username, password, CredentialsVersion(version), "key")
+}
+
+/// Credentials of the bytes that were found.
+fn credentials(
+    username: Option<Zeroizing<Vec<u8>>>,
+    password: Option<Zeroizing<Vec<u8>>>,
+    version: CredentialsVersion,
+    place: &str,
+) -> Result<Issued, String> {
+    let text = |name: &str, bytes: Option<Zeroizing<Vec<u8>>>| -> Result<Zeroizing<String>, String> {
+        let bytes = bytes.ok_or_else(|| format!("it has no {place} {name}"))?;
+        if bytes.len() > MAX_BYTES {
+            return Err(format!("its {place} {name} is longer than {MAX_BYTES} bytes"));
+        }
+        let text = std::str::from_utf8(&bytes).map_err(|_| format!("its {place} {name} is no UTF-8 text"))?;
+        if text.is_empty() {
+            return Err(format!("its {place} {name} is empty"));
+        }
+        // Of its exact length: what becomes a boxed text is not moved, which would leave a copy behind.
+        let mut exact = String::with_capacity(text.len());
+        exact.push_str(text);
+        Ok(Zeroizing::new(exact))
+    };
+    let (username, mut password) = (text("username", username)?, text("password", password)?);
+    let password = SecretString::from(std::mem::take(&mut *password));
+    Ok(Issued { credentials: Credentials { username: username.to_string(), password }, version })
+}
+
+fn check_namespace(namespaces: &[String], secret: &CredentialsSecretRef) -> Result<(), String> {
+    if namespaces.iter().any(|namespace| *namespace == secret.namespace) {
+        return Ok(());
+    }
+    Err(format!(
+        "pxed reads none of the namespace {}: add it to bmc.secret-namespaces in pxed's configuration, or name one of {}",
+        secret.namespace,
+        if namespaces.is_empty() { "none".to_owned() } else { namespaces.join(", ") }
+    ))
+}
+
+fn failed(secret: &CredentialsSecretRef, problem: String) -> CredentialsError {
+    CredentialsError { namespace: secret.namespace.clone(), name: secret.name.clone(), problem }
+}
+
+#[async_trait]
+impl CredentialsSource for ClusterSecrets {
+    async fn read(&self, secret: &CredentialsSecretRef) -> Result<Issued, CredentialsError> {
+        self.get(secret).await.map_err(|problem| failed(secret, problem))
+    }
+}
+
+#[async_trait]
+impl CredentialsSource for SecretFiles {
+    async fn read(&self, secret: &CredentialsSecretRef) -> Result<Issued, CredentialsError> {
+        let (files, named) = (self.clone(), secret.clone());
+        let read = tokio::task::spawn_blocking(move || files.get(&named)).await;
+        read.unwrap_or_else(|error| Err(error.to_string())).map_err(|problem| failed(secret, problem))
+    }
+}
+
+impl SecretFiles {
+    /// Files below `directory`, of these namespaces.
+    pub fn new(directory: PathBuf, namespaces: Vec<String>) -> Self {
+        Self { directory, namespaces }
+    }
+
+    fn get(&self, secret: &CredentialsSecretRef) -> Result<Issued, String> {
+        check_namespace(&self.namespaces, secret)?;
+        let plain =
+            |name: &str| !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\0']);
+        if !plain(&secret.namespace) || !plain(&secret.name) {
+            return Err("its name is no file name".to_owned());
+        }
+        let below = Path::new(&secret.namespace).join(&secret.name);
+        let (username, first) = self.read_file(&below.join("username"))?;
+        let (password, second) = self.read_file(&below.join("password"))?;
+        let version = CredentialsVersion(format!("{first}/{second}"));
+        credentials(Some(username), Some(password), version, "file")
+    }
+
+    /// A file's bytes without the line's end, and its stamp.
+    fn read_file(&self, below: &Path) -> Result<(Zeroizing<Vec<u8>>, String), String> {
+        let path = self.directory.join(below);
+        let shown = path.display();
+        let file = self.open(below).map_err(|error| format!("{shown} cannot be opened: {error}"))?;
+        let metadata = file.metadata().map_err(|error| format!("{shown} cannot be looked at: {error}"))?;
+        if !metadata.is_file() {
+            return Err(format!("{shown} is no file"));
+        }
+        let (owner, own) = (metadata.uid(), rustix::process::geteuid().as_raw());
+        if owner != 0 && owner != own {
+            return Err(format!("{shown} belongs to user {owner}: give it to root or to pxed's own user"));
+        }
+        let mode = metadata.mode() & 0o7777;
+        if mode & !0o600 != 0 {
+            return Err(format!("{shown} has mode {mode:04o}: make it 0600 (chmod 600)"));
+        }
+        let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_BYTES + 2));
+        // One more than is allowed, so that what is too long shows; never more, which would move what was read.
+        let read = file.take(MAX_BYTES as u64 + 2).read_to_end(&mut bytes);
+        read.map_err(|error| format!("{shown} cannot be read: {error}"))?;
+        if bytes.last() == Some(&b'\n') {
+            bytes.pop();
+        }
+        if bytes.last() == Some(&b'\r') {
+            bytes.pop();
+        }
+        let stamp = format!(
+            "{}.{}.{}.{}.{}",
+            metadata.ino(),
+            metadata.len(),
+            metadata.mtime(),
+            metadata.mtime_nsec(),
+            metadata.ctime_nsec()
+        );
+        Ok((bytes, stamp))
+    }
+
+    /// Opens a file below the directory; links that lead out of it are refused by the kernel.
+    fn open(&self, below: &Path) -> Result<File, rustix::io::Errno> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let directory = openat(CWD, &self.directory, flags | OFlags::DIRECTORY, Mode::empty())?;
+        // Not blocking: a pipe would hold the thread for ever.
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        openat2(&directory, below, flags | OFlags::NONBLOCK, Mode::empty(), resolve).map(File::from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use secrecy::ExposeSecret;
+
+    use super::*;
+
+    fn secret(namespace: &str, name: &str) -> CredentialsSecretRef {
+        CredentialsSecretRef { namespace: namespace.to_owned(), name: name.to_owned() }
+    }
+
+    struct Rig {
+        directory: tempfile::TempDir,
+        files: SecretFiles,
+    }
+
+    impl Rig {
+        fn new() -> Self {
+            let directory = tempfile::tempdir().unwrap();
+            let files = SecretFiles::new(directory.path().join("in"), vec!["bedplate-system".to_owned()]);
+            let rig = Self { directory, files };
+            std::fs::create_dir_all(rig.path("in/bedplate-system/a")).unwrap();
+            rig.write("in/bedplate-system/a/username", "root\n", 0o600);
+            rig.write("in/bedplate-system/a/password", "s3cret\r\n", 0o400);
+            rig
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.directory.path().join(name)
+        }
+
+        fn write(&self, name: &str, text: &str, mode: u32) {
+            let _ = std::fs::remove_file(self.path(name));
+            std::fs::write(self.path(name), text).unwrap();
+            std::fs::set_permissions(self.path(name), std::fs::Permissions::from_mode(mode)).unwrap();
+        }
+
+        fn read(&self) -> Result<(String, String, CredentialsVersion), String> {
+            let issued = self.files.get(&secret("bedplate-system", "a"))?;
+            let Issued { credentials, version } = issued;
+            Ok((credentials.username, credentials.password.expose_secret().to_owned(), version))
+        }
+    }
+
+    #[test]
+    fn files_are_read_without_their_newline_and_a_changed_one_has_another_version() {
+        let rig = Rig::new();
+        let (username, password, version) = rig.read().unwrap();
+        assert_eq!((username.as_str(), password.as_str()), ("root", "s3cret"));
+        assert_eq!(rig.read().unwrap().2, version);
+        rig.write("in/bedplate-system/a/password", "other", 0o600);
+        assert_ne!(rig.read().unwrap().2, version);
+    }
+
+    #[test]
+    fn what_others_could_read_or_have_written_is_refused_with_its_remedy() {
+        let rig = Rig::new();
+        for mode in [0o640, 0o604, 0o700, 0o4600] {
+            rig.write("in/bedplate-system/a/password", "s3cret", mode);
+            let why = rig.read().unwrap_err();
+            assert!(why.contains("chmod 600") && !why.contains("s3cret"), "{why}");
+        }
+        let name = "in/bedplate-system/a/password";
+        rig.write(name, &"x".repeat(MAX_BYTES + 1), 0o600);
+        assert!(rig.read().unwrap_err().contains("longer than"));
+        rig.write(name, "\n", 0o600);
+        assert!(rig.read().unwrap_err().contains("is empty"));
+        std::fs::remove_file(rig.path(name)).unwrap();
+        assert!(rig.read().unwrap_err().contains("cannot be opened"));
+    }
+
+    #[test]
+    fn no_link_leads_out_of_the_directory_but_one_inside_is_followed() {
+        let rig = Rig::new();
+        let name = "in/bedplate-system/a/password";
+        rig.write("outside", "s3cret", 0o600);
+        std::fs::remove_file(rig.path(name)).unwrap();
+        symlink(rig.path("outside"), rig.path(name)).unwrap();
+        assert!(rig.read().unwrap_err().contains("cannot be opened"));
+        std::fs::remove_file(rig.path(name)).unwrap();
+        rig.write("in/bedplate-system/a/real", "s3cret", 0o600);
+        symlink("real", rig.path(name)).unwrap();
+        assert_eq!(rig.read().unwrap().1, "s3cret");
+        for (namespace, name) in
+            [("bedplate-system", ".."), ("bedplate-system", "a/../a"), ("bedplate-system", "")]
+        {
+            assert!(rig.files.get(&secret(namespace, name)).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn other_namespaces_are_not_looked_into_and_the_remedy_is_named() {
+        let rig = Rig::new();
+        let why = rig.files.get(&secret("kube-system", "a")).unwrap_err();
+        assert!(why.contains("bmc.secret-namespaces"), "{why}");
+    }
+
+    #[test]
+    fn a_secret_without_its_keys_says_which() {
+        let mut made = Secret::default();
+        assert!(issue(made.clone()).unwrap_err().contains("no key username"));
+        let bytes = |text: &str| ByteString(text.as_bytes().to_vec());
+        made.data =
+            Some([("username", "u"), ("password", "p")].map(|(k, v)| (k.to_owned(), bytes(v))).into());
+        made.metadata.uid = Some("1".to_owned());
+        made.metadata.resource_version = Some("2".to_owned());
+        let issued = issue(made).unwrap();
+        assert_eq!(issued.version.0, "1/2");
+        assert!(!format!("{issued:?}").contains("\"p\""));
+    }
+}

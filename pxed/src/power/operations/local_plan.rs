@@ -1,0 +1,341 @@
+//! Pure: what is remembered of operations without a cluster, and what a new set of manifests means for it.
+//!
+//! ```text
+//! in a manifest, never seen --recorded--> carried out --file gone--> remembered for 24 h --> forgotten
+//! from the socket --recorded--> carried out --ended, its time over, or room is needed--> forgotten
+//! ```
+//!
+//! A record outlives its manifest, because an editor that saves takes a file away and puts another in its place: nothing is to be
+//! carried out twice by that. Callers: `local`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use bedplate_api::id::Digest;
+use bedplate_api::machine::Time;
+use bedplate_api::operation::{MachineOperation, MachineOperationStatus, OperationState};
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+use sha2::Digest as _;
+
+use super::{age, is_finished};
+use crate::power::order::Kind;
+use crate::power::{Operation, OperationKey};
+use crate::source::SourcedOperation;
+
+/// Operations remembered at most.
+pub(super) const MOST: usize = 4096;
+/// How long an operation is remembered whose manifest is gone.
+pub(super) const REMEMBERED: SignedDuration = SignedDuration::from_hours(24);
+/// The reason of an operation of which nobody knows whether it was carried out.
+pub(super) const UNKNOWN: &str = "Unknown";
+
+/// One operation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Record {
+    /// The object, with its status; its `metadata.uid` says which of this name it is.
+    pub(super) object: MachineOperation,
+    /// How often it was written.
+    pub(super) writes: u64,
+    /// Whether it stands in a manifest, or was made through the socket.
+    pub(super) manifest: bool,
+}
+
+impl Record {
+    /// A new one that nobody has written to.
+    pub(super) fn new(mut object: MachineOperation, uid: String, manifest: bool, now: Timestamp) -> Self {
+        object.metadata.uid = Some(uid);
+        object.metadata.generate_name = None;
+        // Whole seconds, as an API server has them.
+        object.metadata.creation_timestamp =
+            Some(Time(Timestamp::from_second(now.as_second()).unwrap_or(now)));
+        object.status = None;
+        Self { object, writes: 1, manifest }.numbered()
+    }
+
+    /// The same with another status.
+    pub(super) fn with(&self, status: MachineOperationStatus) -> Self {
+        let object = MachineOperation { status: Some(status), ..self.object.clone() };
+        Self { object, writes: self.writes.saturating_add(1), manifest: self.manifest }.numbered()
+    }
+
+    fn numbered(mut self) -> Self {
+        self.object.metadata.resource_version = Some(self.writes.to_string());
+        self
+    }
+
+    pub(super) fn name(&self) -> &str {
+        self.object.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    pub(super) fn uid(&self) -> &str {
+        self.object.metadata.uid.as_deref().unwrap_or_default()
+    }
+
+    pub(super) fn key(&self) -> OperationKey {
+        OperationKey { name: self.name().to_owned(), uid: self.uid().to_owned() }
+    }
+
+    /// As its source gives it.
+    pub(super) fn operation(&self) -> Operation {
+        Operation { key: self.key(), object: Arc::new(self.object.clone()), version: self.writes.to_string() }
+    }
+}
+
+/// What tells a manifest's operation from another of its name.
+fn identity(operation: &MachineOperation) -> String {
+    let digest = || {
+        let spec = serde_json::to_vec(&operation.spec).unwrap_or_default();
+        Digest::from_sha256(sha2::Sha256::digest(spec).into())
+    };
+    operation.metadata.uid.clone().unwrap_or_else(|| format!("manifest:{}", digest()))
+}
+
+/// What is remembered.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    /// By name.
+    pub(super) records: BTreeMap<String, Record>,
+    /// Operations whose manifest is gone, and since when.
+    pub(super) gone: BTreeMap<String, Timestamp>,
+}
+
+/// What a set of manifests means.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Plan {
+    /// Operations that were never seen.
+    pub(super) new: Vec<Record>,
+    /// Whose manifest is gone.
+    pub(super) gone: Vec<OperationKey>,
+    /// Whose manifest is there again.
+    pub(super) back: Vec<OperationKey>,
+    /// For people, a line each.
+    pub(super) problems: Vec<String>,
+}
+
+impl Memory {
+    /// What the complete set of manifests means. `lost`: what was remembered before is gone, so that nobody knows what was
+    /// carried out of what is new here.
+    pub(super) fn plan(&self, manifests: &[SourcedOperation], lost: bool, now: Timestamp) -> Plan {
+        let mut plan = Plan::default();
+        let mut by_name: BTreeMap<&str, Vec<&SourcedOperation>> = BTreeMap::new();
+        for manifest in manifests {
+            let name = manifest.operation.metadata.name.as_deref().unwrap_or_default();
+            by_name.entry(name).or_default().push(manifest);
+        }
+        // Whether it is the one that is remembered.
+        let mut there: HashMap<&str, bool> = HashMap::new();
+        for (name, places) in by_name {
+            let is_same = |m: &&SourcedOperation| {
+                self.records.get(name).is_some_and(|record| record.uid() == identity(&m.operation))
+            };
+            there.insert(name, places.iter().all(is_same));
+            let [manifest] = places.as_slice() else {
+                let places: Vec<_> = places.iter().map(|m| m.place()).collect();
+                plan.problems.push(format!(
+                    "MachineOperation {name} stands in {}: neither is carried out",
+                    places.join(" and in ")
+                ));
+                continue;
+            };
+            if let Err(problem) = self.take(name, manifest, lost, now, &mut plan) {
+                plan.problems.push(format!("{}: {problem}", manifest.place()));
+            }
+        }
+        for (name, record) in self.records.iter().filter(|(_, record)| record.manifest) {
+            let is_gone = self.gone.contains_key(name);
+            match there.get(name.as_str()) {
+                Some(true) if is_gone => plan.back.push(record.key()),
+                None if !is_gone => plan.gone.push(record.key()),
+                Some(_) | None => {}
+            }
+        }
+        plan
+    }
+
+    fn take(
+        &self,
+        name: &str,
+        manifest: &SourcedOperation,
+        lost: bool,
+        now: Timestamp,
+        plan: &mut Plan,
+    ) -> Result<(), String> {
+        let operation = &*manifest.operation;
+        let uid = identity(operation);
+        match self.records.get(name) {
+            Some(record) if record.uid() == uid => return Ok(()),
+            Some(_) => {
+                return Err(format!(
+                    "an operation {name} was there before, and another of its name is not carried out: make a new name"
+                ));
+            }
+            None => {}
+        }
+        if operation.spec.machine_selector.is_some() {
+            return Err(format!(
+                "operation {name} has a machineSelector, which is carried out only in a cluster: write one operation for each Machine"
+            ));
+        }
+        if Kind::of(&operation.spec.operation_name).is_none() {
+            return Err(unknown_name(&operation.spec.operation_name));
+        }
+        if self.records.len().saturating_add(plan.new.len()) >= MOST {
+            return Err(format!(
+                "operation {name} is one too many, {MOST} are remembered: remove manifests of finished ones"
+            ));
+        }
+        let record = Record::new(operation.clone(), uid, true, now);
+        plan.new.push(if lost { record.with(unknown(now)) } else { record });
+        Ok(())
+    }
+
+    /// What is to be forgotten: its time is over.
+    pub(super) fn expired(&self, now: Timestamp) -> Vec<OperationKey> {
+        let is_expired = |record: &&Record| {
+            let since = |then: Timestamp, time: SignedDuration| now.duration_since(then) >= time;
+            if record.manifest {
+                return self.gone.get(record.name()).is_some_and(|gone| since(*gone, REMEMBERED));
+            }
+            let status = record.object.status.as_ref();
+            let ended = status.and_then(|status| status.completion_time.as_ref());
+            let time = record.object.spec.ttl_seconds_after_finished;
+            is_finished(&record.object)
+                && ended
+                    .zip(time)
+                    .is_some_and(|(ended, time)| since(ended.0, SignedDuration::from_secs(time.into())))
+        };
+        self.records.values().filter(is_expired).map(Record::key).collect()
+    }
+
+    /// What is to be forgotten so that there is room for one more: the oldest that is finished and does not stand in a
+    /// manifest. `None`: there is no room.
+    pub(super) fn make_room(&self) -> Option<Option<OperationKey>> {
+        if self.records.len() < MOST {
+            return Some(None);
+        }
+        let finished = self.records.values().filter(|record| !record.manifest && is_finished(&record.object));
+        finished.min_by(|a, b| age(&a.object).cmp(&age(&b.object))).map(|record| Some(record.key()))
+    }
+}
+
+/// Why an operation of that name is carried out by nobody here.
+pub(super) fn unknown_name(name: &str) -> String {
+    let known = Kind::ALL.map(Kind::as_str).join(", ");
+    format!("nobody here carries out operation {name:?}: without a cluster there are {known}")
+}
+
+fn unknown(now: Timestamp) -> MachineOperationStatus {
+    let message = "pxed's memory of operations was damaged and begun anew, so it is not known whether this one was carried \
+                   out: look at the machine, and make a new operation if it is still wanted";
+    MachineOperationStatus {
+        state: Some(OperationState::Failed),
+        completion_time: Some(Time(now)),
+        reason: Some(UNKNOWN.to_owned()),
+        message: Some(message.to_owned()),
+        ..MachineOperationStatus::default()
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    pub(in super::super) fn object(name: &str, operation: &str) -> MachineOperation {
+        serde_json::from_value(json!({
+            "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation", "metadata": { "name": name },
+            "spec": { "operationName": operation, "machineRef": { "name": "a" } },
+        }))
+        .unwrap()
+    }
+
+    pub(in super::super) fn manifest(line: u64, operation: MachineOperation) -> SourcedOperation {
+        SourcedOperation { origin: "ops.yaml".to_owned(), line, operation: Arc::new(operation) }
+    }
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn finished(at: Timestamp) -> MachineOperationStatus {
+        MachineOperationStatus {
+            state: Some(OperationState::Complete),
+            completion_time: Some(Time(at)),
+            ..MachineOperationStatus::default()
+        }
+    }
+
+    /// Carries a plan out.
+    fn take(memory: &mut Memory, manifests: &[SourcedOperation], now: Timestamp) -> Plan {
+        let plan = memory.plan(manifests, false, now);
+        memory.records.extend(plan.new.iter().map(|record| (record.name().to_owned(), record.clone())));
+        memory.gone.extend(plan.gone.iter().map(|key| (key.name.clone(), now)));
+        plan.back.iter().for_each(|key| memory.gone.retain(|name, _| *name != key.name));
+        plan
+    }
+
+    #[test]
+    fn a_manifest_is_taken_once_also_when_an_editor_takes_it_away_and_puts_it_back() {
+        let (mut memory, one) = (Memory::default(), [manifest(1, object("x", "powerCycle"))]);
+        assert_eq!(take(&mut memory, &one, at(0)).new.len(), 1);
+        assert_eq!(take(&mut memory, &one, at(1)), Plan::default());
+        assert_eq!(take(&mut memory, &[], at(2)).gone.len(), 1);
+        assert_eq!(memory.expired(at(86_401)), []);
+        let again = take(&mut memory, &one, at(3));
+        assert_eq!((again.new.len(), again.back.len()), (0, 1));
+        assert_eq!(take(&mut memory, &[], at(10)).gone.len(), 1);
+        assert_eq!(memory.expired(at(10 + 86_400)).len(), 1);
+    }
+
+    #[test]
+    fn another_spec_under_a_name_that_was_there_is_a_problem_and_not_carried_out() {
+        let mut memory = Memory::default();
+        take(&mut memory, &[manifest(1, object("x", "powerCycle"))], at(0));
+        let plan = take(&mut memory, &[manifest(3, object("x", "powerOff"))], at(1));
+        assert_eq!((plan.new.len(), plan.gone.len()), (0, 0));
+        assert!(
+            plan.problems[0].starts_with("ops.yaml:3: ") && plan.problems[0].ends_with("make a new name")
+        );
+        let twice = [manifest(1, object("y", "powerOn")), manifest(9, object("y", "powerOn"))];
+        let plan = take(&mut memory, &twice, at(1));
+        assert!(plan.new.is_empty() && plan.problems[0].contains("ops.yaml:1 and in ops.yaml:9"));
+        assert!(
+            memory.plan(&[manifest(1, object("z", "dance"))], false, at(1)).problems[0].contains("powerOn")
+        );
+    }
+
+    #[test]
+    fn after_a_loss_of_memory_what_stands_in_manifests_is_failed_and_not_carried_out_again() {
+        let plan = Memory::default().plan(&[manifest(1, object("x", "powerCycle"))], true, at(0));
+        let status = plan.new[0].object.status.clone().unwrap();
+        assert_eq!((status.state, status.reason.as_deref()), (Some(OperationState::Failed), Some(UNKNOWN)));
+    }
+
+    #[test]
+    fn what_came_by_the_socket_goes_after_its_time_or_for_want_of_room_the_oldest_finished_first() {
+        let mut memory = Memory::default();
+        let mut timed = object("timed", "powerOn");
+        timed.spec.ttl_seconds_after_finished = Some(60);
+        for (object, end) in
+            [(timed, Some(5)), (object("old", "powerOn"), Some(6)), (object("busy", "powerOn"), None)]
+        {
+            let record = Record::new(object, "u".to_owned(), false, at(0));
+            let record = end.map_or(record.clone(), |end| record.with(finished(at(end))));
+            memory.records.insert(record.name().to_owned(), record);
+        }
+        assert_eq!(memory.expired(at(64)), []);
+        assert_eq!(memory.expired(at(65))[0].name, "timed");
+        assert_eq!(memory.make_room(), Some(None));
+        for number in memory.records.len()..MOST {
+            let record = Record::new(object(&format!("n{number}"), "powerOn"), "u".to_owned(), true, at(0));
+            memory.records.insert(record.name().to_owned(), record);
+        }
+        assert_eq!(memory.make_room().flatten().unwrap().name, "old");
+        memory.records.retain(|_, record| !is_finished(&record.object));
+        memory.records.insert("m".to_owned(), memory.records["n9"].with(finished(at(0))));
+        memory.records.insert("k".to_owned(), memory.records["n10"].clone());
+        assert_eq!(memory.make_room(), None, "a manifest's record stays, or it would be carried out again");
+    }
+}

@@ -1,0 +1,41 @@
+//! Where MachineOperations come from and where it is written how they go: the Kubernetes API (`kubernetes`), or manifests and
+//! the admin socket (`local`).
+
+pub mod kubernetes;
+pub mod local;
+mod local_plan;
+
+use std::sync::Arc;
+
+use bedplate_api::operation::{MachineOperation, OperationState};
+use jiff::Timestamp;
+
+use super::{Operation, OperationKey};
+
+/// Finished operations that are remembered; the oldest go first.
+pub const MOST_FINISHED: usize = 4096;
+
+/// Whether an operation has come to its end.
+pub fn is_finished(operation: &MachineOperation) -> bool {
+    let state = operation.status.as_ref().and_then(|status| status.state);
+    matches!(state, Some(OperationState::Complete | OperationState::Failed))
+}
+
+/// When an operation was made, and its name: the order in which they are shown.
+fn age(operation: &MachineOperation) -> (Option<Timestamp>, &str) {
+    let made = operation.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    (made, operation.metadata.name.as_deref().unwrap_or_default())
+}
+
+/// Puts the oldest first.
+fn sort_by_age(operations: &mut [Arc<MachineOperation>]) {
+    operations.sort_by(|a, b| age(a).cmp(&age(b)));
+}
+
+/// An operation as the API server gave it, without what nobody here reads.
+fn sourced(mut object: MachineOperation) -> Operation {
+    object.metadata.managed_fields = None;
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let key = OperationKey { name: text(&object.metadata.name), uid: text(&object.metadata.uid) };
+    Operation { key, version: text(&object.metadata.resource_version), object: Arc::new(object) }
+}
