@@ -10,7 +10,9 @@ use clap::parser::ValueSource;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-pub(crate) use self::operation::{Boot, OperationCommand, OperationCreate, PowerAct, PowerCommand};
+pub(crate) use self::operation::{
+    BmcCommand, Boot, OperationCommand, OperationCreate, PowerAct, PowerCommand, ProbeArguments, Protocol,
+};
 
 /// Where pxed listens unless told otherwise.
 pub(crate) const DEFAULT_SOCKET: &str = "/run/bedplate/pxed.sock";
@@ -47,7 +49,7 @@ pub(crate) struct Global {
 pub(crate) enum Output {
     /// Text for people; its form may change
     Human,
-    /// What pxed or the cluster answered
+    /// What pxed, the cluster or the BMC answered
     Json,
 }
 
@@ -63,6 +65,9 @@ pub(crate) enum Command {
     /// MachineOperations: what is to be done once
     #[command(subcommand)]
     Operation(OperationCommand),
+    /// Management controllers, before a Machine is written for one
+    #[command(subcommand)]
+    Bmc(BmcCommand),
     /// What a machine would be offered now, for each way in which it can ask, and why
     Explain {
         /// A MAC address in any usual spelling, or a Machine's name
@@ -117,6 +122,10 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
     let only_pxed = match &cli.command {
         Command::Explain { .. } => Some("explain"),
         Command::Discovered => Some("discovered"),
+        Command::Bmc(_) => {
+            let message = format!("`bmc` asks the BMC itself, from here: leave out {cluster}");
+            return Err(command.error(ErrorKind::ArgumentConflict, message));
+        }
         Command::Machine(_)
         | Command::Power(_)
         | Command::Operation(_)
@@ -173,6 +182,12 @@ mod tests {
     }
 
     #[test]
+    fn a_bmc_is_asked_from_here() {
+        let said = refusal("bedplate bmc probe 10.0.0.1 --context lab");
+        assert!(said.contains("asks the BMC itself"), "{said}");
+    }
+
+    #[test]
     fn an_operation_is_for_one_machine_or_for_a_selector() {
         let wrong =
             |line: &str| parse(line.split(' ').map(OsString::from).collect()).unwrap_err().to_string();
@@ -186,6 +201,9 @@ mod tests {
             "bedplate power off a --grace-period -1",
             "bedplate power on a --force",
             "bedplate power cycle a --boot disk",
+            "bedplate bmc probe 10.0.0.1 --password-file -",
+            "bedplate bmc probe 10.0.0.1 --insecure --ca-file f",
+            "bedplate bmc probe 10.0.0.1 --username u --password p",
         ] {
             wrong(line);
         }
@@ -207,6 +225,7 @@ mod tests {
             "operation create",
             "operation list",
             "operation watch",
+            "bmc probe",
         ] {
             let (first, second) = words.split_once(' ').unwrap();
             assert!(script.contains(&format!("bedplate__subcmd__{first}__subcmd__{second}")), "{words}");

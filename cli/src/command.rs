@@ -12,12 +12,13 @@ use serde_json::Value;
 use thiserror::Error;
 
 use crate::act;
-use crate::arguments::{self, Cli, Command, Global, MachineCommand};
+use crate::arguments::{self, BmcCommand, Cli, Command, Global, MachineCommand};
 use crate::ask;
 use crate::cluster::{self, AskClusterError};
 use crate::desk::Desk;
 use crate::operation;
 use crate::page::Page;
+use crate::probe::{self, ProbeError};
 use crate::render::{self, Discovered};
 use crate::socket::{self, AskPxedError};
 
@@ -45,6 +46,8 @@ pub(crate) enum RunError {
     Gone { name: String },
     #[error("the cluster tells no changes any more")]
     Ended,
+    #[error(transparent)]
+    Probe(#[from] ProbeError),
     #[error("cannot start")]
     Start(#[source] std::io::Error),
     #[error("cannot write to {}", .path.display())]
@@ -60,6 +63,7 @@ impl RunError {
             Self::Pxed(error) => error.hint(true).map(Cow::from),
             Self::OnlyPxed(error) => error.hint(false).map(Cow::from),
             Self::Cluster(error) => error.hint(),
+            Self::Probe(error) => error.hint(),
             Self::Failed { reason, .. } => operation::remedy(reason).map(Cow::from),
             Self::NotEnded { name, .. } => Some(
                 format!("nothing is undone, it goes on by itself: does a pxed of the Machine's site run? `bedplate operation watch {name}` waits on")
@@ -110,6 +114,7 @@ pub(crate) fn run(cli: &Cli, program: &OsStr, out: &mut dyn Write) -> Result<(),
                 match command {
                     Command::Power(command) => act::power(global, command, &mut page).await,
                     Command::Operation(command) => act::operations(global, command, &mut page).await,
+                    Command::Bmc(BmcCommand::Probe(arguments)) => probe::run(arguments, &mut page).await,
                     command => {
                         let answer = answer(global, command).await?;
                         print(command, &answer, &mut page)
@@ -145,9 +150,11 @@ async fn answer(global: &Global, command: &Command) -> Result<Value, RunError> {
         Command::Explain { subject } => pxed(format!("/v1/explain/{}", socket::escape(subject))).await?,
         Command::Discovered => pxed("/v1/discovered".to_owned()).await?,
         // These print for themselves.
-        Command::Power(_) | Command::Operation(_) | Command::Completion { .. } | Command::Man { .. } => {
-            Value::Null
-        }
+        Command::Power(_)
+        | Command::Operation(_)
+        | Command::Bmc(_)
+        | Command::Completion { .. }
+        | Command::Man { .. } => Value::Null,
     })
 }
 
@@ -163,9 +170,11 @@ fn print(command: &Command, answer: &Value, page: &mut Page<'_>) -> Result<(), R
         Command::Machine(MachineCommand::Show { .. }) => render::show(&read::<Machine>(answer)?, look),
         Command::Explain { .. } => render::explain(&read::<Explanation>(answer)?, look),
         Command::Discovered => render::discovered(&read::<Vec<Discovered>>(&answer["items"])?, look),
-        Command::Power(_) | Command::Operation(_) | Command::Completion { .. } | Command::Man { .. } => {
-            String::new()
-        }
+        Command::Power(_)
+        | Command::Operation(_)
+        | Command::Bmc(_)
+        | Command::Completion { .. }
+        | Command::Man { .. } => String::new(),
     };
     page.print(text)
 }

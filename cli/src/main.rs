@@ -2,7 +2,7 @@
 //! power switched.
 //!
 //! Parses, runs, chooses the exit code (0 done, 1 failed, 64 wrong usage). All that it changes anywhere is that it makes
-//! MachineOperations (`power`, `operation create`).
+//! MachineOperations (`power`, `operation create`); a BMC is only asked.
 
 mod act;
 mod arguments;
@@ -13,6 +13,8 @@ mod desk;
 mod follow;
 mod operation;
 mod page;
+mod password;
+mod probe;
 mod render;
 mod selector;
 mod socket;

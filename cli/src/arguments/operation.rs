@@ -1,6 +1,8 @@
-//! The commands that change something: `power` and `operation`.
+//! The commands that change something, or ask a management controller: `power`, `operation`, `bmc`.
 
-use bedplate_api::id::MachineName;
+use std::path::PathBuf;
+
+use bedplate_api::id::{Digest, MachineName};
 use clap::{Args, Subcommand, ValueEnum};
 
 /// What to do with a Machine's power.
@@ -116,4 +118,48 @@ fn parameter(text: &str) -> Result<(String, String), String> {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
         _ => Err("write KEY=VALUE".to_owned()),
     }
+}
+
+/// What to ask of a management controller.
+#[derive(Debug, Subcommand)]
+pub(crate) enum BmcCommand {
+    /// What a BMC is and can do, and what to write into a Machine; changes nothing, and needs neither pxed nor a cluster
+    Probe(ProbeArguments),
+}
+
+/// Which controller, and as whom.
+#[derive(Debug, Args)]
+pub(crate) struct ProbeArguments {
+    /// As in a Machine's bmc.address: host, host:port, or the URL of a Redfish service
+    pub(crate) address: String,
+    /// The protocol that it is asked in
+    #[arg(long, value_enum, default_value_t = Protocol::Redfish)]
+    pub(crate) protocol: Protocol,
+    /// Log in as this user; without, only what is told to everybody is shown
+    #[arg(long, value_name = "NAME")]
+    pub(crate) username: Option<String>,
+    /// A file with the password, `-` for standard input [default: it is asked for]
+    #[arg(long, value_name = "FILE", requires = "username")]
+    pub(crate) password_file: Option<PathBuf>,
+    /// The system to look at, where a Redfish service has several
+    #[arg(long, value_name = "ID")]
+    pub(crate) system_id: Option<String>,
+    /// Send the password to whoever answers
+    #[arg(long, group = "trust")]
+    pub(crate) insecure: bool,
+    /// Believe the certificate with this public key, as an earlier probe showed it: sha256:...
+    #[arg(long, value_name = "PIN", group = "trust")]
+    pub(crate) pin: Option<Digest>,
+    /// Believe a certificate that these authorities have signed (PEM)
+    #[arg(long, value_name = "FILE", group = "trust")]
+    pub(crate) ca_file: Option<PathBuf>,
+}
+
+/// A protocol of management controllers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Protocol {
+    /// DMTF Redfish
+    Redfish,
+    /// IPMI 2.0 over LAN
+    Ipmi,
 }

@@ -1,0 +1,160 @@
+//! Reads a password: from a file, from standard input, or from a person at a terminal, who does not see it. Never from the
+//! command line or the environment, where others could.
+
+use std::fs::File;
+use std::io::{IsTerminal, Read, Write};
+use std::path::{Path, PathBuf};
+
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
+use secrecy::SecretString;
+use thiserror::Error;
+use zeroize::Zeroizing;
+
+/// More is no password.
+const MOST: u64 = 4096;
+
+/// Why there is no password.
+#[derive(Debug, Error)]
+pub(crate) enum ReadPasswordError {
+    #[error("cannot read the password from {}", .path.display())]
+    File { path: PathBuf, source: std::io::Error },
+    #[error("cannot read the password from standard input")]
+    Stdin(#[source] std::io::Error),
+    #[error("cannot ask for the password")]
+    Terminal(#[source] std::io::Error),
+    #[error("there is no terminal to ask for the password on")]
+    NoTerminal,
+    #[error("the password is longer than {MOST} bytes, or not UTF-8")]
+    NoPassword,
+    #[error("no password was given")]
+    Empty,
+}
+
+/// The password from this file (`-`: standard input), or from whoever sits at the terminal.
+pub(crate) fn read(file: Option<&Path>, user: &str) -> Result<SecretString, ReadPasswordError> {
+    match file {
+        Some(path) if path == Path::new("-") => {
+            taken(std::io::stdin().lock()).map_err(ReadPasswordError::Stdin).and_then(|bytes| kept(&bytes))
+        }
+        Some(path) => {
+            let failed = |source| ReadPasswordError::File { path: path.to_owned(), source };
+            taken(File::open(path).map_err(failed)?).map_err(failed).and_then(|bytes| kept(&bytes))
+        }
+        None => ask(user),
+    }
+}
+
+/// One byte more than may be, so that what is too long is seen to be.
+fn taken(from: impl Read) -> std::io::Result<Zeroizing<Vec<u8>>> {
+    let most = MOST.saturating_add(3);
+    // No growth, which would leave copies behind.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(usize::try_from(most).unwrap_or_default()));
+    from.take(most).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The first line, which has to be the only one.
+fn kept(bytes: &[u8]) -> Result<SecretString, ReadPasswordError> {
+    let text = std::str::from_utf8(bytes).map_err(|_| ReadPasswordError::NoPassword)?;
+    let text = text.strip_suffix('\n').unwrap_or(text);
+    let text = text.strip_suffix('\r').unwrap_or(text);
+    if u64::try_from(text.len()).is_ok_and(|length| length > MOST) {
+        return Err(ReadPasswordError::NoPassword);
+    }
+    if text.is_empty() { Err(ReadPasswordError::Empty) } else { Ok(SecretString::from(text)) }
+}
+
+fn ask(user: &str) -> Result<SecretString, ReadPasswordError> {
+    let tty = File::options().read(true).write(true).open("/dev/tty").ok().filter(File::is_terminal);
+    let Some(tty) = tty else { return Err(ReadPasswordError::NoTerminal) };
+    let quiet = Quiet::make(&tty).map_err(|error| ReadPasswordError::Terminal(error.into()))?;
+    let asked = write!(&tty, "password of {}: ", crate::render::clean(user)).and_then(|()| typed(&mut &tty));
+    let ended = writeln!(&tty);
+    drop(quiet);
+    let bytes = asked.and_then(|bytes| ended.map(|()| bytes)).map_err(ReadPasswordError::Terminal)?;
+    kept(&bytes)
+}
+
+/// A terminal that shows nothing, and gives each key at once, until this is dropped.
+struct Quiet<'a> {
+    tty: &'a File,
+    before: Termios,
+}
+
+impl<'a> Quiet<'a> {
+    fn make(tty: &'a File) -> rustix::io::Result<Quiet<'a>> {
+        let before = tcgetattr(tty)?;
+        let mut quiet = before.clone();
+        // Signals too are given as keys: an end by one would leave the terminal without echo.
+        quiet.local_modes.remove(LocalModes::ECHO | LocalModes::ICANON | LocalModes::ISIG);
+        tcsetattr(tty, OptionalActions::Flush, &quiet)?;
+        Ok(Quiet { tty, before })
+    }
+}
+
+impl Drop for Quiet<'_> {
+    fn drop(&mut self) {
+        let _ = tcsetattr(self.tty, OptionalActions::Flush, &self.before);
+    }
+}
+
+/// A line as a person types it: Enter ends it, Backspace and Ctrl-U correct it, Ctrl-C and Ctrl-D give up.
+fn typed(from: &mut impl Read) -> std::io::Result<Zeroizing<Vec<u8>>> {
+    let most = usize::try_from(MOST).unwrap_or_default();
+    let mut line = Zeroizing::new(Vec::with_capacity(most.saturating_add(3)));
+    let mut key = [0; 1];
+    loop {
+        if from.read(&mut key)? == 0 {
+            return Ok(line);
+        }
+        match key {
+            [b'\r' | b'\n'] => return Ok(line),
+            [0x03 | 0x04] => return Err(std::io::ErrorKind::Interrupted.into()),
+            [0x15] => line.clear(),
+            [0x08 | 0x7f] => {
+                // A whole character: its later bytes begin with 10.
+                while line.pop().is_some_and(|byte| byte & 0xc0 == 0x80) {}
+            }
+            [byte] if line.len() <= most => line.push(byte),
+            [_] => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use secrecy::ExposeSecret;
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_a_password_without_its_last_line_end() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("password");
+        for (content, expected) in
+            [("s3cret", Some("s3cret")), ("s3cret \r\n", Some("s3cret ")), ("\n", None), ("", None)]
+        {
+            std::fs::write(&path, content).unwrap();
+            let found = read(Some(&path), "root").ok();
+            assert_eq!(found.as_ref().map(ExposeSecret::expose_secret), expected, "{content:?}");
+        }
+        std::fs::write(&path, "x".repeat(5000)).unwrap();
+        assert!(matches!(read(Some(&path), "root"), Err(ReadPasswordError::NoPassword)));
+        assert!(matches!(
+            read(Some(&directory.path().join("none")), "root"),
+            Err(ReadPasswordError::File { .. })
+        ));
+    }
+
+    #[test]
+    fn a_typed_line_can_be_corrected_and_given_up() {
+        let line =
+            |keys: &str| typed(&mut keys.as_bytes()).map(|line| String::from_utf8(line.to_vec()).unwrap());
+        assert_eq!(line("s3cret\rmore").unwrap(), "s3cret");
+        assert_eq!(line("ab\u{15}s3creü\u{7f}t\n").unwrap(), "s3cret");
+        assert_eq!(line("\u{7f}a").unwrap(), "a");
+        for up in ["ab\u{3}", "\u{4}"] {
+            assert!(line(up).is_err());
+        }
+    }
+}

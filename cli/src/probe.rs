@@ -1,0 +1,170 @@
+//! `bedplate bmc probe`: asks a BMC what it is and can do, from here, and says what to write into a Machine for it. Reads
+//! only, and knows neither pxed nor a cluster.
+//!
+//! Where the address leads is not checked as pxed does it: who types it could go there without us. A password goes only to
+//! whom the caller believes; without one nothing secret is sent, so that anybody's certificate may be looked at.
+
+mod snippet;
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::Read;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+
+use bedplate_api::machine::BmcProtocol;
+use bedplate_bmc::address::{Address, Reach, Scheme};
+use bedplate_bmc::probe::{self, Found};
+use bedplate_bmc::tls::Trust;
+use bedplate_bmc::{BmcError, Credentials, Deadlines};
+use ipnet::IpNet;
+use thiserror::Error;
+
+use crate::arguments::{ProbeArguments, Protocol};
+use crate::command::RunError;
+use crate::page::Page;
+use crate::password::{self, ReadPasswordError};
+use crate::render;
+
+/// A larger file holds no certificate authorities.
+const MOST_AUTHORITIES: usize = 64 << 10;
+
+/// Why a BMC was not asked, or told nothing.
+#[derive(Debug, Error)]
+pub(crate) enum ProbeError {
+    #[error(transparent)]
+    Password(#[from] ReadPasswordError),
+    #[error("cannot read the certificate authorities from {}", .path.display())]
+    Authorities { path: PathBuf, source: std::io::Error },
+    #[error("{} is longer than the {} KiB that a Machine can hold", .0.display(), MOST_AUTHORITIES >> 10)]
+    LongAuthorities(PathBuf),
+    #[error("{0} belongs to redfish: IPMI has no certificates and one system at an address")]
+    NotWithIpmi(&'static str),
+    #[error("http:// sends the password readable, and nobody vouches for who gets it")]
+    PlainHttp,
+    #[error(transparent)]
+    Bmc(Box<BmcError>),
+}
+
+impl From<BmcError> for ProbeError {
+    fn from(error: BmcError) -> Self {
+        Self::Bmc(Box::new(error))
+    }
+}
+
+impl ProbeError {
+    pub(crate) fn hint(&self) -> Option<Cow<'static, str>> {
+        let hint = match self {
+            Self::Password(ReadPasswordError::NoTerminal) => {
+                "name a file with --password-file, or - for standard input"
+            }
+            Self::PlainHttp => "write https://, or allow it with --insecure",
+            Self::Bmc(error) => return bmc_hint(error),
+            Self::Password(_)
+            | Self::Authorities { .. }
+            | Self::LongAuthorities(_)
+            | Self::NotWithIpmi(_) => return None,
+        };
+        Some(hint.into())
+    }
+}
+
+fn bmc_hint(error: &BmcError) -> Option<Cow<'static, str>> {
+    let hint = match error {
+        BmcError::CertificateNotTrusted { seen: Some(pin), .. }
+        | BmcError::CertificateChanged { seen: pin, .. } => {
+            return Some(
+                format!("no password was sent. If the BMC's own page shows the same key, ask again with --pin {pin}; --ca-file names an authority")
+                    .into(),
+            );
+        }
+        BmcError::Unreachable { .. } | BmcError::TimedOut { .. } => {
+            "is the address right, is the protocol enabled at the BMC, and does a route lead there? --protocol ipmi or redfish asks in the other one"
+        }
+        BmcError::AuthenticationFailed { .. } => {
+            "it was tried once only: many BMCs lock an account after a few wrong passwords"
+        }
+        BmcError::AmbiguousSystem { .. } | BmcError::UnknownSystem { .. } => {
+            "name one of them with --system-id"
+        }
+        _ => return None,
+    };
+    Some(hint.into())
+}
+
+/// Asks, and prints what was told and the piece of a manifest.
+pub(crate) async fn run(arguments: &ProbeArguments, page: &mut Page<'_>) -> Result<(), RunError> {
+    let authorities = arguments.ca_file.as_deref().map(authorities).transpose()?;
+    let found = look(arguments, authorities.as_deref()).await?;
+    if page.is_json() {
+        return page.json(&found);
+    }
+    let told: Vec<String> = found.to_string().lines().map(render::clean).collect();
+    let snippet = snippet::snippet(arguments, authorities.as_deref(), &found);
+    page.print(format!("{}\n\n{snippet}", told.join("\n")))
+}
+
+async fn look(arguments: &ProbeArguments, authorities: Option<&str>) -> Result<Found, ProbeError> {
+    let protocol = protocol(arguments.protocol);
+    if protocol == BmcProtocol::Ipmi {
+        let redfish = [
+            (arguments.system_id.is_some(), "--system-id"),
+            (arguments.insecure, "--insecure"),
+            (arguments.pin.is_some(), "--pin"),
+            (authorities.is_some(), "--ca-file"),
+        ];
+        if let Some((_, flag)) = redfish.into_iter().find(|(given, _)| *given) {
+            return Err(ProbeError::NotWithIpmi(flag));
+        }
+    }
+    // What is wrong with the address is said before anybody types a password.
+    let plain = Address::parse(&arguments.address, protocol)?.scheme == Scheme::Http;
+    if plain && !arguments.insecure && arguments.username.is_some() {
+        return Err(ProbeError::PlainHttp);
+    }
+    let trust = match (arguments.insecure || plain, arguments.pin) {
+        (true, _) => Trust::Insecure,
+        (false, Some(pin)) => Trust::Pin(vec![pin]),
+        (false, None) => Trust::Authorities(authorities.map(str::to_owned)),
+    };
+    let credentials = match &arguments.username {
+        None => None,
+        Some(username) => {
+            let password = password::read(arguments.password_file.as_deref(), username)?;
+            Some(Credentials { username: username.clone(), password })
+        }
+    };
+    // The programs that share this dependency may bring a second provider; the first one that is set counts.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let (system, deadlines) = (arguments.system_id.clone(), Deadlines::default());
+    let everywhere = everywhere();
+    Ok(probe::look(&arguments.address, protocol, credentials, &trust, system, &everywhere, deadlines).await?)
+}
+
+fn protocol(protocol: Protocol) -> BmcProtocol {
+    match protocol {
+        Protocol::Redfish => BmcProtocol::Redfish,
+        Protocol::Ipmi => BmcProtocol::Ipmi,
+    }
+}
+
+/// Whoever sits here may go wherever this machine can.
+fn everywhere() -> Reach {
+    let any = [IpAddr::from(Ipv4Addr::UNSPECIFIED), IpAddr::from(Ipv6Addr::UNSPECIFIED)];
+    let allowed = any.into_iter().filter_map(|ip| IpNet::new(ip, 0).ok()).collect();
+    Reach { forbidden: Vec::new(), allowed }
+}
+
+fn authorities(path: &Path) -> Result<String, ProbeError> {
+    let failed = |source| ProbeError::Authorities { path: path.to_owned(), source };
+    let mut text = String::new();
+    let most = u64::try_from(MOST_AUTHORITIES).unwrap_or_default().saturating_add(1);
+    File::open(path).and_then(|file| file.take(most).read_to_string(&mut text)).map_err(failed)?;
+    if text.len() > MOST_AUTHORITIES {
+        return Err(ProbeError::LongAuthorities(path.to_owned()));
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,182 @@
+//! Pure: what a BMC told -> `spec.bmc` of a Machine for it, as YAML to paste.
+
+use bedplate_bmc::probe::{Found, IpmiProbe, Probe};
+
+use crate::arguments::ProbeArguments;
+
+/// The piece of a manifest; `authorities`: the text of --ca-file.
+pub(super) fn snippet(arguments: &ProbeArguments, authorities: Option<&str>, found: &Found) -> String {
+    let mut lines = vec![
+        "# for its Machine; the Secret has the keys username and password".to_owned(),
+        "spec:".to_owned(),
+        "  bmc:".to_owned(),
+        format!("    protocol: {}", if matches!(found, Found::Ipmi(_)) { "ipmi" } else { "redfish" }),
+        format!("    address: {}", quoted(&arguments.address)),
+    ];
+    if let Found::Redfish(probe) = found {
+        lines.extend(system(arguments, probe));
+    }
+    lines.extend(
+        ["    credentialsSecretRef:", "      namespace: bedplate-system", "      name: bmc-credentials"]
+            .map(str::to_owned),
+    );
+    match found {
+        Found::Redfish(probe) => lines.extend(tls(arguments, authorities, probe)),
+        Found::Ipmi(probe) => lines.extend(privilege(probe)),
+    }
+    lines.join("\n") + "\n"
+}
+
+fn system(arguments: &ProbeArguments, probe: &Probe) -> Option<String> {
+    let (id, others) = match (&arguments.system_id, probe.systems.as_slice()) {
+        (Some(id), _) => (id, &[][..]),
+        (None, [id, others @ ..]) if !others.is_empty() => (id, others),
+        (None, _) => return None,
+    };
+    let others: Vec<String> = others.iter().map(|id| quoted(id)).collect();
+    let comment = if others.is_empty() { String::new() } else { format!("  # or {}", others.join(", ")) };
+    Some(format!("    systemId: {}{comment}", quoted(id)))
+}
+
+fn tls(arguments: &ProbeArguments, authorities: Option<&str>, probe: &Probe) -> Vec<String> {
+    let Some(pin) = probe.pin else {
+        // Only plain HTTP shows no certificate, and pxed uses it only if it is told to.
+        let lines =
+            ["    # plain HTTP: anybody on the way reads the password", "    tls:", "      mode: insecure"];
+        return lines.map(str::to_owned).to_vec();
+    };
+    if let (Some(authorities), true) = (authorities, probe.verified) {
+        let mut lines =
+            vec!["    tls:".to_owned(), "      mode: ca".to_owned(), "      caBundle: |".to_owned()];
+        lines.extend(authorities.lines().map(|line| format!("        {}", crate::render::clean(line))));
+        return lines;
+    }
+    if probe.verified && arguments.pin.is_none() {
+        return vec![
+            "    # an authority of this system vouches for it: pxed's system needs the same".to_owned(),
+        ];
+    }
+    let mut lines = Vec::new();
+    if !probe.verified {
+        let comment = "    # nobody vouches for this key: compare it with the BMC's own page first";
+        lines.push(comment.to_owned());
+    }
+    lines.extend(["    tls:", "      mode: pin", "      pins:"].map(str::to_owned));
+    lines.push(format!("      - {pin}"));
+    lines
+}
+
+fn privilege(probe: &IpmiProbe) -> Option<String> {
+    (probe.privilege == Some("user"))
+        .then(|| "    # this account may only read: pxed needs one with privilege operator".to_owned())
+}
+
+/// A YAML text in double quotes, in ASCII: nothing in it can hide or reorder what a person sees.
+fn quoted(text: &str) -> String {
+    let escaped = text.chars().map(|sign| match sign {
+        '"' => "\\\"".to_owned(),
+        '\\' => "\\\\".to_owned(),
+        ' '..='~' => sign.to_string(),
+        _ => format!("\\U{:08X}", u32::from(sign)),
+    });
+    format!("\"{}\"", escaped.collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use bedplate_api::id::Digest;
+    use bedplate_api::machine::{BmcProtocol, BmcSpec, BmcTlsMode};
+    use serde::Deserialize;
+
+    use super::*;
+    use crate::arguments::{BmcCommand, Command, parse};
+
+    #[derive(Deserialize)]
+    struct Manifest {
+        spec: Spec,
+    }
+
+    #[derive(Deserialize)]
+    struct Spec {
+        bmc: BmcSpec,
+    }
+
+    fn arguments(line: &str) -> ProbeArguments {
+        let line = format!("bedplate bmc probe {line}");
+        match parse(line.split(' ').map(OsString::from).collect()).unwrap().command {
+            Command::Bmc(BmcCommand::Probe(arguments)) => arguments,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn probe(systems: &[&str], pin: Option<Digest>, verified: bool) -> Found {
+        Found::Redfish(Probe {
+            authenticated: true,
+            identity: bedplate_bmc::Identity::default(),
+            pin,
+            verified,
+            systems: systems.iter().map(|id| (*id).to_owned()).collect(),
+            reset_types: None,
+            boot_sources: None,
+            sessions: true,
+            consoles: Vec::new(),
+            quirks: Vec::new(),
+        })
+    }
+
+    fn pasted(line: &str, authorities: Option<&str>, found: &Found) -> (BmcSpec, String) {
+        let text = snippet(&arguments(line), authorities, found);
+        (serde_saphyr::from_str::<Manifest>(&text).unwrap().spec.bmc, text)
+    }
+
+    fn pin() -> Digest {
+        Digest::from_sha256([7; 32])
+    }
+
+    #[test]
+    fn the_piece_is_a_bmc_as_a_machine_has_it() {
+        let (bmc, text) = pasted("10.9.0.21", None, &probe(&["1"], Some(pin()), false));
+        assert_eq!(
+            (bmc.protocol, bmc.address.as_str(), bmc.system_id),
+            (BmcProtocol::Redfish, "10.9.0.21", None)
+        );
+        let tls = bmc.tls.unwrap();
+        assert_eq!((tls.mode, tls.pins), (BmcTlsMode::Pin, vec![pin()]));
+        assert!(text.contains("nobody vouches"), "{text}");
+
+        let (bmc, text) =
+            pasted(&format!("bmc.example --pin {}", pin()), None, &probe(&["1"], Some(pin()), true));
+        assert_eq!(bmc.tls.unwrap().pins, [pin()]);
+        assert!(!text.contains("nobody vouches"), "{text}");
+        let (bmc, _) = pasted("bmc.example", None, &probe(&["1"], Some(pin()), true));
+        assert_eq!(bmc.tls, None);
+
+        let authority = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        let (bmc, _) = pasted("bmc.example --ca-file f", Some(authority), &probe(&["1"], Some(pin()), true));
+        assert_eq!(bmc.tls.as_ref().map(|tls| tls.mode), Some(BmcTlsMode::Ca));
+        assert_eq!(bmc.tls.unwrap().ca_bundle.as_deref(), Some(authority));
+
+        let (bmc, text) = pasted("http://10.9.0.21", None, &probe(&["1"], None, false));
+        assert_eq!(bmc.tls.unwrap().mode, BmcTlsMode::Insecure);
+        assert!(text.contains("plain HTTP"), "{text}");
+    }
+
+    #[test]
+    fn with_several_systems_one_is_named_and_the_others_too() {
+        let (bmc, text) = pasted("10.9.0.21", None, &probe(&["a\"\u{202e}b", "2"], Some(pin()), false));
+        assert_eq!(bmc.system_id.as_deref(), Some("a\"\u{202e}b"));
+        assert!(text.contains("  # or \"2\"") && text.is_ascii(), "{text}");
+        let (bmc, _) = pasted("10.9.0.21 --system-id 2", None, &probe(&["1", "2"], Some(pin()), false));
+        assert_eq!(bmc.system_id.as_deref(), Some("2"));
+    }
+
+    #[test]
+    fn ipmi_has_neither_certificate_nor_system() {
+        let found = Found::Ipmi(IpmiProbe { privilege: Some("user"), ..IpmiProbe::default() });
+        let (bmc, text) = pasted("10.9.0.22:6230 --protocol ipmi", None, &found);
+        assert_eq!((bmc.protocol, bmc.tls), (BmcProtocol::Ipmi, None));
+        assert!(text.contains("may only read"), "{text}");
+    }
+}
