@@ -63,11 +63,11 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// Suite 17 as administrator; 20 seconds for each act.
+    /// Suite 17 as operator, which suffices for all that is here; 20 seconds for each act.
     fn default() -> Self {
         Self {
             suite: Suite::Sha256,
-            privilege: Privilege::Administrator,
+            privilege: Privilege::Operator,
             key: None,
             retry: Retry::default(),
             keep_alive: Some(Duration::from_secs(30)),
@@ -323,6 +323,11 @@ impl Driver {
                         time::sleep(REST).await;
                     }
                 },
+                () = unwanted(&mut self.waiting) => {
+                    if let Some((ticket, _)) = self.waiting.take() {
+                        self.session.cancel(ticket);
+                    }
+                }
                 ask = self.asked.recv(), if self.waiting.is_none() && !self.closing => self.ask(ask),
                 () = sleep_until(deadline), if deadline.is_some() => self.session.elapse(Instant::now()),
             }
@@ -360,6 +365,14 @@ impl Driver {
                 let _ = self.failure.set(error);
             }
         }
+    }
+}
+
+/// Until nobody waits for the answer any more; without a request for ever.
+async fn unwanted(waiting: &mut Option<(Ticket, oneshot::Sender<Answer>)>) {
+    match waiting {
+        Some((_, sender)) => sender.closed().await,
+        None => std::future::pending().await,
     }
 }
 

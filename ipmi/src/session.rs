@@ -297,7 +297,7 @@ impl Session {
         ticket
     }
 
-    /// Nobody waits for this request any more: it is not sent if it was not yet, and its answer is not told.
+    /// Nobody waits for this request any more: it is not sent if it was not yet, nor again if it was, and its answer is not told.
     pub fn cancel(&mut self, ticket: Ticket) {
         self.waiting.retain(|(is, _)| *is != ticket);
         if let State::Active(active) = &mut self.state {
@@ -305,11 +305,15 @@ impl Session {
         }
     }
 
-    /// Ends the session: what is on its way is awaited, what waits is not sent, the BMC is told.
+    /// Ends the session: what is on its way is awaited, what waits is not sent, the BMC is told. A login that it has heard of is gone
+    /// through with first.
     pub fn close(&mut self, now: Instant) {
         self.closing = true;
         self.refuse_waiting();
-        if let State::Handshake(_) = self.state {
+        // What the BMC knows of is brought to its end, so that it does not stand in its table until its time is over.
+        if let State::Handshake(handshake) = &self.state
+            && !handshake.has_begun()
+        {
             self.state = State::Over;
             self.out.events.push_back(Event::Closed);
         }

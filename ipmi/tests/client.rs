@@ -169,3 +169,49 @@ async fn a_dropped_client_closes_its_session() {
     .await
     .unwrap();
 }
+
+#[tokio::test]
+async fn a_dropped_request_is_not_sent_again() {
+    let machine = Machine::start();
+    let client = connect(&machine, &quick()).await.unwrap();
+    let heard = machine.state().heard;
+    machine.state().deaf = true;
+    tokio::select! {
+        _ = client.request(&ChassisControl::Up) => panic!("it is deaf"),
+        () = until(|| machine.state().heard > heard) => {}
+    }
+    machine.state().deaf = false;
+    assert!(!client.request(&GetChassisStatus).await.unwrap().is_on());
+    assert!(machine.state().controls.is_empty());
+}
+
+#[tokio::test]
+async fn a_dropped_login_leaves_no_session() {
+    let machine = Machine::start();
+    let options = quick();
+    tokio::select! {
+        biased;
+        () = until(|| machine.state().sessions == 1) => {}
+        client = connect(&machine, &options) => panic!("not noticed: {client:?}"),
+    }
+    until(|| machine.state().sessions == 0).await;
+}
+
+#[tokio::test]
+async fn a_lost_session_is_closed_where_only_answers_are_lost() {
+    let machine = Machine::start();
+    let client = connect(&machine, &quick()).await.unwrap();
+    machine.state().dumb = true;
+    let error = client.request(&GetDeviceId).await.unwrap_err();
+    assert!(matches!(error, ClientError::Request(RequestError::Unanswered)), "{error:?}");
+    until(|| machine.state().sessions == 0).await;
+}
+
+/// Polls until it is so; a test never sleeps.
+async fn until(so: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !so() {
+        assert!(begin.elapsed() < Duration::from_secs(20), "it did not come");
+        tokio::task::yield_now().await;
+    }
+}

@@ -34,6 +34,8 @@ struct Sent {
     ticket: Option<Ticket>,
     message: RequestMessage,
     attempt: Attempt,
+    /// Nobody waits any more: it is not sent again.
+    forgotten: bool,
 }
 
 pub(super) struct Active {
@@ -93,20 +95,28 @@ impl Active {
         let attempt =
             if message.request.once { Attempt::only(retry, now) } else { Attempt::first(retry, now) };
         self.seal(out, &message);
-        self.sent = Some(Sent { ticket, message, attempt });
+        self.sent = Some(Sent { ticket, message, attempt, forgotten: false });
     }
 
     pub(super) fn close(&mut self, out: &mut Outbox, now: Instant) {
         self.phase = Phase::Closing;
-        let request = Request::new(APPLICATION, CLOSE, &self.managed.to_le_bytes());
+        let request = close_request(self.managed);
         self.request(out, None, request, now);
+    }
+
+    /// Closes a session of which it is not known whether it stands; no answer is awaited.
+    pub(super) fn farewell(out: &mut Outbox, keys: &Keys, managed: u32) {
+        let message = RequestMessage { sequence: 1, request: close_request(managed) };
+        let vector = out.random();
+        let packet = keys.seal(PayloadKind::Ipmi, managed, window::next(0), &message.encode(), vector);
+        out.send(&packet.unwrap_or_default());
     }
 
     pub(super) fn forget(&mut self, ticket: Ticket) {
         if let Some(sent) = &mut self.sent
             && sent.ticket == Some(ticket)
         {
-            sent.ticket = None;
+            (sent.ticket, sent.forgotten) = (None, true);
         }
     }
 
@@ -132,6 +142,9 @@ impl Active {
             self.sent = Some(sent);
             return Next::Stay;
         }
+        if sent.forgotten {
+            return Next::Stay;
+        }
         let Some(attempt) = sent.attempt.next(&out.settings.retry, now) else {
             if sent.message.request.once && self.phase == Phase::Ready {
                 return give_up(out, sent.ticket);
@@ -145,9 +158,14 @@ impl Active {
         Next::Stay
     }
 
-    fn lose(&self, out: &mut Outbox, ticket: Option<Ticket>) -> Next {
+    fn lose(&mut self, out: &mut Outbox, ticket: Option<Ticket>) -> Next {
         if let Some(ticket) = ticket {
             out.events.push_back(Event::Answer(ticket, Err(RequestError::Unanswered)));
+        }
+        if self.phase != Phase::Closing {
+            // If it hears us and only we do not hear it.
+            let sequence = self.sequence.wrapping_add(1) & 0x3f;
+            self.seal(out, &RequestMessage { sequence, request: close_request(self.managed) });
         }
         out.events.push_back(match self.phase {
             Phase::Raising => Event::Failed(SessionError::Silent { step: Step::Privilege }),
@@ -232,6 +250,10 @@ impl Active {
         }
         Next::Stay
     }
+}
+
+fn close_request(managed: u32) -> Request {
+    Request::new(APPLICATION, CLOSE, &managed.to_le_bytes())
 }
 
 /// A request's end is not known. One lost datagram does not end the session: whether it stands is seen by the next request.

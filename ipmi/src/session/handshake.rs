@@ -49,6 +49,11 @@ impl Handshake {
         Self { place: Place::Asking, tag, attempt, packet, rounds: 0 }
     }
 
+    /// Whether the BMC may have a session in its table.
+    pub(super) fn has_begun(&self) -> bool {
+        !matches!(self.place, Place::Asking)
+    }
+
     pub(super) fn deadline(&self) -> Instant {
         self.attempt.until
     }
@@ -65,6 +70,10 @@ impl Handshake {
             }
             out.send(&self.packet);
             return Next::Stay;
+        }
+        if let Place::Proving { exchange, keys } = &self.place {
+            // Perhaps only RAKP message 4 was lost, and the session stands.
+            Active::farewell(out, keys, exchange.managed);
         }
         fail(
             out,

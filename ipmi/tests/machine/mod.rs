@@ -41,6 +41,10 @@ pub(crate) struct State {
     pub(crate) sessions: usize,
     /// Nothing is answered.
     pub(crate) deaf: bool,
+    /// All is heard and done, nothing answered.
+    pub(crate) dumb: bool,
+    /// Datagrams that came.
+    pub(crate) heard: usize,
     /// Chassis controls get no answer, but are carried out.
     pub(crate) mute: bool,
     /// All sessions are forgotten, before the next datagram.
@@ -187,6 +191,7 @@ fn run(socket: &UdpSocket, state: &Mutex<State>, stop: &AtomicBool) {
         if std::mem::take(&mut state.restart) {
             bmc.restart();
         }
+        state.heard += 1;
         if state.deaf {
             continue;
         }
@@ -194,7 +199,7 @@ fn run(socket: &UdpSocket, state: &Mutex<State>, stop: &AtomicBool) {
         let answer = bmc.receive(&mut *state, peer, &buffer[..length], Instant::now());
         state.sessions = bmc.sessions();
         let silent = state.mute && state.controls.len() > controls;
-        if let Some(answer) = answer.filter(|_| !silent) {
+        if let Some(answer) = answer.filter(|_| !silent && !state.dumb) {
             socket.send_to(&answer, peer).unwrap();
         }
     }
