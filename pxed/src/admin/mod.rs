@@ -14,7 +14,6 @@ use thiserror::Error;
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
-pub use self::operation::NoDesk;
 pub use self::route::{AdminState, Explain, router};
 
 /// The socket cannot be made.

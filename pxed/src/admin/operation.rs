@@ -173,22 +173,3 @@ fn is_name(name: &str, prefix: bool) -> bool {
 fn object(operation: &MachineOperation) -> Value {
     serde_json::to_value(operation).unwrap_or_default()
 }
-
-/// The desk of a pxed that carries out no operations.
-#[derive(Debug)]
-pub struct NoDesk;
-
-#[async_trait::async_trait]
-impl OperationDesk for NoDesk {
-    async fn create(&self, _: MachineOperation) -> Result<MachineOperation, CreateOperationError> {
-        Err(CreateOperationError::Later("this pxed carries out no operations".to_owned()))
-    }
-
-    fn list(&self) -> Vec<Arc<MachineOperation>> {
-        Vec::new()
-    }
-
-    fn get(&self, _: &str) -> Option<Arc<MachineOperation>> {
-        None
-    }
-}
