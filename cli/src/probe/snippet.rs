@@ -34,7 +34,10 @@ fn system(arguments: &ProbeArguments, probe: &Probe) -> Option<String> {
         (None, _) => return None,
     };
     let others: Vec<String> = others.iter().map(|id| quoted(id)).collect();
-    let comment = if others.is_empty() { String::new() } else { format!("  # or {}", others.join(", ")) };
+    let comment = match others.join(", ") {
+        none if none.is_empty() => String::new(),
+        others => format!("  # or {others}: --system-id shows what each can do"),
+    };
     Some(format!("    systemId: {}{comment}", quoted(id)))
 }
 
