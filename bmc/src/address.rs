@@ -167,7 +167,9 @@ impl Reach {
     }
 }
 
-/// The IPv4 address inside an IPv6 one that leads to it (mapped, compatible, NAT64, 6to4).
+/// The IPv4 address inside an IPv6 one that leads to it: mapped, compatible, translated (SIIT, RFC 2765), NAT64 (RFC 6052, its
+/// well-known prefix) and 6to4. A NAT64 with a prefix of the site's own cannot be known here: `special` refuses the range that
+/// RFC 8215 keeps for it, others belong into `Reach::forbidden`.
 fn plain(ip: IpAddr) -> IpAddr {
     let IpAddr::V6(v6) = ip else { return ip };
     let s = v6.segments();
@@ -177,7 +179,9 @@ fn plain(ip: IpAddr) -> IpAddr {
     };
     match s {
         [0, 0, 0, 0, 0, 0, 0, 0 | 1] => ip,
-        [0, 0, 0, 0, 0, 0 | 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => v4(high, low),
+        [0, 0, 0, 0, 0, 0 | 0xffff, high, low]
+        | [0, 0, 0, 0, 0xffff, 0, high, low]
+        | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => v4(high, low),
         [0x2002, high, low, ..] => v4(high, low),
         _ => ip,
     }
@@ -196,6 +200,9 @@ fn special(ip: IpAddr) -> Option<&'static str> {
         IpAddr::V6(v6) if v6.is_unspecified() => Some("unspecified"),
         IpAddr::V6(v6) if v6.is_unicast_link_local() => Some("link-local"),
         IpAddr::V6(v6) if v6.is_multicast() => Some(multicast),
+        IpAddr::V6(v6) if v6.segments().starts_with(&[0x64, 0xff9b, 1]) => {
+            Some("of a NAT64, which leads to other addresses")
+        }
         IpAddr::V6(_) => None,
     }
 }
@@ -274,6 +281,9 @@ mod tests {
             ("::127.0.0.1", false),
             ("::ffff:10.96.0.1", false),
             ("64:ff9b::a9fe:a9fe", false),
+            ("64:ff9b:1::a9fe:a9fe", false),
+            ("::ffff:0:127.0.0.1", false),
+            ("::ffff:0:10.9.0.21", true),
             ("2002:7f00:1::", false),
             ("::ffff:10.9.0.21", true),
         ] {

@@ -20,16 +20,16 @@ pub async fn connect(
     deadlines: Deadlines,
 ) -> Result<Box<dyn Bmc>, BmcError> {
     let address = Address::parse(&spec.address, spec.protocol)?;
-    let sockets = resolve(&address, reach, deadlines.connect).await?;
+    let checked = resolve(&address, reach, deadlines.connect).await?;
     Ok(match spec.protocol {
         BmcProtocol::Redfish => {
             let trust = Trust::of(spec.tls.as_ref());
             let system = spec.system_id.clone();
-            Box::new(Redfish::new(&address, &sockets, &trust, credentials, system, deadlines)?)
+            Box::new(Redfish::new(&checked, &trust, credentials, system, deadlines)?)
         }
         BmcProtocol::Ipmi => {
             let settings = Settings::of(spec.ipmi.as_ref())?;
-            Box::new(Lanplus::new(&address, &sockets, credentials, settings, deadlines))
+            Box::new(Lanplus::new(&checked, credentials, settings, deadlines))
         }
     })
 }

@@ -38,20 +38,20 @@ pub async fn look(
     deadlines: Deadlines,
 ) -> Result<Found, BmcError> {
     let parsed = Address::parse(address, protocol)?;
-    let sockets = resolve(&parsed, reach, deadlines.connect).await?;
+    let checked = resolve(&parsed, reach, deadlines.connect).await?;
     if protocol == BmcProtocol::Ipmi {
-        return lanplus::look(&parsed, &sockets, credentials, deadlines).await.map(Found::Ipmi);
+        return lanplus::look(&checked, credentials, deadlines).await.map(Found::Ipmi);
     }
     if let Some(credentials) = credentials {
-        let mut bmc = Redfish::new(&parsed, &sockets, trust, credentials, system_id, deadlines)?;
+        let mut bmc = Redfish::new(&checked, trust, credentials, system_id, deadlines)?;
         return redfish(&mut bmc).await.map(Found::Redfish);
     }
     let nobody = || Credentials { username: String::new(), password: String::new().into() };
-    let mut bmc = Redfish::new(&parsed, &sockets, trust, nobody(), system_id.clone(), deadlines)?;
+    let mut bmc = Redfish::new(&checked, trust, nobody(), system_id.clone(), deadlines)?;
     let found = match for_nobody(&mut bmc).await {
         Err(BmcError::CertificateChanged { .. } | BmcError::CertificateNotTrusted { .. }) => {
             let insecure = Trust::Insecure;
-            let mut bmc = Redfish::new(&parsed, &sockets, &insecure, nobody(), system_id, deadlines)?;
+            let mut bmc = Redfish::new(&checked, &insecure, nobody(), system_id, deadlines)?;
             for_nobody(&mut bmc).await
         }
         found => found,

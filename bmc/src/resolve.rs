@@ -16,9 +16,40 @@ use crate::error::BmcError;
 /// More addresses of one name are not tried.
 const MOST_ADDRESSES: usize = 8;
 
-/// The checked addresses of a BMC; never empty.
-pub async fn resolve(address: &Address, reach: &Reach, wait: Duration) -> Result<Vec<SocketAddr>, BmcError> {
-    resolve_with(address, reach, wait, |name| async move { lookup(&name).await }).await
+/// A BMC's address with the sockets that were checked: only [`resolve`] makes it, and only it is connected to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checked {
+    address: Address,
+    /// Never empty.
+    sockets: Vec<SocketAddr>,
+}
+
+impl Checked {
+    /// An IP address, for which no name server is asked.
+    pub fn of_ip(ip: IpAddr, address: &Address, reach: &Reach) -> Result<Self, BmcError> {
+        reach.check(&address.to_string(), ip)?;
+        let address = Address { host: Host::Ip(ip), ..address.clone() };
+        Ok(Self { sockets: vec![SocketAddr::new(ip, address.port)], address })
+    }
+
+    /// As it was written.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Where it is; never empty.
+    pub fn sockets(&self) -> &[SocketAddr] {
+        &self.sockets
+    }
+}
+
+/// Looks up what an address means, and checks every answer.
+pub async fn resolve(address: &Address, reach: &Reach, wait: Duration) -> Result<Checked, BmcError> {
+    if let Host::Ip(ip) = address.host {
+        return Checked::of_ip(ip, address, reach);
+    }
+    let sockets = resolve_with(address, reach, wait, |name| async move { lookup(&name).await }).await?;
+    Ok(Checked { address: address.clone(), sockets })
 }
 
 /// In process, since a static binary has no resolver of the system.

@@ -15,7 +15,9 @@ use bedplate_api::id::Digest;
 use bedplate_api::machine::{BmcTls, BmcTlsMode};
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
+};
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, Error as TlsError, RootCertStore, SignatureScheme,
 };
@@ -157,6 +159,21 @@ struct Verifier {
     provider: Arc<CryptoProvider>,
 }
 
+impl Verifier {
+    /// A pin says nothing unless the server proves that it has the key.
+    fn signature(
+        &self,
+        verify: impl FnOnce(&WebPkiSupportedAlgorithms) -> Result<HandshakeSignatureValid, TlsError>,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        match &self.belief {
+            Belief::Anybody => Ok(HandshakeSignatureValid::assertion()),
+            Belief::Pin(_) | Belief::Authorities(_) => {
+                verify(&self.provider.signature_verification_algorithms)
+            }
+        }
+    }
+}
+
 impl ServerCertVerifier for Verifier {
     fn verify_server_cert(
         &self,
@@ -185,17 +202,13 @@ impl ServerCertVerifier for Verifier {
         result.map(|()| ServerCertVerified::assertion()).map_err(|(error, _)| error)
     }
 
-    // A pin says nothing unless the server proves that it has the key.
     fn verify_tls12_signature(
         &self,
         message: &[u8],
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, TlsError> {
-        if matches!(self.belief, Belief::Anybody) {
-            return Ok(HandshakeSignatureValid::assertion());
-        }
-        verify_tls12_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+        self.signature(|algorithms| verify_tls12_signature(message, cert, dss, algorithms))
     }
 
     fn verify_tls13_signature(
@@ -204,10 +217,7 @@ impl ServerCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, TlsError> {
-        if matches!(self.belief, Belief::Anybody) {
-            return Ok(HandshakeSignatureValid::assertion());
-        }
-        verify_tls13_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+        self.signature(|algorithms| verify_tls13_signature(message, cert, dss, algorithms))
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

@@ -17,7 +17,9 @@ use bedplate_bmc::{
     Reason, probe,
 };
 use serde_json::{Value, json};
-use service::{PASSWORD, RESET, Reply, SESSIONS, SYSTEM, Service, basic, error_reply, json_reply, quick};
+use service::{
+    PASSWORD, RESET, Reply, SESSIONS, SYSTEM, Service, basic, checked, error_reply, json_reply, quick,
+};
 
 #[tokio::test]
 async fn a_session_is_made_once_used_for_everything_and_deleted() {
@@ -189,7 +191,7 @@ async fn a_password_is_not_sent_readable_unless_told() {
     let address = Address::parse(&text, BmcProtocol::Redfish).unwrap();
     let credentials = Credentials { username: "admin".to_owned(), password: PASSWORD.into() };
     let pin = Trust::Pin(vec![Digest::from_sha256([1; 32])]);
-    let error = Redfish::new(&address, &[service.socket], &pin, credentials, None, quick()).err().unwrap();
+    let error = Redfish::new(&checked(&address), &pin, credentials, None, quick()).err().unwrap();
     assert_eq!(error.reason(), Reason::AddressNotAllowed);
     assert!(error.to_string().contains("insecure"), "{error}");
 }
@@ -414,7 +416,7 @@ async fn nobody_there_is_unreachable() {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let address = Address::parse(&free.to_string(), BmcProtocol::Redfish).unwrap();
         let credentials = Credentials { username: "admin".to_owned(), password: PASSWORD.into() };
-        Redfish::new(&address, &[free], &Trust::Pin(vec![service.pin]), credentials, None, quick()).unwrap()
+        Redfish::new(&checked(&address), &Trust::Pin(vec![service.pin]), credentials, None, quick()).unwrap()
     };
     let error = bmc.power(PowerRequest::On).await.unwrap_err();
     assert_eq!((error.reason(), error.may_have_happened()), (Reason::BmcUnreachable, false), "{error}");
@@ -678,4 +680,53 @@ async fn what_a_service_tells_everybody_is_shown_with_its_pin_and_nobody_logs_in
     assert!(found.to_string().contains(&service.pin.to_string()), "{found}");
     let state = service.state();
     assert!(state.seen.iter().all(|seen| seen.method == "GET" && seen.basic.is_none()), "{:?}", state.logins);
+}
+
+#[tokio::test]
+async fn a_dropped_client_ends_its_session_also_one_that_was_being_opened() {
+    let service = Service::start().await;
+    let mut bmc = service.client();
+    bmc.power_state().await.unwrap();
+    assert_eq!(service.state().tokens.len(), 1);
+    drop(bmc);
+    until(|| service.state().tokens.is_empty()).await;
+
+    let mut bmc = service.client();
+    tokio::select! {
+        biased;
+        () = until(|| service.state().logins == 2) => {}
+        _ = bmc.power_state() => {}
+    }
+    drop(bmc);
+    until(|| {
+        service.state().tokens.is_empty()
+            && service.state().seen.iter().filter(|seen| seen.method == "DELETE").count() == 2
+    })
+    .await;
+}
+
+async fn until(so: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !so() {
+        assert!(begin.elapsed() < Duration::from_secs(20), "it did not come");
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_full_session_table_is_neither_a_wrong_password_nor_unreachable_and_passes() {
+    for (status, id) in [(400, "iLO.2.8.CreateLimitReachedForResource"), (503, "IDRAC.2.8.RAC0218")] {
+        let service = Service::start().await;
+        service.hook(move |seen, _| {
+            (seen.is("POST", SESSIONS))
+                .then(|| error_reply(status, id, "The maximum number of sessions is reached."))
+        });
+        let mut bmc = service.client();
+        let error = bmc.power(PowerRequest::On).await.unwrap_err();
+        assert_eq!(error.reason(), Reason::Refused, "{error}");
+        assert!(error.is_transient() && !error.may_have_happened(), "{error}");
+        assert!(error.to_string().contains("table of sessions is full"), "{error}");
+        service.hook(|_, _| None);
+        assert_eq!(bmc.power_state().await.unwrap(), PowerState::Off);
+    }
 }

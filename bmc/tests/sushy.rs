@@ -79,11 +79,11 @@ impl Emulator {
     async fn client(&self, password: &str, system: Option<&str>) -> Redfish {
         let address = Address::parse(&format!("https://{}", self.address), BmcProtocol::Redfish).unwrap();
         let reach = Reach { allowed: vec!["127.0.0.1/32".parse().unwrap()], ..Reach::default() };
-        let sockets = resolve::resolve(&address, &reach, Duration::from_secs(5)).await.unwrap();
+        let checked = resolve::resolve(&address, &reach, Duration::from_secs(5)).await.unwrap();
         let credentials = Credentials { username: "admin".to_owned(), password: password.into() };
         let system = system.map(str::to_owned);
         let trust = Trust::Pin(vec![self.pin]);
-        Redfish::new(&address, &sockets, &trust, credentials, system, Deadlines::default()).unwrap()
+        Redfish::new(&checked, &trust, credentials, system, Deadlines::default()).unwrap()
     }
 
     /// A client of the first system, as soon as the emulator answers.

@@ -26,6 +26,7 @@ use tokio::task::JoinHandle;
 use super::{Settings, fault};
 use crate::error::BmcError;
 use crate::model::{Credentials, Deadlines};
+use crate::resolve::Checked;
 
 /// A packet is sent so often.
 const ATTEMPTS: u32 = 4;
@@ -54,8 +55,7 @@ pub(super) struct Link {
 
 impl Link {
     pub(super) fn new(
-        address: String,
-        sockets: Vec<SocketAddr>,
+        checked: &Checked,
         credentials: Credentials,
         settings: Settings,
         deadlines: Deadlines,
@@ -67,6 +67,7 @@ impl Link {
             request: deadlines.request,
             ..Options::default()
         };
+        let (address, sockets) = (checked.address().to_string(), checked.sockets().to_vec());
         let (used, held, pending, client) = (None, None, None, None);
         Self { address, sockets, credentials, settings, options, used, held, pending, client, sent: false }
     }

@@ -2,18 +2,17 @@
 //!
 //! Caller: `probe`.
 
-use std::net::SocketAddr;
-
 use bedplate_ipmi::client::ClientError;
 use bedplate_ipmi::command::channel::ChannelCapabilities;
+use bedplate_ipmi::crypto::Suite;
 use bedplate_ipmi::probe;
 use bedplate_ipmi::session::Privilege;
 
 use super::{Lanplus, Settings, fault, link};
-use crate::address::Address;
 use crate::error::BmcError;
 use crate::model::{Bmc as _, Credentials, Deadlines};
 use crate::probe::IpmiProbe;
+use crate::resolve::Checked;
 
 /// Privileges from the highest, as `bmc.ipmi.privilege` names them.
 const PRIVILEGES: [(Privilege, &str); 3] = [
@@ -26,28 +25,27 @@ const CONTROLS: [&str; 5] = ["on", "soft shutdown (ACPI)", "off", "cycle", "hard
 
 /// Looks at a BMC, and ends its session.
 pub(crate) async fn look(
-    address: &Address,
-    sockets: &[SocketAddr],
+    checked: &Checked,
     credentials: Option<Credentials>,
     deadlines: Deadlines,
 ) -> Result<IpmiProbe, BmcError> {
     let after = deadlines.call;
-    let open = channel(address, sockets, deadlines);
+    let open = channel(checked, deadlines);
     let mut found = tokio::time::timeout(after, open).await.unwrap_or_else(|_| {
         let what = "asking what it can do".to_owned();
-        Err(BmcError::TimedOut { address: address.to_string(), what, after, sent: false })
+        Err(BmcError::TimedOut { address: checked.address().to_string(), what, after, sent: false })
     })?;
     let Some(credentials) = credentials else { return Ok(found) };
     for (privilege, name) in PRIVILEGES {
         let settings = Settings { suite: None, privilege };
-        let mut bmc = Lanplus::new(address, sockets, credentials.clone(), settings, deadlines);
+        let mut bmc = Lanplus::new(checked, credentials.clone(), settings, deadlines);
         let power = bmc.power_state().await;
         // A privilege that the account does not have says nothing of its password.
         if privilege != Privilege::User && matches!(power, Err(BmcError::Refused { .. })) {
             continue;
         }
         let identity = bmc.identity().await;
-        found.suite = bmc.link.suite().map(|suite| suite.number());
+        found.suite = bmc.link.suite().map(Suite::number);
         found.quirks = bmc.quirks();
         bmc.close().await;
         (found.power, found.identity) = (Some(power?), identity?);
@@ -59,25 +57,23 @@ pub(crate) async fn look(
 }
 
 /// What the channel tells everybody, from the first address that answers.
-async fn channel(
-    address: &Address,
-    sockets: &[SocketAddr],
-    deadlines: Deadlines,
-) -> Result<IpmiProbe, BmcError> {
+async fn channel(checked: &Checked, deadlines: Deadlines) -> Result<IpmiProbe, BmcError> {
     let retry = link::retry(deadlines);
     let what = "asking what it can do";
     let mut failed = None;
-    for socket in sockets {
+    for socket in checked.sockets() {
         match probe::probe(*socket, &retry).await {
             Ok(told) => {
                 let suites = probe::suites(*socket, &retry).await;
                 return Ok(of_channel(&told, suites));
             }
-            Err(error) => failed = Some(fault::of_client(&error, &address.to_string(), what, false)),
+            Err(error) => {
+                failed = Some(fault::of_client(&error, &checked.address().to_string(), what, false));
+            }
         }
     }
     Err(failed.unwrap_or_else(|| BmcError::Unreachable {
-        address: address.to_string(),
+        address: checked.address().to_string(),
         problem: "it has no address".to_owned(),
         sent: false,
     }))

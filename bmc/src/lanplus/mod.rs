@@ -10,8 +10,6 @@ mod fault;
 mod link;
 mod look;
 
-use std::net::SocketAddr;
-
 use async_trait::async_trait;
 use bedplate_api::machine::{IpmiPrivilege, IpmiSpec};
 use bedplate_ipmi::command::boot::{BootDevice, FlagsLast, GetBootFlags};
@@ -20,12 +18,12 @@ use bedplate_ipmi::command::device::GetDeviceId;
 use bedplate_ipmi::crypto::Suite;
 use bedplate_ipmi::session::Privilege;
 
-use crate::address::Address;
 use crate::error::BmcError;
 use crate::model::{
     Bmc, BootSource, Console, Credentials, Deadlines, Health, Identity, LogEntry, Performed, PowerRequest,
     PowerState,
 };
+use crate::resolve::Checked;
 use link::Link;
 pub(crate) use look::look;
 
@@ -73,15 +71,14 @@ pub struct Lanplus {
 }
 
 impl Lanplus {
-    /// A client; nothing is sent yet. `sockets` are what [`crate::resolve::resolve`] made of `address`.
+    /// A client; nothing is sent yet.
     pub fn new(
-        address: &Address,
-        sockets: &[SocketAddr],
+        checked: &Checked,
         credentials: Credentials,
         settings: Settings,
         deadlines: Deadlines,
     ) -> Self {
-        let link = Link::new(address.to_string(), sockets.to_vec(), credentials, settings, deadlines);
+        let link = Link::new(checked, credentials, settings, deadlines);
         Self { link, deadlines, forgets: false }
     }
 

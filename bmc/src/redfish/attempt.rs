@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use reqwest::{Method, StatusCode};
-use secrecy::ExposeSecret;
 use secrecy::zeroize::Zeroizing;
+use secrecy::{ExposeSecret, SecretString};
 use serde::Serialize;
 
 use super::document::Document;
@@ -105,6 +105,14 @@ pub(super) async fn log_in(
             Ok(Login::Basic { proven: false })
         }
         _ if message::has_key(&answer.body, "SessionLimitExceeded") => Ok(Login::Basic { proven: false }),
+        // By Base registry and iLO, and by iDRAC.
+        _ if ["CreateLimitReachedForResource", "RAC0218"]
+            .iter()
+            .any(|key| message::has_key(&answer.body, key)) =>
+        {
+            let hint = "its table of sessions is full: end other sessions, or wait until it ends idle ones";
+            Err(BmcError::Busy { address: address(), problem: format!("{}; {hint}", said()) })
+        }
         // iLO answers a wrong password with 400.
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::BAD_REQUEST => {
             Err(BmcError::AuthenticationFailed { address: address(), problem: said() })
@@ -113,5 +121,22 @@ pub(super) async fn log_in(
             let problem = format!("it answers the login with {}", said());
             Err(BmcError::Unreachable { address: address(), problem, sent: false })
         }
+    }
+}
+
+/// Ends a session behind the scenes; `by` is a token that is still taken. What cannot be ended, the BMC ends by its own time-out.
+pub(super) fn end_later(transport: Transport, by: SecretString, place: String) {
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        runtime.spawn(async move { end(&transport, &by, &place).await });
+    }
+}
+
+/// Ends a session at the BMC.
+pub(super) async fn end(transport: &Transport, by: &SecretString, place: &str) {
+    let request = Request::new(Method::DELETE, place);
+    if let Err(error) = transport.send(&request, Authorization::Token(by)).await {
+        // The session's path may be as good as its token.
+        let reason = error.reason();
+        tracing::debug!(address = %transport.address, %reason, "session is left to its time-out");
     }
 }

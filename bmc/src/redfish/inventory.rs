@@ -36,6 +36,18 @@ pub(crate) fn identity(root: &Document, system: &Document, controller: Option<&D
     }
 }
 
+/// Whether the service has sessions.
+pub(crate) fn has_sessions(root: &Document) -> bool {
+    root.at("/SessionService").is_some() || root.at("/Links/Sessions").is_some()
+}
+
+/// Ways to a serial console that the system tells of, none of them by Redfish itself.
+pub(crate) fn consoles(system: &Document) -> Vec<String> {
+    let on =
+        |name: &&str| system.at(&format!("/SerialConsole/{name}/ServiceEnabled")) == Some(&Value::Bool(true));
+    ["IPMI", "SSH", "Telnet"].into_iter().filter(on).map(str::to_owned).collect()
+}
+
 /// How it is: the worst of the system's rollup, its parts and its BMC.
 pub(crate) fn health(system: &Document, controller: Option<&Document>) -> Health {
     let mut health = Health { overall: HealthState::Unknown, concerns: Vec::new() };

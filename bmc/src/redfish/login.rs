@@ -16,7 +16,7 @@ use reqwest::{Method, StatusCode};
 use secrecy::SecretString;
 use tokio::task::JoinHandle;
 
-use super::attempt::{SESSIONS, log_in, patient, sessions};
+use super::attempt::{SESSIONS, end, end_later, log_in, patient, sessions};
 use super::document::Document;
 use super::message::{self, Secrets};
 use super::transport::{Answer, Authorization, Request, Transport};
@@ -116,14 +116,25 @@ impl Session {
         }
         if matches!(self.login, Login::Open { .. }) {
             tracing::debug!(address = %self.transport.address, "session has expired");
-            self.login = Login::Fresh;
+            let old = std::mem::replace(&mut self.login, Login::Fresh);
             self.log_in().await?;
+            self.end_old(old);
             let answer = self.send(request).await?;
             if answer.status != StatusCode::UNAUTHORIZED {
                 return Ok(answer);
             }
         }
         Err(self.hold(&answer).await)
+    }
+
+    /// Ends the session before this one, if it stands after all. Some BMCs give its path to the next one.
+    fn end_old(&self, old: Login) {
+        if let (Login::Open { place: Some(old), .. }, Login::Open { token, place: Some(new) }) =
+            (old, &self.login)
+            && old != *new
+        {
+            end_later(self.transport.clone(), token.clone(), old);
+        }
     }
 
     /// Sends as whom we are. A password that may be wrong is shown once: a BMC may count it also where it answers 5xx.
@@ -151,17 +162,12 @@ impl Session {
             let reason = error.reason();
             tracing::debug!(address = %self.transport.address, %reason, "login that was left behind has failed");
         }
-        let Login::Open { token, place } = &self.login else { return };
-        if let Some(place) = place {
-            let request = Request::new(Method::DELETE, place);
-            let result = self.transport.send(&request, Authorization::Token(token)).await;
-            if let Err(error) = result {
-                // The session's path may be as good as its token.
-                let reason = error.reason();
-                tracing::debug!(address = %self.transport.address, %reason, "session is left to its time-out");
-            }
+        if let Login::Open { token, place: Some(place) } = &self.login {
+            end(&self.transport, token, place).await;
         }
-        self.login = Login::Fresh;
+        if matches!(self.login, Login::Open { .. }) {
+            self.login = Login::Fresh;
+        }
     }
 
     fn authorization(&self) -> Authorization<'_> {
@@ -283,6 +289,24 @@ impl Session {
         };
         let sent = request.method != Method::GET && !says_not_done(status);
         Err(BmcError::Refused { what: request.name(), problem, sent })
+    }
+}
+
+/// What is dropped without `close` ends its session behind the scenes, also one that is only being opened.
+impl Drop for Session {
+    fn drop(&mut self) {
+        let transport = self.transport.clone();
+        if let Some(pending) = self.pending.take()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            runtime.spawn(async move {
+                if let Ok(Ok(Login::Open { token, place: Some(place) })) = pending.await {
+                    end(&transport, &token, &place).await;
+                }
+            });
+        } else if let Login::Open { token, place: Some(place) } = &self.login {
+            end_later(transport, token.clone(), place.clone());
+        }
     }
 }
 

@@ -17,16 +17,14 @@ mod system;
 mod task;
 mod transport;
 
-use std::net::SocketAddr;
-
 use async_trait::async_trait;
 
-use crate::address::Address;
 use crate::error::BmcError;
 use crate::model::{
     Bmc, BootSource, Console, Credentials, Deadlines, Health, Identity, LogEntry, Performed, PowerRequest,
     PowerState,
 };
+use crate::resolve::Checked;
 use crate::tls::{Seen, Trust};
 use login::Session;
 pub(crate) use system::Abilities;
@@ -44,16 +42,15 @@ pub struct Redfish {
 }
 
 impl Redfish {
-    /// A client; nothing is sent yet. `sockets` are what [`crate::resolve::resolve`] made of `address`.
+    /// A client; nothing is sent yet.
     pub fn new(
-        address: &Address,
-        sockets: &[SocketAddr],
+        checked: &Checked,
         trust: &Trust,
         credentials: Credentials,
         system_id: Option<String>,
         deadlines: Deadlines,
     ) -> Result<Self, BmcError> {
-        let transport = Transport::new(address, sockets, trust, deadlines)?;
+        let transport = Transport::new(checked, trust, deadlines)?;
         Ok(Self {
             system: System::new(Session::new(transport, credentials), system_id),
             deadlines,

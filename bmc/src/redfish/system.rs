@@ -282,7 +282,7 @@ impl System {
             identity: inventory::identity(&root, &none, None),
             reset_types: None,
             boot_sources: None,
-            sessions: has_sessions(&root),
+            sessions: inventory::has_sessions(&root),
             consoles: Vec::new(),
             quirks: Quirks::of(&Facts { root: &root.value, system: &none.value }),
         }))
@@ -292,7 +292,7 @@ impl System {
         let paths = self.systems().await?;
         let systems: Vec<String> = paths.iter().map(|path| last_segment(path).to_owned()).collect();
         let root = self.session.root().await?;
-        let sessions = has_sessions(&root);
+        let sessions = inventory::has_sessions(&root);
         let (system, quirks) = match self.read().await {
             Ok(read) => read,
             // Which system is what the person who asks wants to know.
@@ -318,21 +318,10 @@ impl System {
                 Some(Vec::new())
             },
             sessions,
-            consoles: consoles(&system),
+            consoles: inventory::consoles(&system),
             quirks,
         })
     }
-}
-
-fn has_sessions(root: &Document) -> bool {
-    root.at("/SessionService").is_some() || root.at("/Links/Sessions").is_some()
-}
-
-/// Ways to a serial console that the system tells of, none of them by Redfish itself.
-fn consoles(system: &Document) -> Vec<String> {
-    let on =
-        |name: &&str| system.at(&format!("/SerialConsole/{name}/ServiceEnabled")) == Some(&Value::Bool(true));
-    ["IPMI", "SSH", "Telnet"].into_iter().filter(on).map(str::to_owned).collect()
 }
 
 fn next_page(page: &Document) -> Result<Option<String>, BmcError> {

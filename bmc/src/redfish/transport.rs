@@ -4,7 +4,6 @@
 //! Caller: `login`.
 
 use std::error::Error;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,9 +15,10 @@ use secrecy::zeroize::Zeroizing;
 use secrecy::{ExposeSecret, SecretString};
 
 use super::document::is_path;
-use crate::address::{Address, Host, Scheme};
+use crate::address::{Host, Scheme};
 use crate::error::{BmcError, told};
 use crate::model::{Credentials, Deadlines};
+use crate::resolve::Checked;
 use crate::tls::{self, Refusal, Trust, Witness};
 
 /// Largest body that is taken, in bytes; a system of a large server has some 30 KiB.
@@ -101,13 +101,9 @@ pub(crate) struct Transport {
 }
 
 impl Transport {
-    /// A way to `address` by the checked `sockets`.
-    pub(crate) fn new(
-        address: &Address,
-        sockets: &[SocketAddr],
-        trust: &Trust,
-        deadlines: Deadlines,
-    ) -> Result<Self, BmcError> {
+    /// A way to what was checked, and nowhere else.
+    pub(crate) fn new(checked: &Checked, trust: &Trust, deadlines: Deadlines) -> Result<Self, BmcError> {
+        let address = checked.address();
         let wrong = |problem: String| BmcError::AddressNotAllowed { address: address.to_string(), problem };
         let scheme = match address.scheme {
             Scheme::Https => "https",
@@ -131,7 +127,7 @@ impl Transport {
             .connect_timeout(deadlines.connect)
             .user_agent(concat!("bedplate/", env!("CARGO_PKG_VERSION")));
         if let Host::Name(name) = &address.host {
-            builder = builder.resolve_to_addrs(name, sockets);
+            builder = builder.resolve_to_addrs(name, checked.sockets());
         }
         let client = builder.build().map_err(|e| wrong(e.to_string()))?;
         let base = Url::parse(&format!("{scheme}://{address}/")).map_err(|e| wrong(e.to_string()))?;

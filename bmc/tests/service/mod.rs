@@ -11,8 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use bedplate_api::id::Digest;
 use bedplate_api::machine::BmcProtocol;
-use bedplate_bmc::address::Address;
+use bedplate_bmc::address::{Address, Host, Reach};
 use bedplate_bmc::redfish::Redfish;
+use bedplate_bmc::resolve::Checked;
 use bedplate_bmc::tls::{Trust, pin_of};
 use bedplate_bmc::{BmcError, Credentials, Deadlines};
 use bytes::Bytes;
@@ -233,8 +234,15 @@ impl Service {
     ) -> Result<Redfish, BmcError> {
         let address = Address::parse(&self.socket.to_string(), BmcProtocol::Redfish)?;
         let credentials = Credentials { username: "admin".to_owned(), password: password.into() };
-        Redfish::new(&address, &[self.socket], trust, credentials, system.map(str::to_owned), deadlines)
+        Redfish::new(&checked(&address), trust, credentials, system.map(str::to_owned), deadlines)
     }
+}
+
+/// An address on loopback.
+pub(crate) fn checked(address: &Address) -> Checked {
+    let reach = Reach { allowed: vec!["127.0.0.0/8".parse().unwrap()], forbidden: Vec::new() };
+    let Host::Ip(ip) = address.host else { unreachable!("{address}") };
+    Checked::of_ip(ip, address, &reach).unwrap()
 }
 
 /// Deadlines that no good answer on loopback misses.
