@@ -93,7 +93,7 @@ fn run(options: &Options) -> Result<()> {
     if let Some(listener) = listener {
         let simulator = Arc::clone(&simulator);
         std::thread::spawn(move || {
-            listener.incoming().flatten().for_each(|stream| peer(&simulator, &stream))
+            listener.incoming().flatten().for_each(|stream| peer(&simulator, &stream));
         });
     }
     let commands = Arc::clone(&simulator);

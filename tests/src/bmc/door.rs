@@ -73,7 +73,7 @@ fn carry_out(line: &str, chassis: &Shared) -> Result<String> {
         Some((&"get", names)) => names.iter().map(|name| get(name, chassis)).collect(),
         Some((&"set", pairs)) => {
             for pair in pairs.chunks(2) {
-                let &[name, value] = pair else { bail!("{name:?} without a value", name = pair) };
+                let &[name, value] = pair else { bail!("{pair:?} without a value") };
                 set(name, value, chassis)?;
             }
             Ok(String::new())

@@ -13,6 +13,7 @@ pub mod chassis;
 pub mod control;
 mod door;
 pub mod fault;
+pub mod peer;
 pub mod plug;
 mod redfish;
 mod rmcp;

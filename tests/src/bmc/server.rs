@@ -5,24 +5,22 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use bedplate_api::id::Digest;
 use serde_json::{Value, json};
 
-use super::certificate::Certificate;
 use super::chassis::{Change, Chassis, Delays, Shared};
-use super::door::Door;
+use super::peer::{Peer, Running};
 use super::plug::Plug;
 use super::service::{Bmc, PASSWORD, Settings, USER};
 use super::simulator::Listen;
-use crate::guard::{self, Process};
-use crate::pxed;
+use crate::guard;
 use crate::qemu::{self, Spec};
 use crate::rack::Rack;
 use crate::wait;
@@ -52,23 +50,11 @@ impl BmcKind {
 
 /// The namespace that credentials are in.
 pub const CREDENTIALS: &str = "bedplate-system";
-/// How long a BMC that nobody here wrote may take to come up.
-const READY: Duration = Duration::from_secs(60);
-/// bcrypt of [`PASSWORD`], for sushy-tools.
-const SUSHY_USERS: &str = "admin:$2y$04$4bZXTYCZJ5ObVtNPQVf.j.N3.oN6oOOVZgZrq/C.PLCbinUbZ6obe\n";
-const SUSHY_PLUG: &str = include_str!("sushy_plug.py");
-const IPMI_SIM_MACHINE: &str = "mc_setbmc 0x20
-mc_add 0x20 0 no-device-sdrs 0x23 9 8 0x9f 0x1291 0xf02
-sel_enable 0x20 1000 0x0a
-sel_add 0x20 0x02 0 0 0 0x60 0x20 0 4 0x01 0x30 0x01 0x59 0x50 0x4b
-mc_enable 0x20
-";
-
 /// What stands before the machine; dropped before it.
 #[derive(Debug)]
 enum Front {
     Simulated(Arc<Bmc>),
-    Peer { _process: Process, _door: Door },
+    Peer { _running: Running },
 }
 
 /// A machine with a BMC.
@@ -77,6 +63,8 @@ pub struct Server {
     name: String,
     kind: BmcKind,
     address: SocketAddr,
+    /// Which of its service's systems it is, where there are several.
+    system: Option<usize>,
     pin: Option<Digest>,
     serial: PathBuf,
     front: Front,
@@ -97,31 +85,69 @@ impl Wanted<'_> {
     /// The BMC does not come up, or a program for it is missing.
     pub fn with_bmc(self, kind: BmcKind) -> Result<Server> {
         let Self { rack, spec } = self;
-        let (name, mac) = (spec.name.clone(), spec.mac);
-        let (ip, tap) = (rack.add_bmc_address()?, rack.add_tap()?);
+        let name = spec.name.clone();
+        let (ip, chassis) = (rack.add_bmc_address()?, plugged(rack, spec)?);
         let address = SocketAddr::new(ip.into(), if kind.is_redfish() { 443 } else { 623 });
-        let plug = Plug::new(spec, rack.shared_network(), tap, rack.path().to_owned());
-        let chassis =
-            Chassis::new(&name, &qemu::uuid(mac), Delays::default()).with_hardware(plug, mac).share();
         let peer = Peer { rack, name: &name, ip, chassis: &chassis };
         let (front, pin) = match kind {
             BmcKind::Redfish | BmcKind::Ipmi => {
-                let listen = rack.network().inside(|| {
-                    Ok(match kind.is_redfish() {
-                        true => Listen { tcp: Some(TcpListener::bind(address)?), udp: None },
-                        false => Listen { tcp: None, udp: Some(UdpSocket::bind(address)?) },
-                    })
-                })?;
-                let bmc = rack.simulator()?.add(Settings::new(&name), vec![chassis.clone()], listen)?;
+                let bmc = simulated(rack, kind, address, &name, vec![chassis.clone()])?;
                 let pin = kind.is_redfish().then(|| bmc.pin());
                 (Front::Simulated(bmc), pin)
             }
-            BmcKind::IpmiSim => (peer.ipmi_sim()?, None),
-            BmcKind::Sushy => peer.sushy()?,
+            BmcKind::IpmiSim => (Front::Peer { _running: peer.ipmi_sim()? }, None),
+            BmcKind::Sushy => {
+                let (running, pin) = peer.sushy()?;
+                (Front::Peer { _running: running }, Some(pin))
+            }
         };
         let serial = rack.file(&format!("{name}.serial"));
-        Ok(Server { name, kind, address, pin, serial, front, chassis })
+        Ok(Server { name, kind, address, system: None, pin, serial, front, chassis })
     }
+}
+
+/// Puts one simulated Redfish service before several machines, as an enclosure has it.
+///
+/// # Errors
+/// It does not come up.
+pub fn behind_one(rack: &Rack, specs: Vec<Spec>) -> Result<Vec<Server>> {
+    let address = SocketAddr::new(rack.add_bmc_address()?.into(), 443);
+    let names: Vec<String> = specs.iter().map(|spec| spec.name.clone()).collect();
+    let systems = specs.into_iter().map(|spec| plugged(rack, spec)).collect::<Result<Vec<_>>>()?;
+    let bmc = simulated(rack, BmcKind::Redfish, address, "enclosure", systems.clone())?;
+    let server = |((name, chassis), number): ((String, Shared), usize)| Server {
+        serial: rack.file(&format!("{name}.serial")),
+        name,
+        kind: BmcKind::Redfish,
+        address,
+        system: Some(number),
+        pin: Some(bmc.pin()),
+        front: Front::Simulated(Arc::clone(&bmc)),
+        chassis,
+    };
+    Ok(names.into_iter().zip(systems).zip(1..).map(server).collect())
+}
+
+fn plugged(rack: &Rack, spec: Spec) -> Result<Shared> {
+    let (name, mac) = (spec.name.clone(), spec.mac);
+    let plug = Plug::new(spec, rack.shared_network(), rack.add_tap()?, rack.path().to_owned());
+    Ok(Chassis::new(&name, &qemu::uuid(mac), Delays::default()).with_hardware(plug, mac).share())
+}
+
+fn simulated(
+    rack: &Rack,
+    kind: BmcKind,
+    address: SocketAddr,
+    name: &str,
+    systems: Vec<Shared>,
+) -> Result<Arc<Bmc>> {
+    let listen = rack.network().inside(|| {
+        Ok(match kind.is_redfish() {
+            true => Listen { tcp: Some(TcpListener::bind(address)?), udp: None },
+            false => Listen { tcp: None, udp: Some(UdpSocket::bind(address)?) },
+        })
+    })?;
+    rack.simulator()?.add(Settings::new(name), systems, listen)
 }
 
 impl Server {
@@ -220,6 +246,9 @@ impl Server {
         if let Some(pin) = self.pin() {
             let _ = write!(text, "    tls:\n      mode: pin\n      pins:\n      - {pin}\n");
         }
+        if let Some(number) = self.system {
+            let _ = writeln!(text, "    systemId: \"{number}\"");
+        }
         if self.kind == BmcKind::IpmiSim {
             text.push_str("    ipmi:\n      cipherSuite: 3\n");
         }
@@ -227,7 +256,7 @@ impl Server {
     }
 
     /// Its credentials for a pxed without a cluster: files that only their owner reads, below
-    /// [`pxed::credentials_directory`].
+    /// [`crate::pxed::credentials_directory`].
     ///
     /// # Errors
     /// They cannot be written.
@@ -256,119 +285,4 @@ impl Server {
             "stringData": {"username": USER, "password": PASSWORD},
         })
     }
-}
-
-/// A BMC that nobody here wrote, to be started.
-struct Peer<'a> {
-    rack: &'a Rack,
-    name: &'a str,
-    ip: Ipv4Addr,
-    chassis: &'a Shared,
-}
-
-impl Peer<'_> {
-    /// A directory of its own, and the socket to the machine.
-    fn place(&self) -> Result<(PathBuf, Door)> {
-        let place = self.rack.file(&format!("{}-bmc", self.name));
-        fs::create_dir(&place).with_context(|| format!("cannot make {}", place.display()))?;
-        let door = Door::open(place.join("plug"), self.chassis.clone())?;
-        Ok((place, door))
-    }
-
-    fn log(&self) -> PathBuf {
-        self.rack.file(&format!("{}-bmc.log", self.name))
-    }
-
-    fn ipmi_sim(&self) -> Result<Front> {
-        let (place, door) = self.place()?;
-        let control = place.join("control");
-        // The first word is the node. socat waits that long for an answer after it has asked.
-        let script = format!(
-            "#!/bin/sh\nshift\nanswer=$(printf '%s\\n' \"$*\" | socat -t 60 - UNIX-CONNECT:{}) || exit 1\n\
-             case $answer in error*) echo \"$answer\" >&2; exit 1 ;; esac\n\
-             [ -z \"$answer\" ] || printf '%s\\n' \"$answer\"\n",
-            door.path().display()
-        );
-        fs::write(&control, script)?;
-        fs::set_permissions(&control, fs::Permissions::from_mode(0o755))?;
-        let lan = format!(
-            "name \"{}\"\nset_working_mc 0x20\nstartlan 1\n  addr {} 623\n  priv_limit admin\n  \
-             allowed_auths_user md5\n  allowed_auths_operator md5\n  allowed_auths_admin md5\n  \
-             guid a123456789abcdefa123456789abcdef\nendlan\nchassis_control \"{} 0x20\"\n\
-             user 2 true \"{USER}\" \"{PASSWORD}\" admin 10 md5\n",
-            self.name,
-            self.ip,
-            control.display()
-        );
-        fs::write(place.join("lan.conf"), lan)?;
-        fs::write(place.join("machine.emu"), IPMI_SIM_MACHINE)?;
-        fs::create_dir(place.join("kept"))?;
-        let mut command = self.rack.network().command("ipmi_sim");
-        command.current_dir(&place);
-        command.args(["-c", "lan.conf", "-f", "machine.emu", "-s", "kept", "-n", "-d"]);
-        let mut process = Process::spawn("ipmi_sim", &mut command, &self.log())?;
-        let address = SocketAddr::new(self.ip.into(), 623);
-        wait::until("ipmi_sim to listen", READY, || {
-            if !process.is_running() {
-                bail!("ipmi_sim has ended: {}", process.said());
-            }
-            let taken = self.rack.network().inside(|| Ok(UdpSocket::bind(address)))?;
-            Ok(taken.is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse).then_some(()))
-        })?;
-        Ok(Front::Peer { _process: process, _door: door })
-    }
-
-    fn sushy(&self) -> Result<(Front, Option<Digest>)> {
-        let (place, door) = self.place()?;
-        let path = |name: &str| place.join(name).display().to_string();
-        let certificate = Certificate::new()?;
-        fs::write(path("cert.pem"), certificate.pem())?;
-        fs::write(path("key.pem"), certificate.key_pem())?;
-        fs::write(path("users"), SUSHY_USERS)?;
-        fs::write(path("sushy_plug.py"), SUSHY_PLUG)?;
-        let uuid = self.chassis.lock().uuid().to_owned();
-        let config = [
-            format!("SUSHY_EMULATOR_STATE_DIR = {:?}", path("")),
-            format!("SUSHY_EMULATOR_AUTH_FILE = {:?}", path("users")),
-            format!(
-                "SUSHY_EMULATOR_FAKE_SYSTEMS = [{{'uuid': '{uuid}', 'name': '{}', 'power_state': 'Off', \
-                 'external_notifier': False, 'nics': []}}]",
-                self.name
-            ),
-        ];
-        fs::write(path("emulator.conf"), config.join("\n") + "\n")?;
-        let mut command = self.rack.network().command(sushy_python()?);
-        command.args([path("sushy_plug.py"), path("plug"), "--fake".into(), "--config".into()]);
-        command.args([path("emulator.conf"), "--interface".into(), self.ip.to_string()]);
-        command.args([
-            "--port",
-            "443",
-            "--ssl-certificate",
-            &path("cert.pem"),
-            "--ssl-key",
-            &path("key.pem"),
-        ]);
-        let mut process = Process::spawn("sushy-tools", &mut command, &self.log())?;
-        let address = SocketAddr::new(self.ip.into(), 443);
-        wait::until("sushy-tools to listen", READY, || {
-            if !process.is_running() {
-                bail!("sushy-tools has ended: {}", guard::last_lines(&process.said(), 20));
-            }
-            let connection = self.rack.network().inside(|| Ok(TcpStream::connect(address)))?;
-            Ok(connection.is_ok().then_some(()))
-        })?;
-        Ok((Front::Peer { _process: process, _door: door }, Some(certificate.pin())))
-    }
-}
-
-/// The Python that has sushy-tools and sushy.
-///
-/// # Errors
-/// It was not installed.
-pub fn sushy_python() -> Result<PathBuf> {
-    let path = pxed::cache()?.join("tools/sushy-tools-2.2.0/bin/python");
-    if !path.exists() {
-        bail!("{} is missing: run `cargo xtask setup`", path.display());
-    }
-    Ok(path)
 }

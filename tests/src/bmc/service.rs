@@ -164,12 +164,13 @@ impl Bmc {
     /// # Errors
     /// Its sockets do not take it.
     pub fn set_faults(&self, faults: Faults) -> Result<()> {
+        let dead = faults.dead;
         let before = {
             let mut state = locked(&self.state);
             state.wrong = 0;
-            std::mem::replace(&mut state.faults, faults.clone()).dead
+            std::mem::replace(&mut state.faults, faults).dead
         };
-        if let Some((listener, address)) = self.listener.as_ref().filter(|_| before != faults.dead) {
+        if let Some((listener, address)) = self.listener.as_ref().filter(|_| before != dead) {
             let socket = SockRef::from(listener);
             match before {
                 Some(Dead::Refused) => {
@@ -184,7 +185,7 @@ impl Bmc {
                 Some(Dead::Dropped) => socket.detach_filter()?,
                 None => {}
             }
-            match faults.dead {
+            match dead {
                 // Linux ends the listening and keeps the socket.
                 Some(Dead::Refused) => socket.shutdown(std::net::Shutdown::Both)?,
                 // A program of one instruction: take 0 octets of every packet, SYN too.

@@ -8,7 +8,8 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use super::chassis::Action;
-use super::server::{BmcKind, Server, sushy_python};
+use super::peer::sushy_python;
+use super::server::{BmcKind, Server};
 use super::service::{PASSWORD, USER};
 use crate::guard;
 use crate::netns::Namespace;

@@ -5,11 +5,9 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use bedplate_api::machine::BmcProtocol;
-use bedplate_bmc::address::Address;
-use bedplate_bmc::redfish::Redfish;
-use bedplate_bmc::tls::Trust;
-use bedplate_bmc::{Bmc as _, BmcError, Credentials, Deadlines, PowerRequest, PowerState, Reason};
+use bedplate_api::machine::{BmcProtocol, BmcSpec, BmcTls, BmcTlsMode, BootSource, CredentialsSecretRef};
+use bedplate_bmc::address::Reach;
+use bedplate_bmc::{Bmc, BmcError, Credentials, Deadlines, PowerRequest, PowerState, Reason, connect};
 use bedplate_ipmi::client::{Client, Options};
 use bedplate_ipmi::command::chassis::{ChassisControl, GetChassisStatus};
 use bedplate_ipmi::session::Retry;
@@ -28,17 +26,25 @@ fn deadlines() -> Deadlines {
     }
 }
 
-fn client(one: &One, password: &str) -> Redfish {
-    let address = Address::parse(&one.tcp.to_string(), BmcProtocol::Redfish).unwrap();
+async fn client(one: &One, password: &str) -> Box<dyn Bmc> {
+    let spec = BmcSpec {
+        protocol: BmcProtocol::Redfish,
+        address: format!("https://{}", one.tcp),
+        system_id: None,
+        credentials_secret_ref: CredentialsSecretRef { namespace: "a".to_owned(), name: "b".to_owned() },
+        tls: Some(BmcTls { mode: BmcTlsMode::Pin, pins: vec![one.bmc.pin()], ca_bundle: None }),
+        ipmi: None,
+        boot_source: BootSource::Pxe,
+    };
     let credentials = Credentials { username: USER.to_owned(), password: password.into() };
-    let trust = Trust::Pin(vec![one.bmc.pin()]);
-    Redfish::new(&address, &[one.tcp], &trust, credentials, None, deadlines()).unwrap()
+    let reach = Reach { allowed: vec!["127.0.0.0/8".parse().unwrap()], ..Reach::default() };
+    connect(&spec, credentials, &reach, deadlines()).await.unwrap()
 }
 
 /// What a fresh client is told of the power while these faults are there.
 async fn power_with(one: &One, faults: Faults) -> Result<PowerState, BmcError> {
     one.bmc.set_faults(faults).unwrap();
-    client(one, PASSWORD).power_state().await
+    client(one, PASSWORD).await.power_state().await
 }
 
 fn reason(result: Result<PowerState, BmcError>) -> Reason {
@@ -106,7 +112,7 @@ async fn a_slow_bmc_answers_late_without_a_thread_for_each() {
     one.bmc.set_faults(Faults { slow_ms: 300, ..Faults::default() }).unwrap();
     let begin = Instant::now();
     let clients = (0..6).map(|_| async {
-        let mut client = client(&one, PASSWORD);
+        let mut client = client(&one, PASSWORD).await;
         let state = client.power_state().await;
         client.close().await;
         state
@@ -160,7 +166,7 @@ async fn a_lying_bmc_and_lost_answers_leave_the_machine_switched() {
     let one = One::start(1);
     let is_on = || one.bmc.systems()[0].lock().is_on(Instant::now());
     one.bmc.set_faults(Faults { lie_ms: 60_000, ..Faults::default() }).unwrap();
-    let mut client = client(&one, PASSWORD);
+    let mut client = client(&one, PASSWORD).await;
     client.power(PowerRequest::On).await.unwrap();
     assert_eq!(client.power_state().await.unwrap(), PowerState::Off, "so it says");
     assert!(is_on());
@@ -176,12 +182,12 @@ async fn a_lying_bmc_and_lost_answers_leave_the_machine_switched() {
 #[tokio::test]
 async fn a_changed_certificate_is_shown_to_the_next_connection() {
     let one = One::start(1);
-    let before = client(&one, PASSWORD);
+    let before = client(&one, PASSWORD).await;
     let old = one.bmc.pin();
     assert_ne!(one.bmc.change_certificate().unwrap(), old);
     let mut before = before;
     assert_eq!(reason(before.power_state().await), Reason::CertificateChanged);
-    assert_eq!(client(&one, PASSWORD).power_state().await.unwrap(), PowerState::Off);
+    assert_eq!(client(&one, PASSWORD).await.power_state().await.unwrap(), PowerState::Off);
 }
 
 #[tokio::test]
@@ -189,10 +195,10 @@ async fn three_wrong_passwords_lock_the_account_for_the_right_one_too() {
     let one = One::start(1);
     one.bmc.set_faults(Faults { lock_after: Some(3), ..Faults::default() }).unwrap();
     for _ in 0..3 {
-        assert_eq!(reason(client(&one, "wrong").power_state().await), Reason::AuthenticationFailed);
+        assert_eq!(reason(client(&one, "wrong").await.power_state().await), Reason::AuthenticationFailed);
     }
     assert_eq!(one.bmc.counters().wrong_logins, 3);
-    assert_eq!(reason(client(&one, PASSWORD).power_state().await), Reason::AuthenticationFailed);
+    assert_eq!(reason(client(&one, PASSWORD).await.power_state().await), Reason::AuthenticationFailed);
     assert!(one.bmc.counters().locked_out > 0);
     assert!(!one.ipmitool(17, PASSWORD, &["chassis", "power", "status"]).0, "of both protocols");
     one.bmc.heal().unwrap();

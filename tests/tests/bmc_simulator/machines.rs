@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use bedplate_tests::bmc::chassis::{Action, Source};
-use bedplate_tests::bmc::server::BmcKind;
+use bedplate_tests::bmc::server::{BmcKind, behind_one};
 use bedplate_tests::bmc::tool;
 use bedplate_tests::qemu::{Firmware, Spec};
 use bedplate_tests::rack::Rack;
@@ -65,7 +65,21 @@ fn sushy_tools_switches_a_virtual_machine() -> Result<()> {
 }
 
 #[test]
-fn a_cycle_takes_power_away_once_and_a_guest_that_is_killed_is_off() -> Result<()> {
+fn each_machine_of_an_enclosure_is_switched_by_its_own_system() -> Result<()> {
+    let rack = Rack::new("bmc-enclosure")?;
+    let spec = |number| Spec { memory_mib: 64, cpus: 1, ..Rack::spec(number, Firmware::Bios) };
+    let servers = behind_one(&rack, vec![spec(1), spec(2)])?;
+    let body = serde_json::json!({"ResetType": "On"});
+    let path = "/redfish/v1/Systems/2/Actions/ComputerSystem.Reset";
+    tool::curl_json(Some(rack.network()), servers[1].address(), "POST", path, &body)?;
+    ensure!(!servers[0].has_power() && servers[1].has_power());
+    ensure!(servers[1].bmc_yaml().contains("systemId: \"2\""), "{}", servers[1].bmc_yaml());
+    rack.succeeded();
+    Ok(())
+}
+
+#[test]
+fn a_cycle_takes_power_away_once_from_its_own_machine() -> Result<()> {
     let rack = Rack::new("bmc-cycle")?;
     let spec = |number| Spec { memory_mib: 64, cpus: 1, ..Rack::spec(number, Firmware::Bios) };
     let server = rack.machine(spec(1)).with_bmc(BmcKind::Ipmi)?;
