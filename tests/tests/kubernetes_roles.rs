@@ -132,17 +132,19 @@ async fn roles_allow_what_the_programs_do_and_nothing_else() {
     let everywhere = [
         "approve certificates.k8s.io/signers kubernetes.io/kube-apiserver-client",
         "create,get certificates.k8s.io/certificatesigningrequests",
-        "list,watch bedplate.dev/machines",
+        "list,watch bedplate.dev/machines,machineoperations",
+        "patch bedplate.dev/machineoperations/status",
+        "patch bedplate.dev/machines",
         "patch bedplate.dev/machines/status",
         "update certificates.k8s.io/certificatesigningrequests/approval",
     ];
     let pxed = pxed().await;
     for (namespace, there) in [
-        ("bedplate-system", None),
-        ("default", Some("create events.k8s.io/events")),
-        ("kube-system", Some("get /configmaps extension-apiserver-authentication")),
+        ("bedplate-system", &["create,get,update coordination.k8s.io/leases", "get /secrets"][..]),
+        ("default", &["create events.k8s.io/events"]),
+        ("kube-system", &["get /configmaps extension-apiserver-authentication"]),
     ] {
-        let mut expected: Vec<&str> = everywhere.into_iter().chain(there).collect();
+        let mut expected: Vec<&str> = everywhere.iter().chain(there).copied().collect();
         expected.sort_unstable();
         assert_eq!(rights(&pxed, namespace).await, expected, "in {namespace}");
     }
@@ -415,15 +417,104 @@ async fn agent_reports_only_on_its_own_operations() {
     assert!(why.contains("only on operations for its own Machine"), "{why}");
 }
 
+/// Tries until a policy refuses it with these words: policies take effect some time after they were made.
+async fn refused<T, F>(words: &str, attempt: impl Fn() -> F)
+where
+    F: Future<Output = kube::Result<T>>,
+{
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    loop {
+        let why = attempt().await.err().map(|error| error.to_string()).unwrap_or_default();
+        if why.contains(words) {
+            return;
+        }
+        assert!(std::time::Instant::now() < deadline, "not refused with {words:?}: {why}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+fn dry() -> PatchParams {
+    PatchParams { dry_run: true, ..PatchParams::default() }
+}
+
 #[tokio::test]
-async fn pxed_watches_machines_and_writes_only_their_status() {
+async fn pxed_watches_machines_and_writes_only_their_status_and_its_own_finalizer() {
     let object = machine("pxed-writes");
-    create(&admin().await, &object).await;
+    let admin = admin().await;
+    create(&admin, &object).await;
     let pxed = pxed().await;
     let machines = api(&pxed, &object);
     machines.list(&kube::api::ListParams::default()).await.unwrap();
     apply(&pxed, &object, "pxed", json!({ "boot": { "stage": "offered", "attempts": 1 } })).await.unwrap();
-    let patch = Patch::Merge(json!({ "spec": { "paused": true } }));
-    machines.patch("pxed-writes", &PatchParams::default(), &patch).await.expect_err("specs are people's");
+    let words = "pxed changes nothing of a Machine but its own finalizer";
+    for change in [
+        json!({ "spec": { "paused": true } }),
+        json!({ "metadata": { "labels": { "a": "b" } } }),
+        json!({ "metadata": { "annotations": { "a": "b" } } }),
+        json!({ "metadata": { "finalizers": ["example.com/other"] } }),
+        json!({ "metadata": { "finalizers": ["bedplate.dev/power-off", "example.com/other"] } }),
+    ] {
+        let (machines, patch) = (machines.clone(), Patch::Merge(change));
+        refused(words, || async { machines.patch("pxed-writes", &dry(), &patch).await }).await;
+    }
+    for finalizers in [json!(["bedplate.dev/power-off"]), json!([])] {
+        let patch = Patch::Merge(json!({ "metadata": { "finalizers": finalizers } }));
+        machines.patch("pxed-writes", &PatchParams::default(), &patch).await.unwrap();
+    }
+    let foreign = Patch::Merge(json!({ "metadata": { "finalizers": ["example.com/other"] } }));
+    api(&admin, &object).patch("pxed-writes", &PatchParams::default(), &foreign).await.unwrap();
+    let without = Patch::Merge(json!({ "metadata": { "finalizers": [] } }));
+    refused(words, || async { machines.patch("pxed-writes", &dry(), &without).await }).await;
     machines.delete("pxed-writes", &kube::api::DeleteParams::default()).await.expect_err("no deletion");
+    let none = Patch::Merge(json!({ "metadata": { "finalizers": [] } }));
+    api(&admin, &object).patch("pxed-writes", &PatchParams::default(), &none).await.unwrap();
+}
+
+#[tokio::test]
+async fn pxed_reports_only_on_power_operations_and_leaves_their_sums_alone() {
+    let power = |name: &str| with(&operation(name), &json!({ "spec": { "operationName": "powerOn" } }));
+    let (own, other) = (power("power-own"), operation("power-other"));
+    let parent = with(
+        &power("power-parent"),
+        &json!({ "spec": { "machineRef": null, "machineSelector": { "matchLabels": { "a": "b" } } } }),
+    );
+    let admin = admin().await;
+    for object in [&own, &other, &parent] {
+        create(&admin, object).await;
+    }
+    let pxed = pxed().await;
+    let status = Patch::Merge(json!({ "status": { "state": "InProgress", "executor": "pxed/lab/x" } }));
+    for name in ["power-other", "power-parent"] {
+        let operations = api(&pxed, &own);
+        let words = "pxed reports only on powerOn, powerOff, powerCycle and reset of one Machine";
+        refused(words, || async { operations.patch_status(name, &dry(), &status).await }).await;
+    }
+    let operations = api(&pxed, &own);
+    let counts = Patch::Merge(json!({ "status": { "counts": { "total": 1 } } }));
+    refused("pxed leaves the sums", || async { operations.patch_status("power-own", &dry(), &counts).await })
+        .await;
+    operations.patch_status("power-own", &PatchParams::default(), &status).await.unwrap();
+    operations.patch("power-own", &dry(), &status).await.expect_err("only the subresource");
+}
+
+#[tokio::test]
+async fn pxed_reads_secrets_one_by_one_in_its_own_namespace_and_writes_only_leases_of_sites() {
+    use k8s_openapi::api::coordination::v1::Lease;
+    use k8s_openapi::api::core::v1::Secret;
+    Kubernetes::shared();
+    let pxed = pxed().await;
+    let secrets = |namespace: &str| Api::<Secret>::namespaced(pxed.clone(), namespace);
+    assert!(secrets("bedplate-system").get_opt("not-there").await.unwrap().is_none());
+    secrets("bedplate-system").list(&kube::api::ListParams::default()).await.expect_err("no list");
+    secrets("default").get_opt("not-there").await.expect_err("another namespace");
+    let leases = Api::<Lease>::namespaced(pxed, "bedplate-system");
+    let lease = |name: &str| {
+        let value = json!({ "metadata": { "name": name }, "spec": { "holderIdentity": "x" } });
+        serde_json::from_value::<Lease>(value).unwrap()
+    };
+    let parameters = PostParams { dry_run: true, ..PostParams::default() };
+    let foreign = lease("kube-scheduler");
+    refused("only Leases named bedplate-pxed-", || async { leases.create(&parameters, &foreign).await })
+        .await;
+    leases.create(&parameters, &lease("bedplate-pxed-lab")).await.unwrap();
 }

@@ -38,6 +38,7 @@ impl Finalizers {
     async fn change(&self, machine: &MachineName, uid: &str, held: bool) -> Result<(), String> {
         let client = self.access.get().ok_or("there is no access to the cluster yet")?;
         let machines: Api<Machine> = Api::all(client.clone());
+        let parameters = PatchParams { field_manager: Some("pxed".to_owned()), ..PatchParams::default() };
         let mut why = String::new();
         for _ in 0..TRIES {
             // A list of one: pxed has the right to list, and no other to read.
@@ -49,7 +50,7 @@ impl Finalizers {
             };
             let Some(operations) = plan_patch(&found, held)? else { return Ok(()) };
             let patch = serde_json::from_value(operations).map_err(|error| error.to_string())?;
-            match machines.patch(machine.as_str(), &PatchParams::default(), &Patch::Json::<()>(patch)).await {
+            match machines.patch(machine.as_str(), &parameters, &Patch::Json::<()>(patch)).await {
                 Ok(_) => return Ok(()),
                 Err(kube::Error::Api(status)) if status.code == 404 && !held => return Ok(()),
                 // What `test` does not find is 422; a write in between is 409.
