@@ -32,7 +32,7 @@ pub(crate) async fn to_the_end(
         let change = loop {
             tokio::select! {
                 change = &mut next => break change?,
-                _ = tick.tick() => progress.show(&line, begun.elapsed()),
+                _ = tick.tick(), if seen => progress.show(&line, begun.elapsed()),
                 () = over(begun, limit) => {
                     return Err(RunError::NotEnded { line, after: begun.elapsed().as_secs(), name: name.to_owned() });
                 }
