@@ -8,17 +8,25 @@
 //! knows neither Kubernetes nor a file. Spawned by `run`.
 
 pub mod breaker;
+mod carry;
 pub mod counters;
 pub mod credentials;
+mod departing;
+pub mod dial;
 mod election;
+pub mod gate;
 pub mod holding;
 pub mod leader;
+mod line;
 pub mod operation;
 pub mod operations;
 pub mod order;
 pub mod plan;
 pub mod progress;
+pub mod queue;
+pub mod report;
 pub mod supervisor;
+mod worker;
 
 use std::fmt;
 use std::sync::Arc;

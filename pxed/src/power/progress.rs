@@ -81,6 +81,11 @@ pub fn is_finished(status: Option<&MachineOperationStatus>) -> bool {
     }
 }
 
+/// Whether anything was asked for it.
+pub fn has_step(status: Option<&MachineOperationStatus>) -> bool {
+    status.is_some_and(|status| status.conditions.iter().any(|c| c.type_ == STEP))
+}
+
 /// Taken by `executor`; what it was begun with stays.
 pub fn taken(
     before: Option<&MachineOperationStatus>,

@@ -1,19 +1,39 @@
-//! One worker per Machine that has a BMC, while this pxed leads its site.
+//! One worker per Machine that has a BMC, while this pxed leads its site; each operation to the worker of its Machine.
 //!
-//! Callers: `run`.
+//! An operation that no worker can take (no BMC, a paused Machine, one that is deleted) is answered here. Others' are left
+//! alone. Called by `run`.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bedplate_api::id::MachineName;
 use bedplate_process::liveness::Pulse;
-use tokio::sync::mpsc;
+use jiff::Timestamp;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::counters::Counters;
-use super::{CredentialsSource, Dial, Holding, OperationUpdate, OperationWriter, Tenure};
-use crate::machine::Machines;
+use super::counters::{Counters, OperationResult};
+use super::departing::Departing;
+use super::gate::Gate;
+use super::order::Kind;
+use super::queue::{Queue, Route, route};
+use super::worker::Worker;
+use super::{
+    CredentialsSource, Dial, Holding, Operation, OperationKey, OperationUpdate, OperationWriter, Tenure,
+    WriteOperationError,
+};
+use crate::machine::{KnownMachine, Machines, Snapshot};
 use crate::status::StatusRegistry;
-use crate::store::Store;
+use crate::store::{Store, Table};
+
+/// How long the workers may take to end: each ends its session at its BMC.
+const CLOSING: Duration = Duration::from_secs(15);
+/// Before an answer is written again that could not be.
+const AGAIN: Duration = Duration::from_secs(2);
+/// How often an answer is tried; whatever comes then from the source tries again.
+const TRIES: usize = 5;
 
 /// How much is asked of BMCs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,13 +72,363 @@ pub struct Parts {
     pub counters: Arc<Counters>,
 }
 
-/// Drives power until `shutdown`.
-pub async fn run(mut parts: Parts, pulse: Pulse, shutdown: CancellationToken) {
+/// Tells the time.
+pub(super) type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
+/// What all workers share.
+pub(super) struct Shared {
+    pub(super) gate: Gate,
+    pub(super) registry: StatusRegistry,
+    pub(super) store: Store,
+    pub(super) writer: Arc<dyn OperationWriter>,
+    pub(super) credentials: Arc<dyn CredentialsSource>,
+    pub(super) dial: Arc<dyn Dial>,
+    pub(super) holding: Option<Arc<dyn Holding>>,
+    pub(super) tenure: Tenure,
+    pub(super) limits: Limits,
+    pub(super) instance: String,
+    pub(super) counters: Arc<Counters>,
+    pub(super) clock: Clock,
+}
+
+impl Shared {
+    pub(super) fn now(&self) -> Timestamp {
+        (self.clock)()
+    }
+
+    /// From -1 to 1.
+    pub(super) fn jitter(&self) -> f64 {
+        rand::random::<f64>() * 2.0 - 1.0
+    }
+
+    /// Lets a Machine go whose machine is off; whether that is done.
+    pub(super) async fn release(&self, machine: &KnownMachine) -> bool {
+        let released = match &self.holding {
+            Some(holding) => holding.hold(&machine.name, &machine.uid, false).await,
+            None => {
+                let key = machine.name.as_str().as_bytes();
+                self.store.delete(Table::Departing, key).await.map_err(|error| error.to_string())
+            }
+        };
+        released
+            .inspect_err(
+                |error| tracing::warn!(machine = %machine.name, error, "could not let the machine go"),
+            )
+            .is_ok()
+    }
+}
+
+/// What a worker is to do.
+#[derive(Debug, Clone)]
+pub(super) struct Assignment {
+    pub(super) machine: Arc<KnownMachine>,
+    /// Oldest first.
+    pub(super) operations: Vec<Operation>,
+    /// Its manifest is gone.
+    pub(super) departing: bool,
+}
+
+impl Assignment {
+    /// Whether the Machine is deleted.
+    pub(super) fn is_going(&self) -> bool {
+        self.departing || self.machine.machine.metadata.deletion_timestamp.is_some()
+    }
+
+    /// Whether pxed's finalizer is on it.
+    pub(super) fn is_held(&self) -> bool {
+        let finalizers = self.machine.machine.metadata.finalizers.as_ref();
+        finalizers.is_some_and(|all| all.iter().any(|finalizer| finalizer == super::holding::FINALIZER))
+    }
+
+    /// Whether a worker would do the same: what others write into the status is no reason to look at a BMC.
+    fn is_as(&self, other: &Self) -> bool {
+        self.machine.machine.spec == other.machine.machine.spec
+            && self.machine.uid == other.machine.uid
+            && (self.is_going(), self.is_held(), self.departing)
+                == (other.is_going(), other.is_held(), other.departing)
+            && self.operations == other.operations
+    }
+}
+
+struct Handle {
+    wanted: watch::Sender<Assignment>,
+    stop: CancellationToken,
+    uid: String,
+}
+
+/// Drives power until `shutdown`; then each worker ends its session at its BMC, and what is under way stands in its object.
+pub async fn run(parts: Parts, pulse: Pulse, shutdown: CancellationToken) {
+    run_by(Arc::new(Timestamp::now), parts, pulse, shutdown).await;
+}
+
+pub(super) async fn run_by(clock: Clock, parts: Parts, pulse: Pulse, shutdown: CancellationToken) {
+    let Parts { machines, registry, store, mut operations, tenure, .. } = parts;
+    let mut changes = machines.subscribe();
+    changes.mark_changed();
+    let (mut renewed, mut leading) = (tenure.clone(), tenure.clone());
+    let departing = Departing::load(&store);
+    let shared = Arc::new(Shared {
+        gate: Gate::new(parts.limits.connections),
+        registry,
+        store,
+        writer: parts.writer,
+        credentials: parts.credentials,
+        dial: parts.dial,
+        holding: parts.holding,
+        tenure,
+        limits: parts.limits,
+        instance: parts.instance,
+        counters: parts.counters,
+        clock,
+    });
+    let mut supervisor = Supervisor::new(shared, machines, departing);
     loop {
+        supervisor.lead();
+        let leads = supervisor.leads;
+        let ripe = supervisor.departing.next_ripe().map(|at| supervisor.until(at));
         tokio::select! {
-            () = shutdown.cancelled() => return,
+            () = shutdown.cancelled() => break,
             never = pulse.beating() => match never {},
-            update = parts.operations.recv() => if update.is_none() { return },
+            Ok(()) = changes.changed() => supervisor.follow().await,
+            update = operations.recv() => match update {
+                Some(update) => supervisor.take(update),
+                None => break,
+            },
+            () = renewed.changed() => {}
+            () = leading.lost(), if leads => supervisor.stop(),
+            Some(ended) = supervisor.workers.join_next() => supervisor.ended(ended.ok()),
+            Some(answered) = supervisor.answers.join_next() => supervisor.answered(answered.ok()),
+            () = tokio::time::sleep(ripe.unwrap_or_default()), if ripe.is_some() => supervisor.ripen(),
+        }
+    }
+    supervisor.drain(&pulse).await;
+}
+
+struct Supervisor {
+    shared: Arc<Shared>,
+    machines: Machines,
+    snapshot: Arc<Snapshot>,
+    /// Every name that there ever was: one of them that is not there any more is gone, others may be yet to come.
+    ever: HashSet<MachineName>,
+    departing: Departing,
+    queue: Queue,
+    handles: HashMap<MachineName, Handle>,
+    workers: JoinSet<MachineName>,
+    answers: JoinSet<(OperationKey, Option<Operation>)>,
+    answering: HashSet<OperationKey>,
+    leads: bool,
+}
+
+impl Supervisor {
+    fn new(shared: Arc<Shared>, machines: Machines, departing: Departing) -> Self {
+        let queue = Queue::new(&shared.instance);
+        Self {
+            shared,
+            machines,
+            snapshot: Arc::default(),
+            ever: HashSet::new(),
+            departing,
+            queue,
+            handles: HashMap::new(),
+            workers: JoinSet::new(),
+            answers: JoinSet::new(),
+            answering: HashSet::new(),
+            leads: false,
+        }
+    }
+
+    /// Begins when this pxed has come to lead.
+    fn lead(&mut self) {
+        if !self.leads && self.shared.tenure.leads() {
+            self.leads = true;
+            tracing::info!("this pxed drives the power of its site");
+            self.assign_all();
+        }
+        self.shared.counters.leader.store(u64::from(self.leads), std::sync::atomic::Ordering::Relaxed);
+        self.shared.counters.queue.store(self.queue.len(), std::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// Ends what runs: this pxed does not lead any more.
+    fn stop(&mut self) {
+        self.leads = false;
+        self.answers.abort_all();
+        self.answering.clear();
+        for (_, handle) in self.handles.drain() {
+            handle.stop.cancel();
+        }
+        tracing::info!("this pxed no longer drives the power of its site");
+    }
+
+    async fn follow(&mut self) {
+        let snapshot = self.machines.load();
+        let before = std::mem::replace(&mut self.snapshot, snapshot);
+        for known in self.snapshot.changed_since(&before) {
+            if !self.ever.contains(&known.name) {
+                self.ever.insert(known.name.clone());
+            }
+        }
+        if self.shared.holding.is_none() && self.machines.are_known() {
+            let now = self.shared.now();
+            self.departing.follow(&self.shared.store, &before, &self.snapshot, now).await;
+        }
+        self.assign_all();
+    }
+
+    fn take(&mut self, update: OperationUpdate) {
+        let touched = self.queue.take(update);
+        for name in touched {
+            self.assign(&name);
+        }
+    }
+
+    fn assign_all(&mut self) {
+        let mut names: HashSet<MachineName> = self.snapshot.iter().map(|known| known.name.clone()).collect();
+        names.extend(self.handles.keys().cloned());
+        names.extend(self.departing.names());
+        names.extend(self.queue.machines());
+        for name in names {
+            self.assign(&name);
+        }
+    }
+
+    /// Gives a Machine's worker what it is to do now, beginning or ending it as needed.
+    fn assign(&mut self, name: &MachineName) {
+        if !self.leads {
+            return;
+        }
+        let (machine, departing) = match self.snapshot.by_name(name) {
+            Some(known) => (Some(known.clone()), false),
+            None => (self.departing.ripe(name, self.shared.now()), true),
+        };
+        let mut operations = Vec::new();
+        let ever = self.ever.contains(name);
+        for operation in self.queue.of(name) {
+            let known = machine.as_ref().filter(|_| !departing);
+            match route(operation, known.map(|known| &*known.machine), ever) {
+                Route::Worker => operations.push(operation.clone()),
+                Route::LeftAlone => {}
+                Route::Answer(answer) => {
+                    if self.answering.insert(operation.key.clone()) {
+                        let (shared, operation) = (self.shared.clone(), operation.clone());
+                        self.answers.spawn(answer_operation(shared, operation, answer));
+                    }
+                }
+            }
+        }
+        let assignment = machine.map(|machine| Assignment { machine, operations, departing });
+        let assignment = assignment.filter(|a| a.machine.machine.spec.bmc.is_some() || a.is_held());
+        let Some(assignment) = assignment else {
+            if let Some(handle) = self.handles.remove(name) {
+                handle.stop.cancel();
+            }
+            return;
+        };
+        match self.handles.get(name) {
+            Some(handle) if handle.uid == assignment.machine.uid => {
+                handle.wanted.send_if_modified(|wanted| {
+                    let changed = !wanted.is_as(&assignment);
+                    *wanted = assignment;
+                    changed
+                });
+            }
+            Some(_) | None => self.begin(name, assignment),
+        }
+    }
+
+    fn begin(&mut self, name: &MachineName, assignment: Assignment) {
+        super::report::adopt(&self.shared.registry, &assignment.machine);
+        let (stop, uid) = (CancellationToken::new(), assignment.machine.uid.clone());
+        let (wanted, receiver) = watch::channel(assignment);
+        let worker = Worker::new(self.shared.clone(), receiver);
+        let (name, token) = (name.clone(), stop.clone());
+        let old = self.handles.insert(name.clone(), Handle { wanted, stop, uid });
+        if let Some(old) = old {
+            old.stop.cancel();
+        }
+        self.workers.spawn(async move {
+            worker.run(token).await;
+            name
+        });
+    }
+
+    /// A worker has ended: told to, or its Machine has departed.
+    fn ended(&mut self, name: Option<MachineName>) {
+        let Some(name) = name else {
+            tracing::error!("a worker has ended by a mistake in this program");
+            // Whose it was is seen by its channel.
+            self.handles.retain(|_, handle| !handle.wanted.is_closed());
+            self.assign_all();
+            return;
+        };
+        if self.handles.get(&name).is_some_and(|handle| handle.wanted.is_closed()) {
+            self.handles.remove(&name);
+            self.departing.departed(&name);
+            self.assign(&name);
+        }
+    }
+
+    fn answered(&mut self, answered: Option<(OperationKey, Option<Operation>)>) {
+        let Some((key, operation)) = answered else { return };
+        self.answering.remove(&key);
+        if let Some(operation) = operation {
+            self.take(OperationUpdate::Put(operation));
+        }
+    }
+
+    fn until(&self, at: Timestamp) -> Duration {
+        Duration::try_from(at.duration_since(self.shared.now())).unwrap_or_default()
+    }
+
+    fn ripen(&mut self) {
+        for name in self.departing.ripen(self.shared.now()) {
+            self.assign(&name);
+        }
+    }
+
+    async fn drain(mut self, pulse: &Pulse) {
+        for (_, handle) in self.handles.drain() {
+            handle.stop.cancel();
+        }
+        self.answers.abort_all();
+        let closing = async { while self.workers.join_next().await.is_some() {} };
+        tokio::select! {
+            never = pulse.beating() => match never {},
+            closed = tokio::time::timeout(CLOSING, closing) => if closed.is_err() {
+                tracing::warn!("sessions at BMCs were left open");
+            },
         }
     }
 }
+
+/// Writes an answer; what came of it.
+async fn answer_operation(
+    shared: Arc<Shared>,
+    operation: Operation,
+    answer: super::queue::Answer,
+) -> (OperationKey, Option<Operation>) {
+    let key = operation.key.clone();
+    for _ in 0..TRIES {
+        let status = answer.status(&operation, &shared.instance, shared.now());
+        match shared.writer.write(&operation, status).await {
+            Ok(written) => {
+                if let (true, Some(kind)) = (answer.is_end(), Kind::of(&operation.object.spec.operation_name))
+                {
+                    shared.counters.operation(kind, OperationResult::Failed);
+                }
+                return (key, Some(written));
+            }
+            Err(WriteOperationError::Later(why)) => {
+                tracing::debug!(operation = key.name, why, "an operation waits to be written");
+                tokio::time::sleep(AGAIN).await;
+            }
+            Err(error) => {
+                tracing::debug!(operation = key.name, %error, "an operation was not answered");
+                return (key, None);
+            }
+        }
+    }
+    (key, None)
+}
+
+#[cfg(test)]
+mod tests;

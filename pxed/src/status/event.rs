@@ -20,6 +20,20 @@ pub enum EventReason {
     Enrolled,
     /// A boot's seed was asked for a second time.
     SeedAskedTwice,
+    /// pxed has changed the power.
+    PowerChanged,
+    /// The BMC does not answer, or not usefully.
+    BMCUnreachable,
+    /// The BMC answers again.
+    BMCReachable,
+    /// The BMC does not take user name and password.
+    AuthenticationFailed,
+    /// The BMC shows another certificate.
+    CertificateChanged,
+    /// The machine was switched on often enough.
+    PowerOnAttemptsExhausted,
+    /// A deleted Machine waits to be switched off.
+    PowerOffAwaited,
 }
 
 impl EventReason {
@@ -31,6 +45,13 @@ impl EventReason {
             Self::BootStopped => "BootStopped",
             Self::Enrolled => "Enrolled",
             Self::SeedAskedTwice => "SeedAskedTwice",
+            Self::PowerChanged => "PowerChanged",
+            Self::BMCUnreachable => "BMCUnreachable",
+            Self::BMCReachable => "BMCReachable",
+            Self::AuthenticationFailed => "AuthenticationFailed",
+            Self::CertificateChanged => "CertificateChanged",
+            Self::PowerOnAttemptsExhausted => "PowerOnAttemptsExhausted",
+            Self::PowerOffAwaited => "PowerOffAwaited",
         }
     }
 
@@ -40,8 +61,13 @@ impl EventReason {
             Self::DuplicateMACAddress
             | Self::ImageNotAvailable
             | Self::BootStopped
-            | Self::SeedAskedTwice => true,
-            Self::Enrolled => false,
+            | Self::SeedAskedTwice
+            | Self::BMCUnreachable
+            | Self::AuthenticationFailed
+            | Self::CertificateChanged
+            | Self::PowerOnAttemptsExhausted
+            | Self::PowerOffAwaited => true,
+            Self::Enrolled | Self::PowerChanged | Self::BMCReachable => false,
         }
     }
 }

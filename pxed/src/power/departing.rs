@@ -1,0 +1,122 @@
+//! Without a cluster: Machines with `deletionPolicy: PowerOff` whose manifest is gone, until their machine is off.
+//!
+//! They are kept in the store, so that a restart does not forget them. A manifest that comes back within [`RIPE`], or an
+//! object for the same BMC under another name, keeps its machine on: an editor's pause or a new name is no deletion.
+//! Caller: `supervisor`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bedplate_api::id::{MachineName, SiteName};
+use bedplate_api::machine::{BmcSpec, DeletionPolicy, Machine};
+use jiff::{SignedDuration, Timestamp};
+
+use super::breaker::later;
+use crate::machine::{KnownMachine, Problem, Snapshot};
+use crate::store::{Change, Store, Table};
+
+/// How long a manifest must be gone.
+const RIPE: SignedDuration = SignedDuration::from_secs(60);
+
+/// Those that go.
+#[derive(Debug, Default)]
+pub(super) struct Departing {
+    /// With the time from which they are switched off.
+    machines: BTreeMap<MachineName, (Arc<KnownMachine>, Timestamp)>,
+    /// Those whose time has come and was told.
+    told: std::collections::BTreeSet<MachineName>,
+}
+
+impl Departing {
+    /// Those that the store keeps.
+    pub(super) fn load(store: &Store) -> Self {
+        let mut departing = Self::default();
+        let kept = store.scan(Table::Departing).unwrap_or_else(|error| {
+            tracing::warn!(%error, "departing machines cannot be read and stay on");
+            Vec::new()
+        });
+        for (_, value) in kept {
+            if let Some(known) = serde_json::from_slice::<Machine>(&value).ok().and_then(known) {
+                departing.machines.insert(known.name.clone(), (known, Timestamp::MIN));
+            }
+        }
+        departing
+    }
+
+    /// Follows a new set of Machines.
+    pub(super) async fn follow(
+        &mut self,
+        store: &Store,
+        before: &Snapshot,
+        after: &Snapshot,
+        now: Timestamp,
+    ) {
+        let mut changes = Vec::new();
+        for known in before.iter().filter(|known| has_gone(known, after)) {
+            if let Ok(value) = serde_json::to_vec(&*known.machine) {
+                tracing::info!(machine = %known.name, "its manifest is gone, it will be switched off");
+                self.machines.insert(known.name.clone(), (known.clone(), later(now, RIPE)));
+                changes.push(Change::Put(Table::Departing, known.name.as_str().into(), value));
+            }
+        }
+        let back: Vec<_> = self.machines.values().map(|(known, _)| known.clone()).collect();
+        for known in back.iter().filter(|known| !has_gone(known, after)) {
+            self.departed(&known.name);
+            changes.push(Change::Delete(Table::Departing, known.name.as_str().into()));
+        }
+        if !changes.is_empty()
+            && let Err(error) = store.write(changes).await
+        {
+            tracing::warn!(%error, "departing machines could not be kept, a restart would forget them");
+        }
+    }
+
+    /// Everyone.
+    pub(super) fn names(&self) -> impl Iterator<Item = MachineName> + '_ {
+        self.machines.keys().cloned()
+    }
+
+    /// One whose time has come.
+    pub(super) fn ripe(&self, name: &MachineName, now: Timestamp) -> Option<Arc<KnownMachine>> {
+        self.machines.get(name).filter(|(_, at)| *at <= now).map(|(known, _)| known.clone())
+    }
+
+    /// When the next one's time comes.
+    pub(super) fn next_ripe(&self) -> Option<Timestamp> {
+        let waiting = self.machines.iter().filter(|(name, _)| !self.told.contains(*name));
+        waiting.map(|(_, (_, at))| *at).min()
+    }
+
+    /// Those whose time has come since this was last asked.
+    pub(super) fn ripen(&mut self, now: Timestamp) -> Vec<MachineName> {
+        let ripe: Vec<_> =
+            self.machines.iter().filter(|(_, (_, at))| *at <= now).map(|(name, _)| name.clone()).collect();
+        ripe.into_iter().filter(|name| self.told.insert(name.clone())).collect()
+    }
+
+    /// Forgets one.
+    pub(super) fn departed(&mut self, name: &MachineName) {
+        self.machines.remove(name);
+        self.told.remove(name);
+    }
+}
+
+/// Whether a Machine is gone, and its machine is to be switched off.
+fn has_gone(known: &KnownMachine, after: &Snapshot) -> bool {
+    let spec = &known.machine.spec;
+    let Some(bmc) = &spec.bmc else { return false };
+    let wanted = spec.deletion_policy == DeletionPolicy::PowerOff && !spec.paused;
+    let same = |other: &BmcSpec| other.address == bmc.address && other.system_id == bmc.system_id;
+    let renamed = || after.iter().any(|other| other.machine.spec.bmc.as_ref().is_some_and(same));
+    let twice = after
+        .problems()
+        .iter()
+        .any(|problem| matches!(problem, Problem::DuplicateName { name } if *name == known.name));
+    wanted && after.by_name(&known.name).is_none() && !twice && !renamed()
+}
+
+fn known(machine: Machine) -> Option<Arc<KnownMachine>> {
+    let name: MachineName = machine.metadata.name.as_deref()?.parse().ok()?;
+    let site: SiteName = machine.spec.site.clone();
+    Snapshot::build(&site, [machine]).by_name(&name).cloned()
+}

@@ -1,0 +1,235 @@
+//! A worker's line to its BMC: credentials when they are needed, a client that is kept, one question at a time.
+//!
+//! Nothing that changes power leaves here unless this pxed leads at that moment. Decides nothing. Caller: `worker`.
+
+use std::sync::Arc;
+
+use bedplate_api::machine::{BmcSpec, BootSource, PowerState};
+use bedplate_bmc::{Bmc, BmcError, Identity, PowerRequest};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use super::gate::{Account, For, Login, Verdict};
+use super::operation::Failure;
+use super::supervisor::Shared;
+use super::{CredentialsError, CredentialsVersion, Tenure};
+
+/// How long the end of a session may take.
+const CLOSING: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// What a BMC is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Question {
+    /// Its power state.
+    State,
+    /// Who it is.
+    Identity,
+    /// To change the power.
+    Request(PowerRequest),
+    /// To boot from there once.
+    Boot(BootSource),
+}
+
+impl Question {
+    const fn changes(self) -> bool {
+        match self {
+            Self::State | Self::Identity => false,
+            Self::Request(_) | Self::Boot(_) => true,
+        }
+    }
+}
+
+/// What a BMC answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// Its power state.
+    State(PowerState),
+    /// Who it is.
+    Identity(Identity),
+    /// It has accepted.
+    Accepted,
+}
+
+/// Why there is no answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum NoAnswer {
+    /// The BMC, or the way to it.
+    Bmc(BmcError),
+    /// There are no credentials.
+    Credentials(CredentialsError),
+}
+
+impl NoAnswer {
+    /// For the state machines.
+    pub(super) fn failure(&self) -> Failure {
+        match self {
+            Self::Bmc(error) => Failure {
+                reason: error.reason().as_str(),
+                message: error.to_string(),
+                transient: error.is_transient(),
+                sent: error.may_have_happened(),
+            },
+            Self::Credentials(error) => Failure {
+                reason: "CredentialsNotAvailable",
+                message: error.to_string(),
+                transient: false,
+                sent: false,
+            },
+        }
+    }
+}
+
+/// A line to one BMC.
+pub(super) struct Line {
+    shared: Arc<Shared>,
+    tenure: Tenure,
+    spec: BmcSpec,
+    address: Arc<Semaphore>,
+    open: Option<Box<dyn Bmc>>,
+    /// Kept with its verdict also while there is no client.
+    login: Option<Arc<Login>>,
+    version: Option<CredentialsVersion>,
+}
+
+impl Line {
+    /// To this BMC; nothing is sent yet.
+    pub(super) fn new(shared: Arc<Shared>, spec: BmcSpec) -> Self {
+        let address = shared.gate.address(&spec.address);
+        let tenure = shared.tenure.clone();
+        Self { shared, tenure, spec, address, open: None, login: None, version: None }
+    }
+
+    /// To whom.
+    pub(super) fn spec(&self) -> &BmcSpec {
+        &self.spec
+    }
+
+    /// Whether nothing vouches for who answers.
+    pub(super) fn insecure(&self) -> bool {
+        self.open.as_ref().is_some_and(|bmc| bmc.insecure())
+    }
+
+    /// What the BMC does otherwise than the standard says.
+    pub(super) fn quirks(&self) -> Vec<String> {
+        self.open.as_ref().map(|bmc| bmc.quirks()).unwrap_or_default()
+    }
+
+    /// Asks. May be dropped at any time.
+    ///
+    /// # Errors
+    /// Why there is no answer.
+    pub(super) async fn ask(&mut self, question: Question, whom: For) -> Result<Answer, NoAnswer> {
+        let bmc = match self.open.take() {
+            Some(bmc) => bmc,
+            None => self.dial().await?,
+        };
+        // Not taken out while it is used: who is dropped here leaves the client, and its session, in place.
+        let bmc = self.open.insert(bmc);
+        let way =
+            Way { shared: &self.shared, tenure: &self.tenure, spec: &self.spec, address: &self.address };
+        let answer = way.ask(bmc.as_mut(), self.login.as_deref(), question, whom).await;
+        if matches!(answer, Err(BmcError::AuthenticationFailed { .. })) {
+            self.open = None;
+        }
+        if let Err(error) = &answer {
+            self.shared.counters.failure(error.reason());
+        }
+        answer.map_err(NoAnswer::Bmc)
+    }
+
+    async fn dial(&mut self) -> Result<Box<dyn Bmc>, NoAnswer> {
+        let read = self.shared.credentials.read(&self.spec.credentials_secret_ref).await;
+        let issued = read.map_err(NoAnswer::Credentials)?;
+        self.version = Some(issued.version.clone());
+        self.login = Some(self.shared.gate.login(Account {
+            address: self.spec.address.clone(),
+            user: issued.credentials.username.clone(),
+            version: issued.version,
+        }));
+        let dialled = self.shared.dial.dial(&self.spec, issued.credentials).await;
+        dialled.map_err(|error| {
+            self.shared.counters.failure(error.reason());
+            NoAnswer::Bmc(error)
+        })
+    }
+
+    /// Whether there are other credentials than those that were used last. An unreadable Secret is no other one.
+    pub(super) async fn has_other_credentials(&mut self) -> bool {
+        let read = self.shared.credentials.read(&self.spec.credentials_secret_ref).await;
+        read.is_ok_and(|issued| self.version.as_ref() != Some(&issued.version))
+    }
+
+    /// Lets the client go without a word: what its name leads to is asked for anew.
+    pub(super) fn forget(&mut self) {
+        self.open = None;
+    }
+
+    /// Ends the session at the BMC.
+    pub(super) async fn close(&mut self) {
+        let Some(mut bmc) = self.open.take() else { return };
+        let closing = async {
+            let _pass = self.shared.gate.enter(&self.address, For::Operation).await;
+            bmc.close().await;
+        };
+        if tokio::time::timeout(CLOSING, closing).await.is_err() {
+            tracing::debug!(address = self.spec.address, "a session at a BMC was left open");
+        }
+    }
+}
+
+/// What a question passes.
+struct Way<'a> {
+    shared: &'a Shared,
+    tenure: &'a Tenure,
+    spec: &'a BmcSpec,
+    address: &'a Arc<Semaphore>,
+}
+
+impl Way<'_> {
+    async fn ask(
+        &self,
+        bmc: &mut dyn Bmc,
+        login: Option<&Login>,
+        question: Question,
+        whom: For,
+    ) -> Result<Answer, BmcError> {
+        let mut untried = None;
+        if let Some(login) = login {
+            let verdict = login.lock().await;
+            match &*verdict {
+                Verdict::Good => {}
+                Verdict::Wrong(error) => return Err(error.clone()),
+                Verdict::Untried => untried = Some(verdict),
+            }
+        }
+        let pass = self.shared.gate.enter(self.address, whom).await;
+        if question.changes() && !self.tenure.leads() {
+            // The worker ends as soon as it sees the same.
+            drop((pass, untried));
+            return std::future::pending().await;
+        }
+        let begun = Instant::now();
+        let answer = put(bmc, question).await;
+        self.shared.counters.call(self.spec.protocol, begun.elapsed());
+        let verdict = match &answer {
+            Ok(_) | Err(BmcError::NotSupported { .. }) => Some(Verdict::Good),
+            Err(error @ BmcError::AuthenticationFailed { .. }) => Some(Verdict::Wrong(error.clone())),
+            Err(_) => None,
+        };
+        match (untried, verdict, login) {
+            (Some(mut known), Some(verdict), _) => *known = verdict,
+            (None, Some(wrong @ Verdict::Wrong(_)), Some(login)) => *login.lock().await = wrong,
+            (Some(_) | None, Some(_) | None, _) => {}
+        }
+        answer
+    }
+}
+
+async fn put(bmc: &mut dyn Bmc, question: Question) -> Result<Answer, BmcError> {
+    match question {
+        Question::State => bmc.power_state().await.map(Answer::State),
+        Question::Identity => bmc.identity().await.map(Answer::Identity),
+        Question::Request(request) => bmc.power(request).await.map(|_| Answer::Accepted),
+        Question::Boot(source) => bmc.set_next_boot(source).await.map(|()| Answer::Accepted),
+    }
+}

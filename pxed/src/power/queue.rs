@@ -1,0 +1,262 @@
+//! Which operations are pxed's, for which Machine, in which order, and what is said of those that no worker can take
+//! (docs/rules.md, O3, O4, O7).
+//!
+//! Pure: no clock, no file, no socket. Caller: `supervisor`.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use bedplate_api::id::MachineName;
+use bedplate_api::machine::Machine;
+use bedplate_api::operation::{MachineOperationStatus, OperationState};
+use jiff::Timestamp;
+
+use super::operation::End;
+use super::order::Kind;
+use super::progress;
+use super::{Operation, OperationKey, OperationUpdate};
+
+/// What an operation says while its Machine is paused.
+const PAUSED: &str = "the Machine is paused: it is carried out when spec.paused is taken back";
+
+/// Oldest first.
+type Place = (Option<Timestamp>, OperationKey);
+
+/// Operations that are pxed's and have not ended.
+#[derive(Debug)]
+pub struct Queue {
+    /// `pxed/<site>/`.
+    executors: String,
+    by_machine: HashMap<MachineName, BTreeMap<Place, Operation>>,
+    whose: HashMap<OperationKey, (MachineName, Place)>,
+}
+
+impl Queue {
+    /// None yet; `instance` is `pxed/<site>/<name>`.
+    pub fn new(instance: &str) -> Self {
+        let site = instance.rsplit_once('/').map_or(instance, |(site, _)| site);
+        Self { executors: format!("{site}/"), by_machine: HashMap::new(), whose: HashMap::new() }
+    }
+
+    /// Takes over what has changed; whose operations have.
+    pub fn take(&mut self, update: OperationUpdate) -> BTreeSet<MachineName> {
+        match update {
+            OperationUpdate::Set(operations) => {
+                let mut touched: BTreeSet<_> = self.by_machine.keys().cloned().collect();
+                self.by_machine.clear();
+                self.whose.clear();
+                touched.extend(operations.into_iter().filter_map(|operation| self.put(operation)));
+                touched
+            }
+            OperationUpdate::Put(operation) => {
+                let before = self.remove(&operation.key);
+                self.put(operation).into_iter().chain(before).collect()
+            }
+            OperationUpdate::Gone(key) => self.remove(&key).into_iter().collect(),
+        }
+    }
+
+    fn put(&mut self, operation: Operation) -> Option<MachineName> {
+        if !self.is_ours(&operation) {
+            return None;
+        }
+        let machine = operation.object.spec.machine_ref.as_ref()?.name.clone();
+        let created = operation.object.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        let place = (created, operation.key.clone());
+        self.whose.insert(operation.key.clone(), (machine.clone(), place.clone()));
+        self.by_machine.entry(machine.clone()).or_default().insert(place, operation);
+        Some(machine)
+    }
+
+    fn remove(&mut self, key: &OperationKey) -> Option<MachineName> {
+        let (machine, place) = self.whose.remove(key)?;
+        if let Some(operations) = self.by_machine.get_mut(&machine) {
+            operations.remove(&place);
+            if operations.is_empty() {
+                self.by_machine.remove(&machine);
+            }
+        }
+        Some(machine)
+    }
+
+    fn is_ours(&self, operation: &Operation) -> bool {
+        let object = &operation.object;
+        let status = object.status.as_ref();
+        let executor = status.and_then(|status| status.executor.as_deref());
+        let state = match status.and_then(|status| status.state) {
+            None | Some(OperationState::Pending) => true,
+            Some(OperationState::InProgress) => executor.is_none_or(|by| by.starts_with(&self.executors)),
+            Some(OperationState::Complete | OperationState::Failed) => false,
+        };
+        state && Kind::of(&object.spec.operation_name).is_some() && object.spec.machine_ref.is_some()
+    }
+
+    /// A Machine's, oldest first.
+    pub fn of(&self, machine: &MachineName) -> impl Iterator<Item = &Operation> {
+        self.by_machine.get(machine).into_iter().flat_map(BTreeMap::values)
+    }
+
+    /// Whose there are.
+    pub fn machines(&self) -> impl Iterator<Item = MachineName> + '_ {
+        self.by_machine.keys().cloned()
+    }
+
+    /// How many.
+    pub fn len(&self) -> u64 {
+        u64::try_from(self.whose.len()).unwrap_or(u64::MAX)
+    }
+}
+
+/// What is written of an operation that no worker takes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// It has failed.
+    Failed(End),
+    /// It waits.
+    Waits(&'static str),
+}
+
+impl Answer {
+    /// Whether it is the end.
+    pub const fn is_end(&self) -> bool {
+        match self {
+            Self::Failed(_) => true,
+            Self::Waits(_) => false,
+        }
+    }
+
+    /// The status that says it.
+    pub fn status(&self, operation: &Operation, executor: &str, now: Timestamp) -> MachineOperationStatus {
+        let before = operation.object.status.as_ref();
+        match self {
+            Self::Failed(end) => progress::ended(before, end, executor, now),
+            Self::Waits(message) => MachineOperationStatus {
+                state: Some(OperationState::Pending),
+                reason: Some("MachinePaused".to_owned()),
+                message: Some((*message).to_owned()),
+                ..before.cloned().unwrap_or_default()
+            },
+        }
+    }
+}
+
+/// Who takes an operation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Route {
+    /// Its Machine's worker.
+    Worker,
+    /// Nobody here.
+    LeftAlone,
+    /// It is answered.
+    Answer(Answer),
+}
+
+/// Who takes this operation of ours. `ever`: its Machine has been here, so that it is gone if it is not there.
+pub fn route(operation: &Operation, machine: Option<&Machine>, ever: bool) -> Route {
+    let status = operation.object.status.as_ref();
+    let begun = status.and_then(|status| status.state) == Some(OperationState::InProgress);
+    let failed = |reason, message: &str| {
+        Route::Answer(Answer::Failed(End { complete: false, reason, message: message.to_owned() }))
+    };
+    let Some(machine) = machine else {
+        return if begun && ever {
+            failed(
+                "MachineDeleted",
+                "the Machine is gone, or another site's now; how far it came is not known",
+            )
+        } else {
+            Route::LeftAlone
+        };
+    };
+    if machine.spec.bmc.is_none() {
+        return failed("NotSupported", "the Machine has no BMC: add spec.bmc, or switch it by hand");
+    }
+    if begun {
+        return Route::Worker;
+    }
+    if machine.metadata.deletion_timestamp.is_some() {
+        return failed("MachineDeleted", "the Machine is being deleted");
+    }
+    if machine.spec.paused {
+        let told = status.is_some_and(|status| status.message.as_deref() == Some(PAUSED));
+        return if told { Route::LeftAlone } else { Route::Answer(Answer::Waits(PAUSED)) };
+    }
+    Route::Worker
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn operation(name: &str, created: i64, spec: Value, status: Value) -> Operation {
+        let object = json!({"apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation",
+            "metadata": {"name": name, "creationTimestamp": Timestamp::from_second(created).unwrap().to_string()},
+            "spec": spec, "status": status});
+        let key = OperationKey { name: name.to_owned(), uid: name.to_owned() };
+        Operation { key, object: Arc::new(serde_json::from_value(object).unwrap()), version: "1".to_owned() }
+    }
+
+    fn power(name: &str, created: i64, status: Value) -> Operation {
+        let spec = json!({"machineRef": {"name": "node1"}, "operationName": "powerCycle"});
+        operation(name, created, spec, status)
+    }
+
+    fn names(queue: &Queue) -> Vec<&str> {
+        queue.of(&"node1".parse().unwrap()).map(|operation| operation.key.name.as_str()).collect()
+    }
+
+    #[test]
+    fn o7_operations_of_a_machine_are_taken_oldest_first_and_others_left_alone() {
+        let mut queue = Queue::new("pxed/site/a");
+        let selector = json!({"machineSelector": {"matchLabels": {"a": "b"}}, "operationName": "powerOn"});
+        let reboot = json!({"machineRef": {"name": "node1"}, "operationName": "reboot"});
+        let touched = queue.take(OperationUpdate::Set(vec![
+            power("b", 2, Value::Null),
+            power("a", 2, json!({"state": "Pending"})),
+            power("z", 1, json!({"state": "InProgress", "executor": "pxed/site/other"})),
+            power("done", 1, json!({"state": "Complete"})),
+            power("theirs", 1, json!({"state": "InProgress", "executor": "pxed/elsewhere/a"})),
+            operation("many", 1, selector, Value::Null),
+            operation("agent", 1, reboot, Value::Null),
+        ]));
+        assert_eq!(touched.len(), 1);
+        assert_eq!(names(&queue), ["z", "a", "b"]);
+        queue.take(OperationUpdate::Put(power("z", 1, json!({"state": "Failed"}))));
+        queue.take(OperationUpdate::Gone(power("a", 2, Value::Null).key));
+        assert_eq!((names(&queue), queue.len()), (vec!["b"], 1));
+    }
+
+    fn routed(machine: Option<Value>, status: Value) -> Route {
+        let machine = machine.map(|spec| {
+            let mut object = json!({"apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine",
+                "metadata": {"name": "node1"},
+                "spec": {"provider": "pxe", "pxe": {"interfaces": []}, "bmc": {"protocol": "redfish",
+                    "address": "bmc", "credentialsSecretRef": {"namespace": "n", "name": "s"}}}});
+            for (key, value) in spec.as_object().unwrap() {
+                object["spec"][key] = value.clone();
+            }
+            serde_json::from_value::<Machine>(object).unwrap()
+        });
+        route(&power("a", 1, status), machine.as_ref(), true)
+    }
+
+    #[test]
+    fn what_no_worker_can_take_is_answered() {
+        let begun = json!({"state": "InProgress"});
+        let reason = |route| match route {
+            Route::Answer(Answer::Failed(end)) => end.reason,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(reason(routed(Some(json!({"bmc": null})), Value::Null)), "NotSupported");
+        assert_eq!(reason(routed(None, begun.clone())), "MachineDeleted");
+        assert_eq!(routed(None, Value::Null), Route::LeftAlone);
+        assert_eq!(routed(Some(json!({})), Value::Null), Route::Worker);
+        let paused = Some(json!({"paused": true}));
+        assert_eq!(routed(paused.clone(), Value::Null), Route::Answer(Answer::Waits(PAUSED)));
+        assert_eq!(routed(paused.clone(), json!({"state": "Pending", "message": PAUSED})), Route::LeftAlone);
+        assert_eq!(routed(paused, begun), Route::Worker);
+    }
+}

@@ -1,0 +1,303 @@
+//! What is said of a machine's power in its status: `power`, `hardware.bmc`, the conditions `BMCReachable` and `PoweredOn`.
+//!
+//! What leaves a status as it was causes no write, so nothing here moves with time alone but `observedTime`, and that at
+//! most every five minutes. Memory only. Caller: `worker`.
+
+use bedplate_api::machine::{
+    Hardware, HardwareBmc, MachineStatus, PowerAction, PowerState, PowerStatus, Time, condition_type,
+};
+use bedplate_bmc::Identity;
+use jiff::{SignedDuration, Timestamp};
+
+use super::operation::Failure;
+use super::plan::{Leave, MOST_ATTEMPTS, Plan};
+use crate::machine::KnownMachine;
+use crate::status::condition::{ConditionState, condition};
+use crate::status::{StatusRegistry, set_condition};
+
+/// How old `observedTime` may become while nothing changes.
+const OBSERVED: SignedDuration = SignedDuration::from_mins(5);
+/// Longest message of an action.
+const LONGEST: usize = 1024;
+
+/// Reasons of `BMCReachable` and `PoweredOn` beside those of failures.
+pub mod reason {
+    /// The BMC answers.
+    pub const REACHABLE: &str = "Reachable";
+    /// It answers, and nothing vouches for who answers (`bmc.tls.mode: insecure`).
+    pub const CERTIFICATE_NOT_VERIFIED: &str = "CertificateNotVerified";
+    /// On.
+    pub const POWERED_ON: &str = "PoweredOn";
+    /// Off, and nothing is to be done about it.
+    pub const POWERED_OFF: &str = "PoweredOff";
+    /// Switched on, and not on yet.
+    pub const POWERING_ON: &str = "PoweringOn";
+    /// Switched off, and not off yet.
+    pub const POWERING_OFF: &str = "PoweringOff";
+    /// An operation has switched it off.
+    pub const HELD_OFF: &str = "HeldOff";
+    /// Nobody knows.
+    pub const NOT_READABLE: &str = "NotReadable";
+    /// Switched on often enough.
+    pub const POWER_ON_ATTEMPTS_EXHAUSTED: &str = "PowerOnAttemptsExhausted";
+}
+
+fn power(status: &mut MachineStatus) -> &mut PowerStatus {
+    status.power.get_or_insert_with(|| PowerStatus {
+        state: PowerState::Unknown,
+        observed_time: None,
+        last_action: None,
+        attempts: None,
+        next_attempt_time: None,
+    })
+}
+
+/// A new leader starts from what the object says, where that is newer than what was kept here.
+pub fn adopt(registry: &StatusRegistry, machine: &KnownMachine) {
+    let Some(there) = machine.machine.status.as_ref().filter(|status| status.power.is_some()) else { return };
+    registry.update(&machine.name, |status| {
+        if newest(there) < newest(status) {
+            return;
+        }
+        status.power.clone_from(&there.power);
+        if let Some(bmc) = there.hardware.as_ref().and_then(|hardware| hardware.bmc.clone()) {
+            status.hardware.get_or_insert_with(Hardware::default).bmc = Some(bmc);
+        }
+        for type_ in [condition_type::BMC_REACHABLE, condition_type::POWERED_ON] {
+            status.conditions.retain(|c| c.type_ != type_);
+            status.conditions.extend(there.conditions.iter().filter(|c| c.type_ == type_).cloned());
+        }
+    });
+}
+
+fn newest(status: &MachineStatus) -> Option<Timestamp> {
+    let power = status.power.as_ref()?;
+    let acted = power.last_action.as_ref().map(|action| action.time.0);
+    power.observed_time.as_ref().map(|time| time.0).max(acted)
+}
+
+/// The BMC has told the power state; `None`: it does not answer.
+pub fn observed(status: &mut MachineStatus, state: Option<PowerState>, now: Timestamp) {
+    let power = power(status);
+    let new = state.unwrap_or(PowerState::Unknown);
+    let old = power.observed_time.as_ref().is_none_or(|time| now.duration_since(time.0) >= OBSERVED);
+    if power.state != new || (state.is_some() && old) {
+        power.state = new;
+        power.observed_time = Some(Time(now));
+    }
+}
+
+/// pxed has done something.
+pub fn acted(status: &mut MachineStatus, action: &str, message: &str, now: Timestamp) {
+    let message = Some(message.chars().take(LONGEST).collect());
+    power(status).last_action = Some(PowerAction { action: action.to_owned(), time: Time(now), message });
+}
+
+/// An attempt of pxed's own to switch it on.
+pub fn attempted(status: &mut MachineStatus, attempt: i32, next: Timestamp) {
+    let power = power(status);
+    power.attempts = Some(attempt);
+    power.next_attempt_time = (attempt < MOST_ATTEMPTS).then_some(Time(next));
+}
+
+/// The count begins anew.
+pub fn settled(status: &mut MachineStatus) {
+    if let Some(power) = &mut status.power {
+        power.attempts = None;
+        power.next_attempt_time = None;
+    }
+}
+
+/// The BMC answers. Whether that is news after it did not.
+pub fn reachable(status: &mut MachineStatus, insecure: bool, now: Timestamp) -> bool {
+    let before = condition(status, condition_type::BMC_REACHABLE).is_some_and(|c| c.status == "False");
+    let (reason, message) = if insecure {
+        let message = "the BMC answers; its certificate is not checked (bmc.tls.mode insecure): whoever answers at its address \
+                       gets the password";
+        (reason::CERTIFICATE_NOT_VERIFIED, message)
+    } else {
+        (reason::REACHABLE, "the BMC answers")
+    };
+    set_condition(status, condition_type::BMC_REACHABLE, true, reason, message, now);
+    before
+}
+
+/// The BMC does not answer, or not usefully; tried again then. Whether that is news.
+pub fn unreachable(
+    status: &mut MachineStatus,
+    failure: &Failure,
+    next: Option<Timestamp>,
+    now: Timestamp,
+) -> bool {
+    let before = condition(status, condition_type::BMC_REACHABLE)
+        .filter(|c| c.status == "False")
+        .map(|c| (c.reason.clone(), c.last_transition_time.0));
+    let since = before.as_ref().map_or(now, |(_, since)| *since);
+    let next = match next {
+        Some(next) => format!("next try at {}", next.strftime("%FT%TZ")),
+        None => "tried again when its credentials or spec.bmc change".to_owned(),
+    };
+    let message = format!("{}; since {}, {next}", failure.message, since.strftime("%FT%TZ"));
+    set_condition(status, condition_type::BMC_REACHABLE, false, failure.reason, &message, now);
+    before.is_none_or(|(reason, _)| reason != failure.reason)
+}
+
+/// Who the BMC says that it and its machine are.
+pub fn identified(status: &mut MachineStatus, identity: &Identity, mut quirks: Vec<String>) {
+    quirks.truncate(32);
+    let bmc = HardwareBmc {
+        vendor: identity.vendor.clone(),
+        model: identity.controller.clone().or_else(|| identity.product.clone()),
+        firmware: identity.firmware.clone(),
+        quirks,
+    };
+    status.hardware.get_or_insert_with(Hardware::default).bmc = Some(bmc);
+}
+
+/// What is awaited of the power. Whether the attempts have just come to their end.
+pub fn awaits(status: &mut MachineStatus, plan: &Plan, state: Option<PowerState>, now: Timestamp) -> bool {
+    let (on, reason, message) = describe(status, plan, state);
+    let type_ = condition_type::POWERED_ON;
+    let exhausted = reason == reason::POWER_ON_ATTEMPTS_EXHAUSTED
+        && condition(status, type_).is_none_or(|c| c.reason != reason);
+    set_condition(status, type_, on, reason, &message, now);
+    exhausted
+}
+
+fn describe(
+    status: &MachineStatus,
+    plan: &Plan,
+    state: Option<PowerState>,
+) -> (ConditionState, &'static str, String) {
+    let off = ConditionState::False;
+    let last = status.power.as_ref().and_then(|power| power.last_action.as_ref());
+    let since = last.map(|last| format!(" since {}", last.time.0.strftime("%FT%TZ"))).unwrap_or_default();
+    let why = last.and_then(|last| last.message.clone()).unwrap_or_default();
+    let told = |text: &str| text.to_owned();
+    match plan {
+        Plan::Leave(Leave::NotReadable) => (
+            ConditionState::Unknown,
+            reason::NOT_READABLE,
+            told("the BMC does not tell the power state; nothing is changed"),
+        ),
+        Plan::Leave(Leave::HeldOff) => (
+            off,
+            reason::HELD_OFF,
+            format!("{why}; it stays off{since}, until an operation powerOn or powerCycle"),
+        ),
+        Plan::Leave(Leave::Exhausted) => {
+            let message = format!(
+                "it was switched on {MOST_ATTEMPTS} times and its host did not come up; look at its console, then make an operation powerOn"
+            );
+            (off, reason::POWER_ON_ATTEMPTS_EXHAUSTED, message)
+        }
+        Plan::Leave(Leave::Spaced { until }) => {
+            let attempts = status.power.as_ref().and_then(|power| power.attempts).unwrap_or(0);
+            let until = until.strftime("%FT%TZ");
+            (
+                off,
+                reason::POWERING_ON,
+                format!("switched on {attempts} times and off again; the next attempt is at {until}"),
+            )
+        }
+        Plan::PowerOn { attempt, .. } => (
+            off,
+            reason::POWERING_ON,
+            format!(
+                "switched on{since}, attempt {attempt} of {MOST_ATTEMPTS}; waiting for the BMC to say On"
+            ),
+        ),
+        Plan::PowerOff(_) | Plan::Leave(Leave::ShuttingDown { .. }) => (
+            ConditionState::True,
+            reason::POWERING_OFF,
+            format!(
+                "deleted with deletionPolicy PowerOff; asked to shut down{since}, waiting for the BMC to say Off"
+            ),
+        ),
+        Plan::Leave(Leave::Changing) if state == Some(PowerState::Off) => {
+            (off, reason::POWERING_ON, format!("switched on{since}; waiting for the BMC to say On"))
+        }
+        Plan::Leave(Leave::Unmanaged) => (
+            off,
+            reason::POWERED_OFF,
+            told("the machine is off; powerPolicy Unmanaged: only operations change that"),
+        ),
+        Plan::Leave(
+            Leave::Paused | Leave::Operation | Leave::Retained | Leave::Changing | Leave::Running { .. },
+        )
+        | Plan::Depart => by_state(state, &since),
+    }
+}
+
+fn by_state(state: Option<PowerState>, since: &str) -> (ConditionState, &'static str, String) {
+    match state {
+        Some(PowerState::On) => (ConditionState::True, reason::POWERED_ON, "the BMC says On".to_owned()),
+        Some(PowerState::Off) => (ConditionState::False, reason::POWERED_OFF, "the BMC says Off".to_owned()),
+        Some(PowerState::PoweringOn) => {
+            (ConditionState::False, reason::POWERING_ON, format!("waiting for the BMC to say On{since}"))
+        }
+        Some(PowerState::PoweringOff) => {
+            (ConditionState::True, reason::POWERING_OFF, format!("waiting for the BMC to say Off{since}"))
+        }
+        Some(PowerState::Unknown) | None => (
+            ConditionState::Unknown,
+            reason::NOT_READABLE,
+            "the BMC does not tell the power state".to_owned(),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_700_000_000 + second).unwrap()
+    }
+
+    #[test]
+    fn a_look_that_sees_nothing_new_writes_nothing_for_five_minutes() {
+        let mut status = MachineStatus::default();
+        observed(&mut status, Some(PowerState::On), at(0));
+        reachable(&mut status, false, at(0));
+        awaits(&mut status, &Plan::Leave(Leave::Running { up: true }), Some(PowerState::On), at(0));
+        let before = status.clone();
+        for second in [60, 299] {
+            observed(&mut status, Some(PowerState::On), at(second));
+            assert!(!reachable(&mut status, false, at(second)));
+            awaits(&mut status, &Plan::Leave(Leave::Running { up: true }), Some(PowerState::On), at(second));
+            assert_eq!(status, before, "{second}");
+        }
+        observed(&mut status, Some(PowerState::On), at(300));
+        assert_ne!(status, before);
+        observed(&mut status, Some(PowerState::Off), at(301));
+        assert_eq!(status.power.unwrap().observed_time, Some(Time(at(301))));
+    }
+
+    #[test]
+    fn an_unreachable_bmc_says_why_since_when_and_when_it_is_tried_again() {
+        let mut status = MachineStatus::default();
+        let failure = Failure {
+            reason: "BMCUnreachable",
+            message: "no answer".to_owned(),
+            transient: true,
+            sent: false,
+        };
+        assert!(unreachable(&mut status, &failure, Some(at(5)), at(0)));
+        assert!(!unreachable(&mut status, &failure, Some(at(15)), at(5)));
+        let message = &status.conditions[0].message;
+        assert_eq!(message, "no answer; since 2023-11-14T22:13:20Z, next try at 2023-11-14T22:13:35Z");
+        let held = Failure { reason: "AuthenticationFailed", ..failure };
+        assert!(unreachable(&mut status, &held, None, at(6)));
+        assert!(reachable(&mut status, true, at(7)));
+        assert_eq!(status.conditions[0].reason, reason::CERTIFICATE_NOT_VERIFIED);
+    }
+
+    #[test]
+    fn the_end_of_attempts_is_told_once() {
+        let mut status = MachineStatus::default();
+        let plan = Plan::Leave(Leave::Exhausted);
+        assert!(awaits(&mut status, &plan, Some(PowerState::Off), at(0)));
+        assert!(!awaits(&mut status, &plan, Some(PowerState::Off), at(60)));
+    }
+}

@@ -1,0 +1,257 @@
+//! The engine against a simulated site, in simulated time.
+
+#[path = "world.rs"]
+mod world;
+
+use bedplate_api::machine::PowerState;
+use bedplate_api::operation::OperationState;
+use serde_json::json;
+use tokio::time::Instant;
+
+use self::world::{World, machine};
+use super::*;
+
+fn one(power: PowerState) -> World {
+    World::new([machine("node1", "bmc1", json!({}))], power)
+}
+
+fn asked(world: &World, address: &str) -> Vec<String> {
+    world.bmc(address, |bmc| bmc.requests.iter().map(|(_, what)| what.clone()).collect())
+}
+
+fn power_of(world: &World, address: &str) -> PowerState {
+    world.bmc(address, |bmc| bmc.states.last().unwrap().1)
+}
+
+#[tokio::test(start_paused = true)]
+async fn h2_a_new_machine_is_switched_on_from_the_network_at_once_and_only_once() {
+    let world = one(PowerState::Off);
+    let pxed = world.start("a");
+    assert!(world.until(1, |world| power_of(world, "bmc1") == PowerState::On).await);
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(asked(&world, "bmc1"), ["boot from Pxe", "power on"]);
+    assert_eq!(world.reason("node1", "PoweredOn"), "PoweredOn");
+    assert_eq!(world.reason("node1", "BMCReachable"), "Reachable");
+    let status = world.status("node1");
+    assert_eq!(status.power.unwrap().attempts, Some(1));
+    assert_eq!(status.hardware.unwrap().bmc.unwrap().vendor.as_deref(), Some("Acme"));
+    assert_eq!(world.events(), ["PowerChanged"]);
+    pxed.stop.cancel();
+    pxed.task.await.unwrap();
+    assert_eq!(world.bmc("bmc1", |bmc| bmc.closed), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_does_not_stay_on_is_given_up_after_five_attempts() {
+    let world = one(PowerState::Off);
+    let _pxed = world.start("a");
+    for _ in 0..7200 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        world.bmc("bmc1", |bmc| bmc.states.push((Instant::now(), PowerState::Off)));
+    }
+    let times: Vec<_> = world.bmc("bmc1", |bmc| {
+        let ons = bmc.requests.iter().filter(|(_, what)| what == "power on");
+        ons.map(|(at, _)| *at).collect()
+    });
+    let pauses: Vec<_> = times.windows(2).map(|pair| (pair[1] - pair[0]).as_secs()).collect();
+    assert_eq!(times.len(), 5, "{pauses:?}");
+    for (pause, expected) in pauses.iter().zip([60, 120, 240, 480]) {
+        assert!((expected..expected + 75).contains(pause), "{pauses:?}");
+    }
+    assert_eq!(world.reason("node1", "PoweredOn"), "PowerOnAttemptsExhausted");
+    world.operate("on", "node1", "powerOn", json!({}));
+    assert!(world.until(10, |world| world.ended("on").is_some()).await);
+    assert_eq!(world.ended("on").unwrap(), (OperationState::Complete, "PoweredOn".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn operations_are_carried_out_and_hold_what_was_switched_off() {
+    let world = one(PowerState::On);
+    let _pxed = world.start("a");
+    for (name, parameters, reason) in [
+        ("powerCycle", json!({}), "PowerCycled"),
+        ("reset", json!({}), "Reset"),
+        ("powerOff", json!({}), "PoweredOff"),
+        ("powerOff", json!({"force": "perhaps"}), "InvalidParameters"),
+    ] {
+        let operation = format!("{}-{}", name.to_lowercase(), reason.to_lowercase());
+        world.operate(&operation, "node1", name, parameters);
+        assert!(world.until(60, |world| world.ended(&operation).is_some()).await, "{operation}");
+        assert_eq!(world.ended(&operation).unwrap().1, reason);
+    }
+    let expected = ["forced power off", "boot from Pxe", "power on", "reset", "graceful power off"];
+    assert_eq!(asked(&world, "bmc1"), expected);
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    assert_eq!(power_of(&world, "bmc1"), PowerState::Off);
+    assert_eq!(world.reason("node1", "PoweredOn"), "HeldOff");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_dead_bmc_delays_no_other() {
+    let names = |n: usize| (format!("node{n}"), format!("bmc{n}"));
+    let machines = (0..50).map(|n| machine(&names(n).0, &names(n).1, json!({})));
+    let world = World::new(machines, PowerState::Off);
+    world.bmc("bmc7", |bmc| bmc.hangs = usize::MAX);
+    let _pxed = world.start("a");
+    let others_on =
+        |world: &World| (0..50).filter(|n| *n != 7).all(|n| power_of(world, &names(n).1) == PowerState::On);
+    assert!(world.until(1, others_on).await);
+    assert!(world.until(600, |world| world.reason("node7", "BMCReachable") == "TimedOut").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operation_interrupts_a_look_that_hangs() {
+    let world = one(PowerState::On);
+    world.bmc("bmc1", |bmc| bmc.hangs = 1);
+    let _pxed = world.start("a");
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    world.operate("cycle", "node1", "powerCycle", json!({}));
+    assert!(world.until(10, |world| world.ended("cycle").is_some()).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_bmc_is_asked_less_and_less_and_says_when_again() {
+    let world = one(PowerState::On);
+    world.bmc("bmc1", |bmc| bmc.dead = true);
+    let _pxed = world.start("a");
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    let looks = world.bmc("bmc1", |bmc| bmc.looks.clone());
+    let pauses: Vec<_> = looks.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64()).collect();
+    for (pause, expected) in pauses.iter().zip([2.0, 2.0, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0]) {
+        assert!((pause - expected).abs() <= 0.2 * expected + 0.2, "{pauses:?}");
+    }
+    assert!(looks.len() < 22, "{pauses:?}");
+    assert_eq!(world.reason("node1", "BMCReachable"), "BMCUnreachable");
+    assert_eq!(world.events(), ["BMCUnreachable"]);
+    // A person's operation is tried at once, whatever the breaker says.
+    world.bmc("bmc1", |bmc| bmc.dead = false);
+    world.operate("off", "node1", "powerOff", json!({"force": "true"}));
+    assert!(world.until(5, |world| world.ended("off").is_some()).await);
+    assert_eq!(world.reason("node1", "BMCReachable"), "Reachable");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operation_at_a_dead_bmc_fails_after_45_seconds() {
+    let world = one(PowerState::On);
+    world.bmc("bmc1", |bmc| bmc.dead = true);
+    let _pxed = world.start("a");
+    let begun = Instant::now();
+    world.operate("on", "node1", "powerOn", json!({}));
+    assert!(world.until(100, |world| world.ended("on").is_some()).await);
+    assert_eq!(world.ended("on").unwrap(), (OperationState::Failed, "BMCUnreachable".to_owned()));
+    assert!((40..55).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wrong_password_is_tried_once_however_many_machines_are_behind_the_address() {
+    let machines = (0..10).map(|n| machine(&format!("node{n}"), "bmc", json!({})));
+    let world = World::new(machines, PowerState::On);
+    world.state().password = "right".to_owned();
+    world.state().secret = "wrong".to_owned();
+    let _pxed = world.start("a");
+    world.operate("on", "node3", "powerOn", json!({}));
+    tokio::time::sleep(Duration::from_secs(7200)).await;
+    assert_eq!(world.state().logins, 1);
+    assert_eq!(world.ended("on").unwrap().1, "AuthenticationFailed");
+    assert_eq!(world.reason("node9", "BMCReachable"), "AuthenticationFailed");
+    world.state().secret = "right".to_owned();
+    let all =
+        |world: &World| (0..10).all(|n| world.reason(&format!("node{n}"), "BMCReachable") == "Reachable");
+    assert!(world.until(70, all).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn killed_at_each_write_and_request_a_successor_makes_exactly_one_cycle() {
+    for place in 0..12 {
+        let world = one(PowerState::On);
+        world.bmc("bmc1", |bmc| bmc.lag = Duration::from_secs(10));
+        let first = world.start("a");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        world.state().killed_after = Some(place);
+        world.operate("cycle", "node1", "powerCycle", json!({}));
+        let killed = tokio::time::timeout(Duration::from_secs(300), world.killed.notified()).await.is_ok();
+        first.task.abort();
+        world.state().killed_after = None;
+        let _second = world.start("b");
+        assert!(world.until(120, |world| world.ended("cycle").is_some()).await, "{place}");
+        assert_eq!(world.ended("cycle").unwrap().1, "PowerCycled", "{place}");
+        assert_eq!(world.bmc("bmc1", |bmc| bmc.changes()), (1, 1), "{place}");
+        assert_eq!(killed, place < 12, "{place}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_loses_leadership_in_mid_step_sends_nothing_more_and_a_successor_finishes() {
+    let world = one(PowerState::On);
+    world.bmc("bmc1", |bmc| bmc.lag = Duration::from_secs(10));
+    let first = world.start("a");
+    world.operate("cycle", "node1", "powerCycle", json!({}));
+    assert!(world.until(5, |world| power_of(world, "bmc1") == PowerState::Off).await);
+    first.lead.send_replace(None);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(asked(&world, "bmc1"), ["forced power off"]);
+    assert_eq!(world.bmc("bmc1", |bmc| bmc.closed), 1);
+    assert_eq!(world.counters.leader.load(std::sync::atomic::Ordering::Relaxed), 0);
+    let _second = world.start("b");
+    assert!(world.until(60, |world| world.ended("cycle").is_some()).await);
+    assert_eq!(world.bmc("bmc1", |bmc| bmc.changes()), (1, 1));
+    assert!(first.task.is_finished() || !first.stop.is_cancelled());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_not_renewed_stops_requests_by_itself() {
+    let world = one(PowerState::On);
+    let first = world.start("a");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    first.lead.send_replace(Some(Instant::now() + Duration::from_secs(3)));
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    world.operate("off", "node1", "powerOff", json!({"force": "true"}));
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(asked(&world, "bmc1"), Vec::<String>::new());
+    first.lead.send_replace(Some(Instant::now() + Duration::from_secs(600)));
+    assert!(world.until(10, |world| world.ended("off").is_some()).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_thousand_workers_at_rest_only_look_once_a_minute() {
+    let machines = (0..2000).map(|n| machine(&format!("node{n}"), &format!("bmc{n}"), json!({})));
+    let world = World::new(machines, PowerState::On);
+    let _pxed = world.start("a");
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    let looks = |world: &World| world.state().bmcs.values().map(|bmc| bmc.looks.len()).sum::<usize>();
+    let before = looks(&world);
+    assert_eq!(before, 2000);
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let looked = looks(&world) - before;
+    assert!((18_000..=22_000).contains(&looked), "{looked}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_cluster_a_manifest_that_is_gone_switches_its_machine_off() {
+    let policy = json!({"deletionPolicy": "PowerOff"});
+    let machines = || vec![machine("node1", "bmc1", policy.clone()), machine("node2", "bmc2", json!({}))];
+    let world = World::new(machines(), PowerState::On);
+    let pxed = world.start("a");
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    // An editor's pause is no deletion.
+    world.know(vec![]);
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    world.know(machines());
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    assert_eq!(asked(&world, "bmc1"), Vec::<String>::new());
+    // Nor is another name for the same machine.
+    let renamed = machine("renamed", "bmc1", policy.clone());
+    world.know(vec![renamed]);
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    assert_eq!(asked(&world, "bmc1"), Vec::<String>::new());
+    world.know(vec![]);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    pxed.stop.cancel();
+    pxed.task.await.unwrap();
+    // A restart does not forget it.
+    let _second = world.start("b");
+    assert!(world.until(120, |world| power_of(world, "bmc1") == PowerState::Off).await);
+    assert!(world.until(60, |world| world.store.scan(Table::Departing).unwrap().is_empty()).await);
+    assert_eq!(asked(&world, "bmc1"), ["graceful power off"]);
+    assert_eq!(asked(&world, "bmc2"), Vec::<String>::new());
+}

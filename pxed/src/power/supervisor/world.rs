@@ -1,0 +1,396 @@
+//! A site of simulated machines, BMCs, operations and credentials, for the tests of the engine.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bedplate_api::id::SiteName;
+use bedplate_api::machine::{BmcSpec, BootSource, CredentialsSecretRef, Machine, MachineStatus, PowerState};
+use bedplate_api::operation::{MachineOperationStatus, OperationState};
+use bedplate_bmc::{
+    Bmc, BmcError, Console, Credentials, Health, Identity, LogEntry, Performed, PowerRequest,
+};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::power::{
+    CredentialsError, CredentialsSource, CredentialsVersion, Dial, Issued, Operation, OperationKey,
+    OperationUpdate, OperationWriter, Tenure, WriteOperationError,
+};
+
+/// One machine and its BMC.
+#[derive(Debug)]
+pub(super) struct Simulated {
+    pub(super) states: Vec<(Instant, PowerState)>,
+    pub(super) lag: Duration,
+    /// Requests that change, with their time.
+    pub(super) requests: Vec<(Instant, String)>,
+    /// Looks, with their time.
+    pub(super) looks: Vec<Instant>,
+    /// So many looks hang for a minute.
+    pub(super) hangs: usize,
+    pub(super) dead: bool,
+    pub(super) closed: usize,
+}
+
+impl Simulated {
+    fn told(&self) -> PowerState {
+        let then = Instant::now().checked_sub(self.lag);
+        let state = self.states.iter().rev().find(|(since, _)| then.is_some_and(|then| *since <= then));
+        state.unwrap_or(&self.states[0]).1
+    }
+
+    fn carry_out(&mut self, request: PowerRequest) {
+        let now = Instant::now();
+        self.requests.push((now, request.to_string()));
+        let (_, state) = *self.states.last().unwrap();
+        match (request, state) {
+            (PowerRequest::On, PowerState::Off) => self.states.push((now, PowerState::On)),
+            (PowerRequest::ForceOff | PowerRequest::GracefulOff, PowerState::On) => {
+                self.states.push((now, PowerState::Off));
+            }
+            _ => {}
+        }
+    }
+
+    /// How often it went off, and on.
+    pub(super) fn changes(&self) -> (usize, usize) {
+        let count =
+            |wanted: PowerState| self.states.iter().skip(1).filter(|(_, state)| *state == wanted).count();
+        (count(PowerState::Off), count(PowerState::On))
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) bmcs: BTreeMap<String, Simulated>,
+    pub(super) operations: BTreeMap<String, Operation>,
+    pub(super) password: String,
+    pub(super) secret: String,
+    pub(super) logins: usize,
+    /// Writes and requests until pxed is killed.
+    pub(super) killed_after: Option<usize>,
+}
+
+/// The site.
+#[derive(Clone)]
+pub(super) struct World {
+    state: Arc<Mutex<State>>,
+    pub(super) killed: Arc<Notify>,
+    pub(super) machines: Machines,
+    pub(super) registry: StatusRegistry,
+    pub(super) store: Store,
+    pub(super) counters: Arc<Counters>,
+    updates: Arc<Mutex<Option<mpsc::Sender<OperationUpdate>>>>,
+    _directory: Arc<tempfile::TempDir>,
+    events: Arc<Mutex<mpsc::Receiver<crate::status::Event>>>,
+}
+
+/// A pxed that runs.
+pub(super) struct Pxed {
+    pub(super) task: JoinHandle<()>,
+    pub(super) lead: watch::Sender<Option<Instant>>,
+    pub(super) stop: CancellationToken,
+}
+
+pub(super) fn machine(name: &str, address: &str, more: Value) -> Machine {
+    let mut object = json!({"apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine",
+        "metadata": {"name": name},
+        "spec": {"provider": "pxe", "pxe": {"interfaces": []}, "bmc": {"protocol": "redfish",
+            "address": address, "credentialsSecretRef": {"namespace": "n", "name": "s"}}}});
+    for (key, value) in more.as_object().unwrap() {
+        object["spec"][key] = value.clone();
+    }
+    serde_json::from_value(object).unwrap()
+}
+
+impl World {
+    /// With these machines, in this state.
+    pub(super) fn new(machines: impl IntoIterator<Item = Machine>, power: PowerState) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(&directory.path().join("pxed.redb")).unwrap();
+        let known = Machines::default();
+        let (registry, events) = StatusRegistry::new(known.clone(), &store, true).unwrap();
+        let world = Self {
+            state: Arc::default(),
+            killed: Arc::default(),
+            machines: known,
+            registry,
+            store,
+            counters: Arc::default(),
+            updates: Arc::default(),
+            _directory: Arc::new(directory),
+            events: Arc::new(Mutex::new(events)),
+        };
+        let machines: Vec<_> = machines.into_iter().collect();
+        for machine in &machines {
+            let simulated = Simulated {
+                states: vec![(Instant::now(), power)],
+                lag: Duration::ZERO,
+                requests: Vec::new(),
+                looks: Vec::new(),
+                hangs: 0,
+                dead: false,
+                closed: 0,
+            };
+            world.state().bmcs.insert(machine.spec.bmc.as_ref().unwrap().address.clone(), simulated);
+        }
+        world.know(machines);
+        world
+    }
+
+    pub(super) fn know(&self, machines: Vec<Machine>) {
+        let before = self.machines.load();
+        self.machines.store(before.next(&SiteName::default(), machines));
+        self.registry.follow(&before, &self.machines.load());
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    pub(super) fn bmc<T>(&self, address: &str, look: impl FnOnce(&mut Simulated) -> T) -> T {
+        look(self.state().bmcs.get_mut(address).unwrap())
+    }
+
+    pub(super) fn status(&self, name: &str) -> MachineStatus {
+        self.registry.get(&name.parse().unwrap()).unwrap_or_default()
+    }
+
+    /// The reason of a condition.
+    pub(super) fn reason(&self, name: &str, type_: &str) -> String {
+        let status = self.status(name);
+        status.conditions.iter().find(|c| c.type_ == type_).map(|c| c.reason.clone()).unwrap_or_default()
+    }
+
+    pub(super) fn events(&self) -> Vec<&'static str> {
+        let mut events = self.events.lock().unwrap();
+        std::iter::from_fn(|| events.try_recv().ok()).map(|event| event.reason.as_str()).collect()
+    }
+
+    pub(super) fn operate(&self, name: &str, machine: &str, operation: &str, parameters: Value) {
+        let object = json!({"apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation",
+            "metadata": {"name": name},
+            "spec": {"machineRef": {"name": machine}, "operationName": operation, "parameters": parameters}});
+        let key = OperationKey { name: name.to_owned(), uid: name.to_owned() };
+        let object = Arc::new(serde_json::from_value(object).unwrap());
+        let operation = Operation { key, object, version: "1".to_owned() };
+        self.state().operations.insert(name.to_owned(), operation.clone());
+        self.tell(OperationUpdate::Put(operation));
+    }
+
+    fn tell(&self, update: OperationUpdate) {
+        if let Some(updates) = &*self.updates.lock().unwrap() {
+            let _ = updates.try_send(update);
+        }
+    }
+
+    pub(super) fn ended(&self, name: &str) -> Option<(OperationState, String)> {
+        let state = self.state();
+        let status = state.operations.get(name)?.object.status.as_ref()?;
+        let ended = matches!(status.state?, OperationState::Complete | OperationState::Failed);
+        ended.then(|| (status.state.unwrap(), status.reason.clone().unwrap()))
+    }
+
+    /// Starts a pxed that leads until it is told otherwise.
+    pub(super) fn start(&self, instance: &str) -> Pxed {
+        let (sender, operations) = mpsc::channel(10_000);
+        let all = self.state().operations.values().cloned().collect();
+        sender.try_send(OperationUpdate::Set(all)).unwrap();
+        *self.updates.lock().unwrap() = Some(sender);
+        let far = Instant::now() + Duration::from_secs(1_000_000);
+        let (lead, tenure) = watch::channel(Some(far));
+        let parts = Parts {
+            machines: self.machines.clone(),
+            registry: self.registry.clone(),
+            store: self.store.clone(),
+            operations,
+            writer: Arc::new(self.clone()),
+            credentials: Arc::new(self.clone()),
+            dial: Arc::new(self.clone()),
+            holding: None,
+            tenure: Tenure::new(tenure),
+            limits: Limits { connections: 128, poll: Duration::from_secs(60) },
+            instance: format!("pxed/site/{instance}"),
+            counters: self.counters.clone(),
+        };
+        let (began, base) = (Instant::now(), Timestamp::now());
+        let clock: Clock = Arc::new(move || base + SignedDuration::try_from(began.elapsed()).unwrap());
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(run_by(clock, parts, Pulse::unwatched(), stop.clone()));
+        Pxed { task, lead, stop }
+    }
+
+    /// Waits until something is so, at most so long.
+    pub(super) async fn until(&self, seconds: u64, what: impl Fn(&Self) -> bool) -> bool {
+        let end = Instant::now() + Duration::from_secs(seconds);
+        while Instant::now() < end {
+            if what(self) {
+                return true;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        what(self)
+    }
+
+    /// Passes a point where pxed may be killed.
+    async fn pass(&self) {
+        let killed = {
+            let mut state = self.state();
+            match &mut state.killed_after {
+                Some(0) => true,
+                Some(left) => {
+                    *left -= 1;
+                    false
+                }
+                None => false,
+            }
+        };
+        if killed {
+            self.killed.notify_one();
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+#[async_trait]
+impl OperationWriter for World {
+    async fn write(
+        &self,
+        operation: &Operation,
+        status: MachineOperationStatus,
+    ) -> Result<Operation, WriteOperationError> {
+        self.pass().await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        let written = {
+            let mut state = self.state();
+            let there = state.operations.get_mut(&operation.key.name).ok_or(WriteOperationError::Gone)?;
+            if there.version != operation.version {
+                return Err(WriteOperationError::Conflict);
+            }
+            let mut object = (*there.object).clone();
+            object.status = Some(serde_json::from_value(serde_json::to_value(status).unwrap()).unwrap());
+            there.object = Arc::new(object);
+            there.version = (there.version.parse::<u32>().unwrap() + 1).to_string();
+            there.clone()
+        };
+        self.tell(OperationUpdate::Put(written.clone()));
+        self.pass().await;
+        Ok(written)
+    }
+}
+
+#[async_trait]
+impl CredentialsSource for World {
+    async fn read(&self, _: &CredentialsSecretRef) -> Result<Issued, CredentialsError> {
+        let secret = self.state().secret.clone();
+        let credentials = Credentials { username: "admin".to_owned(), password: secret.clone().into() };
+        Ok(Issued { credentials, version: CredentialsVersion(secret) })
+    }
+}
+
+#[async_trait]
+impl Dial for World {
+    async fn dial(&self, bmc: &BmcSpec, _: Credentials) -> Result<Box<dyn Bmc>, BmcError> {
+        let secret = self.state().secret.clone();
+        Ok(Box::new(Client { world: self.clone(), address: bmc.address.clone(), secret, logged_in: false }))
+    }
+}
+
+struct Client {
+    world: World,
+    address: String,
+    secret: String,
+    logged_in: bool,
+}
+
+impl Client {
+    async fn call(&mut self) -> Result<(), BmcError> {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let address = self.address.clone();
+        if self.world.bmc(&address, |bmc| bmc.dead) {
+            let problem = "no route".to_owned();
+            return Err(BmcError::Unreachable { address, problem, sent: false });
+        }
+        if !self.logged_in {
+            let mut state = self.world.state();
+            state.logins += 1;
+            if state.password != self.secret {
+                let problem = "401".to_owned();
+                return Err(BmcError::AuthenticationFailed { address, problem });
+            }
+            self.logged_in = true;
+        }
+        Ok(())
+    }
+}
+
+fn unsupported<T>() -> Result<T, BmcError> {
+    Err(BmcError::NotSupported { what: "that".to_owned(), hint: "do without".to_owned() })
+}
+
+#[async_trait]
+impl Bmc for Client {
+    async fn identity(&mut self) -> Result<Identity, BmcError> {
+        self.call().await?;
+        Ok(Identity { vendor: Some("Acme".to_owned()), ..Identity::default() })
+    }
+
+    async fn power_state(&mut self) -> Result<PowerState, BmcError> {
+        let hangs = self.world.bmc(&self.address, |bmc| {
+            bmc.looks.push(Instant::now());
+            let hangs = bmc.hangs > 0;
+            bmc.hangs = bmc.hangs.saturating_sub(1);
+            hangs
+        });
+        if hangs {
+            let after = Duration::from_secs(60);
+            tokio::time::sleep(after).await;
+            let (address, what) = (self.address.clone(), "a look".to_owned());
+            return Err(BmcError::TimedOut { address, what, after, sent: false });
+        }
+        self.call().await?;
+        Ok(self.world.bmc(&self.address, |bmc| bmc.told()))
+    }
+
+    async fn power(&mut self, request: PowerRequest) -> Result<Performed, BmcError> {
+        self.world.pass().await;
+        self.call().await?;
+        self.world.bmc(&self.address, |bmc| bmc.carry_out(request));
+        self.world.pass().await;
+        Ok(Performed("done"))
+    }
+
+    async fn next_boot(&mut self) -> Result<Option<BootSource>, BmcError> {
+        unsupported()
+    }
+
+    async fn set_next_boot(&mut self, source: BootSource) -> Result<(), BmcError> {
+        self.call().await?;
+        let boot = (Instant::now(), format!("boot from {source:?}"));
+        self.world.bmc(&self.address, |bmc| bmc.requests.push(boot));
+        Ok(())
+    }
+
+    async fn health(&mut self) -> Result<Health, BmcError> {
+        unsupported()
+    }
+
+    async fn log_tail(&mut self, _: usize) -> Result<Vec<LogEntry>, BmcError> {
+        unsupported()
+    }
+
+    async fn console(&mut self) -> Result<Box<dyn Console>, BmcError> {
+        unsupported()
+    }
+
+    async fn close(&mut self) {
+        self.world.bmc(&self.address, |bmc| bmc.closed += 1);
+    }
+}

@@ -1,0 +1,475 @@
+//! One Machine with a BMC: observe -> plan -> apply -> report, people's operations before everything else.
+//!
+//! ```text
+//! operation there --yes--> its next act (`carry`) --> again, until it has ended
+//!        |no
+//!        v
+//! breaker admits --> look --> plan --> apply --> report --> wait (2 s while something is awaited, else the poll)
+//!        |no (an operation that arrives interrupts the look)
+//!        v
+//! wait; other credentials close the breaker
+//! ```
+//!
+//! Ends when it is told to, or when this pxed no longer leads; whatever runs then is dropped, the step is in the object.
+//! Spawned by `supervisor`.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bedplate_api::machine::{DeletionPolicy, PowerState};
+use bedplate_bmc::{PowerRequest, Reason};
+use jiff::{SignedDuration, Timestamp};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::breaker::{Breaker, later};
+use super::gate::For;
+use super::line::{Answer, Line, NoAnswer, Question};
+use super::operation::{AWAIT, Failure, Memory, Reading};
+use super::plan::{Departure, Leave, Observed, Plan, boot_that_is_up, plan};
+use super::supervisor::{Assignment, Shared};
+use super::{Operation, OperationKey, Tenure, report};
+use crate::status::EventReason;
+
+/// Who the BMC is is asked so often.
+const IDENTITY: SignedDuration = SignedDuration::from_hours(1);
+/// Other credentials are looked for so often while those that are known are not taken, moved by chance.
+const RECHECK: SignedDuration = SignedDuration::from_secs(45);
+
+/// The operation that is under way.
+pub(super) struct Running {
+    pub(super) operation: Operation,
+    pub(super) memory: Memory,
+}
+
+/// The worker of one Machine.
+pub(super) struct Worker {
+    pub(super) shared: Arc<Shared>,
+    pub(super) tenure: Tenure,
+    pub(super) wanted: watch::Receiver<Assignment>,
+    pub(super) assignment: Assignment,
+    pub(super) line: Option<Line>,
+    pub(super) breaker: Breaker,
+    pub(super) reading: Option<Reading>,
+    pub(super) running: Option<Running>,
+    /// Ended, and perhaps still in the assignment.
+    pub(super) done: HashSet<OperationKey>,
+    pub(super) departure: Departure,
+    pub(super) departed: bool,
+    identified: Option<Timestamp>,
+}
+
+impl Worker {
+    pub(super) fn new(shared: Arc<Shared>, mut wanted: watch::Receiver<Assignment>) -> Self {
+        let assignment = wanted.borrow_and_update().clone();
+        let bmc = assignment.machine.machine.spec.bmc.clone();
+        let line = bmc.map(|bmc| Line::new(shared.clone(), bmc));
+        let breaker = Breaker::default();
+        shared.counters.breaker(None, Some(breaker.shown()));
+        Self {
+            tenure: shared.tenure.clone(),
+            shared,
+            wanted,
+            assignment,
+            line,
+            breaker,
+            reading: None,
+            running: None,
+            done: HashSet::new(),
+            departure: Departure::default(),
+            departed: false,
+            identified: None,
+        }
+    }
+
+    /// Works until `stop`, or until this pxed no longer leads; then ends the session at the BMC.
+    pub(super) async fn run(mut self, stop: CancellationToken) {
+        let mut tenure = self.tenure.clone();
+        loop {
+            let until = tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                () = tenure.lost() => break,
+                until = self.turn() => until,
+            };
+            if self.departed && self.assignment.departing {
+                break;
+            }
+            let wait = until.duration_since(self.shared.now());
+            let wait = Duration::try_from(wait).unwrap_or(Duration::ZERO);
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                () = tenure.lost() => break,
+                changed = self.wanted.changed() => if changed.is_err() { break },
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+        if let Some(line) = &mut self.line {
+            line.close().await;
+        }
+    }
+
+    /// One act; when the next one is due.
+    async fn turn(&mut self) -> Timestamp {
+        self.follow().await;
+        self.choose();
+        if self.running.is_some() {
+            return self.carry().await;
+        }
+        self.hold().await;
+        let now = self.shared.now();
+        if self.departed || self.line.is_none() {
+            return later(now, self.poll());
+        }
+        if !self.admits(now) {
+            return self.wait_for_the_breaker(now).await;
+        }
+        match self.look(For::Polling).await {
+            None => self.shared.now(),
+            Some(Ok(())) => {
+                let plan = self.plan();
+                self.apply(plan).await
+            }
+            // One lost answer is soon asked for again.
+            Some(Err(_)) => self.breaker.next_try().unwrap_or_else(|| later(self.shared.now(), AWAIT)),
+        }
+    }
+
+    /// Takes over what is wanted now. Another BMC begins anew.
+    async fn follow(&mut self) {
+        let new = self.wanted.borrow_and_update().clone();
+        let before = std::mem::replace(&mut self.assignment, new);
+        let spec = &self.assignment.machine.machine.spec;
+        if before.machine.machine.spec != *spec {
+            self.update(report::settled);
+        }
+        if self.line.as_ref().map(Line::spec) != spec.bmc.as_ref() {
+            let line = spec.bmc.clone().map(|bmc| Line::new(self.shared.clone(), bmc));
+            let old = std::mem::replace(&mut self.line, line);
+            (self.reading, self.identified) = (None, None);
+            self.set_breaker(Breaker::default());
+            if let Some(mut old) = old {
+                old.close().await;
+            }
+        }
+    }
+
+    /// The oldest operation that has not ended.
+    fn choose(&mut self) {
+        let wanted = &self.assignment.operations;
+        self.done.retain(|key| wanted.iter().any(|operation| operation.key == *key));
+        if self.running.as_ref().is_some_and(|r| wanted.iter().all(|o| o.key != r.operation.key)) {
+            self.running = None;
+        }
+        if self.running.is_none() {
+            let next = wanted.iter().find(|operation| !self.done.contains(&operation.key));
+            self.running =
+                next.map(|operation| Running { operation: operation.clone(), memory: Memory::default() });
+        }
+    }
+
+    /// Reads the power state; `None`: something has arrived that comes first.
+    pub(super) async fn look(&mut self, whom: For) -> Option<Result<(), Failure>> {
+        let line = self.line.as_mut()?;
+        let answer = match whom {
+            For::Operation => line.ask(Question::State, whom).await,
+            For::Polling => tokio::select! {
+                biased;
+                answer = line.ask(Question::State, whom) => answer,
+                Ok(()) = self.wanted.changed() => {
+                    self.wanted.mark_changed();
+                    return None;
+                }
+            },
+        };
+        let now = self.shared.now();
+        Some(match answer {
+            Ok(Answer::State(state)) => {
+                self.reading = Some(Reading { state, at: now });
+                self.answered(Some(state), now);
+                self.identify(now).await;
+                Ok(())
+            }
+            // What does not tell its power state answers all the same.
+            Err(NoAnswer::Bmc(error)) if error.reason() == Reason::NotSupported => {
+                self.reading = Some(Reading { state: PowerState::Unknown, at: now });
+                self.answered(Some(PowerState::Unknown), now);
+                Ok(())
+            }
+            Ok(_) => Ok(()),
+            Err(why) => {
+                self.reading = None;
+                self.failed(&why, now);
+                Err(why.failure())
+            }
+        })
+    }
+
+    /// Asks who it is, now and then; what comes of it is not needed for anything.
+    async fn identify(&mut self, now: Timestamp) {
+        let due = self.identified.is_none_or(|last| now.duration_since(last) >= IDENTITY);
+        let Some(line) = self.line.as_mut().filter(|_| due && self.running.is_none()) else { return };
+        self.identified = Some(now);
+        let answer = tokio::select! {
+            biased;
+            answer = line.ask(Question::Identity, For::Polling) => answer,
+            Ok(()) = self.wanted.changed() => {
+                self.wanted.mark_changed();
+                self.identified = None;
+                return;
+            }
+        };
+        if let Ok(Answer::Identity(identity)) = answer {
+            let quirks = self.line.as_ref().map(Line::quirks).unwrap_or_default();
+            self.update(|status| report::identified(status, &identity, quirks));
+        }
+    }
+
+    fn plan(&self) -> Plan {
+        let status = self.status();
+        let spec = &self.assignment.machine.machine.spec;
+        plan(&Observed {
+            spec,
+            reading: self.reading,
+            power: status.power.as_ref(),
+            up: boot_that_is_up(&status),
+            operation: false,
+            departure: self.assignment.is_going().then_some(self.departure),
+            now: self.shared.now(),
+        })
+    }
+
+    /// Does what was planned, says so, and says when to look again.
+    async fn apply(&mut self, plan: Plan) -> Timestamp {
+        let name = self.assignment.machine.name.clone();
+        match plan {
+            Plan::PowerOn { boot, attempt, next } => {
+                tracing::info!(machine = %name, %plan, "changing power");
+                self.power_on(boot, attempt, next).await;
+            }
+            Plan::PowerOff(request) => {
+                tracing::info!(machine = %name, %plan, "changing power");
+                self.power_off(request).await;
+            }
+            Plan::Depart => self.depart().await,
+            Plan::Leave(Leave::Running { up: true }) => self.update(report::settled),
+            Plan::Leave(_) => {}
+        }
+        self.tell(&plan);
+        let now = self.shared.now();
+        match plan {
+            Plan::PowerOn { .. } | Plan::PowerOff(_) | Plan::Leave(Leave::Changing) => later(now, AWAIT),
+            Plan::Leave(Leave::ShuttingDown { until }) => later(now, AWAIT).min(until),
+            Plan::Leave(Leave::Spaced { until }) => later(now, self.poll()).min(until),
+            Plan::Depart if !self.departed => later(now, AWAIT),
+            Plan::Depart | Plan::Leave(_) => later(now, self.poll()),
+        }
+    }
+
+    async fn power_on(&mut self, boot: bedplate_bmc::BootSource, attempt: i32, next: Timestamp) {
+        let Some(line) = &mut self.line else { return };
+        let mut answer = line.ask(Question::Boot(boot), For::Polling).await;
+        let prepared = answer.is_ok() || is_not_supported(&answer);
+        if prepared {
+            answer = line.ask(Question::Request(PowerRequest::On), For::Polling).await;
+        }
+        let now = self.shared.now();
+        let failure = answer.as_ref().err().map(NoAnswer::failure);
+        if let Err(why) = &answer {
+            self.failed(why, now);
+        }
+        // What never reached the BMC was no attempt: the breaker spaces those.
+        if failure.as_ref().is_some_and(|failure| failure.transient && !(failure.sent && prepared)) {
+            return;
+        }
+        let came = failure.map_or_else(String::new, |failure| format!(", which failed: {}", failure.message));
+        let message = format!("switched on by pxed because it ought to run, attempt {attempt}{came}");
+        self.update(|status| {
+            report::attempted(status, attempt, next);
+            report::acted(status, "powerOn", &message, now);
+        });
+        self.event(EventReason::PowerChanged, message);
+    }
+
+    async fn power_off(&mut self, request: PowerRequest) {
+        let Some(line) = &mut self.line else { return };
+        let answer = line.ask(Question::Request(request), For::Polling).await;
+        let now = self.shared.now();
+        match (&answer, request) {
+            (Err(NoAnswer::Bmc(error)), PowerRequest::GracefulOff)
+                if error.reason() == Reason::NotSupported =>
+            {
+                self.departure.no_graceful = true;
+                return;
+            }
+            (Ok(_), PowerRequest::GracefulOff) => self.departure.asked = Some(now),
+            (Ok(_), _) => self.departure.forced = Some(now),
+            (Err(why), _) => {
+                self.failed(why, now);
+                if !why.failure().sent {
+                    return;
+                }
+            }
+        }
+        let message =
+            format!("{request} by pxed because the Machine is deleted with deletionPolicy PowerOff");
+        self.update(|status| report::acted(status, "powerOff", &message, now));
+        self.event(EventReason::PowerChanged, message);
+    }
+
+    /// It is off: nothing holds it any more.
+    async fn depart(&mut self) {
+        let machine = self.assignment.machine.clone();
+        self.departed = self.shared.release(&machine).await;
+        if self.departed {
+            tracing::info!(machine = %machine.name, "switched off, the machine may go");
+        }
+    }
+
+    /// Puts the finalizer on or takes it off, as the Machine's policy says.
+    async fn hold(&mut self) {
+        let (Some(holding), machine) = (&self.shared.holding, &self.assignment.machine) else { return };
+        let spec = &machine.machine.spec;
+        let wanted = spec.deletion_policy == DeletionPolicy::PowerOff && spec.bmc.is_some();
+        let (held, going) = (self.assignment.is_held(), self.assignment.is_going());
+        if wanted == held || (wanted && going) {
+            return;
+        }
+        if let Err(error) = holding.hold(&machine.name, &machine.uid, wanted).await {
+            tracing::warn!(machine = %machine.name, error, "the finalizer could not be changed");
+        }
+    }
+
+    fn admits(&mut self, now: Timestamp) -> bool {
+        let mut breaker = self.breaker.clone();
+        let admits = breaker.admits(now);
+        self.set_breaker(breaker);
+        admits
+    }
+
+    /// Other credentials close it.
+    async fn wait_for_the_breaker(&mut self, now: Timestamp) -> Timestamp {
+        let held = matches!(self.breaker, Breaker::Held { .. });
+        if let Some(line) = self.line.as_mut().filter(|_| held)
+            && line.has_other_credentials().await
+        {
+            line.forget();
+            self.set_breaker(Breaker::default());
+            return now;
+        }
+        let recheck = RECHECK.mul_f64(1.0 + self.shared.jitter() / 3.0);
+        let next = self.breaker.next_try();
+        if held {
+            next.map_or(later(now, recheck), |next| next.min(later(now, recheck)))
+        } else {
+            next.unwrap_or(now)
+        }
+    }
+
+    pub(super) fn answered(&mut self, state: Option<PowerState>, now: Timestamp) {
+        let mut breaker = self.breaker.clone();
+        breaker.succeeded();
+        self.set_breaker(breaker);
+        let insecure = self.line.as_ref().is_some_and(Line::insecure);
+        let mut back = false;
+        self.update(|status| {
+            report::observed(status, state, now);
+            back = report::reachable(status, insecure, now);
+        });
+        if back {
+            self.event(EventReason::BMCReachable, "the BMC answers again".to_owned());
+        }
+    }
+
+    /// The BMC, or the way to it, is not as it should be.
+    pub(super) fn failed(&mut self, why: &NoAnswer, now: Timestamp) {
+        let failure = why.failure();
+        let mut breaker = self.breaker.clone();
+        match why {
+            NoAnswer::Bmc(error) => breaker.failed(error.reason(), now, self.shared.jitter()),
+            NoAnswer::Credentials(_) => breaker = Breaker::Held { until: None },
+        }
+        let next = breaker.next_try();
+        let open = matches!(breaker, Breaker::Open { .. });
+        let silent = matches!(breaker, Breaker::Closed(_));
+        self.set_breaker(breaker);
+        if let Some(line) = self.line.as_mut().filter(|_| open) {
+            line.forget();
+        }
+        // Refused or not supported: it answers. A lost answer is not told before the third in a row.
+        if silent {
+            return;
+        }
+        let mut begun = false;
+        self.update(|status| {
+            report::observed(status, None, now);
+            begun = report::unreachable(status, &failure, next, now);
+        });
+        self.tell(&Plan::Leave(Leave::NotReadable));
+        if begun {
+            self.event(event_of(failure.reason), failure.message);
+        }
+    }
+
+    fn tell(&mut self, plan: &Plan) {
+        let (now, state) = (self.shared.now(), self.reading.map(|reading| reading.state));
+        let going = self.assignment.is_going();
+        let mut exhausted = false;
+        self.update(|status| exhausted = report::awaits(status, plan, state, now));
+        if exhausted {
+            let message = "it was switched on 5 times and its host did not come up; look at its console";
+            self.event(EventReason::PowerOnAttemptsExhausted, message.to_owned());
+        }
+        if going && *plan == Plan::Leave(Leave::NotReadable) {
+            let message = "the Machine is deleted with deletionPolicy PowerOff, and its BMC does not answer: it waits; set \
+                           deletionPolicy to Retain to let it go as it is";
+            self.event(EventReason::PowerOffAwaited, message.to_owned());
+        }
+    }
+
+    fn set_breaker(&mut self, breaker: Breaker) {
+        self.shared.counters.breaker(Some(self.breaker.shown()), Some(breaker.shown()));
+        self.breaker = breaker;
+    }
+
+    /// Between two looks at rest.
+    pub(super) fn poll(&self) -> SignedDuration {
+        let poll = SignedDuration::try_from(self.shared.limits.poll).unwrap_or(SignedDuration::from_secs(60));
+        poll.mul_f64(1.0 + 0.2 * self.shared.jitter())
+    }
+
+    pub(super) fn status(&self) -> bedplate_api::machine::MachineStatus {
+        self.shared.registry.get(&self.assignment.machine.name).unwrap_or_default()
+    }
+
+    /// What a Machine that is gone had is nobody's any more.
+    pub(super) fn update(&self, change: impl FnOnce(&mut bedplate_api::machine::MachineStatus)) {
+        if !self.assignment.departing {
+            self.shared.registry.update(&self.assignment.machine.name, change);
+        }
+    }
+
+    pub(super) fn event(&self, reason: EventReason, message: String) {
+        self.shared.registry.event(&self.assignment.machine.name, reason, message);
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.shared.counters.breaker(Some(self.breaker.shown()), None);
+    }
+}
+
+fn is_not_supported(answer: &Result<Answer, NoAnswer>) -> bool {
+    matches!(answer, Err(NoAnswer::Bmc(error)) if error.reason() == Reason::NotSupported)
+}
+
+fn event_of(reason: &str) -> EventReason {
+    match reason {
+        "AuthenticationFailed" => EventReason::AuthenticationFailed,
+        "CertificateChanged" => EventReason::CertificateChanged,
+        _ => EventReason::BMCUnreachable,
+    }
+}
