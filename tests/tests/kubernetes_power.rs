@@ -1,0 +1,287 @@
+//! Power with a real API server, under the roles that `deploy/` gives: which of several pxed leads, whose fields are whose,
+//! and operations that switch a machine behind a simulated BMC.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bedplate_tests::bmc::chassis::{Action, Chassis, Delays};
+use bedplate_tests::bmc::service::{Bmc, PASSWORD, Settings, USER};
+use bedplate_tests::bmc::simulator::{Listen, Simulator};
+use bedplate_tests::guard::{Directory, Process};
+use bedplate_tests::kubernetes::Kubernetes;
+use bedplate_tests::pxed::{ask, binary};
+use bedplate_tests::wait;
+use serde_json::{Value, json};
+
+const LIMIT: Duration = Duration::from_secs(90);
+const NAMESPACE: &str = "bedplate-system";
+
+/// A site with its pxed's.
+struct Site {
+    name: &'static str,
+    directory: Directory,
+}
+
+impl Site {
+    fn new(name: &'static str) -> Self {
+        Kubernetes::shared();
+        Self { name, directory: Directory::new(name).unwrap() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Starts a pxed with a state of its own, which is a pod of that name.
+    fn start(&self, pod: &str) -> Process {
+        let kubeconfig = Kubernetes::shared().service_account(NAMESPACE, "pxed").unwrap();
+        for file in ["kernel", "initrd"] {
+            std::fs::write(self.path(file), vec![1; 4096]).unwrap();
+        }
+        let at = |name: &str| self.path(name).display().to_string();
+        let config = format!(
+            "site = {:?}\nstate-directory = {:?}\nsocket = {:?}\ndefault-image = \"host\"\n[source]\nkubernetes = {{ \
+             kubeconfig = {:?} }}\n[dhcp]\nmode = \"off\"\n[tftp]\nlisten = \"127.0.0.1:0\"\n[http]\nlisten = \
+             \"127.0.0.1:0\"\n[https]\nlisten = \"127.0.0.1:0\"\n[metrics]\nlisten = \"127.0.0.1:0\"\n\
+             [bmc]\nallowed-networks = [\"127.0.0.0/8\"]\npoll-seconds = 5\n\
+             [images.host]\nkernel = {:?}\ninitrd = {:?}\n",
+            self.name,
+            at(pod),
+            at(&format!("{pod}.sock")),
+            kubeconfig.display().to_string(),
+            at("kernel"),
+            at("initrd"),
+        );
+        let file = self.path(&format!("{pod}.toml"));
+        std::fs::write(&file, config).unwrap();
+        let mut command = Command::new(binary("pxed").unwrap());
+        command
+            .args(["run", "--config"])
+            .arg(file)
+            .env("BEDPLATE_LOG", "info,pxed=debug")
+            .env("POD_NAME", pod);
+        let log = self.path(&format!("{pod}.log"));
+        let mut process = Process::spawn("pxed", &mut command, &log).unwrap();
+        let socket = self.path(&format!("{pod}.sock"));
+        wait::until("pxed's socket", LIMIT, || {
+            assert!(process.is_running(), "{}", process.said());
+            Ok(ask(&socket, "/v1/status").ok())
+        })
+        .unwrap();
+        process
+    }
+
+    fn until<T>(&self, what: &str, mut state: impl FnMut() -> Option<T>) -> T {
+        let reached = wait::until(what, LIMIT, || Ok(state()));
+        reached.unwrap_or_else(|_| {
+            let logs = ["one", "two"].map(|pod| std::fs::read_to_string(self.path(&format!("{pod}.log"))));
+            panic!("not reached: {what}\n{}", logs.map(Result::unwrap_or_default).join("\n----\n"))
+        })
+    }
+
+    /// Which pod holds the site's Lease.
+    fn leader(&self) -> Option<String> {
+        let lease = format!("lease/bedplate-pxed-{}", self.name);
+        let holder = ["get", &lease, "-n", NAMESPACE, "-o", "jsonpath={.spec.holderIdentity}"];
+        let holder = admin(&holder).ok()?;
+        holder.split_once('_').map(|(pod, _)| pod.to_owned())
+    }
+
+    fn apply(&self, object: &Value) {
+        let name = format!("{}.json", object["metadata"]["name"].as_str().unwrap());
+        std::fs::write(self.path(&name), object.to_string()).unwrap();
+        admin(&["apply", "-f", &self.path(&name).display().to_string()]).unwrap();
+    }
+
+    fn machine(&self, name: &str, mac: &str, more: &Value) {
+        let mut object = json!({
+            "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": name },
+            "spec": { "provider": "pxe", "site": self.name, "pxe": { "interfaces": [{ "macAddress": mac }] } },
+        });
+        object["spec"].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        self.apply(&object);
+    }
+
+    fn operation(&self, name: &str, operation: &str, machine: &str) {
+        self.apply(&json!({
+            "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation", "metadata": { "name": name },
+            "spec": { "operationName": operation, "machineRef": { "name": machine } },
+        }));
+    }
+
+    /// The status of an operation that has come to its end.
+    fn ended(&self, name: &str) -> Value {
+        self.until(&format!("the end of {name}"), || {
+            let status = get("machineoperation", name)["status"].clone();
+            ["Complete", "Failed"].iter().any(|state| status["state"] == **state).then_some(status)
+        })
+    }
+}
+
+fn admin(arguments: &[&str]) -> anyhow::Result<String> {
+    let kubernetes = Kubernetes::shared();
+    kubernetes.kubectl(&kubernetes.admin(), arguments)
+}
+
+fn get(kind: &str, name: &str) -> Value {
+    let text = admin(&["get", kind, name, "-o", "json", "--show-managed-fields"]).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+/// A simulated machine that is off, behind Redfish on loopback.
+struct Server {
+    bmc: Arc<Bmc>,
+    address: SocketAddr,
+    _simulator: Simulator,
+}
+
+impl Server {
+    fn start(uuid: &str) -> Self {
+        let simulator = Simulator::new().unwrap();
+        let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = tcp.local_addr().unwrap();
+        let machine = Chassis::new("machine", uuid, Delays::default()).share();
+        let listen = Listen { tcp: Some(tcp), udp: None };
+        let bmc = simulator.add(Settings::new("one"), vec![machine], listen).unwrap();
+        Self { bmc, address, _simulator: simulator }
+    }
+
+    /// `spec` of its Machine, which only operations switch.
+    fn spec(&self, namespace: &str, secret: &str) -> Value {
+        json!({ "powerPolicy": "Unmanaged", "bmc": {
+            "protocol": "redfish", "address": format!("https://{}", self.address),
+            "credentialsSecretRef": { "namespace": namespace, "name": secret },
+            "tls": { "mode": "pin", "pins": [self.bmc.pin().to_string()] },
+        } })
+    }
+
+    fn asked(&self) -> Vec<Action> {
+        self.bmc.systems()[0].lock().asked().iter().map(|asked| asked.action).collect()
+    }
+
+    fn is_on(&self) -> bool {
+        self.bmc.systems()[0].lock().is_on(Instant::now())
+    }
+}
+
+fn secret(site: &Site, namespace: &str, name: &str) {
+    site.apply(&json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name, "namespace": namespace },
+        "stringData": { "username": USER, "password": PASSWORD },
+    }));
+}
+
+#[test]
+fn of_two_pxed_one_leads_and_the_other_follows_one_that_is_killed_or_goes() {
+    let site = Site::new("lease");
+    let mut one = site.start("one");
+    site.until("one leads", || site.leader().filter(|leader| leader == "one"));
+    let mut two = site.start("two");
+    one.kill();
+    let killed = Instant::now();
+    site.until("two leads", || site.leader().filter(|leader| leader == "two"));
+    // Its last write was at most 5 s before, and holds for 15 s.
+    assert!(killed.elapsed() >= Duration::from_secs(9), "{:?}", killed.elapsed());
+    drop(one);
+    let mut one = site.start("one");
+    let told = Instant::now();
+    assert_eq!(two.terminate(LIMIT).unwrap().code(), Some(0), "{}", two.said());
+    assert!(two.said().contains("the lease was given back"), "{}", two.said());
+    site.until("one leads again", || site.leader().filter(|leader| leader == "one"));
+    // Given back, not waited for: 2 s until it is seen, 6 s until what was said last is known.
+    assert!(told.elapsed() < Duration::from_secs(14), "{:?}", told.elapsed());
+    assert_eq!(one.terminate(LIMIT).unwrap().code(), Some(0), "{}", one.said());
+}
+
+#[test]
+fn what_the_leader_said_of_power_stays_when_another_pxed_says_how_a_boot_goes() {
+    let site = Site::new("fields");
+    // Led by one that this test plays.
+    site.apply(&json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": { "name": "bedplate-pxed-fields", "namespace": NAMESPACE },
+        "spec": { "holderIdentity": "other_1", "leaseDurationSeconds": 600 },
+    }));
+    let mac = "52:54:00:00:0f:01";
+    site.machine("fields-a", mac, &json!({}));
+    let condition = json!({ "type": "PoweredOn", "status": "True", "reason": "PoweredOn", "message": "on",
+        "lastTransitionTime": "2026-01-01T00:00:00Z" });
+    let power = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": "fields-a" },
+        "status": { "power": { "state": "On" }, "conditions": [condition], "hardware": { "bmc": { "vendor": "V" } } } });
+    let file = site.path("power.json");
+    std::fs::write(&file, power.to_string()).unwrap();
+    let leader = ["apply", "--server-side", "--subresource=status", "--field-manager=pxed-power", "-f"];
+    admin(&[&leader[..], &[&file.display().to_string()]].concat()).unwrap();
+    let mut pxed = site.start("one");
+    // Two claim one address: pxed says so in its own condition.
+    site.machine("fields-b", mac, &json!({}));
+    let status = site.until("the condition", || {
+        let status = get("machine", "fields-a")["status"].clone();
+        status["conditions"].to_string().contains("DuplicateMACAddress").then_some(status)
+    });
+    assert_eq!(
+        (&status["power"]["state"], &status["hardware"]["bmc"]["vendor"]),
+        (&json!("On"), &json!("V"))
+    );
+    assert_eq!(status["conditions"].as_array().unwrap().len(), 2, "{status}");
+    // And the other way round.
+    admin(&[&leader[..], &[&file.display().to_string()]].concat()).unwrap();
+    let machine = get("machine", "fields-a");
+    assert!(machine["status"]["conditions"].to_string().contains("DuplicateMACAddress"), "{machine}");
+    let managers: Vec<&str> = machine["metadata"]["managedFields"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|entry| entry["subresource"] == "status")
+        .filter_map(|entry| entry["manager"].as_str())
+        .collect();
+    assert_eq!(managers.len(), 2, "{managers:?}");
+    // What pxed's own socket shows of power is the leader's word.
+    let shown = ask(&site.path("one.sock"), "/v1/machines/fields-a").unwrap();
+    assert_eq!(shown["status"]["power"]["state"], "On");
+    assert_eq!(site.leader().as_deref(), Some("other"));
+    assert_eq!(pxed.terminate(LIMIT).unwrap().code(), Some(0), "{}", pxed.said());
+    admin(&["delete", "lease", "bedplate-pxed-fields", "-n", NAMESPACE]).unwrap();
+}
+
+#[test]
+fn operations_switch_a_machine_and_what_is_not_pxeds_is_left_alone() {
+    let site = Site::new("power");
+    let server = Server::start("5b1e0000-0000-4000-8000-000000000011");
+    secret(&site, NAMESPACE, "power-a");
+    secret(&site, "default", "power-b");
+    site.machine("power-a", "52:54:00:00:10:01", &server.spec(NAMESPACE, "power-a"));
+    site.machine("power-b", "52:54:00:00:10:02", &server.spec("default", "power-b"));
+    site.operation("left-alone", "reboot", "power-a");
+    let mut pxed = site.start("one");
+
+    site.operation("on", "powerOn", "power-a");
+    let status = site.ended("on");
+    assert_eq!((&status["state"], &status["reason"]), (&json!("Complete"), &json!("PoweredOn")), "{status}");
+    assert_eq!(status["executor"], "pxed/power/one");
+    assert!(server.is_on());
+    site.until("status.power says On", || {
+        (get("machine", "power-a")["status"]["power"]["state"] == "On").then_some(())
+    });
+
+    site.operation("cycle", "powerCycle", "power-a");
+    let status = site.ended("cycle");
+    assert_eq!(status["reason"], "PowerCycled", "{status}");
+    assert_eq!(server.asked(), [Action::On, Action::ForceOff, Action::On]);
+
+    site.operation("forbidden", "powerOn", "power-b");
+    let status = site.ended("forbidden");
+    assert_eq!(status["reason"], "CredentialsNotAvailable", "{status}");
+    assert!(status["message"].to_string().contains("bmc.secret-namespaces"), "{status}");
+
+    let shown = ask(&site.path("one.sock"), "/v1/operations").unwrap();
+    assert_eq!(shown["items"].as_array().unwrap().len(), 4, "{shown}");
+    assert_eq!(get("machineoperation", "left-alone")["status"], Value::Null);
+    assert_eq!(pxed.terminate(LIMIT).unwrap().code(), Some(0), "{}", pxed.said());
+    assert!(!pxed.said().contains(PASSWORD), "a password in the log");
+}
