@@ -25,7 +25,7 @@ pub(crate) async fn to_the_end(
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut line = format!("{}: not seen yet", render::clean(name));
-    let mut seen = false;
+    let (mut seen, mut interrupted) = (false, false);
     loop {
         // Kept over ticks: it may be amid a question.
         let mut next = std::pin::pin!(changes.next());
@@ -49,9 +49,13 @@ pub(crate) async fn to_the_end(
             Change::Complete if !seen => return Err(RunError::NoOperation { name: name.to_owned() }),
             Change::Complete => {}
             Change::Interrupted(error) => {
-                progress.note(&render::clean(&format!("{error}; trying again")));
+                if !std::mem::replace(&mut interrupted, true) {
+                    progress.note(&render::clean(&format!("{error}; trying again")));
+                }
+                continue;
             }
         }
+        interrupted = false;
     }
 }
 

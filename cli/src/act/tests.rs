@@ -129,6 +129,17 @@ fn a_failed_operation_is_a_failure_with_reason_message_and_remedy() {
 }
 
 #[test]
+fn a_pxed_that_is_away_for_a_moment_is_asked_again() {
+    let (_directory, socket, asked) = pxed(|what, _, before| match (what, before) {
+        ("GET /v1/operations/a-power-cycle-1", 0) => (200, cycle(&json!({ "state": "InProgress" }))),
+        ("GET /v1/operations/a-power-cycle-1", 1) => (500, Value::Null),
+        _ => (200, cycle(&json!({ "state": "Complete" }))),
+    });
+    bedplate(&socket, "operation watch a-power-cycle-1").1.unwrap();
+    assert_eq!(asked.lock().unwrap().len(), 3);
+}
+
+#[test]
 fn nobody_waits_for_ever() {
     let (_directory, socket, _asked) =
         executing(json!({ "state": "Pending", "message": "Machine a is paused" }));
