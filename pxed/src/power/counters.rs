@@ -71,8 +71,6 @@ pub struct Counters {
     breakers: [Level; Shown::ALL.len()],
     /// Operations that are known and not finished.
     pub queue: AtomicU64,
-    /// Whether this pxed leads its site.
-    pub leader: AtomicU64,
 }
 
 impl Counters {

@@ -201,7 +201,7 @@ impl Tenure {
     /// Waits until it may lead or no longer lead. Never, when nobody tells any more.
     pub async fn changed(&mut self) {
         if self.0.changed().await.is_err() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 

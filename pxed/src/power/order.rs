@@ -160,6 +160,7 @@ mod tests {
 
     use super::*;
 
+    #[allow(clippy::needless_pass_by_value, reason = "rows of tables are written in place")]
     fn parse(name: &str, parameters: serde_json::Value, timeout: Option<i32>) -> Result<Order, String> {
         let spec = json!({"machineRef": {"name": "a"}, "operationName": name, "parameters": parameters,
             "timeoutSeconds": timeout});

@@ -225,6 +225,7 @@ mod tests {
         Timestamp::from_second(1_700_000_000 + second).unwrap()
     }
 
+    #[allow(clippy::needless_pass_by_value, reason = "rows of tables are written in place")]
     fn spec(more: Value) -> MachineSpec {
         let mut spec = json!({"provider": "pxe", "pxe": {"interfaces": []}, "bmc": {"protocol": "redfish",
             "address": "bmc", "bootSource": "http", "credentialsSecretRef": {"namespace": "n", "name": "s"}}});

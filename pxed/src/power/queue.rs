@@ -101,7 +101,7 @@ impl Queue {
     }
 
     /// How many.
-    pub fn len(&self) -> u64 {
+    pub fn depth(&self) -> u64 {
         u64::try_from(self.whose.len()).unwrap_or(u64::MAX)
     }
 }
@@ -191,6 +191,7 @@ mod tests {
 
     use super::*;
 
+    #[allow(clippy::needless_pass_by_value, reason = "rows of tables are written in place")]
     fn operation(name: &str, created: i64, spec: Value, status: Value) -> Operation {
         let object = json!({"apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation",
             "metadata": {"name": name, "creationTimestamp": Timestamp::from_second(created).unwrap().to_string()},
@@ -226,7 +227,7 @@ mod tests {
         assert_eq!(names(&queue), ["z", "a", "b"]);
         queue.take(OperationUpdate::Put(power("z", 1, json!({"state": "Failed"}))));
         queue.take(OperationUpdate::Gone(power("a", 2, Value::Null).key));
-        assert_eq!((names(&queue), queue.len()), (vec!["b"], 1));
+        assert_eq!((names(&queue), queue.depth()), (vec!["b"], 1));
     }
 
     fn routed(machine: Option<Value>, status: Value) -> Route {

@@ -11,9 +11,8 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::operation::Failure;
 use super::plan::{Leave, MOST_ATTEMPTS, Plan};
-use crate::machine::KnownMachine;
 use crate::status::condition::{ConditionState, condition};
-use crate::status::{StatusRegistry, set_condition};
+use crate::status::set_condition;
 
 /// How old `observedTime` may become while nothing changes.
 const OBSERVED: SignedDuration = SignedDuration::from_mins(5);
@@ -43,37 +42,13 @@ pub mod reason {
 }
 
 fn power(status: &mut MachineStatus) -> &mut PowerStatus {
-    status.power.get_or_insert_with(|| PowerStatus {
+    status.power.get_or_insert(PowerStatus {
         state: PowerState::Unknown,
         observed_time: None,
         last_action: None,
         attempts: None,
         next_attempt_time: None,
     })
-}
-
-/// A new leader starts from what the object says, where that is newer than what was kept here.
-pub fn adopt(registry: &StatusRegistry, machine: &KnownMachine) {
-    let Some(there) = machine.machine.status.as_ref().filter(|status| status.power.is_some()) else { return };
-    registry.update(&machine.name, |status| {
-        if newest(there) < newest(status) {
-            return;
-        }
-        status.power.clone_from(&there.power);
-        if let Some(bmc) = there.hardware.as_ref().and_then(|hardware| hardware.bmc.clone()) {
-            status.hardware.get_or_insert_with(Hardware::default).bmc = Some(bmc);
-        }
-        for type_ in [condition_type::BMC_REACHABLE, condition_type::POWERED_ON] {
-            status.conditions.retain(|c| c.type_ != type_);
-            status.conditions.extend(there.conditions.iter().filter(|c| c.type_ == type_).cloned());
-        }
-    });
-}
-
-fn newest(status: &MachineStatus) -> Option<Timestamp> {
-    let power = status.power.as_ref()?;
-    let acted = power.last_action.as_ref().map(|action| action.time.0);
-    power.observed_time.as_ref().map(|time| time.0).max(acted)
 }
 
 /// The BMC has told the power state; `None`: it does not answer.

@@ -244,8 +244,7 @@ impl Supervisor {
             tracing::info!("this pxed drives the power of its site");
             self.assign_all();
         }
-        self.shared.counters.leader.store(u64::from(self.leads), std::sync::atomic::Ordering::Relaxed);
-        self.shared.counters.queue.store(self.queue.len(), std::sync::atomic::Ordering::Relaxed);
+        self.shared.counters.queue.store(self.queue.depth(), std::sync::atomic::Ordering::Relaxed);
     }
 
     /// Ends what runs: this pxed does not lead any more.
@@ -336,7 +335,6 @@ impl Supervisor {
     }
 
     fn begin(&mut self, name: &MachineName, assignment: Assignment) {
-        super::report::adopt(&self.shared.registry, &assignment.machine);
         let (stop, uid) = (CancellationToken::new(), assignment.machine.uid.clone());
         let (wanted, receiver) = watch::channel(assignment);
         let worker = Worker::new(self.shared.clone(), receiver);

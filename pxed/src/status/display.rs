@@ -5,6 +5,7 @@ use jiff::Timestamp;
 
 use super::condition::{booted, condition, is_true, reason, set_condition};
 use crate::boot::timeline::stage_name;
+use crate::power::report::reason as power;
 
 /// Fills in `phase` and `Ready` from the other conditions and the boot.
 pub fn derive(paused: bool, status: &mut MachineStatus, now: Timestamp) {
@@ -26,6 +27,15 @@ fn judge(paused: bool, status: &MachineStatus) -> (Phase, bool, &'static str, St
     if let Some(c) = booted_condition.filter(|c| c.reason == reason::DUPLICATE_MAC_ADDRESS) {
         return (Phase::Failed, false, reason::DUPLICATE_MAC_ADDRESS, c.message.clone());
     }
+    if let Some(c) = condition(status, condition_type::POWERED_ON).filter(|c| c.status == "False") {
+        let (phase, why) = match c.reason.as_str() {
+            power::POWERING_ON => (Phase::PoweringOn, power::POWERING_ON),
+            power::POWER_ON_ATTEMPTS_EXHAUSTED => (Phase::Failed, power::POWER_ON_ATTEMPTS_EXHAUSTED),
+            power::HELD_OFF => (Phase::Pending, power::HELD_OFF),
+            _ => (Phase::Pending, power::POWERED_OFF),
+        };
+        return (phase, false, why, c.message.clone());
+    }
     if is_true(status, condition_type::ENROLLED) {
         let message = "the host is enrolled; without a cluster there is no configuration to apply";
         return (Phase::Enrolled, true, "Enrolled", message.to_owned());
@@ -43,6 +53,32 @@ fn judge(paused: bool, status: &MachineStatus) -> (Phase, bool, &'static str, St
         (Some(stage), None) => {
             let message = format!("the boot has reached {}", stage_name(stage));
             (Phase::Booting, false, "Booting", message)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_that_is_off_is_not_ready_whatever_its_last_boot_came_to() {
+        for (reason, phase) in [
+            (power::POWERING_ON, Phase::PoweringOn),
+            (power::HELD_OFF, Phase::Pending),
+            (power::POWERED_OFF, Phase::Pending),
+            (power::POWER_ON_ATTEMPTS_EXHAUSTED, Phase::Failed),
+        ] {
+            let mut status = MachineStatus::default();
+            let now = Timestamp::UNIX_EPOCH;
+            set_condition(&mut status, condition_type::ENROLLED, true, "Enrolled", "", now);
+            set_condition(&mut status, condition_type::POWERED_ON, false, reason, "off", now);
+            derive(false, &mut status, now);
+            assert_eq!(status.phase, Some(phase), "{reason}");
+            assert!(!is_true(&status, condition_type::READY));
+            set_condition(&mut status, condition_type::POWERED_ON, true, power::POWERED_ON, "", now);
+            derive(false, &mut status, now);
+            assert_eq!(status.phase, Some(Phase::Enrolled));
         }
     }
 }

@@ -99,6 +99,7 @@ pub(super) struct Pxed {
     pub(super) stop: CancellationToken,
 }
 
+#[allow(clippy::needless_pass_by_value, reason = "rows of tables are written in place")]
 pub(super) fn machine(name: &str, address: &str, more: Value) -> Machine {
     let mut object = json!({"apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine",
         "metadata": {"name": name},
@@ -174,6 +175,7 @@ impl World {
         std::iter::from_fn(|| events.try_recv().ok()).map(|event| event.reason.as_str()).collect()
     }
 
+    #[allow(clippy::needless_pass_by_value, reason = "rows of tables are written in place")]
     pub(super) fn operate(&self, name: &str, machine: &str, operation: &str, parameters: Value) {
         let object = json!({"apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation",
             "metadata": {"name": name},
