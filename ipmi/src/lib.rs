@@ -11,6 +11,7 @@
 //! | [`command`] | typed commands and answers (pure) |
 //! | [`client`] | a session over UDP, with tokio |
 //! | [`probe`] | what a BMC can do, asked without an account |
+//! | [`sensors`] | a BMC's sensors, one by one |
 //! | [`window`] | which sequence numbers are taken (pure) |
 //!
 //! ```no_run
@@ -27,13 +28,14 @@
 //! # }
 //! ```
 //!
-//! Absent: cipher suites below 3, IPMI 1.5 sessions, firmware update, sensors and their records, alerts, serial over LAN.
+//! Absent: cipher suites below 3, IPMI 1.5 sessions, firmware update, sensors' values in their units, alerts, serial over LAN.
 
 pub mod client;
 pub mod command;
 pub mod crypto;
 pub mod managed;
 pub mod probe;
+pub mod sensors;
 pub mod session;
 pub mod window;
 pub mod wire;

@@ -2,13 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use std::{
-    fs,
-    net::{SocketAddr, UdpSocket},
-    os::unix::fs::PermissionsExt,
-    process::{Child, Command, Stdio},
-    time::{Duration, Instant},
-};
+mod simulator;
+
+use std::time::{Duration, Instant};
 
 use bedplate_ipmi::{
     client::{Client, ClientError, Options},
@@ -17,110 +13,16 @@ use bedplate_ipmi::{
         chassis::{ChassisControl, GetChassisStatus},
         device::GetDeviceId,
         sel::GetSelInfo,
+        sensor::Trouble,
     },
     crypto::Suite,
     probe::probe,
-    session::{RequestError, Retry, SessionError},
+    sensors::SensorReader,
+    session::{RequestError, SessionError},
     wire::rakp::Status,
 };
 use secrecy::SecretString;
-use tempfile::TempDir;
-
-/// Called by `ipmi_sim`: keeps each parameter in a file, and all that was set in `calls`.
-const CONTROL: &str = r#"#!/bin/sh
-cd "$(dirname "$0")" || exit 1
-shift; act=$1; shift
-case $act in
-get) for name; do echo "$name:$(cat "state.$name" 2>/dev/null || echo 0)"; done ;;
-set) while [ $# -gt 0 ]; do
-         echo "$1 $2" >>calls
-         echo "$2" >new && mv new "state.$1"
-         shift 2
-     done ;;
-esac
-"#;
-
-const MACHINE: &str = "mc_setbmc 0x20
-mc_add 0x20 0 no-device-sdrs 0x23 9 8 0x9f 0x1291 0xf02
-sel_enable 0x20 1000 0x0a
-sel_add 0x20 0x02 0 0 0 0x60 0x20 0 4 0x01 0x30 0x01 0x59 0x50 0x4b
-sel_add 0x20 0x02 0 0 0 0x60 0x20 0 4 0x04 0x32 0x81 0x02 0x00 0x00
-mc_enable 0x20
-";
-
-struct Simulator {
-    folder: TempDir,
-    address: SocketAddr,
-    child: Child,
-}
-
-impl Simulator {
-    async fn start() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let address = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let path = folder.path();
-        let control = path.join("control");
-        fs::write(&control, CONTROL).unwrap();
-        fs::set_permissions(&control, fs::Permissions::from_mode(0o755)).unwrap();
-        fs::write(path.join("state.boot"), "default\n").unwrap();
-        let lan = format!(
-            "name \"machine\"\nset_working_mc 0x20\nstartlan 1\n  addr 127.0.0.1 {}\n  priv_limit admin\n  \
-             allowed_auths_user md5\n  allowed_auths_operator md5\n  allowed_auths_admin md5\n  \
-             guid a123456789abcdefa123456789abcdef\nendlan\nchassis_control \"{} 0x20\"\n\
-             user 2 true \"admin\" \"secret\" admin 10 md5\n",
-            address.port(),
-            control.display()
-        );
-        fs::write(path.join("lan.conf"), lan).unwrap();
-        fs::write(path.join("machine.emu"), MACHINE).unwrap();
-        fs::create_dir(path.join("kept")).unwrap();
-        let output = fs::File::create(path.join("output")).unwrap();
-        let child = Command::new("ipmi_sim")
-            .current_dir(path)
-            .args(["-c", "lan.conf", "-f", "machine.emu", "-s", "kept", "-n", "-d"])
-            .stdin(Stdio::null())
-            .stdout(output.try_clone().unwrap())
-            .stderr(output)
-            .spawn()
-            .expect("ipmi_sim is installed: cargo xtask setup");
-        let simulator = Self { folder, address, child };
-        let begin = Instant::now();
-        while let Err(error) = simulator.connect("secret", &options()).await {
-            let output = fs::read_to_string(simulator.folder.path().join("output")).unwrap_or_default();
-            assert!(begin.elapsed() < Duration::from_secs(30), "{error:?}\n{output}");
-        }
-        simulator
-    }
-
-    async fn connect(&self, password: &str, options: &Options) -> Result<Client, ClientError> {
-        Client::connect(self.address, "admin", &SecretString::from(password), options).await
-    }
-
-    fn calls(&self) -> String {
-        fs::read_to_string(self.folder.path().join("calls")).unwrap_or_default()
-    }
-
-    /// Waits until the machine was told so.
-    async fn told(&self, what: &str) {
-        let begin = Instant::now();
-        while !self.calls().contains(what) {
-            assert!(begin.elapsed() < Duration::from_secs(20), "{what:?} in {:?}", self.calls());
-            tokio::task::yield_now().await;
-        }
-    }
-}
-
-impl Drop for Simulator {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn options() -> Options {
-    let retry = Retry { first: Duration::from_millis(300), most: Duration::from_secs(1), attempts: 4 };
-    Options { suite: Suite::Sha1, retry, ..Options::default() }
-}
+use simulator::{Simulator, options};
 
 async fn wait_for_power(client: &Client, on: bool) {
     let begin = Instant::now();
@@ -209,4 +111,23 @@ async fn a_killed_bmc_is_a_lost_session_and_then_unreachable() {
     assert!(matches!(error, ClientError::Session(SessionError::Lost)), "{error:?}");
     let error = simulator.connect("secret", &options()).await.unwrap_err();
     assert!(matches!(error, ClientError::Session(SessionError::Unreachable { .. })), "{error:?}");
+}
+
+#[tokio::test]
+async fn sensors_are_read_by_their_records_and_say_what_is_wrong() {
+    let simulator = Simulator::start().await;
+    let client = simulator.connect("secret", &options()).await.unwrap();
+    let mut reader = SensorReader::new(64);
+    let mut found = Vec::new();
+    while let Some(sensor) = reader.step(&client).await.unwrap() {
+        let trouble = sensor.trouble();
+        found.push((sensor.name.unwrap_or_default(), trouble));
+    }
+    let expected = [
+        ("CPU1 Temp", Some((Trouble::Critical, "above the upper critical threshold"))),
+        ("PS2", Some((Trouble::Critical, "failure"))),
+        ("Fan 1", None),
+    ];
+    assert_eq!(found, expected.map(|(name, trouble)| (name.to_owned(), trouble)));
+    assert!(SensorReader::new(0).step(&client).await.unwrap().is_none());
 }

@@ -5,12 +5,16 @@
 use bedplate_ipmi::command::chassis::ChassisStatus;
 use bedplate_ipmi::command::device::DeviceId;
 use bedplate_ipmi::command::sel::SelRecord;
+use bedplate_ipmi::command::sensor::{Sensor, Trouble};
 use jiff::Timestamp;
 
+use crate::error::told;
 use crate::model::{Health, HealthState, Identity, LogEntry, PowerState};
 
 /// Event type of sensors with thresholds (IPMI 2.0, table 42-1).
 const THRESHOLD: u8 = 0x01;
+/// More concerns are not told.
+const MOST_CONCERNS: usize = 16;
 
 /// Names of machine and maker are not in a device id, but numbers of both.
 pub(super) fn identity(device: &DeviceId) -> Identity {
@@ -30,10 +34,24 @@ pub(super) fn power(status: &ChassisStatus) -> PowerState {
     if status.is_on() { PowerState::On } else { PowerState::Off }
 }
 
-pub(super) fn health(status: &ChassisStatus) -> Health {
-    let concerns: Vec<String> = status.concerns().map(|concern| format!("chassis: {concern}")).collect();
-    let overall = if concerns.is_empty() { HealthState::Ok } else { HealthState::Critical };
-    Health { overall, concerns }
+/// The chassis and its sensors.
+pub(super) fn health(status: &ChassisStatus, sensors: &[Sensor]) -> Health {
+    let chassis = status.concerns().map(|concern| (HealthState::Critical, format!("chassis: {concern}")));
+    let sensors = sensors.iter().filter_map(|sensor| {
+        let (trouble, text) = sensor.trouble()?;
+        let state = match trouble {
+            Trouble::Warning => HealthState::Warning,
+            Trouble::Critical => HealthState::Critical,
+        };
+        let number = || format!("sensor {:#04x}", sensor.record.number);
+        let name = sensor.name.as_deref().map(told).filter(|name| !name.is_empty()).unwrap_or_else(number);
+        Some((state, format!("{name}: {text}")))
+    });
+    let mut all: Vec<(HealthState, String)> = chassis.chain(sensors).collect();
+    // The worst first: not all may be told.
+    all.sort_by_key(|(state, _)| std::cmp::Reverse(*state));
+    let overall = all.first().map_or(HealthState::Ok, |(state, _)| *state);
+    Health { overall, concerns: all.into_iter().map(|(_, concern)| concern).take(MOST_CONCERNS).collect() }
 }
 
 pub(super) fn log_entry(record: &SelRecord) -> LogEntry {

@@ -19,9 +19,12 @@ use bedplate_ipmi::client::{Client, ClientError, Options};
 use bedplate_ipmi::command::Command;
 use bedplate_ipmi::command::boot::{BootDevice, FlagsLast};
 use bedplate_ipmi::command::sel::SelRecord;
+use bedplate_ipmi::command::sensor::Sensor;
 use bedplate_ipmi::crypto::Suite;
+use bedplate_ipmi::sensors::SensorReader;
 use bedplate_ipmi::session::{Retry, SessionError};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use super::{Settings, fault};
 use crate::error::BmcError;
@@ -32,6 +35,9 @@ use crate::resolve::Checked;
 const ATTEMPTS: u32 = 4;
 /// The waits for the answers to all attempts, in units of the first: 1, 2, 4 and 4.
 const WAITS: u32 = 11;
+
+/// More sensor records are not read.
+const MOST_RECORDS: u16 = 256;
 
 type Login = Result<(Client, Suite), ClientError>;
 
@@ -100,6 +106,26 @@ impl Link {
             let result = self.client().await?.log_tail(most).await;
             if !self.is_asked_again(result.as_ref().err(), &mut reused) {
                 return result.map_err(|error| fault::of_client(&error, &self.address, what, false));
+            }
+        }
+    }
+
+    /// The sensors, as many as are read in time.
+    pub(super) async fn sensors(&mut self, what: &str) -> Result<Vec<Sensor>, BmcError> {
+        let until = Instant::now() + self.options.request;
+        let mut reader = SensorReader::new(MOST_RECORDS);
+        let mut sensors = Vec::new();
+        loop {
+            let step = reader.step(self.client().await?);
+            match tokio::time::timeout_at(until, step).await {
+                Ok(Ok(Some(sensor))) => sensors.push(sensor),
+                // A BMC without records has no sensors to tell of.
+                Ok(Ok(None) | Err(ClientError::Command(_))) => return Ok(sensors),
+                Ok(Err(error)) => return Err(fault::of_client(&error, &self.address, what, false)),
+                Err(_) => {
+                    tracing::debug!(address = %self.address, read = sensors.len(), "sensors are not all read in time");
+                    return Ok(sensors);
+                }
             }
         }
     }

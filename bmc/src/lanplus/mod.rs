@@ -155,7 +155,10 @@ impl Bmc for Lanplus {
 
     async fn health(&mut self) -> Result<Health, BmcError> {
         let what = "reading its health";
-        let read = async |link: &mut Link| Ok(answers::health(&link.read(what, GetChassisStatus).await?));
+        let read = async |link: &mut Link| {
+            let status = link.read(what, GetChassisStatus).await?;
+            Ok(answers::health(&status, &link.sensors(what).await?))
+        };
         self.limited(what, read).await
     }
 
