@@ -77,14 +77,23 @@ impl Departing {
     }
 
     /// One whose time has come.
-    pub(super) fn ripe(&self, name: &MachineName, now: Timestamp) -> Option<Arc<KnownMachine>> {
-        self.machines.get(name).filter(|(_, at)| *at <= now).map(|(known, _)| known.clone())
+    pub(super) fn ripe(&self, name: &MachineName) -> Option<Arc<KnownMachine>> {
+        self.machines.get(name).filter(|_| self.told.contains(name)).map(|(known, _)| known.clone())
     }
 
     /// When the next one's time comes.
     pub(super) fn next_ripe(&self) -> Option<Timestamp> {
         let waiting = self.machines.iter().filter(|(name, _)| !self.told.contains(*name));
         waiting.map(|(_, (_, at))| *at).min()
+    }
+
+    /// Gives those that are not being switched off yet more time.
+    pub(super) fn postpone(&mut self, now: Timestamp) {
+        for (name, (_, at)) in &mut self.machines {
+            if !self.told.contains(name) {
+                *at = later(now, RIPE);
+            }
+        }
     }
 
     /// Those whose time has come since this was last asked.

@@ -7,6 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use bedplate_api::id::MachineName;
 use bedplate_process::liveness::Pulse;
 use jiff::Timestamp;
@@ -25,6 +26,7 @@ use super::{
     WriteOperationError,
 };
 use crate::machine::{KnownMachine, Machines, Snapshot};
+use crate::source::SourceState;
 use crate::status::StatusRegistry;
 use crate::store::{Store, Table};
 
@@ -32,6 +34,8 @@ use crate::store::{Store, Table};
 const CLOSING: Duration = Duration::from_secs(15);
 /// Before an answer is written again that could not be.
 const AGAIN: Duration = Duration::from_secs(2);
+/// How often the source is looked at while it is waited for.
+const LOOK: Duration = Duration::from_millis(200);
 /// How often an answer is tried; whatever comes then from the source tries again.
 const TRIES: usize = 5;
 
@@ -48,6 +52,8 @@ pub struct Limits {
 pub struct Parts {
     /// The Machines of this site.
     pub machines: Machines,
+    /// How their source stands: nothing is driven before it has spoken, nobody is gone while it has a mistake.
+    pub source: Arc<ArcSwap<SourceState>>,
     /// Their statuses.
     pub registry: StatusRegistry,
     /// Where departing Machines are kept.
@@ -162,7 +168,7 @@ pub async fn run(parts: Parts, pulse: Pulse, shutdown: CancellationToken) {
 }
 
 pub(super) async fn run_by(clock: Clock, parts: Parts, pulse: Pulse, shutdown: CancellationToken) {
-    let Parts { machines, registry, store, mut operations, tenure, .. } = parts;
+    let Parts { machines, source, registry, store, mut operations, tenure, .. } = parts;
     let mut changes = machines.subscribe();
     changes.mark_changed();
     let (mut renewed, mut leading) = (tenure.clone(), tenure.clone());
@@ -181,10 +187,10 @@ pub(super) async fn run_by(clock: Clock, parts: Parts, pulse: Pulse, shutdown: C
         counters: parts.counters,
         clock,
     });
-    let mut supervisor = Supervisor::new(shared, machines, departing);
+    let mut supervisor = Supervisor::new(shared, machines, source, departing);
     loop {
         supervisor.lead();
-        let leads = supervisor.leads;
+        let (leads, spoken) = (supervisor.leads, supervisor.source.load().synced);
         let ripe = supervisor.departing.next_ripe().map(|at| supervisor.until(at));
         tokio::select! {
             () = shutdown.cancelled() => break,
@@ -195,6 +201,7 @@ pub(super) async fn run_by(clock: Clock, parts: Parts, pulse: Pulse, shutdown: C
                 None => break,
             },
             () = renewed.changed() => {}
+            () = tokio::time::sleep(LOOK), if !spoken => {}
             () = leading.lost(), if leads => supervisor.stop(),
             Some(ended) = supervisor.workers.join_next() => supervisor.ended(ended.ok()),
             Some(answered) = supervisor.answers.join_next() => supervisor.answered(answered.ok()),
@@ -207,6 +214,7 @@ pub(super) async fn run_by(clock: Clock, parts: Parts, pulse: Pulse, shutdown: C
 struct Supervisor {
     shared: Arc<Shared>,
     machines: Machines,
+    source: Arc<ArcSwap<SourceState>>,
     snapshot: Arc<Snapshot>,
     /// Every name that there ever was: one of them that is not there any more is gone, others may be yet to come.
     ever: HashSet<MachineName>,
@@ -220,11 +228,17 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    fn new(shared: Arc<Shared>, machines: Machines, departing: Departing) -> Self {
+    fn new(
+        shared: Arc<Shared>,
+        machines: Machines,
+        source: Arc<ArcSwap<SourceState>>,
+        departing: Departing,
+    ) -> Self {
         let queue = Queue::new(&shared.instance);
         Self {
             shared,
             machines,
+            source,
             snapshot: Arc::default(),
             ever: HashSet::new(),
             departing,
@@ -239,7 +253,7 @@ impl Supervisor {
 
     /// Begins when this pxed has come to lead.
     fn lead(&mut self) {
-        if !self.leads && self.shared.tenure.leads() {
+        if !self.leads && self.shared.tenure.leads() && self.source.load().synced {
             self.leads = true;
             tracing::info!("this pxed drives the power of its site");
             self.assign_all();
@@ -297,7 +311,7 @@ impl Supervisor {
         }
         let (machine, departing) = match self.snapshot.by_name(name) {
             Some(known) => (Some(known.clone()), false),
-            None => (self.departing.ripe(name, self.shared.now()), true),
+            None => (self.departing.ripe(name), true),
         };
         let mut operations = Vec::new();
         let ever = self.ever.contains(name);
@@ -378,7 +392,15 @@ impl Supervisor {
     }
 
     fn ripen(&mut self) {
-        for name in self.departing.ripen(self.shared.now()) {
+        let source = self.source.load_full();
+        let sound = source.synced && source.unreachable.is_none() && source.problems.is_empty();
+        let now = self.shared.now();
+        if !sound {
+            // A name that stands in two files, say, is no deletion.
+            self.departing.postpone(now);
+            return;
+        }
+        for name in self.departing.ripen(now) {
             self.assign(&name);
         }
     }

@@ -150,6 +150,7 @@ impl Power {
         let counters = Arc::<Counters>::default();
         let parts = Parts {
             machines: knowledge.machines.clone(),
+            source: knowledge.source.clone(),
             registry: knowledge.registry.clone(),
             store: knowledge.store.clone(),
             operations,

@@ -42,6 +42,17 @@ async fn h2_a_new_machine_is_switched_on_from_the_network_at_once_and_only_once(
 }
 
 #[tokio::test(start_paused = true)]
+async fn nothing_is_switched_before_the_source_of_machines_has_spoken() {
+    let world = one(PowerState::Off);
+    world.source.store(Arc::default());
+    let _pxed = world.start("a");
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(asked(&world, "bmc1"), Vec::<String>::new());
+    world.source.store(Arc::new(SourceState { synced: true, ..SourceState::default() }));
+    assert!(world.until(2, |world| power_of(world, "bmc1") == PowerState::On).await);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_machine_that_does_not_stay_on_is_given_up_after_five_attempts() {
     let world = one(PowerState::Off);
     let _pxed = world.start("a");
@@ -243,11 +254,16 @@ async fn without_a_cluster_a_manifest_that_is_gone_switches_its_machine_off() {
     world.know(vec![renamed]);
     tokio::time::sleep(Duration::from_secs(300)).await;
     assert_eq!(asked(&world, "bmc1"), Vec::<String>::new());
+    // Nor is a mistake in the manifests.
+    let mistaken = SourceState { synced: true, problems: vec!["twice".to_owned()], ..SourceState::default() };
+    world.source.store(Arc::new(mistaken));
     world.know(vec![]);
-    tokio::time::sleep(Duration::from_secs(10)).await;
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    assert_eq!(asked(&world, "bmc1"), Vec::<String>::new());
     pxed.stop.cancel();
     pxed.task.await.unwrap();
     // A restart does not forget it.
+    world.source.store(Arc::new(SourceState { synced: true, ..SourceState::default() }));
     let _second = world.start("b");
     assert!(world.until(120, |world| power_of(world, "bmc1") == PowerState::Off).await);
     assert!(world.until(60, |world| world.store.scan(Table::Departing).unwrap().is_empty()).await);

@@ -87,6 +87,7 @@ pub(super) struct World {
     pub(super) registry: StatusRegistry,
     pub(super) store: Store,
     pub(super) counters: Arc<Counters>,
+    pub(super) source: Arc<ArcSwap<SourceState>>,
     updates: Arc<Mutex<Option<mpsc::Sender<OperationUpdate>>>>,
     _directory: Arc<tempfile::TempDir>,
     events: Arc<Mutex<mpsc::Receiver<crate::status::Event>>>,
@@ -125,6 +126,7 @@ impl World {
             registry,
             store,
             counters: Arc::default(),
+            source: Arc::new(ArcSwap::from_pointee(SourceState { synced: true, ..SourceState::default() })),
             updates: Arc::default(),
             _directory: Arc::new(directory),
             events: Arc::new(Mutex::new(events)),
@@ -210,6 +212,7 @@ impl World {
         let (lead, tenure) = watch::channel(Some(far));
         let parts = Parts {
             machines: self.machines.clone(),
+            source: self.source.clone(),
             registry: self.registry.clone(),
             store: self.store.clone(),
             operations,
