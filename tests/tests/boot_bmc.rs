@@ -7,13 +7,14 @@ use anyhow::{Context, Result, ensure};
 use bedplate_tests::bmc::chassis::{Action, Source};
 use bedplate_tests::bmc::server::BmcKind;
 use bedplate_tests::bmc::tool;
-use bedplate_tests::boot::ENROLLED;
+use bedplate_tests::boot::{ENROLLED, SCRIPT};
 use bedplate_tests::guard;
 use bedplate_tests::pxed::{self, Pxed, Setup};
-use bedplate_tests::qemu::{Firmware, GuestSlot};
+use bedplate_tests::qemu::{Firmware, GuestSlot, Spec};
 use bedplate_tests::rack::Rack;
 use bedplate_tests::timeline;
 use jiff::Timestamp;
+use serde_json::json;
 
 /// Until one of the places for Linux guests is free.
 const SLOT: Duration = Duration::from_secs(1200);
@@ -59,4 +60,29 @@ fn host_shuts_down_when_ipmi_sim_asks_it_to() -> Result<()> {
 #[test]
 fn host_shuts_down_when_sushy_tools_asks_it_to() -> Result<()> {
     shuts_down("acpi-sushy", BmcKind::Sushy)
+}
+
+#[test]
+fn uefi_machine_starts_what_its_bmc_was_told() -> Result<()> {
+    let rack = Rack::new("bmc-uefi")?;
+    let spec = Spec { memory_mib: 256, cpus: 1, ..Rack::spec(1, Firmware::UefiPxe) };
+    let server = rack.machine(spec).with_bmc(BmcKind::Redfish)?;
+    let system = "/redfish/v1/Systems/1";
+    let network = Some(rack.network());
+    for (target, marker) in [
+        ("UefiHttp", ">>Start HTTP Boot over IPv4"),
+        ("Pxe", ">>Start PXE over IPv4"),
+        ("None", "EFI Internal Shell"),
+    ] {
+        let boot = json!({"Boot": {"BootSourceOverrideEnabled": "Once", "BootSourceOverrideTarget": target}});
+        tool::curl_json(network, server.address(), "PATCH", system, &boot)?;
+        tool::power(rack.network(), &server, Action::On)?;
+        server.wait_serial(marker, SCRIPT)?;
+        ensure!(target != "None" || !server.serial().contains(">>Start"), "{}", server.serial());
+        tool::power(rack.network(), &server, Action::ForceOff)?;
+    }
+    let boots: Vec<_> = server.changes().into_iter().filter_map(|change| change.boot).collect();
+    ensure!(boots == [Source::Http, Source::Pxe, Source::Disk], "{boots:?}");
+    rack.succeeded();
+    Ok(())
 }

@@ -296,6 +296,12 @@ impl Chassis {
         Ok(())
     }
 
+    /// Records a request and does nothing.
+    pub fn ignore(&mut self, action: Action, by: By, now: Instant) {
+        let was_on = self.is_on(now);
+        self.asked.push(Asked { action, by, at: Timestamp::now(), was_on });
+    }
+
     fn act_on_hardware(&mut self, action: Action, now: Instant) -> Result<()> {
         let boot = match action {
             Action::On | Action::Cycle => self.take_boot(now),

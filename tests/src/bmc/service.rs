@@ -358,6 +358,7 @@ impl Bmc {
     pub(super) fn act(&self, system: &Shared, action: Action, by: By) -> Result<(), ActError> {
         let faults = self.faults();
         if faults.power_ignored {
+            system.lock().ignore(action, by, Instant::now());
             return Ok(());
         }
         system.lock().act(action, by, Duration::from_millis(faults.lie_ms), Instant::now())

@@ -177,6 +177,7 @@ async fn a_lying_bmc_and_lost_answers_leave_the_machine_switched() {
     one.bmc.set_faults(Faults { power_ignored: true, ..Faults::default() }).unwrap();
     client.power(PowerRequest::On).await.unwrap();
     assert!(!is_on());
+    assert_eq!(one.asked().len(), 3, "it was asked all the same");
 }
 
 #[tokio::test]
