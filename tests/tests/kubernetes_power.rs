@@ -3,20 +3,21 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
-use std::net::{SocketAddr, TcpListener};
+#[path = "power/server.rs"]
+mod server;
+
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bedplate_tests::bmc::chassis::{Action, Chassis, Delays};
-use bedplate_tests::bmc::service::{Bmc, PASSWORD, Settings, USER};
-use bedplate_tests::bmc::simulator::{Listen, Simulator};
+use bedplate_tests::bmc::chassis::Action;
+use bedplate_tests::bmc::service::{PASSWORD, USER};
 use bedplate_tests::guard::{Directory, Process};
 use bedplate_tests::kubernetes::Kubernetes;
 use bedplate_tests::pxed::{ask, binary};
 use bedplate_tests::wait;
 use serde_json::{Value, json};
+use server::Server;
 
 const LIMIT: Duration = Duration::from_secs(90);
 const NAMESPACE: &str = "bedplate-system";
@@ -131,42 +132,6 @@ fn admin(arguments: &[&str]) -> anyhow::Result<String> {
 fn get(kind: &str, name: &str) -> Value {
     let text = admin(&["get", kind, name, "-o", "json", "--show-managed-fields"]).unwrap();
     serde_json::from_str(&text).unwrap()
-}
-
-/// A simulated machine that is off, behind Redfish on loopback.
-struct Server {
-    bmc: Arc<Bmc>,
-    address: SocketAddr,
-    _simulator: Simulator,
-}
-
-impl Server {
-    fn start(uuid: &str) -> Self {
-        let simulator = Simulator::new().unwrap();
-        let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = tcp.local_addr().unwrap();
-        let machine = Chassis::new("machine", uuid, Delays::default()).share();
-        let listen = Listen { tcp: Some(tcp), udp: None };
-        let bmc = simulator.add(Settings::new("one"), vec![machine], listen).unwrap();
-        Self { bmc, address, _simulator: simulator }
-    }
-
-    /// `spec` of its Machine, which only operations switch.
-    fn spec(&self, namespace: &str, secret: &str) -> Value {
-        json!({ "powerPolicy": "Unmanaged", "bmc": {
-            "protocol": "redfish", "address": format!("https://{}", self.address),
-            "credentialsSecretRef": { "namespace": namespace, "name": secret },
-            "tls": { "mode": "pin", "pins": [self.bmc.pin().to_string()] },
-        } })
-    }
-
-    fn asked(&self) -> Vec<Action> {
-        self.bmc.systems()[0].lock().asked().iter().map(|asked| asked.action).collect()
-    }
-
-    fn is_on(&self) -> bool {
-        self.bmc.systems()[0].lock().is_on(Instant::now())
-    }
 }
 
 fn secret(site: &Site, namespace: &str, name: &str) {

@@ -1,0 +1,298 @@
+//! A site for tests of power: servers that are off behind BMCs, a pxed that drives them, with a real API server under the
+//! roles of `deploy/` or with manifests alone. What fails tells pxed's log, the objects, and what became of the power.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bedplate_tests::bmc::chassis::{Action, Source};
+use bedplate_tests::bmc::server::Server;
+use bedplate_tests::kubernetes::Kubernetes;
+use bedplate_tests::pxed::{self, Pxed, Setup};
+use bedplate_tests::rack::{ADDRESS, Rack};
+use bedplate_tests::{guard, timeline, wait};
+use serde_json::{Value, json};
+
+/// Until pxed has seen an object and told a BMC, or an operation has ended, on a busy machine.
+pub(crate) const SOON: Duration = Duration::from_secs(120);
+
+/// Lines of a log that a failure shows.
+const SHOWN: usize = 30;
+
+/// A site.
+pub(crate) struct Site<'r> {
+    test: &'static str,
+    rack: &'r Rack,
+    /// `None` only while it is killed.
+    pxed: Option<Pxed<'r>>,
+    kubernetes: Option<Kubernetes>,
+    directory: PathBuf,
+    servers: Vec<Server>,
+}
+
+impl<'r> Site<'r> {
+    /// With an API server that signs certificates, and pxed as the service account that `deploy/` makes for it. No object is
+    /// there yet.
+    ///
+    /// # Errors
+    /// Something of it does not start.
+    pub(crate) fn in_cluster(test: &'static str, rack: &'r Rack, servers: Vec<Server>) -> Result<Self> {
+        let mut kubernetes = Kubernetes::start_inside(rack.network(), ADDRESS.into())?;
+        kubernetes.install()?;
+        kubernetes.start_controllers(&["csrsigning"])?;
+        let account = kubernetes.service_account("bedplate-system", "pxed")?;
+        let mut setup = Setup::new(pxed::host_image()?);
+        setup.source = Some(format!("kubernetes = {{ kubeconfig = {:?} }}\n", account.display().to_string()));
+        "\n[bmc]\npoll-seconds = 5\n".clone_into(&mut setup.more);
+        let directory = rack.file("pxed");
+        let pxed = Some(Pxed::start(&setup, &[], rack.network(), &directory)?);
+        Ok(Self { test, rack, pxed, kubernetes: Some(kubernetes), directory, servers })
+    }
+
+    /// With a directory of manifests, in which its Machines are from the start.
+    ///
+    /// # Errors
+    /// pxed does not start.
+    pub(crate) fn standalone(test: &'static str, rack: &'r Rack, servers: Vec<Server>) -> Result<Self> {
+        let setup = Setup::new(pxed::host_image()?).with_bmcs(rack.path());
+        let mut manifests = Vec::new();
+        for (server, number) in servers.iter().zip(1..) {
+            server.write_credentials(&pxed::credentials_directory(rack.path()))?;
+            manifests.push(pxed::manifest(number, &server.bmc_yaml()));
+        }
+        let directory = rack.path().to_owned();
+        let pxed = Some(Pxed::start(&setup, &manifests, rack.network(), &directory)?);
+        Ok(Self { test, rack, pxed, kubernetes: None, directory, servers })
+    }
+
+    /// Its pxed.
+    ///
+    /// # Errors
+    /// It was killed and did not come up again.
+    pub(crate) fn pxed(&self) -> Result<&Pxed<'r>> {
+        self.pxed.as_ref().context("pxed is not there")
+    }
+
+    /// The server of that number, counted from 1.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) fn server(&self, number: u8) -> Result<&Server> {
+        self.servers.get(usize::from(number).wrapping_sub(1)).context("no such server")
+    }
+
+    /// Kills pxed with SIGKILL and starts it again.
+    ///
+    /// # Errors
+    /// It does not come up again.
+    pub(crate) fn kill_and_restart(&mut self) -> Result<()> {
+        let pxed = self.pxed.take().context("pxed is not there")?;
+        self.pxed = Some(pxed.kill_and_restart()?);
+        Ok(())
+    }
+
+    /// `kubectl` as the cluster's administrator.
+    ///
+    /// # Errors
+    /// What it says.
+    pub(crate) fn kubectl(&self, arguments: &[&str]) -> Result<String> {
+        let kubernetes = self.kubernetes.as_ref().context("a site without a cluster")?;
+        kubernetes.kubectl(&kubernetes.admin(), arguments)
+    }
+
+    /// An object as the API server has it.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) fn get(&self, kind: &str, name: &str) -> Result<Value> {
+        Ok(serde_json::from_str(&self.kubectl(&["get", kind, name, "-o", "json"])?)?)
+    }
+
+    /// `bedplate` on pxed's socket.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub(crate) fn bedplate(&self, arguments: &[&str]) -> Result<Output> {
+        let mut command = Command::new(pxed::binary("bedplate")?);
+        command.arg("--socket").arg(self.pxed()?.socket()).args(arguments);
+        command.output().context("cannot start bedplate")
+    }
+
+    /// Applies a server's Secret and Machine, with `more` behind its `bmc`.
+    ///
+    /// # Errors
+    /// The API server refuses one of them.
+    pub(crate) fn apply(&self, number: u8, more: &str) -> Result<()> {
+        let server = self.server(number)?;
+        let secret = self.write("secret.json", &server.secret().to_string())?;
+        let machine = pxed::manifest(number, &format!("{}{more}", server.bmc_yaml()));
+        let machine = self.write(&format!("{}.yaml", server.name()), &machine)?;
+        self.kubectl(&["apply", "-f", &secret, "-f", &machine]).map(drop)
+    }
+
+    /// Makes a MachineOperation by `kubectl create`; gives its name.
+    ///
+    /// # Errors
+    /// The API server refuses it.
+    pub(crate) fn create(&self, number: u8, operation: &str, parameters: &Value) -> Result<String> {
+        let machine = self.server(number)?.name();
+        let object = json!({
+            "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation",
+            "metadata": { "generateName": format!("{machine}-{}-", operation.to_lowercase()) },
+            "spec": { "machineRef": { "name": machine }, "operationName": operation, "parameters": parameters },
+        });
+        let file = self.write("operation.json", &object.to_string())?;
+        self.kubectl(&["create", "-f", &file, "-o", "jsonpath={.metadata.name}"])
+    }
+
+    fn write(&self, name: &str, content: &str) -> Result<String> {
+        let path = self.rack.file(name);
+        std::fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(path.display().to_string())
+    }
+
+    /// Puts a manifest into pxed's directory, as an editor does: whole.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(crate) fn put_manifest(&self, name: &str, content: &str) -> Result<()> {
+        let written = self.write("manifest", content)?;
+        let place = self.directory.join("machines.d").join(name);
+        std::fs::rename(Path::new(&written), &place)
+            .with_context(|| format!("cannot put {}", place.display()))
+    }
+
+    /// Waits until an operation has completed for that reason; gives its status.
+    ///
+    /// # Errors
+    /// It ends otherwise, or not in time.
+    pub(crate) fn completes(&self, operation: &str, reason: &str) -> Result<Value> {
+        let path = format!("/v1/operations/{operation}");
+        let status = self.until(&format!("the end of {operation}"), SOON, |site| {
+            let seen = pxed::ask(&site.pxed()?.socket(), &path).unwrap_or_default();
+            let ended = seen["status"]["state"] == "Complete" || seen["status"]["state"] == "Failed";
+            Ok(ended.then(|| seen["status"].clone()))
+        })?;
+        self.ensure(status["state"] == "Complete" && status["reason"] == reason, || {
+            format!("{operation} ended otherwise than {reason}: {status}")
+        })?;
+        timeline::say(&format!("power {}: {operation}: {status}", self.test));
+        Ok(status)
+    }
+
+    /// Waits until a server has reached a stage in another boot than `before`; gives the boot's id.
+    ///
+    /// # Errors
+    /// It does not in time.
+    pub(crate) fn boots(&self, number: u8, before: &str, stage: &str, limit: Duration) -> Result<String> {
+        let name = self.server(number)?.name();
+        let machine = self.until(&format!("{name} to reach {stage}"), limit, |site| {
+            // Not known there before pxed's watch has told it.
+            let machine = site.pxed()?.machine(name).unwrap_or_default();
+            let other = boot_of(&machine) != before;
+            Ok((other && timeline::has(&machine, stage)).then_some(machine))
+        })?;
+        let since = self.server(number)?.changes().into_iter().rfind(|change| change.on);
+        let since = since.with_context(|| format!("{name} was never switched on"))?;
+        timeline::report(self.test, &machine, since.at);
+        Ok(boot_of(&machine).to_owned())
+    }
+
+    /// Waits until a Machine's status has something, as pxed has it.
+    ///
+    /// # Errors
+    /// It has not in time.
+    pub(crate) fn becomes(&self, number: u8, what: &str, is: impl Fn(&Value) -> bool) -> Result<Value> {
+        let name = self.server(number)?.name();
+        self.until(what, SOON, |site| {
+            let status = site.pxed()?.machine(name).unwrap_or_default()["status"].clone();
+            Ok(is(&status).then_some(status))
+        })
+    }
+
+    /// Waits until pxed has asked BMCs of this protocol `times` more often.
+    ///
+    /// # Errors
+    /// It has not in time.
+    pub(crate) fn looks_again(&self, protocol: &str, times: u64) -> Result<()> {
+        let name = format!("bedplate_pxed_bmc_call_duration_seconds_count{{protocol=\"{protocol}\"}}");
+        let before = self.pxed()?.metric(&name).unwrap_or_default();
+        self.until("another look at the BMC", SOON, |site| {
+            Ok((site.pxed()?.metric(&name).unwrap_or_default() >= before + times).then_some(()))
+        })
+    }
+
+    /// What was asked of a server's power, in all, and what it was switched to.
+    ///
+    /// # Errors
+    /// Another than this.
+    pub(crate) fn has_seen(&self, number: u8, asked: &[Action], switched: &[Option<Source>]) -> Result<()> {
+        let server = self.server(number)?;
+        let seen: Vec<Action> = server.chassis().lock().asked().iter().map(|asked| asked.action).collect();
+        let changes: Vec<Option<Source>> = server.changes().iter().map(|change| change.boot).collect();
+        self.ensure(seen == asked && changes == switched, || {
+            format!("{} was asked {seen:?} and came to {changes:?}", server.name())
+        })
+    }
+
+    /// Fails with the whole story unless `holds`.
+    ///
+    /// # Errors
+    /// It does not hold.
+    pub(crate) fn ensure(&self, holds: bool, problem: impl FnOnce() -> String) -> Result<()> {
+        ensure!(holds, "{}\n{}", problem(), self.story());
+        Ok(())
+    }
+
+    /// Waits for a state.
+    ///
+    /// # Errors
+    /// It is not reached in time; the whole story is in the message.
+    pub(crate) fn until<T>(
+        &self,
+        what: &str,
+        limit: Duration,
+        mut state: impl FnMut(&Self) -> Result<Option<T>>,
+    ) -> Result<T> {
+        wait::until(what, limit, || state(self)).with_context(|| self.story())
+    }
+
+    /// All that may tell why.
+    fn story(&self) -> String {
+        let mut story = String::new();
+        for server in &self.servers {
+            let asked = server.chassis().lock().asked().to_vec();
+            let _ = writeln!(story, "{}: asked {asked:?}\n  came to {:?}", server.name(), server.changes());
+            let _ = writeln!(story, "serial line:\n{}", guard::last_lines(&server.serial(), SHOWN));
+        }
+        if let Some(pxed) = &self.pxed {
+            for path in ["/v1/machines", "/v1/operations"] {
+                let seen =
+                    pxed::ask(&pxed.socket(), path).map_or_else(|e| format!("{e:#}"), |s| s.to_string());
+                let _ = writeln!(story, "{path}: {seen}");
+            }
+        }
+        if let Ok(events) = self.kubectl(&["get", "events", "-A"]) {
+            let _ = writeln!(story, "{events}");
+        }
+        let log = std::fs::read_to_string(self.directory.join("pxed.log")).unwrap_or_default();
+        let _ = writeln!(story, "pxed:\n{}", guard::last_lines(&log, SHOWN));
+        story
+    }
+}
+
+/// The id of a Machine's latest boot.
+pub(crate) fn boot_of(machine: &Value) -> &str {
+    machine.pointer("/status/boot/id").and_then(Value::as_str).unwrap_or_default()
+}
+
+/// Whether a status has a condition with this reason.
+pub(crate) fn has_condition(status: &Value, kind: &str, value: &str, reason: &str) -> bool {
+    let conditions = status["conditions"].as_array();
+    conditions
+        .into_iter()
+        .flatten()
+        .any(|c| c["type"] == kind && c["status"] == value && c["reason"] == reason)
+}

@@ -1,0 +1,153 @@
+//! Power without a cluster: operations of manifests and of the socket switch a machine behind a simulated BMC, each once,
+//! also over a kill.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+#[path = "power/server.rs"]
+mod server;
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use bedplate_tests::bmc::chassis::Action;
+use bedplate_tests::bmc::service::{PASSWORD, USER};
+use bedplate_tests::guard::{Directory, Process};
+use bedplate_tests::pxed::{ask, binary};
+use bedplate_tests::wait;
+use serde_json::{Value, json};
+use server::Server;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+struct Rig {
+    directory: Directory,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let rig = Self { directory: Directory::new("power-directory").unwrap() };
+        std::fs::create_dir_all(rig.path("machines.d")).unwrap();
+        let secret = rig.path("credentials/bedplate-system/a");
+        std::fs::create_dir_all(&secret).unwrap();
+        for (name, text) in [("username", USER), ("password", PASSWORD)] {
+            std::fs::write(secret.join(name), format!("{text}\n")).unwrap();
+            std::fs::set_permissions(secret.join(name), std::fs::Permissions::from_mode(0o600)).unwrap();
+        }
+        for file in ["kernel", "initrd"] {
+            std::fs::write(rig.path(file), vec![1; 4096]).unwrap();
+        }
+        let at = |name: &str| rig.path(name).display().to_string();
+        let config = format!(
+            "state-directory = {:?}\nsocket = {:?}\ndefault-image = \"host\"\n[source]\ndirectory = {:?}\n[dhcp]\nmode = \
+             \"off\"\n[tftp]\nlisten = \"127.0.0.1:0\"\n[http]\nlisten = \"127.0.0.1:0\"\n[https]\nlisten = \
+             \"127.0.0.1:0\"\n[metrics]\nlisten = \"127.0.0.1:0\"\n[bmc]\nallowed-networks = [\"127.0.0.0/8\"]\n\
+             credentials-directory = {:?}\npoll-seconds = 5\n[images.host]\nkernel = {:?}\ninitrd = {:?}\n",
+            at("state"),
+            at("pxed.sock"),
+            at("machines.d"),
+            at("credentials"),
+            at("kernel"),
+            at("initrd"),
+        );
+        std::fs::write(rig.path("pxed.toml"), config).unwrap();
+        rig
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn start(&self) -> Process {
+        let mut command = Command::new(binary("pxed").unwrap());
+        command.args(["run", "--config"]).arg(self.path("pxed.toml")).env("BEDPLATE_LOG", "info,pxed=debug");
+        let mut process = Process::spawn("pxed", &mut command, &self.path("pxed.log")).unwrap();
+        wait::until("pxed's socket", LIMIT, || {
+            assert!(process.is_running(), "{}", process.said());
+            Ok(ask(&self.path("pxed.sock"), "/v1/status").ok())
+        })
+        .unwrap();
+        process
+    }
+
+    fn manifest(&self, object: &Value) {
+        let name = object["metadata"]["name"].as_str().unwrap();
+        std::fs::write(self.path(&format!("machines.d/{name}.json")), object.to_string()).unwrap();
+    }
+
+    fn ended(&self, name: &str) -> Value {
+        let ended = wait::until(&format!("the end of {name}"), LIMIT, || {
+            let shown = ask(&self.path("pxed.sock"), &format!("/v1/operations/{name}")).unwrap_or_default();
+            let status = shown["status"].clone();
+            Ok(["Complete", "Failed"].iter().any(|state| status["state"] == **state).then_some(status))
+        });
+        let log = || std::fs::read_to_string(self.path("pxed.log")).unwrap_or_default();
+        ended.unwrap_or_else(|error| panic!("{error:#}\n{}", log()))
+    }
+
+    /// Makes an operation through the socket; gives the head of the answer.
+    fn post(&self, object: &Value) -> String {
+        let mut socket = UnixStream::connect(self.path("pxed.sock")).unwrap();
+        let body = object.to_string();
+        write!(
+            socket,
+            "POST /v1/operations HTTP/1.1\r\nHost: pxed\r\nConnection: close\r\nContent-Type: application/json\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).unwrap();
+        answer.lines().next().unwrap_or_default().to_owned()
+    }
+}
+
+fn operation(name: &str, operation: &str) -> Value {
+    json!({
+        "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation", "metadata": { "name": name },
+        "spec": { "operationName": operation, "machineRef": { "name": "a" } },
+    })
+}
+
+#[test]
+fn operations_of_manifests_and_of_the_socket_are_carried_out_once_each() {
+    let (rig, server) = (Rig::new(), Server::start("5b1e0000-0000-4000-8000-000000000021"));
+    let interfaces = json!([{ "macAddress": "52:54:00:00:20:01" }]);
+    let mut spec = json!({ "provider": "pxe", "pxe": { "interfaces": interfaces } });
+    let more = server.spec("bedplate-system", "a");
+    spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    rig.manifest(&json!({
+        "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": "a" }, "spec": spec,
+    }));
+    rig.manifest(&operation("on", "powerOn"));
+    let mut pxed = rig.start();
+    let status = rig.ended("on");
+    assert_eq!(status["reason"], "PoweredOn", "{status}");
+    assert!(server.is_on());
+
+    rig.manifest(&operation("cycle", "powerCycle"));
+    let status = rig.ended("cycle");
+    assert_eq!(status["reason"], "PowerCycled", "{status}");
+    assert!(rig.post(&operation("off", "powerOff")).contains(" 201 "), "made");
+    assert!(rig.post(&operation("off", "powerOff")).contains(" 409 "), "its name is taken");
+    let status = rig.ended("off");
+    assert_eq!(status["reason"], "PoweredOff", "{status}");
+    let asked = [Action::On, Action::ForceOff, Action::On, Action::GracefulOff];
+    assert_eq!(server.asked(), asked);
+
+    // Killed: what was done is not done again. A later operation shows that all before it were looked at.
+    pxed.kill();
+    drop(pxed);
+    let mut pxed = rig.start();
+    rig.manifest(&operation("again", "powerOn"));
+    let status = rig.ended("again");
+    assert_eq!(status["reason"], "PoweredOn", "{status}");
+    assert_eq!(server.asked(), [&asked[..], &[Action::On]].concat());
+    let shown = ask(&rig.path("pxed.sock"), "/v1/machines/a").unwrap();
+    assert_eq!(shown["status"]["power"]["lastAction"]["action"], "powerOn", "{shown}");
+    assert_eq!(pxed.terminate(LIMIT).unwrap().code(), Some(0), "{}", pxed.said());
+    assert!(!pxed.said().contains(PASSWORD), "a password in the log");
+}
