@@ -109,7 +109,7 @@ fn credentials(
 }
 
 fn check_namespace(namespaces: &[String], secret: &CredentialsSecretRef) -> Result<(), String> {
-    if namespaces.iter().any(|namespace| *namespace == secret.namespace) {
+    if namespaces.contains(&secret.namespace) {
         return Ok(());
     }
     Err(format!(

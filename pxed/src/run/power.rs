@@ -6,10 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use async_trait::async_trait;
-use bedplate_api::machine::BmcSpec;
-use bedplate_bmc::address::Reach;
-use bedplate_bmc::{Bmc, BmcError, Credentials, Deadlines};
 use bedplate_process::exit::Failure;
 use bedplate_process::liveness::Liveness;
 use bedplate_process::tasks::Tasks;
@@ -22,13 +18,14 @@ use super::infallible;
 use super::knowledge::{Knowledge, OperationFeed};
 use crate::config::{Config, translate};
 use crate::power::credentials::{ClusterSecrets, SecretFiles};
+use crate::power::dial::NetworkDial;
 use crate::power::holding::Finalizers;
 use crate::power::leader::{Candidate, always};
 use crate::power::operations::kubernetes::ClusterOperations;
 use crate::power::operations::local::LocalOperations;
 use crate::power::{
-    Counters, CredentialsSource, Dial, Holding, Limits, OperationDesk, OperationUpdate, OperationWriter,
-    Parts, Tenure,
+    Counters, CredentialsSource, Holding, Limits, OperationDesk, OperationUpdate, OperationWriter, Parts,
+    Tenure,
 };
 use crate::status::write::WriteCounters;
 
@@ -156,7 +153,7 @@ impl Power {
             operations,
             writer,
             credentials,
-            dial: Arc::new(Network { reach: translate::bmc_reach(config) }),
+            dial: Arc::new(NetworkDial { reach: translate::bmc_reach(config), ..NetworkDial::default() }),
             holding,
             tenure: tenure.clone(),
             limits: Limits {
@@ -207,18 +204,6 @@ impl Power {
             stop.cancel();
         };
         infallible(tasks, "power", driving);
-    }
-}
-
-/// BMCs on the network, where they may be.
-struct Network {
-    reach: Reach,
-}
-
-#[async_trait]
-impl Dial for Network {
-    async fn dial(&self, bmc: &BmcSpec, credentials: Credentials) -> Result<Box<dyn Bmc>, BmcError> {
-        bedplate_bmc::connect(bmc, credentials, &self.reach, Deadlines::default()).await
     }
 }
 
