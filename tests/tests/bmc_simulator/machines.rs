@@ -7,6 +7,7 @@ use anyhow::{Result, ensure};
 use bedplate_tests::bmc::chassis::{Action, Source};
 use bedplate_tests::bmc::server::{BmcKind, behind_one};
 use bedplate_tests::bmc::tool;
+use bedplate_tests::pxed::{self, Pxed, Setup};
 use bedplate_tests::qemu::{Firmware, Spec};
 use bedplate_tests::rack::Rack;
 
@@ -93,18 +94,23 @@ fn a_cycle_takes_power_away_once_from_its_own_machine() -> Result<()> {
 }
 
 #[test]
-fn a_servers_manifest_names_its_bmc_and_its_credentials_are_private() -> Result<()> {
+fn a_servers_manifest_is_one_that_pxed_takes_and_its_credentials_are_private() -> Result<()> {
     use std::os::unix::fs::PermissionsExt;
     let rack = Rack::new("bmc-manifest")?;
     let server = rack.machine(Rack::spec(1, Firmware::Bios)).with_bmc(BmcKind::Redfish)?;
-    let manifest = bedplate_tests::pxed::manifest(1, &server.bmc_yaml());
+    let more = format!("  powerPolicy: Unmanaged\n{}", server.bmc_yaml());
+    let manifest = pxed::manifest(1, &more);
     ensure!(manifest.contains("    address: https://10.7.0.200\n"), "{manifest}");
     let pin = server.pin().map(|pin| pin.to_string()).unwrap_or_default();
     ensure!(pin.starts_with("sha256:") && manifest.contains(&pin), "{manifest}");
-    let directory = bedplate_tests::pxed::credentials_directory(rack.path());
+    let directory = pxed::credentials_directory(rack.path());
     server.write_credentials(&directory)?;
     let password = directory.join("bedplate-system/server-1-bmc/password");
     ensure!(std::fs::metadata(&password)?.permissions().mode() & 0o777 == 0o600);
+    let setup = Setup::new(pxed::stub_image(rack.path())?);
+    let pxed = Pxed::start(&setup, &[manifest], rack.network(), rack.path())?;
+    let seen = pxed.machine(server.name())?;
+    ensure!(seen.pointer("/spec/bmc/tls/pins/0").is_some_and(|seen| *seen == pin), "{seen}");
     rack.succeeded();
     Ok(())
 }
