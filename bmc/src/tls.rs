@@ -9,7 +9,9 @@
 //!
 //! Callers: `redfish`, `probe`.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use bedplate_api::id::Digest;
 use bedplate_api::machine::{BmcTls, BmcTlsMode};
@@ -114,15 +116,38 @@ fn belief(trust: &Trust, provider: &Arc<CryptoProvider>) -> Result<Belief, Strin
         Trust::Pin(pins) if pins.is_empty() => Err("bmc.tls.pins is empty".to_owned()),
         Trust::Pin(pins) => Ok(Belief::Pin(pins.clone())),
         Trust::Insecure => Ok(Belief::Anybody),
-        Trust::Authorities(bundle) => {
-            let roots = match bundle {
-                Some(pem) => roots_of(pem)?,
-                None => system_roots()?,
-            };
-            let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone());
-            verifier.build().map(Belief::Authorities).map_err(|e| e.to_string())
-        }
+        Trust::Authorities(bundle) => authorities(bundle.as_ref(), provider).map(Belief::Authorities),
     }
+}
+
+/// Authorities with when they were read; by their PEM, or `None` for the system's.
+type Known = HashMap<Option<String>, (Instant, Weak<WebPkiServerVerifier>)>;
+
+/// How long the system's authorities are not read again.
+const SYSTEM_FOR: Duration = Duration::from_secs(600);
+
+/// The same for all clients that believe the same: a hundred authorities are 100 KiB, and take a while to read.
+fn authorities(
+    bundle: Option<&String>,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Arc<WebPkiServerVerifier>, String> {
+    static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
+    let key = bundle.cloned();
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let fresh = |read: &Instant| bundle.is_some() || read.elapsed() < SYSTEM_FOR;
+    let found = known.get(&key).filter(|(read, _)| fresh(read)).and_then(|(_, verifier)| verifier.upgrade());
+    if let Some(verifier) = found {
+        return Ok(verifier);
+    }
+    let roots = match bundle {
+        Some(pem) => roots_of(pem)?,
+        None => system_roots()?,
+    };
+    let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone());
+    let verifier = verifier.build().map_err(|e| e.to_string())?;
+    known.retain(|_, (_, verifier)| verifier.strong_count() > 0);
+    known.insert(key, (Instant::now(), Arc::downgrade(&verifier)));
+    Ok(verifier)
 }
 
 fn roots_of(pem: &str) -> Result<RootCertStore, String> {
@@ -258,6 +283,20 @@ mod tests {
 
     fn key() -> KeyPair {
         KeyPair::generate().unwrap()
+    }
+
+    #[test]
+    fn clients_that_believe_the_same_authorities_share_them() {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let bundle = |name: &str| {
+            let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            params.self_signed(&key()).unwrap().pem()
+        };
+        let (one, other) = (bundle("one"), bundle("other"));
+        let first = authorities(Some(&one), &provider).unwrap();
+        assert!(Arc::ptr_eq(&first, &authorities(Some(&one), &provider).unwrap()));
+        assert!(!Arc::ptr_eq(&first, &authorities(Some(&other), &provider).unwrap()));
     }
 
     /// Shakes hands as a client of `trust`, then sends a password; what the server got, and what was seen.
