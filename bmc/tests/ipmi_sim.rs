@@ -5,6 +5,9 @@
 #[path = "../../ipmi/tests/simulator/mod.rs"]
 mod simulator;
 
+use std::net::SocketAddr;
+use std::time::Duration;
+
 use bedplate_api::machine::{BmcProtocol, BmcSpec};
 use bedplate_bmc::address::Reach;
 use bedplate_bmc::tls::Trust;
@@ -12,15 +15,21 @@ use bedplate_bmc::{
     Bmc, BootSource, Credentials, Deadlines, HealthState, PowerRequest, PowerState, Reason, connect, probe,
 };
 use simulator::Simulator;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
 
 fn reach() -> Reach {
     Reach { allowed: vec!["127.0.0.0/8".parse().unwrap()], forbidden: Vec::new() }
 }
 
 async fn client(simulator: &Simulator, password: &str) -> Box<dyn Bmc> {
+    client_at(simulator.address, password).await
+}
+
+async fn client_at(address: SocketAddr, password: &str) -> Box<dyn Bmc> {
     let spec: BmcSpec = serde_json::from_value(serde_json::json!({
         "protocol": "ipmi",
-        "address": simulator.address.to_string(),
+        "address": address.to_string(),
         "credentialsSecretRef": {"namespace": "bedplate-system", "name": "bmc"},
     }))
     .unwrap();
@@ -82,4 +91,85 @@ async fn what_it_offers_is_told_with_and_without_an_account() {
             if logs_in { (Some(3), Some("administrator")) } else { (None, None) }
         );
     }
+}
+
+/// A simulator with a serial line over TCP, and the machine's end of it.
+async fn with_line() -> (Simulator, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let sol = format!("sol \"tcp:127.0.0.1:{}\" 115200", listener.local_addr().unwrap().port());
+    let simulator = Simulator::start_with(&sol).await;
+    let (line, _) = listener.accept().await.unwrap();
+    (simulator, line)
+}
+
+/// Reads as many characters as there are in `expected`.
+async fn reads(stream: &mut (impl AsyncRead + Unpin), expected: &[u8]) {
+    let mut got = vec![0; expected.len()];
+    let read = tokio::time::timeout(Duration::from_secs(60), stream.read_exact(&mut got)).await;
+    read.expect("in time").unwrap();
+    assert!(got == expected, "{} instead of {}", got.escape_ascii(), expected.escape_ascii());
+}
+
+#[tokio::test]
+async fn the_serial_console_goes_both_ways_and_is_given_back() {
+    let (simulator, mut line) = with_line().await;
+    let mut bmc = client(&simulator, "secret").await;
+    let mut console = bmc.console().await.unwrap();
+    line.write_all(b"login: ").await.unwrap();
+    reads(&mut console, b"login: ").await;
+    let long: Vec<u8> = (0..3000_u16).map(|n| b'a' + u8::try_from(n % 26).unwrap()).collect();
+    console.write_all(&long).await.unwrap();
+    reads(&mut line, &long).await;
+    line.write_all(&long).await.unwrap();
+    reads(&mut console, &long).await;
+    // Meanwhile the machine is spoken to in another session.
+    assert_eq!(bmc.power_state().await.unwrap(), PowerState::Off);
+    let mut other = client(&simulator, "secret").await;
+    let error = other.console().await.err().unwrap();
+    assert!(error.reason() == Reason::Refused && error.is_transient(), "{error}");
+    drop(console);
+    let begin = std::time::Instant::now();
+    while other.console().await.is_err() {
+        assert!(begin.elapsed() < Duration::from_secs(20), "not given back");
+    }
+}
+
+#[tokio::test]
+async fn the_serial_console_loses_nothing_where_packets_are_lost() {
+    let (simulator, mut line) = with_line().await;
+    let lossy = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let address = lossy.local_addr().unwrap();
+    let behind = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    behind.connect(simulator.address).await.unwrap();
+    let proxy = tokio::spawn(async move {
+        let (mut there, mut back) = (vec![0; 2048], vec![0; 2048]);
+        let (mut count, mut client) = (0_u32, None);
+        loop {
+            tokio::select! {
+                got = lossy.recv_from(&mut there) => {
+                    let (length, from) = got.unwrap();
+                    client = Some(from);
+                    count += 1;
+                    if count % 7 != 0 {
+                        behind.send(&there[..length]).await.unwrap();
+                    }
+                }
+                got = behind.recv(&mut back) => {
+                    let (length, Some(client)) = (got.unwrap(), client) else { continue };
+                    count += 1;
+                    if count % 7 != 0 {
+                        lossy.send_to(&back[..length], client).await.unwrap();
+                    }
+                }
+            }
+        }
+    });
+    let mut bmc = client_at(address, "secret").await;
+    let mut console = bmc.console().await.unwrap();
+    let text: Vec<u8> = (0..600_u16).map(|n| b'a' + u8::try_from(n % 26).unwrap()).collect();
+    console.write_all(&text).await.unwrap();
+    reads(&mut line, &text).await;
+    line.write_all(&text).await.unwrap();
+    reads(&mut console, &text).await;
+    proxy.abort();
 }

@@ -4,6 +4,8 @@
 //! carried out, and the session remains in use. A dropped client closes its session behind the scenes. Sessions that are lost are not
 //! opened anew here: that is the caller's to decide.
 
+mod options;
+
 use std::{
     io,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -11,6 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+pub use options::{ClientError, Options};
 use secrecy::SecretString;
 use tokio::{
     net::UdpSocket,
@@ -22,12 +25,12 @@ use tracing::{debug, trace};
 
 use crate::{
     command::{
-        Command, ReadAnswerError,
+        Command,
         boot::{BootDevice, FlagsLast, GetValidBitClearing, SetBootOption, ValidBitClearing, plan_next_boot},
         sel::{FIRST, GetSelEntry, LAST, SelRecord},
     },
-    crypto::{CheckPasswordError, Password, Suite, UserName, UserNameTooLong},
-    session::{Event, Privilege, RequestError, Retry, Session, SessionError, Settings, Ticket},
+    crypto::{Password, UserName},
+    session::{Event, RequestError, Session, SessionError, Settings, Ticket},
     wire::{
         completion::Completion,
         message::{Request, Response},
@@ -43,87 +46,19 @@ const REST: Duration = Duration::from_millis(50);
 /// Numbers in a log that may be missing in a row before its end is taken for reached.
 const MOST_GAP: u16 = 8;
 
-/// How a session is to be.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// The suite; no other is tried.
-    pub suite: Suite,
-    /// The privilege asked for.
-    pub privilege: Privilege,
-    /// The BMC's own key (Kg), where one is set.
-    pub key: Option<SecretString>,
-    /// When to send again.
-    pub retry: Retry,
-    /// After how much silence the session is kept alive.
-    pub keep_alive: Option<Duration>,
-    /// For connecting, at most.
-    pub connect: Duration,
-    /// For a request with its wait in the queue, and for closing, at most.
-    pub request: Duration,
-}
-
-impl Default for Options {
-    /// Suite 17 as operator, which suffices for all that is here; 20 seconds for each act.
-    fn default() -> Self {
-        Self {
-            suite: Suite::Sha256,
-            privilege: Privilege::Operator,
-            key: None,
-            retry: Retry::default(),
-            keep_alive: Some(Duration::from_secs(30)),
-            connect: Duration::from_secs(20),
-            request: Duration::from_secs(20),
-        }
-    }
-}
-
-/// Why there is no session, or no answer.
-#[derive(Debug, thiserror::Error)]
-pub enum ClientError {
-    /// The password is none for IPMI.
-    #[error("the password cannot be used with IPMI")]
-    Password(#[source] CheckPasswordError),
-    /// The user's name is none for IPMI.
-    #[error("the user name cannot be used with IPMI")]
-    User(#[source] UserNameTooLong),
-    /// No socket towards this address.
-    #[error("no UDP socket to {address}")]
-    Socket {
-        /// The BMC.
-        address: SocketAddr,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The session could not be opened, or is over.
-    #[error("no session with the BMC")]
-    Session(#[source] SessionError),
-    /// The request has no answer.
-    #[error("no answer from the BMC")]
-    Request(#[source] RequestError),
-    /// The time that the caller gave is over; what was asked may have been carried out.
-    #[error("no answer from the BMC within {0:?}")]
-    TimedOut(Duration),
-    /// The BMC refused, or what it said is no answer.
-    #[error("the command failed")]
-    Command(#[source] ReadAnswerError),
-}
-
-impl ClientError {
-    /// The completion code by which the BMC refused a command.
-    #[must_use]
-    pub fn completion(&self) -> Option<Completion> {
-        match self {
-            Self::Command(ReadAnswerError::Refused(completion)) => Some(*completion),
-            _ => None,
-        }
-    }
-}
-
 type Answer = Result<Response, RequestError>;
 
-struct Ask {
-    request: Request,
-    answer: oneshot::Sender<Answer>,
+/// Payloads of serial over LAN that wait to be read; what is more is dropped, and sent again by the BMC.
+const MOST_PAYLOADS: usize = 16;
+
+/// What a client has its driver do.
+enum Ask {
+    /// Carry out a command.
+    Command { request: Request, answer: oneshot::Sender<Answer> },
+    /// Hand over what comes from the serial console.
+    Listen(mpsc::Sender<Vec<u8>>),
+    /// Send to the serial console.
+    Serial(Vec<u8>),
 }
 
 /// A session with a BMC.
@@ -169,6 +104,7 @@ impl Client {
             opened: Some(opened),
             waiting: None,
             closing: false,
+            listener: None,
             failure: Arc::clone(&failure),
         };
         let client = Self { asks, failure, task: tokio::spawn(driver.run()), patience: options.request };
@@ -192,7 +128,7 @@ impl Client {
 
     async fn ask(&self, request: Request) -> Result<Response, ClientError> {
         let (answer, answered) = oneshot::channel();
-        self.asks.send(Ask { request, answer }).await.map_err(|_| self.over())?;
+        self.asks.send(Ask::Command { request, answer }).await.map_err(|_| self.over())?;
         match answered.await {
             Ok(answer) => answer.map_err(ClientError::Request),
             Err(_) => Err(self.over()),
@@ -253,6 +189,18 @@ impl Client {
         Ok(records)
     }
 
+    /// Payloads of serial over LAN as they come from now on; see [`crate::console`].
+    pub(crate) async fn listen(&self) -> Result<mpsc::Receiver<Vec<u8>>, ClientError> {
+        let (sender, receiver) = mpsc::channel(MOST_PAYLOADS);
+        self.asks.send(Ask::Listen(sender)).await.map_err(|_| self.over())?;
+        Ok(receiver)
+    }
+
+    /// Sends a payload of serial over LAN.
+    pub(crate) async fn serial(&self, payload: Vec<u8>) -> Result<(), ClientError> {
+        self.asks.send(Ask::Serial(payload)).await.map_err(|_| self.over())
+    }
+
     /// Why the session is over, once it is.
     #[must_use]
     pub fn failure(&self) -> Option<SessionError> {
@@ -291,6 +239,7 @@ struct Driver {
     opened: Option<oneshot::Sender<()>>,
     waiting: Option<(Ticket, oneshot::Sender<Answer>)>,
     closing: bool,
+    listener: Option<mpsc::Sender<Vec<u8>>>,
     failure: Arc<OnceLock<SessionError>>,
 }
 
@@ -339,8 +288,12 @@ impl Driver {
         let now = Instant::now();
         match ask {
             // Nobody waits for it any more.
-            Some(ask) if ask.answer.is_closed() => {}
-            Some(ask) => self.waiting = Some((self.session.request(ask.request, now), ask.answer)),
+            Some(Ask::Command { answer, .. }) if answer.is_closed() => {}
+            Some(Ask::Command { request, answer }) => {
+                self.waiting = Some((self.session.request(request, now), answer));
+            }
+            Some(Ask::Listen(listener)) => self.listener = Some(listener),
+            Some(Ask::Serial(payload)) => self.session.serial(&payload),
             None => {
                 self.closing = true;
                 self.session.close(now);
@@ -359,6 +312,10 @@ impl Driver {
                     // Nobody there: the request was dropped.
                     let _ = sender.send(answer);
                 }
+            }
+            Event::Serial(payload) => {
+                // What nobody has room for is not acknowledged, and comes again.
+                let _ = self.listener.as_ref().map(|listener| listener.try_send(payload));
             }
             Event::Closed => trace!("session closed"),
             Event::Failed(error) => {

@@ -1,4 +1,4 @@
-//! Pure: typed commands and their answers (IPMI 2.0 sections 20, 28, 31, 33, 35). Sends nothing; [`crate::client`] does.
+//! Pure: typed commands and their answers (IPMI 2.0 sections 20, 24, 28, 31, 33, 35). Sends nothing; [`crate::client`] does.
 
 #![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
@@ -6,6 +6,7 @@ pub mod boot;
 pub mod channel;
 pub mod chassis;
 pub mod device;
+pub mod payload;
 pub mod sel;
 pub mod sensor;
 #[cfg(test)]

@@ -10,6 +10,8 @@
 //! | [`managed`] | the BMC's side (pure), for simulators |
 //! | [`command`] | typed commands and answers (pure) |
 //! | [`client`] | a session over UDP, with tokio |
+//! | [`sol`] | a serial console's characters in packets, and back (pure) |
+//! | [`console`] | a serial console over a session |
 //! | [`probe`] | what a BMC can do, asked without an account |
 //! | [`sensors`] | a BMC's sensors, one by one |
 //! | [`window`] | which sequence numbers are taken (pure) |
@@ -28,14 +30,16 @@
 //! # }
 //! ```
 //!
-//! Absent: cipher suites below 3, IPMI 1.5 sessions, firmware update, sensors' values in their units, alerts, serial over LAN.
+//! Absent: cipher suites below 3, IPMI 1.5 sessions, firmware update, sensors' values in their units, alerts.
 
 pub mod client;
 pub mod command;
+pub mod console;
 pub mod crypto;
 pub mod managed;
 pub mod probe;
 pub mod sensors;
 pub mod session;
+pub mod sol;
 pub mod window;
 pub mod wire;

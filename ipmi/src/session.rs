@@ -29,6 +29,7 @@
 mod active;
 mod error;
 mod handshake;
+mod retry;
 #[cfg(test)]
 mod tests;
 
@@ -38,8 +39,13 @@ use std::{
 };
 
 pub use error::{RequestError, SessionError, Step};
+pub use retry::Retry;
 
-use self::{active::Active, handshake::Handshake};
+use self::{
+    active::Active,
+    handshake::Handshake,
+    retry::{Attempt, later},
+};
 use crate::{
     crypto::{Password, Suite, UserName},
     wire::{
@@ -91,37 +97,6 @@ impl Privilege {
     }
 }
 
-/// When an unanswered packet is sent again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Retry {
-    /// How long the first answer is awaited; each further one twice as long.
-    pub first: Duration,
-    /// How long one is awaited at most.
-    pub most: Duration,
-    /// How often it is sent in all, at least 1.
-    pub attempts: u32,
-}
-
-impl Default for Retry {
-    /// 0.5, 1, 2, 4 and 4 seconds: given up after 11.5.
-    fn default() -> Self {
-        Self { first: Duration::from_millis(500), most: Duration::from_secs(4), attempts: 5 }
-    }
-}
-
-impl Retry {
-    /// How long the answers to all attempts are awaited together.
-    pub(crate) fn whole(&self) -> Duration {
-        (1..=self.attempts.max(1)).fold(Duration::ZERO, |whole, sent| whole.saturating_add(self.wait(sent)))
-    }
-
-    /// How long the answer to the packet sent for the `sent`th time is awaited.
-    pub(crate) fn wait(&self, sent: u32) -> Duration {
-        let doubled = 1_u32.checked_shl(sent.saturating_sub(1)).unwrap_or(u32::MAX);
-        self.first.saturating_mul(doubled).min(self.most)
-    }
-}
-
 /// With whom, and how.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -152,6 +127,8 @@ pub enum Event {
     Opened,
     /// A request came to its end.
     Answer(Ticket, Result<Response, RequestError>),
+    /// A payload of serial over LAN came: see [`crate::sol`].
+    Serial(Vec<u8>),
     /// The session was closed as asked.
     Closed,
     /// The session is over; all requests came to their end before.
@@ -193,35 +170,6 @@ impl Outbox {
         (self.random)(&mut octets);
         octets
     }
-}
-
-/// When what was sent last is sent again.
-#[derive(Debug, Clone, Copy)]
-struct Attempt {
-    sent: u32,
-    until: Instant,
-}
-
-impl Attempt {
-    fn first(retry: &Retry, now: Instant) -> Self {
-        Self { sent: 1, until: later(now, retry.wait(1)) }
-    }
-
-    /// The first and last, with the time of all.
-    fn only(retry: &Retry, now: Instant) -> Self {
-        Self { sent: retry.attempts.max(1), until: later(now, retry.whole()) }
-    }
-
-    /// The next attempt, unless this was the last.
-    fn next(self, retry: &Retry, now: Instant) -> Option<Self> {
-        let sent = self.sent.checked_add(1).filter(|sent| *sent <= retry.attempts)?;
-        Some(Self { sent, until: later(now, retry.wait(sent)) })
-    }
-}
-
-/// `now + wait`; a time that cannot be told is now.
-fn later(now: Instant, wait: Duration) -> Instant {
-    now.checked_add(wait).unwrap_or(now)
 }
 
 enum State {
@@ -295,6 +243,13 @@ impl Session {
         }
         self.follow(Next::Stay, now);
         ticket
+    }
+
+    /// Sends a payload of serial over LAN, where the session stands; whether it arrived, [`crate::sol`] knows.
+    pub fn serial(&mut self, payload: &[u8]) {
+        if let State::Active(active) = &mut self.state {
+            active.serial(&mut self.out, payload);
+        }
     }
 
     /// Nobody waits for this request any more: it is not sent if it was not yet, nor again if it was, and its answer is not told.

@@ -18,17 +18,21 @@ use std::time::Duration;
 use bedplate_ipmi::client::{Client, ClientError, Options};
 use bedplate_ipmi::command::Command;
 use bedplate_ipmi::command::boot::{BootDevice, FlagsLast};
+use bedplate_ipmi::command::device::GetDeviceId;
+use bedplate_ipmi::command::payload::IN_USE;
 use bedplate_ipmi::command::sel::SelRecord;
 use bedplate_ipmi::command::sensor::Sensor;
+use bedplate_ipmi::console;
 use bedplate_ipmi::crypto::Suite;
 use bedplate_ipmi::sensors::SensorReader;
 use bedplate_ipmi::session::{Retry, SessionError};
+use bedplate_ipmi::wire::completion::Completion;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::{Settings, fault};
 use crate::error::BmcError;
-use crate::model::{Credentials, Deadlines};
+use crate::model::{Console, Credentials, Deadlines};
 use crate::resolve::Checked;
 
 /// A packet is sent so often.
@@ -127,6 +131,20 @@ impl Link {
                     return Ok(sensors);
                 }
             }
+        }
+    }
+
+    /// The serial console. It takes the session with it: the next call opens another.
+    pub(super) async fn console(&mut self, what: &str) -> Result<Box<dyn Console>, BmcError> {
+        self.read(what, GetDeviceId).await?;
+        let Some(client) = self.client.take() else { return Err(self.lost()) };
+        match console::open(client, self.options.retry).await {
+            Ok(stream) => Ok(Box::new(stream)),
+            Err(error) if error.completion() == Some(Completion::Specific(IN_USE)) => {
+                let problem = "another session has the serial console: end that one first".to_owned();
+                Err(BmcError::Busy { address: self.address.clone(), problem })
+            }
+            Err(error) => Err(fault::of_client(&error, &self.address, what, false)),
         }
     }
 

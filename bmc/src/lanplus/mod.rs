@@ -172,10 +172,8 @@ impl Bmc for Lanplus {
     }
 
     async fn console(&mut self) -> Result<Box<dyn Console>, BmcError> {
-        Err(BmcError::NotSupported {
-            what: "a serial console".to_owned(),
-            hint: "use the BMC's SSH or web console".to_owned(),
-        })
+        let what = "the serial console";
+        self.limited(what, async |link| link.console(what).await).await
     }
 
     async fn close(&mut self) {

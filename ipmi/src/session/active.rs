@@ -122,10 +122,17 @@ impl Active {
 
     /// Each transmission has a session sequence number and a vector of its own; the request's number stays.
     fn seal(&mut self, out: &mut Outbox, message: &RequestMessage) {
+        self.send(out, PayloadKind::Ipmi, &message.encode());
+    }
+
+    pub(super) fn serial(&mut self, out: &mut Outbox, payload: &[u8]) {
+        self.send(out, PayloadKind::Sol, payload);
+    }
+
+    fn send(&mut self, out: &mut Outbox, kind: PayloadKind, payload: &[u8]) {
         self.outbound = window::next(self.outbound);
-        let (vector, payload) = (out.random(), message.encode());
-        if let Some(packet) = self.keys.seal(PayloadKind::Ipmi, self.managed, self.outbound, &payload, vector)
-        {
+        let vector = out.random();
+        if let Some(packet) = self.keys.seal(kind, self.managed, self.outbound, payload, vector) {
             out.send(&packet);
         }
     }
@@ -178,7 +185,7 @@ impl Active {
 
     pub(super) fn receive(&mut self, out: &mut Outbox, packet: &Plus<'_>, now: Instant) -> Next {
         let counters = &mut out.counters;
-        if packet.session != self.console || packet.kind != PayloadKind::Ipmi {
+        if packet.session != self.console || !matches!(packet.kind, PayloadKind::Ipmi | PayloadKind::Sol) {
             counters.ignored = counters.ignored.saturating_add(1);
             return Next::Stay;
         }
@@ -191,6 +198,10 @@ impl Active {
             return Next::Stay;
         }
         self.heard = now;
+        if packet.kind == PayloadKind::Sol {
+            out.events.push_back(Event::Serial(payload.to_vec()));
+            return Next::Stay;
+        }
         let answer = ResponseMessage::parse(&payload).ok().filter(|answer| self.is_awaited(answer));
         let Some(answer) = answer else {
             counters.ignored = counters.ignored.saturating_add(1);

@@ -63,6 +63,11 @@ pub(crate) struct Simulator {
 
 impl Simulator {
     pub(crate) async fn start() -> Self {
+        Self::start_with("").await
+    }
+
+    /// With more lines of configuration.
+    pub(crate) async fn start_with(more: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let address = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let path = folder.path();
@@ -74,7 +79,7 @@ impl Simulator {
             "name \"machine\"\nset_working_mc 0x20\nstartlan 1\n  addr 127.0.0.1 {}\n  priv_limit admin\n  \
              allowed_auths_user md5\n  allowed_auths_operator md5\n  allowed_auths_admin md5\n  \
              guid a123456789abcdefa123456789abcdef\nendlan\nchassis_control \"{} 0x20\"\n\
-             user 2 true \"admin\" \"secret\" admin 10 md5\n",
+             user 2 true \"admin\" \"secret\" admin 10 md5\n{more}\n",
             address.port(),
             control.display()
         );

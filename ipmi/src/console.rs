@@ -1,0 +1,76 @@
+//! A machine's serial console over a session of its own: drives [`crate::sol`]. Who no longer reads stops the BMC; who drops the stream has
+//! the console given back and the session closed behind the scenes.
+
+use std::time::Instant;
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt, DuplexStream},
+    sync::mpsc,
+    time,
+};
+use tracing::debug;
+
+use crate::{
+    client::{Client, ClientError},
+    command::payload::{ActivateConsole, DeactivateConsole},
+    session::Retry,
+    sol::Sol,
+};
+
+/// Characters that wait in each direction.
+const BUFFER: usize = 8192;
+/// Characters that are read at once.
+const CHUNK: usize = 1024;
+
+/// Takes the console with this session. Ends of the stream: the console or its session is over.
+///
+/// # Errors
+/// As [`Client::request`]; another session may have the console.
+pub async fn open(client: Client, retry: Retry) -> Result<DuplexStream, ClientError> {
+    // What comes before anybody listens would be lost.
+    let incoming = client.listen().await?;
+    let limits = client.request(&ActivateConsole).await?;
+    let (ours, theirs) = tokio::io::duplex(BUFFER);
+    let sol = Sol::new(limits.most, retry);
+    tokio::spawn(async move {
+        run(&client, sol, incoming, ours).await;
+        if let Err(error) = client.request(&DeactivateConsole).await {
+            debug!(%error, "console not given back");
+        }
+        client.close().await;
+    });
+    Ok(theirs)
+}
+
+async fn run(client: &Client, mut sol: Sol, mut incoming: mpsc::Receiver<Vec<u8>>, mut stream: DuplexStream) {
+    let mut chunk = vec![0; CHUNK];
+    let mut wanted = true;
+    loop {
+        while let Some(payload) = sol.transmit() {
+            if client.serial(payload).await.is_err() {
+                return;
+            }
+        }
+        if sol.is_over() || (!wanted && sol.deadline().is_none()) {
+            return;
+        }
+        let deadline = sol.deadline();
+        tokio::select! {
+            payload = incoming.recv() => {
+                let Some(payload) = payload else { return };
+                let characters = sol.receive(&payload, Instant::now());
+                // Not acknowledged before there is room: so the BMC waits. Nobody reads any more: the rest is still sent.
+                if !characters.is_empty() && stream.write_all(&characters).await.is_err() {
+                    wanted = false;
+                }
+            }
+            read = stream.read(&mut chunk), if wanted && sol.room() >= CHUNK => match read {
+                Ok(count @ 1..) => sol.write(chunk.get(..count).unwrap_or_default(), Instant::now()),
+                Ok(0) | Err(_) => wanted = false,
+            },
+            () = time::sleep_until(deadline.unwrap_or_else(Instant::now).into()), if deadline.is_some() => {
+                sol.elapse(Instant::now());
+            }
+        }
+    }
+}
