@@ -165,7 +165,7 @@ impl Candidate {
                 tracing::info!(lease = self.name, instance = self.me, "this pxed leads its site");
             }
             (true, None) => {
-                tracing::warn!(lease = self.name, "another pxed has the lease: this one leads no longer")
+                tracing::warn!(lease = self.name, "another pxed has the lease: this one leads no longer");
             }
             _ => {}
         }

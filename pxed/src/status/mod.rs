@@ -150,6 +150,9 @@ impl StatusRegistry {
         let there = machine.machine.status.clone().unwrap_or_default();
         let mut state = self.lock();
         let kept = state.kept.entry(name.clone()).or_default();
+        if !kept.uid.is_empty() && kept.uid != machine.uid {
+            kept.status = MachineStatus::default();
+        }
         kept.uid.clone_from(&machine.uid);
         Part::Power.put(&mut kept.status, &there);
         // For the store: the object says so already.

@@ -3,20 +3,23 @@
 //! Each is in the store before anybody acts on it, and so is every step of it. What a manifest says twice, or after a restart,
 //! is carried out once: `local_plan` decides. Fed by the source's follower; `run` is spawned by `run`.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bedplate_api::id::MachineName;
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus};
 use bedplate_process::liveness::Pulse;
 use jiff::Timestamp;
-use tokio::sync::mpsc;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use super::fan_out::matches;
 use super::local_plan::{Memory, Plan, Record, unknown_name};
 use super::sort_by_age;
-use crate::machine::Machines;
+use crate::machine::{KnownMachine, Machines};
 use crate::power::order::Kind;
 use crate::power::{
     CreateOperationError, Operation, OperationDesk, OperationKey, OperationUpdate, OperationWriter,
@@ -50,6 +53,8 @@ struct Inner {
     state: Mutex<State>,
     /// One set of manifests after the other.
     taking: tokio::sync::Mutex<()>,
+    /// One that was made for a selector has gone on.
+    went_on: Notify,
 }
 
 #[derive(Default)]
@@ -83,7 +88,8 @@ impl LocalOperations {
         }
         let (updates, receiver) = mpsc::channel(UPDATES);
         let state = Mutex::new(state);
-        let inner = Inner { store, machines, updates, state, taking: tokio::sync::Mutex::default() };
+        let (taking, went_on) = (tokio::sync::Mutex::default(), Notify::new());
+        let inner = Inner { store, machines, updates, state, taking, went_on };
         Ok((Self { inner: Arc::new(inner) }, receiver))
     }
 
@@ -101,17 +107,19 @@ impl LocalOperations {
         let known = {
             let state = self.lock();
             let there = |record: &&Record| !state.memory.gone.contains_key(record.name());
-            state.memory.records.values().filter(there).map(Record::operation).collect()
+            state.memory.records.values().filter(there).filter_map(Record::to_carry_out).collect()
         };
         self.tell(OperationUpdate::Set(known)).await;
         loop {
             tokio::select! {
                 () = tokio::time::sleep(TIDY) => {}
+                () = self.inner.went_on.notified() => {}
                 Ok(()) = generation.changed() => self.write_again().await,
             }
             if self.lock().due {
                 self.settle().await;
             }
+            self.fan_out().await;
             let expired = self.lock().memory.expired(Timestamp::now());
             if !expired.is_empty() {
                 self.forget(expired).await;
@@ -122,7 +130,44 @@ impl LocalOperations {
     /// Follows the complete set of manifests; gives what is wrong with it.
     pub async fn take(&self, manifests: Vec<SourcedOperation>) -> Vec<String> {
         self.lock().manifests = Some(manifests);
-        self.settle().await
+        let problems = self.settle().await;
+        self.inner.went_on.notify_one();
+        problems
+    }
+
+    /// The Machines whose labels a selector matches now.
+    fn select(&self, selector: &LabelSelector) -> Vec<MachineName> {
+        let (snapshot, none) = (self.inner.machines.load(), BTreeMap::new());
+        let labels =
+            |known: &KnownMachine| matches(selector, known.machine.metadata.labels.as_ref().unwrap_or(&none));
+        snapshot.iter().filter(|known| labels(known)).map(|known| known.name.clone()).collect()
+    }
+
+    /// Goes on with operations that have selectors.
+    async fn fan_out(&self) {
+        let _one = self.inner.taking.lock().await;
+        let uid = || uuid::Uuid::new_v4().to_string();
+        let changed = self.lock().memory.fan_out(uid, Timestamp::now());
+        if changed.is_empty() {
+            return;
+        }
+        let plan = Plan { new: changed, ..Plan::default() };
+        if let Err(error) = self.inner.store.write(changes(&plan, true, Timestamp::now())).await {
+            tracing::error!(%error, "operations of selectors wait: they are not kept yet");
+            return;
+        }
+        let updates: Vec<_> =
+            plan.new.iter().filter(|record| record.parent.is_some()).map(Record::operation).collect();
+        {
+            let mut state = self.lock();
+            state
+                .memory
+                .records
+                .extend(plan.new.into_iter().map(|record| (record.name().to_owned(), record)));
+        }
+        for operation in updates {
+            self.tell(OperationUpdate::Put(operation)).await;
+        }
     }
 
     /// Brings what is remembered to what the manifests say.
@@ -134,7 +179,7 @@ impl LocalOperations {
             state.due = true;
             let Some(manifests) = &state.manifests else { return Vec::new() };
             let lost = state.lost && !state.known;
-            (state.memory.plan(manifests, lost, now), state.known)
+            (state.memory.plan(manifests, &|selector| self.select(selector), lost, now), state.known)
         };
         let mut problems = std::mem::take(&mut plan.problems);
         let changes = changes(&plan, known, now);
@@ -229,8 +274,8 @@ impl LocalOperations {
         let later = |error: StoreError| CreateOperationError::Later(error.to_string());
         let room = self.lock().memory.make_room();
         match room {
-            Some(None) => {}
-            Some(Some(oldest)) => self.forget(vec![oldest]).await,
+            Some(oldest) if oldest.is_empty() => {}
+            Some(oldest) => self.forget(oldest).await,
             None => {
                 let message = "too many operations are unfinished, or stand in manifests".to_owned();
                 return Err(CreateOperationError::Later(message));
@@ -238,6 +283,7 @@ impl LocalOperations {
         }
         object.metadata.name = Some(name.to_owned());
         let record = Record::new(object, uuid::Uuid::new_v4().to_string(), false, Timestamp::now());
+        let record = record.selecting(&|selector| self.select(selector));
         self.put(&record).await.map_err(later)?;
         self.lock().memory.records.insert(name.to_owned(), record.clone());
         Ok(record)
@@ -277,7 +323,7 @@ impl State {
         (self.due, self.known) = (false, true);
         let mut updates = Vec::new();
         for record in plan.new {
-            updates.push(OperationUpdate::Put(record.operation()));
+            updates.extend(record.to_carry_out().map(OperationUpdate::Put));
             self.memory.records.insert(record.name().to_owned(), record);
         }
         for key in plan.gone {
@@ -286,9 +332,8 @@ impl State {
         }
         for key in plan.back {
             self.memory.gone.remove(&key.name);
-            updates.extend(
-                self.memory.records.get(&key.name).map(|record| OperationUpdate::Put(record.operation())),
-            );
+            let back = self.memory.records.get(&key.name).and_then(Record::to_carry_out);
+            updates.extend(back.map(OperationUpdate::Put));
         }
         updates
     }
@@ -348,7 +393,11 @@ impl OperationWriter for LocalOperations {
         };
         self.put(&record).await.map_err(|error| WriteOperationError::Later(error.to_string()))?;
         let written = record.operation();
+        let is_child = record.parent.is_some();
         self.lock().memory.records.insert(operation.key.name.clone(), record);
+        if is_child {
+            self.inner.went_on.notify_one();
+        }
         Ok(written)
     }
 }
@@ -360,19 +409,19 @@ impl OperationDesk for LocalOperations {
         if Kind::of(&spec.operation_name).is_none() {
             return Err(CreateOperationError::Invalid(unknown_name(&spec.operation_name)));
         }
-        let Some(target) = &spec.machine_ref else {
-            let message =
-                "a machineSelector is carried out only in a cluster: make one operation for each Machine";
-            return Err(CreateOperationError::Invalid(message.to_owned()));
-        };
-        if self.inner.machines.load().by_name(&target.name).is_none() {
+        if let Some(target) = &spec.machine_ref
+            && self.inner.machines.load().by_name(&target.name).is_none()
+        {
             return Err(CreateOperationError::NoMachine(target.name.to_string()));
         }
         let name = self.reserve(&object)?;
         let made = self.make(object, &name).await;
         self.lock().reserved.remove(&name);
         let record = made?;
-        self.tell(OperationUpdate::Put(record.operation())).await;
+        match record.to_carry_out() {
+            Some(operation) => self.tell(OperationUpdate::Put(operation)).await,
+            None => self.inner.went_on.notify_one(),
+        }
         Ok(record.object)
     }
 

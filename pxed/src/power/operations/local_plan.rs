@@ -11,13 +11,15 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use bedplate_api::id::Digest;
+use bedplate_api::id::{Digest, MachineName};
 use bedplate_api::machine::Time;
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus, OperationState};
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde::{Deserialize, Serialize};
 use sha2::Digest as _;
 
+use super::fan_out::{child, child_name, plan as plan_fan};
 use super::{age, is_finished};
 use crate::power::order::Kind;
 use crate::power::{Operation, OperationKey};
@@ -39,6 +41,12 @@ pub(super) struct Record {
     pub(super) writes: u64,
     /// Whether it stands in a manifest, or was made through the socket.
     pub(super) manifest: bool,
+    /// Of one with a selector: its Machines, as they were when it was taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) targets: Option<Vec<MachineName>>,
+    /// Of one that was made for a selector's: that one's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) parent: Option<String>,
 }
 
 impl Record {
@@ -50,13 +58,13 @@ impl Record {
         object.metadata.creation_timestamp =
             Some(Time(Timestamp::from_second(now.as_second()).unwrap_or(now)));
         object.status = None;
-        Self { object, writes: 1, manifest }.numbered()
+        Self { object, writes: 1, manifest, targets: None, parent: None }.numbered()
     }
 
     /// The same with another status.
     pub(super) fn with(&self, status: MachineOperationStatus) -> Self {
         let object = MachineOperation { status: Some(status), ..self.object.clone() };
-        Self { object, writes: self.writes.saturating_add(1), manifest: self.manifest }.numbered()
+        Self { object, writes: self.writes.saturating_add(1), ..self.clone() }.numbered()
     }
 
     fn numbered(mut self) -> Self {
@@ -76,11 +84,25 @@ impl Record {
         OperationKey { name: self.name().to_owned(), uid: self.uid().to_owned() }
     }
 
+    /// The same with the Machines that its selector matches.
+    pub(super) fn selecting(mut self, select: Select<'_>) -> Self {
+        self.targets = self.object.spec.machine_selector.as_ref().map(select);
+        self
+    }
+
+    /// As its source gives it to who carries it out, unless that is done by operations for each Machine.
+    pub(super) fn to_carry_out(&self) -> Option<Operation> {
+        self.targets.is_none().then(|| self.operation())
+    }
+
     /// As its source gives it.
     pub(super) fn operation(&self) -> Operation {
         Operation { key: self.key(), object: Arc::new(self.object.clone()), version: self.writes.to_string() }
     }
 }
+
+/// The Machines that a selector matches now.
+pub(super) type Select<'a> = &'a dyn Fn(&LabelSelector) -> Vec<MachineName>;
 
 /// What tells a manifest's operation from another of its name.
 fn identity(operation: &MachineOperation) -> String {
@@ -116,7 +138,13 @@ pub(super) struct Plan {
 impl Memory {
     /// What the complete set of manifests means. `lost`: what was remembered before is gone, so that nobody knows what was
     /// carried out of what is new here.
-    pub(super) fn plan(&self, manifests: &[SourcedOperation], lost: bool, now: Timestamp) -> Plan {
+    pub(super) fn plan(
+        &self,
+        manifests: &[SourcedOperation],
+        select: Select<'_>,
+        lost: bool,
+        now: Timestamp,
+    ) -> Plan {
         let mut plan = Plan::default();
         let mut by_name: BTreeMap<&str, Vec<&SourcedOperation>> = BTreeMap::new();
         for manifest in manifests {
@@ -138,7 +166,7 @@ impl Memory {
                 ));
                 continue;
             };
-            if let Err(problem) = self.take(name, manifest, lost, now, &mut plan) {
+            if let Err(problem) = self.take(name, manifest, (select, lost, now), &mut plan) {
                 plan.problems.push(format!("{}: {problem}", manifest.place()));
             }
         }
@@ -157,8 +185,7 @@ impl Memory {
         &self,
         name: &str,
         manifest: &SourcedOperation,
-        lost: bool,
-        now: Timestamp,
+        (select, lost, now): (Select<'_>, bool, Timestamp),
         plan: &mut Plan,
     ) -> Result<(), String> {
         let operation = &*manifest.operation;
@@ -172,11 +199,6 @@ impl Memory {
             }
             None => {}
         }
-        if operation.spec.machine_selector.is_some() {
-            return Err(format!(
-                "operation {name} has a machineSelector, which is carried out only in a cluster: write one operation for each Machine"
-            ));
-        }
         if Kind::of(&operation.spec.operation_name).is_none() {
             return Err(unknown_name(&operation.spec.operation_name));
         }
@@ -185,7 +207,7 @@ impl Memory {
                 "operation {name} is one too many, {MOST} are remembered: remove manifests of finished ones"
             ));
         }
-        let record = Record::new(operation.clone(), uid, true, now);
+        let record = Record::new(operation.clone(), uid, true, now).selecting(select);
         plan.new.push(if lost { record.with(unknown(now)) } else { record });
         Ok(())
     }
@@ -193,6 +215,10 @@ impl Memory {
     /// What is to be forgotten: its time is over.
     pub(super) fn expired(&self, now: Timestamp) -> Vec<OperationKey> {
         let is_expired = |record: &&Record| {
+            // It goes with its parent.
+            if record.parent.as_ref().is_some_and(|parent| self.records.contains_key(parent)) {
+                return false;
+            }
             let since = |then: Timestamp, time: SignedDuration| now.duration_since(then) >= time;
             if record.manifest {
                 return self.gone.get(record.name()).is_some_and(|gone| since(*gone, REMEMBERED));
@@ -205,17 +231,59 @@ impl Memory {
                     .zip(time)
                     .is_some_and(|(ended, time)| since(ended.0, SignedDuration::from_secs(time.into())))
         };
-        self.records.values().filter(is_expired).map(Record::key).collect()
+        self.records.values().filter(is_expired).flat_map(|record| self.family(record)).collect()
     }
 
     /// What is to be forgotten so that there is room for one more: the oldest that is finished and does not stand in a
     /// manifest. `None`: there is no room.
-    pub(super) fn make_room(&self) -> Option<Option<OperationKey>> {
+    pub(super) fn make_room(&self) -> Option<Vec<OperationKey>> {
         if self.records.len() < MOST {
-            return Some(None);
+            return Some(Vec::new());
         }
-        let finished = self.records.values().filter(|record| !record.manifest && is_finished(&record.object));
-        finished.min_by(|a, b| age(&a.object).cmp(&age(&b.object))).map(|record| Some(record.key()))
+        let alone =
+            |record: &&Record| record.parent.is_none() && !record.manifest && is_finished(&record.object);
+        let oldest = self.records.values().filter(alone).min_by(|a, b| age(&a.object).cmp(&age(&b.object)));
+        oldest.map(|record| self.family(record))
+    }
+
+    /// An operation and those that were made for it.
+    fn family(&self, record: &Record) -> Vec<OperationKey> {
+        let children = self.records.values().filter(|other| other.parent.as_deref() == Some(record.name()));
+        std::iter::once(record).chain(children).map(Record::key).collect()
+    }
+
+    /// What becomes of operations with selectors now: new ones for their Machines, and what they amount to. `uid` gives a new
+    /// one each time.
+    pub(super) fn fan_out(&self, uid: impl Fn() -> String, now: Timestamp) -> Vec<Record> {
+        let mut changed = Vec::new();
+        for (name, record) in &self.records {
+            let Some(targets) = &record.targets else { continue };
+            if is_finished(&record.object) || self.gone.contains_key(name) {
+                continue;
+            }
+            let progress = |machine: &MachineName| {
+                let child = self.records.get(&child_name(name, machine))?;
+                if child.parent.as_ref() != Some(name) {
+                    // Another has that name: this Machine is left out, and it shows.
+                    return Some(OperationState::Failed);
+                }
+                let state = child.object.status.as_ref().and_then(|status| status.state);
+                Some(state.unwrap_or(OperationState::Pending))
+            };
+            let targets: Vec<_> =
+                targets.iter().map(|machine| (machine.clone(), progress(machine))).collect();
+            let room = MOST.saturating_sub(self.records.len()).saturating_sub(changed.len());
+            let fan = plan_fan(&record.object, &targets, room, now);
+            let made = |machine: &MachineName| {
+                let made = Record::new(child(&record.object, machine), uid(), false, now);
+                Record { parent: Some(name.clone()), ..made }
+            };
+            changed.extend(fan.start.iter().map(made));
+            if record.object.status.as_ref() != Some(&fan.status) {
+                changed.push(record.with(fan.status));
+            }
+        }
+        changed
     }
 }
 
@@ -269,7 +337,7 @@ pub(super) mod tests {
 
     /// Carries a plan out.
     fn take(memory: &mut Memory, manifests: &[SourcedOperation], now: Timestamp) -> Plan {
-        let plan = memory.plan(manifests, false, now);
+        let plan = memory.plan(manifests, &|_| Vec::new(), false, now);
         memory.records.extend(plan.new.iter().map(|record| (record.name().to_owned(), record.clone())));
         memory.gone.extend(plan.gone.iter().map(|key| (key.name.clone(), now)));
         plan.back.iter().for_each(|key| memory.gone.retain(|name, _| *name != key.name));
@@ -302,13 +370,15 @@ pub(super) mod tests {
         let plan = take(&mut memory, &twice, at(1));
         assert!(plan.new.is_empty() && plan.problems[0].contains("ops.yaml:1 and in ops.yaml:9"));
         assert!(
-            memory.plan(&[manifest(1, object("z", "dance"))], false, at(1)).problems[0].contains("powerOn")
+            memory.plan(&[manifest(1, object("z", "dance"))], &|_| Vec::new(), false, at(1)).problems[0]
+                .contains("powerOn")
         );
     }
 
     #[test]
     fn after_a_loss_of_memory_what_stands_in_manifests_is_failed_and_not_carried_out_again() {
-        let plan = Memory::default().plan(&[manifest(1, object("x", "powerCycle"))], true, at(0));
+        let plan =
+            Memory::default().plan(&[manifest(1, object("x", "powerCycle"))], &|_| Vec::new(), true, at(0));
         let status = plan.new[0].object.status.clone().unwrap();
         assert_eq!((status.state, status.reason.as_deref()), (Some(OperationState::Failed), Some(UNKNOWN)));
     }
@@ -327,15 +397,47 @@ pub(super) mod tests {
         }
         assert_eq!(memory.expired(at(64)), []);
         assert_eq!(memory.expired(at(65))[0].name, "timed");
-        assert_eq!(memory.make_room(), Some(None));
+        assert_eq!(memory.make_room(), Some(Vec::new()));
         for number in memory.records.len()..MOST {
             let record = Record::new(object(&format!("n{number}"), "powerOn"), "u".to_owned(), true, at(0));
             memory.records.insert(record.name().to_owned(), record);
         }
-        assert_eq!(memory.make_room().flatten().unwrap().name, "old");
+        assert_eq!(memory.make_room().unwrap()[0].name, "old");
         memory.records.retain(|_, record| !is_finished(&record.object));
         memory.records.insert("m".to_owned(), memory.records["n9"].with(finished(at(0))));
         memory.records.insert("k".to_owned(), memory.records["n10"].clone());
         assert_eq!(memory.make_room(), None, "a manifest's record stays, or it would be carried out again");
+    }
+
+    #[test]
+    fn o3_a_selectors_machines_are_switched_a_few_at_a_time_and_go_with_their_parent() {
+        let mut memory = Memory::default();
+        let mut parent = object("all", "powerOn");
+        parent.spec.machine_ref = None;
+        parent.spec.machine_selector = Some(LabelSelector::default());
+        (parent.spec.max_parallel, parent.spec.ttl_seconds_after_finished) = (Some(1), Some(60));
+        let select = |_: &LabelSelector| ["a", "b"].map(|name| name.parse().unwrap()).to_vec();
+        let record = Record::new(parent, "p".to_owned(), false, at(0)).selecting(&select);
+        assert_eq!(record.to_carry_out(), None);
+        let put = |memory: &mut Memory, records: Vec<Record>| {
+            memory.records.extend(records.into_iter().map(|record| (record.name().to_owned(), record)));
+        };
+        put(&mut memory, vec![record]);
+        let fan = |memory: &mut Memory, second| {
+            let changed = memory.fan_out(|| "u".to_owned(), at(second));
+            put(memory, changed.clone());
+            changed.iter().map(|record| record.name().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(fan(&mut memory, 1), ["all-a", "all"]);
+        assert_eq!(fan(&mut memory, 2), Vec::<String>::new(), "nothing has changed");
+        for (child, next) in [("all-a", vec!["all-b", "all"]), ("all-b", vec!["all"])] {
+            let done = memory.records[child].with(finished(at(3)));
+            put(&mut memory, vec![done]);
+            assert_eq!(fan(&mut memory, 4), next);
+        }
+        let status = memory.records["all"].object.status.clone().unwrap();
+        assert_eq!((status.state, status.counts.unwrap().complete), (Some(OperationState::Complete), 2));
+        let names: Vec<_> = memory.expired(at(64)).into_iter().map(|key| key.name).collect();
+        assert_eq!(names, ["all", "all-a", "all-b"]);
     }
 }
