@@ -1,0 +1,159 @@
+//! Power by pxed on real parts: a machine that is off comes up because its Machine was made (docs/rules.md, H2), and
+//! MachineOperations switch it (O1, O3), in a cluster under the roles of `deploy/` and without one.
+
+#[path = "power/site.rs"]
+mod site;
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use bedplate_tests::bmc::chassis::{Action, Source};
+use bedplate_tests::bmc::server::BmcKind;
+use bedplate_tests::boot::{ENROLLED, SCRIPT};
+use bedplate_tests::qemu::{Firmware, GuestSlot};
+use bedplate_tests::rack::Rack;
+use serde_json::json;
+use site::{SOON, Site, has_condition};
+
+/// Until one of the places for Linux guests is free.
+const SLOT: Duration = Duration::from_secs(1200);
+/// A machine that boots from its network, and one that goes off.
+const PXE: Option<Source> = Some(Source::Pxe);
+const OFF: Option<Source> = None;
+
+/// What pxed and the cluster say of a machine that pxed has switched on and that has enrolled.
+fn is_told(site: &Site<'_>) -> Result<()> {
+    site.has_seen(1, &[Action::On], &[PXE])?;
+    let machine = site.until("power and enrolment in the cluster", SOON, |site| {
+        let machine = site.get("machine", "server-1")?;
+        let status = &machine["status"];
+        let told = has_condition(status, "Enrolled", "True", "Enrolled")
+            && has_condition(status, "BMCReachable", "True", "Reachable")
+            && has_condition(status, "PoweredOn", "True", "PoweredOn")
+            && status["power"]["state"] == "On"
+            && status["power"]["attempts"].is_null()
+            && status["hardware"]["bmc"]["model"].is_string();
+        Ok(told.then_some(machine))
+    })?;
+    let last = &machine["status"]["power"]["lastAction"];
+    site.ensure(last["action"] == "powerOn", || last.to_string())?;
+    site.until("an Event of the power", SOON, |site| {
+        let events = site.kubectl(&["get", "events", "-A", "-o", "wide"])?;
+        Ok((events.contains("PowerChanged") && events.contains("machine/server-1")).then_some(()))
+    })
+}
+
+#[test]
+fn h2_a_machine_of_a_cluster_comes_up_over_redfish_and_operations_switch_it() -> Result<()> {
+    let rack = Rack::new("power-redfish")?;
+    let server = rack.machine(Rack::spec(1, Firmware::Bios)).with_bmc(BmcKind::Redfish)?;
+    let site = Site::in_cluster("power-redfish", &rack, vec![server])?;
+    let _slot = GuestSlot::take(SLOT)?;
+    site.apply(1, "")?;
+    let first = site.boots(1, "", "enrolled", ENROLLED)?;
+    is_told(&site)?;
+
+    let cycle = site.create(1, "powerCycle", &json!({}))?;
+    site.completes(&cycle, "PowerCycled")?;
+    site.has_seen(1, &[Action::On, Action::ForceOff, Action::On], &[PXE, OFF, PXE])?;
+    let table = site.kubectl(&["get", "mop"])?;
+    let row = table.lines().find(|line| line.starts_with(&cycle)).unwrap_or_default();
+    site.ensure(row.contains("Complete") && row.contains("server-1"), || table.clone())?;
+    let second = site.boots(1, &first, "enrolled", ENROLLED)?;
+    ensure!(
+        site.get("machine", "server-1")?["status"]["boot"]["id"] == *second,
+        "another boot in the cluster"
+    );
+
+    // By ACPI, which its systemd obeys; then it stays off, however often pxed looks.
+    let off = site.create(1, "powerOff", &json!({}))?;
+    site.completes(&off, "PoweredOff")?;
+    site.becomes(1, "a machine that is held off", |status| {
+        has_condition(status, "PoweredOn", "False", "HeldOff")
+    })?;
+    site.looks_again("redfish", 2)?;
+    let mut asked = vec![Action::On, Action::ForceOff, Action::On, Action::GracefulOff];
+    site.has_seen(1, &asked, &[PXE, OFF, PXE, OFF])?;
+
+    // Its firmware does not listen to the power button.
+    let on = site.create(1, "powerOn", &json!({}))?;
+    site.completes(&on, "PoweredOn")?;
+    let off = site.create(1, "powerOff", &json!({ "gracePeriodSeconds": "3" }))?;
+    site.completes(&off, "PoweredOff")?;
+    asked.extend([Action::On, Action::GracefulOff, Action::ForceOff]);
+    site.has_seen(1, &asked, &[PXE, OFF, PXE, OFF, PXE, OFF])?;
+    rack.succeeded();
+    Ok(())
+}
+
+#[test]
+fn h2_machines_of_a_cluster_come_up_over_ipmi_and_operations_switch_them() -> Result<()> {
+    let rack = Rack::new("power-ipmi")?;
+    let servers = vec![
+        rack.machine(Rack::spec(1, Firmware::Bios)).with_bmc(BmcKind::IpmiSim)?,
+        rack.machine(Rack::spec(2, Firmware::Bios)).with_bmc(BmcKind::Ipmi)?,
+    ];
+    let site = Site::in_cluster("power-ipmi", &rack, servers)?;
+    let _slot = GuestSlot::take(SLOT)?;
+    // openipmi's BMC, which has cipher suite 3.
+    site.apply(1, "")?;
+    let first = site.boots(1, "", "enrolled", ENROLLED)?;
+    is_told(&site)?;
+    let off = site.create(1, "powerOff", &json!({}))?;
+    site.completes(&off, "PoweredOff")?;
+    let cycle = site.create(1, "powerCycle", &json!({}))?;
+    let status = site.completes(&cycle, "PowerCycled")?;
+    site.ensure(status["message"].to_string().contains("only switched on"), || status.to_string())?;
+    site.boots(1, &first, "script", SCRIPT)?;
+    let off = site.create(1, "powerOff", &json!({ "force": "true" }))?;
+    site.completes(&off, "PoweredOff")?;
+    let asked = [Action::On, Action::GracefulOff, Action::On, Action::ForceOff];
+    site.has_seen(1, &asked, &[PXE, OFF, PXE, OFF])?;
+
+    // The simulator, with suite 17.
+    site.apply(2, "    ipmi:\n      cipherSuite: 17\n")?;
+    let first = site.boots(2, "", "script", SCRIPT)?;
+    let cycle = site.create(2, "powerCycle", &json!({}))?;
+    site.completes(&cycle, "PowerCycled")?;
+    site.boots(2, &first, "script", SCRIPT)?;
+    site.has_seen(2, &[Action::On, Action::ForceOff, Action::On], &[PXE, OFF, PXE])?;
+    rack.succeeded();
+    Ok(())
+}
+
+#[test]
+fn h2_a_machine_of_a_manifest_comes_up_and_operations_of_socket_and_manifests_switch_it() -> Result<()> {
+    let rack = Rack::new("power-standalone")?;
+    let server = rack.machine(Rack::spec(1, Firmware::Bios)).with_bmc(BmcKind::Sushy)?;
+    let _slot = GuestSlot::take(SLOT)?;
+    let mut site = Site::standalone("power-standalone", &rack, vec![server])?;
+    let first = site.boots(1, "", "enrolled", ENROLLED)?;
+    site.has_seen(1, &[Action::On], &[PXE])?;
+
+    let output = site.bedplate(&["power", "cycle", "server-1", "--wait"])?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    site.ensure(output.status.success() && said.contains("Complete (PowerCycled)"), || {
+        format!("bedplate said {said:?}, {}", String::from_utf8_lossy(&output.stderr))
+    })?;
+    let second = site.boots(1, &first, "script", SCRIPT)?;
+    site.has_seen(1, &[Action::On, Action::ForceOff, Action::On], &[PXE, OFF, PXE])?;
+
+    let manifest = "apiVersion: bedplate.dev/v1alpha1\nkind: MachineOperation\nmetadata: {name: for-the-night}\nspec:\n  \
+                    machineRef: {name: server-1}\n  operationName: powerOff\n  parameters: {force: \"true\"}\n";
+    site.put_manifest("off.yaml", manifest)?;
+    site.completes("for-the-night", "PoweredOff")?;
+    let asked = [Action::On, Action::ForceOff, Action::On, Action::ForceOff];
+    site.has_seen(1, &asked, &[PXE, OFF, PXE, OFF])?;
+
+    // A pxed that begins anew knows who switched it off, and that the operation is done.
+    site.kill_and_restart()?;
+    site.becomes(1, "a machine that is held off", |status| {
+        has_condition(status, "PoweredOn", "False", "HeldOff")
+    })?;
+    site.looks_again("redfish", 2)?;
+    site.completes("for-the-night", "PoweredOff")?;
+    site.has_seen(1, &asked, &[PXE, OFF, PXE, OFF])?;
+    ensure!(site.pxed()?.machine("server-1")?["status"]["boot"]["id"] == *second, "another boot");
+    rack.succeeded();
+    Ok(())
+}
