@@ -21,7 +21,7 @@ pub(crate) fn environment(command: &mut Command) -> &mut Command {
     command.env("BEDPLATE_CACHE", host::cache()).env("BEDPLATE_BIN_DIR", build::release())
 }
 
-/// Boots two virtual servers and shows them come up.
+/// Has two virtual servers switched on and shows them come up.
 pub(crate) fn run(keep: bool) -> Result<()> {
     prepare()?;
     let program = program("bedplate-demo", false)?;
@@ -35,6 +35,8 @@ pub(crate) fn bench(arguments: &[String]) -> Result<()> {
     setup::run(setup::Need::Rack)?;
     progress::heading("Build");
     build::run()?;
+    // Beside it: what is measured against must not be a part of it.
+    program("bedplate-bmc-simulator", true)?;
     let program = program("bedplate-bench", true)?;
     progress::heading("Bench");
     // Nobody logs while they are measured.
