@@ -302,6 +302,16 @@ impl Chassis {
         self.asked.push(Asked { action, by, at: Timestamp::now(), was_on });
     }
 
+    /// Takes the hardware away, with its power.
+    pub fn unplug(&mut self) {
+        if let Some(mut hardware) = self.hardware.take() {
+            hardware.power_off();
+            if self.on {
+                self.changed(false, None);
+            }
+        }
+    }
+
     fn act_on_hardware(&mut self, action: Action, now: Instant) -> Result<()> {
         let boot = match action {
             Action::On | Action::Cycle => self.take_boot(now),

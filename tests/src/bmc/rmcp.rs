@@ -161,7 +161,10 @@ impl Front<'_> {
     /// Chassis status, and the boot options.
     fn chassis(&mut self, command: u8, data: &[u8], system: &mut Chassis, now: Instant) -> Response {
         match (command, data) {
-            (0x01, _) => good(&[u8::from(system.is_told_on(now)), 0, 0, 0]),
+            (0x01, _) => {
+                self.bmc.tells();
+                good(&[u8::from(system.is_told_on(now)), 0, 0, 0])
+            }
             (0x08, [5, first, second, ..]) => {
                 let source = match second & DEVICE {
                     PXE => Some(Source::Pxe),

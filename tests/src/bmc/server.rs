@@ -57,7 +57,7 @@ enum Front {
     Peer { _running: Running },
 }
 
-/// A machine with a BMC.
+/// A machine with a BMC. Dropped: unplugged.
 #[derive(Debug)]
 pub struct Server {
     name: String,
@@ -284,5 +284,12 @@ impl Server {
             "metadata": {"name": self.credentials(), "namespace": CREDENTIALS},
             "stringData": {"username": USER, "password": PASSWORD},
         })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // The simulator may hold the chassis for a while yet.
+        self.chassis.lock().unplug();
     }
 }

@@ -1,5 +1,6 @@
 //! One simulated BMC: its account, sessions, machines, faults and counters, shared by its protocols. No sockets.
 
+use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -7,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use bedplate_api::id::Digest;
 use bedplate_ipmi::crypto::Suite;
+use jiff::Timestamp;
 use rand::RngCore;
 use socket2::SockRef;
 use tokio::sync::watch;
@@ -23,6 +25,8 @@ pub const PASSWORD: &str = "c0rrect-horse";
 const IDLE: Duration = Duration::from_secs(300);
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
+/// Of so many answers it is remembered when they were given.
+const TOLD: usize = 32;
 
 /// How a BMC is made.
 #[derive(Debug, Clone)]
@@ -87,6 +91,7 @@ struct State {
     sessions: Vec<Session>,
     last_session: u32,
     ipmi_sessions: usize,
+    told: VecDeque<Timestamp>,
     /// Wrong passwords since the last right one.
     wrong: u32,
 }
@@ -209,6 +214,20 @@ impl Bmc {
         let state = locked(&self.state);
         let open_sessions = state.sessions.len() + state.ipmi_sessions;
         Counters { open_sessions, ..state.counters.clone() }
+    }
+
+    /// When it told a machine's power state, the newest times, before its latency.
+    pub fn told(&self) -> Vec<Timestamp> {
+        locked(&self.state).told.iter().copied().collect()
+    }
+
+    /// It tells a machine's power state.
+    pub(super) fn tells(&self) {
+        let told = &mut locked(&self.state).told;
+        if told.len() == TOLD {
+            told.pop_front();
+        }
+        told.push_back(Timestamp::now());
     }
 
     /// Changes the account's password; sessions that stand remain.

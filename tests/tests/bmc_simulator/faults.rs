@@ -17,8 +17,8 @@ use bedplate_tests::bmc::tool;
 
 use crate::One;
 
-/// Deadlines that a healthy BMC on loopback keeps and that a silent one does not hold up for long.
-fn deadlines() -> Deadlines {
+/// Deadlines that do not wait long for who never answers.
+fn short() -> Deadlines {
     Deadlines {
         connect: Duration::from_secs(1),
         request: Duration::from_secs(2),
@@ -26,7 +26,17 @@ fn deadlines() -> Deadlines {
     }
 }
 
+/// Deadlines that a BMC keeps that answers, on a busy machine too.
+fn long() -> Deadlines {
+    let long = Duration::from_secs(30);
+    Deadlines { connect: long, request: long, call: long }
+}
+
 async fn client(one: &One, password: &str) -> Box<dyn Bmc> {
+    client_with(one, password, long()).await
+}
+
+async fn client_with(one: &One, password: &str, deadlines: Deadlines) -> Box<dyn Bmc> {
     let spec = BmcSpec {
         protocol: BmcProtocol::Redfish,
         address: format!("https://{}", one.tcp),
@@ -38,13 +48,15 @@ async fn client(one: &One, password: &str) -> Box<dyn Bmc> {
     };
     let credentials = Credentials { username: USER.to_owned(), password: password.into() };
     let reach = Reach { allowed: vec!["127.0.0.0/8".parse().unwrap()], ..Reach::default() };
-    connect(&spec, credentials, &reach, deadlines()).await.unwrap()
+    connect(&spec, credentials, &reach, deadlines).await.unwrap()
 }
 
 /// What a fresh client is told of the power while these faults are there.
 async fn power_with(one: &One, faults: Faults) -> Result<PowerState, BmcError> {
+    let is_silent = faults.hung || faults.half_open || faults.dead.is_some();
     one.bmc.set_faults(faults).unwrap();
-    client(one, PASSWORD).await.power_state().await
+    let deadlines = if is_silent { short() } else { long() };
+    client_with(one, PASSWORD, deadlines).await.power_state().await
 }
 
 fn reason(result: Result<PowerState, BmcError>) -> Reason {
@@ -65,7 +77,7 @@ async fn a_silent_bmc_is_one_that_cannot_be_reached() {
         let begin = Instant::now();
         let reason = reason(power_with(&one, faults.clone()).await);
         assert!(matches!(reason, Reason::BmcUnreachable | Reason::TimedOut), "{what}: {reason:?}");
-        assert!(begin.elapsed() < Duration::from_secs(15), "{what}");
+        assert!(begin.elapsed() < Duration::from_secs(25), "{what}");
         // The socket says so too, without a client's opinion.
         let connection = TcpStream::connect_timeout(&one.tcp, Duration::from_millis(500));
         let error = connection.map_err(|error| error.kind()).map(drop);
@@ -109,9 +121,10 @@ async fn server_errors_and_broken_documents_are_told_apart() {
 #[tokio::test]
 async fn a_slow_bmc_answers_late_without_a_thread_for_each() {
     let one = One::start(1);
-    one.bmc.set_faults(Faults { slow_ms: 300, ..Faults::default() }).unwrap();
+    one.bmc.set_faults(Faults { slow_ms: 1000, ..Faults::default() }).unwrap();
     let begin = Instant::now();
-    let clients = (0..6).map(|_| async {
+    // The simulator has room for eight sessions.
+    let clients = (0..8).map(|_| async {
         let mut client = client(&one, PASSWORD).await;
         let state = client.power_state().await;
         client.close().await;
@@ -120,8 +133,8 @@ async fn a_slow_bmc_answers_late_without_a_thread_for_each() {
     for state in futures_of(clients).await {
         assert_eq!(state.unwrap(), PowerState::Off);
     }
-    assert!(begin.elapsed() >= Duration::from_millis(600), "root and session at least");
-    assert!(begin.elapsed() < Duration::from_secs(6), "they waited side by side: {:?}", begin.elapsed());
+    assert!(begin.elapsed() >= Duration::from_secs(2), "two answers at least");
+    assert!(begin.elapsed() < Duration::from_secs(16), "they waited side by side: {:?}", begin.elapsed());
 }
 
 async fn futures_of<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
@@ -171,7 +184,8 @@ async fn a_lying_bmc_and_lost_answers_leave_the_machine_switched() {
     assert_eq!(client.power_state().await.unwrap(), PowerState::Off, "so it says");
     assert!(is_on());
     one.bmc.set_faults(Faults { answers_lost: true, ..Faults::default() }).unwrap();
-    let error = client.power(PowerRequest::ForceOff).await.unwrap_err();
+    let mut hasty = client_with(&one, PASSWORD, short()).await;
+    let error = hasty.power(PowerRequest::ForceOff).await.unwrap_err();
     assert!(matches!(error.reason(), Reason::TimedOut | Reason::BmcUnreachable), "{error}");
     assert!(!is_on());
     one.bmc.set_faults(Faults { power_ignored: true, ..Faults::default() }).unwrap();
