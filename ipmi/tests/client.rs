@@ -125,6 +125,9 @@ async fn boot_flags_outlive_a_minute_and_the_push_button_where_the_bmc_can_keep_
     assert_eq!(client.set_next_boot(BootDevice::Pxe, true).await.unwrap(), FlagsLast::UntilBoot);
     // What was set remains.
     assert_eq!(machine.state().clearing, Some(0x1d));
+    machine.state().clearing = Some(0);
+    machine.state().forgetful = true;
+    assert_eq!(client.set_next_boot(BootDevice::Pxe, true).await.unwrap(), FlagsLast::Minute);
 }
 
 #[tokio::test]

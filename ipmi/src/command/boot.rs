@@ -135,6 +135,15 @@ impl Command for SetBootOption {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ValidBitClearing(u8);
 
+impl ValidBitClearing {
+    /// Whether boot flags outlive 60 seconds without a chassis control, and the push button.
+    #[must_use]
+    pub fn keeps_flags(self) -> bool {
+        let both = KEEP_ON_PUSH_BUTTON | KEEP_AFTER_TIMEOUT;
+        self.0 & both == both
+    }
+}
+
 /// How long boot flags last that were set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlagsLast {

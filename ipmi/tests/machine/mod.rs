@@ -35,6 +35,8 @@ pub(crate) struct State {
     pub(crate) boot_flags: Option<Vec<u8>>,
     /// Parameter 3; missing, as in many BMCs, unless a test sets it.
     pub(crate) clearing: Option<u8>,
+    /// Parameter 3 is taken, and not kept.
+    pub(crate) forgetful: bool,
     pub(crate) wrong_passwords: u32,
     pub(crate) right_passwords: u32,
     /// Sessions that the BMC has now.
@@ -78,7 +80,9 @@ impl Handler for State {
             }
             (0x00, 0x08, [0 | 4, ..]) => good(&[]),
             (0x00, 0x08, [3, bits]) if self.clearing.is_some() => {
-                self.clearing = Some(*bits);
+                if !self.forgetful {
+                    self.clearing = Some(*bits);
+                }
                 good(&[])
             }
             (0x00, 0x09, [3, ..]) if self.clearing.is_some() => good(&[1, 3, self.clearing.unwrap_or(0)]),
