@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::gate::{Account, For, Login, Verdict};
 use super::operation::Failure;
-use super::supervisor::Shared;
+use super::shared::Shared;
 use super::{CredentialsError, CredentialsVersion, Tenure};
 
 /// How long the end of a session may take.
@@ -139,6 +139,10 @@ impl Line {
 
     async fn dial(&mut self) -> Result<Box<dyn Bmc>, NoAnswer> {
         let read = self.shared.credentials.read(&self.spec.credentials_secret_ref).await;
+        if read.is_err() {
+            // The same ones, readable again, are others than none.
+            self.version = None;
+        }
         let issued = read.map_err(NoAnswer::Credentials)?;
         self.version = Some(issued.version.clone());
         self.login = Some(self.shared.gate.login(Account {

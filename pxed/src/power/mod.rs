@@ -18,6 +18,7 @@ pub mod gate;
 pub mod holding;
 pub mod leader;
 mod line;
+pub mod memory;
 pub mod operation;
 pub mod operations;
 pub mod order;
@@ -25,7 +26,9 @@ pub mod plan;
 pub mod progress;
 pub mod queue;
 pub mod report;
+mod shared;
 pub mod supervisor;
+mod tell;
 mod worker;
 
 use std::fmt;

@@ -28,7 +28,7 @@ use super::gate::For;
 use super::line::{Answer, Line, NoAnswer, Question};
 use super::operation::{AWAIT, Failure, Memory, Reading};
 use super::plan::{Departure, Leave, Observed, Plan, boot_that_is_up, plan};
-use super::supervisor::{Assignment, Shared};
+use super::shared::{Assignment, Shared};
 use super::{Operation, OperationKey, Tenure, report};
 use crate::status::EventReason;
 
@@ -368,68 +368,7 @@ impl Worker {
         }
     }
 
-    pub(super) fn answered(&mut self, state: Option<PowerState>, now: Timestamp) {
-        let mut breaker = self.breaker.clone();
-        breaker.succeeded();
-        self.set_breaker(breaker);
-        let insecure = self.line.as_ref().is_some_and(Line::insecure);
-        let mut back = false;
-        self.update(|status| {
-            report::observed(status, state, now);
-            back = report::reachable(status, insecure, now);
-        });
-        if back {
-            self.event(EventReason::BMCReachable, "the BMC answers again".to_owned());
-        }
-    }
-
-    /// The BMC, or the way to it, is not as it should be.
-    pub(super) fn failed(&mut self, why: &NoAnswer, now: Timestamp) {
-        let failure = why.failure();
-        let mut breaker = self.breaker.clone();
-        match why {
-            NoAnswer::Bmc(error) => breaker.failed(error.reason(), now, self.shared.jitter()),
-            NoAnswer::Credentials(_) => breaker = Breaker::Held { until: None },
-        }
-        let next = breaker.next_try();
-        let open = matches!(breaker, Breaker::Open { .. });
-        let silent = matches!(breaker, Breaker::Closed(_));
-        self.set_breaker(breaker);
-        if let Some(line) = self.line.as_mut().filter(|_| open) {
-            line.forget();
-        }
-        // Refused or not supported: it answers. A lost answer is not told before the third in a row.
-        if silent {
-            return;
-        }
-        let mut begun = false;
-        self.update(|status| {
-            report::observed(status, None, now);
-            begun = report::unreachable(status, &failure, next, now);
-        });
-        self.tell(&Plan::Leave(Leave::NotReadable));
-        if begun {
-            self.event(event_of(failure.reason), failure.message);
-        }
-    }
-
-    fn tell(&mut self, plan: &Plan) {
-        let (now, state) = (self.shared.now(), self.reading.map(|reading| reading.state));
-        let going = self.assignment.is_going();
-        let mut exhausted = false;
-        self.update(|status| exhausted = report::awaits(status, plan, state, now));
-        if exhausted {
-            let message = "it was switched on 5 times and its host did not come up; look at its console";
-            self.event(EventReason::PowerOnAttemptsExhausted, message.to_owned());
-        }
-        if going && *plan == Plan::Leave(Leave::NotReadable) {
-            let message = "the Machine is deleted with deletionPolicy PowerOff, and its BMC does not answer: it waits; set \
-                           deletionPolicy to Retain to let it go as it is";
-            self.event(EventReason::PowerOffAwaited, message.to_owned());
-        }
-    }
-
-    fn set_breaker(&mut self, breaker: Breaker) {
+    pub(super) fn set_breaker(&mut self, breaker: Breaker) {
         self.shared.counters.breaker(Some(self.breaker.shown()), Some(breaker.shown()));
         self.breaker = breaker;
     }
@@ -464,12 +403,4 @@ impl Drop for Worker {
 
 fn is_not_supported(answer: &Result<Answer, NoAnswer>) -> bool {
     matches!(answer, Err(NoAnswer::Bmc(error)) if error.reason() == Reason::NotSupported)
-}
-
-fn event_of(reason: &str) -> EventReason {
-    match reason {
-        "AuthenticationFailed" => EventReason::AuthenticationFailed,
-        "CertificateChanged" => EventReason::CertificateChanged,
-        _ => EventReason::BMCUnreachable,
-    }
 }

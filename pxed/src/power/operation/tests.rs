@@ -181,6 +181,15 @@ fn a_state_that_contradicts_what_was_just_done_begins_nothing() {
     }
 }
 
+#[test]
+fn a_clock_that_is_set_back_neither_hides_new_readings_nor_keeps_old_ones() {
+    let on = order(Kind::PowerOn, GRACEFUL);
+    let ahead = Memory { taken: Some(at(5000)), ..taken() };
+    assert_eq!(act(&on, None, &ahead, PowerState::Off), Act::WriteStep(Step::On));
+    let before = Seen { reading: Some(Reading { state: PowerState::Off, at: at(5000) }), ..Seen::default() };
+    assert_eq!(next(&on, Some(&written(None)), &ahead, &before, at(100)), Act::Read);
+}
+
 /// A machine behind a BMC that tells what was so `lag` ago.
 struct Machine {
     states: Vec<(Timestamp, PowerState)>,

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use self::world::{World, machine};
 use super::*;
+use crate::store::Table;
 
 fn one(power: PowerState) -> World {
     World::new([machine("node1", "bmc1", json!({}))], power)

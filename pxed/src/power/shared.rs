@@ -1,0 +1,93 @@
+//! What all workers share, and what each of them is given to do.
+//!
+//! Callers: `supervisor`, which makes both; `worker`, `line`.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::counters::Counters;
+use super::gate::Gate;
+use super::supervisor::Limits;
+use super::{CredentialsSource, Dial, Holding, Operation, OperationWriter, Tenure};
+use crate::machine::KnownMachine;
+use crate::status::StatusRegistry;
+use crate::store::{Store, Table};
+
+/// Tells the time.
+pub(super) type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
+/// What all workers share.
+pub(super) struct Shared {
+    pub(super) gate: Gate,
+    pub(super) registry: StatusRegistry,
+    pub(super) store: Store,
+    pub(super) writer: Arc<dyn OperationWriter>,
+    pub(super) credentials: Arc<dyn CredentialsSource>,
+    pub(super) dial: Arc<dyn Dial>,
+    pub(super) holding: Option<Arc<dyn Holding>>,
+    pub(super) tenure: Tenure,
+    pub(super) limits: Limits,
+    pub(super) instance: String,
+    pub(super) counters: Arc<Counters>,
+    pub(super) clock: Clock,
+}
+
+impl Shared {
+    pub(super) fn now(&self) -> Timestamp {
+        (self.clock)()
+    }
+
+    /// From -1 to 1.
+    pub(super) fn jitter(&self) -> f64 {
+        rand::random::<f64>() * 2.0 - 1.0
+    }
+
+    /// Lets a Machine go whose machine is off; whether that is done.
+    pub(super) async fn release(&self, machine: &KnownMachine) -> bool {
+        let released = match &self.holding {
+            Some(holding) => holding.hold(&machine.name, &machine.uid, false).await,
+            None => {
+                let key = machine.name.as_str().as_bytes();
+                self.store.delete(Table::Departing, key).await.map_err(|error| error.to_string())
+            }
+        };
+        released
+            .inspect_err(
+                |error| tracing::warn!(machine = %machine.name, error, "could not let the machine go"),
+            )
+            .is_ok()
+    }
+}
+
+/// What a worker is to do.
+#[derive(Debug, Clone)]
+pub(super) struct Assignment {
+    pub(super) machine: Arc<KnownMachine>,
+    /// Oldest first.
+    pub(super) operations: Vec<Operation>,
+    /// Its manifest is gone.
+    pub(super) departing: bool,
+}
+
+impl Assignment {
+    /// Whether the Machine is deleted.
+    pub(super) fn is_going(&self) -> bool {
+        self.departing || self.machine.machine.metadata.deletion_timestamp.is_some()
+    }
+
+    /// Whether pxed's finalizer is on it.
+    pub(super) fn is_held(&self) -> bool {
+        let finalizers = self.machine.machine.metadata.finalizers.as_ref();
+        finalizers.is_some_and(|all| all.iter().any(|finalizer| finalizer == super::holding::FINALIZER))
+    }
+
+    /// Whether a worker would do the same: what others write into the status is no reason to look at a BMC.
+    pub(super) fn is_as(&self, other: &Self) -> bool {
+        self.machine.machine.spec == other.machine.machine.spec
+            && self.machine.uid == other.machine.uid
+            && (self.is_going(), self.is_held(), self.departing)
+                == (other.is_going(), other.is_held(), other.departing)
+            && self.operations == other.operations
+    }
+}

@@ -1,0 +1,84 @@
+//! A worker says how its BMC and its machine do: breaker, conditions, Events.
+//!
+//! Decides nothing about power. Part of `worker`.
+
+use bedplate_api::machine::PowerState;
+use jiff::Timestamp;
+
+use super::breaker::Breaker;
+use super::line::{Line, NoAnswer};
+use super::plan::{Leave, Plan};
+use super::report;
+use super::worker::Worker;
+use crate::status::EventReason;
+
+impl Worker {
+    pub(super) fn answered(&mut self, state: Option<PowerState>, now: Timestamp) {
+        let mut breaker = self.breaker.clone();
+        breaker.succeeded();
+        self.set_breaker(breaker);
+        let insecure = self.line.as_ref().is_some_and(Line::insecure);
+        let mut back = false;
+        self.update(|status| {
+            report::observed(status, state, now);
+            back = report::reachable(status, insecure, now);
+        });
+        if back {
+            self.event(EventReason::BMCReachable, "the BMC answers again".to_owned());
+        }
+    }
+
+    /// The BMC, or the way to it, is not as it should be.
+    pub(super) fn failed(&mut self, why: &NoAnswer, now: Timestamp) {
+        let failure = why.failure();
+        let mut breaker = self.breaker.clone();
+        match why {
+            NoAnswer::Bmc(error) => breaker.failed(error.reason(), now, self.shared.jitter()),
+            NoAnswer::Credentials(_) => breaker = Breaker::Held { until: None },
+        }
+        let next = breaker.next_try();
+        let open = matches!(breaker, Breaker::Open { .. });
+        let silent = matches!(breaker, Breaker::Closed(_));
+        self.set_breaker(breaker);
+        if let Some(line) = self.line.as_mut().filter(|_| open) {
+            line.forget();
+        }
+        // Refused or not supported: it answers. A lost answer is not told before the third in a row.
+        if silent {
+            return;
+        }
+        let mut begun = false;
+        self.update(|status| {
+            report::observed(status, None, now);
+            begun = report::unreachable(status, &failure, next, now);
+        });
+        self.tell(&Plan::Leave(Leave::NotReadable));
+        if begun {
+            self.event(event_of(failure.reason), failure.message);
+        }
+    }
+
+    pub(super) fn tell(&mut self, plan: &Plan) {
+        let (now, state) = (self.shared.now(), self.reading.map(|reading| reading.state));
+        let going = self.assignment.is_going();
+        let mut exhausted = false;
+        self.update(|status| exhausted = report::awaits(status, plan, state, now));
+        if exhausted {
+            let message = "it was switched on 5 times and its host did not come up; look at its console";
+            self.event(EventReason::PowerOnAttemptsExhausted, message.to_owned());
+        }
+        if going && *plan == Plan::Leave(Leave::NotReadable) {
+            let message = "the Machine is deleted with deletionPolicy PowerOff, and its BMC does not answer: it waits; set \
+                           deletionPolicy to Retain to let it go as it is";
+            self.event(EventReason::PowerOffAwaited, message.to_owned());
+        }
+    }
+}
+
+fn event_of(reason: &str) -> EventReason {
+    match reason {
+        "AuthenticationFailed" => EventReason::AuthenticationFailed,
+        "CertificateChanged" => EventReason::CertificateChanged,
+        _ => EventReason::BMCUnreachable,
+    }
+}
