@@ -120,7 +120,8 @@ fn operations_of_manifests_and_of_the_socket_are_carried_out_once_each() {
     let more = server.spec("bedplate-system", "a");
     spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     rig.manifest(&json!({
-        "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": "a" }, "spec": spec,
+        "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": "a", "labels": { "rack": "1" } },
+        "spec": spec,
     }));
     rig.manifest(&operation("on", "powerOn"));
     let mut pxed = rig.start();
@@ -148,6 +149,19 @@ fn operations_of_manifests_and_of_the_socket_are_carried_out_once_each() {
     assert_eq!(server.asked(), [&asked[..], &[Action::On]].concat());
     let shown = ask(&rig.path("pxed.sock"), "/v1/machines/a").unwrap();
     assert_eq!(shown["status"]["power"]["lastAction"]["action"], "powerOn", "{shown}");
+
+    let mut all = operation("all", "powerOff");
+    all["spec"] = json!({ "operationName": "powerOff", "parameters": { "force": "true" },
+        "machineSelector": { "matchLabels": { "rack": "1" } } });
+    rig.manifest(&all);
+    let status = rig.ended("all");
+    assert_eq!(
+        (&status["state"], &status["counts"]["complete"]),
+        (&json!("Complete"), &json!(1)),
+        "{status}"
+    );
+    assert_eq!(rig.ended("all-a")["reason"], "PoweredOff");
+    assert!(!server.is_on());
     assert_eq!(pxed.terminate(LIMIT).unwrap().code(), Some(0), "{}", pxed.said());
     assert!(!pxed.said().contains(PASSWORD), "a password in the log");
 }
