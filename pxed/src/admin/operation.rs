@@ -124,11 +124,6 @@ fn read(body: &[u8]) -> Result<MachineOperation, Mistake> {
         lines.extend((rest > 0).then(|| format!("and {rest} more")));
         return Err(invalid(lines.join("; ")));
     }
-    if !object["spec"]["machineSelector"].is_null() {
-        let message =
-            "machineSelector: only the controller of a cluster chooses Machines: name one in machineRef";
-        return Err(invalid(message.to_owned()));
-    }
     serde_json::from_value(object).map_err(|error| invalid(error.to_string()))
 }
 
