@@ -9,9 +9,7 @@
 //! Clocks of other machines are not believed: a record that changed counts as new from when the change was seen. A leader
 //! stops 10 s after it *began* its last write that was taken, 5 s before anybody else may begin.
 
-use std::time::Duration;
-
-use tokio::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How long a Lease holds after its last renewal was seen.
 pub(super) const DURATION: Duration = Duration::from_secs(15);

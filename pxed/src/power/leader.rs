@@ -131,9 +131,9 @@ impl Candidate {
         if election.until().is_none() {
             self.read(election).await?;
         }
-        let step = election.next(Instant::now());
+        let step = election.next(Instant::now().into_std());
         if let Step::Wait(until) = step {
-            return Ok(until);
+            return Ok(until.into());
         }
         let (leads, released) = (election.until().is_some(), election.is_released());
         if step == Step::Acquire && released && !leads {
@@ -142,7 +142,7 @@ impl Candidate {
         let begun = Instant::now();
         match tokio::time::timeout(LIMIT, self.write(Some(step))).await {
             Ok(Ok(Some(record))) => {
-                election.wrote(record, begun);
+                election.wrote(record, begun.into_std());
                 self.lead(election, leads, begins);
                 Ok(Instant::now())
             }
@@ -158,7 +158,7 @@ impl Candidate {
     }
 
     fn lead(&self, election: &Election, led: bool, begins: &(impl Fn() + Send)) {
-        let until = election.until();
+        let until = election.until().map(Instant::from_std);
         match (led && self.tenure.borrow().is_some(), until) {
             (false, Some(_)) => {
                 begins();
@@ -182,7 +182,7 @@ impl Candidate {
         let found = tokio::time::timeout(LIMIT, leases.get_opt(&self.name)).await;
         let found = found.map_err(|_| "the API server did not answer in time")?;
         self.lease = found.map_err(|error| chain(&error))?;
-        election.see(self.lease.as_ref().map(record), Instant::now());
+        election.see(self.lease.as_ref().map(record), Instant::now().into_std());
         Ok(())
     }
 

@@ -136,18 +136,12 @@ fn read_object(
         // Written by programs, not read from files.
         object.remove("status");
     }
-    if text(object.get("metadata").unwrap_or(&Value::Null), "name").is_none() {
-        problem("", "metadata.name is missing".to_owned());
+    if let Err((field, message)) = check_name(&object, is_machine) {
+        problem(field, message);
     }
     let findings = if is_machine { check_machine(&object) } else { check_operation(&object) };
     for (field, message) in findings {
         problem(&field, message);
-    }
-    if !is_machine
-        && let Some(name) = text(object.get("metadata").unwrap_or(&Value::Null), "name")
-        && !is_object_name(&name)
-    {
-        problem("metadata.name", format!("{name:?} is no name: at most 253 of a-z, 0-9, '-' and '.'"));
     }
     if !problems.is_empty() {
         return;
@@ -159,6 +153,17 @@ fn read_object(
     };
     if let Err(error) = read {
         problems.push(ManifestProblem { line, field: prefix.to_owned(), message: error.to_string() });
+    }
+}
+
+/// Whether an object has a name that it may have; a Machine's form is one of its rules.
+fn check_name(object: &Value, is_machine: bool) -> Result<(), (&'static str, String)> {
+    match object.pointer("/metadata/name").and_then(Value::as_str) {
+        None => Err(("", "metadata.name is missing".to_owned())),
+        Some(name) if !is_machine && !is_object_name(name) => {
+            Err(("metadata.name", format!("{name:?} is no name: at most 253 of a-z, 0-9, '-' and '.'")))
+        }
+        Some(_) => Ok(()),
     }
 }
 
