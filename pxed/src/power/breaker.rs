@@ -137,6 +137,12 @@ impl Breaker {
     }
 
     fn missed(&self, now: Timestamp, jitter: f64) -> Self {
+        // Somebody's operation tried all the same: however often it does, polling comes back when it was told.
+        if let Self::Open { until, .. } = self
+            && now < *until
+        {
+            return self.clone();
+        }
         let failures = match self {
             Self::Closed(failures) | Self::HalfOpen(failures) | Self::Open { failures, .. } => *failures,
             Self::Held { .. } => MOST_FAILURES - 1,
@@ -184,6 +190,19 @@ mod tests {
         assert_eq!(breaker.shown(), Shown::HalfOpen);
         breaker.succeeded();
         assert_eq!(breaker, Breaker::Closed(0));
+    }
+
+    #[test]
+    fn tries_of_an_operation_do_not_put_off_polling() {
+        let mut breaker = Breaker::Closed(2);
+        breaker.failed(Reason::BmcUnreachable, at(0), 0.0);
+        let next = breaker.next_try();
+        for second in 1..5 {
+            breaker.failed(Reason::BmcUnreachable, at(second), 0.0);
+        }
+        assert_eq!((next, breaker.next_try()), (Some(at(5)), Some(at(5))));
+        breaker.failed(Reason::BmcUnreachable, at(5), 0.0);
+        assert_eq!(breaker.next_try(), Some(at(15)));
     }
 
     #[test]

@@ -83,6 +83,9 @@ pub struct Order {
 /// After a forced power-off so much is left to see it, in seconds.
 const AFTER_FORCE: i64 = 120;
 
+/// Characters of a parameter that are repeated to its author.
+const LONGEST_SHOWN: usize = 64;
+
 impl Order {
     /// Checks an operation for a Machine.
     ///
@@ -129,19 +132,28 @@ fn unknown_parameter(kind: Kind, name: &str) -> String {
         Kind::PowerOff => "it takes force and gracePeriodSeconds",
         Kind::Reset => "it takes none",
     };
-    format!("{} does not know the parameter {name:?}: {known}", kind.as_str())
+    format!("{} does not know the parameter {}: {known}", kind.as_str(), shown(name))
+}
+
+/// What somebody wrote, quoted; not all of it if it is long.
+fn shown(text: &str) -> String {
+    match text.char_indices().nth(LONGEST_SHOWN) {
+        Some((end, _)) => format!("{:?} and so on", text.get(..end).unwrap_or_default()),
+        None => format!("{text:?}"),
+    }
 }
 
 fn parse_bool(value: &str) -> Result<bool, String> {
     match value {
         "true" => Ok(true),
         "false" => Ok(false),
-        _ => Err(format!("parameter force is \"true\" or \"false\", not {value:?}")),
+        _ => Err(format!("parameter force is \"true\" or \"false\", not {}", shown(value))),
     }
 }
 
 fn parse_grace(value: &str) -> Result<i64, String> {
-    let wrong = || format!("parameter gracePeriodSeconds is a whole number from 0 to 86400, not {value:?}");
+    let wrong =
+        || format!("parameter gracePeriodSeconds is a whole number from 0 to 86400, not {}", shown(value));
     value.parse::<i64>().ok().filter(|seconds| (0..=86_400).contains(seconds)).ok_or_else(wrong)
 }
 
@@ -150,7 +162,7 @@ fn parse_boot(value: &str) -> Result<bool, String> {
     match value {
         "network" => Ok(true),
         "default" => Ok(false),
-        _ => Err(format!("parameter bootSource is \"network\" or \"default\", not {value:?}")),
+        _ => Err(format!("parameter bootSource is \"network\" or \"default\", not {}", shown(value))),
     }
 }
 
@@ -168,6 +180,15 @@ mod tests {
             "address": "bmc", "bootSource": "http", "credentialsSecretRef": {"namespace": "n", "name": "s"}}});
         let spec = serde_json::from_value(spec).unwrap();
         Order::parse(Kind::of(name).unwrap(), &spec, &serde_json::from_value(machine).unwrap())
+    }
+
+    #[test]
+    fn a_long_value_is_not_repeated_whole() {
+        let long = "ä".repeat(1 << 20);
+        for parameters in [json!({ "force": long }), json!({ "\u{1b}[2J": "x" }), json!({ long.clone(): "x" })] {
+            let problem = parse("powerOff", parameters, None).unwrap_err();
+            assert!(problem.len() < 512 && !problem.contains(char::is_control), "{problem}");
+        }
     }
 
     #[test]
