@@ -147,6 +147,8 @@ struct Supervisor {
     workers: JoinSet<MachineName>,
     answers: JoinSet<(OperationKey, Option<Operation>)>,
     answering: HashSet<OperationKey>,
+    /// It is known what operations there are: a machine that is off may stand in the middle of one.
+    told: bool,
     leads: bool,
 }
 
@@ -170,13 +172,14 @@ impl Supervisor {
             workers: JoinSet::new(),
             answers: JoinSet::new(),
             answering: HashSet::new(),
+            told: false,
             leads: false,
         }
     }
 
     /// Begins when this pxed has come to lead.
     fn lead(&mut self) {
-        if !self.leads && self.shared.tenure.leads() && self.source.load().synced {
+        if !self.leads && self.told && self.shared.tenure.leads() && self.source.load().synced {
             self.leads = true;
             tracing::info!("this pxed drives the power of its site");
             self.assign_all();
@@ -211,6 +214,7 @@ impl Supervisor {
     }
 
     fn take(&mut self, update: OperationUpdate) {
+        self.told |= matches!(update, OperationUpdate::Set(_));
         let touched = self.queue.take(update);
         for name in touched {
             self.assign(&name);
@@ -251,7 +255,8 @@ impl Supervisor {
                 }
             }
         }
-        let assignment = machine.map(|machine| Assignment { machine, operations, departing });
+        let ended = self.queue.ended(name).cloned();
+        let assignment = machine.map(|machine| Assignment { machine, operations, ended, departing });
         let assignment = assignment.filter(|a| a.machine.machine.spec.bmc.is_some() || a.is_held());
         let Some(assignment) = assignment else {
             if let Some(handle) = self.handles.remove(name) {

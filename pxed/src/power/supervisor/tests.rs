@@ -193,6 +193,31 @@ async fn killed_at_each_write_and_request_a_successor_makes_exactly_one_cycle() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn nothing_is_switched_before_it_is_known_what_operations_there_are() {
+    let world = one(PowerState::On);
+    let first = world.start("a");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    // Killed when the BMC has switched it off: it is off, and ought to run.
+    world.state().killed_after = Some(5);
+    world.operate("cycle", "node1", "powerCycle", json!({}));
+    world.killed.notified().await;
+    first.task.abort();
+    world.state().killed_after = None;
+    assert_eq!(power_of(&world, "bmc1"), PowerState::Off);
+    let second = world.start_untold("b");
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert_eq!(
+        world.bmc("bmc1", |bmc| bmc.changes()),
+        (1, 0),
+        "switched on while its cycle stands in step Off"
+    );
+    world.tell_all();
+    assert!(world.until(60, |world| world.ended("cycle").is_some()).await);
+    assert_eq!(world.bmc("bmc1", |bmc| bmc.changes()), (1, 1));
+    drop(second);
+}
+
+#[tokio::test(start_paused = true)]
 async fn who_loses_leadership_in_mid_step_sends_nothing_more_and_a_successor_finishes() {
     let world = one(PowerState::On);
     world.bmc("bmc1", |bmc| bmc.lag = Duration::from_secs(10));

@@ -204,9 +204,20 @@ impl World {
 
     /// Starts a pxed that leads until it is told otherwise.
     pub(super) fn start(&self, instance: &str) -> Pxed {
-        let (sender, operations) = mpsc::channel(10_000);
+        let pxed = self.start_untold(instance);
+        self.tell_all();
+        pxed
+    }
+
+    /// What operations there are.
+    pub(super) fn tell_all(&self) {
         let all = self.state().operations.values().cloned().collect();
-        sender.try_send(OperationUpdate::Set(all)).unwrap();
+        self.tell(OperationUpdate::Set(all));
+    }
+
+    /// The same, and it does not know the operations yet.
+    pub(super) fn start_untold(&self, instance: &str) -> Pxed {
+        let (sender, operations) = mpsc::channel(10_000);
         *self.updates.lock().unwrap() = Some(sender);
         let far = Instant::now() + Duration::from_secs(1_000_000);
         let (lead, tenure) = watch::channel(Some(far));
