@@ -3,10 +3,11 @@
 //! Pure: no clock, no file, no socket. Callers: `operation`, `worker`, `supervisor`.
 
 use bedplate_api::machine::{Condition, Time};
-use bedplate_api::operation::{MachineOperationStatus, OperationState};
+use bedplate_api::operation::{MachineOperation, MachineOperationStatus, OperationState};
 use jiff::Timestamp;
 
 use super::operation::End;
+use super::order::Kind;
 
 /// The condition that keeps the step.
 const STEP: &str = "Step";
@@ -70,6 +71,41 @@ impl Written {
         let step = condition.and_then(|c| Some((Step::of(&c.reason)?, c.last_transition_time.0)));
         let began_off = condition.is_some_and(|c| c.message.starts_with(BEGAN_OFF));
         Some(Self { start: status.start_time.as_ref().map_or(now, |time| time.0), step, began_off })
+    }
+}
+
+/// An operation that has ended, and what its Machine's status ought to say of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    /// What.
+    pub kind: Kind,
+    /// When it was begun.
+    pub began: Option<Timestamp>,
+    /// When it ended, in whole seconds.
+    pub at: Timestamp,
+    /// For a person.
+    pub message: String,
+}
+
+impl Ended {
+    /// Of an operation that an executor of `executors` (`pxed/<site>/`) has ended, and that was done or begun to be.
+    pub fn of(object: &MachineOperation, executors: &str) -> Option<Self> {
+        let status = object.status.as_ref()?;
+        let done = match status.state? {
+            OperationState::Complete => true,
+            OperationState::Failed => has_step(Some(status)),
+            OperationState::Pending | OperationState::InProgress => false,
+        };
+        let ours = status.executor.as_deref().is_some_and(|by| by.starts_with(executors));
+        let kind = Kind::of(&object.spec.operation_name).filter(|_| done && ours)?;
+        let name = object.metadata.name.as_deref().unwrap_or_default();
+        let told = status.message.as_deref().unwrap_or_default();
+        Some(Self {
+            kind,
+            began: status.start_time.as_ref().map(|time| time.0),
+            at: status.completion_time.as_ref()?.0,
+            message: format!("{} by operation {name}: {told}", kind.as_str()),
+        })
     }
 }
 

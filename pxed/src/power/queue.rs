@@ -12,7 +12,7 @@ use jiff::Timestamp;
 
 use super::operation::End;
 use super::order::Kind;
-use super::progress;
+use super::progress::{self, Ended};
 use super::{Operation, OperationKey, OperationUpdate};
 
 /// What an operation says while its Machine is paused.
@@ -21,20 +21,26 @@ const PAUSED: &str = "the Machine is paused: it is carried out when spec.paused 
 /// Oldest first.
 type Place = (Option<Timestamp>, OperationKey);
 
-/// Operations that are pxed's and have not ended.
+/// Operations that are pxed's and have not ended, and of each Machine the newest that has.
 #[derive(Debug)]
 pub struct Queue {
     /// `pxed/<site>/`.
     executors: String,
     by_machine: HashMap<MachineName, BTreeMap<Place, Operation>>,
     whose: HashMap<OperationKey, (MachineName, Place)>,
+    ended: HashMap<MachineName, Ended>,
 }
 
 impl Queue {
     /// None yet; `instance` is `pxed/<site>/<name>`.
     pub fn new(instance: &str) -> Self {
         let site = instance.rsplit_once('/').map_or(instance, |(site, _)| site);
-        Self { executors: format!("{site}/"), by_machine: HashMap::new(), whose: HashMap::new() }
+        Self {
+            executors: format!("{site}/"),
+            by_machine: HashMap::new(),
+            whose: HashMap::new(),
+            ended: HashMap::new(),
+        }
     }
 
     /// Takes over what has changed; whose operations have.
@@ -44,6 +50,7 @@ impl Queue {
                 let mut touched: BTreeSet<_> = self.by_machine.keys().cloned().collect();
                 self.by_machine.clear();
                 self.whose.clear();
+                self.ended.clear();
                 touched.extend(operations.into_iter().filter_map(|operation| self.put(operation)));
                 touched
             }
@@ -56,10 +63,15 @@ impl Queue {
     }
 
     fn put(&mut self, operation: Operation) -> Option<MachineName> {
+        let machine = operation.object.spec.machine_ref.as_ref()?.name.clone();
+        if let Some(ended) = Ended::of(&operation.object, &self.executors)
+            && self.ended.get(&machine).is_none_or(|newest| newest.at <= ended.at)
+        {
+            self.ended.insert(machine.clone(), ended);
+        }
         if !self.is_ours(&operation) {
             return None;
         }
-        let machine = operation.object.spec.machine_ref.as_ref()?.name.clone();
         let created = operation.object.metadata.creation_timestamp.as_ref().map(|time| time.0);
         let place = (created, operation.key.clone());
         self.whose.insert(operation.key.clone(), (machine.clone(), place.clone()));
@@ -93,6 +105,11 @@ impl Queue {
     /// A Machine's, oldest first.
     pub fn of(&self, machine: &MachineName) -> impl Iterator<Item = &Operation> {
         self.by_machine.get(machine).into_iter().flat_map(BTreeMap::values)
+    }
+
+    /// The newest of a Machine that has ended.
+    pub fn ended(&self, machine: &MachineName) -> Option<&Ended> {
+        self.ended.get(machine)
     }
 
     /// Whose there are.
@@ -228,6 +245,27 @@ mod tests {
         queue.take(OperationUpdate::Put(power("z", 1, json!({"state": "Failed"}))));
         queue.take(OperationUpdate::Gone(power("a", 2, Value::Null).key));
         assert_eq!((names(&queue), queue.depth()), (vec!["b"], 1));
+    }
+
+    #[test]
+    fn the_newest_operation_that_this_site_has_ended_is_known() {
+        let status = |state: &str, by: &str, second: i64| {
+            let at = Timestamp::from_second(second).unwrap().to_string();
+            json!({"state": state, "executor": by, "startTime": at, "completionTime": at, "message": "done"})
+        };
+        let mut queue = Queue::new("pxed/site/a");
+        queue.take(OperationUpdate::Set(vec![
+            power("new", 1, status("Complete", "pxed/site/b", 20)),
+            power("old", 2, status("Complete", "pxed/site/a", 10)),
+            power("theirs", 3, status("Complete", "pxed/elsewhere/a", 30)),
+            power("never-begun", 4, status("Failed", "pxed/site/a", 40)),
+        ]));
+        let node = "node1".parse().unwrap();
+        assert_eq!(queue.ended(&node).unwrap().message, "powerCycle by operation new: done");
+        queue.take(OperationUpdate::Put(power("newer", 5, status("Complete", "pxed/site/a", 21))));
+        assert_eq!(queue.ended(&node).unwrap().at, Timestamp::from_second(21).unwrap());
+        queue.take(OperationUpdate::Set(Vec::new()));
+        assert_eq!(queue.ended(&node), None);
     }
 
     fn routed(machine: Option<Value>, status: Value) -> Route {

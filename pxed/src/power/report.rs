@@ -11,6 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::operation::Failure;
 use super::plan::{Leave, MOST_ATTEMPTS, Plan};
+use super::progress::Ended;
 use crate::status::condition::{ConditionState, condition};
 use crate::status::set_condition;
 
@@ -66,6 +67,20 @@ pub fn observed(status: &mut MachineStatus, state: Option<PowerState>, now: Time
 pub fn acted(status: &mut MachineStatus, action: &str, message: &str, now: Timestamp) {
     let message = Some(message.chars().take(LONGEST).collect());
     power(status).last_action = Some(PowerAction { action: action.to_owned(), time: Time(now), message });
+}
+
+/// What the newest operation that has ended did, said where whoever carried it out was killed before that was kept. A Machine
+/// whose power nobody has seen yet is a new one: no operation was its.
+pub fn recalled(status: &mut MachineStatus, ended: &Ended) {
+    let Some(power) = &status.power else { return };
+    let told = power.last_action.as_ref().is_some_and(|last| {
+        let same = last.action == ended.kind.as_str() && ended.began.is_none_or(|began| last.time.0 >= began);
+        same || last.time.0.as_second() > ended.at.as_second()
+    });
+    if !told {
+        settled(status);
+        acted(status, ended.kind.as_str(), &ended.message, ended.at);
+    }
 }
 
 /// An attempt of pxed's own to switch it on.
@@ -225,6 +240,7 @@ fn by_state(state: Option<PowerState>, since: &str) -> (ConditionState, &'static
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::power::order::Kind;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(1_700_000_000 + second).unwrap()
@@ -266,6 +282,27 @@ mod tests {
         assert!(unreachable(&mut status, &held, None, at(6)));
         assert!(reachable(&mut status, true, at(7)));
         assert_eq!(status.conditions[0].reason, reason::CERTIFICATE_NOT_VERIFIED);
+    }
+
+    #[test]
+    fn what_an_operation_did_is_said_also_where_it_was_not_kept() {
+        let ended = Ended { kind: Kind::PowerOff, began: Some(at(10)), at: at(12), message: "off".to_owned() };
+        let mut new = MachineStatus::default();
+        recalled(&mut new, &ended);
+        assert_eq!(new.power, None, "nobody has seen its power yet");
+        for (action, second, expected) in [
+            ("powerCycle", 9, ("powerOff", 12)),
+            ("powerCycle", 12, ("powerOff", 12)),
+            ("powerOff", 9, ("powerOff", 12)),
+            ("powerOff", 11, ("powerOff", 11)),
+            ("powerOn", 13, ("powerOn", 13)),
+        ] {
+            let mut status = MachineStatus::default();
+            acted(&mut status, action, "", at(second));
+            recalled(&mut status, &ended);
+            let last = status.power.unwrap().last_action.unwrap();
+            assert_eq!((last.action.as_str(), last.time.0), (expected.0, at(expected.1)), "{action} {second}");
+        }
     }
 
     #[test]

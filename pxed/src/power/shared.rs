@@ -8,6 +8,7 @@ use jiff::Timestamp;
 
 use super::counters::Counters;
 use super::gate::Gate;
+use super::progress::Ended;
 use super::supervisor::Limits;
 use super::{CredentialsSource, Dial, Holding, Operation, OperationWriter, Tenure};
 use crate::machine::KnownMachine;
@@ -66,6 +67,8 @@ pub(super) struct Assignment {
     pub(super) machine: Arc<KnownMachine>,
     /// Oldest first.
     pub(super) operations: Vec<Operation>,
+    /// The newest that has ended.
+    pub(super) ended: Option<Ended>,
     /// Its manifest is gone.
     pub(super) departing: bool,
 }

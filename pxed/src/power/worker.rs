@@ -86,6 +86,9 @@ impl Worker {
     /// Works until `stop`, or until this pxed no longer leads; then ends the session at the BMC.
     pub(super) async fn run(mut self, stop: CancellationToken) {
         let mut tenure = self.tenure.clone();
+        if let Some(ended) = self.assignment.ended.clone() {
+            self.update(|status| report::recalled(status, &ended));
+        }
         loop {
             let until = tokio::select! {
                 biased;
