@@ -180,16 +180,22 @@ impl Worker {
         );
         let result = if end.complete { OperationResult::Complete } else { OperationResult::Failed };
         self.shared.counters.operation(kind, result);
-        if end.complete {
-            let message = format!("{} by operation {}: {}", kind.as_str(), key.name, end.message);
-            // Also where nothing was to be done: what a person wants off stays off, and the other way round.
-            let asked = progress::has_step(object.status.as_ref());
-            self.update(|status| {
+        let message = format!("{} by operation {}: {}", kind.as_str(), key.name, end.message);
+        // Also where nothing was to be done, and where who asked was killed before that was kept: what a person wants off
+        // stays off, and the other way round.
+        let asked = progress::has_step(object.status.as_ref());
+        let start = object.status.as_ref().and_then(|status| status.start_time.as_ref()).map(|time| time.0);
+        self.update(|status| {
+            let last = status.power.as_ref().and_then(|power| power.last_action.as_ref());
+            let known = last.is_some_and(|last| last.action == kind.as_str() && Some(last.time.0) >= start);
+            if end.complete {
                 report::settled(status);
-                if !asked {
-                    report::acted(status, kind.as_str(), &message, now);
-                }
-            });
+            }
+            if !known && (end.complete || asked) {
+                report::acted(status, kind.as_str(), &message, now);
+            }
+        });
+        if end.complete {
             self.event(EventReason::PowerChanged, message);
         }
         self.done.insert(key);
