@@ -203,7 +203,7 @@ impl BmcError {
             Self::Unreachable { address, problem, .. } => {
                 write!(
                     f,
-                    "the BMC at {address} cannot be reached ({problem}); check its network and bmc.address"
+                    "the BMC at {address} cannot be used now ({problem}); check its network and bmc.address, or restart the BMC"
                 )
             }
             Self::AuthenticationFailed { address, problem } => {
