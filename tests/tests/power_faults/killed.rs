@@ -1,0 +1,209 @@
+//! pxed is killed, or told to end, at each step of an operation: its successor makes exactly one of it.
+
+use std::time::Duration;
+
+use bedplate_tests::bmc::chassis::{Action, Delays};
+use bedplate_tests::bmc::fault::Faults;
+use bedplate_tests::guard::Process;
+use serde_json::{Value, json};
+
+use super::rig::{LIMIT, Protocol, Rig, Station};
+
+/// Every change of power takes so long: time to see it under way.
+const DELAY: Duration = Duration::from_secs(2);
+/// What is asked for is done at once; the answer is so late that pxed is killed before it has it.
+const LATE_MS: u64 = 250;
+
+/// A killed pxed leaves sessions behind, and a full table of them is emptied after a minute.
+const LONG: Duration = Duration::from_secs(150);
+
+/// When pxed is killed.
+#[derive(Debug, Clone, Copy)]
+enum Point {
+    /// The operation has just been made.
+    Posted,
+    /// A step is in the object.
+    Step(&'static str),
+    /// The BMC has taken a request, whose answer is on its way.
+    Asked(Action),
+    /// The machine is off, or on.
+    Power(bool),
+}
+
+struct Site {
+    rig: Rig,
+    station: Station,
+    pxed: Option<Process>,
+    made: usize,
+}
+
+impl Site {
+    /// A machine that is on.
+    fn new(label: &str, protocol: Protocol) -> Self {
+        let rig = Rig::new(label, "127.0.0.0/8");
+        let delays = Delays { on: DELAY, off: DELAY, graceful: Some(DELAY) };
+        let station = rig.station("server", protocol, 1, delays);
+        rig.machine("server", &station.spec(1));
+        station.bmc.set_faults(Faults { slow_ms: LATE_MS, ..Faults::default() }).unwrap();
+        let pxed = Some(rig.start());
+        let site = Self { rig, station, pxed, made: 0 };
+        site.is_on();
+        site
+    }
+
+    fn is_on(&self) {
+        self.rig.wait("the machine to be on", LIMIT, || {
+            let seen = self.rig.condition("server", "PoweredOn");
+            (self.station.is_on() && seen["status"] == "True").then_some(())
+        });
+    }
+
+    /// Makes an operation; gives its name.
+    fn operate(&mut self, operation: &str, more: &Value) -> String {
+        self.made += 1;
+        let name = format!("operation-{}", self.made);
+        self.rig.operate(&name, "server", operation, more);
+        name
+    }
+
+    /// Makes an operation and kills pxed at the point; gives how it ended, with what was asked and what changed since.
+    fn kill_at(&mut self, point: Point, operation: &str, more: &Value) -> Outcome {
+        let before = (self.station.asked().len(), self.station.changes().len());
+        let name = self.operate(operation, more);
+        self.rig.wait(&format!("{operation} at {point:?}"), LIMIT, || {
+            let there = match point {
+                Point::Posted => true,
+                Point::Step(step) => self.rig.step(&name) == step,
+                Point::Asked(action) => self.station.asked()[before.0..].contains(&action),
+                Point::Power(on) => self.station.changes()[before.1..].contains(&on),
+            };
+            there.then_some(())
+        });
+        self.pxed = self.pxed.take().map(|pxed| self.rig.restart(pxed));
+        let (state, reason, message) = self.rig.ended(&name, LONG);
+        Outcome {
+            what: format!("{point:?}: {state} {reason}: {message}"),
+            state,
+            reason,
+            asked: self.station.asked()[before.0..].to_vec(),
+            changes: self.station.changes()[before.1..].to_vec(),
+        }
+    }
+}
+
+struct Outcome {
+    what: String,
+    state: String,
+    reason: String,
+    asked: Vec<Action>,
+    changes: Vec<bool>,
+}
+
+fn cycles_once(protocol: Protocol) {
+    let mut site = Site::new("killed-cycle", protocol);
+    for point in [
+        Point::Posted,
+        Point::Step("Off"),
+        Point::Asked(Action::ForceOff),
+        Point::Power(false),
+        Point::Step("On"),
+        Point::Asked(Action::On),
+        Point::Power(true),
+    ] {
+        let Outcome { what, state, changes, asked, .. } = site.kill_at(point, "powerCycle", &json!({}));
+        assert_eq!((&*state, &changes[..]), ("Complete", &[false, true][..]), "{what}: {asked:?}");
+        site.is_on();
+    }
+    site.rig.keeps_its_secrets();
+}
+
+#[test]
+fn a_power_cycle_over_redfish_that_is_killed_at_each_step_is_one_off_and_one_on() {
+    cycles_once(Protocol::Redfish);
+}
+
+#[test]
+fn a_power_cycle_over_ipmi_that_is_killed_at_each_step_is_one_off_and_one_on() {
+    cycles_once(Protocol::Ipmi);
+}
+
+fn stays_off(protocol: Protocol) {
+    let mut site = Site::new("killed-off", protocol);
+    let graceful = json!({ "parameters": { "gracePeriodSeconds": "6" } });
+    let forced = json!({ "parameters": { "force": "true" } });
+    for (point, more) in [
+        (Point::Posted, &graceful),
+        (Point::Step("GracefulOff"), &graceful),
+        (Point::Asked(Action::GracefulOff), &graceful),
+        (Point::Asked(Action::ForceOff), &forced),
+        (Point::Power(false), &forced),
+    ] {
+        let Outcome { what, state, changes, asked, .. } = site.kill_at(point, "powerOff", more);
+        assert_eq!((&*state, &changes[..]), ("Complete", &[false][..]), "{what}: {asked:?}");
+        let pressed = asked.iter().filter(|action| **action == Action::GracefulOff).count();
+        assert!(pressed <= 1, "{what}: {asked:?}");
+        site.rig.wait(&format!("it to be held off after {point:?}"), LIMIT, || {
+            (site.rig.condition("server", "PoweredOn")["reason"] == "HeldOff").then_some(())
+        });
+        assert!(!site.station.is_on(), "after {point:?}");
+        let on = site.operate("powerOn", &json!({}));
+        assert_eq!(site.rig.ended(&on, LONG).0, "Complete");
+        site.is_on();
+    }
+}
+
+#[test]
+fn a_power_off_over_redfish_that_is_killed_is_one_off_and_stays_off() {
+    stays_off(Protocol::Redfish);
+}
+
+#[test]
+fn a_power_off_over_ipmi_that_is_killed_is_one_off_and_stays_off() {
+    stays_off(Protocol::Ipmi);
+}
+
+fn resets_once_at_most(protocol: Protocol) {
+    let mut site = Site::new("killed-reset", protocol);
+    let short = json!({ "timeoutSeconds": 8 });
+    for point in [Point::Step("Reset"), Point::Asked(Action::Reset)] {
+        let Outcome { what, state, reason, asked, changes } = site.kill_at(point, "reset", &short);
+        assert_eq!((&*state, &*reason), ("Failed", "TimedOut"), "{what}");
+        assert!(what.contains("it is not known whether"), "{what}");
+        assert!(asked.len() <= 1 && changes.is_empty(), "{what}: {asked:?}");
+    }
+    // One that nobody disturbs.
+    let before = site.station.asked().len();
+    let name = site.operate("reset", &json!({}));
+    let (state, reason, message) = site.rig.ended(&name, LONG);
+    assert_eq!((&*state, &*reason), ("Complete", "Reset"), "{message}");
+    assert_eq!(site.station.asked()[before..], [Action::Reset]);
+}
+
+#[test]
+fn a_reset_that_is_killed_is_never_asked_for_twice() {
+    resets_once_at_most(Protocol::Redfish);
+    resets_once_at_most(Protocol::Ipmi);
+}
+
+fn drains(protocol: Protocol) {
+    let mut site = Site::new("drained", protocol);
+    for step in ["Off", "On"] {
+        let before = site.station.changes().len();
+        let name = site.operate("powerCycle", &json!({}));
+        site.rig.wait(&format!("step {step}"), LIMIT, || (site.rig.step(&name) == step).then_some(()));
+        let mut pxed = site.pxed.take().unwrap();
+        assert_eq!(pxed.terminate(LIMIT).unwrap().code(), Some(0), "{}", pxed.said());
+        assert_eq!(site.station.bmc.counters().open_sessions, 0, "in step {step}");
+        site.pxed = Some(site.rig.restart(pxed));
+        let (state, _, message) = site.rig.ended(&name, LONG);
+        let changes = &site.station.changes()[before..];
+        assert_eq!((&*state, changes), ("Complete", &[false, true][..]), "{step}: {message}");
+        site.is_on();
+    }
+}
+
+#[test]
+fn a_pxed_that_is_told_to_end_leaves_no_session_at_a_bmc_and_its_successor_goes_on() {
+    drains(Protocol::Redfish);
+    drains(Protocol::Ipmi);
+}
