@@ -218,6 +218,22 @@ async fn nothing_is_switched_before_it_is_known_what_operations_there_are() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_was_switched_off_stays_off_where_pxed_was_killed_before_that_was_kept() {
+    let world = one(PowerState::On);
+    let first = world.start("a");
+    assert!(world.until(5, |world| world.status("node1").power.is_some()).await);
+    let kept = world.status("node1");
+    world.operate("off", "node1", "powerOff", json!({"force": "true"}));
+    assert!(world.until(60, |world| world.ended("off").is_some()).await);
+    first.task.abort();
+    world.registry.update(&"node1".parse().unwrap(), |status| *status = kept);
+    let _second = world.start("b");
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(asked(&world, "bmc1"), ["forced power off"]);
+    assert_eq!(world.reason("node1", "PoweredOn"), "HeldOff");
+}
+
+#[tokio::test(start_paused = true)]
 async fn who_loses_leadership_in_mid_step_sends_nothing_more_and_a_successor_finishes() {
     let world = one(PowerState::On);
     world.bmc("bmc1", |bmc| bmc.lag = Duration::from_secs(10));
