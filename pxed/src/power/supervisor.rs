@@ -320,6 +320,10 @@ impl Supervisor {
     }
 
     fn ripen(&mut self) {
+        // Manifests that were read in the meantime come first: one may be back.
+        if !Arc::ptr_eq(&self.machines.load(), &self.snapshot) {
+            return;
+        }
         let source = self.source.load_full();
         let sound = source.synced && source.unreachable.is_none() && source.problems.is_empty();
         let now = self.shared.now();
