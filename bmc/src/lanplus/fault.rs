@@ -101,11 +101,7 @@ fn of_session(error: SessionError, address: String) -> BmcError {
 fn of_completion(completion: Completion, address: String, what: String, sent: bool) -> BmcError {
     let problem = completion.to_string();
     match completion {
-        Completion::Busy
-        | Completion::OutOfSpace
-        | Completion::FirmwareUpdate
-        | Completion::Initialising
-        | Completion::RepositoryUpdate => BmcError::Busy { address, problem },
+        passing if passing.is_passing() => BmcError::Busy { address, problem },
         Completion::InvalidCommand | Completion::InvalidForLun | Completion::Disabled => {
             BmcError::NotSupported { what, hint: format!("it answers: {problem}") }
         }

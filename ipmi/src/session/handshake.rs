@@ -156,6 +156,10 @@ impl Handshake {
         if (answer.function, answer.command, answer.sequence) != (request.function, request.command, 0) {
             return None;
         }
+        if answer.response.completion.is_passing() {
+            // It did not say what it speaks, and is asked again as one that did not answer.
+            return None;
+        }
         let speaks = command.read(&answer.response).is_ok_and(|channel| channel.ipmi_2_0);
         Some(if speaks { self.open(out, now) } else { fail(out, SessionError::NotSupported) })
     }

@@ -15,7 +15,7 @@ use crate::{
     wire::{
         completion::Completion,
         header::PayloadKind,
-        message::{APPLICATION, CHASSIS},
+        message::{APPLICATION, CHASSIS, ResponseMessage},
         rakp::Status,
     },
 };
@@ -232,6 +232,20 @@ fn both_suites_open_carry_and_close() {
         world.until(|event| *event == Event::Closed);
         assert_eq!((world.bmc.sessions(), world.session.is_over()), (0, true));
         assert_eq!(world.session.counters(), Counters { sent: 106, ..Counters::default() });
+    }
+}
+
+#[test]
+fn a_bmc_that_is_busy_or_starting_when_it_is_asked_what_it_speaks_is_asked_again() {
+    for completion in [Completion::Busy, Completion::Initialising] {
+        let mut world = World::good(Suite::Sha256);
+        assert!(world.session.transmit().is_some());
+        let response = Response { completion, data: Vec::new() };
+        let (sequence, function, lun, command) = (0, APPLICATION, 0, 0x38);
+        let answer = ResponseMessage { sequence, function, lun, command, response }.encode();
+        world.session.receive(&rmcp::ipmi(&header::encode_plain(&answer).unwrap()), world.now);
+        world.open();
+        assert_eq!((&world.events[..], world.session.counters().repeated), (&[Event::Opened][..], 1));
     }
 }
 

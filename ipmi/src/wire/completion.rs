@@ -130,6 +130,19 @@ impl Completion {
         })
     }
 
+    /// Whether the BMC has no time or no room now, and later it may: nothing was done.
+    #[must_use]
+    pub fn is_passing(self) -> bool {
+        matches!(
+            self,
+            Self::Busy
+                | Self::OutOfSpace
+                | Self::RepositoryUpdate
+                | Self::FirmwareUpdate
+                | Self::Initialising
+        )
+    }
+
     /// The number.
     #[must_use]
     pub fn number(self) -> u8 {
