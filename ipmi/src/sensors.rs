@@ -35,7 +35,7 @@ impl SensorReader {
     /// The next sensor; `None`: there are no more, or no more are read.
     ///
     /// # Errors
-    /// As [`Client::request`]; a record or sensor that is refused is passed over.
+    /// As [`Client::request`]; a sensor that is refused is passed over, a record that is ends it: only it tells which is next.
     pub async fn step(&mut self, client: &Client) -> Result<Option<Sensor>, ClientError> {
         while self.left > 0 && self.next != NO_RECORD {
             let record = self.next;
