@@ -327,14 +327,17 @@ fn listed(systems: &[String]) -> String {
     if systems.is_empty() { "none at all".to_owned() } else { systems.join(", ") }
 }
 
+/// Whether a character is not seen, but does something to those around it: control characters, and direction marks, by which
+/// a text rearranges the line that it stands in.
+pub fn is_hidden(sign: char) -> bool {
+    sign.is_control()
+        || matches!(sign, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
 /// Text of a BMC as it is shown to people: no control characters, blanks folded, 300 characters at most.
 pub fn told(text: &str) -> String {
-    // Direction marks would let a BMC rearrange the line around it.
-    let hidden = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
-    };
-    let visible: String = text.chars().take(8 * MOST_TOLD).map(|c| if hidden(c) { ' ' } else { c }).collect();
+    let visible: String =
+        text.chars().take(8 * MOST_TOLD).map(|c| if is_hidden(c) { ' ' } else { c }).collect();
     let folded = visible.split_whitespace().collect::<Vec<_>>().join(" ");
     if folded.chars().count() <= MOST_TOLD {
         return folded;

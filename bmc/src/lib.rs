@@ -19,7 +19,7 @@ pub mod resolve;
 pub mod tls;
 
 pub use connect::connect;
-pub use error::{BmcError, Reason, told};
+pub use error::{BmcError, Reason, is_hidden, told};
 pub use model::{
     Bmc, BootSource, Console, Credentials, Deadlines, Health, HealthState, Identity, LogEntry, Performed,
     PowerRequest, PowerState,

@@ -71,7 +71,7 @@ pub(crate) struct Discovered {
 
 /// `text` on one line, without control characters.
 pub(crate) fn clean(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    text.chars().map(|c| if bedplate_bmc::is_hidden(c) { ' ' } else { c }).collect()
 }
 
 /// The time of day, for lines that come one after another.

@@ -195,6 +195,11 @@ fn operations_are_listed_the_oldest_first() {
 }
 
 #[test]
+fn a_text_neither_steers_a_terminal_nor_rearranges_its_line() {
+    assert_eq!(clean("a\u{1b}[2Jb\u{202e}c\u{61c}d\te"), "a [2Jb c d e");
+}
+
+#[test]
 fn progress_of_an_operation_is_one_clean_line() {
     assert_eq!(
         progress(&cycling(), look()),
