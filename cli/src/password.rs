@@ -26,6 +26,8 @@ pub(crate) enum ReadPasswordError {
     NoTerminal,
     #[error("the password is longer than {MOST} bytes, or not UTF-8")]
     NoPassword,
+    #[error("the password has several lines")]
+    Lines,
     #[error("no password was given")]
     Empty,
 }
@@ -60,6 +62,10 @@ fn kept(bytes: &[u8]) -> Result<SecretString, ReadPasswordError> {
     let text = text.strip_suffix('\r').unwrap_or(text);
     if u64::try_from(text.len()).is_ok_and(|length| length > MOST) {
         return Err(ReadPasswordError::NoPassword);
+    }
+    // Sent as it is it would be a wrong password, of which a BMC takes few.
+    if text.contains(['\n', '\r']) {
+        return Err(ReadPasswordError::Lines);
     }
     if text.is_empty() { Err(ReadPasswordError::Empty) } else { Ok(SecretString::from(text)) }
 }
@@ -137,6 +143,10 @@ mod tests {
             std::fs::write(&path, content).unwrap();
             let found = read(Some(&path), "root").ok();
             assert_eq!(found.as_ref().map(ExposeSecret::expose_secret), expected, "{content:?}");
+        }
+        for several in ["s3cret\nother\n", "s3cret\n\n"] {
+            std::fs::write(&path, several).unwrap();
+            assert!(matches!(read(Some(&path), "root"), Err(ReadPasswordError::Lines)), "{several:?}");
         }
         std::fs::write(&path, "x".repeat(5000)).unwrap();
         assert!(matches!(read(Some(&path), "root"), Err(ReadPasswordError::NoPassword)));
