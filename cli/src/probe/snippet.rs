@@ -50,7 +50,7 @@ fn tls(arguments: &ProbeArguments, authorities: Option<&str>, probe: &Probe) -> 
     };
     if let (Some(authorities), true) = (authorities, probe.verified) {
         let mut lines =
-            vec!["    tls:".to_owned(), "      mode: ca".to_owned(), "      caBundle: |".to_owned()];
+            vec!["    tls:".to_owned(), "      mode: ca".to_owned(), "      caBundle: |2".to_owned()];
         lines.extend(authorities.lines().map(|line| format!("        {}", crate::render::clean(line))));
         return lines;
     }
@@ -156,7 +156,7 @@ mod tests {
         let (bmc, _) = pasted("bmc.example", None, &probe(&["1"], Some(pin()), true));
         assert_eq!(bmc.tls, None);
 
-        let authority = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        let authority = "  of the lab\n-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         let (bmc, _) = pasted("bmc.example --ca-file f", Some(authority), &probe(&["1"], Some(pin()), true));
         assert_eq!(bmc.tls.as_ref().map(|tls| tls.mode), Some(BmcTlsMode::Ca));
         assert_eq!(bmc.tls.unwrap().ca_bundle.as_deref(), Some(authority));
