@@ -40,6 +40,8 @@ pub(crate) enum RunError {
     Failed { name: String, reason: String, message: String },
     #[error("the operation has not ended after {after} s: {line}")]
     NotEnded { name: String, line: String, after: u64 },
+    #[error("it is not known whether the MachineOperation was made")]
+    MaybeMade(#[source] AskPxedError),
     #[error("there is no MachineOperation {name:?}")]
     NoOperation { name: String },
     #[error("the MachineOperation {name:?} is gone: deleted, or its time after its end is over")]
@@ -69,6 +71,9 @@ impl RunError {
                 format!("nothing is undone, it goes on by itself: does a pxed of the Machine's site run? `bedplate operation watch {name}` waits on")
                     .into(),
             ),
+            Self::MaybeMade(_) => Some(
+                "made again it would be carried out twice: see with `bedplate operation list` whether it is there".into(),
+            ),
             Self::NoOperation { .. } => Some("`bedplate operation list` shows those that are there".into()),
             Self::Answer(_) => {
                 Some("--output json prints it as it is; bedplate and pxed should be of one version".into())
@@ -79,6 +84,15 @@ impl RunError {
             | Self::Start(_)
             | Self::Write { .. }
             | Self::Print(_) => None,
+        }
+    }
+
+    /// Whether it is the command line that is wrong.
+    pub(crate) fn is_usage(&self) -> bool {
+        match self {
+            Self::Selector(_) => true,
+            Self::Probe(error) => error.is_usage(),
+            _ => false,
         }
     }
 

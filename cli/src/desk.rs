@@ -54,7 +54,11 @@ impl Desk {
     /// Makes an operation.
     pub(crate) async fn create(&self, operation: &MachineOperation) -> Result<MachineOperation, RunError> {
         match self {
-            Self::Pxed(path) => read(socket::post(path, "/v1/operations", operation).await?),
+            Self::Pxed(path) => match socket::post(path, "/v1/operations", operation).await {
+                Ok(made) => read(made),
+                Err(error) if error.may_have_happened() => Err(RunError::MaybeMade(error)),
+                Err(error) => Err(error.into()),
+            },
             Self::Cluster(client) => Ok(cluster::create(client, operation).await?),
         }
     }

@@ -44,7 +44,7 @@ fn main() -> ExitCode {
         }
         Err(error) => {
             complain(&error);
-            ExitCode::FAILURE
+            if error.is_usage() { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
         }
     }
 }

@@ -53,6 +53,16 @@ impl From<BmcError> for ProbeError {
 }
 
 impl ProbeError {
+    /// Whether it is the command line that is wrong.
+    pub(crate) fn is_usage(&self) -> bool {
+        match self {
+            Self::NotWithIpmi(_) | Self::PlainHttp => true,
+            // From here any address may be reached: it is none.
+            Self::Bmc(error) => matches!(**error, BmcError::AddressNotAllowed { .. }),
+            Self::Password(_) | Self::Authorities { .. } | Self::LongAuthorities(_) => false,
+        }
+    }
+
     pub(crate) fn hint(&self) -> Option<Cow<'static, str>> {
         let hint = match self {
             Self::Password(ReadPasswordError::NoTerminal) => {

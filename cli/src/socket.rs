@@ -66,6 +66,15 @@ impl AskPxedError {
         }
     }
 
+    /// Whether what was asked for may have been done all the same.
+    pub(crate) fn may_have_happened(&self) -> bool {
+        match self {
+            Self::Connect { .. } | Self::Refused { .. } => false,
+            Self::Status(status) => status.is_server_error(),
+            Self::Speak { .. } | Self::Read(_) | Self::Late | Self::Json(_) => true,
+        }
+    }
+
     /// Whether trying again would be of no use.
     pub(crate) fn is_final(&self) -> bool {
         match self {

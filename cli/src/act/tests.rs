@@ -160,6 +160,26 @@ fn nothing_is_made_for_a_machine_that_is_not_there() {
 }
 
 #[test]
+fn a_wrong_selector_is_wrong_usage() {
+    let (_directory, socket, asked) = pxed(|_, _, _| (404, refusal("NotFound")));
+    let (_, result) = bedplate(&socket, "operation create reboot --selector =b");
+    assert!(result.unwrap_err().is_usage());
+    assert!(asked.lock().unwrap().is_empty());
+}
+
+#[test]
+fn a_pxed_that_breaks_off_may_have_made_the_operation() {
+    let (_directory, socket, _asked) = pxed(|what, _, _| match what {
+        "GET /v1/machines/a" => (200, json!({})),
+        _ => (502, Value::Null),
+    });
+    let (_, result) = bedplate(&socket, "power cycle a");
+    let error = result.unwrap_err();
+    assert!(error.to_string().contains("not known whether"), "{error}");
+    assert!(error.hint().unwrap().contains("operation list"), "{error}");
+}
+
+#[test]
 fn a_pxed_of_a_cluster_is_left_for_the_cluster() {
     let (_directory, socket, _asked) = pxed(|what, _, _| match what {
         "GET /v1/machines/a" => (200, json!({})),

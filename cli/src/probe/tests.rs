@@ -93,6 +93,15 @@ fn what_is_wrong_is_said_before_a_password_is_asked_for() {
 }
 
 #[test]
+fn a_wrong_command_line_is_told_from_a_bmc_that_fails() {
+    let usage = |line: &str| bedplate(line).1.unwrap_err().is_usage();
+    assert!(usage("http://10.0.0.1 --username root"));
+    assert!(usage("10.0.0.1 --protocol ipmi --insecure"));
+    assert!(usage("10.0.0.1:0"));
+    assert!(!usage("10.0.0.1 --ca-file /nonexistent/ca.pem"));
+}
+
+#[test]
 fn a_closed_port_names_the_address_and_what_to_look_at() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
