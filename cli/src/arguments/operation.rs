@@ -93,7 +93,7 @@ pub(crate) struct OperationCreate {
     /// The one Machine that it is for
     #[arg(long, value_name = "NAME")]
     pub(crate) machine: Option<MachineName>,
-    /// The Machines that it is for, by their labels as kubectl writes it: rack=a,role!=gpu (only with a cluster)
+    /// The Machines that it is for, by their labels as kubectl writes it: rack=a,role!=gpu
     #[arg(long, value_name = "LABELS", conflicts_with = "machine")]
     pub(crate) selector: Option<String>,
     /// A parameter of the operation; may be repeated
