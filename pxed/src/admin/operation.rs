@@ -16,6 +16,7 @@ use serde_json::{Map, Value, json};
 
 use super::route::{AdminState, refuse};
 use crate::power::{CreateOperationError, OperationDesk};
+use crate::source::manifest::is_object_name;
 use crate::source::schema::check_operation;
 
 /// A larger body is not read.
@@ -129,15 +130,16 @@ fn read(body: &[u8]) -> Result<MachineOperation, Mistake> {
 
 fn metadata(given: &Value) -> Result<Value, Mistake> {
     let mut kept = Map::new();
-    for (key, longest) in [("name", LONGEST_NAME), ("generateName", LONGEST_NAME - 5)] {
+    // What is put behind a `generateName` is of letters and digits.
+    for (key, longest, rest) in [("name", LONGEST_NAME, ""), ("generateName", LONGEST_NAME - 5, "xxxxx")] {
         match &given[key] {
             Value::Null => {}
-            Value::String(name) if is_name(name, key == "generateName") && name.len() <= longest => {
+            Value::String(name) if !name.is_empty() && is_object_name(&format!("{name}{rest}")) => {
                 kept.insert(key.to_owned(), given[key].clone());
             }
             _ => {
                 return Err(invalid(format!(
-                    "metadata.{key}: at most {longest} of a-z, 0-9, '-' and '.', beginning with one of a-z and 0-9"
+                    "metadata.{key}: at most {longest} of a-z, 0-9, '-' and '.', each part between dots beginning and ending with one of a-z and 0-9"
                 )));
             }
         }
@@ -155,14 +157,6 @@ fn metadata(given: &Value) -> Result<Value, Mistake> {
         }
     }
     Ok(Value::Object(kept))
-}
-
-/// A DNS subdomain, or the beginning of one.
-fn is_name(name: &str, prefix: bool) -> bool {
-    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    name.bytes().all(|byte| plain(byte) || b"-.".contains(&byte))
-        && name.bytes().next().is_some_and(plain)
-        && (prefix || name.bytes().next_back().is_some_and(plain))
 }
 
 fn object(operation: &MachineOperation) -> Value {

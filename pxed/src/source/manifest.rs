@@ -168,7 +168,7 @@ fn check_name(object: &Value, is_machine: bool) -> Result<(), (&'static str, Str
 }
 
 /// Whether an API server would take it as the name of an object (RFC 1123 subdomain).
-fn is_object_name(name: &str) -> bool {
+pub(crate) fn is_object_name(name: &str) -> bool {
     let edge = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let label = |label: &str| {
         label.bytes().all(|b| edge(b) || b == b'-')
