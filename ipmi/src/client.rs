@@ -164,7 +164,7 @@ impl Client {
         }
         if last == FlagsLast::UntilBoot {
             // Some take the parameter and do not keep it.
-            let kept = self.request(&GetValidBitClearing).await.is_ok_and(|now| now.keeps_flags());
+            let kept = self.request(&GetValidBitClearing).await.is_ok_and(ValidBitClearing::keeps_flags);
             last = if kept { last } else { FlagsLast::Minute };
         }
         failed.map_or(Ok(last), Err)

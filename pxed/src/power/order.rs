@@ -185,7 +185,9 @@ mod tests {
     #[test]
     fn a_long_value_is_not_repeated_whole() {
         let long = "ä".repeat(1 << 20);
-        for parameters in [json!({ "force": long }), json!({ "\u{1b}[2J": "x" }), json!({ long.clone(): "x" })] {
+        for parameters in
+            [json!({ "force": long }), json!({ "\u{1b}[2J": "x" }), json!({ long.clone(): "x" })]
+        {
             let problem = parse("powerOff", parameters, None).unwrap_err();
             assert!(problem.len() < 512 && !problem.contains(char::is_control), "{problem}");
         }

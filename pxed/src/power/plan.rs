@@ -1,7 +1,9 @@
 //! What pxed does with a machine's power by itself: from what is seen, what ought to be done next (docs/rules.md, H2).
 //!
 //! Power is never changed because of an error in reading state: unknown or unreadable is left alone, and so is whatever
-//! runs. Pure: no clock, no socket. Caller: `worker`, when no operation is under way.
+//! runs.
+//!
+//! Pure: no clock, no socket. Caller: `worker`, when no operation is under way.
 
 use std::fmt;
 

@@ -181,15 +181,7 @@ fn describe(
             );
             (off, reason::POWER_ON_ATTEMPTS_EXHAUSTED, message)
         }
-        Plan::Leave(Leave::Spaced { until }) => {
-            let attempts = status.power.as_ref().and_then(|power| power.attempts).unwrap_or(0);
-            let until = until.strftime("%FT%TZ");
-            (
-                off,
-                reason::POWERING_ON,
-                format!("switched on {attempts} times and off again; the next attempt is at {until}"),
-            )
-        }
+        Plan::Leave(Leave::Spaced { until }) => (off, reason::POWERING_ON, spaced(status, *until)),
         Plan::PowerOn { attempt, .. } => (
             off,
             reason::POWERING_ON,
@@ -217,6 +209,12 @@ fn describe(
         )
         | Plan::Depart => by_state(state, &since),
     }
+}
+
+fn spaced(status: &MachineStatus, until: Timestamp) -> String {
+    let attempts = status.power.as_ref().and_then(|power| power.attempts).unwrap_or(0);
+    let until = until.strftime("%FT%TZ");
+    format!("switched on {attempts} times and off again; the next attempt is at {until}")
 }
 
 fn by_state(state: Option<PowerState>, since: &str) -> (ConditionState, &'static str, String) {
@@ -286,7 +284,8 @@ mod tests {
 
     #[test]
     fn what_an_operation_did_is_said_also_where_it_was_not_kept() {
-        let ended = Ended { kind: Kind::PowerOff, began: Some(at(10)), at: at(12), message: "off".to_owned() };
+        let ended =
+            Ended { kind: Kind::PowerOff, began: Some(at(10)), at: at(12), message: "off".to_owned() };
         let mut new = MachineStatus::default();
         recalled(&mut new, &ended);
         assert_eq!(new.power, None, "nobody has seen its power yet");
@@ -301,7 +300,11 @@ mod tests {
             acted(&mut status, action, "", at(second));
             recalled(&mut status, &ended);
             let last = status.power.unwrap().last_action.unwrap();
-            assert_eq!((last.action.as_str(), last.time.0), (expected.0, at(expected.1)), "{action} {second}");
+            assert_eq!(
+                (last.action.as_str(), last.time.0),
+                (expected.0, at(expected.1)),
+                "{action} {second}"
+            );
         }
     }
 
