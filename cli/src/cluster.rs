@@ -95,10 +95,32 @@ impl AskClusterError {
         Some(hint.into())
     }
 
+    /// Whether what was asked for may have been done all the same.
+    pub(crate) fn may_have_happened(&self) -> bool {
+        match self {
+            Self::Reach { source, .. } => !is_unconnected(&**source),
+            // Of what stands before the API server, or of one that did not wait for the end.
+            Self::Refused { code, .. } => matches!(code, 502 | 504),
+            Self::Kubeconfig(..) | Self::Context { .. } | Self::Client(_) | Self::NotFound { .. } => false,
+        }
+    }
+
     /// Whether trying again would be of no use.
     pub(crate) fn is_final(&self) -> bool {
         matches!(self, Self::Refused { code: 401 | 403 | 404, .. })
     }
+}
+
+/// Whether nothing was sent, as there was no connection.
+fn is_unconnected(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if error.downcast_ref().is_some_and(hyper_util::client::legacy::Error::is_connect) {
+            return true;
+        }
+        next = error.source();
+    }
+    false
 }
 
 /// A client for the cluster; nothing is asked yet.

@@ -41,7 +41,7 @@ pub(crate) enum RunError {
     #[error("the operation has not ended after {after} s: {line}")]
     NotEnded { name: String, line: String, after: u64 },
     #[error("it is not known whether the MachineOperation was made")]
-    MaybeMade(#[source] AskPxedError),
+    MaybeMade(#[source] Box<RunError>),
     #[error("there is no MachineOperation {name:?}")]
     NoOperation { name: String },
     #[error("the MachineOperation {name:?} is gone: deleted, or its time after its end is over")]

@@ -53,13 +53,21 @@ impl Desk {
 
     /// Makes an operation.
     pub(crate) async fn create(&self, operation: &MachineOperation) -> Result<MachineOperation, RunError> {
+        let told = |error: RunError, unclear: bool| {
+            if unclear { RunError::MaybeMade(Box::new(error)) } else { error }
+        };
         match self {
             Self::Pxed(path) => match socket::post(path, "/v1/operations", operation).await {
                 Ok(made) => read(made),
-                Err(error) if error.may_have_happened() => Err(RunError::MaybeMade(error)),
-                Err(error) => Err(error.into()),
+                Err(error) => {
+                    let unclear = error.may_have_happened();
+                    Err(told(error.into(), unclear))
+                }
             },
-            Self::Cluster(client) => Ok(cluster::create(client, operation).await?),
+            Self::Cluster(client) => cluster::create(client, operation).await.map_err(|error| {
+                let unclear = error.may_have_happened();
+                told(error.into(), unclear)
+            }),
         }
     }
 

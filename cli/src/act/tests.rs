@@ -180,6 +180,32 @@ fn a_pxed_that_breaks_off_may_have_made_the_operation() {
 }
 
 #[test]
+fn a_cluster_that_breaks_off_may_have_made_the_operation_and_one_that_is_away_has_not() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (directory, address) = (tempfile::tempdir().unwrap(), listener.local_addr().unwrap());
+    let file = directory.path().join("kubeconfig");
+    let config = json!({ "apiVersion": "v1", "kind": "Config", "current-context": "a", "users": [],
+        "clusters": [{ "name": "a", "cluster": { "server": format!("http://{address}") } }],
+        "contexts": [{ "name": "a", "context": { "cluster": "a", "user": "" } }] });
+    std::fs::write(&file, config.to_string()).unwrap();
+    let line = format!("bedplate operation create reboot --machine a --kubeconfig {}", file.display());
+    let create = || {
+        let cli = parse(line.split(' ').map(OsString::from).collect()).unwrap();
+        run(&cli, "bedplate".as_ref(), &mut Vec::new()).unwrap_err()
+    };
+    let server = std::thread::spawn(move || {
+        // It takes the request, and says nothing.
+        let (mut stream, _) = listener.accept().unwrap();
+        let _ = stream.read(&mut [0; 4096]);
+    });
+    let error = create();
+    assert!(error.to_string().contains("not known whether"), "{error:?}");
+    server.join().unwrap();
+    let error = create();
+    assert!(error.to_string().contains("cannot create machineoperations"), "{error:?}");
+}
+
+#[test]
 fn a_pxed_of_a_cluster_is_left_for_the_cluster() {
     let (_directory, socket, _asked) = pxed(|what, _, _| match what {
         "GET /v1/machines/a" => (200, json!({})),
