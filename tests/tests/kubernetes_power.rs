@@ -3,143 +3,20 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
+#[allow(dead_code, reason = "each test program uses its part")]
+#[path = "power/pods.rs"]
+mod pods;
 #[path = "power/server.rs"]
 mod server;
 
-use std::path::PathBuf;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use bedplate_tests::bmc::chassis::Action;
-use bedplate_tests::bmc::service::{PASSWORD, USER};
-use bedplate_tests::guard::{Directory, Process};
-use bedplate_tests::kubernetes::Kubernetes;
-use bedplate_tests::pxed::{ask, binary};
-use bedplate_tests::wait;
+use bedplate_tests::bmc::service::PASSWORD;
+use bedplate_tests::pxed::ask;
+use pods::{LIMIT, NAMESPACE, Site, admin, get, secret};
 use serde_json::{Value, json};
 use server::Server;
-
-const LIMIT: Duration = Duration::from_secs(90);
-const NAMESPACE: &str = "bedplate-system";
-
-/// A site with its pxed's.
-struct Site {
-    name: &'static str,
-    directory: Directory,
-}
-
-impl Site {
-    fn new(name: &'static str) -> Self {
-        Kubernetes::shared();
-        Self { name, directory: Directory::new(name).unwrap() }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
-    }
-
-    /// Starts a pxed with a state of its own, which is a pod of that name.
-    fn start(&self, pod: &str) -> Process {
-        let kubeconfig = Kubernetes::shared().service_account(NAMESPACE, "pxed").unwrap();
-        for file in ["kernel", "initrd"] {
-            std::fs::write(self.path(file), vec![1; 4096]).unwrap();
-        }
-        let at = |name: &str| self.path(name).display().to_string();
-        let config = format!(
-            "site = {:?}\nstate-directory = {:?}\nsocket = {:?}\ndefault-image = \"host\"\n[source]\nkubernetes = {{ \
-             kubeconfig = {:?} }}\n[dhcp]\nmode = \"off\"\n[tftp]\nlisten = \"127.0.0.1:0\"\n[http]\nlisten = \
-             \"127.0.0.1:0\"\n[https]\nlisten = \"127.0.0.1:0\"\n[metrics]\nlisten = \"127.0.0.1:0\"\n\
-             [bmc]\nallowed-networks = [\"127.0.0.0/8\"]\npoll-seconds = 5\n\
-             [images.host]\nkernel = {:?}\ninitrd = {:?}\n",
-            self.name,
-            at(pod),
-            at(&format!("{pod}.sock")),
-            kubeconfig.display().to_string(),
-            at("kernel"),
-            at("initrd"),
-        );
-        let file = self.path(&format!("{pod}.toml"));
-        std::fs::write(&file, config).unwrap();
-        let mut command = Command::new(binary("pxed").unwrap());
-        command
-            .args(["run", "--config"])
-            .arg(file)
-            .env("BEDPLATE_LOG", "info,pxed=debug")
-            .env("POD_NAME", pod);
-        let log = self.path(&format!("{pod}.log"));
-        let mut process = Process::spawn("pxed", &mut command, &log).unwrap();
-        let socket = self.path(&format!("{pod}.sock"));
-        wait::until("pxed's socket", LIMIT, || {
-            assert!(process.is_running(), "{}", process.said());
-            Ok(ask(&socket, "/v1/status").ok())
-        })
-        .unwrap();
-        process
-    }
-
-    fn until<T>(&self, what: &str, mut state: impl FnMut() -> Option<T>) -> T {
-        let reached = wait::until(what, LIMIT, || Ok(state()));
-        reached.unwrap_or_else(|_| {
-            let logs = ["one", "two"].map(|pod| std::fs::read_to_string(self.path(&format!("{pod}.log"))));
-            panic!("not reached: {what}\n{}", logs.map(Result::unwrap_or_default).join("\n----\n"))
-        })
-    }
-
-    /// Which pod holds the site's Lease.
-    fn leader(&self) -> Option<String> {
-        let lease = format!("lease/bedplate-pxed-{}", self.name);
-        let holder = ["get", &lease, "-n", NAMESPACE, "-o", "jsonpath={.spec.holderIdentity}"];
-        let holder = admin(&holder).ok()?;
-        holder.split_once('_').map(|(pod, _)| pod.to_owned())
-    }
-
-    fn apply(&self, object: &Value) {
-        let name = format!("{}.json", object["metadata"]["name"].as_str().unwrap());
-        std::fs::write(self.path(&name), object.to_string()).unwrap();
-        admin(&["apply", "-f", &self.path(&name).display().to_string()]).unwrap();
-    }
-
-    fn machine(&self, name: &str, mac: &str, more: &Value) {
-        let mut object = json!({
-            "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": name },
-            "spec": { "provider": "pxe", "site": self.name, "pxe": { "interfaces": [{ "macAddress": mac }] } },
-        });
-        object["spec"].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        self.apply(&object);
-    }
-
-    fn operation(&self, name: &str, operation: &str, machine: &str) {
-        self.apply(&json!({
-            "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation", "metadata": { "name": name },
-            "spec": { "operationName": operation, "machineRef": { "name": machine } },
-        }));
-    }
-
-    /// The status of an operation that has come to its end.
-    fn ended(&self, name: &str) -> Value {
-        self.until(&format!("the end of {name}"), || {
-            let status = get("machineoperation", name)["status"].clone();
-            ["Complete", "Failed"].iter().any(|state| status["state"] == **state).then_some(status)
-        })
-    }
-}
-
-fn admin(arguments: &[&str]) -> anyhow::Result<String> {
-    let kubernetes = Kubernetes::shared();
-    kubernetes.kubectl(&kubernetes.admin(), arguments)
-}
-
-fn get(kind: &str, name: &str) -> Value {
-    let text = admin(&["get", kind, name, "-o", "json", "--show-managed-fields"]).unwrap();
-    serde_json::from_str(&text).unwrap()
-}
-
-fn secret(site: &Site, namespace: &str, name: &str) {
-    site.apply(&json!({
-        "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name, "namespace": namespace },
-        "stringData": { "username": USER, "password": PASSWORD },
-    }));
-}
 
 #[test]
 fn of_two_pxed_one_leads_and_the_other_follows_one_that_is_killed_or_goes() {

@@ -302,6 +302,17 @@ impl Chassis {
         self.asked.push(Asked { action, by, at: Timestamp::now(), was_on });
     }
 
+    /// Other times, for requests from now on.
+    pub fn set_delays(&mut self, delays: Delays) {
+        self.delays = delays;
+    }
+
+    /// Lets happen now what is due later.
+    pub fn hasten(&mut self, now: Instant) {
+        self.due.iter_mut().for_each(|(at, _)| *at = now);
+        self.settle(now);
+    }
+
     /// Takes the hardware away, with its power.
     pub fn unplug(&mut self) {
         if let Some(mut hardware) = self.hardware.take() {
@@ -433,6 +444,18 @@ mod tests {
         chassis.act(Action::On, By::Redfish, seconds(10), now).unwrap();
         assert!(chassis.is_on(now) && !chassis.is_told_on(now + seconds(9)));
         assert!(chassis.is_told_on(now + seconds(10)));
+    }
+
+    #[test]
+    fn what_is_due_in_an_hour_can_be_let_happen_now() {
+        let mut chassis = Chassis::new("a", "u", Delays { on: seconds(3600), ..Delays::default() });
+        let now = Instant::now();
+        chassis.act(Action::On, By::Redfish, NOT, now).unwrap();
+        assert!(!chassis.is_on(now + seconds(3599)));
+        chassis.hasten(now);
+        chassis.set_delays(Delays::default());
+        chassis.act(Action::Cycle, By::Redfish, NOT, now).unwrap();
+        assert!(chassis.is_on(now) && chassis.cycles(now) == 1);
     }
 
     #[test]
