@@ -78,7 +78,31 @@ impl Worker {
 fn event_of(reason: &str) -> EventReason {
     match reason {
         "AuthenticationFailed" => EventReason::AuthenticationFailed,
+        "CredentialsNotAvailable" => EventReason::CredentialsNotAvailable,
         "CertificateChanged" => EventReason::CertificateChanged,
+        "CertificateNotTrusted" => EventReason::CertificateNotTrusted,
+        "AmbiguousSystem" => EventReason::AmbiguousSystem,
+        "UnknownSystem" => EventReason::UnknownSystem,
+        "AddressNotAllowed" => EventReason::AddressNotAllowed,
+        "ProtocolError" => EventReason::ProtocolError,
+        // No answer in time, or one that only tells that there will be none.
         _ => EventReason::BMCUnreachable,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bedplate_bmc::Reason;
+
+    use super::*;
+
+    #[test]
+    fn an_event_names_the_trouble_as_the_condition_does() {
+        let silent = [Reason::BmcUnreachable, Reason::TimedOut, Reason::NotSupported, Reason::Refused];
+        for reason in Reason::ALL.into_iter().filter(|reason| !silent.contains(reason)) {
+            assert_eq!(event_of(reason.as_str()).as_str(), reason.as_str());
+        }
+        assert_eq!(event_of("CredentialsNotAvailable").as_str(), "CredentialsNotAvailable");
+        assert!(silent.iter().all(|reason| event_of(reason.as_str()) == EventReason::BMCUnreachable));
     }
 }

@@ -28,8 +28,20 @@ pub enum EventReason {
     BMCReachable,
     /// The BMC does not take user name and password.
     AuthenticationFailed,
+    /// User name and password are not there, or not readable.
+    CredentialsNotAvailable,
     /// The BMC shows another certificate.
     CertificateChanged,
+    /// Nobody who is believed vouches for the BMC's certificate.
+    CertificateNotTrusted,
+    /// Behind the BMC are several systems, and none is named.
+    AmbiguousSystem,
+    /// The system that is named is not behind the BMC.
+    UnknownSystem,
+    /// The BMC's address is none, or may not be reached.
+    AddressNotAllowed,
+    /// What the BMC says makes no sense.
+    ProtocolError,
     /// The machine was switched on often enough.
     PowerOnAttemptsExhausted,
     /// A deleted Machine waits to be switched off.
@@ -49,7 +61,13 @@ impl EventReason {
             Self::BMCUnreachable => "BMCUnreachable",
             Self::BMCReachable => "BMCReachable",
             Self::AuthenticationFailed => "AuthenticationFailed",
+            Self::CredentialsNotAvailable => "CredentialsNotAvailable",
             Self::CertificateChanged => "CertificateChanged",
+            Self::CertificateNotTrusted => "CertificateNotTrusted",
+            Self::AmbiguousSystem => "AmbiguousSystem",
+            Self::UnknownSystem => "UnknownSystem",
+            Self::AddressNotAllowed => "AddressNotAllowed",
+            Self::ProtocolError => "ProtocolError",
             Self::PowerOnAttemptsExhausted => "PowerOnAttemptsExhausted",
             Self::PowerOffAwaited => "PowerOffAwaited",
         }
@@ -64,7 +82,13 @@ impl EventReason {
             | Self::SeedAskedTwice
             | Self::BMCUnreachable
             | Self::AuthenticationFailed
+            | Self::CredentialsNotAvailable
             | Self::CertificateChanged
+            | Self::CertificateNotTrusted
+            | Self::AmbiguousSystem
+            | Self::UnknownSystem
+            | Self::AddressNotAllowed
+            | Self::ProtocolError
             | Self::PowerOnAttemptsExhausted
             | Self::PowerOffAwaited => true,
             Self::Enrolled | Self::PowerChanged | Self::BMCReachable => false,
