@@ -2,7 +2,7 @@
 //!
 //! Pure: the time is an argument. Texts from outside are cleaned here or by the table.
 
-use bedplate_api::machine::{Machine, PowerState, condition_type};
+use bedplate_api::machine::{BmcProtocol, Machine, PowerState, condition_type};
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus, OperationState};
 use jiff::Timestamp;
 
@@ -121,7 +121,7 @@ pub(crate) fn power(machine: &Machine, look: Look) -> String {
     let policy = format!("{:?}", machine.spec.power_policy);
     let paused = if machine.spec.paused { ", paused: operations wait" } else { "" };
     line("Policy", format!("{policy}{paused}"), None);
-    let bmc = machine.spec.bmc.as_ref().map(|bmc| format!("{:?} {}", bmc.protocol, bmc.address));
+    let bmc = machine.spec.bmc.as_ref().map(|bmc| format!("{} {}", protocol(bmc.protocol), bmc.address));
     let none = || "none: power is switched by hand (spec.bmc)".to_owned();
     line("BMC", bmc.unwrap_or_else(none), None);
     printed.push_str(&table.print(look));
@@ -134,6 +134,14 @@ pub(crate) fn power(machine: &Machine, look: Look) -> String {
     printed.push_str(&format!("\n{}\n", look.paint(Paint::Heading, "Conditions")));
     printed.push_str(&machine::conditions(&conditions, look));
     printed
+}
+
+/// As people call it.
+fn protocol(protocol: BmcProtocol) -> &'static str {
+    match protocol {
+        BmcProtocol::Redfish => "Redfish",
+        BmcProtocol::Ipmi => "IPMI",
+    }
 }
 
 fn next(time: Timestamp, look: Look) -> String {

@@ -1,5 +1,6 @@
 //! Golden texts. To refresh them: `BEDPLATE_UPDATE_GOLDENS=1 cargo test -p bedplate-cli`, then read the difference.
 
+use bedplate_api::machine::BmcProtocol;
 use bedplate_api::operation::{MachineOperation, OperationState};
 use serde_json::{Value, json};
 
@@ -238,5 +239,9 @@ fn power_shows_state_last_action_attempts_and_what_the_bmc_says() {
     }))
     .unwrap();
     golden("power.txt", &power(&on, look()));
+    if let Some(bmc) = &mut on.spec.bmc {
+        bmc.protocol = BmcProtocol::Ipmi;
+    }
+    assert!(power(&on, look()).contains("IPMI https://10.9.0.21"));
     golden("power-new.txt", &power(&machine("node-2", &Value::Null), look()));
 }
