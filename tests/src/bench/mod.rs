@@ -8,6 +8,7 @@ pub mod dhcp;
 pub mod http;
 pub mod load;
 pub mod memory;
+pub mod power;
 pub mod size;
 pub mod tftp;
 

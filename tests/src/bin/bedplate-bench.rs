@@ -1,6 +1,6 @@
 //! `cargo xtask bench`: measures pxed against its peers, prints the table, keeps the JSON.
 //!
-//!     bedplate-bench [dhcp] [tftp] [http] [memory] [size] [--rounds N] [--quick] [--json FILE]
+//!     bedplate-bench [dhcp] [tftp] [http] [memory] [power] [size] [--rounds N] [--quick] [--json FILE]
 //!
 //! All traffic stays in namespaces of this run; nothing is installed or started outside them. Ends with 1 when something of ours could not
 //! be measured, with 0 when only a peer could not. docs/bench.md says what the numbers mean.
@@ -17,9 +17,10 @@ use clap::Parser;
 
 type Bench = fn(&Context) -> Result<Vec<Row>>;
 
-const BENCHES: [(&str, Bench); 5] = [
+const BENCHES: [(&str, Bench); 6] = [
     ("size", bench::size::run),
     ("memory", bench::memory::run),
+    ("power", bench::power::run),
     ("tftp", bench::tftp::run),
     ("http", bench::http::run),
     ("dhcp", bench::dhcp::run),

@@ -9,10 +9,10 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use bedplate_tests::bmc::chassis::{Chassis, Delays};
+use bedplate_tests::bmc::chassis::{Action, By, Chassis, Delays};
 use bedplate_tests::bmc::control;
 use bedplate_tests::bmc::service::{PASSWORD, Settings, USER};
 use bedplate_tests::bmc::simulator::{Listen, Simulator};
@@ -44,6 +44,9 @@ struct Options {
     /// Milliseconds from a power request to the change.
     #[arg(long, default_value_t = 0)]
     power_ms: u64,
+    /// The machines are on, as soon as a power request takes.
+    #[arg(long)]
+    on: bool,
     /// The account's name.
     #[arg(long, default_value = USER)]
     user: String,
@@ -117,7 +120,12 @@ fn add(
     let delays = Delays { on: power, off: power, graceful: Some(power) };
     let machine = |number: u16| {
         let uuid = format!("5b1e0000-0000-4000-8000-{:08x}{number:04x}", u32::from(address.port()));
-        Chassis::new(&format!("{name}-{}", number + 1), &uuid, delays).share()
+        let mut machine = Chassis::new(&format!("{name}-{}", number + 1), &uuid, delays);
+        if options.on {
+            // Nothing of it can fail: there is no hardware.
+            let _ = machine.act(Action::On, By::Redfish, Duration::ZERO, Instant::now());
+        }
+        machine.share()
     };
     let settings = Settings {
         user: options.user.clone(),

@@ -1,0 +1,130 @@
+//! Power cycles of many machines at once, made through pxed's socket.
+
+use std::{
+    collections::HashMap,
+    io::{Read as _, Write as _},
+    os::unix::net::UnixStream,
+    path::Path,
+    sync::atomic::{AtomicUsize, Ordering},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::{Value, json};
+
+use super::site::{Bmc, Bmcs, Power};
+use crate::{pxed::ask, wait};
+
+/// Who makes operations at once.
+const MAKERS: usize = 8;
+/// Between two looks at all operations: what their times are exact to.
+const LOOK: Duration = Duration::from_millis(250);
+/// An operation that has no end after this is lost.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// How it went.
+#[derive(Debug)]
+pub(super) struct Burst {
+    /// Seconds of each operation that is Complete, from the first request of the burst.
+    pub(super) took: Vec<f64>,
+    /// Operations that are not Complete.
+    pub(super) lost: f64,
+    /// Machines that were not switched off once and on once.
+    pub(super) wrong: f64,
+    /// What those that failed say.
+    pub(super) failures: Vec<String>,
+}
+
+/// Makes them for the first healthy ones, and waits for their ends.
+///
+/// # Errors
+/// pxed refuses one, or does not answer.
+#[allow(clippy::cast_precision_loss)]
+pub(super) fn run(bmcs: &Bmcs, socket: &Path, count: usize) -> Result<Burst> {
+    let chosen: Vec<(usize, &Bmc)> =
+        bmcs.all().iter().enumerate().filter(|(_, bmc)| !bmc.dead).take(count).collect();
+    let before = bmcs.power()?;
+    let started = Instant::now();
+    make(socket, &chosen)?;
+    let (mut ended, mut looked) = (HashMap::new(), Instant::now());
+    let mut failures = Vec::new();
+    let waited = wait::until("the last operation", PATIENCE, || {
+        if looked.elapsed() < LOOK {
+            return Ok(None);
+        }
+        looked = Instant::now();
+        let list = ask(socket, "/v1/operations")?;
+        let took = started.elapsed().as_secs_f64();
+        for operation in list["items"].as_array().into_iter().flatten() {
+            let (name, status) = (operation["metadata"]["name"].as_str(), &operation["status"]);
+            let (Some(name), Some(state)) = (name, status["state"].as_str()) else { continue };
+            if !matches!(state, "Complete" | "Failed") || ended.contains_key(name) {
+                continue;
+            }
+            if state == "Failed" {
+                failures.push(format!("{name}: {}: {}", status["reason"], status["message"]));
+            }
+            ended.insert(name.to_owned(), (state == "Complete").then_some(took));
+        }
+        Ok((ended.len() >= count).then_some(()))
+    });
+    if let Err(error) = waited {
+        failures.push(format!("{error:#}"));
+    }
+    let after = bmcs.power()?;
+    let wrong = chosen.iter().filter(|(_, bmc)| !is_cycled_once(before.get(&bmc.name), after.get(&bmc.name)));
+    let wrong = wrong.count() as f64;
+    let took: Vec<f64> = ended.into_values().flatten().collect();
+    Ok(Burst { lost: (count - took.len()) as f64, wrong, took, failures })
+}
+
+fn make(socket: &Path, chosen: &[(usize, &Bmc)]) -> Result<()> {
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        let maker = || -> Result<()> {
+            while let Some((number, _)) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
+                post(socket, *number)?;
+            }
+            Ok(())
+        };
+        let makers: Vec<_> = (0..MAKERS).map(|_| scope.spawn(maker)).collect();
+        for maker in makers {
+            match maker.join() {
+                Ok(made) => made?,
+                Err(_) => bail!("a maker of operations panicked"),
+            }
+        }
+        Ok(())
+    })
+}
+
+fn post(socket: &Path, number: usize) -> Result<()> {
+    let object: Value = json!({
+        "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation",
+        "metadata": { "name": format!("cycle-{number}") },
+        "spec": { "operationName": "powerCycle", "machineRef": { "name": format!("server-{number}") } },
+    });
+    let body = object.to_string();
+    let mut stream = UnixStream::connect(socket).context("no connection to pxed")?;
+    stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+    write!(
+        stream,
+        "POST /v1/operations HTTP/1.1\r\nHost: pxed\r\nConnection: close\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    )?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    ensure!(answer.starts_with("HTTP/1.1 201 "), "an operation is refused: {answer}");
+    Ok(())
+}
+
+/// Off once and on once since, and asked for no more than that.
+fn is_cycled_once(before: Option<&Power>, after: Option<&Power>) -> bool {
+    let Some((before, after)) = before.zip(after) else { return false };
+    let changes: Vec<bool> =
+        after.changes.iter().skip(before.changes.len()).map(|change| change.on).collect();
+    let asked: Vec<&str> =
+        after.asked.iter().skip(before.asked.len()).map(|asked| asked.action.as_str()).collect();
+    changes == [false, true] && asked == ["force-off", "on"]
+}
