@@ -114,6 +114,8 @@ pub struct Snapshot {
     by_mac: HashMap<MacAddress, Claim>,
     by_address: HashMap<Ipv4Addr, MacAddress>,
     problems: Vec<Problem>,
+    /// Machines of other sites, and of others' provider.
+    elsewhere: HashSet<String>,
     /// Where in `problems` stands what a Machine's addresses are contested by.
     contested: HashMap<MachineName, Vec<usize>>,
 }
@@ -141,6 +143,7 @@ impl Snapshot {
         for machine in machines {
             let machine: Arc<Machine> = machine.into();
             if machine.spec.provider != PROVIDER_PXE || machine.spec.site != *site {
+                snapshot.elsewhere.extend(machine.metadata.name.clone());
                 continue;
             }
             let name = machine.metadata.name.clone().unwrap_or_default();
@@ -240,6 +243,11 @@ impl Snapshot {
     /// The Machine of this name.
     pub fn by_name(&self, name: &MachineName) -> Option<&Arc<KnownMachine>> {
         self.by_name.get(name)
+    }
+
+    /// Whether there is a Machine of this name that is another site's, or another's.
+    pub fn is_elsewhere(&self, name: &MachineName) -> bool {
+        self.elsewhere.contains(name.as_str())
     }
 
     /// Every known Machine, in the order of the names.

@@ -1,7 +1,8 @@
 //! Without a cluster: Machines with `deletionPolicy: PowerOff` whose manifest is gone, until their machine is off.
 //!
 //! They are kept in the store, so that a restart does not forget them. A manifest that comes back within [`RIPE`], or an
-//! object for the same BMC under another name, keeps its machine on: an editor's pause or a new name is no deletion.
+//! object for the same BMC under another name, keeps its machine on: an editor's pause or a new name is no deletion. Nor is
+//! another site or provider in it.
 //! Caller: `supervisor`.
 
 use std::collections::BTreeMap;
@@ -121,7 +122,8 @@ fn has_gone(known: &KnownMachine, after: &Snapshot) -> bool {
         .problems()
         .iter()
         .any(|problem| matches!(problem, Problem::DuplicateName { name } if *name == known.name));
-    wanted && after.by_name(&known.name).is_none() && !twice && !renamed()
+    let is_there = after.by_name(&known.name).is_some() || after.is_elsewhere(&known.name);
+    wanted && !is_there && !twice && !renamed()
 }
 
 fn known(machine: Machine) -> Option<Arc<KnownMachine>> {
