@@ -31,6 +31,8 @@ pub const AWAIT: SignedDuration = SignedDuration::from_secs(2);
 const PATIENCE: SignedDuration = SignedDuration::from_secs(30);
 /// So long after our own last act a state that contradicts it is not believed.
 pub const STALE: SignedDuration = SignedDuration::from_secs(15);
+/// Clocks of a site's pxed differ by less; what is said to have been done later than that was said by a clock set back since.
+const SKEW: SignedDuration = SignedDuration::from_mins(5);
 /// Trouble that may pass is put up with for so long.
 const TROUBLE: SignedDuration = SignedDuration::from_secs(45);
 
@@ -61,7 +63,7 @@ impl LastAct {
             PowerState::PoweringOn | PowerState::PoweringOff | PowerState::Unknown => false,
         };
         let until = later(self.at, STALE);
-        (contradicts && reading.at < until).then_some(until)
+        (contradicts && reading.at < until && self.at <= later(reading.at, SKEW)).then_some(until)
     }
 }
 
@@ -113,6 +115,9 @@ pub fn next(order: &Order, written: Option<&Written>, memory: &Memory, seen: &Se
     }
     if let Some(trouble) = &memory.trouble {
         if !trouble.failure.transient || now >= case.gives_up(trouble) {
+            if case.forces_instead(trouble) {
+                return Act::WriteStep(Step::Off);
+            }
             return case.fail(trouble.failure.reason, trouble.failure.message.clone());
         }
         if now < trouble.again {
@@ -201,7 +206,12 @@ impl Case<'_> {
             (PowerState::Off, Kind::PowerCycle) => Act::WriteStep(Step::On),
             (PowerState::Off, _) => self.complete("the BMC says that it is off"),
             (PowerState::On | PowerState::PoweringOn, _) => {
-                self.ask(PowerRequest::ForceOff, Boot::Default, reading)
+                // Where it must boot from is tried before it is off: a machine that cannot boot from there stays on.
+                let boot = match (self.order.kind, self.order.boot) {
+                    (Kind::PowerCycle, boot @ Boot::OnlyNetwork(_)) => boot,
+                    _ => Boot::Default,
+                };
+                self.ask(PowerRequest::ForceOff, boot, reading)
             }
             (PowerState::PoweringOff | PowerState::Unknown, _) => self.wait(reading),
         }
@@ -287,6 +297,13 @@ impl Case<'_> {
         }
     }
 
+    /// The BMC refuses to ask the operating system, as of a machine that has none yet: where force is allowed, it is used.
+    fn forces_instead(&self, trouble: &Trouble) -> bool {
+        let graceful = matches!(self.written.step, Some((Step::GracefulOff, _)));
+        let allowed = matches!(self.order.off, Off::Graceful(Some(_)));
+        graceful && allowed && trouble.asking && trouble.failure.reason == "Refused"
+    }
+
     fn wait(&self, reading: &Reading) -> Act {
         Act::Wait(later(reading.at, AWAIT))
     }
@@ -312,6 +329,9 @@ impl Case<'_> {
         let hint = match (self.order.kind, self.written.step) {
             (Kind::PowerOff, Some((Step::GracefulOff, _))) => {
                 "its operating system was asked to shut down and does not; use parameter force or gracePeriodSeconds"
+            }
+            (Kind::PowerCycle, Some((Step::Off, _))) if reading.state == PowerState::Off => {
+                "it was switched off and there was no time left to switch it on; make an operation powerOn"
             }
             (Kind::PowerCycle, Some((Step::On, _))) => {
                 "it was switched off and does not come on; look at the BMC's log"

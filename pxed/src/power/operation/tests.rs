@@ -409,3 +409,37 @@ proptest! {
         prop_assert!(world.now < at(600 + 20 * 21));
     }
 }
+
+#[test]
+fn a_machine_that_must_boot_from_the_network_is_not_switched_off_before_that_can_be_set() {
+    let boot = Boot::OnlyNetwork(BootSource::Pxe);
+    let cycle = Order { boot, ..order(Kind::PowerCycle, GRACEFUL) };
+    let off = act(&cycle, Some(Step::Off), &taken(), PowerState::On);
+    assert_eq!(off, Act::Ask(PowerRequest::ForceOff, boot));
+    let mut memory = taken();
+    let cannot = Failure {
+        reason: "NotSupported",
+        message: "no boot override".to_owned(),
+        transient: false,
+        sent: false,
+    };
+    memory.refused(PowerRequest::ForceOff, cannot, at(100), 0.0);
+    assert_eq!(end(act(&cycle, Some(Step::Off), &memory, PowerState::On)).1, "NotSupported");
+}
+
+#[test]
+fn where_force_is_allowed_a_bmc_that_refuses_to_ask_is_made_to_force() {
+    let grace = Off::Graceful(Some(SignedDuration::from_secs(300)));
+    for (off, forced) in [(grace, true), (GRACEFUL, false)] {
+        let mut memory = Memory { wrote: Some(Step::GracefulOff), ..taken() };
+        let message = "not in this state".to_owned();
+        let refused = Failure { reason: "Refused", message, transient: false, sent: false };
+        memory.refused(PowerRequest::GracefulOff, refused, at(100), 0.0);
+        let act = act(&order(Kind::PowerOff, off), Some(Step::GracefulOff), &memory, PowerState::On);
+        if forced {
+            assert_eq!(act, Act::WriteStep(Step::Off));
+        } else {
+            assert_eq!(end(act).1, "Refused");
+        }
+    }
+}
