@@ -150,8 +150,8 @@ impl Worker {
                 later(now, AGAIN)
             }
             Err(error @ WriteOperationError::Conflict) => {
-                tracing::debug!(operation = running.operation.key.name, %error, "taking it anew");
-                self.running = None;
+                tracing::debug!(operation = running.operation.key.name, %error, "looking at it anew");
+                running.overtaken = true;
                 later(now, AGAIN)
             }
             Err(error @ (WriteOperationError::Gone | WriteOperationError::Refused(_))) => {

@@ -7,6 +7,7 @@
 //! What is decided is pure (`plan`, `operation`, `breaker`); what is done goes through the traits here, so that a worker
 //! knows neither Kubernetes nor a file. Spawned by `run`.
 
+mod apply;
 pub mod breaker;
 mod carry;
 pub mod counters;

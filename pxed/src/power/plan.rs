@@ -18,8 +18,10 @@ use jiff::{SignedDuration, Timestamp};
 use super::breaker::later;
 use super::operation::{LastAct, Reading};
 
-/// So often a machine is switched on without having come to its user space.
+/// So often a machine is switched on without having stayed up.
 pub const MOST_ATTEMPTS: i32 = 5;
+/// A machine that has come to its user space, and is on so long after pxed's last act, has stayed up: the count begins anew.
+const STEADY: SignedDuration = SignedDuration::from_secs(600);
 /// A machine that is to go has so long to shut down.
 const GRACE: SignedDuration = SignedDuration::from_secs(120);
 /// A forced power-off that was accepted is not sent again for so long.
@@ -64,10 +66,10 @@ pub enum Leave {
     Operation,
     /// The power state is not known.
     NotReadable,
-    /// It runs; whether it has come to its user space since it was switched on.
+    /// It runs.
     Running {
-        /// It has.
-        up: bool,
+        /// It has stayed up.
+        settled: bool,
     },
     /// On its way on or off, or the BMC tells an old state.
     Changing,
@@ -84,6 +86,8 @@ pub enum Leave {
     Exhausted,
     /// It goes, and its power is left as it is.
     Retained,
+    /// It goes when it is off, and nobody knows whether it is.
+    DepartureAwaited,
     /// It goes, and has time to shut down.
     ShuttingDown {
         /// Until then.
@@ -143,7 +147,7 @@ fn plan_running(observed: &Observed<'_>) -> Plan {
     let leave = match reading.state {
         PowerState::Unknown => Some(Leave::NotReadable),
         PowerState::PoweringOn | PowerState::PoweringOff => Some(Leave::Changing),
-        PowerState::On => Some(Leave::Running { up: has_come_up(observed) }),
+        PowerState::On => Some(Leave::Running { settled: has_stayed_up(observed) }),
         PowerState::Off if last.and_then(|last| last.doubts(&reading)).is_some() => Some(Leave::Changing),
         PowerState::Off if !is_managed(observed.spec) => Some(Leave::Unmanaged),
         PowerState::Off if last.is_some_and(|last| !last.leaves_on) => Some(Leave::HeldOff),
@@ -153,26 +157,31 @@ fn plan_running(observed: &Observed<'_>) -> Plan {
 }
 
 fn plan_on(observed: &Observed<'_>) -> Plan {
-    let fresh = has_come_up(observed);
-    let attempts = observed.power.and_then(|power| power.attempts).filter(|_| !fresh).unwrap_or(0);
+    let attempts = observed.power.and_then(|power| power.attempts).unwrap_or(0).max(0);
     if attempts >= MOST_ATTEMPTS {
         return Plan::Leave(Leave::Exhausted);
     }
     let next = observed.power.and_then(|power| power.next_attempt_time.as_ref()).map(|time| time.0);
-    if let Some(until) = next.filter(|next| attempts > 0 && observed.now < *next) {
+    // A later time than was ever written is of a clock that was set back.
+    let latest = later(observed.now, pause_after(attempts));
+    if let Some(until) = next.filter(|next| attempts > 0 && observed.now < *next && *next <= latest) {
         return Plan::Leave(Leave::Spaced { until });
     }
     let boot = observed.spec.bmc.as_ref().map(|bmc| bmc.boot_source).unwrap_or_default();
     let attempt = attempts.saturating_add(1);
-    let minutes = 1_i64 << u32::try_from(attempts.clamp(0, 10)).unwrap_or(0);
-    Plan::PowerOn { boot, attempt, next: later(observed.now, SignedDuration::from_mins(minutes)) }
+    Plan::PowerOn { boot, attempt, next: later(observed.now, pause_after(attempt)) }
+}
+
+/// Between this attempt and the next one: 1 minute, doubled each time.
+fn pause_after(attempt: i32) -> SignedDuration {
+    SignedDuration::from_mins(1_i64 << attempt.saturating_sub(1).clamp(0, 10))
 }
 
 fn plan_departure(observed: &Observed<'_>, departure: &Departure) -> Plan {
-    let Some(reading) = observed.reading else { return Plan::Leave(Leave::NotReadable) };
+    let Some(reading) = observed.reading else { return Plan::Leave(Leave::DepartureAwaited) };
     let last = observed.power.and_then(last_act);
     match reading.state {
-        PowerState::Unknown => Plan::Leave(Leave::NotReadable),
+        PowerState::Unknown => Plan::Leave(Leave::DepartureAwaited),
         PowerState::Off if last.and_then(|last| last.doubts(&reading)).is_some() => {
             Plan::Leave(Leave::Changing)
         }
@@ -197,10 +206,11 @@ fn is_managed(spec: &MachineSpec) -> bool {
     spec.provider == PROVIDER_PXE && spec.power_policy == PowerPolicy::Managed
 }
 
-/// Whether the host has come to its user space since pxed last did something to its power.
-fn has_come_up(observed: &Observed<'_>) -> bool {
-    let since = observed.power.and_then(|power| power.last_action.as_ref()).map(|action| action.time.0);
-    observed.up.is_some_and(|up| since.is_none_or(|since| up >= since))
+/// Whether the host has come to its user space since pxed last did something to its power, and that was long enough ago.
+fn has_stayed_up(observed: &Observed<'_>) -> bool {
+    let last = observed.power.and_then(|power| power.last_action.as_ref()).map(|action| action.time.0);
+    let steady = |last: Timestamp| observed.now >= later(last, STEADY);
+    observed.up.is_some_and(|up| last.is_none_or(|last| up >= last && steady(last)))
 }
 
 /// What the status says of the last action.
@@ -276,7 +286,7 @@ mod tests {
             (Some(PowerState::Unknown), Leave::NotReadable),
             (Some(PowerState::PoweringOn), Leave::Changing),
             (Some(PowerState::PoweringOff), Leave::Changing),
-            (Some(PowerState::On), Leave::Running { up: false }),
+            (Some(PowerState::On), Leave::Running { settled: false }),
         ] {
             assert_eq!(plan(&observed(&spec(json!({})), state, None)), Plan::Leave(leave), "{state:?}");
         }
@@ -317,20 +327,39 @@ mod tests {
             (1, Some(1001), Plan::Leave(Leave::Spaced { until: at(1001) })),
             (5, None, Plan::Leave(Leave::Exhausted)),
             (0, Some(2000), on(1, 1)),
+            // The clock was set back.
+            (1, Some(9000), on(2, 2)),
         ] {
             let power = power(Some(("powerOn", 0)), attempts, next);
             let spec = spec(json!({}));
             let mut observed = observed(&spec, Some(PowerState::Off), Some(&power));
             assert_eq!(plan(&observed), expected, "{attempts}");
-            // It has come up in between: that it is off now is another story.
+            // That it came up in between makes no difference: it did not stay up.
             observed.up = Some(at(10));
-            assert_eq!(plan(&observed), on(1, 1), "{attempts}");
+            assert_eq!(plan(&observed), expected, "{attempts}");
+        }
+    }
+
+    #[test]
+    fn the_count_begins_anew_when_a_machine_has_stayed_up_for_ten_minutes() {
+        for (action, up, settled) in [
+            (Some(400), Some(410), true),
+            (Some(401), Some(410), false),
+            (Some(400), Some(399), false),
+            (Some(400), None, false),
+            (None, Some(999), true),
+        ] {
+            let power = power(action.map(|second| ("powerOn", second)), 3, None);
+            let spec = spec(json!({}));
+            let observed = Observed { up: up.map(at), ..observed(&spec, Some(PowerState::On), Some(&power)) };
+            assert_eq!(plan(&observed), Plan::Leave(Leave::Running { settled }), "{action:?} {up:?}");
         }
     }
 
     #[test]
     fn off_that_is_told_just_after_it_was_switched_on_is_not_believed() {
-        for (second, expected) in [(986, Plan::Leave(Leave::Changing)), (985, on(2, 2))] {
+        // The last one: the clock was set back.
+        for (second, expected) in [(986, Plan::Leave(Leave::Changing)), (985, on(2, 2)), (4600, on(2, 2))] {
             let power = power(Some(("powerOn", second)), 1, None);
             assert_eq!(plan(&observed(&spec(json!({})), Some(PowerState::Off), Some(&power))), expected);
         }
@@ -356,7 +385,7 @@ mod tests {
             (PowerState::On, departure(Some(800), Some(990), false), Plan::Leave(Leave::Changing)),
             (PowerState::On, departure(Some(800), Some(970), false), Plan::PowerOff(PowerRequest::ForceOff)),
             (PowerState::Off, departure(None, None, false), Plan::Depart),
-            (PowerState::Unknown, departure(Some(1), None, false), Plan::Leave(Leave::NotReadable)),
+            (PowerState::Unknown, departure(Some(1), None, false), Plan::Leave(Leave::DepartureAwaited)),
         ] {
             let observed = Observed { departure: Some(departure), ..observed(&gone, Some(state), None) };
             assert_eq!(plan(&observed), expected, "{state:?} {departure:?}");

@@ -20,6 +20,10 @@ const OBSERVED: SignedDuration = SignedDuration::from_mins(5);
 /// Longest message of an action.
 const LONGEST: usize = 1024;
 
+/// A machine that is to go, and does not tell whether it is off.
+pub const DEPARTURE_AWAITED: &str = "the Machine is deleted with deletionPolicy PowerOff, and its BMC does not tell whether it is \
+                                     off: it waits; set deletionPolicy to Retain to let it go as it is";
+
 /// Reasons of `BMCReachable` and `PoweredOn` beside those of failures.
 pub mod reason {
     /// The BMC answers.
@@ -170,6 +174,9 @@ fn describe(
             reason::NOT_READABLE,
             told("the BMC does not tell the power state; nothing is changed"),
         ),
+        Plan::Leave(Leave::DepartureAwaited) => {
+            (ConditionState::Unknown, reason::NOT_READABLE, DEPARTURE_AWAITED.to_owned())
+        }
         Plan::Leave(Leave::HeldOff) => (
             off,
             reason::HELD_OFF,
@@ -177,7 +184,7 @@ fn describe(
         ),
         Plan::Leave(Leave::Exhausted) => {
             let message = format!(
-                "it was switched on {MOST_ATTEMPTS} times and its host did not come up; look at its console, then make an operation powerOn"
+                "it was switched on {MOST_ATTEMPTS} times and its host did not stay up; look at its console, then make an operation powerOn"
             );
             (off, reason::POWER_ON_ATTEMPTS_EXHAUSTED, message)
         }
@@ -249,12 +256,17 @@ mod tests {
         let mut status = MachineStatus::default();
         observed(&mut status, Some(PowerState::On), at(0));
         reachable(&mut status, false, at(0));
-        awaits(&mut status, &Plan::Leave(Leave::Running { up: true }), Some(PowerState::On), at(0));
+        awaits(&mut status, &Plan::Leave(Leave::Running { settled: true }), Some(PowerState::On), at(0));
         let before = status.clone();
         for second in [60, 299] {
             observed(&mut status, Some(PowerState::On), at(second));
             assert!(!reachable(&mut status, false, at(second)));
-            awaits(&mut status, &Plan::Leave(Leave::Running { up: true }), Some(PowerState::On), at(second));
+            awaits(
+                &mut status,
+                &Plan::Leave(Leave::Running { settled: true }),
+                Some(PowerState::On),
+                at(second),
+            );
             assert_eq!(status, before, "{second}");
         }
         observed(&mut status, Some(PowerState::On), at(300));

@@ -52,7 +52,9 @@ impl Worker {
             report::observed(status, None, now);
             begun = report::unreachable(status, &failure, next, now);
         });
-        self.tell(&Plan::Leave(Leave::NotReadable));
+        let awaited = self.assignment.is_going() && self.switches_off();
+        let leave = if awaited { Leave::DepartureAwaited } else { Leave::NotReadable };
+        self.tell(&Plan::Leave(leave));
         if begun {
             self.event(event_of(failure.reason), failure.message);
         }
@@ -60,17 +62,14 @@ impl Worker {
 
     pub(super) fn tell(&mut self, plan: &Plan) {
         let (now, state) = (self.shared.now(), self.reading.map(|reading| reading.state));
-        let going = self.assignment.is_going();
         let mut exhausted = false;
         self.update(|status| exhausted = report::awaits(status, plan, state, now));
         if exhausted {
-            let message = "it was switched on 5 times and its host did not come up; look at its console";
+            let message = "it was switched on 5 times and its host did not stay up; look at its console";
             self.event(EventReason::PowerOnAttemptsExhausted, message.to_owned());
         }
-        if going && *plan == Plan::Leave(Leave::NotReadable) {
-            let message = "the Machine is deleted with deletionPolicy PowerOff, and its BMC does not answer: it waits; set \
-                           deletionPolicy to Retain to let it go as it is";
-            self.event(EventReason::PowerOffAwaited, message.to_owned());
+        if *plan == Plan::Leave(Leave::DepartureAwaited) {
+            self.event(EventReason::PowerOffAwaited, report::DEPARTURE_AWAITED.to_owned());
         }
     }
 }

@@ -17,8 +17,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bedplate_api::machine::{DeletionPolicy, PowerState};
-use bedplate_bmc::{PowerRequest, Reason};
+use bedplate_api::machine::PowerState;
+use bedplate_bmc::Reason;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -27,7 +27,7 @@ use super::breaker::{Breaker, later};
 use super::gate::For;
 use super::line::{Answer, Line, NoAnswer, Question};
 use super::operation::{AWAIT, Failure, Memory, Reading};
-use super::plan::{Departure, Leave, Observed, Plan, boot_that_is_up, plan};
+use super::plan::{Departure, Observed, Plan, boot_that_is_up, plan};
 use super::shared::{Assignment, Shared};
 use super::{Operation, OperationKey, Tenure, report};
 use crate::status::EventReason;
@@ -41,6 +41,28 @@ const RECHECK: SignedDuration = SignedDuration::from_secs(45);
 pub(super) struct Running {
     pub(super) operation: Operation,
     pub(super) memory: Memory,
+    /// Somebody else has written to its object.
+    pub(super) overtaken: bool,
+}
+
+impl Running {
+    fn new(operation: Operation) -> Self {
+        Self { operation, memory: Memory::default(), overtaken: false }
+    }
+
+    /// As it goes on with what there is now; begun anew where somebody has changed its status. What others write beside it
+    /// (a label, say) makes nothing forgotten.
+    fn goes_on(mut self, wanted: &[Operation]) -> Option<Self> {
+        let now = wanted.iter().find(|operation| operation.key == self.operation.key)?;
+        if !self.overtaken || now.version == self.operation.version {
+            return Some(self);
+        }
+        if now.object.status != self.operation.object.status {
+            return Some(Self::new(now.clone()));
+        }
+        (self.operation, self.overtaken) = (now.clone(), false);
+        Some(self)
+    }
 }
 
 /// The worker of one Machine.
@@ -94,7 +116,8 @@ impl Worker {
                 biased;
                 () = stop.cancelled() => break,
                 () = tenure.lost() => break,
-                until = self.turn() => until,
+                // On the heap only while it is under way: most workers of thousands wait.
+                until = Box::pin(self.turn()) => until,
             };
             if self.departed && self.assignment.departing {
                 break;
@@ -110,7 +133,7 @@ impl Worker {
             }
         }
         if let Some(line) = &mut self.line {
-            line.close().await;
+            Box::pin(line.close()).await;
         }
     }
 
@@ -148,6 +171,10 @@ impl Worker {
         if before.machine.machine.spec != *spec {
             self.update(report::settled);
         }
+        if !self.assignment.is_going() {
+            (self.departure, self.departed) = (Departure::default(), false);
+        }
+        let spec = &self.assignment.machine.machine.spec;
         if self.line.as_ref().map(Line::spec) != spec.bmc.as_ref() {
             let line = spec.bmc.clone().map(|bmc| Line::new(self.shared.clone(), bmc));
             let old = std::mem::replace(&mut self.line, line);
@@ -163,13 +190,11 @@ impl Worker {
     fn choose(&mut self) {
         let wanted = &self.assignment.operations;
         self.done.retain(|key| wanted.iter().any(|operation| operation.key == *key));
-        if self.running.as_ref().is_some_and(|r| wanted.iter().all(|o| o.key != r.operation.key)) {
-            self.running = None;
-        }
+        let running = self.running.take();
+        self.running = running.and_then(|running| running.goes_on(wanted));
         if self.running.is_none() {
             let next = wanted.iter().find(|operation| !self.done.contains(&operation.key));
-            self.running =
-                next.map(|operation| Running { operation: operation.clone(), memory: Memory::default() });
+            self.running = next.cloned().map(Running::new);
         }
     }
 
@@ -244,107 +269,6 @@ impl Worker {
         })
     }
 
-    /// Does what was planned, says so, and says when to look again.
-    async fn apply(&mut self, plan: Plan) -> Timestamp {
-        let name = self.assignment.machine.name.clone();
-        match plan {
-            Plan::PowerOn { boot, attempt, next } => {
-                tracing::info!(machine = %name, %plan, "changing power");
-                self.power_on(boot, attempt, next).await;
-            }
-            Plan::PowerOff(request) => {
-                tracing::info!(machine = %name, %plan, "changing power");
-                self.power_off(request).await;
-            }
-            Plan::Depart => self.depart().await,
-            Plan::Leave(Leave::Running { up: true }) => self.update(report::settled),
-            Plan::Leave(_) => {}
-        }
-        self.tell(&plan);
-        let now = self.shared.now();
-        match plan {
-            Plan::PowerOn { .. } | Plan::PowerOff(_) | Plan::Leave(Leave::Changing) => later(now, AWAIT),
-            Plan::Leave(Leave::ShuttingDown { until }) => later(now, AWAIT).min(until),
-            Plan::Leave(Leave::Spaced { until }) => later(now, self.poll()).min(until),
-            Plan::Depart if !self.departed => later(now, AWAIT),
-            Plan::Depart | Plan::Leave(_) => later(now, self.poll()),
-        }
-    }
-
-    async fn power_on(&mut self, boot: bedplate_bmc::BootSource, attempt: i32, next: Timestamp) {
-        let Some(line) = &mut self.line else { return };
-        let mut answer = line.ask(Question::Boot(boot), For::Polling).await;
-        let prepared = answer.is_ok() || is_not_supported(&answer);
-        if prepared {
-            answer = line.ask(Question::Request(PowerRequest::On), For::Polling).await;
-        }
-        let now = self.shared.now();
-        let failure = answer.as_ref().err().map(NoAnswer::failure);
-        if let Err(why) = &answer {
-            self.failed(why, now);
-        }
-        // What never reached the BMC was no attempt: the breaker spaces those.
-        if failure.as_ref().is_some_and(|failure| failure.transient && !(failure.sent && prepared)) {
-            return;
-        }
-        let came = failure.map_or_else(String::new, |failure| format!(", which failed: {}", failure.message));
-        let message = format!("switched on by pxed because it ought to run, attempt {attempt}{came}");
-        self.update(|status| {
-            report::attempted(status, attempt, next);
-            report::acted(status, "powerOn", &message, now);
-        });
-        self.event(EventReason::PowerChanged, message);
-    }
-
-    async fn power_off(&mut self, request: PowerRequest) {
-        let Some(line) = &mut self.line else { return };
-        let answer = line.ask(Question::Request(request), For::Polling).await;
-        let now = self.shared.now();
-        match (&answer, request) {
-            (Err(NoAnswer::Bmc(error)), PowerRequest::GracefulOff)
-                if error.reason() == Reason::NotSupported =>
-            {
-                self.departure.no_graceful = true;
-                return;
-            }
-            (Ok(_), PowerRequest::GracefulOff) => self.departure.asked = Some(now),
-            (Ok(_), _) => self.departure.forced = Some(now),
-            (Err(why), _) => {
-                self.failed(why, now);
-                if !why.failure().sent {
-                    return;
-                }
-            }
-        }
-        let message =
-            format!("{request} by pxed because the Machine is deleted with deletionPolicy PowerOff");
-        self.update(|status| report::acted(status, "powerOff", &message, now));
-        self.event(EventReason::PowerChanged, message);
-    }
-
-    /// It is off: nothing holds it any more.
-    async fn depart(&mut self) {
-        let machine = self.assignment.machine.clone();
-        self.departed = self.shared.release(&machine).await;
-        if self.departed {
-            tracing::info!(machine = %machine.name, "switched off, the machine may go");
-        }
-    }
-
-    /// Puts the finalizer on or takes it off, as the Machine's policy says.
-    async fn hold(&mut self) {
-        let (Some(holding), machine) = (&self.shared.holding, &self.assignment.machine) else { return };
-        let spec = &machine.machine.spec;
-        let wanted = spec.deletion_policy == DeletionPolicy::PowerOff && spec.bmc.is_some();
-        let (held, going) = (self.assignment.is_held(), self.assignment.is_going());
-        if wanted == held || (wanted && going) {
-            return;
-        }
-        if let Err(error) = holding.hold(&machine.name, &machine.uid, wanted).await {
-            tracing::warn!(machine = %machine.name, error, "the finalizer could not be changed");
-        }
-    }
-
     fn admits(&mut self, now: Timestamp) -> bool {
         let mut breaker = self.breaker.clone();
         let admits = breaker.admits(now);
@@ -402,8 +326,4 @@ impl Drop for Worker {
     fn drop(&mut self) {
         self.shared.counters.breaker(Some(self.breaker.shown()), None);
     }
-}
-
-fn is_not_supported(answer: &Result<Answer, NoAnswer>) -> bool {
-    matches!(answer, Err(NoAnswer::Bmc(error)) if error.reason() == Reason::NotSupported)
 }

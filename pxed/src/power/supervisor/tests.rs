@@ -3,7 +3,7 @@
 #[path = "world.rs"]
 mod world;
 
-use bedplate_api::machine::PowerState;
+use bedplate_api::machine::{DeletionPolicy, PowerState};
 use bedplate_api::operation::OperationState;
 use serde_json::json;
 use tokio::time::Instant;
@@ -74,6 +74,33 @@ async fn a_machine_that_does_not_stay_on_is_given_up_after_five_attempts() {
     world.operate("on", "node1", "powerOn", json!({}));
     assert!(world.until(10, |world| world.ended("on").is_some()).await);
     assert_eq!(world.ended("on").unwrap(), (OperationState::Complete, "PoweredOn".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_comes_up_and_goes_off_again_and_again_is_not_switched_on_for_ever() {
+    let world = one(PowerState::Off);
+    let _pxed = world.start("a");
+    for _ in 0..90 {
+        tokio::time::sleep(Duration::from_secs(50)).await;
+        if power_of(&world, "bmc1") == PowerState::On {
+            world.comes_up("node1");
+        }
+        tokio::time::sleep(Duration::from_secs(50)).await;
+        world.bmc("bmc1", |bmc| bmc.states.push((Instant::now(), PowerState::Off)));
+    }
+    let count = asked(&world, "bmc1").iter().filter(|what| *what == "power on").count();
+    assert_eq!(count, 5);
+    assert_eq!(world.reason("node1", "PoweredOn"), "PowerOnAttemptsExhausted");
+    // What stays up for a while begins anew.
+    world.operate("on", "node1", "powerOn", json!({}));
+    assert!(world.until(10, |world| power_of(world, "bmc1") == PowerState::On).await);
+    for _ in 0..3 {
+        world.comes_up("node1");
+        tokio::time::sleep(Duration::from_secs(700)).await;
+        world.bmc("bmc1", |bmc| bmc.states.push((Instant::now(), PowerState::Off)));
+        assert!(world.until(75, |world| power_of(world, "bmc1") == PowerState::On).await);
+        assert_eq!(world.status("node1").power.unwrap().attempts, Some(1));
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -247,7 +274,6 @@ async fn who_loses_leadership_in_mid_step_sends_nothing_more_and_a_successor_fin
     let _second = world.start("b");
     assert!(world.until(60, |world| world.ended("cycle").is_some()).await);
     assert_eq!(world.bmc("bmc1", |bmc| bmc.changes()), (1, 1));
-    assert!(first.task.is_finished() || !first.stop.is_cancelled());
 }
 
 #[tokio::test(start_paused = true)]
@@ -311,4 +337,95 @@ async fn without_a_cluster_a_manifest_that_is_gone_switches_its_machine_off() {
     assert!(world.until(60, |world| world.store.scan(Table::Departing).unwrap().is_empty()).await);
     assert_eq!(asked(&world, "bmc1"), ["graceful power off"]);
     assert_eq!(asked(&world, "bmc2"), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_manifest_that_is_another_sites_or_anothers_provider_s_now_is_not_gone() {
+    let policy = json!({"deletionPolicy": "PowerOff"});
+    for more in [json!({"site": "other"}), json!({"provider": "manual"})] {
+        let world = World::new([machine("node1", "bmc1", policy.clone())], PowerState::On);
+        let _pxed = world.start("a");
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let mut elsewhere = machine("node1", "bmc1", policy.clone());
+        elsewhere.spec = machine("node1", "bmc1", more.clone()).spec;
+        world.know(vec![elsewhere]);
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        assert_eq!(asked(&world, "bmc1"), Vec::<String>::new(), "{more}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_manifest_that_comes_back_begins_a_later_departure_anew() {
+    let policy = json!({"deletionPolicy": "PowerOff"});
+    let machines = || vec![machine("node1", "bmc1", policy.clone())];
+    let world = World::new(machines(), PowerState::On);
+    world.bmc("bmc1", |bmc| bmc.deaf = true);
+    let _pxed = world.start("a");
+    let gone = |world: &World| world.know(vec![]);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    gone(&world);
+    assert!(world.until(100, |world| asked(world, "bmc1").len() == 1).await);
+    world.know(machines());
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    gone(&world);
+    tokio::time::sleep(Duration::from_secs(150)).await;
+    assert_eq!(asked(&world, "bmc1"), ["graceful power off", "graceful power off"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deleted_machine_is_held_until_it_is_off_and_let_go_when_its_policy_changes() {
+    let policy = json!({"deletionPolicy": "PowerOff"});
+    let machines = (1..4).map(|n| machine(&format!("node{n}"), &format!("bmc{n}"), policy.clone()));
+    let world = World::new(machines, PowerState::On);
+    world.state().is_cluster = true;
+    let _pxed = world.start("a");
+    assert!(world.until(5, |world| world.state().holds.len() == 3).await);
+    world.bmc("bmc1", |bmc| bmc.deaf = true);
+    world.bmc("bmc2", |bmc| bmc.dead = true);
+    world.bmc("bmc3", |bmc| bmc.refuses = true);
+    for node in ["node1", "node2", "node3"] {
+        world.delete(node);
+        assert!(world.is_there(node), "held");
+    }
+    let begun = Instant::now();
+    for (node, bmc) in [("node1", "bmc1"), ("node3", "bmc3")] {
+        assert!(world.until(200, |world| !world.is_there(node)).await, "{node}");
+        assert!(begun.elapsed() >= Duration::from_secs(119), "forced only after two minutes");
+        assert_eq!(power_of(&world, bmc), PowerState::Off);
+        assert_eq!(asked(&world, bmc).last().unwrap(), "forced power off");
+    }
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    assert!(world.is_there("node2"), "nobody knows whether it is off");
+    assert!(world.events().contains(&"PowerOffAwaited"));
+    let status = world.status("node2");
+    let condition = status.conditions.iter().find(|c| c.type_ == "PoweredOn").unwrap();
+    assert!(condition.message.contains("set deletionPolicy to Retain"), "{condition:?}");
+    world.change("node2", |machine| machine.spec.deletion_policy = DeletionPolicy::Retain);
+    assert!(world.until(1, |world| !world.is_there("node2")).await, "let go at once");
+    assert_eq!(asked(&world, "bmc2"), Vec::<String>::new());
+    assert_eq!(world.state().holds.len(), 6, "once on, once off");
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_a_deleted_machine_that_nothing_is_to_be_done_about_nothing_is_awaited() {
+    let world = one(PowerState::On);
+    world.state().is_cluster = true;
+    world.bmc("bmc1", |bmc| bmc.dead = true);
+    let others = Some(vec!["example.com/other".to_owned()]);
+    world.change("node1", |machine| machine.metadata.finalizers = others);
+    world.delete("node1");
+    let _pxed = world.start("a");
+    assert!(world.until(60, |world| world.reason("node1", "BMCReachable") == "BMCUnreachable").await);
+    assert!(!world.events().contains(&"PowerOffAwaited"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_others_write_to_does_not_make_a_reset_forgotten() {
+    let world = one(PowerState::On);
+    let _pxed = world.start("a");
+    world.touch_at_the_end("reset");
+    world.operate("reset", "node1", "reset", json!({}));
+    assert!(world.until(60, |world| world.ended("reset").is_some()).await);
+    assert_eq!(world.ended("reset").unwrap().1, "Reset");
+    assert_eq!(asked(&world, "bmc1"), ["reset"]);
 }

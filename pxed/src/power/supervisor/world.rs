@@ -36,6 +36,10 @@ pub(super) struct Simulated {
     /// So many looks hang for a minute.
     pub(super) hangs: usize,
     pub(super) dead: bool,
+    /// Its machine does not shut down when it is asked to.
+    pub(super) deaf: bool,
+    /// It refuses to ask its machine to shut down.
+    pub(super) refuses: bool,
     pub(super) closed: usize,
 }
 
@@ -51,6 +55,7 @@ impl Simulated {
         self.requests.push((now, request.to_string()));
         let (_, state) = *self.states.last().unwrap();
         match (request, state) {
+            (PowerRequest::GracefulOff, _) if self.deaf => {}
             (PowerRequest::On, PowerState::Off) => self.states.push((now, PowerState::On)),
             (PowerRequest::ForceOff | PowerRequest::GracefulOff, PowerState::On) => {
                 self.states.push((now, PowerState::Off));
@@ -76,6 +81,12 @@ pub(super) struct State {
     pub(super) logins: usize,
     /// Writes and requests until pxed is killed.
     pub(super) killed_after: Option<usize>,
+    /// Objects have finalizers.
+    pub(super) is_cluster: bool,
+    /// Whose end somebody else comes before, once.
+    pub(super) touched: Option<String>,
+    /// Who was held, or let go.
+    pub(super) holds: Vec<(String, bool)>,
 }
 
 /// The site.
@@ -140,6 +151,8 @@ impl World {
                 looks: Vec::new(),
                 hangs: 0,
                 dead: false,
+                deaf: false,
+                refuses: false,
                 closed: 0,
             };
             world.state().bmcs.insert(machine.spec.bmc.as_ref().unwrap().address.clone(), simulated);
@@ -152,6 +165,43 @@ impl World {
         let before = self.machines.load();
         self.machines.store(before.next(&SiteName::default(), machines));
         self.registry.follow(&before, &self.machines.load());
+    }
+
+    /// Changes a Machine's object.
+    pub(super) fn change(&self, name: &str, change: impl FnOnce(&mut Machine)) {
+        let known = self.machines.load();
+        let mut machines: Vec<_> = known.iter().map(|known| Machine::clone(&known.machine)).collect();
+        change(machines.iter_mut().find(|machine| machine.metadata.name.as_deref() == Some(name)).unwrap());
+        // Deleted, and nothing holds it.
+        machines.retain(|machine| {
+            let held = machine.metadata.finalizers.as_ref().is_some_and(|all| !all.is_empty());
+            held || machine.metadata.deletion_timestamp.is_none()
+        });
+        self.know(machines);
+    }
+
+    pub(super) fn delete(&self, name: &str) {
+        let now = bedplate_api::machine::Time(Timestamp::now());
+        self.change(name, |machine| machine.metadata.deletion_timestamp = Some(now));
+    }
+
+    /// Its host comes to its user space, by a boot that began when it was switched on.
+    pub(super) fn comes_up(&self, name: &str) {
+        self.registry.update(&name.parse().unwrap(), |status| {
+            let began = status.power.as_ref().unwrap().last_action.as_ref().unwrap().time.clone();
+            let boot = crate::status::boot_mut(status);
+            boot.started_time = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime(began.0));
+            boot.stage = Some(bedplate_api::wire::Stage::Userspace);
+        });
+    }
+
+    /// Somebody writes a label to an operation just before its end is written.
+    pub(super) fn touch_at_the_end(&self, operation: &str) {
+        self.state().touched = Some(operation.to_owned());
+    }
+
+    pub(super) fn is_there(&self, name: &str) -> bool {
+        self.machines.load().by_name(&name.parse().unwrap()).is_some()
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -230,7 +280,7 @@ impl World {
             writer: Arc::new(self.clone()),
             credentials: Arc::new(self.clone()),
             dial: Arc::new(self.clone()),
-            holding: None,
+            holding: self.state().is_cluster.then(|| Arc::new(self.clone()) as Arc<dyn Holding>),
             tenure: Tenure::new(tenure),
             limits: Limits { connections: 128, poll: Duration::from_secs(60) },
             instance: format!("pxed/site/{instance}"),
@@ -284,6 +334,19 @@ impl OperationWriter for World {
     ) -> Result<Operation, WriteOperationError> {
         self.pass().await;
         tokio::time::sleep(Duration::from_millis(5)).await;
+        let is_end = status.completion_time.is_some();
+        let touched = {
+            let mut state = self.state();
+            let touched = is_end && state.touched.take_if(|name| *name == operation.key.name).is_some();
+            let there = state.operations.get_mut(&operation.key.name).filter(|_| touched);
+            there.map(|there| {
+                there.version = (there.version.parse::<u32>().unwrap() + 1).to_string();
+                there.clone()
+            })
+        };
+        if let Some(touched) = touched {
+            self.tell(OperationUpdate::Put(touched));
+        }
         let written = {
             let mut state = self.state();
             let there = state.operations.get_mut(&operation.key.name).ok_or(WriteOperationError::Gone)?;
@@ -299,6 +362,16 @@ impl OperationWriter for World {
         self.tell(OperationUpdate::Put(written.clone()));
         self.pass().await;
         Ok(written)
+    }
+}
+
+#[async_trait]
+impl Holding for World {
+    async fn hold(&self, machine: &MachineName, _: &str, held: bool) -> Result<(), String> {
+        self.state().holds.push((machine.to_string(), held));
+        let finalizers = held.then(|| vec![crate::power::holding::FINALIZER.to_owned()]);
+        self.change(machine.as_str(), |machine| machine.metadata.finalizers = finalizers);
+        Ok(())
     }
 }
 
@@ -378,6 +451,10 @@ impl Bmc for Client {
     async fn power(&mut self, request: PowerRequest) -> Result<Performed, BmcError> {
         self.world.pass().await;
         self.call().await?;
+        if request == PowerRequest::GracefulOff && self.world.bmc(&self.address, |bmc| bmc.refuses) {
+            let problem = "not in this state".to_owned();
+            return Err(BmcError::Refused { what: request.to_string(), problem, sent: false });
+        }
         self.world.bmc(&self.address, |bmc| bmc.carry_out(request));
         self.world.pass().await;
         Ok(Performed("done"))

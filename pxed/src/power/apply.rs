@@ -1,0 +1,133 @@
+//! A worker does what was planned, and puts the finalizer on or takes it off.
+//!
+//! Decides nothing: that is `plan`'s. Part of `worker`.
+
+use bedplate_api::machine::DeletionPolicy;
+use bedplate_bmc::{PowerRequest, Reason};
+use jiff::Timestamp;
+
+use super::breaker::later;
+use super::gate::For;
+use super::line::{Answer, NoAnswer, Question};
+use super::operation::{AWAIT, Failure};
+use super::plan::{Leave, Plan};
+use super::report;
+use super::worker::Worker;
+use crate::status::EventReason;
+
+impl Worker {
+    /// Does what was planned, says so, and says when to look again.
+    pub(super) async fn apply(&mut self, plan: Plan) -> Timestamp {
+        let name = self.assignment.machine.name.clone();
+        match plan {
+            Plan::PowerOn { boot, attempt, next } => {
+                tracing::info!(machine = %name, %plan, "changing power");
+                self.power_on(boot, attempt, next).await;
+            }
+            Plan::PowerOff(request) => {
+                tracing::info!(machine = %name, %plan, "changing power");
+                self.power_off(request).await;
+            }
+            Plan::Depart => self.depart().await,
+            Plan::Leave(Leave::Running { settled: true }) => self.update(report::settled),
+            Plan::Leave(_) => {}
+        }
+        self.tell(&plan);
+        let now = self.shared.now();
+        match plan {
+            Plan::PowerOn { .. } | Plan::PowerOff(_) | Plan::Leave(Leave::Changing) => later(now, AWAIT),
+            Plan::Leave(Leave::ShuttingDown { until }) => later(now, AWAIT).min(until),
+            Plan::Leave(Leave::Spaced { until }) => later(now, self.poll()).min(until),
+            Plan::Depart if !self.departed => later(now, AWAIT),
+            Plan::Depart | Plan::Leave(_) => later(now, self.poll()),
+        }
+    }
+
+    async fn power_on(&mut self, boot: bedplate_bmc::BootSource, attempt: i32, next: Timestamp) {
+        let Some(line) = &mut self.line else { return };
+        let mut answer = line.ask(Question::Boot(boot), For::Polling).await;
+        let prepared = answer.is_ok() || is_not_supported(&answer);
+        if prepared {
+            answer = line.ask(Question::Request(PowerRequest::On), For::Polling).await;
+        }
+        let now = self.shared.now();
+        let failure = answer.as_ref().err().map(NoAnswer::failure);
+        if let Err(why) = &answer {
+            self.failed(why, now);
+        }
+        // What never reached the BMC was no attempt: the breaker spaces those.
+        if failure.as_ref().is_some_and(|failure| failure.transient && !(failure.sent && prepared)) {
+            return;
+        }
+        let came = failure.map_or_else(String::new, |failure| format!(", which failed: {}", failure.message));
+        let message = format!("switched on by pxed because it ought to run, attempt {attempt}{came}");
+        self.update(|status| {
+            report::attempted(status, attempt, next);
+            report::acted(status, "powerOn", &message, now);
+        });
+        self.event(EventReason::PowerChanged, message);
+    }
+
+    async fn power_off(&mut self, request: PowerRequest) {
+        let Some(line) = &mut self.line else { return };
+        let answer = line.ask(Question::Request(request), For::Polling).await;
+        let now = self.shared.now();
+        match (&answer, request) {
+            (Err(NoAnswer::Bmc(error)), PowerRequest::GracefulOff)
+                if error.reason() == Reason::NotSupported =>
+            {
+                self.departure.no_graceful = true;
+                return;
+            }
+            (Ok(_), PowerRequest::GracefulOff) => self.departure.asked = Some(now),
+            (Ok(_), _) => self.departure.forced = Some(now),
+            (Err(why), request) => {
+                self.failed(why, now);
+                let Failure { sent, reason, .. } = why.failure();
+                // Asked is asked, also where the BMC says no: the time after which it is forced begins.
+                if request == PowerRequest::GracefulOff && (sent || reason == "Refused") {
+                    self.departure.asked.get_or_insert(now);
+                }
+                if !sent {
+                    return;
+                }
+            }
+        }
+        let message =
+            format!("{request} by pxed because the Machine is deleted with deletionPolicy PowerOff");
+        self.update(|status| report::acted(status, "powerOff", &message, now));
+        self.event(EventReason::PowerChanged, message);
+    }
+
+    /// It is off: nothing holds it any more.
+    async fn depart(&mut self) {
+        let machine = self.assignment.machine.clone();
+        self.departed = self.shared.release(&machine).await;
+        if self.departed {
+            tracing::info!(machine = %machine.name, "switched off, the machine may go");
+        }
+    }
+
+    /// Whether the policy is to switch it off when it is deleted.
+    pub(super) fn switches_off(&self) -> bool {
+        self.assignment.machine.machine.spec.deletion_policy == DeletionPolicy::PowerOff
+    }
+
+    /// Puts the finalizer on or takes it off, as the Machine's policy says.
+    pub(super) async fn hold(&mut self) {
+        let (Some(holding), machine) = (&self.shared.holding, &self.assignment.machine) else { return };
+        let spec = &machine.machine.spec;
+        let wanted = self.switches_off() && spec.bmc.is_some();
+        let (held, going) = (self.assignment.is_held(), self.assignment.is_going());
+        if wanted == held || (wanted && going) {
+            return;
+        }
+        if let Err(error) = holding.hold(&machine.name, &machine.uid, wanted).await {
+            tracing::warn!(machine = %machine.name, error, "the finalizer could not be changed");
+        }
+    }
+}
+
+fn is_not_supported(answer: &Result<Answer, NoAnswer>) -> bool {
+    matches!(answer, Err(NoAnswer::Bmc(error)) if error.reason() == Reason::NotSupported)
+}
