@@ -51,7 +51,10 @@ async fn run(client: &Client, mut sol: Sol, mut incoming: mpsc::Receiver<Vec<u8>
                 return;
             }
         }
-        if sol.is_over() || (!wanted && sol.deadline().is_none()) {
+        if !wanted {
+            sol.leave(Instant::now());
+        }
+        if sol.is_over() {
             return;
         }
         let deadline = sol.deadline();

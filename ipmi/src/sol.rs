@@ -46,6 +46,8 @@ pub struct Sol {
     last: (u8, usize),
     payloads: VecDeque<Vec<u8>>,
     over: bool,
+    /// Nobody holds the line any more: until when the rest may be sent.
+    left: Option<Instant>,
 }
 
 impl Sol {
@@ -54,7 +56,8 @@ impl Sol {
     pub fn new(most: u16, retry: Retry) -> Self {
         let most = usize::from(most).saturating_sub(HEAD).clamp(1, 255);
         let (pending, payloads) = (VecDeque::new(), VecDeque::new());
-        Self { retry, most, number: 0, pending, sent: None, rest: None, last: (0, 0), payloads, over: false }
+        let (sent, rest, left) = (None, None, None);
+        Self { retry, most, number: 0, pending, sent, rest, last: (0, 0), payloads, over: false, left }
     }
 
     /// How many characters may be written now.
@@ -63,10 +66,15 @@ impl Sol {
         MOST_PENDING.saturating_sub(self.pending.len())
     }
 
-    /// Whether the line is dead: switched off by the BMC, or nothing is acknowledged any more.
+    /// Whether the line is dead: switched off by the BMC, nothing is acknowledged any more, or it was left and all is sent.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.over
+        self.over || (self.left.is_some() && self.sent.is_none() && self.pending.is_empty())
+    }
+
+    /// Nobody writes any more. What waits is still sent, unless the BMC takes nothing of it for as long as all attempts of one packet take.
+    pub fn leave(&mut self, now: Instant) {
+        self.left = self.left.or_else(|| now.checked_add(self.retry.whole()));
     }
 
     /// Characters to the machine; what is beyond [`Sol::room`] is left out.
@@ -106,7 +114,11 @@ impl Sol {
         for character in sent.data.iter().skip(accepted).rev() {
             self.pending.push_front(*character);
         }
-        if refused {
+        if accepted > 0 && self.left.is_some() {
+            self.left = now.checked_add(self.retry.whole());
+        }
+        // A BMC that takes nothing without refusing would be asked again as fast as it answers.
+        if refused || accepted == 0 {
             self.rest = now.checked_add(self.retry.first);
         }
     }
@@ -131,6 +143,10 @@ impl Sol {
 
     /// Lets time pass: due when [`Sol::deadline`] has come.
     pub fn elapse(&mut self, now: Instant) {
+        if self.left.is_some_and(|left| now >= left) {
+            self.over = true;
+            return;
+        }
         if let Some(sent) = self.sent.as_mut().filter(|sent| now >= sent.until) {
             sent.attempt = sent.attempt.saturating_add(1);
             if sent.attempt > self.retry.attempts {
@@ -146,11 +162,12 @@ impl Sol {
     /// When [`Sol::elapse`] is due. `None`: only what comes or is written changes anything.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        match &self.sent {
-            _ if self.over => None,
+        let next = match &self.sent {
+            _ if self.is_over() => return None,
             Some(sent) => Some(sent.until),
             None => self.rest.filter(|_| !self.pending.is_empty()),
-        }
+        };
+        next.into_iter().chain(self.left).min()
     }
 
     /// The next payload to send.
@@ -201,6 +218,41 @@ mod tests {
         assert!(sol.transmit().is_none());
         sol.elapse(sol.deadline().unwrap());
         assert_eq!(sol.transmit().unwrap(), b"\x03\0\0\0bcd");
+    }
+
+    #[test]
+    fn a_bmc_that_takes_nothing_is_not_asked_again_at_once() {
+        let (mut sol, now) = line(Instant::now());
+        sol.write(b"abcd", now);
+        sol.transmit().unwrap();
+        // The machine is off: nothing can be handed over (bit 5), and nothing is refused.
+        sol.receive(&[0, 1, 0, 0x20], now);
+        assert!(sol.transmit().is_none());
+        sol.elapse(sol.deadline().unwrap());
+        assert_eq!(sol.transmit().unwrap(), b"\x02\0\0\0abcd");
+    }
+
+    #[test]
+    fn a_line_that_was_left_is_over_when_all_is_sent_or_its_time_has_come() {
+        let (mut sol, now) = line(Instant::now());
+        sol.write(b"a", now);
+        sol.leave(now);
+        assert!(!sol.is_over());
+        sol.receive(&[0, 1, 1, 0], now);
+        assert!(sol.is_over());
+        let (mut sol, now) = line(now);
+        sol.write(b"a", now);
+        sol.leave(now);
+        let mut time = now;
+        while let Some(until) = sol.deadline() {
+            while let Some(payload) = sol.transmit() {
+                sol.receive(&[0, payload[0], 0, 0x20], time);
+            }
+            assert!(until <= now + sol.retry.whole());
+            time = until;
+            sol.elapse(time);
+        }
+        assert!(sol.is_over());
     }
 
     #[test]
