@@ -8,7 +8,7 @@ use crate::wire::{
 
 /// Serial over LAN, its first instance.
 const SOL: [u8; 2] = [0x01, 0x01];
-/// Encrypted and authenticated; alerts go their own way; the handshake lines are as after power on.
+/// Encrypted and authenticated; alerts over the serial line fail meanwhile; the BMC asserts the handshake lines.
 const SEALED: u8 = 0xc0;
 
 /// The completion with which a BMC says that another session has the console.
