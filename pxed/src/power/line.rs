@@ -207,13 +207,17 @@ impl Way<'_> {
             }
         }
         let pass = self.shared.gate.enter(self.address, whom).await;
-        if question.changes() && !self.tenure.leads() {
+        let begun = Instant::now();
+        let answer = if question.changes() {
+            self.tenure.during(put(bmc, question)).await
+        } else {
+            Some(put(bmc, question).await)
+        };
+        let Some(answer) = answer else {
             // The worker ends as soon as it sees the same.
             drop((pass, untried));
             return std::future::pending().await;
-        }
-        let begun = Instant::now();
-        let answer = put(bmc, question).await;
+        };
         self.shared.counters.call(self.spec.protocol, begun.elapsed());
         let verdict = match &answer {
             Ok(_) | Err(BmcError::NotSupported { .. }) => Some(Verdict::Good),

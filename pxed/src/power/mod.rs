@@ -34,6 +34,7 @@ mod worker;
 
 use std::fmt;
 use std::sync::Arc;
+use std::task::Poll;
 
 use async_trait::async_trait;
 use bedplate_api::id::MachineName;
@@ -220,6 +221,17 @@ impl Tenure {
             }
         }
     }
+
+    /// Does something while it leads, asked anew before every part of it: a process that was stopped for a while finds both
+    /// an answer and its end, in whatever order. `None`: it does not lead any more, and the rest is not done.
+    pub async fn during<F: Future>(&self, work: F) -> Option<F::Output> {
+        let mut work = std::pin::pin!(work);
+        std::future::poll_fn(|context| match self.leads() {
+            true => work.as_mut().poll(context).map(Some),
+            false => Poll::Ready(None),
+        })
+        .await
+    }
 }
 
 impl fmt::Debug for Tenure {
@@ -233,6 +245,30 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[tokio::test]
+    async fn who_was_stopped_beyond_its_tenure_does_not_go_on_with_what_it_had_begun() {
+        let end = Instant::now() + Duration::from_millis(20);
+        let (_sender, receiver) = watch::channel(Some(end));
+        let tenure = Tenure::new(receiver);
+        let parts = std::cell::Cell::new(0);
+        let work = std::future::poll_fn(|_| {
+            parts.set(parts.get() + 1);
+            // No timer fires meanwhile: the process stands still.
+            while Instant::now() < end {}
+            if parts.get() < 2 { Poll::Pending } else { Poll::Ready(()) }
+        });
+        let mut lost = tenure.clone();
+        let mut whole = Box::pin(async {
+            tokio::select! {
+                biased;
+                () = lost.lost() => None,
+                done = tenure.during(work) => done,
+            }
+        });
+        assert_eq!(futures::poll!(&mut whole), Poll::Pending);
+        assert_eq!((futures::poll!(&mut whole), parts.get()), (Poll::Ready(None), 1));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_tenure_that_is_not_renewed_ends_by_itself() {
