@@ -121,7 +121,7 @@ pub struct PowerStatus {
     /// What pxed did last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_action: Option<PowerAction>,
-    /// How often pxed has switched the machine on by itself since it last booted. It stops after 5.
+    /// How often pxed has switched the machine on by itself since it last stayed up: booted, and on for ten minutes. It stops after 5.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub attempts: Option<i32>,
