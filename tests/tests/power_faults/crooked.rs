@@ -6,7 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use base64::Engine as _;
 use serde_json::json;
+
+/// Made for terminals, and for who reads a log line by line.
+const WORDS: &str = "\u{1b}]0;owned\u{7}\u{1b}[2J\r\nBMCReachable: True\u{202e}\u{9b}31m";
 
 /// What an answer is.
 #[derive(Debug, Clone)]
@@ -15,8 +19,12 @@ pub(super) enum Trick {
     Huge(usize),
     /// Somewhere else.
     Redirect(String),
-    /// Words with terminal escapes, in an error and in what is shown of a system.
+    /// Words with terminal escapes, in errors.
     Escapes,
+    /// A system whose maker, model and serial number have terminal escapes.
+    Dressed,
+    /// An error that repeats what came, credentials too.
+    Echo,
     /// So many systems.
     Systems(usize),
     /// Brackets in brackets, and so on.
@@ -59,7 +67,7 @@ impl Crooked {
 fn serve(mut stream: TcpStream, trick: &Trick) -> Option<()> {
     let mut reader = BufReader::new(stream.try_clone().ok()?);
     loop {
-        let mut path = String::new();
+        let (mut path, mut said) = (String::new(), String::new());
         let mut line = String::new();
         while line != "\r\n" {
             line.clear();
@@ -69,8 +77,9 @@ fn serve(mut stream: TcpStream, trick: &Trick) -> Option<()> {
             if path.is_empty() {
                 line.split(' ').nth(1)?.clone_into(&mut path);
             }
+            said.push_str(line.trim_end());
         }
-        answer(&mut stream, trick, &path)?;
+        answer(&mut stream, trick, &path, &said)?;
     }
 }
 
@@ -86,7 +95,7 @@ fn document(stream: &mut TcpStream, status: &str, body: &str) -> Option<()> {
     stream.write_all(body.as_bytes()).ok()
 }
 
-fn answer(stream: &mut TcpStream, trick: &Trick, path: &str) -> Option<()> {
+fn answer(stream: &mut TcpStream, trick: &Trick, path: &str, said: &str) -> Option<()> {
     match trick {
         Trick::Huge(length) => {
             head(stream, "200 OK", "", *length)?;
@@ -110,6 +119,8 @@ fn answer(stream: &mut TcpStream, trick: &Trick, path: &str) -> Option<()> {
         Trick::Noise => stream.write_all(&[0x1b; 1 << 16]).ok(),
         Trick::Systems(number) => systems(stream, path, *number),
         Trick::Escapes => escapes(stream, path),
+        Trick::Dressed => dressed(stream, path),
+        Trick::Echo => echo(stream, path, said),
     }
 }
 
@@ -138,8 +149,39 @@ fn escapes(stream: &mut TcpStream, path: &str) -> Option<()> {
     if path.trim_end_matches('/') == "/redfish/v1" {
         return document(stream, "200 OK", &root());
     }
-    let words = "\u{1b}]0;owned\u{7}\u{1b}[2J\r\nBMCReachable: True\u{202e}\u{9b}31m";
-    let info = json!([{ "MessageId": words, "Message": words, "Resolution": words }]);
-    let body = json!({ "error": { "code": words, "message": words, "@Message.ExtendedInfo": info } });
+    let info = json!([{ "MessageId": WORDS, "Message": WORDS, "Resolution": WORDS }]);
+    let body = json!({ "error": { "code": WORDS, "message": WORDS, "@Message.ExtendedInfo": info } });
     document(stream, "400 Bad Request", &body.to_string())
+}
+
+fn dressed(stream: &mut TcpStream, path: &str) -> Option<()> {
+    let system = "/redfish/v1/Systems/1";
+    let body = match path.trim_end_matches('/') {
+        "/redfish/v1" => root(),
+        "/redfish/v1/Systems" => json!({
+            "@odata.id": "/redfish/v1/Systems", "@odata.type": "#ComputerSystemCollection.ComputerSystemCollection",
+            "Name": "Systems", "Members@odata.count": 1, "Members": [{ "@odata.id": system }],
+        })
+        .to_string(),
+        _ if path == system => json!({
+            "@odata.id": system, "@odata.type": "#ComputerSystem.v1_16_0.ComputerSystem", "Id": WORDS, "Name": WORDS,
+            "Manufacturer": WORDS, "Model": WORDS.repeat(1_000), "SerialNumber": WORDS, "PowerState": "On",
+        })
+        .to_string(),
+        _ => return document(stream, "404 Not Found", "{}"),
+    };
+    document(stream, "200 OK", &body)
+}
+
+fn echo(stream: &mut TcpStream, path: &str, said: &str) -> Option<()> {
+    if path.trim_end_matches('/') == "/redfish/v1" {
+        return document(stream, "200 OK", &root());
+    }
+    let encoded = said.split("uthorization: Basic ").nth(1).unwrap_or_default();
+    let encoded: String =
+        encoded.chars().take_while(|c| c.is_ascii_alphanumeric() || "+/=".contains(*c)).collect();
+    let decoded = base64::engine::general_purpose::STANDARD.decode(&encoded).unwrap_or_default();
+    let words = format!("{said} {encoded} {}", String::from_utf8_lossy(&decoded));
+    let info = json!([{ "MessageId": words, "Message": words }]);
+    document(stream, "400 Bad Request", &json!({ "error": { "@Message.ExtendedInfo": info } }).to_string())
 }

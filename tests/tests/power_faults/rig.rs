@@ -180,7 +180,9 @@ impl Rig {
     /// Starts pxed and waits until it answers on its socket.
     pub(super) fn start(&self) -> Process {
         let mut command = Command::new(binary("pxed").unwrap());
-        command.args(["run", "--config"]).arg(self.path("pxed.toml")).env("BEDPLATE_LOG", "info,pxed=debug");
+        command.args(["run", "--config"]).arg(self.path("pxed.toml"));
+        command
+            .env("BEDPLATE_LOG", std::env::var("BEDPLATE_LOG").unwrap_or_else(|_| "info,pxed=debug".into()));
         let mut process = Process::spawn("pxed", &mut command, &self.path("pxed.log")).unwrap();
         wait::until("pxed's socket", LIMIT, || {
             assert!(process.is_running(), "{}", process.said());
