@@ -246,7 +246,8 @@ mod tests {
         let mut time = now;
         while let Some(until) = sol.deadline() {
             while let Some(payload) = sol.transmit() {
-                sol.receive(&[0, payload[0], 0, 0x20], time);
+                let number = *payload.first().unwrap();
+                sol.receive(&[0, number, 0, 0x20], time);
             }
             assert!(until <= now + sol.retry.whole());
             time = until;
