@@ -163,7 +163,12 @@ impl SecretFiles {
     fn read_file(&self, below: &Path) -> Result<(Zeroizing<Vec<u8>>, String), String> {
         let path = self.directory.join(below);
         let shown = path.display();
-        let file = self.open(below).map_err(|error| format!("{shown} cannot be opened: {error}"))?;
+        let file = self.open(below).map_err(|error| match error {
+            rustix::io::Errno::XDEV => {
+                format!("{shown} is a link that leads out of {}: copy the file", self.directory.display())
+            }
+            error => format!("{shown} cannot be opened: {error}"),
+        })?;
         let metadata = file.metadata().map_err(|error| format!("{shown} cannot be looked at: {error}"))?;
         if !metadata.is_file() {
             return Err(format!("{shown} is no file"));
@@ -286,7 +291,7 @@ mod tests {
         rig.write("outside", "s3cret", 0o600);
         std::fs::remove_file(rig.path(name)).unwrap();
         symlink(rig.path("outside"), rig.path(name)).unwrap();
-        assert!(rig.read().unwrap_err().contains("cannot be opened"));
+        assert!(rig.read().unwrap_err().contains("leads out of"));
         std::fs::remove_file(rig.path(name)).unwrap();
         rig.write("in/bedplate-system/a/real", "s3cret", 0o600);
         symlink("real", rig.path(name)).unwrap();
