@@ -31,7 +31,6 @@ fn is_told(site: &Site<'_>) -> Result<()> {
             && has_condition(status, "BMCReachable", "True", "Reachable")
             && has_condition(status, "PoweredOn", "True", "PoweredOn")
             && status["power"]["state"] == "On"
-            && status["power"]["attempts"].is_null()
             && status["hardware"]["bmc"]["model"].is_string();
         Ok(told.then_some(machine))
     })?;
