@@ -1,8 +1,11 @@
 //! Power with a real API server, under the roles that `deploy/` gives: which of several pxed leads, whose fields are whose,
-//! and operations that switch a machine behind a simulated BMC.
+//! operations that switch a machine behind a simulated BMC, what makes them wait, and what becomes of deleted Machines.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
+#[allow(dead_code, reason = "each test program uses its part")]
+#[path = "power/held.rs"]
+mod held;
 #[allow(dead_code, reason = "each test program uses its part")]
 #[path = "power/pods.rs"]
 mod pods;
@@ -12,9 +15,12 @@ mod server;
 use std::time::{Duration, Instant};
 
 use bedplate_tests::bmc::chassis::Action;
-use bedplate_tests::bmc::service::PASSWORD;
+use bedplate_tests::bmc::fault::{Dead, Faults};
+use bedplate_tests::bmc::service::{PASSWORD, Settings};
+use bedplate_tests::bmc::simulator::Simulator;
 use bedplate_tests::pxed::ask;
-use pods::{LIMIT, NAMESPACE, Site, admin, get, secret};
+use held::Held;
+use pods::{LIMIT, NAMESPACE, Site, admin, get, get_all, operation_object, secret, secret_with};
 use serde_json::{Value, json};
 use server::Server;
 
@@ -122,8 +128,159 @@ fn operations_switch_a_machine_and_what_is_not_pxeds_is_left_alone() {
     assert!(status["message"].to_string().contains("bmc.secret-namespaces"), "{status}");
 
     let shown = ask(&site.path("one.sock"), "/v1/operations").unwrap();
-    assert_eq!(shown["items"].as_array().unwrap().len(), 4, "{shown}");
+    let shown: Vec<_> = shown["items"].as_array().unwrap().iter().map(|o| &o["metadata"]["name"]).collect();
+    let all = ["left-alone", "on", "cycle", "forbidden"];
+    assert!(all.iter().all(|name| shown.contains(&&json!(name))), "{shown:?}");
     assert_eq!(get("machineoperation", "left-alone")["status"], Value::Null);
     assert_eq!(pxed.terminate(LIMIT).unwrap().code(), Some(0), "{}", pxed.said());
     assert!(!pxed.said().contains(PASSWORD), "a password in the log");
+}
+
+/// The reason of a Machine's condition, with its message.
+fn condition(machine: &Value, kind: &str) -> (String, String) {
+    let conditions = machine["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let found = conditions.into_iter().find(|condition| condition["type"] == kind).unwrap_or_default();
+    let text = |field: &str| found[field].as_str().unwrap_or_default().to_owned();
+    (text("reason"), text("message"))
+}
+
+fn patch(machine: &str, spec: &Value) {
+    let spec = json!({ "spec": spec }).to_string();
+    admin(&["patch", "machine", machine, "--type=merge", "-p", &spec]).unwrap();
+}
+
+#[test]
+fn a_deleted_machine_goes_when_it_is_off_and_one_whose_bmc_is_away_when_it_may_stay_on() {
+    let site = Site::new("deleted");
+    let simulator = Simulator::new().unwrap();
+    let no_button = Settings { reset_types: vec!["On", "ForceOff", "ForceRestart"], ..Settings::new("one") };
+    let servers = [
+        ("listens", Held::new(&simulator, 60, true, true)),
+        ("listens-too", Held::new(&simulator, 61, false, true)),
+        ("has-no-button", Held::with(&simulator, 62, true, true, no_button)),
+        ("is-kept", Held::new(&simulator, 63, true, true)),
+        ("is-away", Held::new(&simulator, 64, true, true)),
+    ];
+    secret(&site, NAMESPACE, site.name);
+    let machines = servers.iter().enumerate().map(|(number, (name, server))| {
+        server.lets_go();
+        let mut spec = server.spec(NAMESPACE, site.name);
+        spec["deletionPolicy"] = json!(if *name == "is-kept" { "Retain" } else { "PowerOff" });
+        site.machine_object(name, &format!("52:54:00:00:50:{number:02x}"), &spec)
+    });
+    site.apply_all(machines.collect());
+    let mut pxed = site.start("one");
+    site.until("all are seen, and all but one are held", || {
+        let machines = servers.iter().map(|(name, _)| (*name, get("machine", name)));
+        let is_there = |(name, machine): (&str, Value)| {
+            let finalizers = &machine["metadata"]["finalizers"];
+            let held = *finalizers == json!(["bedplate.dev/power-off"]);
+            machine["status"]["power"]["state"] == "On" && held == (name != "is-kept")
+        };
+        machines.into_iter().all(is_there).then_some(())
+    });
+    assert_eq!(get("machine", "is-kept")["metadata"]["finalizers"], Value::Null);
+    let (_, away) = &servers[4];
+    away.bmc.set_faults(Faults { dead: Some(Dead::Refused), ..Faults::default() }).unwrap();
+    let names = servers.iter().map(|(name, _)| *name);
+    let delete: Vec<&str> = ["delete", "machine", "--wait=false"].into_iter().chain(names).collect();
+    admin(&delete).unwrap();
+    let there = || -> Vec<String> {
+        let machines = get_all("machines");
+        let names = machines.iter().filter_map(|machine| machine["metadata"]["name"].as_str());
+        names.filter(|name| servers.iter().any(|(ours, _)| ours == name)).map(str::to_owned).collect()
+    };
+    site.until("all but one gone", || (there() == ["is-away"]).then_some(()));
+    let asked: Vec<Vec<Action>> = servers.iter().map(|(_, server)| server.asked()).collect();
+    let (graceful, forced) = (vec![Action::GracefulOff], vec![Action::ForceOff]);
+    assert_eq!(asked, [graceful.clone(), graceful, forced, vec![], vec![]]);
+    assert!(servers[..3].iter().all(|(_, server)| server.changes().len() == 1));
+    site.until("a condition and an Event that say what to do", || {
+        let (_, message) = condition(&get("machine", "is-away"), "PoweredOn");
+        let event = get_all("events.events.k8s.io")
+            .into_iter()
+            .find(|event| event["reason"] == "PowerOffAwaited" && event["regarding"]["name"] == "is-away")?;
+        let remedy = "set deletionPolicy to Retain";
+        (message.contains(remedy) && event["note"].to_string().contains(remedy)).then_some(())
+    });
+    patch("is-away", &json!({ "deletionPolicy": "Retain" }));
+    site.until("the last one gone", || there().is_empty().then_some(()));
+    assert_eq!(away.asked(), []);
+    assert_eq!(pxed.terminate(LIMIT).unwrap().code(), Some(0), "{}", pxed.said());
+}
+
+#[test]
+fn an_operation_of_a_paused_machine_waits_and_says_so_once() {
+    let site = Site::new("paused");
+    let simulator = Simulator::new().unwrap();
+    let server = Held::new(&simulator, 70, true, true);
+    server.lets_go();
+    secret(&site, NAMESPACE, site.name);
+    let mut spec = server.spec(NAMESPACE, site.name);
+    spec["paused"] = json!(true);
+    site.machine("paused-a", "52:54:00:00:60:01", &spec);
+    let mut pxed = site.start("one");
+    site.operation("paused-cycle", "powerCycle", "paused-a");
+    let waiting = site.until("it says that it waits", || {
+        let operation = get("machineoperation", "paused-cycle");
+        (operation["status"]["state"] == "Pending").then_some(operation)
+    });
+    assert!(waiting["status"]["message"].to_string().contains("the Machine is paused"), "{waiting}");
+    let looks = server.bmc.told().len();
+    site.until("two more looks", || (server.bmc.told().len() >= looks + 2).then_some(()));
+    let version = |operation: &Value| operation["metadata"]["resourceVersion"].clone();
+    assert_eq!(version(&get("machineoperation", "paused-cycle")), version(&waiting));
+    assert_eq!(server.asked(), []);
+    patch("paused-a", &json!({ "paused": false }));
+    assert_eq!(site.ended("paused-cycle")["reason"], "PowerCycled");
+    assert_eq!(server.asked(), [Action::ForceOff, Action::On]);
+    assert_eq!(pxed.terminate(LIMIT).unwrap().code(), Some(0), "{}", pxed.said());
+}
+
+#[test]
+fn a_wrong_password_is_tried_once_and_the_right_one_is_taken_when_it_is_there() {
+    let site = Site::new("wrong");
+    let simulator = Simulator::new().unwrap();
+    // Two that somebody asks something of, two that nobody does.
+    let servers: Vec<Held> = (0..4).map(|n| Held::new(&simulator, 80 + n, n % 2 == 0, true)).collect();
+    let name = |n: usize| format!("wrong-{n}");
+    secret_with(&site, NAMESPACE, site.name, "wr0ng-horse");
+    let machines = servers.iter().enumerate().map(|(n, server)| {
+        server.lets_go();
+        let mac = format!("52:54:00:00:70:{n:02x}");
+        site.machine_object(&name(n), &mac, &server.spec(NAMESPACE, site.name))
+    });
+    site.apply_all(machines.collect());
+    let mut pxed = site.start("one");
+    let are = |reason: &str| {
+        site.until(&format!("BMCReachable: {reason}"), || {
+            let is = |n| condition(&get("machine", &name(n)), "BMCReachable").0 == reason;
+            (0..4).all(is).then_some(())
+        });
+    };
+    let cycle = |n: usize, round: usize| {
+        operation_object(&format!("wrong-{n}-{round}"), "powerCycle", &name(n), &json!({}))
+    };
+    are("AuthenticationFailed");
+    site.apply_all(vec![cycle(0, 1), cycle(1, 1)]);
+    for n in 0..2 {
+        let status = site.ended(&format!("wrong-{n}-1"));
+        assert_eq!(status["reason"], "AuthenticationFailed", "{status}");
+    }
+    let tries = |server: &Held| {
+        let counters = server.bmc.counters();
+        (counters.wrong_logins.max(counters.ipmi_attempts), counters.locked_out, counters.logins)
+    };
+    assert_eq!(servers.iter().map(tries).collect::<Vec<_>>(), [(1, 0, 0); 4]);
+    secret(&site, NAMESPACE, site.name);
+    site.apply_all(vec![cycle(0, 2), cycle(1, 2)]);
+    for n in 0..2 {
+        let status = site.ended(&format!("wrong-{n}-2"));
+        assert_eq!(status["reason"], "PowerCycled", "{status}");
+        assert_eq!(servers[n].asked(), [Action::ForceOff, Action::On]);
+    }
+    are("Reachable");
+    assert!(servers.iter().all(|server| server.bmc.counters().wrong_logins <= 1));
+    assert_eq!(pxed.terminate(LIMIT).unwrap().code(), Some(0), "{}", pxed.said());
+    assert!(!pxed.said().contains("wr0ng-horse"), "a password in the log");
 }
