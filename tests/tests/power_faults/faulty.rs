@@ -12,10 +12,9 @@ use super::rig::{LIMIT, Protocol, Rig, Station, WRONG};
 
 /// A BMC that hangs is given up after three looks of 20 s each; what was given up is asked again after at most some minutes.
 const LONG: Duration = Duration::from_secs(300);
-/// So much longer the healthy ones may take beside the faulty ones, on a machine that does other things too. A BMC that
-/// hangs holds whoever waits for it more than ten times as long.
+/// So much longer the healthy ones may take beside the faulty ones, on a machine that does other things too: one after
+/// another, the silent ones would hold them up for minutes.
 const RATIO: u32 = 5;
-/// For what is always there, and is not the BMCs': pxed's own start.
 const HEALTHY: [(&str, Protocol); 4] = [
     ("healthy-a", Protocol::Redfish),
     ("healthy-b", Protocol::Redfish),

@@ -171,6 +171,14 @@ fn files_of_credentials_that_are_no_secrets_are_not_read() {
     }
     assert_eq!(station.bmc.counters().connections, 0, "a BMC was talked to");
     assert!(peak(&pxed) < before + MEMORY);
+    // Put right, they are read without anybody asking.
+    fs::set_permissions(place("open"), fs::Permissions::from_mode(0o600)).unwrap();
+    rig.credentials("absent", PASSWORD);
+    for name in ["open", "absent"] {
+        rig.wait(&format!("{name} to recover"), LONG, || {
+            (rig.condition(name, "BMCReachable")["status"] == "True").then_some(())
+        });
+    }
     let shadow = fs::read_to_string("/etc/shadow").unwrap_or_default();
     let shown = rig.shown();
     assert!(
