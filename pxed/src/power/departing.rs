@@ -44,14 +44,8 @@ impl Departing {
         departing
     }
 
-    /// Follows a new set of Machines.
-    pub(super) async fn follow(
-        &mut self,
-        store: &Store,
-        before: &Snapshot,
-        after: &Snapshot,
-        now: Timestamp,
-    ) {
+    /// Follows a new set of Machines; what the store is to keep of it.
+    pub(super) fn follow(&mut self, before: &Snapshot, after: &Snapshot, now: Timestamp) -> Vec<Change> {
         let mut changes = Vec::new();
         for known in before.iter().filter(|known| has_gone(known, after)) {
             if let Ok(value) = serde_json::to_vec(&*known.machine) {
@@ -65,11 +59,7 @@ impl Departing {
             self.departed(&known.name);
             changes.push(Change::Delete(Table::Departing, known.name.as_str().into()));
         }
-        if !changes.is_empty()
-            && let Err(error) = store.write(changes).await
-        {
-            tracing::warn!(%error, "departing machines could not be kept, a restart would forget them");
-        }
+        changes
     }
 
     /// Everyone.

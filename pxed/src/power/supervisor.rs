@@ -206,11 +206,17 @@ impl Supervisor {
                 self.ever.insert(known.name.clone());
             }
         }
+        let mut changes = Vec::new();
         if self.shared.holding.is_none() && self.machines.are_known() {
-            let now = self.shared.now();
-            self.departing.follow(&self.shared.store, &before, &self.snapshot, now).await;
+            changes = self.departing.follow(&before, &self.snapshot, self.shared.now());
         }
+        // Before the disk: a machine whose manifest is back is left on however slow that is.
         self.assign_all();
+        if !changes.is_empty()
+            && let Err(error) = self.shared.store.write(changes).await
+        {
+            tracing::warn!(%error, "departing machines could not be kept, a restart would forget them");
+        }
     }
 
     fn take(&mut self, update: OperationUpdate) {
@@ -327,8 +333,8 @@ impl Supervisor {
         let source = self.source.load_full();
         let sound = source.synced && source.unreachable.is_none() && source.problems.is_empty();
         let now = self.shared.now();
-        if !sound {
-            // A name that stands in two files, say, is no deletion.
+        if !sound || self.snapshot.is_empty() {
+            // A name that stands in two files, say, is no deletion; nor is a directory that was not mounted.
             self.departing.postpone(now);
             return;
         }

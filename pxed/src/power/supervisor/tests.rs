@@ -308,30 +308,39 @@ async fn two_thousand_workers_at_rest_only_look_once_a_minute() {
 async fn without_a_cluster_a_manifest_that_is_gone_switches_its_machine_off() {
     let policy = json!({"deletionPolicy": "PowerOff"});
     let machines = || vec![machine("node1", "bmc1", policy.clone()), machine("node2", "bmc2", json!({}))];
+    let other = machine("node2", "bmc2", json!({}));
     let world = World::new(machines(), PowerState::On);
     let pxed = world.start("a");
     tokio::time::sleep(Duration::from_secs(5)).await;
     // An editor's pause is no deletion.
-    world.know(vec![]);
+    world.know(vec![other.clone()]);
+    world.departing(1).await;
     tokio::time::sleep(Duration::from_secs(30)).await;
     world.know(machines());
+    world.departing(0).await;
     tokio::time::sleep(Duration::from_secs(300)).await;
     assert_eq!(asked(&world, "bmc1"), Vec::<String>::new());
     // Nor is another name for the same machine.
     let renamed = machine("renamed", "bmc1", policy.clone());
-    world.know(vec![renamed]);
+    world.know(vec![renamed, other.clone()]);
     tokio::time::sleep(Duration::from_secs(300)).await;
     assert_eq!(asked(&world, "bmc1"), Vec::<String>::new());
     // Nor is a mistake in the manifests.
     let mistaken = SourceState { synced: true, problems: vec!["twice".to_owned()], ..SourceState::default() };
     world.source.store(Arc::new(mistaken));
+    world.know(vec![other.clone()]);
+    world.departing(1).await;
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    assert_eq!(asked(&world, "bmc1"), Vec::<String>::new());
+    // Nor is a directory that nothing is in: it may not be mounted.
+    world.source.store(Arc::new(SourceState { synced: true, ..SourceState::default() }));
     world.know(vec![]);
     tokio::time::sleep(Duration::from_secs(300)).await;
     assert_eq!(asked(&world, "bmc1"), Vec::<String>::new());
     pxed.stop.cancel();
     pxed.task.await.unwrap();
     // A restart does not forget it.
-    world.source.store(Arc::new(SourceState { synced: true, ..SourceState::default() }));
+    world.know(vec![other]);
     let _second = world.start("b");
     assert!(world.until(120, |world| power_of(world, "bmc1") == PowerState::Off).await);
     assert!(world.until(60, |world| world.store.scan(Table::Departing).unwrap().is_empty()).await);
@@ -343,12 +352,13 @@ async fn without_a_cluster_a_manifest_that_is_gone_switches_its_machine_off() {
 async fn a_manifest_that_is_another_sites_or_anothers_provider_s_now_is_not_gone() {
     let policy = json!({"deletionPolicy": "PowerOff"});
     for more in [json!({"site": "other"}), json!({"provider": "manual"})] {
-        let world = World::new([machine("node1", "bmc1", policy.clone())], PowerState::On);
+        let machines = [machine("node1", "bmc1", policy.clone()), machine("node2", "bmc2", json!({}))];
+        let world = World::new(machines, PowerState::On);
         let _pxed = world.start("a");
         tokio::time::sleep(Duration::from_secs(5)).await;
         let mut elsewhere = machine("node1", "bmc1", policy.clone());
         elsewhere.spec = machine("node1", "bmc1", more.clone()).spec;
-        world.know(vec![elsewhere]);
+        world.know(vec![elsewhere, machine("node2", "bmc2", json!({}))]);
         tokio::time::sleep(Duration::from_secs(600)).await;
         assert_eq!(asked(&world, "bmc1"), Vec::<String>::new(), "{more}");
     }
@@ -357,17 +367,22 @@ async fn a_manifest_that_is_another_sites_or_anothers_provider_s_now_is_not_gone
 #[tokio::test(start_paused = true)]
 async fn a_manifest_that_comes_back_begins_a_later_departure_anew() {
     let policy = json!({"deletionPolicy": "PowerOff"});
-    let machines = || vec![machine("node1", "bmc1", policy.clone())];
+    let machines = || {
+        ["node1", "node2"].map(|node| machine(node, &node.replace("node", "bmc"), policy.clone())).to_vec()
+    };
     let world = World::new(machines(), PowerState::On);
     world.bmc("bmc1", |bmc| bmc.deaf = true);
     let _pxed = world.start("a");
-    let gone = |world: &World| world.know(vec![]);
+    let gone = |world: &World| world.know(vec![machine("node2", "bmc2", json!({}))]);
     tokio::time::sleep(Duration::from_secs(5)).await;
     gone(&world);
+    world.departing(1).await;
     assert!(world.until(100, |world| asked(world, "bmc1").len() == 1).await);
     world.know(machines());
+    world.departing(0).await;
     tokio::time::sleep(Duration::from_secs(300)).await;
     gone(&world);
+    world.departing(1).await;
     tokio::time::sleep(Duration::from_secs(150)).await;
     assert_eq!(asked(&world, "bmc1"), ["graceful power off", "graceful power off"]);
 }

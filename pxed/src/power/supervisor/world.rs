@@ -23,6 +23,7 @@ use crate::power::{
     CredentialsError, CredentialsSource, CredentialsVersion, Dial, Issued, Operation, OperationKey,
     OperationUpdate, OperationWriter, Tenure, WriteOperationError,
 };
+use crate::store::Table;
 
 /// One machine and its BMC.
 #[derive(Debug)]
@@ -198,6 +199,13 @@ impl World {
     /// Somebody writes a label to an operation just before its end is written.
     pub(super) fn touch_at_the_end(&self, operation: &str) {
         self.state().touched = Some(operation.to_owned());
+    }
+
+    /// Waits for the disk, without time going by.
+    pub(super) async fn departing(&self, count: usize) {
+        while self.store.scan(Table::Departing).unwrap().len() != count {
+            tokio::task::yield_now().await;
+        }
     }
 
     pub(super) fn is_there(&self, name: &str) -> bool {
