@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use bedplate_api::id::Digest;
 use bedplate_api::machine::{BmcTls, BmcTlsMode};
-use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::{
     CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
 };
@@ -27,6 +27,9 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use sha2::{Digest as _, Sha256};
 use x509_parser::prelude::{FromDer, X509Certificate};
+
+/// TLS sessions that a client keeps to resume, of its one server.
+const SESSIONS: usize = 8;
 
 /// Whose certificate is believed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,12 +105,14 @@ pub fn client_config(trust: &Trust, witness: &Witness) -> Result<ClientConfig, S
     let provider = CryptoProvider::get_default().ok_or("this process has installed no TLS provider")?.clone();
     let verifier =
         Verifier { belief: belief(trust, &provider)?, witness: witness.clone(), provider: provider.clone() };
-    let config = ClientConfig::builder_with_provider(provider)
+    let mut config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|e| e.to_string())?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier))
         .with_no_client_auth();
+    // A client has one server: room for the usual 32 is 20 KiB, times thousands of BMCs.
+    config.resumption = Resumption::in_memory_sessions(SESSIONS);
     Ok(config)
 }
 

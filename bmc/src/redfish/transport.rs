@@ -25,6 +25,9 @@ use crate::tls::{self, Refusal, Trust, Witness};
 const LARGEST_BODY: usize = 256 << 10;
 /// Largest page of a log, in bytes.
 const LARGEST_PAGE: usize = 1 << 20;
+/// How long a connection is kept for the next request: a BMC has few to give, and closes idle ones without a word; each is
+/// memory, and while something is awaited the next question comes after 2 s.
+const IDLE: Duration = Duration::from_secs(4);
 /// Redirects that are followed; iLO 5 before 1.40 sends one to the same path with a slash.
 const MOST_REDIRECTS: usize = 3;
 
@@ -121,9 +124,8 @@ impl Transport {
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()
             .http1_only()
-            // BMCs have few connections to give, and close idle ones without a word.
             .pool_max_idle_per_host(1)
-            .pool_idle_timeout(Duration::from_secs(10))
+            .pool_idle_timeout(IDLE)
             .connect_timeout(deadlines.connect)
             .user_agent(concat!("bedplate/", env!("CARGO_PKG_VERSION")));
         if let Host::Name(name) = &address.host {
