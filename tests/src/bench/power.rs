@@ -94,6 +94,7 @@ enum What {
     BurstLate,
     Lost,
     Wrong,
+    Repeats,
 }
 
 /// Title and unit of each [`What`].
@@ -122,6 +123,7 @@ fn titles(context: &Context) -> Vec<(String, &'static str)> {
         (format!("{operations} powerCycles at once: p99 of an operation"), "s"),
         (format!("{operations} powerCycles at once: operations lost or failed"), ""),
         (format!("{operations} powerCycles at once: machines without exactly one off and one on"), ""),
+        (format!("{operations} powerCycles at once: power requests beyond one off and one on of each"), ""),
     ];
     titles.into_iter().collect()
 }
@@ -230,6 +232,7 @@ impl Round<'_> {
         let note = burst.failures.into_iter().take(3).collect::<Vec<_>>().join("; ");
         self.put_of(What::Lost, OURS, burst.lost, note);
         self.put(What::Wrong, burst.wrong);
+        self.put(What::Repeats, burst.repeats);
         Ok(())
     }
 

@@ -31,7 +31,9 @@ pub(super) struct Burst {
     pub(super) lost: f64,
     /// Machines that were not switched off once and on once.
     pub(super) wrong: f64,
-    /// What those that failed say.
+    /// Requests beyond two for each machine: what an answer that was late had sent again.
+    pub(super) repeats: f64,
+    /// What those say that failed, and what was wrong.
     pub(super) failures: Vec<String>,
 }
 
@@ -72,10 +74,18 @@ pub(super) fn run(bmcs: &Bmcs, socket: &Path, count: usize) -> Result<Burst> {
         failures.push(format!("{error:#}"));
     }
     let after = bmcs.power()?;
-    let wrong = chosen.iter().filter(|(_, bmc)| !is_cycled_once(before.get(&bmc.name), after.get(&bmc.name)));
-    let wrong = wrong.count() as f64;
+    let (mut wrong, mut repeats) = (0, 0);
+    for (number, bmc) in &chosen {
+        let (changes, asked) = since(before.get(&bmc.name), after.get(&bmc.name));
+        repeats += asked.len().saturating_sub(2);
+        if changes != [false, true] {
+            wrong += 1;
+            failures.push(format!("cycle-{number} at {}: {changes:?}, asked {asked:?}", bmc.name));
+        }
+    }
     let took: Vec<f64> = ended.into_values().flatten().collect();
-    Ok(Burst { lost: (count - took.len()) as f64, wrong, took, failures })
+    let (lost, wrong, repeats) = ((count - took.len()) as f64, f64::from(wrong), repeats as f64);
+    Ok(Burst { took, lost, wrong, repeats, failures })
 }
 
 fn make(socket: &Path, chosen: &[(usize, &Bmc)]) -> Result<()> {
@@ -119,12 +129,10 @@ fn post(socket: &Path, number: usize) -> Result<()> {
     Ok(())
 }
 
-/// Off once and on once since, and asked for no more than that.
-fn is_cycled_once(before: Option<&Power>, after: Option<&Power>) -> bool {
-    let Some((before, after)) = before.zip(after) else { return false };
-    let changes: Vec<bool> =
-        after.changes.iter().skip(before.changes.len()).map(|change| change.on).collect();
-    let asked: Vec<&str> =
-        after.asked.iter().skip(before.asked.len()).map(|asked| asked.action.as_str()).collect();
-    changes == [false, true] && asked == ["force-off", "on"]
+/// How a machine's power changed since, and what was asked of it.
+fn since(before: Option<&Power>, after: Option<&Power>) -> (Vec<bool>, Vec<String>) {
+    let Some((before, after)) = before.zip(after) else { return Default::default() };
+    let changes = after.changes.iter().skip(before.changes.len()).map(|change| change.on).collect();
+    let asked = after.asked.iter().skip(before.asked.len()).map(|asked| asked.action.clone()).collect();
+    (changes, asked)
 }
