@@ -151,7 +151,7 @@ fn cases(site: &Site, simulator: &Simulator, round: usize) -> Vec<Case> {
         let mac = format!("52:54:00:00:2{round}:{number:02x}");
         site.machine_object(&case.name, &mac, &case.server.spec(NAMESPACE, site.name))
     };
-    site.apply_all(cases.iter().enumerate().map(machine).collect());
+    site.apply_all(&cases.iter().enumerate().map(machine).collect::<Vec<_>>());
     site.until("all are seen to be on", || {
         let machines = get_all("machines");
         let on = |case: &Case| {
@@ -190,7 +190,7 @@ fn bring_to_their_stages(site: &Site, cases: &[Case], leader: &str) {
             let (kind, more) = case.stage.operation();
             operation_object(&case.name, kind, &case.name, &more)
         };
-        site.apply_all(some.iter().map(operation).collect());
+        site.apply_all(&some.iter().map(operation).collect::<Vec<_>>());
         site.until("everybody at the stage", || {
             let late = some.iter().filter(|case| !case.advance()).count();
             (late == 0).then_some(())
@@ -261,11 +261,8 @@ fn o1_a_leader_killed_at_any_step_leaves_to_its_successor_what_then_happens_once
         let cases = cases(&site, &simulator, round);
         bring_to_their_stages(&site, &cases, leader);
         let staged = begun.elapsed();
-        if round == 1 {
-            one.kill()
-        } else {
-            two.kill()
-        }
+        let killed = if round == 1 { &mut one } else { &mut two };
+        killed.kill();
         let killed = Instant::now();
         let_go(&cases);
         site.led_by(successor);
@@ -298,7 +295,7 @@ fn who_was_stopped_beyond_its_lease_sends_nothing_when_it_goes_on() {
     let machines = names.iter().zip(&servers).enumerate().map(|(n, (name, server))| {
         site.machine_object(name, &format!("52:54:00:00:30:{n:02x}"), &server.spec(NAMESPACE, site.name))
     });
-    site.apply_all(machines.collect());
+    site.apply_all(&machines.collect::<Vec<_>>());
     site.until("all are seen to be on", || {
         names.iter().all(|name| get("machine", name)["status"]["power"]["state"] == "On").then_some(())
     });
@@ -306,7 +303,7 @@ fn who_was_stopped_beyond_its_lease_sends_nothing_when_it_goes_on() {
         server.is_slow(Duration::from_secs(2));
     }
     let cycle = |name: &String| operation_object(name, "powerCycle", name, &json!({}));
-    site.apply_all(names.iter().map(cycle).collect());
+    site.apply_all(&names.iter().map(cycle).collect::<Vec<_>>());
     let asked_on = site.until("two on their way off, two on their way on", || {
         for server in servers[2..4].iter().filter(|server| server.asked() == [Action::ForceOff]) {
             server.hasten();
@@ -340,7 +337,7 @@ fn who_was_stopped_beyond_its_lease_sends_nothing_when_it_goes_on() {
         let more = json!({ "parameters": { "force": "true" } });
         operation_object(&format!("{name}-off"), "powerOff", name, &more)
     };
-    site.apply_all(names[2..4].iter().map(off).collect());
+    site.apply_all(&names[2..4].iter().map(off).collect::<Vec<_>>());
     for name in &names[2..4] {
         assert_eq!(site.ended(&format!("{name}-off"))["reason"], "PoweredOff");
     }

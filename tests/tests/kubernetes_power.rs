@@ -168,7 +168,7 @@ fn a_deleted_machine_goes_when_it_is_off_and_one_whose_bmc_is_away_when_it_may_s
         spec["deletionPolicy"] = json!(if *name == "is-kept" { "Retain" } else { "PowerOff" });
         site.machine_object(name, &format!("52:54:00:00:50:{number:02x}"), &spec)
     });
-    site.apply_all(machines.collect());
+    site.apply_all(&machines.collect::<Vec<_>>());
     let mut pxed = site.start("one");
     site.until("all are seen, and all but one are held", || {
         let machines = servers.iter().map(|(name, _)| (*name, get("machine", name)));
@@ -250,7 +250,7 @@ fn a_wrong_password_is_tried_once_and_the_right_one_is_taken_when_it_is_there() 
         let mac = format!("52:54:00:00:70:{n:02x}");
         site.machine_object(&name(n), &mac, &server.spec(NAMESPACE, site.name))
     });
-    site.apply_all(machines.collect());
+    site.apply_all(&machines.collect::<Vec<_>>());
     let mut pxed = site.start("one");
     let are = |reason: &str| {
         site.until(&format!("BMCReachable: {reason}"), || {
@@ -262,7 +262,7 @@ fn a_wrong_password_is_tried_once_and_the_right_one_is_taken_when_it_is_there() 
         operation_object(&format!("wrong-{n}-{round}"), "powerCycle", &name(n), &json!({}))
     };
     are("AuthenticationFailed");
-    site.apply_all(vec![cycle(0, 1), cycle(1, 1)]);
+    site.apply_all(&[cycle(0, 1), cycle(1, 1)]);
     for n in 0..2 {
         let status = site.ended(&format!("wrong-{n}-1"));
         assert_eq!(status["reason"], "AuthenticationFailed", "{status}");
@@ -273,11 +273,11 @@ fn a_wrong_password_is_tried_once_and_the_right_one_is_taken_when_it_is_there() 
     };
     assert_eq!(servers.iter().map(tries).collect::<Vec<_>>(), [(1, 0, 0); 4]);
     secret(&site, NAMESPACE, site.name);
-    site.apply_all(vec![cycle(0, 2), cycle(1, 2)]);
-    for n in 0..2 {
+    site.apply_all(&[cycle(0, 2), cycle(1, 2)]);
+    for (n, server) in servers[..2].iter().enumerate() {
         let status = site.ended(&format!("wrong-{n}-2"));
         assert_eq!(status["reason"], "PowerCycled", "{status}");
-        assert_eq!(servers[n].asked(), [Action::ForceOff, Action::On]);
+        assert_eq!(server.asked(), [Action::ForceOff, Action::On]);
     }
     are("Reachable");
     assert!(servers.iter().all(|server| server.bmc.counters().wrong_logins <= 1));

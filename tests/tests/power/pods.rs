@@ -93,7 +93,7 @@ impl Site {
     }
 
     /// Many at once.
-    pub(crate) fn apply_all(&self, objects: Vec<Value>) {
+    pub(crate) fn apply_all(&self, objects: &[Value]) {
         self.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": objects }));
     }
 
