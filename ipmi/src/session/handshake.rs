@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::{Active, Attempt, Event, Next, Outbox, SessionError, Step};
 use crate::{
-    command::{Command, channel::GetChannelCapabilities},
+    command::{Command, ReadAnswerError, channel::GetChannelCapabilities},
     crypto::{Exchange, Keys, same},
     wire::{
         header::{Packet, PayloadKind, encode_open, encode_plain},
@@ -16,8 +16,8 @@ use crate::{
     },
 };
 
-/// How often Open Session to RAKP 4 are gone through at most.
-const MOST_ROUNDS: u32 = 3;
+/// How often Open Session to RAKP 4 are gone through at most: a BMC may count each refused proof, and lock the account after three.
+const MOST_ROUNDS: u32 = 2;
 /// The user is looked up by name alone, not by name and privilege.
 const NAME_ONLY: u8 = 0x10;
 
@@ -160,7 +160,11 @@ impl Handshake {
             // It did not say what it speaks, and is asked again as one that did not answer.
             return None;
         }
-        let speaks = command.read(&answer.response).is_ok_and(|channel| channel.ipmi_2_0);
+        let speaks = match command.read(&answer.response) {
+            Ok(channel) => channel.ipmi_2_0,
+            Err(ReadAnswerError::Refused(completion)) => !completion.is_absence(),
+            Err(ReadAnswerError::Answer(_)) => false,
+        };
         Some(if speaks { self.open(out, now) } else { fail(out, SessionError::NotSupported) })
     }
 

@@ -143,6 +143,12 @@ impl Completion {
         )
     }
 
+    /// Whether the BMC does not have the command at all.
+    #[must_use]
+    pub fn is_absence(self) -> bool {
+        matches!(self, Self::InvalidCommand | Self::InvalidForLun | Self::Disabled)
+    }
+
     /// The number.
     #[must_use]
     pub fn number(self) -> u8 {
