@@ -3,7 +3,8 @@
 //! Watched, with a pause to let an editor finish; looked at again every [`RESCAN`] in case a change was not told. Only a
 //! file that has another time, length or inode than before is read and checked, several at once; a Machine in it that is
 //! as it was stays the same object, so that nobody behind this looks at it again. A file with a mistake keeps its last good content in force, also over a restart (the store remembers which Machine came from which
-//! file). One name in two places: neither, both places named.
+//! file; and an operation that stood in a file which nobody could read yet goes on). One name in two places: neither, both
+//! places named.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::convert::Infallible;
@@ -50,6 +51,8 @@ struct File {
     good: Vec<(u64, Sourced)>,
     operations: Vec<SourcedOperation>,
     problems: Vec<String>,
+    /// Whether it was read without a mistake since this process began.
+    was_good: bool,
 }
 
 /// What tells one content of a file from another without reading it.
@@ -197,7 +200,8 @@ impl Directory {
             }
         }
         let operations = self.files.values().flat_map(|file| file.operations.clone()).collect();
-        Update::Set { machines, operations, problems }
+        let whole = self.files.values().all(|file| file.was_good);
+        Update::Set { machines, operations, whole, problems }
     }
 }
 
@@ -228,6 +232,7 @@ impl File {
                 self.operations = manifest.operations.into_iter().map(operation).collect();
                 self.take(&origin, manifest.machines);
                 self.problems.clear();
+                self.was_good = true;
             }
             Err(problems) => {
                 let consequence = self.consequence();
@@ -255,7 +260,12 @@ impl File {
     }
 
     fn consequence(&self) -> &'static str {
-        if self.good.is_empty() { "" } else { " (the file's last good content stays in force)" }
+        let holds = !self.good.is_empty() || !self.operations.is_empty();
+        match (holds, self.was_good) {
+            (true, _) => " (the file's last good content stays in force)",
+            (false, true) => "",
+            (false, false) => " (operations that stood in it go on)",
+        }
     }
 }
 
@@ -369,6 +379,28 @@ mod tests {
         directory.read();
         let (found, problems) = names(&directory.update());
         assert_eq!((found.len(), problems.len()), (1, 1));
+    }
+
+    #[test]
+    fn a_set_is_not_whole_while_nobody_knows_which_operations_a_broken_file_holds() {
+        let temporary = tempfile::tempdir().unwrap();
+        let file = temporary.path().join("operations.yaml");
+        let operation = "apiVersion: bedplate.dev/v1alpha1\nkind: MachineOperation\nmetadata:\n  name: x\nspec:\n  \
+                         operationName: powerCycle\n  machineRef:\n    name: a\n";
+        let mut directory = Directory::new(temporary.path().to_owned(), Vec::new());
+        let mut told = |text: &str| {
+            std::fs::write(&file, text).unwrap();
+            directory.read();
+            let Update::Set { operations, whole, problems, .. } = directory.update() else { panic!("a set") };
+            (operations.len(), whole, problems.first().cloned().unwrap_or_default())
+        };
+        let (operations, whole, problem) = told("broken: [");
+        assert_eq!((operations, whole), (0, false));
+        assert!(problem.ends_with(" (operations that stood in it go on)"), "{problem}");
+        assert_eq!(told(operation), (1, true, String::new()));
+        let (operations, whole, problem) = told("broken: [[");
+        assert_eq!((operations, whole), (1, true), "what stood in it is known");
+        assert!(problem.ends_with(" (the file's last good content stays in force)"), "{problem}");
     }
 
     #[test]

@@ -255,7 +255,7 @@ impl View {
     fn update(&self) -> Update {
         let machines = self.machines.values().cloned();
         let machines = machines.map(|machine| Sourced { origin: String::new(), machine }).collect();
-        Update::Set { machines, operations: Vec::new(), problems: Vec::new() }
+        Update::Set { machines, operations: Vec::new(), whole: true, problems: Vec::new() }
     }
 }
 

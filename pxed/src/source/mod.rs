@@ -86,6 +86,9 @@ pub enum Update {
         machines: Vec<Sourced>,
         /// The operations that stand beside them; of a cluster none, which are watched apart.
         operations: Vec<SourcedOperation>,
+        /// Whether nothing is missing: false while a file has a mistake and was never read well by this process, so that nobody
+        /// knows which operations stand in it.
+        whole: bool,
         /// One line each, for people.
         problems: Vec<String>,
     },
@@ -211,8 +214,8 @@ impl Follower {
         loop {
             let kept = tokio::select! {
                 update = updates.recv() => match update {
-                    Some(Update::Set { machines, operations, problems }) => {
-                        self.take(machines, operations, problems).await
+                    Some(Update::Set { machines, operations, whole, problems }) => {
+                        self.take(machines, (operations, whole), problems).await
                     }
                     Some(Update::Unreachable { reason }) => {
                         self.unreachable(reason);
@@ -256,7 +259,7 @@ impl Follower {
     async fn take(
         &mut self,
         machines: Vec<Sourced>,
-        operations: Vec<SourcedOperation>,
+        (operations, whole): (Vec<SourcedOperation>, bool),
         mut problems: Vec<String>,
     ) -> bool {
         let last = self.machines.load();
@@ -265,7 +268,7 @@ impl Follower {
         let known = snapshot.len();
         self.machines.store(snapshot);
         if let Some(taker) = &self.operations {
-            problems.extend(taker.take(operations).await);
+            problems.extend(taker.take(operations, whole).await);
         }
         let before = self.state.load_full();
         let told: HashSet<&String> = before.problems.iter().collect();

@@ -64,8 +64,8 @@ struct State {
     known: bool,
     /// Whether a store was lost before this table was begun.
     lost: bool,
-    /// The manifests as they were given last; none before the first.
-    manifests: Option<Vec<SourcedOperation>>,
+    /// The manifests as they were given last, and whether none is missing; none before the first.
+    manifests: Option<(Vec<SourcedOperation>, bool)>,
     /// Whether what they mean is not in the store yet.
     due: bool,
     /// Names that are being made.
@@ -120,16 +120,16 @@ impl LocalOperations {
                 self.settle().await;
             }
             self.fan_out().await;
-            let expired = self.lock().memory.expired(Timestamp::now());
+            let expired = self.lock().expired(Timestamp::now());
             if !expired.is_empty() {
                 self.forget(expired).await;
             }
         }
     }
 
-    /// Follows the complete set of manifests; gives what is wrong with it.
-    pub async fn take(&self, manifests: Vec<SourcedOperation>) -> Vec<String> {
-        self.lock().manifests = Some(manifests);
+    /// Follows the set of manifests; gives what is wrong with it. `whole`: none is missing, so that what is not in it is gone.
+    pub async fn take(&self, manifests: Vec<SourcedOperation>, whole: bool) -> Vec<String> {
+        self.lock().manifests = Some((manifests, whole));
         let problems = self.settle().await;
         self.inner.went_on.notify_one();
         problems
@@ -177,9 +177,10 @@ impl LocalOperations {
         let (mut plan, known) = {
             let mut state = self.lock();
             state.due = true;
-            let Some(manifests) = &state.manifests else { return Vec::new() };
+            let Some((manifests, whole)) = &state.manifests else { return Vec::new() };
             let lost = state.lost && !state.known;
-            (state.memory.plan(manifests, &|selector| self.select(selector), lost, now), state.known)
+            let select = |selector: &LabelSelector| self.select(selector);
+            (state.memory.plan((manifests, *whole), &select, lost, now), state.known)
         };
         let mut problems = std::mem::take(&mut plan.problems);
         let changes = changes(&plan, known, now);
@@ -316,6 +317,12 @@ impl State {
 
     fn is_taken(&self, name: &str) -> bool {
         self.memory.records.contains_key(name) || self.reserved.contains(name)
+    }
+
+    /// Before every manifest was read nobody knows that one is still gone.
+    fn expired(&self, now: Timestamp) -> Vec<OperationKey> {
+        let whole = self.manifests.as_ref().is_some_and(|(_, whole)| *whole);
+        self.memory.expired(whole, now)
     }
 
     /// Takes over what the store has now; gives what is to be told.
@@ -483,14 +490,14 @@ mod tests {
         let rig = Rig::new();
         let (operations, mut updates) = rig.open(false);
         let one = vec![manifest(1, object("x", "powerCycle"))];
-        assert_eq!(operations.take(one.clone()).await, Vec::<String>::new());
+        assert_eq!(operations.take(one.clone(), true).await, Vec::<String>::new());
         let told = put(updates.recv().await.unwrap());
         let written = operations.write(&told, in_progress()).await.unwrap();
         assert_eq!(operations.write(&told, in_progress()).await, Err(WriteOperationError::Conflict));
         drop((operations, updates));
 
         let (operations, mut updates) = rig.open(false);
-        assert_eq!(operations.take(one).await, Vec::<String>::new());
+        assert_eq!(operations.take(one, true).await, Vec::<String>::new());
         assert!(updates.try_recv().is_err(), "nothing new");
         assert_eq!(operations.get("x").unwrap(), written.object);
         let again = operations.write(&written, in_progress()).await.unwrap();
@@ -502,14 +509,34 @@ mod tests {
         let rig = Rig::new();
         let (operations, mut updates) = rig.open(false);
         let one = vec![manifest(1, object("x", "powerCycle"))];
-        operations.take(one.clone()).await;
+        operations.take(one.clone(), true).await;
         let told = put(updates.recv().await.unwrap());
         let written = operations.write(&told, in_progress()).await.unwrap();
-        operations.take(Vec::new()).await;
+        operations.take(Vec::new(), true).await;
         assert_eq!(updates.recv().await.unwrap(), OperationUpdate::Gone(told.key));
         assert_eq!(operations.write(&written, in_progress()).await, Err(WriteOperationError::Gone));
-        operations.take(one).await;
+        operations.take(one, true).await;
         assert_eq!(put(updates.recv().await.unwrap()), written);
+    }
+
+    #[tokio::test]
+    async fn a_restart_beside_a_file_that_cannot_be_read_ends_no_operation() {
+        let rig = Rig::new();
+        let (operations, mut updates) = rig.open(false);
+        let one = vec![manifest(1, object("x", "powerCycle"))];
+        operations.take(one.clone(), true).await;
+        let told = put(updates.recv().await.unwrap());
+        let written = operations.write(&told, in_progress()).await.unwrap();
+        drop((operations, updates));
+
+        let (operations, mut updates) = rig.open(false);
+        operations.take(vec![manifest(1, object("y", "powerOn"))], false).await;
+        assert_eq!(put(updates.recv().await.unwrap()).key.name, "y", "another file's is carried out");
+        let written = operations.write(&written, in_progress()).await.expect("it goes on");
+        operations.take(one, true).await;
+        let OperationUpdate::Gone(gone) = updates.recv().await.unwrap() else { panic!("y is gone") };
+        assert_eq!(gone.name, "y");
+        assert_eq!(operations.get("x").unwrap(), written.object);
     }
 
     #[tokio::test]
@@ -517,17 +544,17 @@ mod tests {
         let rig = Rig::new();
         let (operations, mut updates) = rig.open(true);
         let mut all = vec![manifest(1, object("x", "powerCycle"))];
-        operations.take(all.clone()).await;
+        operations.take(all.clone(), true).await;
         let told = put(updates.recv().await.unwrap());
         assert_eq!(told.object.status.as_ref().unwrap().reason.as_deref(), Some(UNKNOWN));
         all.push(manifest(9, object("y", "powerOn")));
-        operations.take(all.clone()).await;
+        operations.take(all.clone(), true).await;
         assert_eq!(put(updates.recv().await.unwrap()).object.status, None);
         drop((operations, updates));
         // The file that was moved aside is still there at the next start.
         let (operations, mut updates) = rig.open(true);
         all.push(manifest(18, object("z", "powerOn")));
-        operations.take(all).await;
+        operations.take(all, true).await;
         assert_eq!(put(updates.recv().await.unwrap()).object.status, None);
     }
 
@@ -553,7 +580,7 @@ mod tests {
         ));
         assert_eq!(operations.list().len(), 2);
         // A manifest of a name that the socket was given is another operation.
-        let problems = operations.take(vec![manifest(1, object("x", "powerOn"))]).await;
+        let problems = operations.take(vec![manifest(1, object("x", "powerOn"))], true).await;
         assert!(problems[0].contains("make a new name"), "{problems:?}");
     }
 }

@@ -136,11 +136,11 @@ pub(super) struct Plan {
 }
 
 impl Memory {
-    /// What the complete set of manifests means. `lost`: what was remembered before is gone, so that nobody knows what was
+    /// What a set of manifests means; none is gone unless it is whole. `lost`: what was remembered before is gone, so that nobody knows what was
     /// carried out of what is new here.
     pub(super) fn plan(
         &self,
-        manifests: &[SourcedOperation],
+        (manifests, whole): (&[SourcedOperation], bool),
         select: Select<'_>,
         lost: bool,
         now: Timestamp,
@@ -174,7 +174,7 @@ impl Memory {
             let is_gone = self.gone.contains_key(name);
             match there.get(name.as_str()) {
                 Some(true) if is_gone => plan.back.push(record.key()),
-                None if !is_gone => plan.gone.push(record.key()),
+                None if !is_gone && whole => plan.gone.push(record.key()),
                 Some(_) | None => {}
             }
         }
@@ -212,8 +212,8 @@ impl Memory {
         Ok(())
     }
 
-    /// What is to be forgotten: its time is over.
-    pub(super) fn expired(&self, now: Timestamp) -> Vec<OperationKey> {
+    /// What is to be forgotten: its time is over. `whole`: every manifest is known, so that those that are gone are.
+    pub(super) fn expired(&self, whole: bool, now: Timestamp) -> Vec<OperationKey> {
         let is_expired = |record: &&Record| {
             // It goes with its parent.
             if record.parent.as_ref().is_some_and(|parent| self.records.contains_key(parent)) {
@@ -221,7 +221,7 @@ impl Memory {
             }
             let since = |then: Timestamp, time: SignedDuration| now.duration_since(then) >= time;
             if record.manifest {
-                return self.gone.get(record.name()).is_some_and(|gone| since(*gone, REMEMBERED));
+                return whole && self.gone.get(record.name()).is_some_and(|gone| since(*gone, REMEMBERED));
             }
             let status = record.object.status.as_ref();
             let ended = status.and_then(|status| status.completion_time.as_ref());
@@ -337,7 +337,11 @@ pub(super) mod tests {
 
     /// Carries a plan out.
     fn take(memory: &mut Memory, manifests: &[SourcedOperation], now: Timestamp) -> Plan {
-        let plan = memory.plan(manifests, &|_| Vec::new(), false, now);
+        follow(memory, (manifests, true), now)
+    }
+
+    fn follow(memory: &mut Memory, (manifests, whole): (&[SourcedOperation], bool), now: Timestamp) -> Plan {
+        let plan = memory.plan((manifests, whole), &|_| Vec::new(), false, now);
         memory.records.extend(plan.new.iter().map(|record| (record.name().to_owned(), record.clone())));
         memory.gone.extend(plan.gone.iter().map(|key| (key.name.clone(), now)));
         plan.back.iter().for_each(|key| memory.gone.retain(|name, _| *name != key.name));
@@ -350,11 +354,25 @@ pub(super) mod tests {
         assert_eq!(take(&mut memory, &one, at(0)).new.len(), 1);
         assert_eq!(take(&mut memory, &one, at(1)), Plan::default());
         assert_eq!(take(&mut memory, &[], at(2)).gone.len(), 1);
-        assert_eq!(memory.expired(at(86_401)), []);
+        assert_eq!(memory.expired(true, at(86_401)), []);
         let again = take(&mut memory, &one, at(3));
         assert_eq!((again.new.len(), again.back.len()), (0, 1));
         assert_eq!(take(&mut memory, &[], at(10)).gone.len(), 1);
-        assert_eq!(memory.expired(at(10 + 86_400)).len(), 1);
+        assert_eq!(memory.expired(true, at(10 + 86_400)).len(), 1);
+    }
+
+    #[test]
+    fn while_a_file_cannot_be_read_no_manifest_is_gone_or_forgotten_and_new_ones_are_taken() {
+        let mut memory = Memory::default();
+        let [x, y, z] = ["x", "y", "z"].map(|name| manifest(1, object(name, "powerCycle")));
+        take(&mut memory, &[x.clone(), y.clone()], at(0));
+        take(&mut memory, &[x.clone()], at(1));
+        let plan = follow(&mut memory, (&[z.clone()], false), at(2));
+        assert_eq!((plan.gone.len(), plan.new[0].name()), (0, "z"));
+        assert_eq!(memory.expired(false, at(86_500)), [], "y may stand in that file");
+        assert_eq!(follow(&mut memory, (&[y, z.clone()], false), at(86_501)).back.len(), 1);
+        let plan = take(&mut memory, &[z], at(86_502));
+        assert_eq!((plan.new.len(), plan.gone.len()), (0, 2), "now it is known");
     }
 
     #[test]
@@ -370,15 +388,20 @@ pub(super) mod tests {
         let plan = take(&mut memory, &twice, at(1));
         assert!(plan.new.is_empty() && plan.problems[0].contains("ops.yaml:1 and in ops.yaml:9"));
         assert!(
-            memory.plan(&[manifest(1, object("z", "dance"))], &|_| Vec::new(), false, at(1)).problems[0]
-                .contains("powerOn")
+            memory.plan((&[manifest(1, object("z", "dance"))], true), &|_| Vec::new(), false, at(1)).problems
+                [0]
+            .contains("powerOn")
         );
     }
 
     #[test]
     fn after_a_loss_of_memory_what_stands_in_manifests_is_failed_and_not_carried_out_again() {
-        let plan =
-            Memory::default().plan(&[manifest(1, object("x", "powerCycle"))], &|_| Vec::new(), true, at(0));
+        let plan = Memory::default().plan(
+            (&[manifest(1, object("x", "powerCycle"))], true),
+            &|_| Vec::new(),
+            true,
+            at(0),
+        );
         let status = plan.new[0].object.status.clone().unwrap();
         assert_eq!((status.state, status.reason.as_deref()), (Some(OperationState::Failed), Some(UNKNOWN)));
     }
@@ -395,8 +418,8 @@ pub(super) mod tests {
             let record = end.map_or(record.clone(), |end| record.with(finished(at(end))));
             memory.records.insert(record.name().to_owned(), record);
         }
-        assert_eq!(memory.expired(at(64)), []);
-        assert_eq!(memory.expired(at(65))[0].name, "timed");
+        assert_eq!(memory.expired(true, at(64)), []);
+        assert_eq!(memory.expired(true, at(65))[0].name, "timed");
         assert_eq!(memory.make_room(), Some(Vec::new()));
         for number in memory.records.len()..MOST {
             let record = Record::new(object(&format!("n{number}"), "powerOn"), "u".to_owned(), true, at(0));
@@ -437,7 +460,7 @@ pub(super) mod tests {
         }
         let status = memory.records["all"].object.status.clone().unwrap();
         assert_eq!((status.state, status.counts.unwrap().complete), (Some(OperationState::Complete), 2));
-        let names: Vec<_> = memory.expired(at(64)).into_iter().map(|key| key.name).collect();
+        let names: Vec<_> = memory.expired(true, at(64)).into_iter().map(|key| key.name).collect();
         assert_eq!(names, ["all", "all-a", "all-b"]);
     }
 }
