@@ -111,7 +111,7 @@ pub fn client_config(trust: &Trust, witness: &Witness) -> Result<ClientConfig, S
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier))
         .with_no_client_auth();
-    // A client has one server: room for the usual 32 is 20 KiB, times thousands of BMCs.
+    // A client has one server: room for the usual 32 would be wasted, thousands of times.
     config.resumption = Resumption::in_memory_sessions(SESSIONS);
     Ok(config)
 }
