@@ -51,22 +51,37 @@ impl ClusterSecrets {
         Self { access, namespaces }
     }
 
-    async fn get(&self, secret: &CredentialsSecretRef) -> Result<Issued, String> {
+    async fn get(&self, secret: &CredentialsSecretRef) -> Result<Issued, Problem> {
         check_namespace(&self.namespaces, secret)?;
-        let client = self.access.get().ok_or("the API server cannot be reached yet")?;
+        let passing = |text: String| Problem { text, transient: true };
+        let client =
+            self.access.get().ok_or_else(|| passing("the API server cannot be reached yet".to_owned()))?;
         let secrets: Api<Secret> = Api::namespaced(client.clone(), &secret.namespace);
         let found = match tokio::time::timeout(LIMIT, secrets.get_opt(&secret.name)).await {
-            Err(_) => return Err("the API server did not answer in time".to_owned()),
-            Ok(Ok(found)) => found.ok_or("there is no such Secret: create it")?,
+            Err(_) => return Err(passing("the API server did not answer in time".to_owned())),
+            Ok(Ok(found)) => found.ok_or_else(|| "there is no such Secret: create it".to_owned())?,
             Ok(Err(kube::Error::Api(status))) if status.code == 403 => {
-                return Err(format!(
-                    "pxed may not read Secrets of the namespace {}: bind the Role of deploy/pxed.yaml there",
-                    secret.namespace
-                ));
+                let namespace = &secret.namespace;
+                let text = format!(
+                    "pxed may not read Secrets of the namespace {namespace}: bind the Role of deploy/pxed.yaml there"
+                );
+                return Err(text.into());
             }
-            Ok(Err(error)) => return Err(chain(&error)),
+            Ok(Err(error)) => return Err(passing(chain(&error))),
         };
-        issue(found)
+        Ok(issue(found)?)
+    }
+}
+
+/// Why there are none, and whether that may pass by itself.
+struct Problem {
+    text: String,
+    transient: bool,
+}
+
+impl From<String> for Problem {
+    fn from(text: String) -> Self {
+        Self { text, transient: false }
     }
 }
 
@@ -119,8 +134,9 @@ fn check_namespace(namespaces: &[String], secret: &CredentialsSecretRef) -> Resu
     ))
 }
 
-fn failed(secret: &CredentialsSecretRef, problem: String) -> CredentialsError {
-    CredentialsError { namespace: secret.namespace.clone(), name: secret.name.clone(), problem }
+fn failed(secret: &CredentialsSecretRef, problem: Problem) -> CredentialsError {
+    let Problem { text: problem, transient } = problem;
+    CredentialsError { namespace: secret.namespace.clone(), name: secret.name.clone(), problem, transient }
 }
 
 #[async_trait]
@@ -135,7 +151,7 @@ impl CredentialsSource for SecretFiles {
     async fn read(&self, secret: &CredentialsSecretRef) -> Result<Issued, CredentialsError> {
         let (files, named) = (self.clone(), secret.clone());
         let read = tokio::task::spawn_blocking(move || files.get(&named)).await;
-        read.unwrap_or_else(|error| Err(error.to_string())).map_err(|problem| failed(secret, problem))
+        read.unwrap_or_else(|error| Err(error.to_string())).map_err(|problem| failed(secret, problem.into()))
     }
 }
 
@@ -308,6 +324,16 @@ mod tests {
         let rig = Rig::new();
         let why = rig.files.get(&secret("kube-system", "a")).unwrap_err();
         assert!(why.contains("bmc.secret-namespaces"), "{why}");
+    }
+
+    #[tokio::test]
+    async fn that_the_api_server_cannot_be_asked_now_fails_no_operation_at_once() {
+        let secrets = ClusterSecrets::new(Access::default(), vec!["bedplate-system".to_owned()]);
+        for (namespace, transient) in [("bedplate-system", true), ("kube-system", false)] {
+            let error = secrets.read(&secret(namespace, "a")).await.unwrap_err();
+            assert_eq!(error.transient, transient, "{error}");
+            assert_eq!(super::super::line::NoAnswer::Credentials(error).failure().transient, transient);
+        }
     }
 
     #[test]

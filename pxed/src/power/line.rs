@@ -72,7 +72,7 @@ impl NoAnswer {
             Self::Credentials(error) => Failure {
                 reason: "CredentialsNotAvailable",
                 message: error.to_string(),
-                transient: false,
+                transient: error.transient,
                 sent: false,
             },
         }

@@ -8,6 +8,7 @@
 //! knows neither Kubernetes nor a file. Spawned by `run`.
 
 mod apply;
+pub mod boot_mode;
 pub mod breaker;
 mod carry;
 pub mod counters;
@@ -161,6 +162,8 @@ pub struct CredentialsError {
     pub name: String,
     /// What is wrong, and what to do.
     pub problem: String,
+    /// It may pass by itself: who keeps the Secret cannot be asked now.
+    pub transient: bool,
 }
 
 /// Where credentials are read, one at a time, when they are needed. Nothing is kept.
