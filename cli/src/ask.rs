@@ -41,6 +41,17 @@ pub(crate) fn again(global: &Global) -> String {
     flags
 }
 
+/// A hint whose commands ask the same again; a BMC is asked without anybody.
+pub(crate) fn aimed(hint: &str, global: &Global) -> String {
+    let again = again(global);
+    let part = |(number, part): (usize, &str)| {
+        let is_command =
+            number % 2 == 1 && part.starts_with("bedplate ") && !part.starts_with("bedplate bmc ");
+        if is_command { format!("{part}{again}") } else { part.to_owned() }
+    };
+    hint.split('`').enumerate().map(part).collect::<Vec<_>>().join("`")
+}
+
 fn names_cluster(global: &Global) -> bool {
     global.kubeconfig.is_some() || global.context.is_some()
 }
@@ -69,6 +80,14 @@ mod tests {
         assert_eq!(again(&global(None, None)), "");
         assert_eq!(again(&global(Some("/s"), None)), " --socket /s");
         assert_eq!(again(&global(Some("/s"), Some("lab"))), " --context lab");
+    }
+
+    #[test]
+    fn commands_of_a_hint_ask_the_same() {
+        let hint = "`bedplate operation list` shows them, `bedplate bmc probe` asks; in group `bedplate`: bedplate power";
+        let expected = "`bedplate operation list --socket /s` shows them, `bedplate bmc probe` asks; in group `bedplate`: bedplate power";
+        assert_eq!(aimed(hint, &global(Some("/s"), None)), expected);
+        assert_eq!(aimed(hint, &global(None, None)), hint);
     }
 
     #[test]

@@ -43,13 +43,13 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            complain(&error);
+            complain(&error, &cli.global);
             if error.is_usage() { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
         }
     }
 }
 
-fn complain(error: &command::RunError) {
+fn complain(error: &command::RunError, global: &arguments::Global) {
     let mut text = format!("bedplate: {error}");
     let mut source = error.source();
     while let Some(error) = source {
@@ -62,6 +62,6 @@ fn complain(error: &command::RunError) {
     }
     eprintln!("{}", render::clean(&text));
     if let Some(hint) = error.hint() {
-        eprintln!("hint: {}", render::clean(&hint));
+        eprintln!("hint: {}", render::clean(&ask::aimed(&hint, global)));
     }
 }
