@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bedplate_api::operation::MachineOperation;
+use serde_json::json;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use crate::command::RunError;
@@ -89,7 +90,11 @@ pub(crate) async fn all(desk: &Desk, page: &mut Page<'_>) -> Result<(), RunError
                     page.print(format!("{} {line}\n", render::clock(look)))?;
                 }
             }
-            Change::Gone(operation) if !page.is_json() => {
+            // As an API server's watch says it: what is gone looks like what is there.
+            Change::Gone(operation) if page.is_json() => {
+                page.json_line(&json!({ "type": "DELETED", "object": operation }))?;
+            }
+            Change::Gone(operation) => {
                 let name = render::clean(operation.metadata.name.as_deref().unwrap_or_default());
                 let clock = render::clock(page.look());
                 page.print(format!("{clock} {name}: gone\n"))?;
@@ -98,7 +103,7 @@ pub(crate) async fn all(desk: &Desk, page: &mut Page<'_>) -> Result<(), RunError
             Change::Interrupted(error) if !interrupted => {
                 Progress::new().note(&render::clean(&format!("{error}; trying again")));
             }
-            Change::Gone(_) | Change::Complete | Change::Interrupted(_) => {}
+            Change::Complete | Change::Interrupted(_) => {}
         }
         interrupted = again;
     }

@@ -233,14 +233,30 @@ fn operations_are_listed_and_an_unknown_one_is_not_waited_for() {
     assert!(matches!(result.unwrap_err(), RunError::NoOperation { .. }));
 }
 
-#[test]
-fn all_operations_are_watched_for_as_long_as_pxed_answers() {
-    let (_directory, socket, _asked) = pxed(|what, _, before| match (what, before) {
+/// A pxed with an operation that comes, goes on and is gone.
+fn passing() -> (tempfile::TempDir, PathBuf, Asked) {
+    pxed(|what, _, before| match (what, before) {
         ("GET /v1/operations", 0) => (200, json!({ "items": [cycle(&Value::Null)] })),
         ("GET /v1/operations", 1) => (200, json!({ "items": [cycle(&json!({ "state": "InProgress" }))] })),
         ("GET /v1/operations", 2) => (200, json!({ "items": [] })),
         _ => (404, refusal("NotFound")),
-    });
+    })
+}
+
+#[test]
+fn who_watches_in_json_is_told_what_is_gone() {
+    let (_directory, socket, _asked) = passing();
+    let (out, _) = bedplate(&socket, "operation watch -o json");
+    let lines: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let told: Vec<_> =
+        lines.iter().map(|line| (line["type"].as_str(), line["kind"].as_str(), &line["object"])).collect();
+    let there = (None, Some("MachineOperation"), &Value::Null);
+    assert_eq!(told, [there, there, (Some("DELETED"), None, &lines[1])]);
+}
+
+#[test]
+fn all_operations_are_watched_for_as_long_as_pxed_answers() {
+    let (_directory, socket, _asked) = passing();
     let (out, result) = bedplate(&socket, "operation watch");
     assert!(matches!(result.unwrap_err(), RunError::Pxed(_)));
     let lines: Vec<&str> = out.lines().map(|line| line.split_once(' ').unwrap().1).collect();
