@@ -366,8 +366,8 @@ pub(super) mod tests {
         let mut memory = Memory::default();
         let [x, y, z] = ["x", "y", "z"].map(|name| manifest(1, object(name, "powerCycle")));
         take(&mut memory, &[x.clone(), y.clone()], at(0));
-        take(&mut memory, &[x.clone()], at(1));
-        let plan = follow(&mut memory, (&[z.clone()], false), at(2));
+        take(&mut memory, std::slice::from_ref(&x), at(1));
+        let plan = follow(&mut memory, (std::slice::from_ref(&z), false), at(2));
         assert_eq!((plan.gone.len(), plan.new[0].name()), (0, "z"));
         assert_eq!(memory.expired(false, at(86_500)), [], "y may stand in that file");
         assert_eq!(follow(&mut memory, (&[y, z.clone()], false), at(86_501)).back.len(), 1);
