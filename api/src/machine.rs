@@ -35,6 +35,9 @@ pub const PROVIDER_PXE: &str = "pxe";
 /// `spec.provider` of a Machine whose agent a person installs.
 pub const PROVIDER_MANUAL: &str = "manual";
 
+/// So often pxed switches a machine on by itself without that it stays up (`status.power.attempts`).
+pub const MOST_POWER_ON_ATTEMPTS: i32 = 5;
+
 /// What a person wants of one server or virtual machine.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
 #[kube(

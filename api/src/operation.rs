@@ -15,6 +15,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::MachineName;
 
+/// How long a powerOn or a reset may take without `timeoutSeconds`, in seconds (docs/bmc.md).
+pub const POWER_ON_TIMEOUT: i32 = 300;
+/// How long a powerOff or a powerCycle may take without `timeoutSeconds`, in seconds (docs/bmc.md).
+pub const POWER_OFF_TIMEOUT: i32 = 600;
+
 /// Something to be done once.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
 #[kube(

@@ -4,16 +4,15 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bedplate_api::id::MachineName;
-use bedplate_api::operation::{MachineOperation, MachineOperationSpec, MachineRef, OperationState};
+use bedplate_api::operation::{
+    MachineOperation, MachineOperationSpec, MachineRef, OperationState, POWER_OFF_TIMEOUT, POWER_ON_TIMEOUT,
+};
 
 use crate::arguments::{Boot, OperationCreate, PowerAct, PowerCommand};
 use crate::selector;
 
 /// What a forced power off is given after the grace period.
 const AFTER_GRACE: i32 = 120;
-
-/// What an executor gives a powerOff by itself.
-const POWER_OFF: i32 = 600;
 
 /// How much later than the operation's own end somebody stops waiting for it, in seconds.
 const LATE: u64 = 60;
@@ -46,7 +45,7 @@ pub(crate) fn of_power(command: &PowerCommand) -> Option<(MachineOperation, &Pow
                 put("gracePeriodSeconds", seconds.to_string());
                 // Otherwise it would be over before its end.
                 let least = seconds.saturating_add(AFTER_GRACE);
-                timeout = timeout.or((least > POWER_OFF).then_some(least));
+                timeout = timeout.or((least > POWER_OFF_TIMEOUT).then_some(least));
             }
         }
         PowerCommand::Status { .. }
@@ -121,8 +120,8 @@ fn kebab(operation: &str) -> String {
 /// How long to wait for a power operation that was just made: a little longer than it may take.
 pub(crate) fn patience(operation: &MachineOperation) -> Duration {
     let own = match operation.spec.operation_name.as_str() {
-        "powerOff" | "powerCycle" => POWER_OFF,
-        _ => 300,
+        "powerOff" | "powerCycle" => POWER_OFF_TIMEOUT,
+        _ => POWER_ON_TIMEOUT,
     };
     let seconds = operation.spec.timeout_seconds.unwrap_or(own);
     Duration::from_secs(u64::try_from(seconds).unwrap_or_default().saturating_add(LATE))

@@ -2,15 +2,12 @@
 //!
 //! Pure: the time is an argument. Texts from outside are cleaned here or by the table.
 
-use bedplate_api::machine::{BmcProtocol, Machine, PowerState, condition_type};
+use bedplate_api::machine::{BmcProtocol, MOST_POWER_ON_ATTEMPTS, Machine, PowerState, condition_type};
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus, OperationState};
 use jiff::Timestamp;
 
 use super::table::Table;
 use super::{Look, Paint, age, clean, machine, text};
-
-/// pxed stops after so many attempts to switch a machine on by itself.
-const MOST_ATTEMPTS: i32 = 5;
 
 /// One line for each operation, the oldest first.
 pub(crate) fn operations(operations: &[MachineOperation], look: Look) -> String {
@@ -112,7 +109,7 @@ pub(crate) fn power(machine: &Machine, look: Look) -> String {
                     power.next_attempt_time.as_ref().map(|time| next(time.0, look)).unwrap_or_default();
                 line(
                     "Switched on",
-                    format!("{attempts} of {MOST_ATTEMPTS} times by itself without a boot{next}"),
+                    format!("{attempts} of {MOST_POWER_ON_ATTEMPTS} times by itself without a boot{next}"),
                     None,
                 );
             }

@@ -3,7 +3,7 @@
 //! Pure: no clock, no file, no socket. Callers: `supervisor` (whose it is), `worker`.
 
 use bedplate_api::machine::{BootSource, MachineSpec, PROVIDER_PXE};
-use bedplate_api::operation::MachineOperationSpec;
+use bedplate_api::operation::{MachineOperationSpec, POWER_OFF_TIMEOUT, POWER_ON_TIMEOUT};
 use jiff::SignedDuration;
 
 /// The operations that pxed carries out.
@@ -39,11 +39,11 @@ impl Kind {
     }
 
     /// How long it may take where the operation does not say, in seconds.
-    const fn default_timeout(self) -> i64 {
-        match self {
-            Self::PowerOn | Self::Reset => 300,
-            Self::PowerOff | Self::PowerCycle => 600,
-        }
+    fn default_timeout(self) -> i64 {
+        i64::from(match self {
+            Self::PowerOn | Self::Reset => POWER_ON_TIMEOUT,
+            Self::PowerOff | Self::PowerCycle => POWER_OFF_TIMEOUT,
+        })
     }
 }
 

@@ -12,14 +12,14 @@ use bedplate_api::machine::{
     PowerStatus,
 };
 use bedplate_api::wire::Stage;
+/// So often a machine is switched on without having stayed up.
+pub use bedplate_api::machine::MOST_POWER_ON_ATTEMPTS as MOST_ATTEMPTS;
 use bedplate_bmc::PowerRequest;
 use jiff::{SignedDuration, Timestamp};
 
 use super::breaker::later;
 use super::operation::{LastAct, Reading};
 
-/// So often a machine is switched on without having stayed up.
-pub const MOST_ATTEMPTS: i32 = 5;
 /// A machine that has come to its user space, and is on so long after pxed's last act, has stayed up: the count begins anew.
 const STEADY: SignedDuration = SignedDuration::from_secs(600);
 /// A machine that is to go has so long to shut down.
