@@ -213,6 +213,16 @@ async fn several_systems_want_a_name() {
 }
 
 #[tokio::test]
+async fn a_page_that_leads_to_itself_makes_no_second_system() {
+    let service = Service::start().await;
+    let mut page = json!({"Members": [{"@odata.id": SYSTEM}]});
+    page["Members@odata.nextLink"] = json!("/redfish/v1/Systems");
+    service.set("/redfish/v1/Systems", page);
+    assert_eq!(service.client().power_state().await.unwrap(), PowerState::Off);
+    assert_eq!(service.state().count("GET", "/redfish/v1/Systems"), 2);
+}
+
+#[tokio::test]
 async fn a_probe_tells_what_to_write_and_leaves_no_session() {
     let service = Service::start().await;
     let mut bmc = service.client_with(PASSWORD, None, &Trust::Insecure, quick()).unwrap();
@@ -537,7 +547,6 @@ async fn only_a_clear_no_says_that_a_change_was_not_done() {
 
 #[tokio::test]
 async fn a_login_that_fails_or_hangs_has_changed_nothing() {
-    let service = Service::start().await;
     let deadlines = Deadlines { request: Duration::from_millis(1500), ..quick() };
     let away = vec![("location", "https://elsewhere.example/".to_owned())];
     for reply in [
@@ -546,11 +555,50 @@ async fn a_login_that_fails_or_hangs_has_changed_nothing() {
         Reply::Is(500, vec![], String::new()),
         Reply::Is(307, away, String::new()),
     ] {
+        let service = Service::start().await;
         let told = reply.clone();
         service.hook(move |seen, _| (seen.path == SESSIONS).then(|| told.clone()));
         let mut bmc = service.client_with(PASSWORD, None, &Trust::Pin(vec![service.pin]), deadlines).unwrap();
         let error = bmc.power(PowerRequest::Cycle).await.unwrap_err();
         assert!(!error.may_have_happened(), "{reply:?}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_login_that_nothing_proved_is_sent_twice_a_minute_for_all_clients_of_an_account() {
+    let deadlines = Deadlines { request: Duration::from_millis(300), ..quick() };
+    for reply in [Reply::Hang, Reply::Close, Reply::Is(429, vec![], String::new())] {
+        let service = Service::start().await;
+        let told = reply.clone();
+        service.hook(move |seen, _| (seen.path == SESSIONS).then(|| told.clone()));
+        let client =
+            || service.client_with(PASSWORD, None, &Trust::Pin(vec![service.pin]), deadlines).unwrap();
+        let mut first = client();
+        first.power_state().await.unwrap_err();
+        for _ in 0..3 {
+            first.power_state().await.unwrap_err();
+            client().power_state().await.unwrap_err();
+        }
+        let error = first.power_state().await.unwrap_err();
+        assert!(error.is_transient() && error.to_string().contains("lock the account"), "{error}");
+        assert_eq!(service.state().count("POST", SESSIONS), 2, "{reply:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_busy_service_that_recovers_takes_the_second_login_and_forgets_the_first() {
+    let service = Service::start().await;
+    let mut bmc = service.client();
+    for logins in 1..4 {
+        let mut busy = true;
+        service.hook(move |seen, _| {
+            (seen.is("POST", SESSIONS) && std::mem::take(&mut busy))
+                .then(|| Reply::Is(503, vec![], String::new()))
+        });
+        bmc.power_state().await.unwrap_err();
+        assert_eq!(bmc.power_state().await.unwrap(), PowerState::Off);
+        assert_eq!(service.state().logins, logins);
+        bmc.close().await;
     }
 }
 
@@ -583,7 +631,6 @@ async fn a_document_is_bounded_in_bytes_and_in_values_and_a_log_page_may_be_long
 
 #[tokio::test]
 async fn what_a_service_repeats_of_password_and_token_is_not_told() {
-    let service = Service::start().await;
     let basic = basic("admin", PASSWORD);
     let encoded = basic.trim_start_matches("Basic ").to_owned();
     let hides = |error: &BmcError, token: &str| {
@@ -592,6 +639,7 @@ async fn what_a_service_repeats_of_password_and_token_is_not_told() {
     };
     // The login's body comes back: as a message, as its id, as where to go.
     for status in [302, 400, 401, 403, 409, 422, 500, 503] {
+        let service = Service::start().await;
         service.hook(move |seen, _| {
             let Reply::Is(_, _, body) = error_reply(status, PASSWORD, &seen.body.to_string()) else {
                 return None;
@@ -608,6 +656,7 @@ async fn what_a_service_repeats_of_password_and_token_is_not_told() {
         [(false, 400), (false, 401), (false, 503), (true, 400), (true, 401), (true, 503)]
     {
         for padding in [0, 290] {
+            let service = Service::start().await;
             service.hook(move |seen, _| {
                 if basic_only && seen.path == SESSIONS {
                     return Some(Reply::Is(404, vec![], String::new()));
@@ -648,16 +697,22 @@ async fn a_refused_login_that_was_dropped_is_held_by_close() {
 
 #[tokio::test]
 async fn a_password_that_no_answer_has_proved_is_not_repeated_to_a_busy_service() {
-    let service = Service::start().await;
-    service.set("/redfish/v1/", json!({"Systems": {"@odata.id": "/redfish/v1/Systems"}}));
+    let start = async || {
+        let service = Service::start().await;
+        service.set("/redfish/v1/", json!({"Systems": {"@odata.id": "/redfish/v1/Systems"}}));
+        service
+    };
     for reply in [Reply::Is(503, vec![], String::new()), Reply::Close] {
+        let service = start().await;
         service.hook(move |seen, _| seen.basic.is_some().then(|| reply.clone()));
-        let before = service.state().count("GET", "/redfish/v1/Systems");
-        let error = service.client().power_state().await.unwrap_err();
-        assert_eq!(error.reason(), Reason::BmcUnreachable, "{error}");
-        assert_eq!(service.state().count("GET", "/redfish/v1/Systems"), before + 1);
+        for shown in [1, 2, 2, 2] {
+            let error = service.client().power_state().await.unwrap_err();
+            assert_eq!(error.reason(), Reason::BmcUnreachable, "{error}");
+            assert_eq!(service.state().count("GET", "/redfish/v1/Systems"), shown);
+        }
     }
     // Once it is proved, reading is patient.
+    let service = start().await;
     let mut failures = 2;
     service.hook(move |seen, _| {
         let fails = seen.path == SYSTEM && failures > 0;

@@ -13,6 +13,7 @@ use super::document::Document;
 use super::login::Login;
 use super::message::{self, Secrets};
 use super::transport::{Answer, Authorization, Request, Transport};
+use super::unproven::Account;
 use crate::error::{BmcError, told};
 use crate::model::Credentials;
 
@@ -53,7 +54,7 @@ pub(super) async fn patient(
     transport.send(request, authorization).await
 }
 
-fn is_busy(status: StatusCode) -> bool {
+pub(super) fn is_busy(status: StatusCode) -> bool {
     status == StatusCode::TOO_MANY_REQUESTS
         || (status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED)
 }
@@ -77,22 +78,45 @@ fn login_body(credentials: &Credentials) -> Zeroizing<Vec<u8>> {
     body
 }
 
-/// One attempt, with the password in nothing but the request's body. What the BMC says to it is told only as status and
+/// One attempt, if one is left, with the password in nothing but the request's body. What the BMC says to it is told only as status and
 /// message ids: some repeat the request.
 pub(super) async fn log_in(
     transport: Transport,
     credentials: Credentials,
     place: String,
 ) -> Result<Login, BmcError> {
-    let request = Request::new(Method::POST, &place).secret(login_body(&credentials));
+    let account = Account::new(&transport.address, &credentials.username);
+    account.admit()?;
+    let result = attempt(&transport, &credentials, &place, &account).await;
+    if let Ok(Login::Open { .. }) = &result {
+        account.proved();
+    }
+    result
+}
+
+async fn attempt(
+    transport: &Transport,
+    credentials: &Credentials,
+    place: &str,
+    account: &Account,
+) -> Result<Login, BmcError> {
+    let request = Request::new(Method::POST, place).secret(login_body(credentials));
+    let unproven = |error: BmcError| {
+        account.unproven(&error);
+        error
+    };
     let senseless =
-        |problem: &str| BmcError::Protocol { path: told(&place), problem: problem.to_owned(), sent: false };
-    // Whatever comes of a login, it changes nothing of the machine.
-    let answer = transport.send(&request, Authorization::Nobody).await.map_err(|error| match error {
-        BmcError::Protocol { .. } => senseless("it redirects the login elsewhere"),
-        error => error.with_sent(false),
+        |problem: &str| BmcError::Protocol { path: told(place), problem: problem.to_owned(), sent: false };
+    let answer = transport.send(&request, Authorization::Nobody).await.map_err(|error| {
+        let shown = error.may_have_happened();
+        // Whatever comes of a login, it changes nothing of the machine.
+        let error = match error {
+            BmcError::Protocol { .. } => senseless("it redirects the login elsewhere"),
+            error => error.with_sent(false),
+        };
+        if shown { unproven(error) } else { error }
     })?;
-    let said = || message::status_and_ids(answer.status, &answer.body, &Secrets::new(&credentials, None));
+    let said = || message::status_and_ids(answer.status, &answer.body, &Secrets::new(credentials, None));
     let address = || transport.address.clone();
     match answer.status {
         status if status.is_success() => {
@@ -111,7 +135,7 @@ pub(super) async fn log_in(
             .any(|key| message::has_key(&answer.body, key)) =>
         {
             let hint = "its table of sessions is full: end other sessions, or wait until it ends idle ones";
-            Err(BmcError::Busy { address: address(), problem: format!("{}; {hint}", said()) })
+            Err(unproven(BmcError::Busy { address: address(), problem: format!("{}; {hint}", said()) }))
         }
         // iLO answers a wrong password with 400.
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::BAD_REQUEST => {
@@ -119,7 +143,7 @@ pub(super) async fn log_in(
         }
         _ => {
             let problem = format!("it answers the login with {}", said());
-            Err(BmcError::Unreachable { address: address(), problem, sent: false })
+            Err(unproven(BmcError::Unreachable { address: address(), problem, sent: false }))
         }
     }
 }

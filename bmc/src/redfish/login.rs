@@ -16,10 +16,11 @@ use reqwest::{Method, StatusCode};
 use secrecy::SecretString;
 use tokio::task::JoinHandle;
 
-use super::attempt::{SESSIONS, end, end_later, log_in, patient, sessions};
+use super::attempt::{SESSIONS, end, end_later, is_busy, log_in, patient, sessions};
 use super::document::Document;
 use super::message::{self, Secrets};
 use super::transport::{Answer, Authorization, Request, Transport};
+use super::unproven::Account;
 use crate::error::BmcError;
 use crate::model::Credentials;
 
@@ -137,14 +138,34 @@ impl Session {
         }
     }
 
-    /// Sends as whom we are. A password that may be wrong is shown once: a BMC may count it also where it answers 5xx.
+    /// Sends as whom we are.
     async fn send(&mut self, request: &Request<'_>) -> Result<Answer, BmcError> {
-        let attempts = if matches!(self.login, Login::Basic { proven: false }) { 1 } else { ATTEMPTS };
-        let answer = patient(&self.transport, request, self.authorization(), attempts).await?;
-        if let Login::Basic { proven } = &mut self.login {
-            *proven |= answer.status.is_success();
+        if matches!(self.login, Login::Basic { proven: false }) {
+            return self.send_unproven(request).await;
         }
-        Ok(answer)
+        patient(&self.transport, request, self.authorization(), ATTEMPTS).await
+    }
+
+    /// Shows a password that may be wrong, once: a BMC may count it also where it answers 5xx.
+    async fn send_unproven(&mut self, request: &Request<'_>) -> Result<Answer, BmcError> {
+        let account = Account::new(&self.transport.address, &self.credentials.username);
+        account.admit()?;
+        let result = patient(&self.transport, &request.clone().showing(), self.authorization(), 1).await;
+        match &result {
+            Ok(answer) if answer.status.is_success() => {
+                account.proved();
+                self.login = Login::Basic { proven: true };
+            }
+            Ok(answer) if is_busy(answer.status) => {
+                let problem = format!("it answers {} with {}", request.name(), answer.status.as_u16());
+                let address = self.transport.address.clone();
+                account.unproven(&BmcError::Unreachable { address, problem, sent: false });
+            }
+            Err(error) if error.may_have_happened() => account.unproven(error),
+            Ok(_) | Err(_) => {}
+        }
+        let changes = request.method != Method::GET;
+        result.map_err(|error| if changes { error } else { error.with_sent(false) })
     }
 
     /// No more attempts with these credentials.

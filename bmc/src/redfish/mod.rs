@@ -16,6 +16,7 @@ mod reset;
 mod system;
 mod task;
 mod transport;
+mod unproven;
 
 use async_trait::async_trait;
 

@@ -48,11 +48,13 @@ pub(crate) struct Request<'a> {
     pub(crate) if_match: Option<String>,
     /// Largest answer that is taken, in bytes.
     largest: usize,
+    /// Whether of a failure is to be told whether it was sent, although it changes nothing.
+    shows: bool,
 }
 
 impl<'a> Request<'a> {
     pub(crate) fn new(method: Method, path: &'a str) -> Self {
-        Self { method, path, body: None, if_match: None, largest: LARGEST_BODY }
+        Self { method, path, body: None, if_match: None, largest: LARGEST_BODY, shows: false }
     }
 
     /// Reads what may be longer: a page of a log.
@@ -69,6 +71,16 @@ impl<'a> Request<'a> {
     pub(crate) fn secret(mut self, body: Zeroizing<Vec<u8>>) -> Self {
         self.body = Some(Bytes::from_owner(body));
         self
+    }
+
+    /// Whatever it is, its errors tell whether it was sent: it shows a password that nobody has proved.
+    pub(crate) fn showing(mut self) -> Self {
+        self.shows = true;
+        self
+    }
+
+    fn tells(&self) -> bool {
+        self.shows || self.method != Method::GET
     }
 
     /// `GET /redfish/v1/Systems/1`.
@@ -149,7 +161,7 @@ impl Transport {
                 address: self.address.clone(),
                 what: request.name(),
                 after,
-                sent: request.method != Method::GET,
+                sent: request.tells(),
             }),
         }
     }
@@ -281,7 +293,7 @@ impl Transport {
             }
             (None, _) => {}
         }
-        let sent = !error.is_connect() && request.method != Method::GET;
+        let sent = !error.is_connect() && request.tells();
         let error = error.without_url();
         let mut problem = error.to_string();
         let mut source = error.source();
