@@ -19,13 +19,15 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::{
     CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
+    verify_tls13_signature_with_raw_key,
 };
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, Error as TlsError, RootCertStore, SignatureScheme,
 };
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls_pki_types::{CertificateDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
 use sha2::{Digest as _, Sha256};
+use x509_parser::asn1_rs::Any;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// TLS sessions that a client keeps to resume, of its one server.
@@ -93,6 +95,11 @@ impl Witness {
     /// Before a handshake whose failure is to be told from an earlier one's.
     pub(crate) fn forget_refusal(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).refusal = None;
+    }
+
+    fn refuse(&self, refusal: Refusal) {
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        (seen.verified, seen.refusal) = (false, Some(refusal));
     }
 
     fn tell(&self, seen: Seen) {
@@ -189,18 +196,51 @@ struct Verifier {
     provider: Arc<CryptoProvider>,
 }
 
+type Signature = Result<HandshakeSignatureValid, TlsError>;
+
+/// The public key of a certificate (DER), also of X.509 v1, which webpki does not read.
+fn key_of(certificate: &[u8]) -> Result<SubjectPublicKeyInfoDer<'_>, TlsError> {
+    let parsed = X509Certificate::from_der(certificate);
+    let (_, parsed) = parsed.map_err(|_| TlsError::from(CertificateError::BadEncoding))?;
+    Ok(SubjectPublicKeyInfoDer::from(parsed.tbs_certificate.subject_pki.raw))
+}
+
+/// What rustls has for TLS 1.3 only: verifies the signature of a handshake of TLS 1.2 with a bare key.
+fn verify_tls12_signature_with_raw_key(
+    message: &[u8],
+    key: &SubjectPublicKeyInfoDer<'_>,
+    dss: &DigitallySignedStruct,
+    algorithms: &WebPkiSupportedAlgorithms,
+) -> Signature {
+    let bad = |_| TlsError::from(CertificateError::BadEncoding);
+    let (_, sequence) = Any::from_der(key.as_ref()).map_err(bad)?;
+    let (rest, algorithm) = Any::from_der(sequence.data).map_err(bad)?;
+    let (_, bits) = Any::from_der(rest).map_err(bad)?;
+    // No unused bits, then the key.
+    let [0, key @ ..] = bits.data else { return Err(CertificateError::BadEncoding.into()) };
+    let possible = algorithms.mapping.iter().find(|(scheme, _)| *scheme == dss.scheme);
+    let mut possible = possible.map(|(_, possible)| possible.iter()).unwrap_or_default();
+    let fits = possible.any(|one| {
+        one.public_key_alg_id().as_ref() == algorithm.data
+            && one.verify_signature(key, message, dss.signature()).is_ok()
+    });
+    if fits { Ok(HandshakeSignatureValid::assertion()) } else { Err(CertificateError::BadSignature.into()) }
+}
+
 impl Verifier {
     /// A pin says nothing unless the server proves that it has the key.
-    fn signature(
-        &self,
-        verify: impl FnOnce(&WebPkiSupportedAlgorithms) -> Result<HandshakeSignatureValid, TlsError>,
-    ) -> Result<HandshakeSignatureValid, TlsError> {
-        match &self.belief {
+    fn signature(&self, verify: impl FnOnce(&WebPkiSupportedAlgorithms) -> Signature) -> Signature {
+        let result = match &self.belief {
             Belief::Anybody => Ok(HandshakeSignatureValid::assertion()),
             Belief::Pin(_) | Belief::Authorities(_) => {
                 verify(&self.provider.signature_verification_algorithms)
             }
+        };
+        if let Err(error) = &result {
+            let problem = format!("the BMC does not prove that it has the certificate's key: {error}");
+            self.witness.refuse(Refusal::NotTrusted(problem));
         }
+        result
     }
 }
 
@@ -238,7 +278,12 @@ impl ServerCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, TlsError> {
-        self.signature(|algorithms| verify_tls12_signature(message, cert, dss, algorithms))
+        self.signature(|algorithms| match &self.belief {
+            Belief::Authorities(_) => verify_tls12_signature(message, cert, dss, algorithms),
+            Belief::Pin(_) | Belief::Anybody => {
+                verify_tls12_signature_with_raw_key(message, &key_of(cert)?, dss, algorithms)
+            }
+        })
     }
 
     fn verify_tls13_signature(
@@ -247,7 +292,12 @@ impl ServerCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, TlsError> {
-        self.signature(|algorithms| verify_tls13_signature(message, cert, dss, algorithms))
+        self.signature(|algorithms| match &self.belief {
+            Belief::Authorities(_) => verify_tls13_signature(message, cert, dss, algorithms),
+            Belief::Pin(_) | Belief::Anybody => {
+                verify_tls13_signature_with_raw_key(message, &key_of(cert)?, dss, algorithms)
+            }
+        })
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -304,8 +354,63 @@ mod tests {
         assert!(!Arc::ptr_eq(&first, &authorities(Some(&other), &provider).unwrap()));
     }
 
+    /// The same certificate as X.509 v1 has it, without version and extensions. Its own signature counts for nobody.
+    fn first_version(shown: &Shown) -> CertificateDer<'static> {
+        let sequence = |parts: &[&[u8]]| {
+            let data = parts.concat();
+            let length = u16::try_from(data.len()).unwrap().to_be_bytes();
+            [&[0x30, 0x82], &length[..], &data].concat()
+        };
+        let elements = |mut data| {
+            let mut all: Vec<&[u8]> = Vec::new();
+            while let Ok((rest, _)) = Any::from_der(data) {
+                all.push(&data[..data.len() - rest.len()]);
+                data = rest;
+            }
+            all
+        };
+        let (_, certificate) = Any::from_der(&shown.certificate).unwrap();
+        let outer = elements(certificate.data);
+        let (_, inner) = Any::from_der(outer[0]).unwrap();
+        let inner: Vec<&[u8]> =
+            elements(inner.data).into_iter().filter(|part| !matches!(part[0], 0xa0 | 0xa3)).collect();
+        let der = sequence(&[&sequence(&inner), outer[1], outer[2]]);
+        assert_eq!(X509Certificate::from_der(&der).unwrap().1.version().0, 0);
+        der.into()
+    }
+
+    #[test]
+    fn a_pinned_certificate_of_x509_v1_is_believed_and_one_without_its_key_is_not() {
+        for algorithm in [&rcgen::PKCS_RSA_SHA256, &rcgen::PKCS_ECDSA_P256_SHA256] {
+            let mut shown = self_signed(KeyPair::generate_for(algorithm).unwrap(), true);
+            shown.certificate = first_version(&shown);
+            let pin = pin_of(&shown.certificate).unwrap();
+            let other = KeyPair::generate_for(algorithm).unwrap();
+            for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+                let pinned = Trust::Pin(vec![pin]);
+                let (got, seen, _) = handshake_of(&pinned, &shown, &shown.key, &[version]);
+                assert_eq!(got, b"password", "{version:?} {seen:?}");
+                assert!(seen.verified && seen.refusal.is_none());
+                let (got, _, _) = handshake_of(&Trust::Insecure, &shown, &shown.key, &[version]);
+                assert_eq!(got, b"password", "{version:?}");
+                let (got, seen, sent) = handshake_of(&pinned, &shown, &other, &[version]);
+                assert!(!sent && got.is_empty() && !seen.verified, "{version:?}");
+                assert!(matches!(seen.refusal, Some(Refusal::NotTrusted(_))), "{seen:?}");
+            }
+        }
+    }
+
     /// Shakes hands as a client of `trust`, then sends a password; what the server got, and what was seen.
     fn handshake(trust: &Trust, shown: &Shown, signing: &KeyPair) -> (Vec<u8>, Seen, bool) {
+        handshake_of(trust, shown, signing, rustls::ALL_VERSIONS)
+    }
+
+    fn handshake_of(
+        trust: &Trust,
+        shown: &Shown,
+        signing: &KeyPair,
+        versions: &[&'static rustls::SupportedProtocolVersion],
+    ) -> (Vec<u8>, Seen, bool) {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let _ = rustls::crypto::CryptoProvider::install_default((*provider).clone());
         let witness = Witness::default();
@@ -315,7 +420,7 @@ mod tests {
             vec![shown.certificate.clone()],
             provider.key_provider.load_private_key(key).unwrap(),
         )));
-        let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let config = ServerConfig::builder_with_provider(provider).with_protocol_versions(versions);
         let server = config.unwrap().with_no_client_auth().with_cert_resolver(Arc::new(resolver));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
