@@ -21,6 +21,6 @@ pub mod tls;
 pub use connect::connect;
 pub use error::{BmcError, Reason, is_hidden, told};
 pub use model::{
-    Bmc, BootSource, Console, Credentials, Deadlines, Health, HealthState, Identity, LogEntry, Performed,
-    PowerRequest, PowerState,
+    Bmc, BootMode, BootSource, Console, Credentials, Deadlines, Health, HealthState, Identity, LogEntry,
+    Performed, PowerRequest, PowerState,
 };

@@ -47,6 +47,15 @@ impl fmt::Display for PowerRequest {
     }
 }
 
+/// How the firmware is to boot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BootMode {
+    /// As BIOS.
+    Legacy,
+    /// As UEFI.
+    Uefi,
+}
+
 /// What a BMC accepted, in its protocol's word (`ForceRestart`). Accepted is not done: read the power state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Performed(pub &'static str);
@@ -162,8 +171,9 @@ pub trait Bmc: Send {
     async fn power(&mut self, request: PowerRequest) -> Result<Performed, BmcError>;
     /// What the next boot is overridden with; `None`: nothing, or nothing of these.
     async fn next_boot(&mut self) -> Result<Option<BootSource>, BmcError>;
-    /// Overrides the source of the next boot, once.
-    async fn set_next_boot(&mut self, source: BootSource) -> Result<(), BmcError>;
+    /// Overrides the source of the next boot, once. `mode` is asked for only where the protocol cannot leave it open; `None`: it is not
+    /// known.
+    async fn set_next_boot(&mut self, source: BootSource, mode: Option<BootMode>) -> Result<(), BmcError>;
     /// What the sensors amount to.
     async fn health(&mut self) -> Result<Health, BmcError>;
     /// The newest entries of the event log, newest first, at most `newest` and never more than 256.

@@ -45,7 +45,7 @@ async fn a_machine_is_read_set_to_boot_and_switched() {
     // It has no suite 17.
     assert_eq!(bmc.quirks(), ["no-cipher-suite-17"]);
     assert_eq!(bmc.identity().await.unwrap().firmware.as_deref(), Some("9.08"));
-    bmc.set_next_boot(BootSource::Pxe).await.unwrap();
+    bmc.set_next_boot(BootSource::Pxe, None).await.unwrap();
     simulator.told("boot pxe").await;
     bmc.power(PowerRequest::On).await.unwrap();
     simulator.told("power 1").await;

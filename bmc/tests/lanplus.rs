@@ -11,8 +11,8 @@ use bedplate_api::machine::{BmcProtocol, BmcSpec};
 use bedplate_bmc::address::Reach;
 use bedplate_bmc::tls::Trust;
 use bedplate_bmc::{
-    Bmc, BmcError, BootSource, Credentials, Deadlines, HealthState, Performed, PowerRequest, PowerState,
-    Reason, connect, probe,
+    Bmc, BmcError, BootMode, BootSource, Credentials, Deadlines, HealthState, Performed, PowerRequest,
+    PowerState, Reason, connect, probe,
 };
 use machine::{Machine, PASSWORD, USER};
 
@@ -52,7 +52,7 @@ async fn a_machine_is_read_switched_and_set_to_boot_in_one_session_that_is_close
     assert_eq!(identity.firmware.as_deref(), Some("2.45"));
     assert_eq!(identity.protocol.as_deref(), Some("IPMI 2.0"));
     assert_eq!(bmc.next_boot().await.unwrap(), None);
-    bmc.set_next_boot(BootSource::Pxe).await.unwrap();
+    bmc.set_next_boot(BootSource::Pxe, None).await.unwrap();
     assert_eq!(bmc.next_boot().await.unwrap(), Some(BootSource::Pxe));
     assert_eq!(bmc.quirks(), ["boot-flags-last-a-minute"]);
     assert_eq!(bmc.power(PowerRequest::On).await.unwrap(), Performed("power up"));
@@ -82,9 +82,31 @@ async fn a_machine_is_read_switched_and_set_to_boot_in_one_session_that_is_close
 }
 
 #[tokio::test]
+async fn the_boot_flags_say_bios_or_uefi_as_the_machine_boots() {
+    let machine = Machine::start();
+    let mut bmc = client(&machine).await;
+    for (mode, octet) in [(Some(BootMode::Legacy), 0x80), (Some(BootMode::Uefi), 0xa0), (None, 0xa0)] {
+        bmc.set_next_boot(BootSource::Pxe, mode).await.unwrap();
+        assert_eq!(machine.state().boot_flags.as_ref().unwrap()[..2], [octet, 0x04], "{mode:?}");
+    }
+}
+
+#[tokio::test]
+async fn boot_flags_that_do_not_count_when_they_are_read_are_a_quirk_that_is_told() {
+    let machine = Machine::start();
+    let mut bmc = client(&machine).await;
+    for (invalid, told) in [(true, true), (false, false)] {
+        machine.state().invalid = invalid;
+        bmc.set_next_boot(BootSource::Pxe, None).await.unwrap();
+        let quirks = bmc.quirks();
+        assert_eq!(quirks.iter().any(|quirk| quirk == "boot-flags-not-shown-valid"), told, "{quirks:?}");
+    }
+}
+
+#[tokio::test]
 async fn boot_by_uefi_http_is_not_supported_and_changes_nothing() {
     let machine = Machine::start();
-    let error = client(&machine).await.set_next_boot(BootSource::Http).await.unwrap_err();
+    let error = client(&machine).await.set_next_boot(BootSource::Http, None).await.unwrap_err();
     assert_eq!(error.reason(), Reason::NotSupported);
     assert!(!error.may_have_happened() && machine.state().boot_flags.is_none());
 }

@@ -248,7 +248,7 @@ async fn the_next_boot_is_overridden_once_and_the_mode_left_alone() {
     let mut bmc = service.client();
     assert_eq!(bmc.next_boot().await.unwrap(), None);
     for source in [BootSource::Pxe, BootSource::Http] {
-        bmc.set_next_boot(source).await.unwrap();
+        bmc.set_next_boot(source, None).await.unwrap();
         assert_eq!(bmc.next_boot().await.unwrap(), Some(source));
     }
     let state = service.state();
@@ -270,7 +270,7 @@ async fn a_changed_resource_is_read_again_and_patched_once_more() {
         None
     });
     let mut bmc = service.client();
-    bmc.set_next_boot(BootSource::Pxe).await.unwrap();
+    bmc.set_next_boot(BootSource::Pxe, None).await.unwrap();
     let tags = |service: &Service| {
         let state = service.state();
         let patches = state.seen.iter().filter(|seen| seen.method == "PATCH");
@@ -281,7 +281,7 @@ async fn a_changed_resource_is_read_again_and_patched_once_more() {
     service.hook(|seen, _| {
         (seen.method == "PATCH").then(|| error_reply(412, "Base.1.8.PreconditionFailed", "No match."))
     });
-    assert_eq!(bmc.set_next_boot(BootSource::Pxe).await.unwrap_err().reason(), Reason::Refused);
+    assert_eq!(bmc.set_next_boot(BootSource::Pxe, None).await.unwrap_err().reason(), Reason::Refused);
     assert_eq!(tags(&service).len(), 4);
 }
 
@@ -304,7 +304,7 @@ async fn what_is_missing_is_not_supported() {
     assert_eq!(error.reason(), Reason::NotSupported);
     assert!(error.to_string().contains("On, ForceOff, ForceRestart"), "{error}");
     assert_eq!(bmc.power(PowerRequest::Cycle).await.unwrap(), Performed("ForceRestart"));
-    assert_eq!(bmc.set_next_boot(BootSource::Http).await.unwrap_err().reason(), Reason::NotSupported);
+    assert_eq!(bmc.set_next_boot(BootSource::Http, None).await.unwrap_err().reason(), Reason::NotSupported);
     assert_eq!(bmc.log_tail(5).await.unwrap_err().reason(), Reason::NotSupported);
 }
 

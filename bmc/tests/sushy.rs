@@ -118,7 +118,7 @@ async fn an_emulated_machine_is_switched_on_and_off_and_told_what_to_boot() {
     assert_eq!(bmc.health().await.unwrap().overall, HealthState::Ok);
     assert_eq!(bmc.next_boot().await.unwrap(), None);
     // It takes UefiHttp without a URI for Pxe.
-    bmc.set_next_boot(BootSource::Pxe).await.unwrap();
+    bmc.set_next_boot(BootSource::Pxe, None).await.unwrap();
     assert_eq!(bmc.next_boot().await.unwrap(), Some(BootSource::Pxe));
     bmc.power(PowerRequest::On).await.unwrap();
     power_becomes(&mut bmc, PowerState::On).await;

@@ -57,13 +57,13 @@ async fn idrac_takes_boot_settings_in_the_settings_resource_if_it_has_them_there
     // A time and a UUID that are none do no harm.
     let identity = bmc.identity().await.unwrap();
     assert_eq!((identity.vendor.as_deref(), identity.host_uuid), (Some("Dell Inc."), None));
-    bmc.set_next_boot(BootSource::Pxe).await.unwrap();
+    bmc.set_next_boot(BootSource::Pxe, None).await.unwrap();
     assert_eq!(patches(&service), [(settings.clone(), Some("W/\"gen-1\"".to_owned()), once("Pxe"))]);
     assert_eq!(bmc.next_boot().await.unwrap(), Some(BootSource::Pxe));
     assert_eq!(bmc.power(PowerRequest::GracefulOff).await.unwrap(), Performed("GracefulShutdown"));
     // Older ones have settings, but not for the boot source.
     service.set(&settings, json!({"Id": "Settings"}));
-    bmc.set_next_boot(BootSource::Http).await.unwrap();
+    bmc.set_next_boot(BootSource::Http, None).await.unwrap();
     assert_eq!(patches(&service)[1].0, SYSTEM);
 }
 
@@ -82,14 +82,16 @@ async fn ilo_is_shut_down_by_its_power_button_and_only_while_it_is_on() {
         refused.then(|| error_reply(400, "iLO.2.14.PropertyNotWritable", "Not writable."))
     });
     let mut bmc = service.client();
-    bmc.set_next_boot(BootSource::Http).await.unwrap();
+    bmc.set_next_boot(BootSource::Http, None).await.unwrap();
     assert_eq!(patches(&service)[0].2, once("UefiHttp"));
     assert_eq!(bmc.power(PowerRequest::GracefulOff).await.unwrap(), Performed("PushPowerButton"));
     bmc.power(PowerRequest::ForceOff).await.unwrap();
     assert_eq!(bmc.power(PowerRequest::GracefulOff).await.unwrap_err().reason(), Reason::NotSupported);
     assert_eq!(bmc.power(PowerRequest::Cycle).await.unwrap(), Performed("ForceRestart"));
     let found = probe::redfish(&mut bmc).await.unwrap();
-    assert_eq!(found.quirks[0].0, "power-button-is-graceful");
+    assert_eq!(found.quirks[0].name, "power-button-is-graceful");
+    let told = serde_json::to_value(&found).unwrap()["quirks"][0].clone();
+    assert!(told["name"] == "power-button-is-graceful" && told["seenOn"].is_string(), "{told}");
 }
 
 #[tokio::test]
@@ -101,7 +103,7 @@ async fn supermicro_is_told_the_mode_again_and_accepts_without_a_task() {
     let service = service(json!({"Vendor": "Supermicro", "Oem": {"Supermicro": {}}}), system).await;
     service.hook(|seen, _| (seen.method == "PATCH").then(|| Reply::Is(202, vec![], String::new())));
     let mut bmc = service.client();
-    bmc.set_next_boot(BootSource::Pxe).await.unwrap();
+    bmc.set_next_boot(BootSource::Pxe, None).await.unwrap();
     let mut expected = once("Pxe");
     expected["BootSourceOverrideMode"] = json!("UEFI");
     assert_eq!(patches(&service), [(SYSTEM.to_owned(), None, expected)]);
@@ -113,7 +115,7 @@ async fn xcc_checks_etags_and_the_ami_firmware_of_its_amd_machines_only_wants_on
     let lenovo = json!({"Manufacturer": "Lenovo", "Model": "ThinkSystem SR650", "@odata.etag": "\"3a7\""});
     let xcc = service(json!({"Vendor": "Lenovo", "Oem": {"Lenovo": {}}}), lenovo).await;
     xcc.state().etags.insert(SYSTEM.to_owned(), "\"3a7\"".to_owned());
-    xcc.client().set_next_boot(BootSource::Pxe).await.unwrap();
+    xcc.client().set_next_boot(BootSource::Pxe, None).await.unwrap();
     assert_eq!(patches(&xcc), [(SYSTEM.to_owned(), Some("\"3a7\"".to_owned()), once("Pxe"))]);
 
     let amd = json!({"Manufacturer": "Lenovo", "Model": "ThinkSystem SR655", "@odata.etag": "W/\"1654\""});
@@ -124,7 +126,7 @@ async fn xcc_checks_etags_and_the_ami_firmware_of_its_amd_machines_only_wants_on
         ("PATCH", Some(_)) => Some(error_reply(412, "Ami.1.0.PreconditionFailed", "Failed.")),
         _ => None,
     });
-    ami.client().set_next_boot(BootSource::Pxe).await.unwrap();
+    ami.client().set_next_boot(BootSource::Pxe, None).await.unwrap();
     assert_eq!(patches(&ami).len(), 1);
 }
 
@@ -135,7 +137,7 @@ async fn who_wants_an_etag_but_gives_none_gets_any() {
         let missing = seen.method == "PATCH" && seen.if_match.is_none();
         missing.then(|| error_reply(428, "Base.1.8.PreconditionRequired", "No If-Match."))
     });
-    service.client().set_next_boot(BootSource::Pxe).await.unwrap();
+    service.client().set_next_boot(BootSource::Pxe, None).await.unwrap();
     let sent: Vec<Option<String>> = patches(&service).into_iter().map(|(_, tag, _)| tag).collect();
     assert_eq!(sent, [None, Some("*".to_owned())]);
 }

@@ -144,9 +144,9 @@ impl Client {
         let clearing = match self.request(&GetValidBitClearing).await {
             Err(ClientError::Command(error)) => {
                 debug!(%error, "valid bit clearing not read");
-                ValidBitClearing::default()
+                None
             }
-            read => read?,
+            read => Some(read?),
         };
         let (mut failed, mut last) = (None, FlagsLast::Minute);
         for option in plan_next_boot(device, efi, clearing) {

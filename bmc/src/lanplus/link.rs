@@ -32,7 +32,7 @@ use tokio::time::Instant;
 
 use super::{Settings, fault};
 use crate::error::BmcError;
-use crate::model::{Console, Credentials, Deadlines};
+use crate::model::{BootMode, Console, Credentials, Deadlines};
 use crate::resolve::Checked;
 
 /// A packet is sent so often.
@@ -168,12 +168,18 @@ impl Link {
     }
 
     /// Has the machine boot from the network next time.
-    pub(super) async fn set_next_boot(&mut self, what: &str) -> Result<FlagsLast, BmcError> {
+    pub(super) async fn set_next_boot(
+        &mut self,
+        what: &str,
+        mode: Option<BootMode>,
+    ) -> Result<FlagsLast, BmcError> {
         self.client().await?;
         let Some(client) = &self.client else { return Err(self.lost()) };
         self.sent = true;
-        // As UEFI: what has no UEFI leaves the bit alone, and some machines that have both would boot the old way without it.
-        let result = client.set_next_boot(BootDevice::Pxe, true).await;
+        // The bit says one or the other. Where nobody knows, UEFI: what has no UEFI leaves the bit alone, and some machines that have
+        // both would boot the old way without it.
+        let efi = mode != Some(BootMode::Legacy);
+        let result = client.set_next_boot(BootDevice::Pxe, efi).await;
         // Several commands: whichever failed, another may have been taken.
         result.map_err(|error| fault::of_client(&error, &self.address, what, true).with_sent(true))
     }

@@ -20,8 +20,8 @@ use bedplate_ipmi::session::Privilege;
 
 use crate::error::BmcError;
 use crate::model::{
-    Bmc, BootSource, Console, Credentials, Deadlines, Health, Identity, LogEntry, Performed, PowerRequest,
-    PowerState,
+    Bmc, BootMode, BootSource, Console, Credentials, Deadlines, Health, Identity, LogEntry, Performed,
+    PowerRequest, PowerState,
 };
 use crate::resolve::Checked;
 use link::Link;
@@ -68,6 +68,8 @@ pub struct Lanplus {
     deadlines: Deadlines,
     /// Boot flags end after a minute, as the BMC does not take parameter 3.
     forgets: bool,
+    /// Whether the BMC does not say of boot flags that were set that they count.
+    invalid: bool,
 }
 
 impl Lanplus {
@@ -79,7 +81,7 @@ impl Lanplus {
         deadlines: Deadlines,
     ) -> Self {
         let link = Link::new(checked, credentials, settings, deadlines);
-        Self { link, deadlines, forgets: false }
+        Self { link, deadlines, forgets: false, invalid: false }
     }
 
     /// Ends a call at its deadline, and remembers whether it had sent something that changes.
@@ -140,7 +142,7 @@ impl Bmc for Lanplus {
         self.limited(what, read).await
     }
 
-    async fn set_next_boot(&mut self, source: BootSource) -> Result<(), BmcError> {
+    async fn set_next_boot(&mut self, source: BootSource, mode: Option<BootMode>) -> Result<(), BmcError> {
         if source == BootSource::Http {
             return Err(BmcError::NotSupported {
                 what: "a next boot by UEFI HTTP".to_owned(),
@@ -148,8 +150,9 @@ impl Bmc for Lanplus {
             });
         }
         let what = "setting the next boot's source";
-        let last = self.limited(what, async |link| set_next_boot(link, what).await).await?;
-        self.forgets = last == FlagsLast::Minute;
+        let set = self.limited(what, async |link| set_next_boot(link, what, mode).await).await?;
+        self.forgets = set.last == FlagsLast::Minute;
+        self.invalid = !set.valid;
         Ok(())
     }
 
@@ -188,14 +191,24 @@ impl Bmc for Lanplus {
         if self.forgets {
             quirks.push("boot-flags-last-a-minute".to_owned());
         }
+        if self.invalid {
+            quirks.push("boot-flags-not-shown-valid".to_owned());
+        }
         quirks
     }
 }
 
+/// Boot flags that were set.
+struct FlagsSet {
+    last: FlagsLast,
+    /// Whether the BMC says that they count. Some (OpenIPMI's) never say so, and follow them: it is no error.
+    valid: bool,
+}
+
 /// Sets the flags and looks whether they are there.
-async fn set_next_boot(link: &mut Link, what: &str) -> Result<FlagsLast, BmcError> {
+async fn set_next_boot(link: &mut Link, what: &str, mode: Option<BootMode>) -> Result<FlagsSet, BmcError> {
     link.read(what, GetChassisStatus).await?;
-    let last = link.set_next_boot(what).await?;
+    let last = link.set_next_boot(what, mode).await?;
     match link.read(what, GetBootFlags).await {
         Ok(flags) if flags.device != BootDevice::Pxe => Err(BmcError::Refused {
             what: what.to_owned(),
@@ -205,7 +218,8 @@ async fn set_next_boot(link: &mut Link, what: &str) -> Result<FlagsLast, BmcErro
             sent: true,
         }),
         // They were set; where they cannot be read nothing more is known.
-        Ok(_) | Err(BmcError::NotSupported { .. } | BmcError::Refused { .. }) => Ok(last),
+        Ok(flags) => Ok(FlagsSet { last, valid: flags.valid }),
+        Err(BmcError::NotSupported { .. } | BmcError::Refused { .. }) => Ok(FlagsSet { last, valid: true }),
         Err(error) => Err(error.with_sent(true)),
     }
 }

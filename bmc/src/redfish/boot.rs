@@ -1,7 +1,7 @@
 //! The override of the next boot: what it is, and the change that sets it once.
 //!
 //! `BootSourceOverrideMode` is left alone (HPE refuses it, and it is the firmware's setting), except where a quirk has it
-//! repeated. Some services (iDRAC 10) take boot settings only in the settings resource (`@Redfish.Settings`).
+//! sent along: as it is asked for, else as it is. Some services (iDRAC 10) take boot settings only in the settings resource (`@Redfish.Settings`).
 //!
 //! Pure: no clock, no file, no socket. Callers: `redfish`, `probe`.
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::document::Document;
 use crate::error::BmcError;
-use crate::model::BootSource;
+use crate::model::{BootMode, BootSource};
 use crate::quirks::{Quirk, Quirks};
 
 const TARGET: &str = "/Boot/BootSourceOverrideTarget";
@@ -21,6 +21,14 @@ pub(crate) const fn word(source: BootSource) -> &'static str {
     match source {
         BootSource::Pxe => "Pxe",
         BootSource::Http => "UefiHttp",
+    }
+}
+
+/// The standard's word for a mode.
+const fn mode_word(mode: BootMode) -> &'static str {
+    match mode {
+        BootMode::Legacy => "Legacy",
+        BootMode::Uefi => "UEFI",
     }
 }
 
@@ -45,16 +53,25 @@ pub(crate) fn takes_boot(settings: &Document) -> bool {
     settings.value.pointer(TARGET).is_some()
 }
 
-/// The sources that a system takes; `None`: it does not tell.
+/// The sources that a system takes; `None`: it does not tell, also where its list is empty.
 pub(crate) fn allowed(system: &Document) -> Option<Vec<String>> {
-    system.words(ALLOWED)
+    system.words(ALLOWED).filter(|words| !words.is_empty())
 }
 
 /// The change that makes `source` the next boot's, once.
-pub(crate) fn change(system: &Document, source: BootSource, quirks: &Quirks) -> Result<Value, BmcError> {
+pub(crate) fn change(
+    system: &Document,
+    source: BootSource,
+    mode: Option<BootMode>,
+    quirks: &Quirks,
+) -> Result<Value, BmcError> {
     let target = word(source);
     let not_supported =
         |hint: String| BmcError::NotSupported { what: format!("booting once from {target}"), hint };
+    if (source, mode) == (BootSource::Http, Some(BootMode::Legacy)) {
+        let hint = "BIOS has no HTTP boot: set bmc.bootSource to pxe, or spec.pxe.firmware to uefi";
+        return Err(not_supported(hint.to_owned()));
+    }
     if system.at("/Boot").is_none() {
         return Err(not_supported(format!(
             "{} has no boot settings; set the boot order in its firmware",
@@ -66,9 +83,12 @@ pub(crate) fn change(system: &Document, source: BootSource, quirks: &Quirks) -> 
     }
     let mut boot = json!({ "BootSourceOverrideEnabled": "Once", "BootSourceOverrideTarget": target });
     if quirks.have(Quirk::RepeatBootMode)
-        && let Some(mode) = system.word(MODE)?
+        && let Some(now) = system.word(MODE)?
     {
-        boot["BootSourceOverrideMode"] = json!(mode);
+        boot["BootSourceOverrideMode"] = json!(match mode {
+            Some(mode) => mode_word(mode),
+            None => now,
+        });
     }
     Ok(json!({ "Boot": boot }))
 }
@@ -108,25 +128,44 @@ mod tests {
     #[test]
     fn the_mode_is_repeated_only_where_it_must_be() {
         let at = system(&json!({"BootSourceOverrideMode": "UEFI"}));
-        let plain = change(&at, BootSource::Pxe, &Quirks::default()).unwrap();
+        let plain = change(&at, BootSource::Pxe, None, &Quirks::default()).unwrap();
         assert_eq!(
             plain,
             json!({"Boot": {"BootSourceOverrideEnabled": "Once", "BootSourceOverrideTarget": "Pxe"}})
         );
-        let repeated = change(&at, BootSource::Pxe, &Quirks::of_all(&[Quirk::RepeatBootMode])).unwrap();
+        let repeated = change(&at, BootSource::Pxe, None, &Quirks::of_all(&[Quirk::RepeatBootMode])).unwrap();
         assert_eq!(repeated["Boot"]["BootSourceOverrideMode"], "UEFI");
+        let quirks = Quirks::of_all(&[Quirk::RepeatBootMode]);
+        let asked = change(&at, BootSource::Pxe, Some(BootMode::Legacy), &quirks).unwrap();
+        assert_eq!(asked["Boot"]["BootSourceOverrideMode"], "Legacy");
+        let left = change(&at, BootSource::Pxe, Some(BootMode::Legacy), &Quirks::default()).unwrap();
+        assert_eq!(left, plain);
+    }
+
+    #[test]
+    fn bios_does_not_boot_by_http() {
+        let at = system(&json!({"BootSourceOverrideMode": "Legacy"}));
+        let error = change(&at, BootSource::Http, Some(BootMode::Legacy), &Quirks::default()).unwrap_err();
+        assert!(error.to_string().contains("spec.pxe.firmware"), "{error}");
+        assert!(change(&at, BootSource::Http, Some(BootMode::Uefi), &Quirks::default()).is_ok());
+    }
+
+    #[test]
+    fn an_empty_list_of_sources_tells_nothing() {
+        let at = system(&json!({"BootSourceOverrideTarget@Redfish.AllowableValues": []}));
+        assert!(allowed(&at).is_none() && change(&at, BootSource::Pxe, None, &Quirks::default()).is_ok());
     }
 
     #[test]
     fn a_source_that_is_not_allowed_is_not_supported() {
         let at = system(&json!({"BootSourceOverrideTarget@Redfish.AllowableValues": ["None", "Pxe", "Hdd"]}));
-        assert!(change(&at, BootSource::Pxe, &Quirks::default()).is_ok());
-        let error = change(&at, BootSource::Http, &Quirks::default()).unwrap_err();
+        assert!(change(&at, BootSource::Pxe, None, &Quirks::default()).is_ok());
+        let error = change(&at, BootSource::Http, None, &Quirks::default()).unwrap_err();
         assert_eq!(
             error.to_string(),
             "the BMC cannot do this: booting once from UefiHttp; it can boot from None, Pxe, Hdd"
         );
-        assert!(change(&system(&Value::Null), BootSource::Pxe, &Quirks::default()).is_err());
+        assert!(change(&system(&Value::Null), BootSource::Pxe, None, &Quirks::default()).is_err());
     }
 
     #[test]

@@ -22,8 +22,8 @@ use async_trait::async_trait;
 
 use crate::error::BmcError;
 use crate::model::{
-    Bmc, BootSource, Console, Credentials, Deadlines, Health, Identity, LogEntry, Performed, PowerRequest,
-    PowerState,
+    Bmc, BootMode, BootSource, Console, Credentials, Deadlines, Health, Identity, LogEntry, Performed,
+    PowerRequest, PowerState,
 };
 use crate::resolve::Checked;
 use crate::tls::{Seen, Trust};
@@ -109,9 +109,9 @@ impl Bmc for Redfish {
         self.limited("reading the next boot's source", async |system| system.next_boot().await).await
     }
 
-    async fn set_next_boot(&mut self, source: BootSource) -> Result<(), BmcError> {
-        self.limited("setting the next boot's source", async |system| system.set_next_boot(source).await)
-            .await
+    async fn set_next_boot(&mut self, source: BootSource, mode: Option<BootMode>) -> Result<(), BmcError> {
+        let set = async |system: &mut System| system.set_next_boot(source, mode).await;
+        self.limited("setting the next boot's source", set).await
     }
 
     async fn health(&mut self) -> Result<Health, BmcError> {

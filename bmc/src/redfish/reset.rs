@@ -39,7 +39,10 @@ pub(crate) fn action(system: &Document) -> Result<ResetAction, BmcError> {
     let info = system.word(&format!("{ACTION}/@Redfish.ActionInfo"))?;
     Ok(ResetAction {
         target: target.to_owned(),
-        allowed: system.words(&format!("{ACTION}/ResetType@Redfish.AllowableValues")),
+        // An empty list tells nothing.
+        allowed: system
+            .words(&format!("{ACTION}/ResetType@Redfish.AllowableValues"))
+            .filter(|words| !words.is_empty()),
         info: info.map(str::to_owned),
     })
 }
@@ -48,7 +51,7 @@ pub(crate) fn action(system: &Document) -> Result<ResetAction, BmcError> {
 pub(crate) fn allowed_by(info: &Document) -> Option<Vec<String>> {
     let parameters = info.list("/Parameters").ok()?;
     let reset = parameters.iter().find(|p| p.get("Name").and_then(|n| n.as_str()) == Some("ResetType"))?;
-    words_of(reset.get("AllowableValues")?)
+    words_of(reset.get("AllowableValues")?).filter(|words| !words.is_empty())
 }
 
 /// The type for a request.

@@ -13,7 +13,7 @@ use super::task::Progress;
 use super::transport::{Answer, Request};
 use super::{MOST_ENTRIES, boot, inventory, log, reset, task};
 use crate::error::BmcError;
-use crate::model::{BootSource, Health, Identity, LogEntry, Performed, PowerRequest};
+use crate::model::{BootMode, BootSource, Health, Identity, LogEntry, Performed, PowerRequest};
 use crate::quirks::{Facts, Quirk, Quirks};
 
 /// Pages of a collection that are read.
@@ -71,8 +71,14 @@ impl System {
         for _ in 0..MOST_PAGES {
             let Some(path) = next.take() else { break };
             let page = self.session.get(&path).await?;
-            found.extend(page.links("/Members")?);
-            next = next_page(&page)?;
+            let before = found.len();
+            for member in page.links("/Members")? {
+                if !found.contains(&member) {
+                    found.push(member);
+                }
+            }
+            // Some services lead to the same page again and again.
+            next = next_page(&page)?.filter(|_| found.len() > before);
         }
         Ok(found)
     }
@@ -154,9 +160,13 @@ impl System {
         boot::current(settings.as_ref().unwrap_or(&system))
     }
 
-    pub(crate) async fn set_next_boot(&mut self, source: BootSource) -> Result<(), BmcError> {
+    pub(crate) async fn set_next_boot(
+        &mut self,
+        source: BootSource,
+        mode: Option<BootMode>,
+    ) -> Result<(), BmcError> {
         let (system, quirks) = self.read().await?;
-        let change = boot::change(&system, source, &quirks)?;
+        let change = boot::change(&system, source, mode, &quirks)?;
         let settings = self.boot_settings(&system).await?;
         self.patch(settings.as_ref().unwrap_or(&system), &change, &quirks).await
     }

@@ -100,11 +100,18 @@ impl SetBootOption {
     }
 }
 
-/// What to send, in order, for the next boot to be from `device`, where parameter 3 says `clearing` now. [`SetBootOption::End`] is to be sent also after a failure.
+/// What to send, in order, for the next boot to be from `device`, where parameter 3 says `clearing` now; `None`: it cannot be read, and is
+/// left as it is, since what else it says would be lost. [`SetBootOption::End`] is to be sent also after a failure.
 #[must_use]
-pub fn plan_next_boot(device: BootDevice, efi: bool, clearing: ValidBitClearing) -> [SetBootOption; 5] {
-    let (keep, flags) = (SetBootOption::KeepFlags(clearing), SetBootOption::Flags { efi, device });
-    [SetBootOption::Begin, keep, SetBootOption::Unhandled, flags, SetBootOption::End]
+pub fn plan_next_boot(
+    device: BootDevice,
+    efi: bool,
+    clearing: Option<ValidBitClearing>,
+) -> Vec<SetBootOption> {
+    let mut plan = vec![SetBootOption::Begin];
+    plan.extend(clearing.map(SetBootOption::KeepFlags));
+    plan.extend([SetBootOption::Unhandled, SetBootOption::Flags { efi, device }, SetBootOption::End]);
+    plan
 }
 
 impl Command for SetBootOption {
@@ -131,8 +138,8 @@ impl Command for SetBootOption {
     }
 }
 
-/// When a BMC keeps boot flags that it would forget: parameter 3's bits. The default is none.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// When a BMC keeps boot flags that it would forget: parameter 3's bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ValidBitClearing(u8);
 
 impl ValidBitClearing {

@@ -5,10 +5,7 @@
 use proptest::prelude::*;
 
 use super::{
-    boot::{
-        BootDevice, BootFlags, GetBootFlags, GetValidBitClearing, SetBootOption, ValidBitClearing,
-        plan_next_boot,
-    },
+    boot::{BootDevice, BootFlags, GetBootFlags, GetValidBitClearing, SetBootOption, plan_next_boot},
     channel::{ChannelCapabilities, GetChannelCapabilities},
     chassis::{ChassisControl, GetChassisStatus},
     device::{DeviceId, GetDeviceId, GetSystemGuid},
@@ -71,10 +68,14 @@ fn the_next_boot_is_set_once_kept_past_a_minute_and_never_persistent() {
     assert_eq!(GetValidBitClearing.request().data, [3, 0, 0]);
     assert!(read(&GetValidBitClearing, &[1, 5, 0x04]).is_err());
     // Bit 0: kept on the push button; bit 3: after 60 seconds; what was set remains.
-    let sent = plan_next_boot(BootDevice::Pxe, true, clearing).map(|option| option.request().data);
+    let data = |plan: Vec<SetBootOption>| plan.iter().map(|option| option.request().data).collect::<Vec<_>>();
+    let sent = data(plan_next_boot(BootDevice::Pxe, true, Some(clearing)));
     let expected: [&[u8]; 5] = [&[0, 1], &[3, 0x0d], &[4, 1, 1], &[5, 0xa0, 0x04, 0, 0, 0], &[0, 0]];
     assert_eq!(sent, expected);
-    let plan = plan_next_boot(BootDevice::Pxe, false, ValidBitClearing::default());
+    // What cannot be read is not written, and BIOS is 0x80.
+    let expected: [&[u8]; 4] = [&[0, 1], &[4, 1, 1], &[5, 0x80, 0x04, 0, 0, 0], &[0, 0]];
+    assert_eq!(data(plan_next_boot(BootDevice::Pxe, false, None)), expected);
+    let plan = plan_next_boot(BootDevice::Pxe, false, Some(clearing));
     let required: Vec<_> = plan.into_iter().filter(|option| !option.is_optional()).collect();
     assert_eq!(required, [SetBootOption::Flags { efi: false, device: BootDevice::Pxe }]);
 }

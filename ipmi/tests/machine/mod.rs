@@ -37,6 +37,8 @@ pub(crate) struct State {
     pub(crate) clearing: Option<u8>,
     /// Parameter 3 is taken, and not kept.
     pub(crate) forgetful: bool,
+    /// Boot flags are taken, and not valid when they are read.
+    pub(crate) invalid: bool,
     pub(crate) wrong_passwords: u32,
     pub(crate) right_passwords: u32,
     /// Sessions that the BMC has now.
@@ -89,7 +91,10 @@ impl Handler for State {
             (0x00, 0x09, [3, ..]) => bad(Completion::Specific(0x80)),
             (0x00, 0x08, _) => bad(Completion::Specific(0x80)),
             (0x00, 0x09, [5, ..]) => {
-                let flags = self.boot_flags.clone().unwrap_or_else(|| vec![0; 5]);
+                let mut flags = self.boot_flags.clone().unwrap_or_else(|| vec![0; 5]);
+                if self.invalid {
+                    flags[0] &= 0x7f;
+                }
                 good(&[&[1, 5][..], &flags].concat())
             }
             (0x06, 0x01, _) => good(&[0x20, 1, 2, 0x45, 2, 0xbf, 0xbe, 0xeb, 0, 0x34, 0x12, 0, 0, 0, 0]),

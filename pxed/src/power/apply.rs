@@ -3,9 +3,10 @@
 //! Decides nothing: that is `plan`'s. Part of `worker`.
 
 use bedplate_api::machine::DeletionPolicy;
-use bedplate_bmc::{PowerRequest, Reason};
+use bedplate_bmc::{BootMode, PowerRequest, Reason};
 use jiff::Timestamp;
 
+use super::boot_mode::boot_mode;
 use super::breaker::later;
 use super::gate::For;
 use super::line::{Answer, NoAnswer, Question};
@@ -44,8 +45,9 @@ impl Worker {
     }
 
     async fn power_on(&mut self, boot: bedplate_bmc::BootSource, attempt: i32, next: Timestamp) {
+        let mode = self.boot_mode();
         let Some(line) = &mut self.line else { return };
-        let mut answer = line.ask(Question::Boot(boot), For::Polling).await;
+        let mut answer = line.ask(Question::Boot(boot, mode), For::Polling).await;
         let prepared = answer.is_ok() || is_not_supported(&answer);
         if prepared {
             answer = line.ask(Question::Request(PowerRequest::On), For::Polling).await;
@@ -66,6 +68,11 @@ impl Worker {
             report::acted(status, "powerOn", &message, now);
         });
         self.event(EventReason::PowerChanged, message);
+    }
+
+    /// How it is asked to boot.
+    pub(super) fn boot_mode(&self) -> Option<BootMode> {
+        boot_mode(&self.assignment.machine.machine.spec, &self.status())
     }
 
     async fn power_off(&mut self, request: PowerRequest) {

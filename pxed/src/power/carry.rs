@@ -107,7 +107,7 @@ impl Worker {
             Boot::Network(source) => (source, false),
             Boot::OnlyNetwork(source) => (source, true),
         };
-        match self.put(Question::Boot(source)).await {
+        match self.put(Question::Boot(source, self.boot_mode())).await {
             Err(why) if !needed && why.failure().reason == "NotSupported" => Ok(()),
             other => other.map(|_| ()),
         }

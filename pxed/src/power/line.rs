@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use bedplate_api::machine::{BmcSpec, BootSource, PowerState};
-use bedplate_bmc::{Bmc, BmcError, Identity, PowerRequest};
+use bedplate_bmc::{Bmc, BmcError, BootMode, Identity, PowerRequest};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
@@ -26,15 +26,15 @@ pub(super) enum Question {
     Identity,
     /// To change the power.
     Request(PowerRequest),
-    /// To boot from there once.
-    Boot(BootSource),
+    /// To boot from there once, as that where it is known.
+    Boot(BootSource, Option<BootMode>),
 }
 
 impl Question {
     const fn changes(self) -> bool {
         match self {
             Self::State | Self::Identity => false,
-            Self::Request(_) | Self::Boot(_) => true,
+            Self::Request(_) | Self::Boot(..) => true,
         }
     }
 }
@@ -238,6 +238,6 @@ async fn put(bmc: &mut dyn Bmc, question: Question) -> Result<Answer, BmcError> 
         Question::State => bmc.power_state().await.map(Answer::State),
         Question::Identity => bmc.identity().await.map(Answer::Identity),
         Question::Request(request) => bmc.power(request).await.map(|_| Answer::Accepted),
-        Question::Boot(source) => bmc.set_next_boot(source).await.map(|()| Answer::Accepted),
+        Question::Boot(source, mode) => bmc.set_next_boot(source, mode).await.map(|()| Answer::Accepted),
     }
 }

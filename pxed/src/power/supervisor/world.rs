@@ -9,7 +9,7 @@ use bedplate_api::id::SiteName;
 use bedplate_api::machine::{BmcSpec, BootSource, CredentialsSecretRef, Machine, MachineStatus, PowerState};
 use bedplate_api::operation::{MachineOperationStatus, OperationState};
 use bedplate_bmc::{
-    Bmc, BmcError, Console, Credentials, Health, Identity, LogEntry, Performed, PowerRequest,
+    Bmc, BmcError, BootMode, Console, Credentials, Health, Identity, LogEntry, Performed, PowerRequest,
 };
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
@@ -472,7 +472,7 @@ impl Bmc for Client {
         unsupported()
     }
 
-    async fn set_next_boot(&mut self, source: BootSource) -> Result<(), BmcError> {
+    async fn set_next_boot(&mut self, source: BootSource, _: Option<BootMode>) -> Result<(), BmcError> {
         self.call().await?;
         let boot = (Instant::now(), format!("boot from {source:?}"));
         self.world.bmc(&self.address, |bmc| bmc.requests.push(boot));

@@ -1,0 +1,51 @@
+//! How the firmware is asked to boot when the next boot's source is set: IPMI's boot flags say BIOS or UEFI, and cannot leave
+//! it open.
+//!
+//! Pure: no clock, no file, no socket. Callers: `carry`, `apply`.
+
+use bedplate_api::machine::{FirmwareKind, FirmwareMode, MachineSpec, MachineStatus};
+use bedplate_bmc::BootMode;
+
+/// What the spec says, else what the machine booted as last; `None`: nobody knows.
+pub fn boot_mode(spec: &MachineSpec, status: &MachineStatus) -> Option<BootMode> {
+    match spec.pxe.as_ref().map(|pxe| pxe.firmware).unwrap_or_default() {
+        FirmwareKind::Bios => Some(BootMode::Legacy),
+        FirmwareKind::Uefi => Some(BootMode::Uefi),
+        FirmwareKind::Auto => {
+            let firmware = status.hardware.as_ref().and_then(|hardware| hardware.firmware.as_ref());
+            firmware.and_then(|firmware| firmware.mode).map(|mode| match mode {
+                FirmwareMode::Bios => BootMode::Legacy,
+                FirmwareMode::Uefi => BootMode::Uefi,
+            })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_spec_says_the_mode_else_the_last_boot() {
+        use BootMode::{Legacy, Uefi};
+        for (firmware, booted, expected) in [
+            (Some("bios"), Some("uefi"), Some(Legacy)),
+            (Some("uefi"), Some("bios"), Some(Uefi)),
+            (Some("auto"), Some("bios"), Some(Legacy)),
+            (None, Some("uefi"), Some(Uefi)),
+            (None, None, None),
+        ] {
+            let mut pxe = json!({"interfaces": [{"macAddress": "52:54:00:00:00:01"}]});
+            if let Some(firmware) = firmware {
+                pxe["firmware"] = json!(firmware);
+            }
+            let spec = json!({"siteRef": {"name": "lab"}, "provider": "pxe", "pxe": pxe});
+            let spec: MachineSpec = serde_json::from_value(spec).unwrap();
+            let status = json!({"hardware": {"firmware": {"mode": booted}}});
+            let status: MachineStatus = serde_json::from_value(status).unwrap();
+            assert_eq!(boot_mode(&spec, &status), expected, "{firmware:?} {booted:?}");
+        }
+    }
+}
