@@ -187,9 +187,16 @@ fn plain(ip: IpAddr) -> IpAddr {
     }
 }
 
+/// Where clouds tell a machine about itself, its secrets too, beside the link-local addresses (AWS over IPv6, Alibaba).
+const METADATA: [IpAddr; 2] = [
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+    IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
+];
+
 fn special(ip: IpAddr) -> Option<&'static str> {
     let multicast = "a multicast address";
     match ip {
+        metadata if METADATA.contains(&metadata) => Some("a cloud's metadata service"),
         IpAddr::V4(v4) if v4.is_loopback() => Some("loopback"),
         IpAddr::V4(v4) if v4.is_link_local() => Some("link-local"),
         IpAddr::V4(v4) if v4.octets()[0] == 0 => Some("unspecified"),
@@ -202,6 +209,10 @@ fn special(ip: IpAddr) -> Option<&'static str> {
         IpAddr::V6(v6) if v6.is_multicast() => Some(multicast),
         IpAddr::V6(v6) if v6.segments().starts_with(&[0x64, 0xff9b, 1]) => {
             Some("of a NAT64, which leads to other addresses")
+        }
+        // Its IPv4 addresses are hidden, and lead anywhere (RFC 4380).
+        IpAddr::V6(v6) if v6.segments().starts_with(&[0x2001, 0]) => {
+            Some("of Teredo, which leads to other addresses")
         }
         IpAddr::V6(_) => None,
     }
@@ -285,6 +296,13 @@ mod tests {
             ("::ffff:0:127.0.0.1", false),
             ("::ffff:0:10.9.0.21", true),
             ("2002:7f00:1::", false),
+            ("2001:0:7f00:1::", false),
+            ("2001:1::1", true),
+            ("fd00:ec2::254", false),
+            ("fd00:ec2::253", true),
+            ("100.100.100.200", false),
+            ("::ffff:100.100.100.200", false),
+            ("100.100.100.201", true),
             ("::ffff:10.9.0.21", true),
         ] {
             assert_eq!(reach.check("bmc", ip.parse().unwrap()).is_ok(), allowed, "{ip}");
