@@ -12,6 +12,7 @@ use crate::address::{Address, Reach};
 use crate::error::BmcError;
 use crate::lanplus;
 use crate::model::{Bmc as _, Credentials, Deadlines, Identity};
+use crate::quirks::Line;
 use crate::redfish::Redfish;
 use crate::resolve::resolve;
 use crate::tls::Trust;
@@ -72,7 +73,7 @@ async fn for_nobody(bmc: &mut Redfish) -> Result<Probe, BmcError> {
         boot_sources: None,
         sessions: found.as_ref().is_some_and(|found| found.sessions),
         consoles: Vec::new(),
-        quirks: found.iter().flat_map(|f| f.quirks.lines()).map(|line| (line.name, line.seen_on)).collect(),
+        quirks: found.iter().flat_map(|f| f.quirks.lines()).map(Deviation::of).collect(),
     })
 }
 
@@ -129,8 +130,24 @@ pub struct Probe {
     pub sessions: bool,
     /// Ways to its serial console, none of them by Redfish.
     pub consoles: Vec<String>,
-    /// Its deviations: name, and machines on which it was seen.
-    pub quirks: Vec<(&'static str, &'static str)>,
+    /// What it does otherwise than the standard says.
+    pub quirks: Vec<Deviation>,
+}
+
+/// What a service does otherwise than the standard says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Deviation {
+    /// Its name, stable.
+    pub name: &'static str,
+    /// Machines and firmware on which it was seen.
+    pub seen_on: &'static str,
+}
+
+impl Deviation {
+    fn of(line: &Line) -> Self {
+        Self { name: line.name, seen_on: line.seen_on }
+    }
 }
 
 fn as_text<S: Serializer>(pin: &Option<Digest>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -152,7 +169,7 @@ pub async fn redfish(bmc: &mut Redfish) -> Result<Probe, BmcError> {
         boot_sources: found.boot_sources,
         sessions: found.sessions,
         consoles: found.consoles,
-        quirks: found.quirks.lines().map(|line| (line.name, line.seen_on)).collect(),
+        quirks: found.quirks.lines().map(Deviation::of).collect(),
     })
 }
 
@@ -191,7 +208,7 @@ impl fmt::Display for Probe {
             [] => write!(f, "quirks        none"),
             quirks => {
                 let lines: Vec<String> =
-                    quirks.iter().map(|(name, seen_on)| format!("{name} ({seen_on})")).collect();
+                    quirks.iter().map(|quirk| format!("{} ({})", quirk.name, quirk.seen_on)).collect();
                 write!(f, "quirks        {}", lines.join("\n              "))
             }
         }
