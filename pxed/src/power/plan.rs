@@ -8,12 +8,10 @@
 use std::fmt;
 
 use bedplate_api::machine::{
-    BootSource, DeletionPolicy, MachineSpec, MachineStatus, PROVIDER_PXE, PowerPolicy, PowerState,
-    PowerStatus,
+    BootSource, DeletionPolicy, MOST_POWER_ON_ATTEMPTS, MachineSpec, MachineStatus, PROVIDER_PXE,
+    PowerPolicy, PowerState, PowerStatus,
 };
 use bedplate_api::wire::Stage;
-/// So often a machine is switched on without having stayed up.
-pub use bedplate_api::machine::MOST_POWER_ON_ATTEMPTS as MOST_ATTEMPTS;
 use bedplate_bmc::PowerRequest;
 use jiff::{SignedDuration, Timestamp};
 
@@ -158,7 +156,7 @@ fn plan_running(observed: &Observed<'_>) -> Plan {
 
 fn plan_on(observed: &Observed<'_>) -> Plan {
     let attempts = observed.power.and_then(|power| power.attempts).unwrap_or(0).max(0);
-    if attempts >= MOST_ATTEMPTS {
+    if attempts >= MOST_POWER_ON_ATTEMPTS {
         return Plan::Leave(Leave::Exhausted);
     }
     let next = observed.power.and_then(|power| power.next_attempt_time.as_ref()).map(|time| time.0);

@@ -4,13 +4,14 @@
 //! most every five minutes. Memory only. Caller: `worker`.
 
 use bedplate_api::machine::{
-    Hardware, HardwareBmc, MachineStatus, PowerAction, PowerState, PowerStatus, Time, condition_type,
+    Hardware, HardwareBmc, MOST_POWER_ON_ATTEMPTS, MachineStatus, PowerAction, PowerState, PowerStatus, Time,
+    condition_type,
 };
 use bedplate_bmc::Identity;
 use jiff::{SignedDuration, Timestamp};
 
 use super::operation::Failure;
-use super::plan::{Leave, MOST_ATTEMPTS, Plan};
+use super::plan::{Leave, Plan};
 use super::progress::Ended;
 use crate::status::condition::{ConditionState, condition};
 use crate::status::set_condition;
@@ -91,7 +92,7 @@ pub fn recalled(status: &mut MachineStatus, ended: &Ended) {
 pub fn attempted(status: &mut MachineStatus, attempt: i32, next: Timestamp) {
     let power = power(status);
     power.attempts = Some(attempt);
-    power.next_attempt_time = (attempt < MOST_ATTEMPTS).then_some(Time(next));
+    power.next_attempt_time = (attempt < MOST_POWER_ON_ATTEMPTS).then_some(Time(next));
 }
 
 /// The count begins anew.
@@ -184,7 +185,7 @@ fn describe(
         ),
         Plan::Leave(Leave::Exhausted) => {
             let message = format!(
-                "it was switched on {MOST_ATTEMPTS} times and its host did not stay up; look at its console, then make an operation powerOn"
+                "it was switched on {MOST_POWER_ON_ATTEMPTS} times and its host did not stay up; look at its console, then make an operation powerOn"
             );
             (off, reason::POWER_ON_ATTEMPTS_EXHAUSTED, message)
         }
@@ -193,7 +194,7 @@ fn describe(
             off,
             reason::POWERING_ON,
             format!(
-                "switched on{since}, attempt {attempt} of {MOST_ATTEMPTS}; waiting for the BMC to say On"
+                "switched on{since}, attempt {attempt} of {MOST_POWER_ON_ATTEMPTS}; waiting for the BMC to say On"
             ),
         ),
         Plan::PowerOff(_) | Plan::Leave(Leave::ShuttingDown { .. }) => (
