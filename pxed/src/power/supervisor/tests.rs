@@ -25,6 +25,20 @@ fn power_of(world: &World, address: &str) -> PowerState {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_machine_that_boots_as_bios_is_asked_to_boot_as_bios_by_itself_and_by_an_operation() {
+    let pxe = json!({"pxe": {"interfaces": [], "firmware": "bios"}});
+    let world = World::new([machine("node1", "bmc1", pxe)], PowerState::Off);
+    let pxed = world.start("a");
+    assert!(world.until(1, |world| power_of(world, "bmc1") == PowerState::On).await);
+    assert_eq!(asked(&world, "bmc1"), ["boot from Pxe as Legacy", "power on"]);
+    world.operate("op", "node1", "powerCycle", json!({}));
+    assert!(world.until(60, |world| asked(world, "bmc1").len() == 5).await, "{:?}", asked(&world, "bmc1"));
+    let expected = ["forced power off", "boot from Pxe as Legacy", "power on"];
+    assert_eq!(asked(&world, "bmc1")[2..], expected);
+    pxed.stop.cancel();
+}
+
+#[tokio::test(start_paused = true)]
 async fn h2_a_new_machine_is_switched_on_from_the_network_at_once_and_only_once() {
     let world = one(PowerState::Off);
     let pxed = world.start("a");

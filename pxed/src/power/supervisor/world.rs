@@ -472,9 +472,10 @@ impl Bmc for Client {
         unsupported()
     }
 
-    async fn set_next_boot(&mut self, source: BootSource, _: Option<BootMode>) -> Result<(), BmcError> {
+    async fn set_next_boot(&mut self, source: BootSource, mode: Option<BootMode>) -> Result<(), BmcError> {
         self.call().await?;
-        let boot = (Instant::now(), format!("boot from {source:?}"));
+        let mode = mode.map_or_else(String::new, |mode| format!(" as {mode:?}"));
+        let boot = (Instant::now(), format!("boot from {source:?}{mode}"));
         self.world.bmc(&self.address, |bmc| bmc.requests.push(boot));
         Ok(())
     }
