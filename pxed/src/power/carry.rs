@@ -197,6 +197,10 @@ impl Worker {
         });
         if end.complete {
             self.event(EventReason::PowerChanged, message);
+        } else {
+            let message =
+                format!("{} by operation {}: {}: {}", kind.as_str(), key.name, end.reason, end.message);
+            self.event(EventReason::OperationFailed, message);
         }
         self.done.insert(key);
         self.running = None;

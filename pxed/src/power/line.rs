@@ -57,6 +57,8 @@ pub(super) enum NoAnswer {
     Bmc(BmcError),
     /// There are no credentials.
     Credentials(CredentialsError),
+    /// It is another Machine's too.
+    Contested(Arc<str>),
 }
 
 impl NoAnswer {
@@ -75,6 +77,12 @@ impl NoAnswer {
                 transient: error.transient,
                 sent: false,
             },
+            Self::Contested(message) => Failure {
+                reason: "DuplicateBMC",
+                message: message.to_string(),
+                transient: false,
+                sent: false,
+            },
         }
     }
 }
@@ -84,6 +92,8 @@ pub(super) struct Line {
     shared: Arc<Shared>,
     tenure: Tenure,
     spec: BmcSpec,
+    /// Why nothing is asked at all.
+    contested: Option<Arc<str>>,
     address: Arc<Semaphore>,
     open: Option<Box<dyn Bmc>>,
     /// Kept with its verdict also while there is no client.
@@ -93,15 +103,15 @@ pub(super) struct Line {
 
 impl Line {
     /// To this BMC; nothing is sent yet.
-    pub(super) fn new(shared: Arc<Shared>, spec: BmcSpec) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, spec: BmcSpec, contested: Option<Arc<str>>) -> Self {
         let address = shared.gate.address(&spec.address);
         let tenure = shared.tenure.clone();
-        Self { shared, tenure, spec, address, open: None, login: None, version: None }
+        Self { shared, tenure, spec, contested, address, open: None, login: None, version: None }
     }
 
-    /// To whom.
-    pub(super) fn spec(&self) -> &BmcSpec {
-        &self.spec
+    /// Whether it is to this BMC, claimed by the same Machines.
+    pub(super) fn is_to(&self, spec: &BmcSpec, contested: Option<&Arc<str>>) -> bool {
+        self.spec == *spec && self.contested.as_ref() == contested
     }
 
     /// Whether nothing vouches for who answers.
@@ -119,6 +129,9 @@ impl Line {
     /// # Errors
     /// Why there is no answer.
     pub(super) async fn ask(&mut self, question: Question, whom: For) -> Result<Answer, NoAnswer> {
+        if let Some(message) = &self.contested {
+            return Err(NoAnswer::Contested(message.clone()));
+        }
         let bmc = match self.open.take() {
             Some(bmc) => bmc,
             None => self.dial().await?,
@@ -159,6 +172,9 @@ impl Line {
 
     /// Whether there are other credentials than those that were used last. An unreadable Secret is no other one.
     pub(super) async fn has_other_credentials(&mut self) -> bool {
+        if self.contested.is_some() {
+            return false;
+        }
         let read = self.shared.credentials.read(&self.spec.credentials_secret_ref).await;
         read.is_ok_and(|issued| self.version.as_ref() != Some(&issued.version))
     }

@@ -11,6 +11,7 @@ mod apply;
 pub mod boot_mode;
 pub mod breaker;
 mod carry;
+mod contested;
 pub mod counters;
 pub mod credentials;
 mod departing;

@@ -71,6 +71,8 @@ pub(super) struct Assignment {
     pub(super) ended: Option<Ended>,
     /// Its manifest is gone.
     pub(super) departing: bool,
+    /// Its BMC is another Machine's too; for a person.
+    pub(super) contested: Option<Arc<str>>,
 }
 
 impl Assignment {
@@ -92,5 +94,6 @@ impl Assignment {
             && (self.is_going(), self.is_held(), self.departing)
                 == (other.is_going(), other.is_held(), other.departing)
             && self.operations == other.operations
+            && self.contested == other.contested
     }
 }

@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::contested::Contested;
 use super::counters::{Counters, OperationResult};
 use super::departing::Departing;
 use super::gate::Gate;
@@ -139,6 +140,8 @@ struct Supervisor {
     machines: Machines,
     source: Arc<ArcSwap<SourceState>>,
     snapshot: Arc<Snapshot>,
+    /// Who of them claims a BMC that others claim.
+    contested: Contested,
     /// Every name that there ever was: one of them that is not there any more is gone, others may be yet to come.
     ever: HashSet<MachineName>,
     departing: Departing,
@@ -165,6 +168,7 @@ impl Supervisor {
             machines,
             source,
             snapshot: Arc::default(),
+            contested: Contested::default(),
             ever: HashSet::new(),
             departing,
             queue,
@@ -201,6 +205,7 @@ impl Supervisor {
     async fn follow(&mut self) {
         let snapshot = self.machines.load();
         let before = std::mem::replace(&mut self.snapshot, snapshot);
+        self.contested = Contested::of(&self.snapshot);
         for known in self.snapshot.changed_since(&before) {
             if !self.ever.contains(&known.name) {
                 self.ever.insert(known.name.clone());
@@ -262,7 +267,10 @@ impl Supervisor {
             }
         }
         let ended = self.queue.ended(name).cloned();
-        let assignment = machine.map(|machine| Assignment { machine, operations, ended, departing });
+        let assignment = machine.map(|machine| {
+            let contested = self.contested.message(name).map(Arc::from);
+            Assignment { machine, operations, ended, departing, contested }
+        });
         let assignment = assignment.filter(|a| a.machine.machine.spec.bmc.is_some() || a.is_held());
         let Some(assignment) = assignment else {
             if let Some(handle) = self.handles.remove(name) {

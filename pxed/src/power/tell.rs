@@ -34,7 +34,7 @@ impl Worker {
         let mut breaker = self.breaker.clone();
         match why {
             NoAnswer::Bmc(error) => breaker.failed(error.reason(), now, self.shared.jitter()),
-            NoAnswer::Credentials(_) => breaker = Breaker::Held { until: None },
+            NoAnswer::Credentials(_) | NoAnswer::Contested(_) => breaker = Breaker::Held { until: None },
         }
         let next = breaker.next_try();
         let open = matches!(breaker, Breaker::Open { .. });
@@ -77,6 +77,7 @@ impl Worker {
 fn event_of(reason: &str) -> EventReason {
     match reason {
         "AuthenticationFailed" => EventReason::AuthenticationFailed,
+        "DuplicateBMC" => EventReason::DuplicateBMC,
         "CredentialsNotAvailable" => EventReason::CredentialsNotAvailable,
         "CertificateChanged" => EventReason::CertificateChanged,
         "CertificateNotTrusted" => EventReason::CertificateNotTrusted,

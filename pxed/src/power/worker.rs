@@ -86,7 +86,7 @@ impl Worker {
     pub(super) fn new(shared: Arc<Shared>, mut wanted: watch::Receiver<Assignment>) -> Self {
         let assignment = wanted.borrow_and_update().clone();
         let bmc = assignment.machine.machine.spec.bmc.clone();
-        let line = bmc.map(|bmc| Line::new(shared.clone(), bmc));
+        let line = bmc.map(|bmc| Line::new(shared.clone(), bmc, assignment.contested.clone()));
         let breaker = Breaker::default();
         shared.counters.breaker(None, Some(breaker.shown()));
         Self {
@@ -175,8 +175,13 @@ impl Worker {
             (self.departure, self.departed) = (Departure::default(), false);
         }
         let spec = &self.assignment.machine.machine.spec;
-        if self.line.as_ref().map(Line::spec) != spec.bmc.as_ref() {
-            let line = spec.bmc.clone().map(|bmc| Line::new(self.shared.clone(), bmc));
+        let contested = self.assignment.contested.as_ref();
+        let same = match (&self.line, &spec.bmc) {
+            (Some(line), Some(bmc)) => line.is_to(bmc, contested),
+            (line, bmc) => line.is_none() && bmc.is_none(),
+        };
+        if !same {
+            let line = spec.bmc.clone().map(|bmc| Line::new(self.shared.clone(), bmc, contested.cloned()));
             let old = std::mem::replace(&mut self.line, line);
             (self.reading, self.identified) = (None, None);
             self.set_breaker(Breaker::default());

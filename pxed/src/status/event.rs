@@ -46,6 +46,10 @@ pub enum EventReason {
     PowerOnAttemptsExhausted,
     /// A deleted Machine waits to be switched off.
     PowerOffAwaited,
+    /// Several Machines claim one BMC.
+    DuplicateBMC,
+    /// An operation on its power has failed.
+    OperationFailed,
 }
 
 impl EventReason {
@@ -70,6 +74,8 @@ impl EventReason {
             Self::ProtocolError => "ProtocolError",
             Self::PowerOnAttemptsExhausted => "PowerOnAttemptsExhausted",
             Self::PowerOffAwaited => "PowerOffAwaited",
+            Self::DuplicateBMC => "DuplicateBMC",
+            Self::OperationFailed => "OperationFailed",
         }
     }
 
@@ -90,7 +96,9 @@ impl EventReason {
             | Self::AddressNotAllowed
             | Self::ProtocolError
             | Self::PowerOnAttemptsExhausted
-            | Self::PowerOffAwaited => true,
+            | Self::PowerOffAwaited
+            | Self::DuplicateBMC
+            | Self::OperationFailed => true,
             Self::Enrolled | Self::PowerChanged | Self::BMCReachable => false,
         }
     }

@@ -3,7 +3,7 @@
 #[path = "world.rs"]
 mod world;
 
-use bedplate_api::machine::{DeletionPolicy, PowerState};
+use bedplate_api::machine::{DeletionPolicy, Machine, PowerState};
 use bedplate_api::operation::OperationState;
 use serde_json::json;
 use tokio::time::Instant;
@@ -14,6 +14,13 @@ use crate::store::Table;
 
 fn one(power: PowerState) -> World {
     World::new([machine("node1", "bmc1", json!({}))], power)
+}
+
+/// One of the machines of an enclosure.
+fn behind(address: &str, number: usize) -> Machine {
+    let mut machine = machine(&format!("node{number}"), address, json!({}));
+    machine.spec.bmc.as_mut().unwrap().system_id = Some(number.to_string());
+    machine
 }
 
 fn asked(world: &World, address: &str) -> Vec<String> {
@@ -54,6 +61,26 @@ async fn h2_a_new_machine_is_switched_on_from_the_network_at_once_and_only_once(
     pxed.stop.cancel();
     pxed.task.await.unwrap();
     assert_eq!(world.bmc("bmc1", |bmc| bmc.closed), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_machines_that_claim_one_bmc_are_not_driven_until_one_lets_go() {
+    let machines = [machine("node1", "bmc1", json!({})), machine("node2", "bmc1", json!({}))];
+    let world = World::new(machines, PowerState::Off);
+    let pxed = world.start("a");
+    world.operate("op", "node2", "powerOn", json!({}));
+    assert!(world.until(60, |world| world.ended("op").is_some()).await);
+    assert_eq!(world.ended("op").unwrap(), (OperationState::Failed, "DuplicateBMC".to_owned()));
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(asked(&world, "bmc1"), Vec::<String>::new());
+    assert_eq!(world.reason("node1", "BMCReachable"), "DuplicateBMC");
+    assert_eq!(world.state().logins, 0);
+    let events = world.events();
+    assert!(events.contains(&"DuplicateBMC") && events.contains(&"OperationFailed"), "{events:?}");
+    world.change("node2", |machine| machine.spec.bmc = None);
+    assert!(world.until(5, |world| power_of(world, "bmc1") == PowerState::On).await);
+    assert_eq!(world.reason("node1", "BMCReachable"), "Reachable");
+    pxed.stop.cancel();
 }
 
 #[tokio::test(start_paused = true)]
@@ -197,7 +224,7 @@ async fn an_operation_at_a_dead_bmc_fails_after_45_seconds() {
 
 #[tokio::test(start_paused = true)]
 async fn a_wrong_password_is_tried_once_however_many_machines_are_behind_the_address() {
-    let machines = (0..10).map(|n| machine(&format!("node{n}"), "bmc", json!({})));
+    let machines = (0..10).map(|n| behind("bmc", n));
     let world = World::new(machines, PowerState::On);
     world.state().password = "right".to_owned();
     world.state().secret = "wrong".to_owned();
