@@ -32,7 +32,9 @@ fn is_whole(place: &Path) -> bool {
 /// What `setup` says before it installs it; `None`: it is there.
 pub(crate) fn missing() -> Option<String> {
     let place = place();
-    let plan = || format!("into {}: sushy-tools {VERSION} and sushy from PyPI (half a minute, once)", place.display());
+    let plan = || {
+        format!("into {}: sushy-tools {VERSION} and sushy from PyPI (half a minute, once)", place.display())
+    };
     (!is_whole(&place)).then(plan)
 }
 
