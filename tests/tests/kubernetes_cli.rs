@@ -58,7 +58,7 @@ async fn machines_of_a_cluster_are_listed_and_shown() {
 
     let absent = bedplate(&["machine", "show", "cli-none"]);
     assert_eq!(absent.status.code(), Some(1));
-    assert!(text(&absent).contains("hint: `bedplate machine list`"), "{}", text(&absent));
+    assert!(text(&absent).contains("hint: `bedplate machine list "), "{}", text(&absent));
     assert_eq!(bedplate(&["machine", "shw"]).status.code(), Some(64));
 }
 
@@ -173,7 +173,7 @@ async fn a_failed_operation_of_a_cluster_is_a_failure_with_its_remedy() {
 fn operations_of_a_cluster_are_for_machines_that_are_there_or_for_a_selector() {
     let absent = bedplate(&["power", "on", "cli-none"]);
     assert_eq!(absent.status.code(), Some(1));
-    assert!(text(&absent).contains("hint: `bedplate machine list`"), "{}", text(&absent));
+    assert!(text(&absent).contains("hint: `bedplate machine list "), "{}", text(&absent));
     let line = [
         "operation",
         "create",

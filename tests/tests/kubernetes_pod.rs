@@ -98,6 +98,11 @@ fn mounts(root: &Path, kubernetes: &Kubernetes) {
     std::fs::write(account.join("token"), token.trim()).unwrap();
     std::fs::write(account.join("namespace"), "bedplate-system").unwrap();
     std::fs::copy(kubernetes.ca(), account.join("ca.crt")).unwrap();
+    // As every container has it (OCI runtime specification, "Default Devices").
+    std::fs::create_dir_all(root.join("dev")).unwrap();
+    let random = root.join("dev/urandom");
+    guard::run(Command::new("mknod").args(["-m", "666"]).arg(&random).args(["c", "1", "9"])).unwrap();
+    std::os::unix::fs::symlink("urandom", root.join("dev/random")).unwrap();
     // The root file system is read-only: it is another's, and user 0 has no right over others' files.
     for directory in ["", "etc", "etc/bedplate", "usr", "usr/bin", "var", "var/lib", "run"] {
         let directory = root.join(directory);

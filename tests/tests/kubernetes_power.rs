@@ -104,7 +104,8 @@ fn operations_switch_a_machine_and_what_is_not_pxeds_is_left_alone() {
     secret(&site, NAMESPACE, "power-a");
     secret(&site, "default", "power-b");
     site.machine("power-a", "52:54:00:00:10:01", &server.spec(NAMESPACE, "power-a"));
-    site.machine("power-b", "52:54:00:00:10:02", &server.spec("default", "power-b"));
+    let forbidden = Server::start("5b1e0000-0000-4000-8000-000000000012");
+    site.machine("power-b", "52:54:00:00:10:02", &forbidden.spec("default", "power-b"));
     site.operation("left-alone", "reboot", "power-a");
     let mut pxed = site.start("one");
 
