@@ -143,6 +143,8 @@ fn files_of_credentials_that_are_no_secrets_are_not_read() {
         rig.credentials(name, PASSWORD);
         let mut bmc = station.spec(1);
         bmc["credentialsSecretRef"]["name"] = json!(name);
+        // Nobody asks for it; two Machines of one system would be refused for that.
+        bmc["systemId"] = json!(name);
         rig.machine(name, &bmc);
     }
     let mut elsewhere = station.spec(1);
