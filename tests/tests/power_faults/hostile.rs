@@ -137,17 +137,15 @@ fn addresses_where_no_bmc_may_be_are_refused_before_anything_is_sent() {
 #[test]
 fn files_of_credentials_that_are_no_secrets_are_not_read() {
     let rig = Rig::new("hostile-files", "127.0.0.0/8");
-    let station = rig.station("server", Protocol::Redfish, 1, Delays::default());
+    let station = rig.station("server", Protocol::Redfish, 6, Delays::default());
     let place = |name: &str| rig.path("credentials/bedplate-system").join(name).join("password");
-    for name in ["open", "linked", "large", "pipe", "absent"] {
+    for (system, name) in (1..).zip(["open", "linked", "large", "pipe", "absent"]) {
         rig.credentials(name, PASSWORD);
-        let mut bmc = station.spec(1);
+        let mut bmc = station.spec(system);
         bmc["credentialsSecretRef"]["name"] = json!(name);
-        // Nobody asks for it; two Machines of one system would be refused for that.
-        bmc["systemId"] = json!(name);
         rig.machine(name, &bmc);
     }
-    let mut elsewhere = station.spec(1);
+    let mut elsewhere = station.spec(6);
     elsewhere["credentialsSecretRef"] = json!({ "namespace": "kube-system", "name": "server" });
     rig.machine("elsewhere", &elsewhere);
     fs::set_permissions(place("open"), fs::Permissions::from_mode(0o644)).unwrap();
