@@ -23,26 +23,30 @@ use super::redfish::{Call, Reply};
 use super::rmcp::Rmcp;
 use super::service::Bmc;
 
-/// How often a listener that was shut looks whether it is open again.
-const SHUT: Duration = Duration::from_millis(50);
+/// After an error of a socket.
+const PAUSE: Duration = Duration::from_millis(50);
 /// More than the longest datagram that IPMI has.
 const DATAGRAM: usize = 1024;
 
 /// Answers Redfish for as long as the simulator runs.
 pub(super) async fn tcp(bmc: Arc<Bmc>, mut listener: TcpListener) {
     let mut opened = bmc.opened.subscribe();
+    // Shut: what tokio knows of the old socket stays "closed", and asking it again when it listens would never end.
+    let mut shut = false;
     loop {
         tokio::select! {
+            biased;
             changed = opened.changed() => match bmc.listener() {
-                Ok(again) if changed.is_ok() => listener = again,
+                Ok(again) if changed.is_ok() => (listener, shut) = (again, false),
                 Ok(_) | Err(_) => return,
             },
-            accepted = listener.accept() => match accepted {
+            accepted = listener.accept(), if !shut => match accepted {
                 Ok((stream, _)) => {
                     bmc.count(|counters| counters.connections += 1);
                     tokio::spawn(connection(Arc::clone(&bmc), stream));
                 }
-                Err(_) => tokio::time::sleep(SHUT).await,
+                Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => shut = true,
+                Err(_) => tokio::time::sleep(PAUSE).await,
             },
         }
     }
@@ -127,7 +131,7 @@ pub(super) async fn udp(bmc: Arc<Bmc>, socket: UdpSocket, mut rmcp: Rmcp) {
     let socket = Arc::new(socket);
     loop {
         if socket.readable().await.is_err() {
-            pause(SHUT).await;
+            pause(PAUSE).await;
         }
         let Some((datagram, peer)) = take(&socket) else { continue };
         let faults = bmc.faults();
