@@ -2,8 +2,7 @@
 //! machine, which it reaches by a [`Door`].
 
 use std::fs;
-use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -88,13 +87,14 @@ impl Peer<'_> {
         command.current_dir(&place);
         command.args(["-c", "lan.conf", "-f", "machine.emu", "-s", "kept", "-n", "-d"]);
         let mut process = Process::spawn("ipmi_sim", &mut command, &self.log())?;
-        let address = SocketAddr::new(self.ip.into(), 623);
+        // Looked up, not tried: who binds the port to see whether it is taken can take it from ipmi_sim.
+        let bound = format!("{:08X}:{:04X} ", u32::from_ne_bytes(self.ip.octets()), 623);
         wait::until("ipmi_sim to listen", READY, || {
             if !process.is_running() {
                 bail!("ipmi_sim has ended: {}", process.said());
             }
-            let taken = self.rack.network().inside(|| Ok(UdpSocket::bind(address)))?;
-            Ok(taken.is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse).then_some(()))
+            let sockets = || Ok(fs::read_to_string("/proc/thread-self/net/udp")?);
+            Ok(self.rack.network().inside(sockets)?.contains(&bound).then_some(()))
         })?;
         Ok(Running { _process: process, _door: door })
     }
