@@ -1,7 +1,7 @@
 //! Machines whose BMC is another Machine's too: pxed drives none of them, or one would undo what the other wants.
 //!
 //! One address, and one system there; a Machine that names no system means the only one. Pure: no clock, no file, no socket.
-//! Caller: `supervisor`.
+//! Callers: `supervisor`, `departing`.
 
 use std::collections::HashMap;
 
@@ -27,8 +27,8 @@ impl Contested {
         let mut contested = HashMap::new();
         for claims in by_address.values().filter(|claims| claims.len() > 1) {
             for (name, system) in claims {
-                let same = |other: &Option<&str>| system.is_none() || other.is_none() || system == other;
-                let others = claims.iter().filter(|(other, theirs)| other != name && same(theirs));
+                let others =
+                    claims.iter().filter(|(other, theirs)| other != name && is_same_system(*system, *theirs));
                 let others: Vec<MachineName> = others.map(|(other, _)| (*other).clone()).collect();
                 if !others.is_empty() {
                     contested.insert((*name).clone(), others);
@@ -51,6 +51,16 @@ impl Contested {
             "its BMC is that of {names} too, and none of them is driven: correct bmc.address or bmc.systemId"
         ))
     }
+}
+
+/// Whether two Machines' BMCs may be the same one, and the same system there.
+pub(super) fn may_be_one(one: &BmcSpec, other: &BmcSpec) -> bool {
+    is_same_system(one.system_id.as_deref(), other.system_id.as_deref()) && place(one) == place(other)
+}
+
+/// Who names no system means the only one, whichever that is.
+fn is_same_system(one: Option<&str>, other: Option<&str>) -> bool {
+    one.is_none() || other.is_none() || one == other
 }
 
 /// However it is written.

@@ -13,6 +13,7 @@ use bedplate_api::machine::{BmcSpec, DeletionPolicy, Machine};
 use jiff::{SignedDuration, Timestamp};
 
 use super::breaker::later;
+use super::contested::may_be_one;
 use crate::machine::{KnownMachine, Problem, Snapshot};
 use crate::store::{Change, Store, Table};
 
@@ -106,7 +107,7 @@ fn has_gone(known: &KnownMachine, after: &Snapshot) -> bool {
     let spec = &known.machine.spec;
     let Some(bmc) = &spec.bmc else { return false };
     let wanted = spec.deletion_policy == DeletionPolicy::PowerOff && !spec.paused;
-    let same = |other: &BmcSpec| other.address == bmc.address && other.system_id == bmc.system_id;
+    let same = |other: &BmcSpec| may_be_one(bmc, other);
     let renamed = || after.iter().any(|other| other.machine.spec.bmc.as_ref().is_some_and(same));
     let twice = after
         .problems()

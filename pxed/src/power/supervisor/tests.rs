@@ -390,6 +390,22 @@ async fn without_a_cluster_a_manifest_that_is_gone_switches_its_machine_off() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_machine_of_a_new_name_stays_on_however_its_bmc_is_written_there() {
+    let policy = json!({"deletionPolicy": "PowerOff"});
+    for address in ["https://BMC1:443/", "bmc1:443", "https://bmc1"] {
+        let old = machine("node1", "bmc1", policy.clone());
+        let renamed = machine("renamed", address, json!({"deletionPolicy": "PowerOff", "paused": true}));
+        let world = World::new([old.clone(), renamed.clone()], PowerState::On);
+        world.know(vec![old]);
+        let _pxed = world.start("a");
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        world.know(vec![renamed]);
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        assert_eq!(asked(&world, "bmc1"), Vec::<String>::new(), "{address}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_manifest_that_is_another_sites_or_anothers_provider_s_now_is_not_gone() {
     let policy = json!({"deletionPolicy": "PowerOff"});
     for more in [json!({"site": "other"}), json!({"provider": "manual"})] {
