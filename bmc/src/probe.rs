@@ -255,6 +255,9 @@ impl fmt::Display for IpmiProbe {
         if !self.authenticated {
             return write!(f, "more          needs user name and password");
         }
+        let machine = [&identity.vendor, &identity.product, &identity.serial].map(Option::as_deref);
+        let machine = machine.into_iter().flatten().collect::<Vec<_>>().join(", ");
+        writeln!(f, "machine       {}", if machine.is_empty() { "not told" } else { &machine })?;
         let told = |text: &Option<String>| text.clone().unwrap_or_else(|| "not told".to_owned());
         writeln!(f, "BMC           {}, {}", told(&identity.controller), told(&identity.firmware))?;
         let suite = self.suite.map_or_else(|| "none".to_owned(), |suite| suite.to_string());

@@ -44,7 +44,11 @@ async fn a_machine_is_read_set_to_boot_and_switched() {
     assert_eq!(bmc.power_state().await.unwrap(), PowerState::Off);
     // It has no suite 17.
     assert_eq!(bmc.quirks(), ["no-cipher-suite-17"]);
-    assert_eq!(bmc.identity().await.unwrap().firmware.as_deref(), Some("9.08"));
+    let identity = bmc.identity().await.unwrap();
+    assert_eq!(identity.firmware.as_deref(), Some("9.08"));
+    let machine = [&identity.vendor, &identity.product, &identity.serial].map(Option::as_deref);
+    assert_eq!(machine, [Some("EXAMPLE CORP"), Some("Server 9"), Some("SN-0042")]);
+    assert_eq!(bmc.identity().await.unwrap(), identity);
     bmc.set_next_boot(BootSource::Pxe, None).await.unwrap();
     simulator.told("boot pxe").await;
     bmc.power(PowerRequest::On).await.unwrap();
@@ -86,11 +90,34 @@ async fn what_it_offers_is_told_with_and_without_an_account() {
         let probe::Found::Ipmi(ipmi) = &found else { panic!("{found}") };
         assert!(ipmi.ipmi_2_0 && ipmi.suites.as_ref().is_none_or(|suites| suites.contains(&3)), "{found}");
         assert_eq!(ipmi.authenticated, logs_in);
+        assert_eq!(found.to_string().contains("EXAMPLE CORP, Server 9, SN-0042"), logs_in, "{found}");
         assert_eq!(
             (ipmi.suite, ipmi.privilege),
             if logs_in { (Some(3), Some("administrator")) } else { (None, None) }
         );
     }
+}
+
+#[tokio::test]
+async fn ipmitool_reads_the_same_of_the_machine() {
+    let simulator = Simulator::start().await;
+    let port = simulator.address.port().to_string();
+    let output = tokio::process::Command::new("ipmitool")
+        .args(["-I", "lanplus", "-C", "3", "-H", "127.0.0.1", "-p", &port, "-U", "admin", "-P", "secret"])
+        .args(["fru", "print", "0"])
+        .output()
+        .await
+        .expect("ipmitool is installed: cargo xtask setup");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let says = |name: &str| {
+        let line = text.lines().find(|line| line.trim_start().starts_with(name));
+        line.and_then(|line| line.split_once(": ")).map(|(_, value)| value.trim().to_owned())
+    };
+    let identity = client(&simulator, "secret").await.identity().await.unwrap();
+    assert!(identity.vendor.is_some(), "{identity:?}");
+    assert_eq!(identity.vendor, says("Product Manufacturer"), "{text}");
+    assert_eq!(identity.product, says("Product Name"), "{text}");
+    assert_eq!(identity.serial, says("Product Serial"), "{text}");
 }
 
 /// A simulator with a serial line over TCP, and the machine's end of it.

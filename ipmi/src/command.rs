@@ -6,6 +6,7 @@ pub mod boot;
 pub mod channel;
 pub mod chassis;
 pub mod device;
+pub mod fru;
 pub mod payload;
 pub mod sel;
 pub mod sensor;

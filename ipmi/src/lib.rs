@@ -10,6 +10,7 @@
 //! | [`managed`] | the BMC's side (pure), for simulators |
 //! | [`command`] | typed commands and answers (pure) |
 //! | [`client`] | a session over UDP, with tokio |
+//! | [`fru`] | maker, model and serial number of a machine (pure) |
 //! | [`sol`] | a serial console's characters in packets, and back (pure) |
 //! | [`console`] | a serial console over a session |
 //! | [`probe`] | what a BMC can do, asked without an account |
@@ -36,6 +37,7 @@ pub mod client;
 pub mod command;
 pub mod console;
 pub mod crypto;
+pub mod fru;
 pub mod managed;
 pub mod probe;
 pub mod sensors;

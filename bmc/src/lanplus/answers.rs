@@ -6,6 +6,7 @@ use bedplate_ipmi::command::chassis::ChassisStatus;
 use bedplate_ipmi::command::device::DeviceId;
 use bedplate_ipmi::command::sel::SelRecord;
 use bedplate_ipmi::command::sensor::{Sensor, Trouble};
+use bedplate_ipmi::fru::Fru;
 use jiff::Timestamp;
 
 use crate::error::told;
@@ -16,10 +17,14 @@ const THRESHOLD: u8 = 0x01;
 /// More concerns are not told.
 const MOST_CONCERNS: usize = 16;
 
-/// Names of machine and maker are not in a device id, but numbers of both.
-pub(super) fn identity(device: &DeviceId) -> Identity {
+/// Names of machine and maker are in the FRU; in a device id are numbers of those of the BMC.
+pub(super) fn identity(device: &DeviceId, fru: &Fru) -> Identity {
     let (major, minor) = device.ipmi;
+    let name = |text: &Option<String>| text.as_deref().map(told).filter(|text| !text.is_empty());
     Identity {
+        vendor: name(&fru.manufacturer),
+        product: name(&fru.product),
+        serial: name(&fru.serial),
         firmware: Some(format!("{}.{:02}", device.major, device.minor)),
         controller: Some(format!(
             "manufacturer {}, product {:#06x}, device {:#04x}",

@@ -19,11 +19,13 @@ use bedplate_ipmi::client::{Client, ClientError, Options};
 use bedplate_ipmi::command::Command;
 use bedplate_ipmi::command::boot::{BootDevice, FlagsLast};
 use bedplate_ipmi::command::device::GetDeviceId;
+use bedplate_ipmi::command::fru::{GetFruArea, MACHINE};
 use bedplate_ipmi::command::payload::IN_USE;
 use bedplate_ipmi::command::sel::SelRecord;
 use bedplate_ipmi::command::sensor::Sensor;
 use bedplate_ipmi::console;
 use bedplate_ipmi::crypto::Suite;
+use bedplate_ipmi::fru::{Fru, FruReader};
 use bedplate_ipmi::sensors::SensorReader;
 use bedplate_ipmi::session::{Retry, SessionError};
 use bedplate_ipmi::wire::completion::Completion;
@@ -132,6 +134,27 @@ impl Link {
                 }
             }
         }
+    }
+
+    /// What the machine's FRU says, as far as it is read in time. Not every BMC has one: nothing fails without.
+    pub(super) async fn fru(&mut self) -> Fru {
+        let until = Instant::now() + self.options.request;
+        let mut reader = None;
+        let read = tokio::time::timeout_at(until, async {
+            let client = self.client().await.ok()?;
+            read_fru(client, &mut reader).await.err()
+        })
+        .await;
+        match read {
+            Ok(None) => {}
+            Ok(Some(error)) => {
+                tracing::debug!(address = %self.address, %error, "what the FRU says cannot be read");
+                // What was read in a session that is lost was read all the same.
+                self.is_asked_again(Some(&error), &mut false);
+            }
+            Err(_) => tracing::debug!(address = %self.address, "the FRU is not read in time"),
+        }
+        reader.map(FruReader::finish).unwrap_or_default()
     }
 
     /// The serial console. It takes the session with it: the next call opens another.
@@ -251,6 +274,19 @@ impl Link {
             client.close().await;
         }
     }
+}
+
+async fn read_fru(client: &Client, reader: &mut Option<FruReader>) -> Result<(), ClientError> {
+    let area = client.request(&GetFruArea { device: MACHINE }).await?;
+    let reader = reader.insert(FruReader::new(area));
+    while let Some(part) = reader.next() {
+        match client.request(&part).await {
+            Ok(octets) => reader.take(&octets),
+            Err(ClientError::Command(_)) => reader.refused(),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// All attempts together last as long as a connection may.

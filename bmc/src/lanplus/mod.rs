@@ -16,6 +16,7 @@ use bedplate_ipmi::command::boot::{BootDevice, FlagsLast, GetBootFlags};
 use bedplate_ipmi::command::chassis::{ChassisControl, GetChassisStatus};
 use bedplate_ipmi::command::device::GetDeviceId;
 use bedplate_ipmi::crypto::Suite;
+use bedplate_ipmi::fru::Fru;
 use bedplate_ipmi::session::Privilege;
 
 use crate::error::BmcError;
@@ -66,6 +67,8 @@ impl Settings {
 pub struct Lanplus {
     link: Link,
     deadlines: Deadlines,
+    /// What the machine's FRU says, read once: it does not change while a machine runs.
+    fru: Option<Fru>,
     /// Boot flags end after a minute, as the BMC does not take parameter 3.
     forgets: bool,
     /// Whether the BMC does not say of boot flags that were set that they count.
@@ -81,7 +84,7 @@ impl Lanplus {
         deadlines: Deadlines,
     ) -> Self {
         let link = Link::new(checked, credentials, settings, deadlines);
-        Self { link, deadlines, forgets: false, invalid: false }
+        Self { link, deadlines, fru: None, forgets: false, invalid: false }
     }
 
     /// Ends a call at its deadline, and remembers whether it had sent something that changes.
@@ -106,8 +109,18 @@ impl Lanplus {
 impl Bmc for Lanplus {
     async fn identity(&mut self) -> Result<Identity, BmcError> {
         let what = "reading its identity";
-        let read = async |link: &mut Link| Ok(answers::identity(&link.read(what, GetDeviceId).await?));
-        self.limited(what, read).await
+        let known = self.fru.take();
+        let read = async |link: &mut Link| {
+            let device = link.read(what, GetDeviceId).await?;
+            let fru = match &known {
+                Some(fru) => fru.clone(),
+                None => link.fru().await,
+            };
+            Ok((device, fru))
+        };
+        let read = self.limited(what, read).await;
+        self.fru = read.as_ref().ok().map(|(_, fru)| fru.clone()).or(known);
+        read.map(|(device, fru)| answers::identity(&device, &fru))
     }
 
     async fn power_state(&mut self) -> Result<PowerState, BmcError> {
