@@ -2,15 +2,17 @@
 //!
 //! Not here: generated files (api/tests/crds.rs) and units (tests/tests/systemd_units.rs), which are tests.
 
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use crate::pool::{self, Job};
 use crate::progress::Step;
 use crate::{build, deny, host};
 
 /// How long each fuzz target runs; more by `BEDPLATE_FUZZ_SECONDS`.
-const FUZZ_SECONDS: &str = "10";
+const FUZZ_SECONDS: &str = "5";
 
 /// A check by its name.
 pub(crate) type Check = (&'static str, fn(&Step) -> Result<()>);
@@ -39,13 +41,14 @@ fn clippy(step: &Step) -> Result<()> {
     ]))
 }
 
-/// Builds the fuzz targets as cargo-fuzz does without a sanitizer (only `-C` flags, so a stable compiler is enough) and
-/// runs each for a bounded time.
+/// Builds the fuzz targets as cargo-fuzz does without a sanitizer (only `-C` flags, so a stable compiler is enough), but
+/// with as many codegen units as the profile has: one alone keeps one core busy and the others waiting. Runs each for a
+/// bounded time, as many at once as there are cores.
 fn fuzz(step: &Step) -> Result<()> {
     const TARGET: &str = "x86_64-unknown-linux-gnu";
     const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
         -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
-        -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions=on -Coverflow-checks=on -Ccodegen-units=1";
+        -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions=on -Coverflow-checks=on";
     let manifest = host::root().join("fuzz/Cargo.toml");
     let text =
         std::fs::read_to_string(&manifest).with_context(|| format!("cannot read {}", manifest.display()))?;
@@ -64,26 +67,43 @@ fn fuzz(step: &Step) -> Result<()> {
         "--manifest-path",
     ]);
     step.run(command.arg(&manifest).arg("--target-dir").arg(&out).arg("--bins"))?;
-    let seconds = std::env::var("BEDPLATE_FUZZ_SECONDS").unwrap_or_else(|_| FUZZ_SECONDS.to_owned());
-    for target in targets {
-        let corpus = out.join("corpus").join(target);
-        let artifacts = out.join("artifacts").join(target);
-        for place in [&corpus, &artifacts] {
-            std::fs::create_dir_all(place).with_context(|| format!("cannot make {}", place.display()))?;
+    let programs = out.join(TARGET).join("release");
+    let jobs =
+        targets.into_iter().map(|target| fuzz_job(target, &out, &programs)).collect::<Result<Vec<_>>>()?;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut failed = Vec::new();
+    pool::run(step, jobs, cores, |finished| {
+        if let Some(error) = finished.error {
+            finished.said.lines().for_each(|line| step.say(&format!("      {line}")));
+            failed.push(format!("{error:#}"));
         }
-        let mut command = Command::new(out.join(TARGET).join("release").join(target));
-        command
-            .current_dir(&out)
-            .arg(format!("-max_total_time={seconds}"))
-            .args(["-timeout=10", "-rss_limit_mb=2048"]);
-        command.arg(format!("-artifact_prefix={}/", artifacts.display())).arg(&corpus);
-        let seeds = host::root().join("fuzz/seeds").join(target);
-        if !seeds.is_dir() {
-            bail!("fuzz target {target} has no seeds in fuzz/seeds/{target}");
-        }
-        step.run(command.arg(seeds)).with_context(|| format!("fuzz target {target}"))?;
+    });
+    if !failed.is_empty() {
+        bail!("{}", failed.join("; "));
     }
     Ok(())
+}
+
+/// One fuzz target with its corpus, which stays, and its seeds.
+fn fuzz_job(target: &str, out: &Path, programs: &Path) -> Result<Job> {
+    let seconds = std::env::var("BEDPLATE_FUZZ_SECONDS").unwrap_or_else(|_| FUZZ_SECONDS.to_owned());
+    let corpus = out.join("corpus").join(target);
+    let artifacts = out.join("artifacts").join(target);
+    for place in [&corpus, &artifacts] {
+        std::fs::create_dir_all(place).with_context(|| format!("cannot make {}", place.display()))?;
+    }
+    let seeds = host::root().join("fuzz/seeds").join(target);
+    if !seeds.is_dir() {
+        bail!("fuzz target {target} has no seeds in fuzz/seeds/{target}");
+    }
+    let mut command = Command::new(programs.join(target));
+    command
+        .current_dir(out)
+        .arg(format!("-max_total_time={seconds}"))
+        .args(["-timeout=10", "-rss_limit_mb=2048"])
+        .arg(format!("-artifact_prefix={}/", artifacts.display()))
+        .args([&corpus, &seeds]);
+    Ok(Job { name: format!("fuzz-{target}"), command, alone: false })
 }
 
 /// Names of the `[[bin]]` sections.

@@ -10,6 +10,8 @@ mod host;
 mod image;
 mod kubernetes;
 mod package;
+mod pool;
+mod programs;
 mod progress;
 mod python;
 mod setup;
@@ -86,7 +88,7 @@ enum ImageKind {
     },
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Tier {
     /// No virtual machine.
     A,

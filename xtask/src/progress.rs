@@ -97,6 +97,15 @@ impl Step {
         }
     }
 
+    /// Says what is going on: on a terminal behind the spinner; elsewhere, if it is to be said aloud, as a line.
+    pub(crate) fn now(&self, what: &str, aloud: bool) {
+        match &self.bar {
+            Some(bar) => bar.set_message(what.to_owned()),
+            None if aloud => println!("      {}: {what}", seconds(self.started.elapsed())),
+            None => {}
+        }
+    }
+
     /// Runs a program to its end, its output in the step's log file.
     pub(crate) fn run(&self, command: &mut Command) -> Result<()> {
         let mut tail = VecDeque::new();
@@ -166,15 +175,7 @@ impl Step {
     }
 
     fn log(&self) -> Result<(PathBuf, File)> {
-        let directory = crate::host::target().join("xtask");
-        std::fs::create_dir_all(&directory)
-            .with_context(|| format!("cannot make {}", directory.display()))?;
-        let name: String = self
-            .name
-            .chars()
-            .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' })
-            .collect();
-        let path = directory.join(format!("{name}.log"));
+        let path = log_path(&self.name)?;
         let file = File::options()
             .create(true)
             .append(true)
@@ -182,6 +183,15 @@ impl Step {
             .with_context(|| format!("cannot write {}", path.display()))?;
         Ok((path, file))
     }
+}
+
+/// Where the log of a step or a program is.
+pub(crate) fn log_path(name: &str) -> Result<PathBuf> {
+    let directory = crate::host::target().join("xtask");
+    std::fs::create_dir_all(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    let plain = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c.to_ascii_lowercase() } else { '-' };
+    let name: String = name.chars().map(plain).collect();
+    Ok(directory.join(format!("{name}.log")))
 }
 
 /// Passes a program's output on line by line; a carriage return, as progress bars send it, ends a line too.

@@ -3,19 +3,16 @@
 //! Tiers by the name of the test program in `tests/tests`: `boot_*` is tier b, `whole_*` tier c, all else tier a, with
 //! the unit tests of every crate. What cannot run because something is missing has failed.
 
-use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
+use crate::pool::{self, Finished, Job};
 use crate::progress::{self, Step};
-use crate::{Tier, build, check, demo, host, image, setup};
+use crate::{Tier, build, check, image, programs, setup};
 
-/// How many tests of a program run at once; each boots machines, and the guests share two cores.
-const BOOTS_AT_ONCE: &str = "2";
-
-/// Lines of one failed test's output that are shown.
-const SHOWN: usize = 30;
+/// So many of the programs that took longest are in the summary.
+const SLOWEST: usize = 10;
 
 /// What ran and how it ended.
 #[derive(Default)]
@@ -24,6 +21,7 @@ struct Totals {
     failed: u32,
     ignored: u32,
     failures: Vec<String>,
+    times: Vec<(Duration, String)>,
 }
 
 impl Totals {
@@ -50,6 +48,21 @@ impl Totals {
         failed
     }
 
+    /// Takes in a program; one that ended badly without a failed test counts as one itself.
+    fn take(&mut self, step: &Step, finished: &Finished) {
+        let Finished { name, said, time, error } = finished;
+        let failed: u32 = said.lines().map(|line| self.read(name, line)).sum();
+        said.lines().filter_map(|line| worth_a_line(name, line, *time)).for_each(|line| step.say(&line));
+        if let Some(error) = error {
+            told(said).for_each(|line| step.say(&format!("      {line}")));
+            step.say(&format!("      {error:#}"));
+            if failed == 0 {
+                self.fail(name);
+            }
+        }
+        self.times.push((*time, name.clone()));
+    }
+
     fn fail(&mut self, what: &str) {
         self.failed += 1;
         self.failures.push(what.to_owned());
@@ -59,7 +72,8 @@ impl Totals {
 /// Runs what was asked for; an error if anything failed.
 pub(crate) fn run(tier: Option<Tier>, filter: Option<&str>) -> Result<()> {
     let started = Instant::now();
-    if tier == Some(Tier::C) && programs(Tier::C)?.is_empty() {
+    let whole_machines = programs::has_whole_machines()?;
+    if tier == Some(Tier::C) && !whole_machines {
         println!("no tests in tier c yet");
         return Ok(());
     }
@@ -83,25 +97,52 @@ pub(crate) fn run(tier: Option<Tier>, filter: Option<&str>) -> Result<()> {
             }
         }
     }
-    if wants(Tier::A) {
-        progress::heading("Tier a: unit, protocol, API server");
-        let mut units = build::cargo();
-        units.args(["test", "--locked", "--no-fail-fast", "--workspace", "--exclude", "bedplate-tests"]);
-        tests(&mut totals, "unit tests", units, filter, &[]);
-        tier_step(&mut totals, "tests without machines", Tier::A, filter)?;
+    progress::heading("Tests");
+    match programs::build(wants(Tier::A)) {
+        Ok(programs) => {
+            for (one, name) in [
+                (Tier::A, "tier a: unit, protocol, API server"),
+                (Tier::B, "tier b: real firmware, from power-on to enrolled"),
+                (Tier::C, "tier c: whole machines"),
+            ] {
+                let mut jobs = programs::jobs(&programs, one, filter);
+                if one == Tier::A {
+                    jobs.push(programs::documentation(filter));
+                }
+                if wants(one) && !jobs.is_empty() {
+                    tests(&mut totals, name, jobs);
+                }
+            }
+        }
+        Err(error) => {
+            println!("      {error:#}");
+            totals.fail("test programs");
+        }
     }
-    if wants(Tier::B) {
-        progress::heading("Tier b: real firmware, from power-on to enrolled");
-        tier_step(&mut totals, "boots", Tier::B, filter)?;
-    }
-    if wants(Tier::C) && !programs(Tier::C)?.is_empty() {
-        progress::heading("Tier c: whole machines");
-        tier_step(&mut totals, "whole machines", Tier::C, filter)?;
-    }
-    summary(&totals, started)
+    summary(&mut totals, started)
 }
 
-fn summary(totals: &Totals, started: Instant) -> Result<()> {
+/// Runs the programs of a tier and counts.
+fn tests(totals: &mut Totals, name: &str, jobs: Vec<Job>) {
+    // A failure is in the totals; the step itself tells it by its colour.
+    let _ = progress::step(name, |step| {
+        let before = totals.failed;
+        pool::run(step, jobs, programs::at_once(), |finished| totals.take(step, &finished));
+        if totals.failed > before {
+            bail!("{} failed", totals.failed - before);
+        }
+        Ok(())
+    });
+}
+
+fn summary(totals: &mut Totals, started: Instant) -> Result<()> {
+    totals.times.sort_by(|a, b| b.cmp(a));
+    if totals.times.len() > SLOWEST {
+        progress::heading("Slowest programs");
+        for (time, name) in totals.times.iter().take(SLOWEST) {
+            println!("  {:>12}  {name}", progress::seconds(*time));
+        }
+    }
     progress::heading(&format!("Total, {}", progress::seconds(started.elapsed())));
     for failure in &totals.failures {
         println!("  {} {failure}", progress::bad("failed"));
@@ -118,113 +159,26 @@ fn summary(totals: &Totals, started: Instant) -> Result<()> {
     Ok(())
 }
 
-/// The test programs of a tier.
-fn programs(tier: Tier) -> Result<Vec<String>> {
-    let directory = host::root().join("tests/tests");
-    let mut names = Vec::new();
-    for entry in
-        std::fs::read_dir(&directory).with_context(|| format!("cannot read {}", directory.display()))?
-    {
-        let path = entry?.path();
-        if path.extension().is_some_and(|e| e == "rs") {
-            names.extend(path.file_stem().map(|stem| stem.to_string_lossy().into_owned()));
-        }
-    }
-    names.sort();
-    names.retain(|name| {
-        let of = match name.split('_').next() {
-            Some("boot") => Tier::B,
-            Some("whole") => Tier::C,
-            _ => Tier::A,
-        };
-        of == tier
-    });
-    Ok(names)
-}
-
-fn tier_step(totals: &mut Totals, name: &str, tier: Tier, filter: Option<&str>) -> Result<()> {
-    let programs = programs(tier)?;
-    let mut command = build::cargo();
-    command.args(["test", "--locked", "--no-fail-fast", "-p", "bedplate-tests"]);
-    if tier == Tier::A {
-        command.args(["--lib", "--bins"]);
-    }
-    for program in &programs {
-        command.args(["--test", program]);
-    }
-    let threads: &[&str] = if tier == Tier::A { &[] } else { &["--test-threads", BOOTS_AT_ONCE] };
-    tests(totals, name, command, filter, threads);
-    Ok(())
-}
-
-/// Runs `cargo test` and counts; a program that does not even build or start counts as one failed test.
-fn tests(totals: &mut Totals, name: &str, mut command: Command, filter: Option<&str>, arguments: &[&str]) {
-    command.args(filter).arg("--").args(arguments);
-    demo::environment(&mut command);
-    let mut program = name.to_owned();
-    let mut failed = 0;
-    let mut why = Why::default();
-    let result = progress::step(name, |step| {
-        step.run_watched(&mut command, |line| {
-            if let Some(running) = line.trim_start().strip_prefix("Running ") {
-                program = short_name(running);
-            }
-            failed += totals.read(&program, line);
-            why.read(line);
-            show(step, &program, line);
-        })
-    });
-    if let Err(error) = result {
-        why.lines.iter().for_each(|line| println!("      {line}"));
-        println!("      {error:#}");
-        if failed == 0 {
-            totals.fail(name);
-        }
-    }
-}
-
-/// Why tests failed: the beginning of what each has printed, and what the compiler has against them.
-#[derive(Default)]
-struct Why {
-    lines: Vec<String>,
-    /// Lines of the section at hand that are still taken.
-    left: usize,
-    /// All is compiled: what looks like a compiler's error from now on is a test's own output.
-    running: bool,
-}
-
-impl Why {
-    fn read(&mut self, line: &str) {
-        let begins = line.starts_with("---- ") && line.ends_with(" stdout ----");
-        self.running |= line.trim_start().starts_with("Running ");
-        if begins || (!self.running && line.starts_with("error")) {
-            self.left = SHOWN;
-        } else if line.starts_with("failures:") || line.starts_with("test result:") {
-            self.left = 0;
-        }
-        if self.left > 0 {
-            self.left -= 1;
-            self.lines.push(line.to_owned());
-        }
-    }
-}
-
-/// `tests/boot_bios.rs (target/debug/deps/boot_bios-0123)` is `boot_bios`; `unittests src/lib.rs (.../pxed-0123)` is `pxed`.
-fn short_name(running: &str) -> String {
-    let file = running.rsplit('/').next().unwrap_or(running).trim_end_matches(')');
-    file.rsplit_once('-').map_or(file, |(name, _)| name).to_owned()
-}
-
 /// What of the tests' output is worth a line of its own: each program's result, each failure, each boot's stage times.
-fn show(step: &Step, program: &str, line: &str) {
+fn worth_a_line(program: &str, line: &str, time: Duration) -> Option<String> {
     if let Some(result) = line.strip_prefix("test result: ") {
-        if !result.contains(" 0 passed; 0 failed") {
-            let counts: Vec<&str> = result.split("; ").take(2).collect();
-            step.say(&format!("      {program}: {}", counts.join(", ").trim_start_matches("ok. ")));
+        if result.contains(" 0 passed; 0 failed") {
+            return None;
         }
-    } else if line.ends_with(" ... FAILED") || line.starts_with("boot ") {
-        step.say(&format!("      {line}"));
+        let counts: Vec<&str> = result.split("; ").take(2).collect();
+        let counts = counts.join(", ");
+        let counts = counts.trim_start_matches("ok. ");
+        return Some(format!("      {program}: {counts}, {}", progress::seconds(time)));
     }
+    (line.ends_with(" ... FAILED") || line.starts_with("boot ")).then(|| format!("      {line}"))
+}
+
+/// What a failed program said, but for what is shown already and what went well.
+fn told(said: &str) -> impl Iterator<Item = &str> {
+    said.lines().filter(|line| {
+        let test = line.starts_with("test ") && (line.ends_with(" ... ok") || line.ends_with(" ... FAILED"));
+        !test && !line.starts_with("boot ") && !line.trim().is_empty()
+    })
 }
 
 #[cfg(test)]
@@ -245,25 +199,17 @@ mod tests {
     }
 
     #[test]
-    fn only_what_failed_tests_printed_is_shown() {
-        let mut why = Why::default();
-        let output = [
-            "     Running tests/a.rs (target/debug/deps/a-0123)",
-            "error: said by a test that wants it",
-            "test a ... ok",
-            "failures:",
-            "---- a::b stdout ----",
-            "left: 1",
-            "failures:",
-            "    a::b",
-        ];
-        output.iter().for_each(|line| why.read(line));
-        assert_eq!(why.lines, ["---- a::b stdout ----", "left: 1"]);
+    fn what_failed_is_told_whole_and_what_went_well_is_not() {
+        let said = "test a ... ok\nboot a: discover 1.2 s\nfailures:\n\n---- a::b stdout ----\nleft: 1\n";
+        assert_eq!(told(said).collect::<Vec<_>>(), ["failures:", "---- a::b stdout ----", "left: 1"]);
     }
 
     #[test]
-    fn program_is_named_without_path_and_hash() {
-        assert_eq!(short_name("tests/boot_bios.rs (target/debug/deps/boot_bios-0123abcd)"), "boot_bios");
-        assert_eq!(short_name("unittests src/lib.rs (target/debug/deps/bedplate_api-0123)"), "bedplate_api");
+    fn a_programs_result_is_a_line_with_its_time() {
+        let line =
+            "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.00s";
+        let shown = worth_a_line("boot_bmc", line, Duration::from_secs(75)).unwrap();
+        assert_eq!(shown.trim(), "boot_bmc: 3 passed, 0 failed, 1 min 15 s");
+        assert_eq!(worth_a_line("a", "test a ... ok", Duration::ZERO), None);
     }
 }
