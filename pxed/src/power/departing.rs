@@ -14,6 +14,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::breaker::later;
 use super::contested::may_be_one;
+use super::ripening::Ripening;
 use crate::machine::{KnownMachine, Problem, Snapshot};
 use crate::store::{Change, Store, Table};
 
@@ -23,10 +24,9 @@ const RIPE: SignedDuration = SignedDuration::from_secs(60);
 /// Those that go.
 #[derive(Debug, Default)]
 pub(super) struct Departing {
-    /// With the time from which they are switched off.
-    machines: BTreeMap<MachineName, (Arc<KnownMachine>, Timestamp)>,
-    /// Those whose time has come and was told.
-    told: std::collections::BTreeSet<MachineName>,
+    machines: BTreeMap<MachineName, Arc<KnownMachine>>,
+    /// When they are switched off.
+    ripening: Ripening,
 }
 
 impl Departing {
@@ -39,7 +39,7 @@ impl Departing {
         });
         for (_, value) in kept {
             if let Some(known) = serde_json::from_slice::<Machine>(&value).ok().and_then(known) {
-                departing.machines.insert(known.name.clone(), (known, Timestamp::MIN));
+                departing.insert(known, Timestamp::MIN);
             }
         }
         departing
@@ -51,12 +51,12 @@ impl Departing {
         for known in before.iter().filter(|known| has_gone(known, after)) {
             if let Ok(value) = serde_json::to_vec(&*known.machine) {
                 tracing::info!(machine = %known.name, "its manifest is gone, it will be switched off");
-                self.machines.insert(known.name.clone(), (known.clone(), later(now, RIPE)));
+                self.insert(known.clone(), later(now, RIPE));
                 changes.push(Change::Put(Table::Departing, known.name.as_str().into(), value));
             }
         }
-        let back: Vec<_> = self.machines.values().map(|(known, _)| known.clone()).collect();
-        for known in back.iter().filter(|known| !has_gone(known, after)) {
+        let back: Vec<_> = self.machines.values().filter(|known| !has_gone(known, after)).cloned().collect();
+        for known in back {
             self.departed(&known.name);
             changes.push(Change::Delete(Table::Departing, known.name.as_str().into()));
         }
@@ -70,35 +70,33 @@ impl Departing {
 
     /// One whose time has come.
     pub(super) fn ripe(&self, name: &MachineName) -> Option<Arc<KnownMachine>> {
-        self.machines.get(name).filter(|_| self.told.contains(name)).map(|(known, _)| known.clone())
+        self.machines.get(name).filter(|_| self.ripening.is_ripe(name)).cloned()
     }
 
     /// When the next one's time comes.
     pub(super) fn next_ripe(&self) -> Option<Timestamp> {
-        let waiting = self.machines.iter().filter(|(name, _)| !self.told.contains(*name));
-        waiting.map(|(_, (_, at))| *at).min()
+        self.ripening.next()
     }
 
     /// Gives those that are not being switched off yet more time.
     pub(super) fn postpone(&mut self, now: Timestamp) {
-        for (name, (_, at)) in &mut self.machines {
-            if !self.told.contains(name) {
-                *at = later(now, RIPE);
-            }
-        }
+        self.ripening.postpone(later(now, RIPE));
     }
 
     /// Those whose time has come since this was last asked.
     pub(super) fn ripen(&mut self, now: Timestamp) -> Vec<MachineName> {
-        let ripe: Vec<_> =
-            self.machines.iter().filter(|(_, (_, at))| *at <= now).map(|(name, _)| name.clone()).collect();
-        ripe.into_iter().filter(|name| self.told.insert(name.clone())).collect()
+        self.ripening.ripen(now)
+    }
+
+    fn insert(&mut self, known: Arc<KnownMachine>, at: Timestamp) {
+        self.ripening.begin(&known.name, at);
+        self.machines.insert(known.name.clone(), known);
     }
 
     /// Forgets one.
     pub(super) fn departed(&mut self, name: &MachineName) {
         self.machines.remove(name);
-        self.told.remove(name);
+        self.ripening.forget(name);
     }
 }
 

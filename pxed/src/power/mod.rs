@@ -29,6 +29,7 @@ pub mod plan;
 pub mod progress;
 pub mod queue;
 pub mod report;
+mod ripening;
 mod shared;
 pub mod supervisor;
 mod tell;

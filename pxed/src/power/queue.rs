@@ -17,6 +17,8 @@ use super::{Operation, OperationKey, OperationUpdate};
 
 /// What an operation says while its Machine is paused.
 const PAUSED: &str = "the Machine is paused: it is carried out when spec.paused is taken back";
+/// The reason while a Machine is not there, and when none has come.
+const NOT_FOUND: &str = "MachineNotFound";
 
 /// Oldest first.
 type Place = (Option<Timestamp>, OperationKey);
@@ -129,7 +131,12 @@ pub enum Answer {
     /// It has failed.
     Failed(End),
     /// It waits.
-    Waits(&'static str),
+    Waits {
+        /// In one word.
+        reason: &'static str,
+        /// For what; for a person.
+        message: String,
+    },
 }
 
 impl Answer {
@@ -137,7 +144,7 @@ impl Answer {
     pub const fn is_end(&self) -> bool {
         match self {
             Self::Failed(_) => true,
-            Self::Waits(_) => false,
+            Self::Waits { .. } => false,
         }
     }
 
@@ -146,10 +153,10 @@ impl Answer {
         let before = operation.object.status.as_ref();
         match self {
             Self::Failed(end) => progress::ended(before, end, executor, now),
-            Self::Waits(message) => MachineOperationStatus {
+            Self::Waits { reason, message } => MachineOperationStatus {
                 state: Some(OperationState::Pending),
-                reason: Some("MachinePaused".to_owned()),
-                message: Some((*message).to_owned()),
+                reason: Some((*reason).to_owned()),
+                message: Some(message.clone()),
                 ..before.cloned().unwrap_or_default()
             },
         }
@@ -167,23 +174,24 @@ pub enum Route {
     Answer(Answer),
 }
 
-/// Who takes this operation of ours. `ever`: its Machine has been here, so that it is gone if it is not there.
-pub fn route(operation: &Operation, machine: Option<&Machine>, ever: bool) -> Route {
+/// What it means that an operation's Machine is not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Absence {
+    /// Another's, or yet to come: in a cluster others answer.
+    Elsewhere,
+    /// It was here, and is gone.
+    Gone,
+    /// Without a cluster: its manifest may be yet to come, or in an editor.
+    Awaited,
+    /// Without a cluster: it has not come.
+    Missing,
+}
+
+/// Who takes this operation of ours. `absence` counts where there is no Machine.
+pub fn route(operation: &Operation, machine: Option<&Machine>, absence: Absence) -> Route {
     let status = operation.object.status.as_ref();
     let begun = status.and_then(|status| status.state) == Some(OperationState::InProgress);
-    let failed = |reason, message: &str| {
-        Route::Answer(Answer::Failed(End { complete: false, reason, message: message.to_owned() }))
-    };
-    let Some(machine) = machine else {
-        return if begun && ever {
-            failed(
-                "MachineDeleted",
-                "the Machine is gone, or another site's now; how far it came is not known",
-            )
-        } else {
-            Route::LeftAlone
-        };
-    };
+    let Some(machine) = machine else { return route_without(operation, begun, absence) };
     if machine.spec.bmc.is_none() {
         return failed("NotSupported", "the Machine has no BMC: add spec.bmc, or switch it by hand");
     }
@@ -194,10 +202,45 @@ pub fn route(operation: &Operation, machine: Option<&Machine>, ever: bool) -> Ro
         return failed("MachineDeleted", "the Machine is being deleted");
     }
     if machine.spec.paused {
-        let told = status.is_some_and(|status| status.message.as_deref() == Some(PAUSED));
-        return if told { Route::LeftAlone } else { Route::Answer(Answer::Waits(PAUSED)) };
+        return waits(operation, "MachinePaused", PAUSED.to_owned());
     }
     Route::Worker
+}
+
+fn route_without(operation: &Operation, begun: bool, absence: Absence) -> Route {
+    let machine = operation.object.spec.machine_ref.as_ref();
+    let name = machine.map_or("", |machine| machine.name.as_str());
+    match (absence, begun) {
+        (Absence::Gone | Absence::Missing, true) => failed(
+            "MachineDeleted",
+            "the Machine is gone, or another site's now; how far it came is not known",
+        ),
+        (Absence::Missing, false) => failed(
+            NOT_FOUND,
+            &format!(
+                "there is no Machine {name} of this site: write its manifest, then make a new operation"
+            ),
+        ),
+        (Absence::Awaited, false) => {
+            let message = format!(
+                "there is no Machine {name} of this site: it waits for its manifest, and fails when none has come for 30 s \
+                 while no manifest has a mistake; make a new operation if another Machine is meant"
+            );
+            waits(operation, NOT_FOUND, message)
+        }
+        (Absence::Awaited, true) | (Absence::Gone, false) | (Absence::Elsewhere, _) => Route::LeftAlone,
+    }
+}
+
+fn failed(reason: &'static str, message: &str) -> Route {
+    Route::Answer(Answer::Failed(End { complete: false, reason, message: message.to_owned() }))
+}
+
+/// Said once.
+fn waits(operation: &Operation, reason: &'static str, message: String) -> Route {
+    let status = operation.object.status.as_ref();
+    let told = status.is_some_and(|status| status.message.as_ref() == Some(&message));
+    if told { Route::LeftAlone } else { Route::Answer(Answer::Waits { reason, message }) }
 }
 
 #[cfg(test)]
@@ -269,6 +312,10 @@ mod tests {
     }
 
     fn routed(machine: Option<Value>, status: Value) -> Route {
+        routed_where(Absence::Gone, machine, status)
+    }
+
+    fn routed_where(absence: Absence, machine: Option<Value>, status: Value) -> Route {
         let machine = machine.map(|spec| {
             let mut object = json!({"apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine",
                 "metadata": {"name": "node1"},
@@ -279,7 +326,7 @@ mod tests {
             }
             serde_json::from_value::<Machine>(object).unwrap()
         });
-        route(&power("a", 1, status), machine.as_ref(), true)
+        route(&power("a", 1, status), machine.as_ref(), absence)
     }
 
     #[test]
@@ -294,8 +341,29 @@ mod tests {
         assert_eq!(routed(None, Value::Null), Route::LeftAlone);
         assert_eq!(routed(Some(json!({})), Value::Null), Route::Worker);
         let paused = Some(json!({"paused": true}));
-        assert_eq!(routed(paused.clone(), Value::Null), Route::Answer(Answer::Waits(PAUSED)));
+        let waits = Answer::Waits { reason: "MachinePaused", message: PAUSED.to_owned() };
+        assert_eq!(routed(paused.clone(), Value::Null), Route::Answer(waits));
         assert_eq!(routed(paused.clone(), json!({"state": "Pending", "message": PAUSED})), Route::LeftAlone);
         assert_eq!(routed(paused, begun), Route::Worker);
+    }
+
+    #[test]
+    fn without_a_cluster_what_names_no_machine_waits_for_it_says_so_once_and_fails() {
+        let begun = json!({"state": "InProgress"});
+        let Route::Answer(Answer::Waits { reason, message }) =
+            routed_where(Absence::Awaited, None, Value::Null)
+        else {
+            panic!("it waits");
+        };
+        assert!(reason == NOT_FOUND && message.contains("no Machine node1"), "{message}");
+        let told = json!({"state": "Pending", "message": message});
+        assert_eq!(routed_where(Absence::Awaited, None, told.clone()), Route::LeftAlone);
+        assert_eq!(routed_where(Absence::Awaited, None, begun.clone()), Route::LeftAlone);
+        for (status, expected) in [(told, NOT_FOUND), (begun, "MachineDeleted")] {
+            let Route::Answer(Answer::Failed(end)) = routed_where(Absence::Missing, None, status) else {
+                panic!("{expected}");
+            };
+            assert_eq!(end.reason, expected);
+        }
     }
 }

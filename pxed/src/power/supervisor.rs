@@ -1,7 +1,9 @@
 //! One worker per Machine that has a BMC, while this pxed leads its site; each operation to the worker of its Machine.
 //!
-//! An operation that no worker can take (no BMC, a paused Machine, one that is deleted) is answered here. Others' are left
-//! alone. Called by `run`.
+//! An operation that no worker can take (no BMC, a paused Machine, one that is deleted or not there) is answered here. Others'
+//! are left alone. Called by `run`.
+
+mod answer;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -10,22 +12,23 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use bedplate_api::id::MachineName;
 use bedplate_process::liveness::Pulse;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use self::answer::answer_operation;
+use super::breaker::later;
 use super::contested::Contested;
-use super::counters::{Counters, OperationResult};
+use super::counters::Counters;
 use super::departing::Departing;
 use super::gate::Gate;
-use super::order::Kind;
-use super::queue::{Queue, Route, route};
+use super::queue::{Absence, Queue, Route, route};
+use super::ripening::Ripening;
 use super::shared::{Assignment, Clock, Shared};
 use super::worker::Worker;
 use super::{
     CredentialsSource, Dial, Holding, Operation, OperationKey, OperationUpdate, OperationWriter, Tenure,
-    WriteOperationError,
 };
 use crate::machine::{Machines, Snapshot};
 use crate::source::SourceState;
@@ -34,12 +37,10 @@ use crate::store::Store;
 
 /// How long the workers may take to end: each ends its session at its BMC.
 const CLOSING: Duration = Duration::from_secs(15);
-/// Before an answer is written again that could not be.
-const AGAIN: Duration = Duration::from_secs(2);
 /// How often the source is looked at while it is waited for.
 const LOOK: Duration = Duration::from_millis(200);
-/// How often an answer is tried; whatever comes then from the source tries again.
-const TRIES: usize = 5;
+/// Without a cluster: how long a Machine that an operation names must be missing.
+const GRACE: SignedDuration = SignedDuration::from_secs(30);
 
 /// How much is asked of BMCs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,7 +116,7 @@ pub(super) async fn run_by(clock: Clock, parts: Parts, pulse: Pulse, shutdown: C
     loop {
         supervisor.lead();
         let (leads, spoken) = (supervisor.leads, supervisor.source.load().synced);
-        let ripe = supervisor.departing.next_ripe().map(|at| supervisor.until(at));
+        let ripe = supervisor.next_ripe();
         tokio::select! {
             () = shutdown.cancelled() => break,
             never = pulse.beating() => match never {},
@@ -145,6 +146,8 @@ struct Supervisor {
     /// Every name that there ever was: one of them that is not there any more is gone, others may be yet to come.
     ever: HashSet<MachineName>,
     departing: Departing,
+    /// Without a cluster: not there, and an operation names them.
+    absent: Ripening,
     queue: Queue,
     handles: HashMap<MachineName, Handle>,
     workers: JoinSet<MachineName>,
@@ -171,6 +174,7 @@ impl Supervisor {
             contested: Contested::default(),
             ever: HashSet::new(),
             departing,
+            absent: Ripening::default(),
             queue,
             handles: HashMap::new(),
             workers: JoinSet::new(),
@@ -252,10 +256,10 @@ impl Supervisor {
             None => (self.departing.ripe(name), true),
         };
         let mut operations = Vec::new();
-        let ever = self.ever.contains(name);
+        let known = machine.as_ref().filter(|_| !departing);
+        let absence = self.absence(name, known.is_some());
         for operation in self.queue.of(name) {
-            let known = machine.as_ref().filter(|_| !departing);
-            match route(operation, known.map(|known| &*known.machine), ever) {
+            match route(operation, known.map(|known| &*known.machine), absence) {
                 Route::Worker => operations.push(operation.clone()),
                 Route::LeftAlone => {}
                 Route::Answer(answer) => {
@@ -288,6 +292,17 @@ impl Supervisor {
             }
             Some(_) | None => self.begin(name, assignment),
         }
+    }
+
+    /// What it means that a Machine is not there, if it is not.
+    fn absence(&mut self, name: &MachineName, is_there: bool) -> Absence {
+        let is_ours = self.shared.holding.is_none() && !self.snapshot.is_elsewhere(name);
+        if is_there || !is_ours || self.queue.of(name).next().is_none() {
+            self.absent.forget(name);
+            return if self.ever.contains(name) { Absence::Gone } else { Absence::Elsewhere };
+        }
+        self.absent.begin(name, later(self.shared.now(), GRACE));
+        if self.absent.is_ripe(name) { Absence::Missing } else { Absence::Awaited }
     }
 
     fn begin(&mut self, name: &MachineName, assignment: Assignment) {
@@ -329,8 +344,10 @@ impl Supervisor {
         }
     }
 
-    fn until(&self, at: Timestamp) -> Duration {
-        Duration::try_from(at.duration_since(self.shared.now())).unwrap_or_default()
+    /// Until the time comes of one that is gone or missing.
+    fn next_ripe(&self) -> Option<Duration> {
+        let at = [self.departing.next_ripe(), self.absent.next()].into_iter().flatten().min()?;
+        Some(Duration::try_from(at.duration_since(self.shared.now())).unwrap_or_default())
     }
 
     fn ripen(&mut self) {
@@ -344,9 +361,10 @@ impl Supervisor {
         if !sound || self.snapshot.is_empty() {
             // A name that stands in two files, say, is no deletion; nor is a directory that was not mounted.
             self.departing.postpone(now);
+            self.absent.postpone(later(now, GRACE));
             return;
         }
-        for name in self.departing.ripen(now) {
+        for name in self.departing.ripen(now).into_iter().chain(self.absent.ripen(now)) {
             self.assign(&name);
         }
     }
@@ -364,36 +382,6 @@ impl Supervisor {
             },
         }
     }
-}
-
-/// Writes an answer; what came of it.
-async fn answer_operation(
-    shared: Arc<Shared>,
-    operation: Operation,
-    answer: super::queue::Answer,
-) -> (OperationKey, Option<Operation>) {
-    let key = operation.key.clone();
-    for _ in 0..TRIES {
-        let status = answer.status(&operation, &shared.instance, shared.now());
-        match shared.writer.write(&operation, status).await {
-            Ok(written) => {
-                if let (true, Some(kind)) = (answer.is_end(), Kind::of(&operation.object.spec.operation_name))
-                {
-                    shared.counters.operation(kind, OperationResult::Failed);
-                }
-                return (key, Some(written));
-            }
-            Err(WriteOperationError::Later(why)) => {
-                tracing::debug!(operation = key.name, why, "an operation waits to be written");
-                tokio::time::sleep(AGAIN).await;
-            }
-            Err(error) => {
-                tracing::debug!(operation = key.name, %error, "an operation was not answered");
-                return (key, None);
-            }
-        }
-    }
-    (key, None)
 }
 
 #[cfg(test)]

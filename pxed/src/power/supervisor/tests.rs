@@ -406,6 +406,68 @@ async fn a_machine_of_a_new_name_stays_on_however_its_bmc_is_written_there() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn without_a_cluster_an_operation_for_no_machine_says_so_and_fails_unless_one_comes() {
+    let force = json!({"force": "true"});
+    let machines = ["node1", "late"].map(|name| machine(name, &format!("bmc-{name}"), json!({})));
+    let world = World::new(machines.clone(), PowerState::On);
+    world.know(machines[..1].to_vec());
+    let _pxed = world.start("a");
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    for name in ["late", "never"] {
+        world.operate(name, name, "powerOff", force.clone());
+    }
+    let said = |name: &str| world.said(name).contains(&format!("no Machine {name} of this site"));
+    tokio::time::sleep(Duration::from_secs(25)).await;
+    assert!(said("late") && said("never"), "{}", world.said("late"));
+    // It may stand in the file that has a mistake.
+    let mistaken =
+        SourceState { synced: true, problems: vec!["broken".to_owned()], ..SourceState::default() };
+    world.source.store(Arc::new(mistaken));
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!((world.ended("late"), world.ended("never")), (None, None));
+    world.source.store(Arc::new(SourceState { synced: true, ..SourceState::default() }));
+    world.know(machines.to_vec());
+    assert!(world.until(10, |world| world.ended("late").is_some()).await);
+    assert_eq!(world.ended("late").unwrap().1, "PoweredOff");
+    assert!(world.until(60, |world| world.ended("never").is_some()).await);
+    assert_eq!(world.ended("never").unwrap(), (OperationState::Failed, "MachineNotFound".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_a_cluster_an_operation_for_no_machine_is_the_controllers() {
+    let world = one(PowerState::On);
+    world.state().is_cluster = true;
+    let _pxed = world.start("a");
+    world.operate("never", "never", "powerOff", json!({}));
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(world.said("never"), "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_cluster_an_editors_pause_with_a_machine_ends_none_of_its_operations() {
+    let machines = ["node1", "node2"].map(|name| machine(name, &format!("bmc-{name}"), json!({})));
+    let world = World::new(machines.clone(), PowerState::On);
+    world.bmc("bmc-node1", |bmc| bmc.lag = Duration::from_secs(10));
+    let _pxed = world.start("a");
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    world.operate("cycle", "node1", "powerCycle", json!({}));
+    assert!(world.until(5, |world| power_of(world, "bmc-node1") == PowerState::Off).await);
+    world.know(machines[1..].to_vec());
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    assert_eq!(world.ended("cycle"), None);
+    world.know(machines.to_vec());
+    assert!(world.until(60, |world| world.ended("cycle").is_some()).await);
+    assert_eq!(world.ended("cycle").unwrap().1, "PowerCycled");
+    assert_eq!(world.bmc("bmc-node1", |bmc| bmc.changes()), (1, 1));
+    // It does not come back.
+    world.operate("again", "node1", "powerCycle", json!({}));
+    assert!(world.until(5, |world| !world.said("again").is_empty()).await);
+    world.know(machines[1..].to_vec());
+    assert!(world.until(60, |world| world.ended("again").is_some()).await);
+    assert_eq!(world.ended("again").unwrap().1, "MachineDeleted");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_manifest_that_is_another_sites_or_anothers_provider_s_now_is_not_gone() {
     let policy = json!({"deletionPolicy": "PowerOff"});
     for more in [json!({"site": "other"}), json!({"provider": "manual"})] {

@@ -260,6 +260,13 @@ impl World {
         ended.then(|| (status.state.unwrap(), status.reason.clone().unwrap()))
     }
 
+    /// What an operation says of itself.
+    pub(super) fn said(&self, name: &str) -> String {
+        let state = self.state();
+        let status = state.operations.get(name).and_then(|operation| operation.object.status.as_ref());
+        status.and_then(|status| status.message.clone()).unwrap_or_default()
+    }
+
     /// Starts a pxed that leads until it is told otherwise.
     pub(super) fn start(&self, instance: &str) -> Pxed {
         let pxed = self.start_untold(instance);
