@@ -5,7 +5,7 @@
 //! powerOn     take -> [On]: ask on until it says On                                              -> Complete
 //! powerOff    take -> [GracefulOff]: ask once --grace over, or not supported--> [Off]            -> Complete
 //!             take -> [Off] (forced): ask forced off until it says Off                           -> Complete
-//! powerCycle  take -> [Off]: ask forced off until it says Off -> [On]: ask on until it says On   -> Complete
+//! powerCycle  take -> [Off]: ask forced off until it says Off -> [On]: rest, ask on until it is  -> Complete
 //!             take, and it is off: [On]
 //! reset       take -> [Reset]: ask once -> accepted, or a boot began since                       -> Complete
 //! ```
@@ -32,7 +32,12 @@ const PATIENCE: SignedDuration = SignedDuration::from_secs(30);
 /// So long after our own last act a state that contradicts it is not believed.
 pub const STALE: SignedDuration = SignedDuration::from_secs(15);
 /// Clocks of a site's pxed differ by less; what is said to have been done later than that was said by a clock set back since.
-const SKEW: SignedDuration = SignedDuration::from_mins(5);
+pub const SKEW: SignedDuration = SignedDuration::from_mins(5);
+/// An object keeps whole seconds.
+const WHOLE: SignedDuration = SignedDuration::from_secs(1);
+/// A machine that is switched off to be switched on again is left off for so long: power supplies hold up a while, and a board that
+/// never lost its power may come up with what hung it.
+const REST: SignedDuration = SignedDuration::from_secs(5);
 /// Trouble that may pass is put up with for so long.
 const TROUBLE: SignedDuration = SignedDuration::from_secs(45);
 
@@ -196,9 +201,21 @@ impl Case<'_> {
                 self.complete("the BMC says that it is on again")
             }
             PowerState::On => self.complete("the BMC says that it is on"),
-            PowerState::Off => self.ask(PowerRequest::On, self.order.boot, reading),
+            PowerState::Off => match self.rests_until() {
+                Some(until) => Act::Wait(until),
+                None => self.ask(PowerRequest::On, self.order.boot, reading),
+            },
             PowerState::PoweringOn | PowerState::PoweringOff | PowerState::Unknown => self.wait(reading),
         }
+    }
+
+    /// Until when a machine that was switched off for it stays off. By the step's own time, so that it neither begins anew nor is
+    /// left out where another goes on; it never takes what time is left to switch it on.
+    fn rests_until(&self) -> Option<Timestamp> {
+        let (_, since) = self.written.step?;
+        let until = later(later(since, REST), WHOLE);
+        let rests = self.order.kind == Kind::PowerCycle && !self.written.began_off;
+        (rests && since <= self.now && self.now < until && until < self.deadline).then_some(until)
     }
 
     fn off(&self, reading: &Reading) -> Act {
@@ -276,8 +293,7 @@ impl Case<'_> {
 
     fn evidence(&self) -> Act {
         let since = self.written.step.map_or(self.written.start, |(_, at)| at);
-        // The object keeps whole seconds.
-        let since = later(since, SignedDuration::from_secs(1));
+        let since = later(since, WHOLE);
         if self.seen.boot_started.is_some_and(|started| started > since) {
             return self.complete("the machine has booted since the reset was asked for");
         }

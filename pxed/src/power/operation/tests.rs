@@ -65,6 +65,40 @@ fn each_step_leads_to_the_next_by_what_the_bmc_says() {
     }
 }
 
+#[test]
+fn a_power_cycle_leaves_the_machine_off_for_a_while_counted_from_the_step_in_the_object() {
+    let on = Act::Ask(PowerRequest::On, Boot::Network(BootSource::Pxe));
+    let cycle = order(Kind::PowerCycle, GRACEFUL);
+    let in_step =
+        |since: i64, began_off| Written { start: at(0), step: Some((Step::On, at(since))), began_off };
+    // The object keeps whole seconds: one more is waited. A step of the future was written by a clock that was set back.
+    for (since, began_off, expected) in [
+        (100, false, Act::Wait(at(106))),
+        (95, false, Act::Wait(at(101))),
+        (94, false, on.clone()),
+        (0, false, on.clone()),
+        (200, false, on.clone()),
+        (100, true, on.clone()),
+    ] {
+        let seen = seen(PowerState::Off);
+        let found = next(&cycle, Some(&in_step(since, began_off)), &taken(), &seen, at(100));
+        assert_eq!(found, expected, "{since} {began_off}");
+    }
+    // Where it would be left off for that, there is no rest.
+    let short = Order { timeout: SignedDuration::from_secs(103), ..cycle };
+    let found = next(&short, Some(&in_step(100, false)), &taken(), &seen(PowerState::Off), at(100));
+    assert_eq!(found, on);
+    // It is no power cycle that was asked for.
+    let found = next(
+        &order(Kind::PowerOn, GRACEFUL),
+        Some(&in_step(100, false)),
+        &taken(),
+        &seen(PowerState::Off),
+        at(100),
+    );
+    assert_eq!(found, on);
+}
+
 fn end(act: Act) -> (bool, &'static str, String) {
     match act {
         Act::Finish(end) => (end.complete, end.reason, end.message),
@@ -368,6 +402,8 @@ fn killed_at_any_act_a_power_cycle_is_one_cycle() {
                     (1, 1),
                     "{fate:?} at {place}, lag {lag}"
                 );
+                let [_, off, on] = world.machine.states[..] else { panic!("{:?}", world.machine.states) };
+                assert!(on.0.duration_since(off.0) >= REST, "{fate:?} at {place}, lag {lag}: {off:?} {on:?}");
             }
         }
     }
