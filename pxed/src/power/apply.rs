@@ -11,7 +11,7 @@ use super::breaker::later;
 use super::gate::For;
 use super::line::{Answer, NoAnswer, Question};
 use super::operation::{AWAIT, Failure};
-use super::plan::{Leave, Plan};
+use super::plan::{Leave, Plan, told_departure};
 use super::report;
 use super::worker::Worker;
 use crate::status::EventReason;
@@ -100,8 +100,7 @@ impl Worker {
                 }
             }
         }
-        let message =
-            format!("{request} by pxed because the Machine is deleted with deletionPolicy PowerOff");
+        let message = told_departure(request);
         self.update(|status| report::acted(status, "powerOff", &message, now));
         self.event(EventReason::PowerChanged, message);
     }

@@ -16,7 +16,7 @@ use bedplate_bmc::PowerRequest;
 use jiff::{SignedDuration, Timestamp};
 
 use super::breaker::later;
-use super::operation::{LastAct, Reading};
+use super::operation::{LastAct, Reading, SKEW};
 
 /// A machine that has come to its user space, and is on so long after pxed's last act, has stayed up: the count begins anew.
 const STEADY: SignedDuration = SignedDuration::from_secs(600);
@@ -184,20 +184,38 @@ fn plan_departure(observed: &Observed<'_>, departure: &Departure) -> Plan {
             Plan::Leave(Leave::Changing)
         }
         PowerState::Off => Plan::Depart,
-        PowerState::On | PowerState::PoweringOn | PowerState::PoweringOff => match departure {
-            Departure { forced: Some(forced), .. } if observed.now < later(*forced, PATIENCE) => {
-                Plan::Leave(Leave::Changing)
+        PowerState::On | PowerState::PoweringOn | PowerState::PoweringOff => {
+            match with_what_is_told(observed, departure) {
+                Departure { forced: Some(forced), .. } if observed.now < later(forced, PATIENCE) => {
+                    Plan::Leave(Leave::Changing)
+                }
+                Departure { no_graceful: true, .. } => Plan::PowerOff(PowerRequest::ForceOff),
+                Departure { asked: Some(asked), .. } if observed.now >= later(asked, GRACE) => {
+                    Plan::PowerOff(PowerRequest::ForceOff)
+                }
+                Departure { asked: Some(asked), .. } => {
+                    Plan::Leave(Leave::ShuttingDown { until: later(asked, GRACE) })
+                }
+                Departure { asked: None, .. } => Plan::PowerOff(PowerRequest::GracefulOff),
             }
-            Departure { no_graceful: true, .. } => Plan::PowerOff(PowerRequest::ForceOff),
-            Departure { asked: Some(asked), .. } if observed.now >= later(*asked, GRACE) => {
-                Plan::PowerOff(PowerRequest::ForceOff)
-            }
-            Departure { asked: Some(asked), .. } => {
-                Plan::Leave(Leave::ShuttingDown { until: later(*asked, GRACE) })
-            }
-            Departure { asked: None, .. } => Plan::PowerOff(PowerRequest::GracefulOff),
-        },
+        }
     }
+}
+
+/// What was asked for, also by a pxed that led before: its status says it.
+fn with_what_is_told(observed: &Observed<'_>, departure: &Departure) -> Departure {
+    let last = observed.power.and_then(|power| power.last_action.as_ref());
+    let asked = told_departure(PowerRequest::GracefulOff);
+    let told =
+        last.filter(|last| last.action == "powerOff" && last.message.as_deref() == Some(asked.as_str()));
+    // What is later than now was said by a clock that was set back since.
+    let told = told.map(|last| last.time.0).filter(|time| *time <= later(observed.now, SKEW));
+    Departure { asked: departure.asked.or(told), ..*departure }
+}
+
+/// What is said of a request to a machine that goes; the time of the first is known by it to whoever comes after.
+pub fn told_departure(request: PowerRequest) -> String {
+    format!("{request} by pxed because the Machine is deleted with deletionPolicy PowerOff")
 }
 
 fn is_managed(spec: &MachineSpec) -> bool {
@@ -360,6 +378,31 @@ mod tests {
         for (second, expected) in [(986, Plan::Leave(Leave::Changing)), (985, on(2, 2)), (4600, on(2, 2))] {
             let power = power(Some(("powerOn", second)), 1, None);
             assert_eq!(plan(&observed(&spec(json!({})), Some(PowerState::Off), Some(&power))), expected);
+        }
+    }
+
+    #[test]
+    fn the_time_to_shut_down_goes_on_where_another_pxed_takes_over() {
+        let gone = spec(json!({"deletionPolicy": "PowerOff"}));
+        let asked = told_departure(PowerRequest::GracefulOff);
+        for (action, message, second, expected) in [
+            ("powerOff", asked.as_str(), 900, Plan::Leave(Leave::ShuttingDown { until: at(1020) })),
+            ("powerOff", asked.as_str(), 880, Plan::PowerOff(PowerRequest::ForceOff)),
+            // What was asked for before, and what a clock says that was set back since.
+            (
+                "powerOff",
+                "graceful power off for operation a",
+                900,
+                Plan::PowerOff(PowerRequest::GracefulOff),
+            ),
+            ("powerOn", asked.as_str(), 900, Plan::PowerOff(PowerRequest::GracefulOff)),
+            ("powerOff", asked.as_str(), 9000, Plan::PowerOff(PowerRequest::GracefulOff)),
+        ] {
+            let mut power = power(Some((action, second)), 0, None);
+            power.last_action.as_mut().unwrap().message = Some(message.to_owned());
+            let departure = Some(Departure::default());
+            let observed = Observed { departure, ..observed(&gone, Some(PowerState::On), Some(&power)) };
+            assert_eq!(plan(&observed), expected, "{action} {message} {second}");
         }
     }
 
