@@ -1,10 +1,14 @@
 //! Pure: who leads a site, from what its Lease was seen to say and when that was, by this pxed's own monotonic clock.
 //!
 //! ```text
-//! no Lease --create--> lead --renewed every 5 s--> lead --not renewed for 10 s, or another's name in it--> wait
+//! no Lease --still none after 15 s--> create --written--> lead --renewed every 5 s--> lead --not renewed for 10 s, or another's name in it--> wait
 //! another's --unchanged for its duration (15 s at least)--> acquire --written--> lead
 //! nobody's (released) --acquire at once--> lead
+//! lead --it was deleted--> create at once, in the time that is left to lead
 //! ```
+//!
+//! Who sees no Lease does not know whether there was one a moment ago, with somebody who leads by it yet: so it waits as if there
+//! were. Only who leads himself knows better: nobody else can have seen it gone for longer than since his own last write.
 //!
 //! Clocks of other machines are not believed: a record that changed counts as new from when the change was seen. A leader
 //! stops 10 s after it *began* its last write that was taken, 5 s before anybody else may begin.
@@ -52,6 +56,8 @@ pub(super) struct Election {
     me: String,
     /// The record and since when it has been the same.
     seen: Option<(Record, Instant)>,
+    /// Since when there has been none.
+    gone: Option<Instant>,
     /// When our last write that was taken was begun.
     written: Option<Instant>,
 }
@@ -59,14 +65,19 @@ pub(super) struct Election {
 impl Election {
     /// Of an instance whose name nobody else has, not even itself before.
     pub(super) fn new(me: String) -> Self {
-        Self { me, seen: None, written: None }
+        Self { me, seen: None, gone: None, written: None }
     }
 
     /// The Lease was read.
     pub(super) fn see(&mut self, record: Option<Record>, now: Instant) {
-        if record.as_ref().and_then(|record| record.holder.as_ref()) != Some(&self.me) {
+        let stays = match &record {
+            Some(record) => record.holder.as_ref() == Some(&self.me),
+            None => self.until().is_some_and(|until| now < until),
+        };
+        if !stays {
             self.written = None;
         }
+        self.gone = if record.is_none() { self.gone.or(Some(now)) } else { None };
         self.seen = match (record, self.seen.take()) {
             (Some(record), Some((before, since))) if record == before => Some((record, since)),
             (Some(record), _) => Some((record, now)),
@@ -77,7 +88,7 @@ impl Election {
     /// A write of ours was taken, which was begun at `begun`.
     pub(super) fn wrote(&mut self, record: Record, begun: Instant) {
         self.written = (record.holder.as_ref() == Some(&self.me)).then_some(begun);
-        self.seen = Some((record, begun));
+        (self.seen, self.gone) = (Some((record, begun)), None);
     }
 
     /// Until when this pxed leads; none: it does not. The time may be over.
@@ -92,7 +103,7 @@ impl Election {
 
     /// What to do, if the Lease is as it was seen last.
     pub(super) fn next(&self, now: Instant) -> Step {
-        let Some((record, since)) = &self.seen else { return Step::Create };
+        let Some((record, since)) = &self.seen else { return self.next_without(now) };
         let Some(holder) = &record.holder else { return Step::Acquire };
         if *holder == self.me {
             let due = self.written.and_then(|written| written.checked_add(RENEW));
@@ -105,8 +116,21 @@ impl Election {
         if ends <= now {
             return Step::Acquire;
         }
-        Step::Wait(now.checked_add(LOOK).map_or(ends, |look| look.min(ends)))
+        look_before(ends, now)
     }
+
+    /// There is no Lease.
+    fn next_without(&self, now: Instant) -> Step {
+        if self.until().is_some_and(|until| now < until) {
+            return Step::Create;
+        }
+        let ends = self.gone.unwrap_or(now).checked_add(DURATION).unwrap_or(now);
+        if ends <= now { Step::Create } else { look_before(ends, now) }
+    }
+}
+
+fn look_before(ends: Instant, now: Instant) -> Step {
+    Step::Wait(now.checked_add(LOOK).map_or(ends, |look| look.min(ends)))
 }
 
 #[cfg(test)]
@@ -123,9 +147,37 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_is_not_there_is_made_and_one_that_was_released_is_taken_at_once() {
+    fn a_lease_that_is_not_there_is_made_only_when_nobody_can_lead_by_it_any_more() {
+        let (mut election, start) = (Election::new("me".to_owned()), Instant::now());
+        for seen in [0, 1, 14] {
+            election.see(None, after(start, seen));
+            assert_ne!(election.next(after(start, seen)), Step::Create, "{seen}");
+        }
+        assert_eq!(election.next(after(start, 14)), Step::Wait(after(start, 15)));
+        assert_eq!(election.next(after(start, 15)), Step::Create);
+        // There again and gone again: somebody may have come to lead meanwhile.
+        election.see(Some(record(2, "other")), after(start, 16));
+        election.see(None, after(start, 17));
+        assert_eq!(election.next(after(start, 17)), Step::Wait(after(start, 19)));
+    }
+
+    #[test]
+    fn a_leader_whose_lease_was_deleted_leads_on_and_makes_it_anew_at_once_while_nobody_else_may() {
+        let (mut election, start) = (Election::new("me".to_owned()), Instant::now());
+        election.wrote(record(1, "me"), start);
+        election.see(None, after(start, 5));
+        assert_eq!(election.until(), Some(after(start, 10)));
+        assert_eq!(election.next(after(start, 5)), Step::Create);
+        // Too late: another may have seen that it is gone as long ago as it was written.
+        election.see(None, after(start, 10));
+        assert_eq!(election.until(), None);
+        assert_eq!(election.next(after(start, 12)), Step::Wait(after(start, 14)));
+        assert_eq!(election.next(after(start, 20)), Step::Create);
+    }
+
+    #[test]
+    fn a_lease_that_was_released_is_taken_at_once() {
         let (mut election, now) = (Election::new("me".to_owned()), Instant::now());
-        assert_eq!(election.next(now), Step::Create);
         election.see(Some(record(1, "")), now);
         assert_eq!(election.next(now), Step::Acquire);
         assert!(election.is_released());
@@ -170,8 +222,8 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_that_sees_anothers_name_or_no_lease_does_not_lead() {
-        for seen in [Some(record(2, "other")), Some(record(2, "")), None] {
+    fn a_leader_that_sees_anothers_name_or_none_does_not_lead() {
+        for seen in [Some(record(2, "other")), Some(record(2, ""))] {
             let (mut election, start) = (Election::new("me".to_owned()), Instant::now());
             election.wrote(record(1, "me"), start);
             election.see(seen, after(start, 1));

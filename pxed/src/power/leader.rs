@@ -128,7 +128,7 @@ impl Candidate {
         begins: &(impl Fn() + Send),
     ) -> Result<Instant, String> {
         // A leader knows what the Lease says: its own last write, or the next one is refused.
-        if election.until().is_none() {
+        if election.until().is_none_or(|until| until <= Instant::now().into_std()) {
             self.read(election).await?;
         }
         let step = election.next(Instant::now().into_std());
