@@ -6,5 +6,6 @@
 pub mod cli;
 pub mod file;
 pub mod hardware;
+pub mod node;
 pub mod service;
 pub mod stage1;

@@ -1,0 +1,359 @@
+//! What the plan of the node depends on, and what it says.
+//!
+//! Pure: no clock, no file, no socket.
+
+use bedplate_api::id::Digest;
+use bedplate_api::machine::{SlotName, VersionRef};
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+/// Everything that decides.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Observed {
+    /// Now.
+    pub now: Timestamp,
+    /// The kernel's boot id.
+    pub boot_id: String,
+    /// Whether what follows is as it is now, or as it once was.
+    pub api: Api,
+    /// The Machine; none: deleted if the API is live, else not known.
+    pub machine: Option<MachineFacts>,
+    /// The Node of the Machine's name.
+    pub node: NodeSeen,
+    /// The version that `selected` names; none: not read yet, or not there.
+    pub version: Option<VersionFacts>,
+    /// Slots a and b.
+    pub slots: [SlotSeen; 2],
+    /// What the current slot shows, if it runs.
+    pub health: Health,
+    /// Versions that failed here and are not tried again by themselves.
+    pub refused: Vec<VersionRef>,
+    /// Trials in a row that failed with no slot to go back to.
+    pub failures: u32,
+    /// Before this time no new trial is begun.
+    pub not_before: Timestamp,
+}
+
+/// Whether the API server answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Api {
+    /// The agent has just started, and waits a moment for the first answer.
+    Unasked,
+    /// It answers.
+    Live,
+    /// It does not.
+    Away,
+}
+
+/// What counts of the Machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MachineFacts {
+    /// Whether it is the object that this host enrolled for: one made anew under the same name is not.
+    pub ours: bool,
+    /// `spec.paused`.
+    pub paused: bool,
+    /// It is being deleted.
+    pub deleting: bool,
+    /// `spec.deletionPolicy` is Drain: deleted, its slot is stopped once its Node is gone.
+    pub drain: bool,
+    /// Who claims it for the cluster plane, which decides about its Node then.
+    pub claimed_by: Option<String>,
+    /// `status.selected`.
+    pub selected: Option<VersionRef>,
+    /// The UID in `status.nodeRef`.
+    pub node_ref: Option<String>,
+}
+
+/// The Node, as the API server says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NodeSeen {
+    /// Not asked yet, or no answer that counts.
+    Unknown,
+    /// A live read said 404.
+    Absent,
+    /// It is there.
+    Present {
+        /// Its UID.
+        uid: String,
+        /// Since when it is Ready without a break; none: it is not.
+        ready_since: Option<Timestamp>,
+    },
+}
+
+/// A version that can be paved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VersionFacts {
+    /// Which one.
+    pub reference: VersionRef,
+    /// Hash of its template: a version made anew under an old name is another one.
+    pub template: String,
+    /// How long a trial may take.
+    pub timeout: SignedDuration,
+    /// How long the Node must be Ready.
+    pub node_ready: SignedDuration,
+}
+
+/// What is known of a slot.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SlotSeen {
+    /// What its record says; none: it is empty.
+    pub record: Option<Record>,
+    /// Whether its machine runs.
+    pub runs: bool,
+}
+
+/// A slot's record, kept on disk.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Record {
+    /// The version that it holds.
+    pub version: VersionRef,
+    /// Hash of the version's template.
+    pub template: String,
+    /// The node image.
+    pub image_digest: Digest,
+    /// The Machine (UID) that it was made for.
+    pub machine_uid: String,
+    /// How long a trial may take, in seconds.
+    pub timeout_seconds: i64,
+    /// How long the Node must be Ready, in seconds.
+    pub node_ready_seconds: i64,
+    /// What it is.
+    pub stage: Stage,
+}
+
+/// What a slot is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "is")]
+pub enum Stage {
+    /// Being filled; a kill leaves it so, and it is filled anew.
+    Preparing,
+    /// Whole, never started.
+    Prepared,
+    /// To be the node, if it passes the gate.
+    #[serde(rename_all = "camelCase")]
+    Trial {
+        /// The kernel's boot in which the time began to run.
+        boot_id: String,
+        /// Since when.
+        since: Timestamp,
+    },
+    /// The node.
+    #[serde(rename_all = "camelCase")]
+    Applied {
+        /// The Node that came of it.
+        node_uid: String,
+        /// Since when.
+        since: Timestamp,
+    },
+    /// Was the node until another was.
+    Retired,
+    /// Did not pass the gate.
+    #[serde(rename_all = "camelCase")]
+    Failed {
+        /// Why, for a person.
+        reason: String,
+    },
+}
+
+/// What the slot that runs shows.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Health {
+    /// kubeadm and the version's commands.
+    pub bootstrap: Bootstrap,
+    /// Whether the kubelet says that it is well.
+    pub kubelet: bool,
+    /// Whether the container runtime says that it and its network are ready.
+    pub runtime: bool,
+    /// Whether a Pod sandbox was started on this trial.
+    pub sandbox: bool,
+    /// What the next thing awaited said last, for a person.
+    pub message: Option<String>,
+}
+
+/// How far a slot's bootstrap is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Bootstrap {
+    /// Not known, not begun, or at work.
+    #[default]
+    Running,
+    /// Done.
+    Done,
+    /// Ended in vain, and systemd tries no more.
+    Failed,
+}
+
+/// One thing to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Fill a slot with a version: image, rendered files. It does not run meanwhile.
+    PrepareSlot {
+        /// The slot.
+        slot: SlotName,
+        /// The version.
+        version: VersionRef,
+    },
+    /// Write that a prepared slot is to be the node.
+    BeginTrial {
+        /// The slot.
+        slot: SlotName,
+    },
+    /// The host was booted anew in a trial: its time begins again.
+    RestartTrial {
+        /// The slot.
+        slot: SlotName,
+    },
+    /// Stop a slot.
+    StopSlot {
+        /// The slot.
+        slot: SlotName,
+    },
+    /// Render the host's files and start a slot.
+    StartSlot {
+        /// The slot.
+        slot: SlotName,
+    },
+    /// Start a Pod sandbox in the slot on trial and remove it.
+    ProbeSandbox {
+        /// The slot.
+        slot: SlotName,
+    },
+    /// Write that the trial was passed.
+    Commit {
+        /// The slot.
+        slot: SlotName,
+        /// The Node that came of it.
+        node_uid: String,
+    },
+    /// Write that a slot is the node no more, another is.
+    Retire {
+        /// The slot.
+        slot: SlotName,
+    },
+    /// Write that the trial failed, and never to try the version again by itself if there is a slot to go back to.
+    Fail {
+        /// The slot.
+        slot: SlotName,
+        /// Why.
+        reason: String,
+        /// The slot that runs again.
+        back_to: Option<SlotName>,
+    },
+    /// The trial's version is not wanted any more, and no Node came of it: empty the slot.
+    Abandon {
+        /// The slot.
+        slot: SlotName,
+    },
+    /// The controller took the Node that the running slot registered anew.
+    AdoptNode {
+        /// The slot.
+        slot: SlotName,
+        /// The Node.
+        node_uid: String,
+    },
+}
+
+impl Step {
+    /// Its name in logs and metrics.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::PrepareSlot { .. } => "prepare-slot",
+            Self::BeginTrial { .. } => "begin-trial",
+            Self::RestartTrial { .. } => "restart-trial",
+            Self::StopSlot { .. } => "stop-slot",
+            Self::StartSlot { .. } => "start-slot",
+            Self::ProbeSandbox { .. } => "probe-sandbox",
+            Self::Commit { .. } => "commit",
+            Self::Retire { .. } => "retire",
+            Self::Fail { .. } => "fail",
+            Self::Abandon { .. } => "abandon",
+            Self::AdoptNode { .. } => "adopt-node",
+        }
+    }
+
+    /// The slot that it is about.
+    pub fn slot(&self) -> SlotName {
+        match self {
+            Self::PrepareSlot { slot, .. }
+            | Self::BeginTrial { slot }
+            | Self::RestartTrial { slot }
+            | Self::StopSlot { slot }
+            | Self::StartSlot { slot }
+            | Self::ProbeSandbox { slot }
+            | Self::Commit { slot, .. }
+            | Self::Retire { slot }
+            | Self::Fail { slot, .. }
+            | Self::Abandon { slot }
+            | Self::AdoptNode { slot, .. } => *slot,
+        }
+    }
+}
+
+/// What is done now, or what is awaited. Done and seen, the plan is made anew.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Plan {
+    /// Do this.
+    Do(Step),
+    /// Nothing to do but wait.
+    Wait(Wait),
+}
+
+/// What is awaited.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wait {
+    /// Why.
+    pub reason: Reason,
+    /// For a person: what is awaited, and from whom.
+    pub message: String,
+    /// When to look again, if nothing changes before.
+    pub until: Option<Timestamp>,
+}
+
+/// Why the node is not further: reasons of the condition `Paved`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// All is as it is to be.
+    Applied,
+    /// No version is selected (H3).
+    NothingSelected,
+    /// The selected version was not read yet, or is not there.
+    VersionUnknown,
+    /// The API server does not answer.
+    ApiUnreachable,
+    /// `spec.paused`.
+    Paused,
+    /// The Machine is being deleted.
+    MachineDeleting,
+    /// The Machine is gone, or another one has its name.
+    MachineGone,
+    /// The cluster plane decides.
+    Claimed,
+    /// The Node is gone, and the controller has not chosen yet.
+    AwaitingController,
+    /// A Node of this name is Ready though no slot runs it.
+    NodeStillReady,
+    /// The selected version failed here.
+    VersionRefused,
+    /// A trial failed; the next begins later.
+    BackOff,
+    /// kubeadm has not joined yet.
+    Joining,
+    /// The gate is not passed yet.
+    CheckingHealth,
+}
+
+/// The other slot.
+pub fn other(slot: SlotName) -> SlotName {
+    match slot {
+        SlotName::A => SlotName::B,
+        SlotName::B => SlotName::A,
+    }
+}
+
+/// Where a slot stands in [`Observed::slots`].
+pub fn index(slot: SlotName) -> usize {
+    match slot {
+        SlotName::A => 0,
+        SlotName::B => 1,
+    }
+}

@@ -1,0 +1,322 @@
+//! What is done next with the two slots.
+//!
+//! Pure: what is seen in, one step or one wait out. Called by the node's loop, anew after each step and each change.
+
+use bedplate_api::machine::{SlotName, VersionRef};
+use jiff::{SignedDuration, Timestamp};
+
+use super::model::{
+    Api, Bootstrap, MachineFacts, NodeSeen, Observed, Plan, Reason, Record, Stage, Step, VersionFacts, Wait,
+    index, other,
+};
+
+const SLOTS: [SlotName; 2] = [SlotName::A, SlotName::B];
+
+/// Decides.
+pub fn plan(seen: &Observed) -> Plan {
+    if let Some(slot) = SLOTS.into_iter().find(|slot| matches!(stage(seen, *slot), Some(Stage::Trial { .. })))
+    {
+        return on_trial(seen, slot);
+    }
+    match applied(seen) {
+        Some((slot, node_uid)) => on_applied(seen, slot, node_uid),
+        None => pave(seen, None),
+    }
+}
+
+/// A slot is to be the node: it gets there, or the one before it runs again.
+fn on_trial(seen: &Observed, slot: SlotName) -> Plan {
+    let Some(record) = record(seen, slot) else { return wait(Reason::Applied, "") };
+    let Stage::Trial { boot_id, since } = &record.stage else { return wait(Reason::Applied, "") };
+    let former = applied(seen).map(|(slot, _)| slot);
+    if *boot_id != seen.boot_id {
+        return Plan::Do(Step::RestartTrial { slot });
+    }
+    if runs(seen, other(slot)) {
+        return Plan::Do(Step::StopSlot { slot: other(slot) });
+    }
+    if let Some(held) = held(seen) {
+        return Plan::Wait(held);
+    }
+    if is_unwanted(seen, record) {
+        return Plan::Do(if runs(seen, slot) { Step::StopSlot { slot } } else { Step::Abandon { slot } });
+    }
+    let awaited = match gate(seen, record, slot) {
+        Ok(step) => return Plan::Do(step),
+        Err(awaited) => awaited,
+    };
+    let deadline = later(*since, SignedDuration::from_secs(record.timeout_seconds));
+    let over = seen.now >= deadline || seen.health.bootstrap == Bootstrap::Failed;
+    // Without the API server nobody can tell whether the Node is Ready: its absence is no fault of the slot.
+    if over && seen.api == Api::Live {
+        return Plan::Do(Step::Fail { slot, reason: awaited.message, back_to: former });
+    }
+    if !runs(seen, slot) {
+        return Plan::Do(Step::StartSlot { slot });
+    }
+    let until = awaited.until.map_or(deadline, |until| until.min(deadline));
+    Plan::Wait(Wait { until: Some(until), ..awaited })
+}
+
+/// Whether a trial has lost its purpose: another version is selected, and no Node came of this one yet.
+fn is_unwanted(seen: &Observed, record: &Record) -> bool {
+    let selected = seen.machine.as_ref().and_then(|machine| machine.selected.as_ref());
+    seen.api == Api::Live
+        && seen.node == NodeSeen::Absent
+        && seen.health.bootstrap != Bootstrap::Done
+        && selected.is_some_and(|selected| *selected != record.version)
+}
+
+/// The next step through the gate, or what it waits for.
+fn gate(seen: &Observed, record: &Record, slot: SlotName) -> Result<Step, Wait> {
+    let said = seen.health.message.as_deref().map(|said| format!(": {said}")).unwrap_or_default();
+    let awaits = |reason, what: &str| Err(Wait { reason, message: format!("{what}{said}"), until: None });
+    if !runs(seen, slot) {
+        return awaits(Reason::Joining, "the slot does not run");
+    }
+    match seen.health.bootstrap {
+        Bootstrap::Running => return awaits(Reason::Joining, "kubeadm has not ended"),
+        Bootstrap::Failed => return awaits(Reason::Joining, "kubeadm failed"),
+        Bootstrap::Done => {}
+    }
+    if !seen.health.kubelet {
+        return awaits(Reason::CheckingHealth, "the kubelet is not healthy");
+    }
+    if !seen.health.runtime {
+        return awaits(Reason::CheckingHealth, "the container runtime is not ready");
+    }
+    if seen.api != Api::Live {
+        return awaits(Reason::ApiUnreachable, "the API server cannot be asked whether the Node is Ready");
+    }
+    let (uid, ready_since) = match &seen.node {
+        NodeSeen::Unknown | NodeSeen::Absent => {
+            return awaits(Reason::CheckingHealth, "the Node has not registered");
+        }
+        NodeSeen::Present { ready_since: None, .. } => {
+            return awaits(Reason::CheckingHealth, "the Node is not Ready");
+        }
+        NodeSeen::Present { uid, ready_since: Some(since) } => (uid, *since),
+    };
+    let long_enough = later(ready_since, SignedDuration::from_secs(record.node_ready_seconds));
+    if seen.now < long_enough {
+        let message = format!("the Node is Ready, and has to stay so for {} s", record.node_ready_seconds);
+        return Err(Wait { reason: Reason::CheckingHealth, message, until: Some(long_enough) });
+    }
+    // Ready alone hides most faults of a slot: those that show when a Pod starts.
+    if !seen.health.sandbox {
+        return Ok(Step::ProbeSandbox { slot });
+    }
+    Ok(Step::Commit { slot, node_uid: uid.clone() })
+}
+
+/// A slot is the node: it runs, the other one is ready to follow it, and follows when the Node was deleted.
+fn on_applied(seen: &Observed, slot: SlotName, node_uid: &str) -> Plan {
+    if matches!(stage(seen, other(slot)), Some(Stage::Applied { .. })) {
+        return Plan::Do(Step::Retire { slot: other(slot) });
+    }
+    if runs(seen, other(slot)) {
+        return Plan::Do(Step::StopSlot { slot: other(slot) });
+    }
+    if seen.api == Api::Unasked && !runs(seen, slot) {
+        // A Node that was deleted while the host was down must not be registered again by starting its old slot.
+        return wait(Reason::ApiUnreachable, "the API server has not answered yet");
+    }
+    if seen.api == Api::Live
+        && let Some(plan) = on_applied_live(seen, slot, node_uid)
+    {
+        return plan;
+    }
+    if !runs(seen, slot) {
+        return Plan::Do(Step::StartSlot { slot });
+    }
+    match wanted(seen) {
+        Ok(version) if !is_prepared(seen, other(slot), version) => {
+            Plan::Do(Step::PrepareSlot { slot: other(slot), version: version.reference.clone() })
+        }
+        Err(wait) if wait.reason == Reason::VersionRefused => Plan::Wait(wait),
+        _ => wait(Reason::Applied, "the selected version runs, or waits until the Node is deleted"),
+    }
+}
+
+/// What the Machine and the Node ask for, before the slot that is the node is kept running.
+fn on_applied_live(seen: &Observed, slot: SlotName, node_uid: &str) -> Option<Plan> {
+    let machine = match &seen.machine {
+        Some(machine) if machine.ours => machine,
+        machine => return Some(wait(Reason::MachineGone, gone(machine.as_ref()))),
+    };
+    let deleted = match &seen.node {
+        NodeSeen::Unknown if runs(seen, slot) => return None,
+        NodeSeen::Unknown => return Some(wait(Reason::ApiUnreachable, "the Node has not been read yet")),
+        NodeSeen::Absent => true,
+        NodeSeen::Present { uid, .. } if machine.node_ref.as_ref() == Some(uid) && uid != node_uid => {
+            return Some(Plan::Do(Step::AdoptNode { slot, node_uid: uid.clone() }));
+        }
+        NodeSeen::Present { uid, .. } => uid != node_uid,
+    };
+    if !deleted {
+        return None;
+    }
+    if machine.deleting && machine.drain && seen.node == NodeSeen::Absent {
+        let drained = wait(
+            Reason::MachineDeleting,
+            "the Machine is being deleted, its Node is gone, its slot is stopped",
+        );
+        return Some(if runs(seen, slot) { Plan::Do(Step::StopSlot { slot }) } else { drained });
+    }
+    match pave(seen, Some(slot)) {
+        // What a reboot or a failed trial has stopped is started, unless the controller is about to choose: its start would
+        // register the Node that a person deleted.
+        Plan::Wait(awaited) if !runs(seen, slot) && awaited.reason != Reason::AwaitingController => None,
+        plan => Some(plan),
+    }
+}
+
+/// From nothing, or from a Node that is gone, to a trial of the selected version.
+fn pave(seen: &Observed, former: Option<SlotName>) -> Plan {
+    let version = match wanted(seen) {
+        Ok(version) => version,
+        Err(wait) => return Plan::Wait(wait),
+    };
+    let node_ref = seen.machine.as_ref().and_then(|machine| machine.node_ref.as_ref());
+    let awaiting = || {
+        wait(
+            Reason::AwaitingController,
+            "the Node is gone, and bedplate-controller has not yet chosen the version that comes next",
+        )
+    };
+    match &seen.node {
+        NodeSeen::Unknown => return wait(Reason::ApiUnreachable, "the Node has not been read yet"),
+        NodeSeen::Absent if node_ref.is_some() => return awaiting(),
+        NodeSeen::Absent => {}
+        NodeSeen::Present { .. } if former.is_some() => {
+            if node_ref.is_some() {
+                return awaiting();
+            }
+        }
+        NodeSeen::Present { ready_since: Some(_), .. } => {
+            return wait(
+                Reason::NodeStillReady,
+                "a Node of this name is Ready, though nothing runs here: if this host was booted anew it will be NotReady in a moment, else \
+                 another host has its name",
+            );
+        }
+        // State in memory went with a boot: the version is not chosen anew, the Node is joined again.
+        NodeSeen::Present { ready_since: None, .. } => {}
+    }
+    if let Some(slot) = SLOTS.into_iter().find(|slot| former != Some(*slot) && runs(seen, *slot)) {
+        return Plan::Do(Step::StopSlot { slot });
+    }
+    let ready = SLOTS.into_iter().find(|slot| former != Some(*slot) && is_prepared(seen, *slot, version));
+    let slot = ready.or(former.map(other)).unwrap_or(SlotName::A);
+    if ready.is_none() {
+        return Plan::Do(Step::PrepareSlot { slot, version: version.reference.clone() });
+    }
+    if seen.now < seen.not_before {
+        let message =
+            format!("{} trials failed, the next one begins at {:.0}", seen.failures, seen.not_before);
+        return Plan::Wait(Wait { reason: Reason::BackOff, message, until: Some(seen.not_before) });
+    }
+    Plan::Do(Step::BeginTrial { slot })
+}
+
+/// The version that may be paved here, or why none.
+fn wanted(seen: &Observed) -> Result<&VersionFacts, Wait> {
+    let because = |reason, message: &str| Wait { reason, message: message.to_owned(), until: None };
+    if seen.api != Api::Live {
+        return Err(because(Reason::ApiUnreachable, "the API server does not answer"));
+    }
+    if let Some(held) = held(seen) {
+        return Err(held);
+    }
+    let Some(machine) = &seen.machine else {
+        return Err(because(Reason::MachineGone, gone(None)));
+    };
+    let Some(selected) = &machine.selected else {
+        return Err(because(Reason::NothingSelected, "no configuration is selected for this Machine"));
+    };
+    let Some(version) = seen.version.as_ref().filter(|version| version.reference == *selected) else {
+        let message = format!("{} is selected, and could not be read yet", named(selected));
+        return Err(because(Reason::VersionUnknown, &message));
+    };
+    if seen.refused.contains(selected) {
+        let message = format!(
+            "{} failed on this host and is not tried again by itself: select another version, or tell it to by an applyConfiguration",
+            named(selected)
+        );
+        return Err(because(Reason::VersionRefused, &message));
+    }
+    Ok(version)
+}
+
+/// Why the machine is left as it is, as far as the API server is heard.
+fn held(seen: &Observed) -> Option<Wait> {
+    let because = |reason, message: String| Some(Wait { reason, message, until: None });
+    if seen.api != Api::Live {
+        return None;
+    }
+    let Some(machine) = seen.machine.as_ref().filter(|machine| machine.ours) else {
+        return because(Reason::MachineGone, gone(seen.machine.as_ref()).to_owned());
+    };
+    if machine.deleting {
+        because(Reason::MachineDeleting, "the Machine is being deleted".to_owned())
+    } else if machine.paused {
+        because(Reason::Paused, "spec.paused is true".to_owned())
+    } else {
+        let claim = machine.claimed_by.as_ref()?;
+        because(Reason::Claimed, format!("{claim} claims this Machine and decides about its Node"))
+    }
+}
+
+fn gone(machine: Option<&MachineFacts>) -> &'static str {
+    match machine {
+        None => "the Machine is gone: its Node is left as it is",
+        Some(_) => {
+            "another Machine has the name of the one that this host enrolled for: boot the host again to enrol it"
+        }
+    }
+}
+
+/// The slot that is the node, and its Node's UID; of two the later one, for a kill may have come between two writes.
+fn applied(seen: &Observed) -> Option<(SlotName, &str)> {
+    let of = |slot: SlotName| match stage(seen, slot)? {
+        Stage::Applied { node_uid, since } => Some((*since, slot, node_uid.as_str())),
+        _ => None,
+    };
+    SLOTS.into_iter().filter_map(of).max_by_key(|(since, ..)| *since).map(|(_, slot, uid)| (slot, uid))
+}
+
+fn record(seen: &Observed, slot: SlotName) -> Option<&Record> {
+    seen.slots[index(slot)].record.as_ref()
+}
+
+fn stage(seen: &Observed, slot: SlotName) -> Option<&Stage> {
+    record(seen, slot).map(|record| &record.stage)
+}
+
+fn runs(seen: &Observed, slot: SlotName) -> bool {
+    seen.slots[index(slot)].runs
+}
+
+fn is_prepared(seen: &Observed, slot: SlotName, version: &VersionFacts) -> bool {
+    record(seen, slot).is_some_and(|record| {
+        record.stage == Stage::Prepared
+            && record.version == version.reference
+            && record.template == version.template
+    })
+}
+
+fn named(version: &VersionRef) -> String {
+    format!("{}-v{}", version.name, version.version)
+}
+
+fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
+    time.saturating_add(by).unwrap_or(Timestamp::MAX)
+}
+
+fn wait(reason: Reason, message: &str) -> Plan {
+    Plan::Wait(Wait { reason, message: message.to_owned(), until: None })
+}
+
+#[cfg(test)]
+#[path = "plan/tests.rs"]
+mod tests;

@@ -1,0 +1,442 @@
+//! The plan in a world of two slots, a Node and a controller, and what single inputs must not cause.
+
+use bedplate_api::id::Digest;
+
+use super::*;
+use crate::node::model::{Health, SlotSeen};
+
+fn version(number: i64) -> VersionRef {
+    VersionRef { name: "workers".to_owned(), version: number }
+}
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_700_000_000 + second).unwrap()
+}
+
+/// A host, its API server and its controller, as simple as they can be.
+#[derive(Debug, Clone)]
+struct World {
+    seen: Observed,
+    /// Versions whose node never becomes healthy.
+    bad: Vec<i64>,
+    nodes_made: u32,
+    /// Steps until the host is cut off from power, if it is.
+    power_cut_after: Option<u32>,
+    /// Steps until the agent is killed in mid step, if it is.
+    kill_after: Option<u32>,
+    log: Vec<String>,
+}
+
+impl World {
+    fn new(selected: Option<i64>) -> Self {
+        let machine = MachineFacts {
+            ours: true,
+            paused: false,
+            deleting: false,
+            drain: false,
+            claimed_by: None,
+            selected: selected.map(version),
+            node_ref: None,
+        };
+        let seen = Observed {
+            now: at(0),
+            boot_id: "boot-0".to_owned(),
+            api: Api::Live,
+            machine: Some(machine),
+            node: NodeSeen::Absent,
+            version: None,
+            slots: [SlotSeen::default(), SlotSeen::default()],
+            health: Health::default(),
+            refused: Vec::new(),
+            failures: 0,
+            not_before: Timestamp::MIN,
+        };
+        Self {
+            seen,
+            bad: Vec::new(),
+            nodes_made: 0,
+            power_cut_after: None,
+            kill_after: None,
+            log: Vec::new(),
+        }
+    }
+
+    fn machine(&mut self) -> &mut MachineFacts {
+        self.seen.machine.as_mut().unwrap()
+    }
+
+    /// A person selects, as the controller would let it.
+    fn select(&mut self, number: i64) {
+        self.machine().selected = Some(version(number));
+    }
+
+    /// A person deletes the Node; the controller chooses and clears `nodeRef`.
+    fn delete_node(&mut self) {
+        self.seen.node = NodeSeen::Absent;
+        self.machine().node_ref = None;
+    }
+
+    fn plan(&mut self) -> Plan {
+        self.seen.version =
+            self.seen.machine.as_ref().and_then(|m| m.selected.clone()).map(|reference| VersionFacts {
+                template: format!("template-{}", reference.version),
+                reference,
+                timeout: SignedDuration::from_secs(600),
+                node_ready: SignedDuration::from_secs(30),
+            });
+        plan(&self.seen)
+    }
+
+    fn running(&self) -> Option<SlotName> {
+        let running: Vec<SlotName> = SLOTS.into_iter().filter(|slot| runs(&self.seen, *slot)).collect();
+        assert!(running.len() < 2, "two nodes at once\n{}", self.log.join("\n"));
+        running.first().copied()
+    }
+
+    /// What happens by itself: the slot that runs joins, unless its version is bad; the controller sees a new Node.
+    fn live_on(&mut self) {
+        self.seen.now = later(self.seen.now, SignedDuration::from_secs(40));
+        let running = self.running();
+        let number = running.and_then(|slot| record(&self.seen, slot)).map(|record| record.version.version);
+        let healthy = number.is_some_and(|number| !self.bad.contains(&number));
+        let sandbox = healthy && self.seen.health.sandbox;
+        let bootstrap = if healthy { Bootstrap::Done } else { Bootstrap::Running };
+        self.seen.health = Health { bootstrap, kubelet: healthy, runtime: healthy, sandbox, message: None };
+        let ready_since = healthy.then_some(self.seen.now);
+        match &mut self.seen.node {
+            NodeSeen::Present { ready_since: ready, .. } if healthy => *ready = ready.or(ready_since),
+            NodeSeen::Present { ready_since, .. } => *ready_since = None,
+            _ if healthy => {
+                self.nodes_made += 1;
+                let uid = format!("node-{}", self.nodes_made);
+                self.machine().node_ref = Some(uid.clone());
+                self.seen.node = NodeSeen::Present { uid, ready_since };
+            }
+            _ => {}
+        }
+    }
+
+    fn write(&mut self, slot: SlotName, stage: Stage) {
+        let reference = match record(&self.seen, slot) {
+            Some(record) if stage != Stage::Preparing => record.version.clone(),
+            _ => self.seen.version.as_ref().unwrap().reference.clone(),
+        };
+        self.seen.slots[index(slot)].record = Some(Record {
+            template: format!("template-{}", reference.version),
+            version: reference,
+            image_digest: Digest::from_sha256([7; 32]),
+            machine_uid: "machine".to_owned(),
+            timeout_seconds: 600,
+            node_ready_seconds: 30,
+            stage,
+        });
+    }
+
+    fn apply(&mut self, step: Step) {
+        self.log.push(format!("{step:?}"));
+        let killed = self.count_down();
+        let (slot, now) = (step.slot(), self.seen.now);
+        let boot_id = self.seen.boot_id.clone();
+        match step {
+            Step::PrepareSlot { .. } => {
+                assert!(!runs(&self.seen, slot), "filled while it runs");
+                self.write(slot, Stage::Preparing);
+                if !killed {
+                    self.write(slot, Stage::Prepared);
+                }
+            }
+            Step::BeginTrial { .. } | Step::RestartTrial { .. } => {
+                self.write(slot, Stage::Trial { boot_id, since: now });
+            }
+            Step::StopSlot { .. } => self.seen.slots[index(slot)].runs = false,
+            Step::StartSlot { .. } => {
+                self.seen.slots[index(slot)].runs = true;
+                self.seen.health = Health::default();
+            }
+            Step::ProbeSandbox { .. } => self.seen.health.sandbox = !killed,
+            Step::Commit { node_uid, .. } | Step::AdoptNode { node_uid, .. } => {
+                self.write(slot, Stage::Applied { node_uid, since: now });
+            }
+            Step::Retire { .. } => self.write(slot, Stage::Retired),
+            Step::Fail { reason, back_to, .. } => {
+                if back_to.is_some() {
+                    let version = record(&self.seen, slot).unwrap().version.clone();
+                    self.seen.refused.push(version);
+                }
+                self.write(slot, Stage::Failed { reason });
+            }
+            Step::Abandon { .. } => self.seen.slots[index(slot)].record = None,
+        }
+    }
+
+    /// Whether this step is broken off, by a kill or with the power.
+    fn count_down(&mut self) -> bool {
+        let strikes = |left: &mut Option<u32>| match left {
+            Some(0) => {
+                *left = None;
+                true
+            }
+            Some(more) => {
+                *more -= 1;
+                false
+            }
+            None => false,
+        };
+        let killed = strikes(&mut self.kill_after);
+        let cut = strikes(&mut self.power_cut_after);
+        if cut {
+            self.seen.boot_id.push('+');
+            for slot in &mut self.seen.slots {
+                slot.runs = false;
+            }
+        }
+        killed || cut
+    }
+
+    /// Until nothing is left to do for a while.
+    fn settle(&mut self) -> Wait {
+        let mut calm = 0;
+        let mut last = None;
+        for _ in 0..400 {
+            match self.plan() {
+                Plan::Do(step) => {
+                    calm = 0;
+                    self.apply(step);
+                }
+                Plan::Wait(wait) => {
+                    calm += 1;
+                    if calm > 40 {
+                        return wait;
+                    }
+                    last = Some(wait);
+                }
+            }
+            self.live_on();
+        }
+        panic!("never calm, last {last:?}\n{}", self.log.join("\n"));
+    }
+
+    /// The version that runs and is applied.
+    fn node(&self) -> Option<i64> {
+        let (slot, uid) = applied(&self.seen)?;
+        let NodeSeen::Present { uid: node, ready_since: Some(_) } = &self.seen.node else { return None };
+        (self.running() == Some(slot) && node == uid)
+            .then(|| record(&self.seen, slot).unwrap().version.version)
+    }
+}
+
+#[test]
+fn h2_h3_without_a_selected_version_nothing_is_made() {
+    let mut world = World::new(None);
+    let wait = world.settle();
+    assert_eq!(wait.reason, Reason::NothingSelected);
+    assert_eq!(world.log, Vec::<String>::new());
+}
+
+#[test]
+fn a_selected_version_is_paved_joined_and_applied() {
+    let mut world = World::new(Some(1));
+    assert_eq!(world.settle().reason, Reason::Applied);
+    assert_eq!(world.node(), Some(1), "{}", world.log.join("\n"));
+}
+
+#[test]
+fn a_new_selection_alone_is_staged_and_disturbs_nothing() {
+    let mut world = World::new(Some(1));
+    world.settle();
+    world.select(2);
+    world.log.clear();
+    assert_eq!(world.settle().reason, Reason::Applied);
+    assert_eq!(world.node(), Some(1));
+    assert_eq!(world.log.len(), 1, "{:?}", world.log);
+    assert!(world.log[0].starts_with("PrepareSlot"));
+}
+
+#[test]
+fn h6_a_deleted_node_is_paved_again_with_what_is_selected_then() {
+    let mut world = World::new(Some(1));
+    world.settle();
+    world.select(2);
+    world.settle();
+    world.delete_node();
+    world.settle();
+    assert_eq!(world.node(), Some(2), "{}", world.log.join("\n"));
+    // H7: and back.
+    world.select(1);
+    world.settle();
+    world.delete_node();
+    world.settle();
+    assert_eq!(world.node(), Some(1), "{}", world.log.join("\n"));
+}
+
+#[test]
+fn a_version_that_fails_is_taken_back_and_not_tried_again_until_another_is_selected() {
+    let mut world = World::new(Some(1));
+    world.settle();
+    world.bad.push(2);
+    world.select(2);
+    world.settle();
+    world.delete_node();
+    assert_eq!(world.settle().reason, Reason::VersionRefused);
+    assert_eq!(world.node(), Some(1), "{}", world.log.join("\n"));
+    assert_eq!(world.seen.refused, [version(2)]);
+    world.select(3);
+    world.settle();
+    world.delete_node();
+    world.settle();
+    assert_eq!(world.node(), Some(3), "{}", world.log.join("\n"));
+}
+
+/// The world after a first version, about to be paved with a second.
+fn about_to_repave(bad: bool) -> World {
+    let mut world = World::new(Some(1));
+    world.settle();
+    if bad {
+        world.bad.push(2);
+    }
+    world.select(2);
+    world.settle();
+    world.log.clear();
+    world.delete_node();
+    world
+}
+
+#[test]
+fn h6_a_kill_or_power_cut_at_any_step_ends_in_the_same_state() {
+    for bad in [false, true] {
+        let mut undisturbed = about_to_repave(bad);
+        undisturbed.settle();
+        let steps = u32::try_from(undisturbed.log.len()).unwrap();
+        assert!(steps >= 6, "{:?}", undisturbed.log);
+        for step in 0..steps + 2 {
+            for cut in [false, true] {
+                let mut world = about_to_repave(bad);
+                if cut {
+                    world.power_cut_after = Some(step);
+                } else {
+                    world.kill_after = Some(step);
+                }
+                world.settle();
+                let expected = if bad { 1 } else { 2 };
+                assert_eq!(world.node(), Some(expected), "step {step}, cut {cut}\n{}", world.log.join("\n"));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_power_cut_at_any_step_of_the_first_pave_ends_in_a_node() {
+    for step in 0..8 {
+        let mut world = World::new(Some(1));
+        world.power_cut_after = Some(step);
+        world.settle();
+        assert_eq!(world.node(), Some(1), "step {step}\n{}", world.log.join("\n"));
+    }
+}
+
+#[test]
+fn what_must_not_repave_does_not() {
+    type Change = fn(&mut World);
+    let cases: [(&str, Change, Reason); 7] = [
+        ("paused", |w| w.machine().paused = true, Reason::Paused),
+        ("deleting", |w| w.machine().deleting = true, Reason::MachineDeleting),
+        ("claimed", |w| w.machine().claimed_by = Some("worker-7".to_owned()), Reason::Claimed),
+        ("another Machine", |w| w.machine().ours = false, Reason::MachineGone),
+        ("restored empty", |w| w.seen.machine = None, Reason::MachineGone),
+        ("controller away", |w| w.machine().node_ref = Some("node-1".to_owned()), Reason::AwaitingController),
+        ("API away", |w| w.seen.api = Api::Away, Reason::ApiUnreachable),
+    ];
+    for (what, change, reason) in cases {
+        let mut world = about_to_repave(false);
+        change(&mut world);
+        let Plan::Wait(wait) = world.plan() else { panic!("{what}: {:?}", world.plan()) };
+        if what != "API away" {
+            assert_eq!(wait.reason, reason, "{what}");
+        }
+        assert!(!wait.message.is_empty());
+        assert!(world.running().is_some(), "{what}");
+    }
+}
+
+#[test]
+fn a_watch_that_broke_or_a_node_not_read_is_no_deletion() {
+    let mut world = about_to_repave(false);
+    world.seen.node = NodeSeen::Unknown;
+    assert!(matches!(world.plan(), Plan::Wait(Wait { reason: Reason::Applied, .. })));
+}
+
+#[test]
+fn a_rebooted_host_starts_its_slot_even_without_the_api_server() {
+    let mut world = World::new(Some(1));
+    world.settle();
+    let slot = world.running().unwrap();
+    world.seen.slots[index(slot)].runs = false;
+    world.seen.boot_id = "boot-1".to_owned();
+    world.seen.api = Api::Unasked;
+    assert!(matches!(world.plan(), Plan::Wait(Wait { reason: Reason::ApiUnreachable, .. })));
+    world.seen.api = Api::Away;
+    assert_eq!(world.plan(), Plan::Do(Step::StartSlot { slot }));
+}
+
+#[test]
+fn h6_a_node_deleted_while_the_host_was_down_is_not_registered_again_by_the_old_slot() {
+    let mut world = about_to_repave(false);
+    let slot = world.running().unwrap();
+    world.seen.slots[index(slot)].runs = false;
+    world.seen.boot_id = "boot-1".to_owned();
+    world.machine().node_ref = Some("node-1".to_owned());
+    assert!(matches!(world.plan(), Plan::Wait(Wait { reason: Reason::AwaitingController, .. })));
+    world.machine().node_ref = None;
+    assert_eq!(world.plan(), Plan::Do(Step::BeginTrial { slot: other(slot) }));
+}
+
+#[test]
+fn state_in_memory_is_paved_again_once_the_old_node_is_not_ready() {
+    let mut world = World::new(Some(1));
+    world.settle();
+    world.seen.slots = [SlotSeen::default(), SlotSeen::default()];
+    world.seen.boot_id = "boot-1".to_owned();
+    assert!(matches!(world.plan(), Plan::Wait(Wait { reason: Reason::NodeStillReady, .. })));
+    world.live_on();
+    assert!(matches!(world.plan(), Plan::Do(Step::PrepareSlot { .. })));
+    world.settle();
+    assert_eq!(world.node(), Some(1), "{}", world.log.join("\n"));
+}
+
+#[test]
+fn a_trial_is_not_judged_while_the_api_server_is_away() {
+    let mut world = about_to_repave(true);
+    while !matches!(world.plan(), Plan::Wait(_)) {
+        let Plan::Do(step) = world.plan() else { unreachable!() };
+        world.apply(step);
+    }
+    world.seen.api = Api::Away;
+    world.seen.now = later(world.seen.now, SignedDuration::from_hours(3));
+    assert!(matches!(world.plan(), Plan::Wait(_)));
+    world.seen.api = Api::Live;
+    assert!(matches!(world.plan(), Plan::Do(Step::Fail { back_to: Some(_), .. })));
+}
+
+#[test]
+fn a_selection_that_changes_in_a_trial_without_a_node_ends_it() {
+    let mut world = about_to_repave(true);
+    for _ in 0..4 {
+        let Plan::Do(step) = world.plan() else { break };
+        world.apply(step);
+    }
+    world.select(3);
+    world.settle();
+    assert_eq!(world.node(), Some(3), "{}", world.log.join("\n"));
+    assert_eq!(world.seen.refused, []);
+}
+
+#[test]
+fn a_drained_machine_has_its_slot_stopped_when_its_node_is_gone() {
+    let mut world = about_to_repave(false);
+    world.machine().deleting = true;
+    world.machine().drain = true;
+    let slot = world.running().unwrap();
+    assert_eq!(world.plan(), Plan::Do(Step::StopSlot { slot }));
+    world.seen.slots[index(slot)].runs = false;
+    assert!(matches!(world.plan(), Plan::Wait(Wait { reason: Reason::MachineDeleting, .. })));
+}
