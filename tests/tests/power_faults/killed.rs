@@ -99,9 +99,18 @@ struct Outcome {
     changes: Vec<bool>,
 }
 
+/// Each at a site of its own and all at once, because they mostly wait.
+fn at_once<T: Copy + Send>(cases: &[T], test: impl Fn(T) + Sync) {
+    let test = &test;
+    std::thread::scope(|scope| {
+        for case in cases.iter().copied() {
+            scope.spawn(move || test(case));
+        }
+    });
+}
+
 fn cycles_once(protocol: Protocol) {
-    let mut site = Site::new("killed-cycle", protocol);
-    for point in [
+    let points = [
         Point::Posted,
         Point::Step("Off"),
         Point::Asked(Action::ForceOff),
@@ -109,12 +118,14 @@ fn cycles_once(protocol: Protocol) {
         Point::Step("On"),
         Point::Asked(Action::On),
         Point::Power(true),
-    ] {
+    ];
+    at_once(&points, |point| {
+        let mut site = Site::new("killed-cycle", protocol);
         let Outcome { what, state, changes, asked, .. } = site.kill_at(point, "powerCycle", &json!({}));
         assert_eq!((&*state, &changes[..]), ("Complete", &[false, true][..]), "{what}: {asked:?}");
         site.is_on();
-    }
-    site.rig.keeps_its_secrets();
+        site.rig.keeps_its_secrets();
+    });
 }
 
 #[test]
@@ -128,16 +139,17 @@ fn a_power_cycle_over_ipmi_that_is_killed_at_each_step_is_one_off_and_one_on() {
 }
 
 fn stays_off(protocol: Protocol) {
-    let mut site = Site::new("killed-off", protocol);
     let graceful = json!({ "parameters": { "gracePeriodSeconds": "6" } });
     let forced = json!({ "parameters": { "force": "true" } });
-    for (point, more) in [
+    let cases = [
         (Point::Posted, &graceful),
         (Point::Step("GracefulOff"), &graceful),
         (Point::Asked(Action::GracefulOff), &graceful),
         (Point::Asked(Action::ForceOff), &forced),
         (Point::Power(false), &forced),
-    ] {
+    ];
+    at_once(&cases, |(point, more)| {
+        let mut site = Site::new("killed-off", protocol);
         let Outcome { what, state, changes, asked, .. } = site.kill_at(point, "powerOff", more);
         assert_eq!((&*state, &changes[..]), ("Complete", &[false][..]), "{what}: {asked:?}");
         let pressed = asked.iter().filter(|action| **action == Action::GracefulOff).count();
@@ -149,7 +161,7 @@ fn stays_off(protocol: Protocol) {
         let on = site.operate("powerOn", &json!({}));
         assert_eq!(site.rig.ended(&on, LONG).0, "Complete");
         site.is_on();
-    }
+    });
 }
 
 #[test]
@@ -162,10 +174,10 @@ fn a_power_off_over_ipmi_that_is_killed_is_one_off_and_stays_off() {
     stays_off(Protocol::Ipmi);
 }
 
-fn resets_once_at_most(protocol: Protocol) {
+fn is_reset_once_at_most(protocol: Protocol, killed: Option<Point>) {
     let mut site = Site::new("killed-reset", protocol);
-    let short = json!({ "timeoutSeconds": 8 });
-    for point in [Point::Step("Reset"), Point::Asked(Action::Reset)] {
+    if let Some(point) = killed {
+        let short = json!({ "timeoutSeconds": 8 });
         let Outcome { what, state, reason, asked, changes } = site.kill_at(point, "reset", &short);
         assert_eq!((&*state, &*reason), ("Failed", "TimedOut"), "{what}");
         assert!(what.contains("it is not known whether"), "{what}");
@@ -181,29 +193,29 @@ fn resets_once_at_most(protocol: Protocol) {
 
 #[test]
 fn a_reset_that_is_killed_is_never_asked_for_twice() {
-    resets_once_at_most(Protocol::Redfish);
-    resets_once_at_most(Protocol::Ipmi);
+    let points = [Some(Point::Step("Reset")), Some(Point::Asked(Action::Reset)), None];
+    let cases: Vec<_> =
+        points.iter().flat_map(|point| [(Protocol::Redfish, *point), (Protocol::Ipmi, *point)]).collect();
+    at_once(&cases, |(protocol, point)| is_reset_once_at_most(protocol, point));
 }
 
-fn drains(protocol: Protocol) {
+fn drains(protocol: Protocol, step: &str) {
     let mut site = Site::new("drained", protocol);
-    for step in ["Off", "On"] {
-        let before = site.station.changes().len();
-        let name = site.operate("powerCycle", &json!({}));
-        site.rig.wait(&format!("step {step}"), LIMIT, || (site.rig.step(&name) == step).then_some(()));
-        let mut pxed = site.pxed.take().unwrap();
-        assert_eq!(pxed.terminate(LIMIT).unwrap().code(), Some(0), "{}", pxed.said());
-        assert_eq!(site.station.bmc.counters().open_sessions, 0, "in step {step}");
-        site.pxed = Some(site.rig.restart(pxed));
-        let (state, _, message) = site.rig.ended(&name, LONG);
-        let changes = &site.station.changes()[before..];
-        assert_eq!((&*state, changes), ("Complete", &[false, true][..]), "{step}: {message}");
-        site.is_on();
-    }
+    let before = site.station.changes().len();
+    let name = site.operate("powerCycle", &json!({}));
+    site.rig.wait(&format!("step {step}"), LIMIT, || (site.rig.step(&name) == step).then_some(()));
+    let mut pxed = site.pxed.take().unwrap();
+    assert_eq!(pxed.terminate(LIMIT).unwrap().code(), Some(0), "{}", pxed.said());
+    assert_eq!(site.station.bmc.counters().open_sessions, 0, "in step {step}");
+    site.pxed = Some(site.rig.restart(pxed));
+    let (state, _, message) = site.rig.ended(&name, LONG);
+    let changes = &site.station.changes()[before..];
+    assert_eq!((&*state, changes), ("Complete", &[false, true][..]), "{step}: {message}");
+    site.is_on();
 }
 
 #[test]
 fn a_pxed_that_is_told_to_end_leaves_no_session_at_a_bmc_and_its_successor_goes_on() {
-    drains(Protocol::Redfish);
-    drains(Protocol::Ipmi);
+    let cases = ["Off", "On"].map(|step| [(Protocol::Redfish, step), (Protocol::Ipmi, step)]).concat();
+    at_once(&cases, |(protocol, step)| drains(protocol, step));
 }

@@ -76,8 +76,13 @@ pub(super) struct Rig {
     made: AtomicU32,
 }
 
-fn free_port() -> SocketAddr {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap()
+/// An address of loopback that is this rig's alone: a port that is free now may be somebody else's connection a moment
+/// later, when pxed begins anew.
+fn own_address() -> SocketAddr {
+    static RIGS: AtomicU32 = AtomicU32::new(0);
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    let [.., number] = RIGS.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+    (Ipv4Addr::new(127, number.wrapping_add(16), high, low), 9468).into()
 }
 
 impl Rig {
@@ -86,7 +91,7 @@ impl Rig {
         let directory = Directory::new(label).unwrap();
         let rig = Self {
             directory,
-            metrics: free_port(),
+            metrics: own_address(),
             simulator: Simulator::new().unwrap(),
             made: AtomicU32::new(0),
         };
