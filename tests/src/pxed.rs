@@ -23,6 +23,10 @@ const HEALTH: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALH
 /// How long pxed may take until its image is checked and its Machines are known.
 const READY: Duration = Duration::from_secs(60);
 
+/// Of an image that virtual machines boot. An emulated processor has nothing to protect, and the kernel's protection from
+/// real ones' faults takes a quarter of each boot's time.
+pub const KERNEL_ARGUMENTS: &str = "kernel-arguments = [\"console=ttyS0\", \"mitigations=off\"]";
+
 /// What a pxed is to be; [`Setup::new`] has what most tests want.
 #[derive(Debug, Clone)]
 pub struct Setup {
@@ -123,7 +127,7 @@ pub fn host_image() -> Result<String> {
     if !layout.join("index.json").exists() {
         bail!("{} has no image: run `cargo xtask image host`", layout.display());
     }
-    Ok(format!("layout = {:?}\nkernel-arguments = [\"console=ttyS0\"]", layout.display().to_string()))
+    Ok(format!("layout = {:?}\n{KERNEL_ARGUMENTS}", layout.display().to_string()))
 }
 
 /// `[images.host]` for machines that only have to reach a stage before Linux: small files that are no kernel.

@@ -1,5 +1,6 @@
-//! Servers with a BMC of each kind, asked by clients of others: on from the network as far as enrolled, then shut down by
-//! their operating system when the power button is pressed. pxed has no part in their power.
+//! Servers with a BMC, asked by clients of others: on from the network as far as enrolled, then shut down by their
+//! operating system when the power button is pressed. pxed has no part in their power; where it has, with the other kinds
+//! of BMC, is boot_power.
 
 use std::time::Duration;
 
@@ -43,18 +44,8 @@ fn shuts_down(name: &str, kind: BmcKind) -> Result<()> {
 }
 
 #[test]
-fn host_shuts_down_when_simulated_redfish_asks_it_to() -> Result<()> {
-    shuts_down("acpi-redfish", BmcKind::Redfish)
-}
-
-#[test]
 fn host_shuts_down_when_simulated_ipmi_asks_it_to() -> Result<()> {
     shuts_down("acpi-ipmi", BmcKind::Ipmi)
-}
-
-#[test]
-fn host_shuts_down_when_ipmi_sim_asks_it_to() -> Result<()> {
-    shuts_down("acpi-ipmi-sim", BmcKind::IpmiSim)
 }
 
 #[test]

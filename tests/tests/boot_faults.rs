@@ -133,8 +133,9 @@ fn known_machine_comes_up_without_registry_and_api_server() -> Result<()> {
     let layout = pxed::cache()?.join("images/host");
     let registry = Registry::start(&layout, rack.network(), (ADDRESS, 5000).into())?;
     let mut setup = Setup::new(format!(
-        "reference = {:?}\ninsecure-http = true\nkernel-arguments = [\"console=ttyS0\"]",
-        registry.reference()
+        "reference = {:?}\ninsecure-http = true\n{}",
+        registry.reference(),
+        pxed::KERNEL_ARGUMENTS
     ));
     setup.source = Some(format!("kubernetes = {{ kubeconfig = {:?} }}", kubeconfig.display().to_string()));
     let pxed = Pxed::start(&setup, &[], rack.network(), rack.path())?;
