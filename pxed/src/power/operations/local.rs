@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bedplate_api::id::MachineName;
-use bedplate_api::operation::{MachineOperation, MachineOperationStatus};
+use bedplate_api::operation::{MachineOperation, MachineOperationStatus, OperationState};
 use bedplate_process::liveness::Pulse;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::fan_out::matches;
 use super::local_plan::{Memory, Plan, Record, unknown_name};
-use super::sort_by_age;
+use super::{is_finished, sort_by_age};
 use crate::machine::{KnownMachine, Machines};
 use crate::power::order::Kind;
 use crate::power::{
@@ -319,6 +319,11 @@ impl State {
         self.memory.records.contains_key(name) || self.reserved.contains(name)
     }
 
+    fn is_in_manifest(&self, name: &str) -> bool {
+        let manifests = self.manifests.iter().flat_map(|(manifests, _)| manifests);
+        manifests.into_iter().any(|manifest| manifest.operation.metadata.name.as_deref() == Some(name))
+    }
+
     /// Before every manifest was read nobody knows that one is still gone.
     fn expired(&self, now: Timestamp) -> Vec<OperationKey> {
         let whole = self.manifests.as_ref().is_some_and(|(_, whole)| *whole);
@@ -387,6 +392,10 @@ impl OperationWriter for LocalOperations {
         operation: &Operation,
         status: MachineOperationStatus,
     ) -> Result<Operation, WriteOperationError> {
+        let progress = operation.object.status.as_ref().and_then(|status| status.state);
+        let begins = progress != Some(OperationState::InProgress);
+        // Not while its manifest is found to be gone: either it is gone, or it has begun.
+        let _one = if begins { Some(self.inner.taking.lock().await) } else { None };
         let record = {
             let state = self.lock();
             let found = state.memory.records.get(&operation.key.name);
@@ -401,8 +410,15 @@ impl OperationWriter for LocalOperations {
         self.put(&record).await.map_err(|error| WriteOperationError::Later(error.to_string()))?;
         let written = record.operation();
         let is_child = record.parent.is_some();
-        self.lock().memory.records.insert(operation.key.name.clone(), record);
-        if is_child {
+        let is_left = {
+            let mut state = self.lock();
+            let is_left =
+                is_finished(&record.object) && record.manifest && !state.is_in_manifest(record.name());
+            state.due |= is_left;
+            state.memory.records.insert(operation.key.name.clone(), record);
+            is_left
+        };
+        if is_child || is_left {
             self.inner.went_on.notify_one();
         }
         Ok(written)
@@ -446,8 +462,6 @@ impl OperationDesk for LocalOperations {
 
 #[cfg(test)]
 mod tests {
-    use bedplate_api::operation::OperationState;
-
     use super::super::local_plan::UNKNOWN;
     use super::super::local_plan::tests::{manifest, object};
     use super::*;
@@ -511,12 +525,40 @@ mod tests {
         let one = vec![manifest(1, object("x", "powerCycle"))];
         operations.take(one.clone(), true).await;
         let told = put(updates.recv().await.unwrap());
-        let written = operations.write(&told, in_progress()).await.unwrap();
         operations.take(Vec::new(), true).await;
-        assert_eq!(updates.recv().await.unwrap(), OperationUpdate::Gone(told.key));
-        assert_eq!(operations.write(&written, in_progress()).await, Err(WriteOperationError::Gone));
+        assert_eq!(updates.recv().await.unwrap(), OperationUpdate::Gone(told.key.clone()));
+        assert_eq!(operations.write(&told, in_progress()).await, Err(WriteOperationError::Gone));
         operations.take(one, true).await;
-        assert_eq!(put(updates.recv().await.unwrap()), written);
+        assert_eq!(put(updates.recv().await.unwrap()), told);
+    }
+
+    #[tokio::test]
+    async fn what_has_begun_goes_on_without_its_manifest_and_is_not_begun_anew_when_that_is_back() {
+        let rig = Rig::new();
+        let (operations, mut updates) = rig.open(false);
+        let one = vec![manifest(1, object("x", "powerCycle"))];
+        operations.take(one.clone(), true).await;
+        let told = put(updates.recv().await.unwrap());
+        let begun = operations.write(&told, in_progress()).await.unwrap();
+        operations.take(Vec::new(), true).await;
+        assert!(updates.try_recv().is_err(), "switched off, it is not left so");
+        drop((operations, updates));
+
+        let (operations, mut updates) = rig.open(false);
+        operations.take(Vec::new(), true).await;
+        assert!(updates.try_recv().is_err(), "nor by a restart");
+        let shutdown = CancellationToken::new();
+        let task = tokio::spawn(operations.clone().run(Pulse::unwatched(), shutdown.clone()));
+        assert_eq!(updates.recv().await.unwrap(), OperationUpdate::Set(vec![begun.clone()]));
+        let state = Some(OperationState::Complete);
+        let ended = MachineOperationStatus { state, ..MachineOperationStatus::default() };
+        let ended = operations.write(&begun, ended).await.unwrap();
+        // Its time begins to run.
+        assert_eq!(updates.recv().await.unwrap(), OperationUpdate::Gone(told.key));
+        operations.take(one, true).await;
+        assert_eq!(put(updates.recv().await.unwrap()), ended);
+        shutdown.cancel();
+        task.await.unwrap();
     }
 
     #[tokio::test]

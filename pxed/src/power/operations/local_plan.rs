@@ -2,11 +2,12 @@
 //!
 //! ```text
 //! in a manifest, never seen --recorded--> carried out --file gone--> remembered for 24 h --> forgotten
+//!                                    begun --file gone--> carried out to its end --> remembered for 24 h --> forgotten
 //! from the socket --recorded--> carried out --ended, its time over, or room is needed--> forgotten
 //! ```
 //!
 //! A record outlives its manifest, because an editor that saves takes a file away and puts another in its place: nothing is to be
-//! carried out twice by that. Callers: `local`.
+//! carried out twice by that, and a machine that was switched off for a powerCycle is not left to others. Callers: `local`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -88,6 +89,12 @@ impl Record {
     pub(super) fn selecting(mut self, select: Select<'_>) -> Self {
         self.targets = self.object.spec.machine_selector.as_ref().map(select);
         self
+    }
+
+    /// Whether its Machine may have been asked for something, and it has not ended.
+    pub(super) fn is_under_way(&self) -> bool {
+        let state = self.object.status.as_ref().and_then(|status| status.state);
+        self.targets.is_none() && state == Some(OperationState::InProgress)
     }
 
     /// As its source gives it to who carries it out, unless that is done by operations for each Machine.
@@ -174,7 +181,7 @@ impl Memory {
             let is_gone = self.gone.contains_key(name);
             match there.get(name.as_str()) {
                 Some(true) if is_gone => plan.back.push(record.key()),
-                None if !is_gone && whole => plan.gone.push(record.key()),
+                None if !is_gone && whole && !record.is_under_way() => plan.gone.push(record.key()),
                 Some(_) | None => {}
             }
         }
