@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bedplate_api::id::{MachineName, SiteName};
-use bedplate_api::machine::{BmcSpec, DeletionPolicy, Machine};
+use bedplate_api::machine::{DeletionPolicy, Machine};
 use jiff::{SignedDuration, Timestamp};
 
 use super::breaker::later;
-use super::contested::may_be_one;
+use super::contested::Contested;
 use super::ripening::Ripening;
 use crate::machine::{KnownMachine, Problem, Snapshot};
 use crate::store::{Change, Store, Table};
@@ -45,18 +45,25 @@ impl Departing {
         departing
     }
 
-    /// Follows a new set of Machines; what the store is to keep of it.
-    pub(super) fn follow(&mut self, before: &Snapshot, after: &Snapshot, now: Timestamp) -> Vec<Change> {
+    /// Follows a new set of Machines, in which `gone` are not any more and `claims` says whose BMC is whose; what the store is
+    /// to keep of it.
+    pub(super) fn follow(
+        &mut self,
+        gone: &[Arc<KnownMachine>],
+        after: &Snapshot,
+        claims: &Contested,
+        now: Timestamp,
+    ) -> Vec<Change> {
         let mut changes = Vec::new();
-        for known in before.iter().filter(|known| has_gone(known, after)) {
+        for known in gone.iter().filter(|known| has_gone(known, after, claims)) {
             if let Ok(value) = serde_json::to_vec(&*known.machine) {
                 tracing::info!(machine = %known.name, "its manifest is gone, it will be switched off");
                 self.insert(known.clone(), later(now, RIPE));
                 changes.push(Change::Put(Table::Departing, known.name.as_str().into(), value));
             }
         }
-        let back: Vec<_> = self.machines.values().filter(|known| !has_gone(known, after)).cloned().collect();
-        for known in back {
+        let back = self.machines.values().filter(|known| !has_gone(known, after, claims));
+        for known in back.cloned().collect::<Vec<_>>() {
             self.departed(&known.name);
             changes.push(Change::Delete(Table::Departing, known.name.as_str().into()));
         }
@@ -101,18 +108,17 @@ impl Departing {
 }
 
 /// Whether a Machine is gone, and its machine is to be switched off.
-fn has_gone(known: &KnownMachine, after: &Snapshot) -> bool {
+fn has_gone(known: &KnownMachine, after: &Snapshot, claims: &Contested) -> bool {
     let spec = &known.machine.spec;
     let Some(bmc) = &spec.bmc else { return false };
     let wanted = spec.deletion_policy == DeletionPolicy::PowerOff && !spec.paused;
-    let same = |other: &BmcSpec| may_be_one(bmc, other);
-    let renamed = || after.iter().any(|other| other.machine.spec.bmc.as_ref().is_some_and(same));
     let twice = after
         .problems()
         .iter()
         .any(|problem| matches!(problem, Problem::DuplicateName { name } if *name == known.name));
     let is_there = after.by_name(&known.name).is_some() || after.is_elsewhere(&known.name);
-    wanted && !is_there && !twice && !renamed()
+    // Whose BMC is another Machine's now has another name.
+    wanted && !is_there && !twice && !claims.is_claimed(bmc)
 }
 
 fn known(machine: Machine) -> Option<Arc<KnownMachine>> {

@@ -30,7 +30,7 @@ use super::worker::Worker;
 use super::{
     CredentialsSource, Dial, Holding, Operation, OperationKey, OperationUpdate, OperationWriter, Tenure,
 };
-use crate::machine::{Machines, Snapshot};
+use crate::machine::{KnownMachine, Machines, Snapshot};
 use crate::source::SourceState;
 use crate::status::StatusRegistry;
 use crate::store::Store;
@@ -209,18 +209,25 @@ impl Supervisor {
     async fn follow(&mut self) {
         let snapshot = self.machines.load();
         let before = std::mem::replace(&mut self.snapshot, snapshot);
-        self.contested = Contested::of(&self.snapshot);
-        for known in self.snapshot.changed_since(&before) {
-            if !self.ever.contains(&known.name) {
-                self.ever.insert(known.name.clone());
-            }
+        let is_gone = |known: &&Arc<KnownMachine>| self.snapshot.by_name(&known.name).is_none();
+        let gone: Vec<_> = before.iter().filter(is_gone).cloned().collect();
+        let mut touched: HashSet<MachineName> = gone.iter().map(|known| known.name.clone()).collect();
+        touched.extend(self.snapshot.changed_since(&before).map(|known| known.name.clone()));
+        for name in touched.clone() {
+            let known = self.snapshot.by_name(&name);
+            touched
+                .extend(self.contested.claim(&name, known.and_then(|known| known.machine.spec.bmc.as_ref())));
+            self.ever.insert(name);
         }
         let mut changes = Vec::new();
         if self.shared.holding.is_none() && self.machines.are_known() {
-            changes = self.departing.follow(&before, &self.snapshot, self.shared.now());
+            touched.extend(self.departing.names());
+            changes = self.departing.follow(&gone, &self.snapshot, &self.contested, self.shared.now());
         }
         // Before the disk: a machine whose manifest is back is left on however slow that is.
-        self.assign_all();
+        for name in &touched {
+            self.assign(name);
+        }
         if !changes.is_empty()
             && let Err(error) = self.shared.store.write(changes).await
         {
