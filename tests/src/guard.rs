@@ -25,8 +25,12 @@ list=$(cat)
 each() { printf '%s\n' "$list" | while read -r kind what start; do if [ "$kind" = "$1" ]; then "$2" "$what" "$start"; fi; done; }
 end_pid() { set -- "$1" "$2" $(sed 's/.*) //' "/proc/$1/stat" 2>/dev/null); if [ "${22}" = "$2" ]; then kill -9 "$1"; fi; }
 end_netns() { if [ -e "/run/netns/$1" ]; then ip netns pids "$1" | xargs -r kill -9; ip netns del "$1"; fi; }
+end_cgroup() {
+  echo 1 > "$1/cgroup.kill"
+  for _ in $(seq 200); do find "$1" -depth -type d -exec rmdir {} + 2>/dev/null; if [ -d "$1" ]; then sleep 0.05; else break; fi; done
+}
 end_dir() { rm -rf -- "$1"; }
-each pid end_pid; each netns end_netns; each dir end_dir
+each pid end_pid; each netns end_netns; each cgroup end_cgroup; each dir end_dir
 "#;
 
 static REAPER_PIPE: OnceLock<Mutex<Option<Child>>> = OnceLock::new();
@@ -45,7 +49,7 @@ pub fn run_id() -> &'static str {
     })
 }
 
-/// Tells the reaper what to remove when this process has ended: `pid N START`, `netns NAME` or `dir PATH`.
+/// Tells the reaper what to remove when this process has ended: `pid N START`, `netns NAME`, `cgroup PATH` or `dir PATH`.
 fn remember(line: &str) -> Result<()> {
     let pipe = REAPER_PIPE.get_or_init(Mutex::default);
     let mut pipe = pipe.lock().unwrap_or_else(PoisonError::into_inner);
@@ -71,6 +75,14 @@ fn remember(line: &str) -> Result<()> {
 /// The reaper cannot be started or reached.
 pub fn remember_namespace(name: &str) -> Result<()> {
     remember(&format!("netns {name}"))
+}
+
+/// Has a control group (cgroup2) removed after this process, with all processes in it and all groups below.
+///
+/// # Errors
+/// The reaper cannot be started or reached.
+pub fn remember_cgroup(path: &Path) -> Result<()> {
+    remember(&format!("cgroup {}", path.display()))
 }
 
 /// A directory of this run, removed with all that is in it.

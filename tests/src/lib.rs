@@ -8,6 +8,7 @@ pub mod bmc;
 pub mod boot;
 pub mod draw;
 pub mod guard;
+pub mod host;
 pub mod kubernetes;
 pub mod netns;
 pub mod pxed;
