@@ -8,4 +8,5 @@ pub mod file;
 pub mod hardware;
 pub mod node;
 pub mod service;
+pub mod slot;
 pub mod stage1;

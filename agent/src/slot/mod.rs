@@ -1,0 +1,7 @@
+//! The two slots of a host, `bedplate-a` and `bedplate-b`: what is written for them, and where.
+//!
+//! A slot is a systemd-nspawn machine whose root is an overlay: the node image's layers below, read-only and shared by both,
+//! and one directory above. Called by `node`.
+
+pub mod places;
+pub mod render;

@@ -1,0 +1,118 @@
+//! Where a slot's things are on the host.
+//!
+//! Pure: names only.
+
+use std::path::{Path, PathBuf};
+
+use bedplate_api::machine::SlotName;
+
+/// The directories that slots live in. Below another root in tests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Places {
+    /// `/var/lib/bedplate`: on the state disk, or in memory. Never on an overlay.
+    pub state: PathBuf,
+    /// `/run`.
+    pub run: PathBuf,
+    /// `/var/lib/machines`.
+    pub machines: PathBuf,
+}
+
+impl Default for Places {
+    fn default() -> Self {
+        Self { state: "/var/lib/bedplate".into(), run: "/run".into(), machines: "/var/lib/machines".into() }
+    }
+}
+
+/// The slot's letter.
+pub fn letter(slot: SlotName) -> &'static str {
+    match slot {
+        SlotName::A => "a",
+        SlotName::B => "b",
+    }
+}
+
+/// The name of the slot's machine.
+pub fn machine(slot: SlotName) -> String {
+    format!("bedplate-{}", letter(slot))
+}
+
+/// The unit that runs the slot.
+pub fn service(slot: SlotName) -> String {
+    format!("systemd-nspawn@{}.service", machine(slot))
+}
+
+impl Places {
+    /// The slot's own directory: `record.json`, `upper`, `work`, `layers`, `state`.
+    pub fn slot(&self, slot: SlotName) -> PathBuf {
+        self.state.join("slots").join(letter(slot))
+    }
+
+    /// Its record.
+    pub fn record(&self, slot: SlotName) -> PathBuf {
+        self.slot(slot).join("record.json")
+    }
+
+    /// What is written above the layers.
+    pub fn upper(&self, slot: SlotName) -> PathBuf {
+        self.slot(slot).join("upper")
+    }
+
+    /// overlayfs' own.
+    pub fn work(&self, slot: SlotName) -> PathBuf {
+        self.slot(slot).join("work")
+    }
+
+    /// Links to its layers, by short names: all of a mount's options have to fit into 4096 bytes.
+    pub fn layer(&self, slot: SlotName, number: usize) -> PathBuf {
+        self.slot(slot).join("l").join(number.to_string())
+    }
+
+    /// What outlives the slot's root: `kubelet`, `containerd`, `log`.
+    pub fn kept(&self, slot: SlotName, name: &str) -> PathBuf {
+        self.slot(slot).join("state").join(name)
+    }
+
+    /// The mount point of its root.
+    pub fn root(&self, slot: SlotName) -> PathBuf {
+        self.machines.join(machine(slot))
+    }
+
+    /// What it shares with the agent in memory: the credential of its join.
+    pub fn shared(&self, slot: SlotName) -> PathBuf {
+        self.run.join("bedplate/slots").join(letter(slot))
+    }
+
+    /// The unit that mounts its root.
+    pub fn mount_unit(&self, slot: SlotName) -> String {
+        format!("{}.mount", escaped(&self.root(slot)))
+    }
+}
+
+/// A path as systemd names its mount unit (systemd.unit(5), "string escaping for inclusion in unit names").
+fn escaped(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let text = text.trim_matches('/');
+    let mut name = String::new();
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            b'/' => name.push('-'),
+            b'.' if at == 0 => name.push_str("\\x2e"),
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b':' | b'_' | b'.' => name.push(char::from(byte)),
+            _ => name.push_str(&format!("\\x{byte:02x}")),
+        }
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_unit_is_named_as_systemd_escapes_its_path() {
+        let places = Places::default();
+        assert_eq!(places.mount_unit(SlotName::A), "var-lib-machines-bedplate\\x2da.mount");
+        assert_eq!(escaped(Path::new("/tmp/.x/y z")), "tmp-.x-y\\x20z");
+        assert_eq!(escaped(Path::new("/.x")), "\\x2ex");
+    }
+}

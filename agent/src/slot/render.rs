@@ -1,0 +1,369 @@
+//! A version's slot as files of the host: mount, container, resources, kernel parameters and modules.
+//!
+//! Pure: text out of values; every setting that is not obvious says why in the file itself, where the person who is called at night
+//! reads it. What is inside of the slot's root: `bootstrap` and `contents`. Called by `node`.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use bedplate_api::configuration::{ContainerNetwork, Template};
+use bedplate_api::id::MachineName;
+use bedplate_api::machine::{SlotName, VersionRef};
+
+use super::places::{Places, machine, service};
+
+/// Most layers of an image: with their short names they fit into a mount's options.
+pub const MOST_LAYERS: usize = 100;
+
+/// All that the host's files depend on.
+#[derive(Debug, Clone)]
+pub struct Input<'a> {
+    /// The slot.
+    pub slot: SlotName,
+    /// The Machine.
+    pub machine: &'a MachineName,
+    /// The version, for descriptions.
+    pub version: &'a VersionRef,
+    /// Its template.
+    pub template: &'a Template,
+    /// How many layers its image has.
+    pub layers: usize,
+    /// The host's list of name servers, as no stub of its own.
+    pub resolv_conf: &'a Path,
+    /// The host's network interface, for `macvlan`.
+    pub interface: &'a str,
+}
+
+/// A file to be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct File {
+    /// Where.
+    pub path: PathBuf,
+    /// Its permissions.
+    pub mode: u32,
+    /// What is in it.
+    pub content: String,
+}
+
+/// Why a version cannot be rendered.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RenderSlotError {
+    /// Too many layers.
+    #[error("the node image has {0} layers, more than {MOST_LAYERS}: build it with fewer")]
+    Layers(usize),
+    /// A value that would be more than one line, or another setting.
+    #[error("{field} holds {value:?}, which no unit file can hold: correct the MachineConfiguration")]
+    Text {
+        /// Which field of the template.
+        field: &'static str,
+        /// What is in it.
+        value: String,
+    },
+    /// Not a quantity of bytes.
+    #[error(
+        "container.memoryMax is {0:?}, which is not a quantity of bytes such as 8Gi: correct the MachineConfiguration"
+    )]
+    Memory(String),
+}
+
+/// What the kernel must allow before a kubelet starts: it refuses to change these itself where `/proc/sys` is read-only, as it is in
+/// a container. Nodes forward what Pods send, and bridged traffic passes the host's filters.
+const SYSCTLS: [(&str, &str); 9] = [
+    ("kernel.keys.root_maxbytes", "25000000"),
+    ("kernel.keys.root_maxkeys", "1000000"),
+    ("kernel.panic", "10"),
+    ("kernel.panic_on_oops", "1"),
+    ("net.bridge.bridge-nf-call-ip6tables", "1"),
+    ("net.bridge.bridge-nf-call-iptables", "1"),
+    ("net.ipv4.ip_forward", "1"),
+    ("vm.overcommit_memory", "1"),
+    ("vm.panic_on_oom", "0"),
+];
+
+/// What containers and their networks need, and cannot load themselves.
+const MODULES: [&str; 5] = ["overlay", "br_netfilter", "nf_conntrack", "bridge", "veth"];
+
+/// The files of the host for a slot.
+///
+/// # Errors
+/// The template holds what no file can.
+pub fn host(input: &Input<'_>, places: &Places) -> Result<Vec<File>, RenderSlotError> {
+    let system = places.run.join("systemd/system");
+    let file = |path: PathBuf, content: String| File { path, mode: 0o644, content };
+    Ok(vec![
+        file(system.join(places.mount_unit(input.slot)), mount_unit(input, places)?),
+        file(
+            system.join(format!("{}.d/50-bedplate.conf", service(input.slot))),
+            service_drop_in(input, places)?,
+        ),
+        file(
+            places.run.join("systemd/nspawn").join(format!("{}.nspawn", machine(input.slot))),
+            nspawn(input, places)?,
+        ),
+        file(places.run.join("modules-load.d/bedplate.conf"), modules(input.template)),
+        file(places.run.join("sysctl.d/50-bedplate.conf"), sysctls(input.template)?),
+    ])
+}
+
+fn mount_unit(input: &Input<'_>, places: &Places) -> Result<String, RenderSlotError> {
+    if input.layers == 0 || input.layers > MOST_LAYERS {
+        return Err(RenderSlotError::Layers(input.layers));
+    }
+    let slot = input.slot;
+    // The newest layer first, as overlayfs wants it.
+    let lower: Vec<String> =
+        (0..input.layers).rev().map(|number| places.layer(slot, number).display().to_string()).collect();
+    Ok(format!(
+        "# The root of a node's slot. A unit of its own: what systemd-nspawn@ starts first is under its device policy.\n\
+         [Unit]\nDescription=Root of slot {name} ({version})\n\n\
+         [Mount]\nWhat=overlay\nType=overlay\nWhere={root}\n\
+         # Layers are shared by both slots and never written; what the node writes is in upper.\n\
+         Options=lowerdir={lower},upperdir={upper},workdir={work}\n",
+        name = machine(slot),
+        version = versioned(input.version),
+        root = places.root(slot).display(),
+        lower = lower.join(":"),
+        upper = places.upper(slot).display(),
+        work = places.work(slot).display(),
+    ))
+}
+
+fn service_drop_in(input: &Input<'_>, places: &Places) -> Result<String, RenderSlotError> {
+    let mut text = format!(
+        "# Slot {name} ({version}), in addition to systemd's own systemd-nspawn@.service.\n\
+         [Unit]\nRequires={mount}\nAfter={mount}\n\n\
+         [Service]\n\
+         # The unit's device policy is closed; the kubelet reads the kernel's log for what it kills for want of memory.\n\
+         DeviceAllow=/dev/kmsg rw\n\
+         # A node has as many tasks as its Pods; systemd's own limit is for ordinary containers.\n\
+         TasksMax={tasks}\n",
+        name = machine(input.slot),
+        version = versioned(input.version),
+        mount = places.mount_unit(input.slot).replace('%', "%%"),
+        tasks = input
+            .template
+            .container
+            .as_ref()
+            .and_then(|container| container.tasks_max)
+            .map_or("infinity".to_owned(), |most| most.to_string()),
+    );
+    if let Some(container) = &input.template.container {
+        if let Some(weight) = container.cpu_weight {
+            text.push_str(&format!("CPUWeight={weight}\n"));
+        }
+        if let Some(memory) = &container.memory_max {
+            let bytes = bytes(&memory.0).ok_or_else(|| RenderSlotError::Memory(memory.0.clone()))?;
+            text.push_str(&format!("MemoryMax={bytes}\n"));
+        }
+    }
+    Ok(text)
+}
+
+fn nspawn(input: &Input<'_>, places: &Places) -> Result<String, RenderSlotError> {
+    let slot = input.slot;
+    let container = input.template.container.clone().unwrap_or_default();
+    let capabilities: Vec<&str> =
+        ["CAP_NET_ADMIN"].into_iter().chain(container.capabilities.iter().map(String::as_str)).collect();
+    let mut text = format!(
+        "# Slot {name} ({version}). Settings that systemd-nspawn@.service's own command line would have otherwise are overridden here.\n\
+         [Exec]\nBoot=yes\nHostname={machine}\n\
+         # Pods' volumes and the layers below belong to the users that their images name; -U would shift them.\n\
+         PrivateUsers=no\n\
+         # Besides nspawn's own: the network plug-ins make bridges and routes.\n\
+         Capability={capabilities}\n\
+         # Besides nspawn's own: runc makes a session keyring, and device programs of cgroup v2.\n\
+         SystemCallFilter=add_key keyctl bpf\n\
+         # Both are files of the slot, see [Files].\n\
+         ResolvConf=off\nTimezone=off\nLinkJournal=no\n\n\
+         [Files]\n\
+         # The kubelet reads the kernel's log.\nBind=/dev/kmsg\n\
+         # kubeadm reads the kernel's configuration, and looks for modules.\nBindReadOnly=/lib/modules\n\
+         BindReadOnly={resolv}:/etc/resolv.conf\n\
+         # What outlives the slot's root. A real file system: containers' own overlays cannot lie on an overlay.\n",
+        name = machine(slot),
+        version = versioned(input.version),
+        machine = input.machine,
+        capabilities = capabilities.join(" "),
+        resolv = input.resolv_conf.display(),
+    );
+    for (name, target) in
+        [("kubelet", "/var/lib/kubelet"), ("containerd", "/var/lib/containerd"), ("log", "/var/log")]
+    {
+        text.push_str(&format!("Bind={}:{target}\n", places.kept(slot, name).display()));
+    }
+    text.push_str("# What agent and node tell each other; in memory.\n");
+    text.push_str(&format!("Bind={}:/run/bedplate\n", places.shared(slot).display()));
+    for bind in &container.binds {
+        text.push_str(&format!("Bind={}\n", plain("container.binds", bind)?));
+    }
+    text.push_str("\n[Network]\n");
+    match container.network {
+        ContainerNetwork::Host => text.push_str("# The host's network.\nVirtualEthernet=no\n"),
+        ContainerNetwork::Veth => text.push_str("VirtualEthernet=yes\n"),
+        ContainerNetwork::Macvlan => {
+            text.push_str(&format!("VirtualEthernet=no\nMACVLAN={}\n", plain("interface", input.interface)?));
+        }
+    }
+    Ok(text)
+}
+
+fn modules(template: &Template) -> String {
+    let mut text =
+        "# What the node needs from the host's kernel, and what its configuration names.\n".to_owned();
+    for module in MODULES.iter().copied().chain(template.kernel_modules.iter().map(String::as_str)) {
+        text.push_str(module);
+        text.push('\n');
+    }
+    text
+}
+
+fn sysctls(template: &Template) -> Result<String, RenderSlotError> {
+    let mut all: BTreeMap<&str, &str> = SYSCTLS.into_iter().collect();
+    for (name, value) in &template.sysctls {
+        all.insert(plain("sysctls", name)?, plain("sysctls", value)?);
+    }
+    let mut text =
+        "# What a kubelet needs and may not set itself, and what the node's configuration names.\n"
+            .to_owned();
+    for (name, value) in all {
+        text.push_str(&format!("{name} = {value}\n"));
+    }
+    Ok(text)
+}
+
+/// A value that stays one value in a unit file.
+fn plain<'v>(field: &'static str, value: &'v str) -> Result<&'v str, RenderSlotError> {
+    let fits = !value.is_empty() && !value.ends_with('\\') && !value.chars().any(char::is_control);
+    if fits { Ok(value) } else { Err(RenderSlotError::Text { field, value: value.to_owned() }) }
+}
+
+fn versioned(version: &VersionRef) -> String {
+    format!("{}-v{}", version.name, version.version)
+}
+
+/// A Kubernetes quantity as bytes, rounded down.
+fn bytes(quantity: &str) -> Option<u64> {
+    const SUFFIXES: [(&str, u64); 12] = [
+        ("Ki", 1 << 10),
+        ("Mi", 1 << 20),
+        ("Gi", 1 << 30),
+        ("Ti", 1 << 40),
+        ("Pi", 1 << 50),
+        ("Ei", 1 << 60),
+        ("k", 1_000),
+        ("M", 1_000_000),
+        ("G", 1_000_000_000),
+        ("T", 1_000_000_000_000),
+        ("P", 1_000_000_000_000_000),
+        ("E", 1_000_000_000_000_000_000),
+    ];
+    let found = SUFFIXES.iter().find_map(|(suffix, factor)| Some((quantity.strip_suffix(suffix)?, *factor)));
+    let (number, factor) = found.unwrap_or((quantity, 1));
+    let (whole, part) = number.split_once('.').unwrap_or((number, ""));
+    if part.len() > 9 || !part.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let scale = 10_u64.pow(u32::try_from(part.len()).ok()?);
+    let part: u128 = if part.is_empty() { 0 } else { part.parse().ok()? };
+    let whole: u64 = whole.parse().ok()?;
+    let value = u128::from(whole) * u128::from(factor) + part * u128::from(factor) / u128::from(scale);
+    u64::try_from(value).ok().filter(|value| *value > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn template(more: serde_json::Value) -> Template {
+        let mut template = json!({"image": {"reference": "r.example/node", "allowTag": true}, "kubernetes": {"version": "v1.34.4"}});
+        for (name, value) in more.as_object().unwrap() {
+            template[name] = value.clone();
+        }
+        serde_json::from_value(template).unwrap()
+    }
+
+    fn rendered(template: &Template, slot: SlotName) -> Result<String, RenderSlotError> {
+        let version = VersionRef { name: "workers".to_owned(), version: 3 };
+        let machine = "node-1".parse().unwrap();
+        let input = Input {
+            slot,
+            machine: &machine,
+            version: &version,
+            template,
+            layers: 3,
+            resolv_conf: Path::new("/etc/resolv.conf"),
+            interface: "eth0",
+        };
+        let files = host(&input, &Places::default())?;
+        Ok(files
+            .iter()
+            .map(|file| format!("==> {} {:o}\n{}\n", file.path.display(), file.mode, file.content))
+            .collect())
+    }
+
+    /// Compares with a committed file; `BEDPLATE_BLESS=1 cargo test -p bedplate-agent goldens` writes it.
+    fn compare(name: &str, text: &str) {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("goldens").join(name);
+        if std::env::var_os("BEDPLATE_BLESS").is_some() {
+            std::fs::write(&path, text).unwrap();
+        }
+        let golden = std::fs::read_to_string(&path).unwrap_or_default();
+        assert_eq!(golden, text, "BEDPLATE_BLESS=1 cargo test -p bedplate-agent goldens");
+    }
+
+    #[test]
+    fn host_files_are_those_of_the_goldens() {
+        compare("slot-host.txt", &rendered(&template(json!({})), SlotName::A).unwrap());
+        let everything = template(json!({
+            "sysctls": {"vm.max_map_count": "262144", "kernel.panic": "5"},
+            "kernelModules": ["ip_vs", "nvme_tcp"],
+            "container": {"network": "macvlan", "binds": ["/srv/data:/data:ro"], "capabilities": ["CAP_SYS_RAWIO"],
+                "memoryMax": "8Gi", "cpuWeight": 200, "tasksMax": 32768},
+        }));
+        compare("slot-everything.txt", &rendered(&everything, SlotName::B).unwrap());
+    }
+
+    #[test]
+    fn no_value_becomes_another_setting() {
+        for (more, field) in [
+            (json!({"sysctls": {"kernel.panic": "1\nvm.swappiness = 0"}}), "sysctls"),
+            (json!({"container": {"binds": ["/a\nBind=/b"]}}), "container.binds"),
+            (json!({"container": {"binds": ["/a\\"]}}), "container.binds"),
+        ] {
+            let error = rendered(&template(more), SlotName::A).unwrap_err();
+            assert!(
+                matches!(&error, RenderSlotError::Text { field: found, .. } if *found == field),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn quantities_are_bytes() {
+        for (text, expected) in [
+            ("8Gi", Some(8 << 30)),
+            ("1.5Gi", Some(3 << 29)),
+            ("500M", Some(500_000_000)),
+            ("1024", Some(1024)),
+            ("0", None),
+            ("-1", None),
+            ("1e3", None),
+            ("17E", Some(17_000_000_000_000_000_000)),
+            ("99E", None),
+            ("Gi", None),
+        ] {
+            assert_eq!(bytes(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_mount_of_the_most_layers_fits_into_a_page() {
+        let places = Places::default();
+        let longest: usize =
+            (0..MOST_LAYERS).map(|number| places.layer(SlotName::A, number).as_os_str().len() + 1).sum();
+        let others = places.upper(SlotName::A).as_os_str().len() + places.work(SlotName::A).as_os_str().len();
+        assert!(longest + others + 64 < 4096, "{longest}");
+    }
+}
