@@ -25,6 +25,10 @@ const LONGEST: usize = 1024;
 pub const DEPARTURE_AWAITED: &str = "the Machine is deleted with deletionPolicy PowerOff, and its BMC does not tell whether it is \
                                      off: it waits; set deletionPolicy to Retain to let it go as it is";
 
+/// A machine that is to go, and is paused.
+pub const DEPARTURE_PAUSED: &str = "the Machine is deleted with deletionPolicy PowerOff, and paused: it waits; take spec.paused back to \
+                                    have it switched off, or set deletionPolicy to Retain to let it go as it is";
+
 /// Reasons of `BMCReachable` and `PoweredOn` beside those of failures.
 pub mod reason {
     /// The BMC answers.
@@ -157,6 +161,12 @@ pub fn awaits(status: &mut MachineStatus, plan: &Plan, state: Option<PowerState>
         && condition(status, type_).is_none_or(|c| c.reason != reason);
     set_condition(status, type_, on, reason, &message, now);
     exhausted
+}
+
+/// It is deleted, and its power is left as it is while it is paused.
+pub fn departure_paused(status: &mut MachineStatus, state: Option<PowerState>, now: Timestamp) {
+    let (on, reason, _) = by_state(state, "");
+    set_condition(status, condition_type::POWERED_ON, on, reason, DEPARTURE_PAUSED, now);
 }
 
 fn describe(

@@ -542,6 +542,46 @@ async fn a_deleted_machine_is_held_until_it_is_off_and_let_go_when_its_policy_ch
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_deleted_machine_that_is_paused_says_that_it_waits_and_goes_when_it_no_longer_is() {
+    let policy = json!({"deletionPolicy": "PowerOff", "paused": true});
+    let world = World::new([machine("node1", "bmc1", policy)], PowerState::On);
+    world.state().is_cluster = true;
+    let _pxed = world.start("a");
+    assert!(world.until(5, |world| world.state().holds.len() == 1).await);
+    world.delete("node1");
+    assert!(world.until(5, |world| world.events().contains(&"PowerOffAwaited")).await);
+    let status = world.status("node1");
+    let condition = status.conditions.iter().find(|c| c.type_ == "PoweredOn").unwrap();
+    let says = ["paused", "set deletionPolicy to Retain"].iter().all(|what| condition.message.contains(what));
+    assert!(says && condition.status == "True", "{condition:?}");
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(asked(&world, "bmc1"), Vec::<String>::new());
+    world.change("node1", |machine| machine.spec.paused = false);
+    assert!(world.until(10, |world| !world.is_there("node1")).await);
+    assert_eq!(asked(&world, "bmc1"), ["graceful power off"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unmanaged_machine_is_switched_off_when_it_is_deleted_with_a_policy_that_says_so() {
+    let policy = json!({"deletionPolicy": "PowerOff", "powerPolicy": "Unmanaged"});
+    for is_cluster in [true, false] {
+        let other = machine("node2", "bmc2", json!({"powerPolicy": "Unmanaged"}));
+        let world = World::new([machine("node1", "bmc1", policy.clone()), other.clone()], PowerState::On);
+        world.state().is_cluster = is_cluster;
+        let _pxed = world.start("a");
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        if is_cluster {
+            world.delete("node1");
+        } else {
+            world.know(vec![other]);
+            world.departing(1).await;
+        }
+        assert!(world.until(120, |world| power_of(world, "bmc1") == PowerState::Off).await, "{is_cluster}");
+        assert_eq!(asked(&world, "bmc1"), ["graceful power off"]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn of_a_deleted_machine_that_nothing_is_to_be_done_about_nothing_is_awaited() {
     let world = one(PowerState::On);
     world.state().is_cluster = true;
