@@ -19,7 +19,7 @@ use super::knowledge::{Knowledge, OperationFeed};
 use crate::config::{Config, translate};
 use crate::power::credentials::{ClusterSecrets, SecretFiles};
 use crate::power::dial::NetworkDial;
-use crate::power::holding::Finalizers;
+use crate::power::holding::{Finalizers, Strangers};
 use crate::power::leader::{Candidate, always};
 use crate::power::operations::kubernetes::ClusterOperations;
 use crate::power::operations::local::LocalOperations;
@@ -54,12 +54,14 @@ struct Kind {
     holding: Option<Arc<dyn Holding>>,
     feed: Feed,
     candidate: Option<Candidate>,
+    strangers: Option<Strangers>,
 }
 
 /// What is to be spawned once.
 struct Start {
     feed: Feed,
     candidate: Option<Candidate>,
+    strangers: Option<Strangers>,
     parts: Parts,
     statuses: Arc<WriteCounters>,
     knowledge: Knowledge,
@@ -113,6 +115,7 @@ impl Power {
             holding: None,
             feed: Feed::Local(operations),
             candidate: None,
+            strangers: None,
         };
         Self::new(config, knowledge, kind, updates, always())
     }
@@ -125,6 +128,12 @@ impl Power {
         let (candidate, tenure) = Candidate::new(access.clone(), &config.site, namespace, &instance());
         knowledge.registry.lead_with(tenure.clone());
         let shared = Arc::new(operations.clone());
+        let strangers = Strangers::new(
+            Finalizers::new(access.clone()),
+            config.site.clone(),
+            knowledge.machines.clone(),
+            tenure.clone(),
+        );
         let kind = Kind {
             desk: shared.clone(),
             writer: shared,
@@ -132,6 +141,7 @@ impl Power {
             holding: Some(Arc::new(Finalizers::new(access.clone()))),
             feed: Feed::Cluster(operations, sender),
             candidate: Some(candidate),
+            strangers: Some(strangers),
         };
         Self::new(config, knowledge, kind, updates, tenure)
     }
@@ -143,7 +153,7 @@ impl Power {
         operations: mpsc::Receiver<OperationUpdate>,
         tenure: Tenure,
     ) -> Self {
-        let Kind { desk, writer, credentials, holding, feed, candidate } = kind;
+        let Kind { desk, writer, credentials, holding, feed, candidate, strangers } = kind;
         let counters = Arc::<Counters>::default();
         let parts = Parts {
             machines: knowledge.machines.clone(),
@@ -164,7 +174,7 @@ impl Power {
             counters: counters.clone(),
         };
         let (statuses, knowledge) = (knowledge.statuses.clone(), knowledge.clone());
-        let start = Some(Start { feed, candidate, parts, statuses, knowledge });
+        let start = Some(Start { feed, candidate, strangers, parts, statuses, knowledge });
         Self { desk, counters, tenure, start }
     }
 
@@ -176,7 +186,9 @@ impl Power {
 
     /// Starts every task. Once.
     pub(super) fn spawn(&mut self, tasks: &Tasks, liveness: &Liveness, shutdown: CancellationToken) {
-        let Some(Start { feed, candidate, parts, statuses, knowledge }) = self.start.take() else { return };
+        let Some(Start { feed, candidate, strangers, parts, statuses, knowledge }) = self.start.take() else {
+            return;
+        };
         // What the engine needs outlives it.
         let stop = CancellationToken::new();
         let pulse = liveness.part("operations", DISK_PATIENCE);
@@ -193,6 +205,9 @@ impl Power {
             let ready = move || knowledge.source.load().synced;
             let pulse = liveness.part("lease", DISK_PATIENCE);
             infallible(tasks, "lease", candidate.run(ready, begins, pulse, stop.clone()));
+        }
+        if let Some(strangers) = strangers {
+            infallible(tasks, "holding", strangers.run(stop.clone()));
         }
         let pulse = liveness.part("power", DISK_PATIENCE);
         let driving = async move {
