@@ -3,6 +3,7 @@
 //! Decides nothing about power. Part of `worker`.
 
 use bedplate_api::machine::PowerState;
+use bedplate_bmc::Reason;
 use jiff::Timestamp;
 
 use super::breaker::Breaker;
@@ -11,6 +12,9 @@ use super::plan::{Leave, Plan};
 use super::report;
 use super::worker::Worker;
 use crate::status::EventReason;
+
+/// What a BMC says of a request, and not of itself.
+const SILENT: [Reason; 3] = [Reason::TimedOut, Reason::NotSupported, Reason::Refused];
 
 impl Worker {
     pub(super) fn answered(&mut self, state: Option<PowerState>, now: Timestamp) {
@@ -62,12 +66,6 @@ impl Worker {
 
     pub(super) fn tell(&mut self, plan: &Plan) {
         let (now, state) = (self.shared.now(), self.reading.map(|reading| reading.state));
-        let paused = self.assignment.machine.machine.spec.paused;
-        if paused && self.assignment.is_going() && self.switches_off() {
-            self.update(|status| report::departure_paused(status, state, now));
-            self.event(EventReason::PowerOffAwaited, report::DEPARTURE_PAUSED.to_owned());
-            return;
-        }
         let mut exhausted = false;
         self.update(|status| exhausted = report::awaits(status, plan, state, now));
         if exhausted {
@@ -80,35 +78,27 @@ impl Worker {
     }
 }
 
+/// The Event of a condition's reason, in the same word. Who gives no answer in time, or one that only tells that there will be none,
+/// is away.
 fn event_of(reason: &str) -> EventReason {
-    match reason {
-        "AuthenticationFailed" => EventReason::AuthenticationFailed,
-        "DuplicateBMC" => EventReason::DuplicateBMC,
-        "CredentialsNotAvailable" => EventReason::CredentialsNotAvailable,
-        "CertificateChanged" => EventReason::CertificateChanged,
-        "CertificateNotTrusted" => EventReason::CertificateNotTrusted,
-        "AmbiguousSystem" => EventReason::AmbiguousSystem,
-        "UnknownSystem" => EventReason::UnknownSystem,
-        "AddressNotAllowed" => EventReason::AddressNotAllowed,
-        "ProtocolError" => EventReason::ProtocolError,
-        // No answer in time, or one that only tells that there will be none.
-        _ => EventReason::BMCUnreachable,
-    }
+    let own = [EventReason::DuplicateBMC, EventReason::CredentialsNotAvailable];
+    let bmc = Reason::ALL.into_iter().filter(|reason| !SILENT.contains(reason)).map(EventReason::Bmc);
+    let told = own.into_iter().chain(bmc).find(|event| event.as_str() == reason);
+    told.unwrap_or(EventReason::Bmc(Reason::BmcUnreachable))
 }
 
 #[cfg(test)]
 mod tests {
-    use bedplate_bmc::Reason;
-
     use super::*;
 
     #[test]
     fn an_event_names_the_trouble_as_the_condition_does() {
-        let silent = [Reason::BmcUnreachable, Reason::TimedOut, Reason::NotSupported, Reason::Refused];
-        for reason in Reason::ALL.into_iter().filter(|reason| !silent.contains(reason)) {
+        for reason in Reason::ALL.into_iter().filter(|reason| !SILENT.contains(reason)) {
             assert_eq!(event_of(reason.as_str()).as_str(), reason.as_str());
         }
         assert_eq!(event_of("CredentialsNotAvailable").as_str(), "CredentialsNotAvailable");
-        assert!(silent.iter().all(|reason| event_of(reason.as_str()) == EventReason::BMCUnreachable));
+        assert_eq!(event_of("DuplicateBMC").as_str(), "DuplicateBMC");
+        let away = EventReason::Bmc(Reason::BmcUnreachable);
+        assert!(SILENT.iter().all(|reason| event_of(reason.as_str()) == away));
     }
 }

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use bedplate_api::id::MachineName;
+use bedplate_bmc::Reason;
 
 /// What happened. A closed set: each is a reason in `kubectl describe`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -22,26 +23,12 @@ pub enum EventReason {
     SeedAskedTwice,
     /// pxed has changed the power.
     PowerChanged,
-    /// The BMC does not answer, or not usefully.
-    BMCUnreachable,
+    /// The BMC does not answer, or not usefully: in the condition's word for it.
+    Bmc(Reason),
     /// The BMC answers again.
     BMCReachable,
-    /// The BMC does not take user name and password.
-    AuthenticationFailed,
     /// User name and password are not there, or not readable.
     CredentialsNotAvailable,
-    /// The BMC shows another certificate.
-    CertificateChanged,
-    /// Nobody who is believed vouches for the BMC's certificate.
-    CertificateNotTrusted,
-    /// Behind the BMC are several systems, and none is named.
-    AmbiguousSystem,
-    /// The system that is named is not behind the BMC.
-    UnknownSystem,
-    /// The BMC's address is none, or may not be reached.
-    AddressNotAllowed,
-    /// What the BMC says makes no sense.
-    ProtocolError,
     /// The machine was switched on often enough.
     PowerOnAttemptsExhausted,
     /// A deleted Machine waits to be switched off.
@@ -62,16 +49,9 @@ impl EventReason {
             Self::Enrolled => "Enrolled",
             Self::SeedAskedTwice => "SeedAskedTwice",
             Self::PowerChanged => "PowerChanged",
-            Self::BMCUnreachable => "BMCUnreachable",
+            Self::Bmc(reason) => reason.as_str(),
             Self::BMCReachable => "BMCReachable",
-            Self::AuthenticationFailed => "AuthenticationFailed",
             Self::CredentialsNotAvailable => "CredentialsNotAvailable",
-            Self::CertificateChanged => "CertificateChanged",
-            Self::CertificateNotTrusted => "CertificateNotTrusted",
-            Self::AmbiguousSystem => "AmbiguousSystem",
-            Self::UnknownSystem => "UnknownSystem",
-            Self::AddressNotAllowed => "AddressNotAllowed",
-            Self::ProtocolError => "ProtocolError",
             Self::PowerOnAttemptsExhausted => "PowerOnAttemptsExhausted",
             Self::PowerOffAwaited => "PowerOffAwaited",
             Self::DuplicateBMC => "DuplicateBMC",
@@ -86,15 +66,8 @@ impl EventReason {
             | Self::ImageNotAvailable
             | Self::BootStopped
             | Self::SeedAskedTwice
-            | Self::BMCUnreachable
-            | Self::AuthenticationFailed
+            | Self::Bmc(_)
             | Self::CredentialsNotAvailable
-            | Self::CertificateChanged
-            | Self::CertificateNotTrusted
-            | Self::AmbiguousSystem
-            | Self::UnknownSystem
-            | Self::AddressNotAllowed
-            | Self::ProtocolError
             | Self::PowerOnAttemptsExhausted
             | Self::PowerOffAwaited
             | Self::DuplicateBMC
