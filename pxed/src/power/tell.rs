@@ -27,6 +27,9 @@ impl Worker {
             report::observed(status, state, now);
             back = report::reachable(status, insecure, now);
         });
+        if state.is_some() && !self.assignment.departing {
+            self.shared.registry.observed_power(&self.assignment.machine.name, now);
+        }
         if back {
             self.event(EventReason::BMCReachable, "the BMC answers again".to_owned());
         }

@@ -20,7 +20,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bedplate_api::id::MachineName;
-use bedplate_api::machine::{BootStatus, Machine, MachineStatus};
+use bedplate_api::machine::{BootStatus, Machine, MachineStatus, Time};
 use bedplate_api::wire::Stage;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -49,6 +49,8 @@ pub(crate) struct Kept {
 #[derive(Debug, Default)]
 struct State {
     kept: HashMap<MachineName, Kept>,
+    /// When each BMC told its power state last: what is kept of it says so rarely, to be written rarely.
+    observed: HashMap<MachineName, Timestamp>,
     /// Changed since the writer last took it, and in which parts.
     changed: Vec<(MachineName, Parts)>,
     /// Machines that are gone, whose kept status is to go too.
@@ -129,6 +131,11 @@ impl StatusRegistry {
         }
     }
 
+    /// A BMC has told its power state. Causes no write; [`Self::describe`] tells of it.
+    pub fn observed_power(&self, name: &MachineName, now: Timestamp) {
+        self.lock().observed.insert(name.clone(), now);
+    }
+
     /// Power is this pxed's to write while `tenure` says that it leads.
     pub fn lead_with(&self, tenure: Tenure) {
         // Once, before anything is written.
@@ -189,6 +196,12 @@ impl StatusRegistry {
                 _ => status,
             });
         }
+        let observed = self.lock().observed.get(&known.name).copied().filter(|_| self.writes_power());
+        let power = machine.status.as_mut().and_then(|status| status.power.as_mut());
+        if let (Some(power), Some(observed)) = (power, observed) {
+            let later = power.observed_time.as_ref().is_none_or(|time| time.0 < observed);
+            power.observed_time = Some(Time(observed)).filter(|_| later).or(power.observed_time.take());
+        }
         machine
     }
 
@@ -235,6 +248,7 @@ impl StatusRegistry {
             .collect();
         for name in &gone {
             state.kept.remove(name);
+            state.observed.remove(name);
         }
         if !gone.is_empty() {
             state.gone.extend(gone);

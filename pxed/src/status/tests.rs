@@ -161,6 +161,26 @@ async fn a_contested_address_is_told_on_both_machines_and_taken_back_when_settle
 }
 
 #[tokio::test]
+async fn how_long_ago_a_bmc_told_its_power_state_is_shown_and_not_written() {
+    let rig = rig(true);
+    rig.know(vec![machine("a", &[A])]);
+    let power = |second: i64| serde_json::json!({ "state": "On", "observedTime": at(second).to_string() });
+    rig.registry.update(&name("a"), |status| status.power = serde_json::from_value(power(0)).unwrap());
+    let shown = |rig: &Rig| {
+        let known = rig.registry.inner.machines.load().by_name(&name("a")).cloned().unwrap();
+        let power = rig.registry.describe(&known).status.unwrap().power.unwrap();
+        power.observed_time.unwrap().0
+    };
+    assert_eq!(shown(&rig), at(0));
+    let before = rig.registry.get(&name("a"));
+    rig.registry.observed_power(&name("a"), at(60));
+    assert_eq!(shown(&rig), at(60));
+    assert_eq!(rig.registry.get(&name("a")), before);
+    rig.registry.update(&name("a"), |status| status.power = serde_json::from_value(power(90)).unwrap());
+    assert_eq!(shown(&rig), at(90));
+}
+
+#[tokio::test]
 async fn only_our_own_fields_reach_the_api_server() {
     let mut status =
         MachineStatus { phase: Some(Phase::Ready), provider_id: Some("x".into()), ..Default::default() };
