@@ -69,6 +69,12 @@ impl Worker {
 
     pub(super) fn tell(&mut self, plan: &Plan) {
         let (now, state) = (self.shared.now(), self.reading.map(|reading| reading.state));
+        let paused = self.assignment.machine.machine.spec.paused;
+        if paused && self.assignment.is_going() && self.switches_off() {
+            self.update(|status| report::departure_paused(status, state, now));
+            self.event(EventReason::PowerOffAwaited, report::DEPARTURE_PAUSED.to_owned());
+            return;
+        }
         let mut exhausted = false;
         self.update(|status| exhausted = report::awaits(status, plan, state, now));
         if exhausted {
