@@ -42,7 +42,7 @@ pub(crate) enum ProbeError {
     NotWithIpmi(&'static str),
     #[error("http:// sends the password readable, and nobody vouches for who gets it")]
     PlainHttp,
-    #[error(transparent)]
+    #[error("{}", told(.0))]
     Bmc(Box<BmcError>),
 }
 
@@ -79,6 +79,36 @@ impl ProbeError {
     }
 }
 
+/// The error in words of this command: there is no Machine and no Secret yet in which something could be corrected.
+fn told(error: &BmcError) -> String {
+    match error {
+        BmcError::AddressNotAllowed { address, problem } => format!("the address {address}: {problem}"),
+        BmcError::Unreachable { address, problem, .. } => {
+            format!("nothing useful answers at {address} ({problem})")
+        }
+        BmcError::AuthenticationFailed { address, problem } => {
+            format!("the BMC at {address} does not take this user name and password ({problem})")
+        }
+        BmcError::CertificateChanged { address, seen } => {
+            format!("the BMC at {address} shows another key than the one of --pin: {seen}")
+        }
+        BmcError::CertificateNotTrusted { address, problem, .. } => {
+            format!("nobody who is believed vouches for the certificate of the BMC at {address} ({problem})")
+        }
+        BmcError::AmbiguousSystem { systems } => {
+            format!("there are several systems behind this BMC: {}", systems.join(", "))
+        }
+        BmcError::UnknownSystem { wanted, systems } => {
+            format!("there is no system {wanted} behind this BMC, but: {}", systems.join(", "))
+        }
+        BmcError::NotSupported { .. }
+        | BmcError::TimedOut { .. }
+        | BmcError::Refused { .. }
+        | BmcError::Busy { .. }
+        | BmcError::Protocol { .. } => error.to_string(),
+    }
+}
+
 fn bmc_hint(error: &BmcError) -> Option<Cow<'static, str>> {
     let hint = match error {
         BmcError::CertificateNotTrusted { seen: Some(pin), .. }
@@ -89,10 +119,10 @@ fn bmc_hint(error: &BmcError) -> Option<Cow<'static, str>> {
             );
         }
         BmcError::Unreachable { .. } | BmcError::TimedOut { .. } => {
-            "is the address right, is the protocol enabled at the BMC, and does a route lead there? --protocol ipmi or redfish asks in the other one"
+            "is the address right, is the protocol enabled at the BMC, and does a route lead there? --protocol ipmi asks by IPMI, --protocol redfish (the default) by Redfish"
         }
         BmcError::AuthenticationFailed { .. } => {
-            "it was tried once only: many BMCs lock an account after a few wrong passwords"
+            "it was tried once only: many BMCs lock an account after a few wrong passwords. Is the account allowed to log in this way?"
         }
         BmcError::AmbiguousSystem { .. } | BmcError::UnknownSystem { .. } => {
             "name one of them with --system-id"
