@@ -47,7 +47,7 @@ impl Waits {
     }
 
     /// It went on: failures are counted anew.
-    fn moved_on(&mut self) {
+    pub(crate) fn moved_on(&mut self) {
         self.failed = 0;
         self.next = self.builder.build();
     }

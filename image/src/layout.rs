@@ -16,7 +16,7 @@ use crate::partial::{Partial, SharedPartial, blocking};
 use crate::source::Progress;
 use crate::store::{Store, Tell, digest_of};
 
-fn blob_path(layout: &Path, digest: &Digest) -> PathBuf {
+pub(crate) fn blob_path(layout: &Path, digest: &Digest) -> PathBuf {
     layout.join("blobs/sha256").join(digest.hex())
 }
 

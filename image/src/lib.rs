@@ -1,4 +1,5 @@
-//! Boot images: a content-addressed store on disk, filled from OCI layouts, OCI registries and plain files.
+//! Boot images: a content-addressed store on disk, filled from OCI layouts, OCI registries and plain files. Node images, which are
+//! unpacked, are in [`node`].
 //!
 //! What is in the store was verified against its digest before it got its name there; what is not whole has no name.
 //! Not here: which Machine boots which image (pxed decides), and serving. Callers: pxed, the image builder, tests.
@@ -19,6 +20,7 @@ mod files;
 mod kernel;
 mod layout;
 pub mod manifest;
+pub mod node;
 mod partial;
 mod pin;
 mod registry;

@@ -32,6 +32,12 @@ impl Pins {
         Pinned { pins: self, digests }
     }
 
+    /// Does something unless the digest is pinned; nobody pins it meanwhile.
+    pub(crate) fn unless_pinned<T>(&self, digest: &Digest, act: impl FnOnce() -> T) -> Option<T> {
+        let pins = self.lock();
+        (!pins.contains_key(digest)).then(act)
+    }
+
     pub(crate) fn contains(&self, digest: &Digest) -> bool {
         self.lock().contains_key(digest)
     }

@@ -26,6 +26,7 @@ use crate::download::Waits;
 use crate::error::EnsureImageError;
 use crate::layout::read_limited;
 use crate::manifest::{INDEX_TYPE, LARGEST_MANIFEST, MANIFEST_TYPE};
+use crate::node::{DOCKER_INDEX_TYPE, DOCKER_MANIFEST_TYPE};
 use crate::partial::blocking;
 use crate::source::{Access, Options};
 use crate::store::{Tell, digest_of};
@@ -169,7 +170,7 @@ impl Repository {
 
     async fn try_document(&self, which: &str) -> Result<Vec<u8>, Failure> {
         let url = format!("{}/manifests/{which}", self.base);
-        let accept = format!("{MANIFEST_TYPE}, {INDEX_TYPE}");
+        let accept = [MANIFEST_TYPE, INDEX_TYPE, DOCKER_MANIFEST_TYPE, DOCKER_INDEX_TYPE].join(", ");
         let response = self.get(|| self.client.get(&url).header(ACCEPT, &accept)).await?;
         bounded(response, LARGEST_MANIFEST).await
     }

@@ -401,7 +401,12 @@ impl Store {
 
 impl Origin {
     /// A manifest or index that another document named.
-    async fn document(&self, name: &str, blob: Blob, tell: Tell<'_>) -> Result<Vec<u8>, EnsureImageError> {
+    pub(crate) async fn document(
+        &self,
+        name: &str,
+        blob: Blob,
+        tell: Tell<'_>,
+    ) -> Result<Vec<u8>, EnsureImageError> {
         if blob.size > manifest::LARGEST_MANIFEST {
             let what = format!("manifest {}", blob.digest);
             return Err(EnsureImageError::TooLarge {

@@ -1,0 +1,108 @@
+//! Garbage collection: removes images that nobody keeps, then layers of no image, the longest unused first.
+//!
+//! What a running `ensure` of this process needs stays. The caller keeps what its slots are mounted from: a layer below a mounted
+//! overlay must not go.
+//!
+//! Callers: the agent, before a new image and after a slot has moved on.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+
+use bedplate_api::id::Digest;
+
+use super::stage;
+use super::store::LayerStore;
+
+/// What a collection did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Collected {
+    /// Images forgotten.
+    pub images: usize,
+    /// Layers removed.
+    pub layers: usize,
+    /// Bytes of content that they had.
+    pub bytes: u64,
+    /// Layers kept.
+    pub kept: usize,
+}
+
+impl LayerStore {
+    /// Removes what is neither in `keep` (digests of manifests or indexes) nor in use by an `ensure`. Blocking: removes trees.
+    ///
+    /// # Errors
+    /// When the store cannot be read, or another process has it (`WouldBlock`); what cannot be removed is logged and stays.
+    pub fn collect(&self, keep: &[Digest]) -> io::Result<Collected> {
+        if !self.own()? {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let mut collected = Collected::default();
+        let alone = self.records();
+        let wanted = self.forget(keep, &mut collected)?;
+        let mut old = Vec::new();
+        let mut unwanted = Vec::new();
+        for diff_id in self.whole_layers()? {
+            if wanted.contains(&diff_id) || self.inner.pins.contains(&diff_id) {
+                collected.kept += 1;
+            } else {
+                unwanted.push((stage::used(self.layers(), &diff_id), diff_id));
+            }
+        }
+        unwanted.sort_unstable();
+        for (_, diff_id) in unwanted {
+            let bytes = stage::whole(self.layers(), &diff_id).map_or(0, |record| record.bytes);
+            // Pinned meanwhile or not is decided in the moment in which the layer loses its name.
+            match self.inner.pins.unless_pinned(&diff_id, || stage::remove_layer(self.layers(), &diff_id)) {
+                None => collected.kept += 1,
+                Some(Ok(path)) => {
+                    old.push(path);
+                    collected.layers += 1;
+                    collected.bytes += bytes;
+                }
+                Some(Err(error)) => tracing::warn!(layer = %diff_id, %error, "cannot remove a layer"),
+            }
+        }
+        drop(alone);
+        for path in old {
+            if let Err(error) = stage::remove_tree(&path) {
+                tracing::warn!(path = %path.display(), %error, "cannot remove a layer");
+            }
+        }
+        Ok(collected)
+    }
+
+    /// Removes records of images that nobody keeps; gives the layers of the others.
+    fn forget(&self, keep: &[Digest], collected: &mut Collected) -> io::Result<HashSet<Digest>> {
+        let kept = |digest: &Digest| keep.contains(digest) || self.inner.pins.contains(digest);
+        let mut wanted = HashSet::new();
+        for entry in fs::read_dir(self.images())? {
+            let path = entry?.path();
+            let name = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".json"));
+            let Some(own) = name.and_then(|hex| format!("sha256:{hex}").parse().ok()) else { continue };
+            let record = self.record(&path);
+            // An index' record and its manifest's keep each other.
+            if let Some(record) = record.as_ref().filter(|record| kept(&own) || kept(&record.digest)) {
+                wanted.extend(record.layers.iter().copied());
+                continue;
+            }
+            match fs::remove_file(&path) {
+                Ok(()) => collected.images += 1,
+                Err(error) => {
+                    tracing::warn!(path = %path.display(), %error, "cannot forget an image");
+                    wanted.extend(record.into_iter().flat_map(|record| record.layers));
+                }
+            }
+        }
+        Ok(wanted)
+    }
+
+    fn whole_layers(&self) -> io::Result<Vec<Digest>> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(self.layers())? {
+            let name = entry?.file_name();
+            let diff_id = name.to_str().and_then(|hex| format!("sha256:{hex}").parse::<Digest>().ok());
+            found.extend(diff_id.filter(|diff_id| stage::is_whole(self.layers(), diff_id)));
+        }
+        Ok(found)
+    }
+}

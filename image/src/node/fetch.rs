@@ -1,0 +1,232 @@
+//! A layer's compressed bytes, from a registry or an OCI layout, into the stage that inflates them: hashed on the way, and gone on
+//! with by Range where a connection breaks.
+//!
+//! Not here: unpacking. Caller: `ensure`.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use bedplate_api::id::Digest;
+use bytes::{Bytes, BytesMut};
+use sha2::{Digest as _, Sha256};
+use tokio::sync::mpsc;
+
+use super::stream::Piece;
+use crate::download::Waits;
+use crate::error::EnsureImageError;
+use crate::layout::{self, open_regular};
+use crate::manifest::Blob;
+use crate::partial::blocking;
+use crate::registry::{Failure, Repository};
+use crate::source::{Options, Progress as TransferProgress};
+use crate::store::{Origin, digest_of};
+
+/// What is read of a file at once, in bytes.
+const CHUNK: usize = 1 << 20;
+
+/// Who is told: of retries, and of each step by the bytes so far.
+#[derive(Clone, Copy)]
+pub(crate) struct Tell<'a> {
+    pub(crate) retry: &'a (dyn Fn(TransferProgress) + Send + Sync),
+    pub(crate) bytes: &'a (dyn Fn(u64) + Send + Sync),
+}
+
+/// How a transfer ended that did not fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fetched {
+    Whole,
+    /// The other stage stopped; it says why.
+    Unwanted,
+    /// It has the wrong digest, but was put together of several answers: worth another try.
+    Spoiled,
+}
+
+/// What goes to the next stage, and what is known of it.
+struct Outgoing<'a> {
+    pieces: &'a mpsc::Sender<Piece>,
+    hasher: Sha256,
+    done: u64,
+    size: u64,
+}
+
+/// How one answer ended, other than well.
+enum Stop {
+    Registry(Failure),
+    Unwanted,
+    /// More came than there should be.
+    Long,
+}
+
+impl Outgoing<'_> {
+    async fn send(&mut self, bytes: Bytes, tell: Tell<'_>) -> Result<(), Stop> {
+        self.done += bytes.len() as u64;
+        if self.done > self.size {
+            return Err(Stop::Long);
+        }
+        self.hasher.update(&bytes);
+        self.pieces.send(Piece::Data(bytes)).await.map_err(|_| Stop::Unwanted)?;
+        (tell.bytes)(self.done);
+        Ok(())
+    }
+}
+
+/// Sends a blob, then that it was whole.
+pub(crate) async fn send(
+    origin: &Origin,
+    name: &str,
+    blob: Blob,
+    options: &Options,
+    pieces: &mpsc::Sender<Piece>,
+    tell: Tell<'_>,
+) -> Result<Fetched, EnsureImageError> {
+    let mut outgoing = Outgoing { pieces, hasher: Sha256::new(), done: 0, size: blob.size };
+    let ended = match origin {
+        Origin::Layout(path) => from_layout(path, name, blob, &mut outgoing, tell).await?,
+        Origin::Registry(repository) => {
+            from_registry(repository, name, blob, options, &mut outgoing, tell).await?
+        }
+    };
+    let Some(pieced) = ended else { return Ok(Fetched::Unwanted) };
+    let (image, digest) = (name.to_owned(), blob.digest);
+    if outgoing.done != blob.size {
+        let (expected, found) = (blob.size, outgoing.done);
+        return Err(EnsureImageError::SizeMismatch { image, digest, expected, found });
+    }
+    let found = Digest::from_sha256(outgoing.hasher.finalize().into());
+    if found != digest {
+        let spoiled = Ok(Fetched::Spoiled);
+        return if pieced { spoiled } else { Err(EnsureImageError::DigestMismatch { image, digest, found }) };
+    }
+    let told = pieces.send(Piece::Whole).await;
+    Ok(if told.is_ok() { Fetched::Whole } else { Fetched::Unwanted })
+}
+
+/// A file of a layout; whether it came in several pieces (never), or nothing if it is unwanted.
+async fn from_layout(
+    layout: &Path,
+    name: &str,
+    blob: Blob,
+    outgoing: &mut Outgoing<'_>,
+    tell: Tell<'_>,
+) -> Result<Option<bool>, EnsureImageError> {
+    let path = layout::blob_path(layout, &blob.digest);
+    let failed = |source| EnsureImageError::ReadFile { image: name.to_owned(), path: path.clone(), source };
+    let at = path.clone();
+    let mut file = blocking(move || open_regular(&at)).await.map_err(failed)?;
+    loop {
+        let read = move || {
+            let mut chunk = BytesMut::zeroed(CHUNK);
+            let length = file.read(&mut chunk)?;
+            chunk.truncate(length);
+            Ok::<(File, Bytes), std::io::Error>((file, chunk.freeze()))
+        };
+        let (back, chunk) = blocking(read).await.map_err(failed)?;
+        file = back;
+        if chunk.is_empty() {
+            return Ok(Some(false));
+        }
+        match outgoing.send(chunk, tell).await {
+            Ok(()) => {}
+            Err(Stop::Unwanted) => return Ok(None),
+            Err(_) => return Ok(Some(false)),
+        }
+    }
+}
+
+/// A registry's blob; whether it came in several pieces, or nothing if it is unwanted.
+async fn from_registry(
+    repository: &Repository,
+    name: &str,
+    blob: Blob,
+    options: &Options,
+    outgoing: &mut Outgoing<'_>,
+    tell: Tell<'_>,
+) -> Result<Option<bool>, EnsureImageError> {
+    let what = format!("blob {}", blob.digest);
+    let mut waits = Waits::new(options);
+    let mut pieced = false;
+    loop {
+        let before = outgoing.done;
+        match answer(repository, blob, outgoing, tell).await {
+            Ok(()) => return Ok(Some(pieced)),
+            Err(Stop::Unwanted) => return Ok(None),
+            Err(Stop::Long) => return Ok(Some(pieced)),
+            Err(Stop::Registry(failure)) => {
+                if outgoing.done >= before + CHUNK as u64 {
+                    waits.moved_on();
+                }
+                waits.sleep_or_fail(name, &what, failure, tell.retry).await?;
+            }
+        }
+        pieced = outgoing.done > 0;
+    }
+}
+
+/// One request, from where the bytes so far end.
+async fn answer(
+    repository: &Repository,
+    blob: Blob,
+    outgoing: &mut Outgoing<'_>,
+    tell: Tell<'_>,
+) -> Result<(), Stop> {
+    let again = |problem| Stop::Registry(Failure::Again { problem, after: None });
+    let from = outgoing.done;
+    if from == blob.size && from > 0 {
+        return Ok(());
+    }
+    let mut answer = repository.blob(&blob.digest, from).await.map_err(Stop::Registry)?;
+    if answer.offset > from {
+        return Err(again(format!("asked for bytes from {from}, got bytes from {}", answer.offset)));
+    }
+    // A registry that knows no ranges begins anew; what is here already is dropped.
+    let mut skip = from - answer.offset;
+    while let Some(mut bytes) = answer.chunk().await.map_err(Stop::Registry)? {
+        let dropped = skip.min(bytes.len() as u64);
+        skip -= dropped;
+        let bytes = bytes.split_off(usize::try_from(dropped).unwrap_or_default());
+        if !bytes.is_empty() {
+            outgoing.send(bytes, tell).await?;
+        }
+    }
+    if outgoing.done < blob.size {
+        return Err(again(format!("the answer ended after {} of {} bytes", outgoing.done, blob.size)));
+    }
+    Ok(())
+}
+
+/// A blob whose size the caller has found to be small, whole and verified.
+pub(crate) async fn small(
+    origin: &Origin,
+    name: &str,
+    blob: Blob,
+    options: &Options,
+    retry: &(dyn Fn(TransferProgress) + Send + Sync),
+) -> Result<Vec<u8>, EnsureImageError> {
+    let (pieces, mut incoming) = mpsc::channel(4);
+    let gather = async {
+        let mut bytes = Vec::new();
+        while let Some(piece) = incoming.recv().await {
+            match piece {
+                Piece::Data(data) => bytes.extend_from_slice(&data),
+                Piece::Whole => break,
+            }
+        }
+        bytes
+    };
+    let tell = Tell { retry, bytes: &|_| () };
+    let (sent, bytes) = {
+        let sent = async {
+            let sent = send(origin, name, blob, options, &pieces, tell).await;
+            drop(pieces);
+            sent
+        };
+        tokio::join!(sent, gather)
+    };
+    sent?;
+    let found = digest_of(&bytes);
+    if found == blob.digest {
+        return Ok(bytes);
+    }
+    Err(EnsureImageError::DigestMismatch { image: name.to_owned(), digest: blob.digest, found })
+}

@@ -1,0 +1,172 @@
+//! Which node image, how much of one is taken, and what is told meanwhile: plain values.
+//!
+//! Not here: fetching. Callers: the agent makes a [`NodeSource`] of a version's image.
+//!
+//! Pure: no I/O.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bedplate_api::id::Digest;
+
+use crate::source::{self, Access, Options};
+
+/// Begins a reference to an OCI layout directory.
+const LAYOUT: &str = "oci:";
+
+/// Where a node image comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct NodeSource {
+    /// `registry/repository@sha256:...`, or with a tag where `allow_tag` is set; or `oci:DIRECTORY@sha256:...`,
+    /// `oci:DIRECTORY:TAG`, for an OCI layout.
+    pub reference: String,
+    /// Whether a reference without digest is accepted; then it is resolved anew by every `ensure`.
+    pub allow_tag: bool,
+    /// How its registry is spoken to.
+    pub access: Access,
+}
+
+/// An `oci:` reference taken apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LayoutReference {
+    pub(crate) directory: PathBuf,
+    pub(crate) tag: Option<String>,
+    pub(crate) digest: Option<Digest>,
+}
+
+impl NodeSource {
+    /// The digest that this source is fixed to, if its text names one.
+    pub fn pinned(&self) -> Option<Digest> {
+        self.reference.rsplit_once('@').and_then(|(_, digest)| digest.parse().ok())
+    }
+
+    /// The layout that it names; `None` for a registry.
+    pub(crate) fn layout(&self) -> Option<LayoutReference> {
+        let rest = self.reference.strip_prefix(LAYOUT)?;
+        let digest = self.pinned();
+        let rest = match (digest, rest.rsplit_once('@')) {
+            (Some(_), Some((before, _))) => before,
+            _ => rest,
+        };
+        let (directory, tag) = match rest.rsplit_once(':') {
+            Some((directory, tag)) if !tag.contains('/') && !tag.is_empty() => {
+                (directory, Some(tag.to_owned()))
+            }
+            _ => (rest, None),
+        };
+        Some(LayoutReference { directory: directory.into(), tag, digest })
+    }
+}
+
+/// What a store takes and leaves free; the defaults are meant for an agent.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// How many layers are fetched and unpacked at once.
+    pub parallel_layers: usize,
+    /// Most layers of an image.
+    pub most_layers: usize,
+    /// Most files of one layer.
+    pub most_files: u64,
+    /// Most bytes of one layer, unpacked.
+    pub largest_unpacked: u64,
+    /// Bytes that stay free on the store's file system.
+    pub reserve: u64,
+    /// How much a compressed layer is expected to grow at least, where no annotation says its size: a gate before the
+    /// transfer; while it is unpacked, what is really free counts.
+    pub growth: u64,
+    /// How a registry is dealt with, the largest compressed layer, and the architecture (OCI's words).
+    pub transfer: Options,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let processors = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+        Self {
+            parallel_layers: processors.clamp(2, 4),
+            // mount(2) takes 4095 bytes of options; a layer's path has 90.
+            most_layers: 40,
+            most_files: 1_000_000,
+            largest_unpacked: 64 << 30,
+            reserve: 128 << 20,
+            growth: 2,
+            transfer: Options { architecture: architecture().to_owned(), ..Options::default() },
+        }
+    }
+}
+
+/// The architecture of this machine in OCI's words.
+fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+/// What `ensure` is doing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Progress {
+    /// The source is asked what it holds.
+    Resolving,
+    /// Layers come; told at the start and about once per mebibyte.
+    Layers {
+        /// Layers that are whole.
+        whole: usize,
+        /// Layers of the image.
+        layers: usize,
+        /// Compressed bytes that are here, those of whole layers included.
+        done: u64,
+        /// Compressed bytes of the image.
+        total: u64,
+    },
+    /// Something failed and will be tried again.
+    Retry {
+        /// What failed, for a person.
+        problem: String,
+        /// Wait before the next try.
+        wait: Duration,
+    },
+    /// The image is whole.
+    Ready {
+        /// Digest of its manifest.
+        digest: Digest,
+    },
+}
+
+impl Progress {
+    /// What the transfer of a boot image would say too.
+    pub(crate) fn of_transfer(progress: source::Progress) -> Option<Self> {
+        match progress {
+            source::Progress::Retry { problem, wait } => Some(Self::Retry { problem, wait }),
+            source::Progress::Resolving
+            | source::Progress::Transfer { .. }
+            | source::Progress::Ready { .. } => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn references_to_layouts_are_taken_apart() {
+        let hex = "a".repeat(64);
+        let source =
+            |reference: String| NodeSource { reference, allow_tag: false, access: Access::default() };
+        let cases = [
+            ("oci:/a/b".to_owned(), "/a/b", None, false),
+            ("oci:/a/b:v1".to_owned(), "/a/b", Some("v1"), false),
+            (format!("oci:/a/b@sha256:{hex}"), "/a/b", None, true),
+            (format!("oci:/a/b:v1@sha256:{hex}"), "/a/b", Some("v1"), true),
+            ("oci:/a:b/c".to_owned(), "/a:b/c", None, false),
+        ];
+        for (text, directory, tag, pinned) in cases {
+            let layout = source(text.clone()).layout().unwrap();
+            assert_eq!(layout.directory, PathBuf::from(directory), "{text}");
+            assert_eq!(layout.tag.as_deref(), tag, "{text}");
+            assert_eq!(layout.digest.is_some(), pinned, "{text}");
+        }
+        assert_eq!(source("registry.example/a:v1".to_owned()).layout(), None);
+    }
+}

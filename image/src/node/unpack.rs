@@ -1,0 +1,330 @@
+//! One layer: the members of its archive become a directory that overlayfs takes as a lower one.
+//!
+//! Order does not matter for whiteouts: what a layer removes is known by name, so a marker may come before or after what the
+//! same layer puts there. Of several members with one name the last counts.
+//!
+//! Not here: where the bytes come from (`stream`), paths (`place`). Caller: `stream`.
+
+use std::ffi::{OsStr, OsString};
+use std::io::BufRead;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, XattrFlags};
+use rustix::io::Errno;
+
+use super::archive::{Archive, Member};
+use super::error::UnpackLayerError;
+use super::place::{self, Attributes, Directory, Place, failed, refused};
+use super::tar::{Kind, clean};
+
+/// Marks what lower layers have under the name that follows as removed (OCI image specification, "Whiteouts").
+const WHITEOUT: &[u8] = b".wh.";
+/// Marks everything that lower layers have in this directory as removed.
+const OPAQUE: &[u8] = b".wh..wh..opq";
+/// After how many written bytes the free room is looked at.
+const LOOK_EVERY: u64 = 16 << 20;
+/// What a member costs besides its content, in bytes: inode and directory entry.
+const OVERHEAD: u64 = 1024;
+
+/// How much one layer may be.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    /// Members.
+    pub(crate) members: u64,
+    /// Bytes that stay free on the file system.
+    pub(crate) reserve: u64,
+}
+
+/// What became of a layer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Unpacked {
+    /// Members.
+    pub(crate) members: u64,
+    /// Bytes of content.
+    pub(crate) bytes: u64,
+    /// Directories that no member named, from the layer's root.
+    pub(crate) implied: Vec<PathBuf>,
+    /// It hides everything below it.
+    pub(crate) opaque_root: bool,
+}
+
+struct Unpacker {
+    place: Place,
+    bounds: Bounds,
+    opaque_root: bool,
+    members: u64,
+    bytes: u64,
+    /// Written since the free room was looked at.
+    unlooked: u64,
+}
+
+/// Unpacks an archive into an empty directory and reads its source to the end; gives that back.
+pub(crate) fn unpack<R: BufRead>(
+    source: R,
+    into: OwnedFd,
+    bounds: Bounds,
+) -> Result<(Unpacked, R), UnpackLayerError> {
+    let mut archive = Archive::new(source);
+    let mut unpacker =
+        Unpacker { place: Place::new(into), bounds, opaque_root: false, members: 0, bytes: 0, unlooked: 0 };
+    let unpacked = unpacker.members(&mut archive);
+    // A file system that is full has no room left to say how much it was.
+    let source = unpacked.and_then(|()| Ok(archive.finish()?)).map_err(|error| match error {
+        UnpackLayerError::NoRoom { .. } => {
+            UnpackLayerError::NoRoom { free: unpacker.free().unwrap_or_default() }
+        }
+        error => error,
+    })?;
+    let Unpacker { place, members, bytes, opaque_root, .. } = unpacker;
+    Ok((Unpacked { members, bytes, implied: place.finish()?, opaque_root }, source))
+}
+
+impl Unpacker {
+    fn members<R: BufRead>(&mut self, archive: &mut Archive<R>) -> Result<(), UnpackLayerError> {
+        while let Some(member) = archive.next_member()? {
+            self.members += 1;
+            if self.members > self.bounds.members {
+                let (what, limit) = ("files", self.bounds.members);
+                return Err(UnpackLayerError::TooMuch { what, limit });
+            }
+            self.write_down(OVERHEAD)?;
+            self.member(&member, archive)?;
+        }
+        Ok(())
+    }
+
+    fn member<R: BufRead>(
+        &mut self,
+        member: &Member,
+        archive: &mut Archive<R>,
+    ) -> Result<(), UnpackLayerError> {
+        let path = member.path.as_path();
+        let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
+            return self.root(member);
+        };
+        if above.iter().any(|part| part.as_bytes().starts_with(WHITEOUT)) {
+            return Err(refused(path, "names that begin with .wh. are for whiteouts"));
+        }
+        let above = self.place.directory(above)?;
+        if name.as_bytes().starts_with(WHITEOUT) {
+            return self.whiteout(&above, name, member);
+        }
+        let attributes = attributes(member)?;
+        match member.kind {
+            Kind::File => self.file(&above, name, &attributes, archive),
+            Kind::Directory => self.place.make_directory(&above, name, Some(attributes)),
+            Kind::HardLink => self.hard_link(&above, name, &member.link),
+            Kind::Symlink => {
+                let target = OsStr::from_bytes(&member.link);
+                self.make(&above, name, "make a symbolic link", |above| {
+                    rustix::fs::symlinkat(target, &above.fd, name)
+                })?;
+                describe(&above, name, &attributes, true)
+            }
+            Kind::CharacterDevice | Kind::BlockDevice | Kind::Fifo => {
+                self.node(&above, name, member, &attributes)
+            }
+        }
+    }
+
+    /// The layer's own directory.
+    fn root(&mut self, member: &Member) -> Result<(), UnpackLayerError> {
+        if member.kind != Kind::Directory {
+            return Err(refused(&member.path, "the root of a layer can only be a directory"));
+        }
+        self.place.remember(PathBuf::new(), Some(attributes(member)?))
+    }
+
+    fn whiteout(
+        &mut self,
+        above: &Rc<Directory>,
+        name: &OsStr,
+        member: &Member,
+    ) -> Result<(), UnpackLayerError> {
+        // Docker's old layers have whiteouts that are hard links.
+        if !matches!(member.kind, Kind::File | Kind::HardLink) {
+            return Err(refused(&member.path, "a whiteout can only be a file"));
+        }
+        if name.as_bytes() == OPAQUE {
+            self.opaque_root |= above.path.as_os_str().is_empty();
+            return place::set_opaque(&above.fd, &above.path);
+        }
+        let hidden = name.as_bytes().get(WHITEOUT.len()..).unwrap_or_default();
+        if hidden.starts_with(WHITEOUT) || matches!(hidden, b"" | b"." | b"..") {
+            return Err(refused(&member.path, "a whiteout of no name"));
+        }
+        let hidden = OsStr::from_bytes(hidden);
+        self.place.remember_removed(above.path.join(hidden))?;
+        match rustix::fs::statat(&above.fd, hidden, AtFlags::SYMLINK_NOFOLLOW) {
+            // What this layer puts there replaces what was; only directories would be merged.
+            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => {
+                self.place.make_opaque(above, hidden)
+            }
+            Ok(_) => Ok(()),
+            Err(Errno::NOENT) => {
+                rustix::fs::mknodat(&above.fd, hidden, FileType::CharacterDevice, Mode::empty(), 0)
+                    .map_err(failed(&member.path, "make a whiteout (needs root)"))
+            }
+            Err(errno) => Err(failed(&member.path, "look at it")(errno)),
+        }
+    }
+
+    fn file<R: BufRead>(
+        &mut self,
+        above: &Directory,
+        name: &OsStr,
+        attributes: &Attributes,
+        archive: &mut Archive<R>,
+    ) -> Result<(), UnpackLayerError> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(0o600);
+        let fd =
+            self.make(above, name, "make a file", |above| rustix::fs::openat(&above.fd, name, flags, mode))?;
+        let path = above.path.join(name);
+        loop {
+            let bytes = archive.content()?;
+            if bytes.is_empty() {
+                break;
+            }
+            let written = match rustix::io::write(&fd, bytes) {
+                Err(Errno::INTR) => 0,
+                written => written.map_err(failed(&path, "write it"))?,
+            };
+            archive.consume(written);
+            self.bytes += written as u64;
+            self.write_down(written as u64)?;
+        }
+        place::set_attributes(&fd, &path, attributes)
+    }
+
+    fn hard_link(&mut self, above: &Directory, name: &OsStr, link: &[u8]) -> Result<(), UnpackLayerError> {
+        let path = above.path.join(name);
+        let target = clean(link).map_err(|problem| refused(&path, format!("a hard link: {problem}")))?;
+        let missing = || refused(&path, "a hard link to what this layer does not have before it");
+        let (Some(target_above), Some(target_name)) = (target.parent(), target.file_name()) else {
+            return Err(refused(&path, "a hard link to a directory"));
+        };
+        let target_above = self.place.find(target_above)?.ok_or_else(missing)?;
+        if target_above.path.join(target_name) == path {
+            return Err(refused(&path, "a hard link to itself"));
+        }
+        let stat = match rustix::fs::statat(&target_above.fd, target_name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => return Err(missing()),
+            stat => stat.map_err(failed(&path, "look at its target"))?,
+        };
+        if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+            return Err(refused(&path, "a hard link to a directory"));
+        }
+        if place::is_whiteout(&stat) {
+            return Err(missing());
+        }
+        self.make(above, name, "make a hard link", |above| {
+            // Without AT_SYMLINK_FOLLOW: a link to a symbolic link is one to that, not to where it leads.
+            rustix::fs::linkat(&target_above.fd, target_name, &above.fd, name, AtFlags::empty())
+        })
+    }
+
+    fn node(
+        &mut self,
+        above: &Directory,
+        name: &OsStr,
+        member: &Member,
+        attributes: &Attributes,
+    ) -> Result<(), UnpackLayerError> {
+        let (major, minor) = member.device;
+        let kind = match member.kind {
+            Kind::CharacterDevice if (major, minor) == (0, 0) => {
+                return Err(refused(&member.path, "a device 0:0, which overlayfs takes for a whiteout"));
+            }
+            Kind::CharacterDevice => FileType::CharacterDevice,
+            Kind::BlockDevice => FileType::BlockDevice,
+            _ => FileType::Fifo,
+        };
+        let device = rustix::fs::makedev(major, minor);
+        self.make(above, name, "make a device (needs root)", |above| {
+            rustix::fs::mknodat(&above.fd, name, kind, Mode::from_raw_mode(0o600), device)
+        })?;
+        describe(above, name, attributes, false)
+    }
+
+    /// Makes something new; what had the name before is removed.
+    fn make<T>(
+        &mut self,
+        above: &Directory,
+        name: &OsStr,
+        act: &'static str,
+        make: impl Fn(&Directory) -> Result<T, Errno>,
+    ) -> Result<T, UnpackLayerError> {
+        match make(above) {
+            Err(Errno::EXIST) => {
+                self.place.remove(above, name)?;
+                make(above)
+            }
+            made => made,
+        }
+        .map_err(failed(&above.path.join(name), act))
+    }
+
+    /// Looks at the free room now and then: a machine whose memory or disk is full is worse than an image that is missing.
+    fn write_down(&mut self, bytes: u64) -> Result<(), UnpackLayerError> {
+        self.unlooked += bytes;
+        if self.unlooked < LOOK_EVERY {
+            return Ok(());
+        }
+        self.unlooked = 0;
+        let free = self.free().map_err(failed(Path::new(""), "see what room there is"))?;
+        if free < self.bounds.reserve { Err(UnpackLayerError::NoRoom { free }) } else { Ok(()) }
+    }
+
+    fn free(&self) -> Result<u64, Errno> {
+        let stat = rustix::fs::fstatvfs(&self.place.root().fd)?;
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+}
+
+/// Sets everything of what cannot be opened.
+fn describe(
+    above: &Directory,
+    name: &OsStr,
+    attributes: &Attributes,
+    is_link: bool,
+) -> Result<(), UnpackLayerError> {
+    let path = above.path.join(name);
+    let (uid, gid) = place::owner(attributes);
+    rustix::fs::chownat(&above.fd, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)
+        .map_err(failed(&path, "give it to its owner (needs root)"))?;
+    if !is_link {
+        // Follows links, but this is none: nobody else writes here.
+        rustix::fs::chmodat(&above.fd, name, Mode::from_raw_mode(attributes.mode), AtFlags::empty())
+            .map_err(failed(&path, "set its mode"))?;
+    }
+    for (attribute, value) in &attributes.xattrs {
+        let at = place::beside(above, name);
+        let set = rustix::fs::lsetxattr(at, attribute.as_os_str(), value, XattrFlags::empty());
+        place::accept_missing_support(&path, attribute, set)?;
+    }
+    rustix::fs::utimensat(&above.fd, name, &attributes.timestamps(), AtFlags::SYMLINK_NOFOLLOW)
+        .map_err(failed(&path, "set its time"))
+}
+
+/// A member's attributes, its extended ones reduced to those that are kept.
+fn attributes(member: &Member) -> Result<Attributes, UnpackLayerError> {
+    let mut xattrs = Vec::new();
+    for (name, value) in &member.xattrs {
+        if name.starts_with(b"trusted.overlay.") || name.starts_with(b"user.overlay.") {
+            return Err(refused(&member.path, "an attribute by which overlayfs is steered"));
+        }
+        // Labels of other security modules are those of the machine that the image was built on.
+        let is_kept = name == b"security.capability" || name.starts_with(b"user.");
+        // Linux takes user.* on files and directories only.
+        let fits = name == b"security.capability" || matches!(member.kind, Kind::File | Kind::Directory);
+        if is_kept && fits {
+            xattrs.push((OsString::from_vec(name.clone()), value.clone()));
+        }
+    }
+    let Member { mode, uid, gid, mtime, .. } = *member;
+    Ok(Attributes { mode, uid, gid, mtime, xattrs })
+}
