@@ -8,8 +8,9 @@
 mod template;
 
 pub use template::{
-    Container, ContainerNetwork, ContentSource, DropIn, FileEncoding, FileSpec, HealthGate, KubeletArgument,
-    KubernetesSpec, NodeImage, NodeRole, SecretKeyRef, SecretRef, Taint, TaintEffect, Template, UnitSpec,
+    Container, ContainerNetwork, ContentSource, DropIn, FileEncoding, FileSpec, HealthGate, InPlaceFile,
+    KubeletArgument, KubernetesSpec, NodeImage, NodeRole, SecretKeyRef, SecretRef, Taint, TaintEffect,
+    Template, UnitSpec,
 };
 
 pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector};

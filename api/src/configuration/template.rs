@@ -188,7 +188,9 @@ pub struct KubeletArgument {
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("has(self.content) != has(self.contentFrom)")
-        .message("a file needs exactly one of content and contentFrom")
+        .message("a file needs exactly one of content and contentFrom"),
+    validation = Rule::new("!has(self.inPlace) || !has(self.append) || !self.append")
+        .message("what is added to a file cannot change in place: append and inPlace exclude each other")
 )]
 pub struct FileSpec {
     /// Absolute path, without `..`.
@@ -216,6 +218,22 @@ pub struct FileSpec {
     /// Where the content is taken from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content_from: Option<ContentSource>,
+    /// Says that the file may be written into a node that runs. Absent: a change waits for the next repave.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_place: Option<InPlaceFile>,
+}
+
+/// What becomes of a node that runs when one of its files changes.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct InPlaceFile {
+    /// Units of the node that are restarted once the file is written, at most 16.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(
+        length(max = 16),
+        inner(length(max = 255), regex(pattern = r"^[-:_.\\@0-9A-Za-z]+\.[a-z]+$"))
+    )]
+    pub restart_units: Vec<String>,
 }
 
 fn root_owner() -> String {
