@@ -1,0 +1,218 @@
+//! Pure: JoinConfiguration, InitConfiguration and ClusterConfiguration: what the version writes by hand with what has to be so
+//! over it.
+
+use bedplate_api::configuration::{KubernetesSpec, NodeRole};
+use serde_json::{Map, Value, json};
+
+use crate::argument::Argument;
+use crate::document::yaml;
+use crate::field::{Part, check, object};
+use crate::kubelet::{self, Approver};
+use crate::merge::{at, overlay};
+use crate::mistake::{Mistake, Mistakes, RenderKubeadmError};
+use crate::registration::{Identity, node_registration};
+use crate::release::{Format, KUBELET_PATCHES, Release};
+use crate::{Discovery, File, InitInput, Input, KUBEADM_CONFIG, Rendered, socket_url};
+
+/// Where kubeadm puts the cluster's CA, unless the version says otherwise.
+const CA_CERTIFICATE: &str = "/etc/kubernetes/pki/ca.crt";
+
+/// A version whose release is known.
+struct Version<'a> {
+    kubernetes: &'a KubernetesSpec,
+    release: Release,
+    format: Format,
+}
+
+impl<'a> Version<'a> {
+    fn of(kubernetes: &'a KubernetesSpec) -> Result<Self, Mistake> {
+        let release = Release::of(&kubernetes.version)?;
+        Ok(Self { kubernetes, release, format: release.format() })
+    }
+
+    /// A free-form part as the version has it.
+    fn part(&self, part: Part, mistakes: &mut Mistakes) -> Value {
+        let value = match part {
+            Part::Cluster => &self.kubernetes.cluster_configuration,
+            Part::Init => &self.kubernetes.init_configuration,
+            Part::Join => &self.kubernetes.join_configuration,
+        };
+        let theirs = object(value.as_ref(), part, mistakes);
+        check(&theirs, part, self.format, &self.kubernetes.version, mistakes);
+        theirs
+    }
+
+    /// The head of a document.
+    fn head(&self, part: Part) -> Map<String, Value> {
+        let api_version = Value::from(self.format.api_version());
+        let kind = Value::from(part.kind());
+        Map::from_iter([("apiVersion".to_owned(), api_version), ("kind".to_owned(), kind)])
+    }
+}
+
+pub(crate) fn join(input: &Input<'_>) -> Result<Rendered, RenderKubeadmError> {
+    let version = Version::of(input.kubernetes)?;
+    let mut mistakes = Mistakes::default();
+    let mut theirs = version.part(Part::Join, &mut mistakes);
+    let cri_socket = socket_url(input.cri_socket);
+    let identity =
+        Identity { node_name: input.node_name, provider_id: input.provider_id, cri_socket: &cri_socket };
+    let patched = version.release >= KUBELET_PATCHES;
+    let rotation = [("rotate-certificates", "true"), ("rotate-server-certificates", "true")]
+        .map(|(name, value)| Argument::new(name, value));
+    let defaults = if patched { &rotation[..0] } else { &rotation[..] };
+    let mut ours = version.head(Part::Join);
+    let registration = node_registration(
+        &identity,
+        input.kubernetes,
+        Part::Join,
+        version.format,
+        &mut theirs,
+        defaults,
+        &mut mistakes,
+    );
+    ours.insert("nodeRegistration".to_owned(), registration);
+    check_role(input.kubernetes, &theirs, &mut mistakes);
+    if input.kubernetes.role == NodeRole::ControlPlane {
+        ours.insert("controlPlane".to_owned(), json!({}));
+    }
+    let mut credentials = Vec::new();
+    let named = ["discovery.file", "discovery.bootstrapToken"].iter().any(|path| at(&theirs, path).is_some());
+    if !named {
+        ours.insert("discovery".to_owned(), input.discovery.document(&mut mistakes));
+        if let Discovery::File { kubeconfig_path } = input.discovery {
+            credentials.push(kubeconfig_path.to_owned());
+        }
+    }
+    let mut files = Vec::new();
+    if patched {
+        let directory = kubelet::patches_directory(&theirs, Part::Join, &mut mistakes);
+        let patch = kubelet::patch(input.kubernetes, Approver::Cluster, &mut mistakes);
+        files.push(kubelet::patch_file(&directory, &patch));
+        ours.insert("patches".to_owned(), json!({"directory": directory}));
+    } else if input.kubernetes.kubelet_configuration.is_some() {
+        mistakes.push(kubelet::without_patches(input.kubernetes));
+    }
+    let document = overlay_part(&theirs, ours, Part::Join, &mut mistakes);
+    let secret = ["discovery.bootstrapToken", "discovery.tlsBootstrapToken", "controlPlane.certificateKey"];
+    credentials.extend(secret_in(&document, &secret));
+    let leftovers = match input.kubernetes.role {
+        NodeRole::Worker => {
+            let path = at(&document, "caCertPath").and_then(Value::as_str).unwrap_or(CA_CERTIFICATE);
+            vec![path.to_owned()]
+        }
+        // A second try uses the certificates that it finds.
+        NodeRole::ControlPlane => Vec::new(),
+    };
+    files.insert(0, config_file("kubeadm join", &[document]));
+    let rendered = Rendered {
+        files,
+        command: command("join"),
+        node_annotations: input.kubernetes.node_annotations.clone(),
+        credentials,
+        leftovers,
+        cri_socket,
+    };
+    mistakes.or(rendered)
+}
+
+/// A worker says nothing of a control plane.
+fn check_role(kubernetes: &KubernetesSpec, theirs: &Value, mistakes: &mut Mistakes) {
+    const INSTEAD: &str = "role is worker; a control plane has role controlPlane";
+    if kubernetes.role == NodeRole::ControlPlane {
+        return;
+    }
+    let fields = [
+        ("joinConfiguration.controlPlane", at(theirs, "controlPlane").is_some()),
+        ("initConfiguration", kubernetes.init_configuration.is_some()),
+        ("clusterConfiguration", kubernetes.cluster_configuration.is_some()),
+    ];
+    for (field, _) in fields.into_iter().filter(|(_, set)| *set) {
+        mistakes.push(Mistake::Misplaced { field: field.to_owned(), instead: INSTEAD });
+    }
+}
+
+pub(crate) fn init(input: &InitInput<'_>) -> Result<Rendered, RenderKubeadmError> {
+    let version = Version::of(input.kubernetes)?;
+    let mut mistakes = Mistakes::default();
+    if input.kubernetes.role == NodeRole::Worker {
+        let expected = "must be controlPlane to make a cluster".to_owned();
+        mistakes.push(Mistake::InvalidField { field: "role".to_owned(), expected });
+    }
+    let mut theirs = version.part(Part::Init, &mut mistakes);
+    let cri_socket = socket_url(input.cri_socket);
+    let identity =
+        Identity { node_name: input.node_name, provider_id: input.provider_id, cri_socket: &cri_socket };
+    let mut ours = version.head(Part::Init);
+    let registration = node_registration(
+        &identity,
+        input.kubernetes,
+        Part::Init,
+        version.format,
+        &mut theirs,
+        &[],
+        &mut mistakes,
+    );
+    ours.insert("nodeRegistration".to_owned(), registration);
+    let mut files = Vec::new();
+    let mut documents = Vec::new();
+    let patch = kubelet::patch(input.kubernetes, Approver::Nobody, &mut mistakes);
+    if version.release >= KUBELET_PATCHES {
+        let directory = kubelet::patches_directory(&theirs, Part::Init, &mut mistakes);
+        files.push(kubelet::patch_file(&directory, &patch));
+        ours.insert("patches".to_owned(), json!({"directory": directory}));
+    } else {
+        // The only way there is: it becomes the configuration of the whole cluster.
+        documents.push(patch);
+    }
+    let init = overlay_part(&theirs, ours, Part::Init, &mut mistakes);
+    let mut command = command("init");
+    if at(&init, "certificateKey").is_some() {
+        // The key encrypts what is uploaded for further control planes; without this nothing is.
+        command.push("--upload-certs".to_owned());
+    }
+    let credentials = secret_in(&init, &["bootstrapTokens", "certificateKey"]).into_iter().collect();
+    documents.insert(0, cluster(&version, &mut mistakes));
+    documents.insert(0, init);
+    files.insert(0, config_file("kubeadm init", &documents));
+    let rendered = Rendered {
+        files,
+        command,
+        node_annotations: input.kubernetes.node_annotations.clone(),
+        credentials,
+        leftovers: Vec::new(),
+        cri_socket,
+    };
+    mistakes.or(rendered)
+}
+
+fn cluster(version: &Version<'_>, mistakes: &mut Mistakes) -> Value {
+    let theirs = version.part(Part::Cluster, mistakes);
+    let mut ours = version.head(Part::Cluster);
+    ours.insert("kubernetesVersion".to_owned(), json!(version.kubernetes.version));
+    if let Some(endpoint) = &version.kubernetes.api_server_endpoint {
+        ours.insert("controlPlaneEndpoint".to_owned(), json!(endpoint));
+    }
+    overlay_part(&theirs, ours, Part::Cluster, mistakes)
+}
+
+fn overlay_part(theirs: &Value, ours: Map<String, Value>, part: Part, mistakes: &mut Mistakes) -> Value {
+    overlay(theirs, &Value::Object(ours), part.name(), mistakes)
+}
+
+/// The configuration's own path, if one of these fields makes it a secret.
+fn secret_in(document: &Value, paths: &[&str]) -> Option<String> {
+    paths.iter().any(|path| at(document, path).is_some()).then(|| KUBEADM_CONFIG.to_owned())
+}
+
+fn config_file(reader: &str, documents: &[Value]) -> File {
+    let comment = format!("Written by bedplate-agent for {reader}; what is changed here is lost.");
+    File { path: KUBEADM_CONFIG.to_owned(), mode: 0o600, content: yaml(&comment, documents) }
+}
+
+fn command(action: &str) -> Vec<String> {
+    ["kubeadm", action, "--config", KUBEADM_CONFIG].map(str::to_owned).to_vec()
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

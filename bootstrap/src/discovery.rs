@@ -1,0 +1,224 @@
+//! Pure: how a node finds and believes the API server: a kubeconfig with the agent's own certificate, or a token and the
+//! cluster's CA by its hash (Trust 5).
+
+use std::fmt;
+use std::fmt::Write as _;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use x509_parser::pem::Pem;
+
+use crate::document::yaml;
+use crate::mistake::{Mistake, Mistakes};
+
+/// How the API server is found and believed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Discovery<'a> {
+    /// A kubeconfig whose client certificate also asks for the kubelet's: no shared token at all.
+    File {
+        /// Its absolute path in the slot.
+        kubeconfig_path: &'a str,
+    },
+    /// A bootstrap token, and the cluster's CA certificates by hash.
+    Token {
+        /// The API server as `host:port`.
+        endpoint: &'a str,
+        /// Such as `abcdef.0123456789abcdef`.
+        token: &'a str,
+        /// Each as [`ca_cert_hashes`] makes them.
+        ca_cert_hashes: &'a [String],
+    },
+}
+
+/// Without the token.
+impl fmt::Debug for Discovery<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { kubeconfig_path } => write!(f, "File({kubeconfig_path})"),
+            Self::Token { endpoint, .. } => write!(f, "Token({endpoint})"),
+        }
+    }
+}
+
+impl Discovery<'_> {
+    /// As kubeadm's `discovery`.
+    pub(crate) fn document(self, mistakes: &mut Mistakes) -> Value {
+        match self {
+            Self::File { kubeconfig_path } => json!({"file": {"kubeConfigPath": kubeconfig_path}}),
+            Self::Token { endpoint, token, ca_cert_hashes } => {
+                let mut wrong = |what: &str, expected: &str| {
+                    let field = format!("the join's {what}");
+                    mistakes.push(Mistake::InvalidField { field, expected: expected.to_owned() });
+                };
+                if !endpoint.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok()) {
+                    wrong("API server", "must be host:port");
+                }
+                if !is_token(token) {
+                    wrong("bootstrap token", "must be like abcdef.0123456789abcdef");
+                }
+                if ca_cert_hashes.is_empty() || !ca_cert_hashes.iter().all(|hash| is_hash(hash)) {
+                    wrong("CA hashes", "must be at least one of sha256: and 64 lower-case hex digits");
+                }
+                json!({"bootstrapToken": {
+                    "apiServerEndpoint": endpoint, "token": token, "caCertHashes": ca_cert_hashes,
+                }})
+            }
+        }
+    }
+}
+
+fn is_token(token: &str) -> bool {
+    let part = |text: &str, length| {
+        text.len() == length && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+    };
+    token.split_once('.').is_some_and(|(id, secret)| part(id, 6) && part(secret, 16))
+}
+
+fn is_hash(hash: &str) -> bool {
+    let digit = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+    hash.strip_prefix("sha256:").is_some_and(|hex| hex.len() == 64 && hex.bytes().all(digit))
+}
+
+/// A CA bundle that gives no hash.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HashCaError {
+    /// There is no certificate in it.
+    #[error("the CA bundle holds no certificate in PEM")]
+    Empty,
+    /// A block cannot be read.
+    #[error("certificate {number} of the CA bundle cannot be read: {why}")]
+    Unreadable {
+        /// From 1.
+        number: usize,
+        /// What the parser says.
+        why: String,
+    },
+}
+
+/// The hash of every certificate in a PEM bundle as kubeadm wants it: `sha256:` and the SHA-256 of its
+/// SubjectPublicKeyInfo in lower-case hex (RFC 7469, 2.4, but hex).
+///
+/// # Errors
+/// No certificate, or one that cannot be read.
+pub fn ca_cert_hashes(pem: &str) -> Result<Vec<String>, HashCaError> {
+    let mut hashes = Vec::new();
+    for (number, block) in (1..).zip(Pem::iter_from_buffer(pem.as_bytes())) {
+        let unreadable = |why: String| HashCaError::Unreadable { number, why };
+        let block = block.map_err(|error| unreadable(error.to_string()))?;
+        let certificate = block.parse_x509().map_err(|error| unreadable(error.to_string()))?;
+        let mut hash = "sha256:".to_owned();
+        for byte in Sha256::digest(certificate.public_key().raw) {
+            let _ = write!(hash, "{byte:02x}");
+        }
+        if !hashes.contains(&hash) {
+            hashes.push(hash);
+        }
+    }
+    if hashes.is_empty() { Err(HashCaError::Empty) } else { Ok(hashes) }
+}
+
+/// Who joins, and where: what the kubeconfig of a join by file is made of. All PEM.
+#[derive(Clone, Copy)]
+pub struct JoinIdentity<'a> {
+    /// The API server as `host:port` or as an `https://` URL.
+    pub endpoint: &'a str,
+    /// The cluster's CA certificates.
+    pub ca: &'a str,
+    /// The agent's certificate with its chain.
+    pub certificate: &'a str,
+    /// Its key.
+    pub key: &'a str,
+}
+
+/// Without the key.
+impl fmt::Debug for JoinIdentity<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "JoinIdentity({})", self.endpoint)
+    }
+}
+
+/// The kubeconfig of a join by file. It holds a key: its file is root's alone and goes when the join has succeeded.
+pub fn join_kubeconfig(identity: &JoinIdentity<'_>) -> String {
+    let server = match identity.endpoint {
+        url if url.starts_with("https://") => url.to_owned(),
+        host => format!("https://{host}"),
+    };
+    let document = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{
+            "name": "cluster",
+            "cluster": {"server": server, "certificate-authority-data": STANDARD.encode(identity.ca)},
+        }],
+        "users": [{
+            "name": "agent",
+            "user": {
+                "client-certificate-data": STANDARD.encode(identity.certificate),
+                "client-key-data": STANDARD.encode(identity.key),
+            },
+        }],
+        "contexts": [{"name": "join", "context": {"cluster": "cluster", "user": "agent"}}],
+        "current-context": "join",
+    });
+    yaml("Written by bedplate-agent for kubeadm join, removed when the node has joined.", &[document])
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+mod tests {
+    use super::*;
+
+    fn certificate() -> (String, String) {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let certificate = rcgen::CertificateParams::default().self_signed(&key).unwrap();
+        let hex: String =
+            Sha256::digest(key.subject_public_key_info()).iter().map(|byte| format!("{byte:02x}")).collect();
+        (certificate.pem(), format!("sha256:{hex}"))
+    }
+
+    use rcgen::PublicKeyData as _;
+
+    #[test]
+    fn hash_is_that_of_the_public_key_and_each_is_named_once() {
+        let ((first, one), (second, two)) = (certificate(), certificate());
+        let bundle = format!("# a comment\n{first}\n{second}{first}");
+        assert_eq!(ca_cert_hashes(&bundle), Ok(vec![one.clone(), two]));
+        assert!(is_hash(&one));
+    }
+
+    #[test]
+    fn bundle_without_certificate_is_an_error() {
+        assert_eq!(ca_cert_hashes(""), Err(HashCaError::Empty));
+        assert_eq!(ca_cert_hashes("no PEM"), Err(HashCaError::Empty));
+        let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        assert!(matches!(ca_cert_hashes(broken), Err(HashCaError::Unreadable { number: 1, .. })));
+    }
+
+    #[test]
+    fn token_that_kubeadm_would_refuse_is_refused_without_naming_it() {
+        let hashes = [format!("sha256:{}", "a".repeat(64))];
+        let document = |endpoint, token, ca_cert_hashes: &[String]| {
+            let mut mistakes = Mistakes::default();
+            let value = Discovery::Token { endpoint, token, ca_cert_hashes }.document(&mut mistakes);
+            mistakes.or(value).map_err(|error| error.to_string())
+        };
+        assert!(document("10.0.0.1:6443", "abcdef.0123456789abcdef", &hashes).is_ok());
+        assert!(document("[fd00::1]:6443", "abcdef.0123456789abcdef", &hashes).is_ok());
+        assert!(document("10.0.0.1", "abcdef.0123456789abcdef", &hashes).is_err());
+        assert!(document("10.0.0.1:6443", "abcdef.0123456789abcdef", &[]).is_err());
+        assert!(document("10.0.0.1:6443", "abcdef.0123456789abcdef", &["sha256:A".into()]).is_err());
+        let said = document("10.0.0.1:6443", "ABCDEF.secret", &hashes).unwrap_err();
+        assert!(!said.contains("secret"), "{said}");
+    }
+
+    #[test]
+    fn kubeconfig_names_server_and_identity() {
+        let identity = JoinIdentity { endpoint: "10.0.0.1:6443", ca: "CA", certificate: "CERT", key: "KEY" };
+        let read: Value = serde_saphyr::from_str(&join_kubeconfig(&identity)).unwrap();
+        assert_eq!(read["clusters"][0]["cluster"]["server"], "https://10.0.0.1:6443");
+        assert_eq!(read["users"][0]["user"]["client-key-data"], STANDARD.encode("KEY"));
+        assert!(!format!("{identity:?}").contains("KEY"));
+    }
+}

@@ -1,0 +1,184 @@
+//! Pure: the kubelet's configuration: what the version says over what makes certificates rotate, as a patch that kubeadm lays
+//! over the cluster's.
+
+use bedplate_api::configuration::KubernetesSpec;
+use serde_json::{Map, Value, json};
+
+use crate::document::yaml;
+use crate::field::{Part, object};
+use crate::merge::at;
+use crate::mistake::{Mistake, Mistakes, RenderKubeadmError};
+use crate::release::{KUBELET_PATCHES, Release};
+use crate::{File, PATCHES, makes_a_cluster};
+
+/// Fields that are not a version's to set, and what to do instead.
+const OWNED: [(&str, &str); 3] = [
+    ("providerID", "it is made of the Machine's name"),
+    ("registerWithTaints", "use taints"),
+    ("containerRuntimeEndpoint", "the node image names its socket"),
+];
+
+const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
+const KIND: &str = "KubeletConfiguration";
+
+/// Who approves the kubelet's request for a serving certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Approver {
+    /// The cluster that is joined has one.
+    Cluster,
+    /// The cluster is being made.
+    Nobody,
+}
+
+/// The version's KubeletConfiguration as a merge patch: null takes a field of the cluster's away.
+pub(crate) fn patch(kubernetes: &KubernetesSpec, approver: Approver, mistakes: &mut Mistakes) -> Value {
+    let mut fields = match &kubernetes.kubelet_configuration {
+        None | Some(Value::Null) => Map::new(),
+        Some(Value::Object(fields)) => fields.clone(),
+        Some(_) => {
+            mistakes.push(Mistake::NotAnObject { field: "kubeletConfiguration".to_owned() });
+            Map::new()
+        }
+    };
+    for (name, instead) in OWNED.iter().filter(|(name, _)| fields.contains_key(*name)) {
+        mistakes.push(Mistake::Misplaced { field: format!("kubeletConfiguration.{name}"), instead });
+    }
+    for (name, ours) in [("apiVersion", API_VERSION), ("kind", KIND)] {
+        let theirs = fields.insert(name.to_owned(), Value::from(ours));
+        if let Some(theirs) = theirs.filter(|theirs| !theirs.is_null() && theirs != ours) {
+            let field = format!("kubeletConfiguration.{name}");
+            mistakes.push(Mistake::Owned { field, theirs: theirs.to_string(), ours: format!("{ours:?}") });
+        }
+    }
+    fields.entry("rotateCertificates").or_insert(json!(true));
+    // Without an approver the kubelet would have no serving certificate at all, and logs and exec would fail.
+    if approver == Approver::Cluster {
+        fields.entry("serverTLSBootstrap").or_insert(json!(true));
+    }
+    Value::Object(fields)
+}
+
+/// The directory with patches: the version's own, else ours.
+pub(crate) fn patches_directory(theirs: &Value, part: Part, mistakes: &mut Mistakes) -> String {
+    match at(theirs, "patches.directory") {
+        None => PATCHES.to_owned(),
+        Some(Value::String(path)) if path.starts_with('/') => path.trim_end_matches('/').to_owned(),
+        Some(_) => {
+            mistakes.push(Mistake::InvalidField {
+                field: format!("{}.patches.directory", part.name()),
+                expected: "must be an absolute path".to_owned(),
+            });
+            PATCHES.to_owned()
+        }
+    }
+}
+
+/// The patch as a file; kubeadm knows target and type by its name.
+pub(crate) fn patch_file(directory: &str, patch: &Value) -> File {
+    let comment =
+        "What the version says of the kubelet, laid by kubeadm over the cluster's own configuration.";
+    File {
+        path: format!("{directory}/kubeletconfiguration50bedplate+merge.yaml"),
+        mode: 0o600,
+        content: yaml(comment, std::slice::from_ref(patch)),
+    }
+}
+
+/// How a kubelet that runs gets another configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reconfiguration {
+    /// The patch that takes the place of the one that is there.
+    pub file: File,
+    /// kubeadm, which writes /var/lib/kubelet/config.yaml anew from the cluster's configuration and the patches.
+    pub command: Vec<String>,
+    /// The unit to restart afterwards.
+    pub restart: &'static str,
+}
+
+/// What gives the kubelet of a joined node the configuration of this version.
+///
+/// # Errors
+/// What the version has wrong, or a release below 1.25, whose kubeadm has no such patches: it needs a repave.
+pub fn reconfigure_kubelet(kubernetes: &KubernetesSpec) -> Result<Reconfiguration, RenderKubeadmError> {
+    let release = Release::of(&kubernetes.version)?;
+    let mut mistakes = Mistakes::default();
+    if release < KUBELET_PATCHES {
+        mistakes.push(without_patches(kubernetes));
+    }
+    let (part, theirs, approver) = if makes_a_cluster(kubernetes) {
+        (Part::Init, &kubernetes.init_configuration, Approver::Nobody)
+    } else {
+        (Part::Join, &kubernetes.join_configuration, Approver::Cluster)
+    };
+    let theirs = object(theirs.as_ref(), part, &mut mistakes);
+    let directory = patches_directory(&theirs, part, &mut mistakes);
+    let file = patch_file(&directory, &patch(kubernetes, approver, &mut mistakes));
+    // The kubelet's own credential may read the cluster's configuration; a worker has no other.
+    let command =
+        "kubeadm upgrade node phase kubelet-config --kubeconfig /etc/kubernetes/kubelet.conf --patches";
+    let command = command.split(' ').map(str::to_owned).chain([directory]).collect();
+    mistakes.or(Reconfiguration { file, command, restart: "kubelet.service" })
+}
+
+/// Up to 1.24 a node that joins takes the cluster's configuration as it is.
+pub(crate) fn without_patches(kubernetes: &KubernetesSpec) -> Mistake {
+    let version = kubernetes.version.clone();
+    Mistake::TooNew { field: "kubeletConfiguration of a node that joins".to_owned(), since: "1.25", version }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+mod tests {
+    use super::*;
+    use crate::configuration::tests::kubernetes;
+
+    fn patched(configuration: Value) -> Result<Value, String> {
+        let mut kubernetes = kubernetes("v1.34.4");
+        kubernetes.kubelet_configuration = Some(configuration);
+        let mut mistakes = Mistakes::default();
+        let patch = patch(&kubernetes, Approver::Cluster, &mut mistakes);
+        mistakes.or(patch).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn certificates_rotate_unless_the_version_says_otherwise() {
+        let patch = patched(json!({"maxPods": 50, "serverTLSBootstrap": false})).unwrap();
+        assert_eq!(
+            patch,
+            json!({
+                "apiVersion": API_VERSION, "kind": KIND,
+                "maxPods": 50, "rotateCertificates": true, "serverTLSBootstrap": false,
+            })
+        );
+    }
+
+    #[test]
+    fn null_takes_a_field_of_the_cluster_away() {
+        assert_eq!(patched(json!({"evictionHard": null})).unwrap()["evictionHard"], Value::Null);
+        assert!(
+            patched(json!({"evictionHard": null})).unwrap().as_object().unwrap().contains_key("evictionHard")
+        );
+    }
+
+    #[test]
+    fn fields_that_are_not_the_versions_are_refused() {
+        for (name, _) in OWNED {
+            let said = patched(json!({name: "x"})).unwrap_err();
+            assert!(said.contains(&format!("kubeletConfiguration.{name}")), "{said}");
+        }
+        assert!(patched(json!({"kind": "KubeProxyConfiguration"})).is_err());
+        assert!(patched(json!([])).is_err());
+        assert!(patched(json!({"kind": KIND, "apiVersion": API_VERSION})).is_ok());
+    }
+
+    #[test]
+    fn running_kubelet_is_configured_by_kubeadm_and_restarted() {
+        let mut kubernetes = kubernetes("v1.34.4");
+        kubernetes.join_configuration = Some(json!({"patches": {"directory": "/etc/patches/"}}));
+        let how = reconfigure_kubelet(&kubernetes).unwrap();
+        assert_eq!(how.file.path, "/etc/patches/kubeletconfiguration50bedplate+merge.yaml");
+        assert!(how.command.join(" ").ends_with("--patches /etc/patches"), "{how:?}");
+        kubernetes.version = "v1.24.0".into();
+        assert!(reconfigure_kubelet(&kubernetes).is_err());
+    }
+}

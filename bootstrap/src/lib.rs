@@ -1,0 +1,129 @@
+//! How a slot becomes a Node by kubeadm: its configuration for the version at hand, the unit and script that run it, and
+//! what of two templates differs without a repave.
+//!
+//! Pure: no clock, no file, no socket, no randomness. Everything is values in, text out; whoever calls it writes the files
+//! into the slot. Called by `bedplate-agent`. User data for others' images (cloud-init) is to be a module beside
+//! [`unit`]: it takes the same [`Rendered`].
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+mod argument;
+mod configuration;
+pub mod diff;
+mod discovery;
+mod document;
+mod field;
+mod kubelet;
+mod label;
+mod merge;
+mod mistake;
+mod registration;
+mod release;
+pub mod unit;
+
+use bedplate_api::configuration::{KubernetesSpec, NodeRole};
+use bedplate_api::id::MachineName;
+
+pub use discovery::{Discovery, HashCaError, JoinIdentity, ca_cert_hashes, join_kubeconfig};
+pub use kubelet::{Reconfiguration, reconfigure_kubelet};
+pub use mistake::{Mistake, RenderKubeadmError};
+
+/// Where kubeadm's configuration lies in the slot.
+pub const KUBEADM_CONFIG: &str = "/run/bedplate/kubeadm.yaml";
+
+/// Where the kubeconfig of a join by file lies in the slot, if the caller has no other place for it.
+pub const JOIN_KUBECONFIG: &str = "/run/bedplate/kubeconfig";
+
+/// Where patches lie in the slot, unless the version names a directory of its own.
+pub const PATCHES: &str = "/run/bedplate/patches";
+
+/// What a node that joins is rendered from.
+#[derive(Debug, Clone, Copy)]
+pub struct Input<'a> {
+    /// The Node's name, which is the Machine's.
+    pub node_name: &'a MachineName,
+    /// The Node's `spec.providerID`, such as `bedplate://server-1`.
+    pub provider_id: &'a str,
+    /// What the version says.
+    pub kubernetes: &'a KubernetesSpec,
+    /// The container runtime's socket in the slot, as a path or as a `unix://` URL.
+    pub cri_socket: &'a str,
+    /// How the API server is found and believed, unless the version's joinConfiguration names a discovery.
+    pub discovery: Discovery<'a>,
+}
+
+/// What a first control plane is rendered from.
+#[derive(Debug, Clone, Copy)]
+pub struct InitInput<'a> {
+    /// The Node's name, which is the Machine's.
+    pub node_name: &'a MachineName,
+    /// The Node's `spec.providerID`, such as `bedplate://server-1`.
+    pub provider_id: &'a str,
+    /// What the version says.
+    pub kubernetes: &'a KubernetesSpec,
+    /// The container runtime's socket in the slot, as a path or as a `unix://` URL.
+    pub cri_socket: &'a str,
+}
+
+/// A file of the slot, owned by root.
+#[derive(Clone, PartialEq, Eq)]
+pub struct File {
+    /// Absolute path in the slot.
+    pub path: String,
+    /// Mode, such as `0o600`.
+    pub mode: u32,
+    /// The whole content.
+    pub content: String,
+}
+
+/// The content may hold a token or a key.
+impl fmt::Debug for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({:04o}, {} bytes)", self.path, self.mode, self.content.len())
+    }
+}
+
+/// What makes a Node of a slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rendered {
+    /// What kubeadm reads.
+    pub files: Vec<File>,
+    /// kubeadm with its arguments.
+    pub command: Vec<String>,
+    /// Annotations that the Node is to have; the kubelet cannot register them, so the agent writes them.
+    pub node_annotations: BTreeMap<String, String>,
+    /// Files with a credential that is of no use once kubeadm has succeeded; absolute paths in the slot.
+    pub credentials: Vec<String>,
+    /// Files that kubeadm makes, that `kubeadm reset` as it is run here leaves, and that a second try stumbles over.
+    pub leftovers: Vec<String>,
+    /// The container runtime's socket as a URL.
+    pub cri_socket: String,
+}
+
+/// Whether a node of this version makes a cluster (`init`) or joins one: a control plane without a joinConfiguration is
+/// the first.
+pub fn makes_a_cluster(kubernetes: &KubernetesSpec) -> bool {
+    kubernetes.role == NodeRole::ControlPlane && kubernetes.join_configuration.is_none()
+}
+
+/// Renders `kubeadm join`, for a worker and for a further control plane, as the role says.
+///
+/// # Errors
+/// Everything that the version has wrong, by field.
+pub fn join(input: &Input<'_>) -> Result<Rendered, RenderKubeadmError> {
+    configuration::join(input)
+}
+
+/// Renders `kubeadm init`.
+///
+/// # Errors
+/// Everything that the version has wrong, by field.
+pub fn init(input: &InitInput<'_>) -> Result<Rendered, RenderKubeadmError> {
+    configuration::init(input)
+}
+
+/// The container runtime's socket as kubeadm wants it.
+fn socket_url(socket: &str) -> String {
+    if socket.starts_with('/') { format!("unix://{socket}") } else { socket.to_owned() }
+}

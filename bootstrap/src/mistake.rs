@@ -1,0 +1,125 @@
+//! Pure: what a version may have wrong, said to the person who wrote it. A version cannot be edited once it runs, so all
+//! mistakes are told at once.
+
+use std::fmt;
+
+/// Everything that a version has wrong.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub struct RenderKubeadmError(pub Vec<Mistake>);
+
+impl fmt::Display for RenderKubeadmError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+        f.write_str(&all.join("; "))
+    }
+}
+
+/// One mistake; fields are named as in a MachineConfiguration's `template.kubernetes`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Mistake {
+    /// Not a version of Kubernetes.
+    #[error("version {version:?} is not like v1.34.4")]
+    InvalidVersion {
+        /// As it was written.
+        version: String,
+    },
+    /// Its kubeadm reads nothing that is written here.
+    #[error("Kubernetes {version} is too old: 1.22 is the oldest release that can be joined by kubeadm here")]
+    TooOld {
+        /// As it was written.
+        version: String,
+    },
+    /// A part that must be a set of fields is something else.
+    #[error("{field} must be an object")]
+    NotAnObject {
+        /// Its path.
+        field: String,
+    },
+    /// A field has the wrong type or form.
+    #[error("{field} {expected}")]
+    InvalidField {
+        /// Its path.
+        field: String,
+        /// What it must be, as the end of a sentence.
+        expected: String,
+    },
+    /// A field that kubeadm of this release does not know; it would be ignored.
+    #[error("{field} needs Kubernetes {since}, not {version}")]
+    TooNew {
+        /// Its path.
+        field: String,
+        /// The first release that knows it.
+        since: &'static str,
+        /// The version at hand.
+        version: String,
+    },
+    /// A field that kubeadm of this release does not know any more; it would be ignored.
+    #[error("{field} is gone since Kubernetes {since}: use {instead}")]
+    Gone {
+        /// Its path.
+        field: String,
+        /// The first release without it.
+        since: &'static str,
+        /// What took its place.
+        instead: &'static str,
+    },
+    /// A field that is not the version's to set, with another value.
+    #[error("{field} is {theirs}, but must be {ours} here: leave it out")]
+    Owned {
+        /// Its path.
+        field: String,
+        /// As the version has it.
+        theirs: String,
+        /// As it will be.
+        ours: String,
+    },
+    /// A field that has its own place.
+    #[error("{field} must not be set: {instead}")]
+    Misplaced {
+        /// Its path.
+        field: String,
+        /// What to do, as a sentence.
+        instead: &'static str,
+    },
+    /// Up to 1.30 an argument has one value.
+    #[error("the kubelet argument {name} is given twice, which kubeadm takes from Kubernetes 1.31 on only")]
+    RepeatedArgument {
+        /// Without leading dashes.
+        name: String,
+    },
+    /// A label that a kubelet must not give its own Node.
+    #[error(
+        "nodeLabels: a kubelet may not set {label}: of kubernetes.io and k8s.io only labels below kubelet.kubernetes.io and \
+         node.kubernetes.io and the well-known ones for host name, zone, region, instance type, os and architecture; take \
+         another prefix, or label the Node by other means"
+    )]
+    ForbiddenLabel {
+        /// Its key.
+        label: String,
+    },
+}
+
+/// Gathers mistakes while everything else goes on.
+#[derive(Debug, Default)]
+pub(crate) struct Mistakes(Vec<Mistake>);
+
+impl Mistakes {
+    pub(crate) fn push(&mut self, mistake: Mistake) {
+        self.0.push(mistake);
+    }
+
+    pub(crate) fn extend(&mut self, mistakes: impl IntoIterator<Item = Mistake>) {
+        self.0.extend(mistakes);
+    }
+
+    /// The value, if there is no mistake.
+    pub(crate) fn or<T>(self, value: T) -> Result<T, RenderKubeadmError> {
+        if self.0.is_empty() { Ok(value) } else { Err(RenderKubeadmError(self.0)) }
+    }
+}
+
+impl From<Mistake> for RenderKubeadmError {
+    fn from(mistake: Mistake) -> Self {
+        Self(vec![mistake])
+    }
+}

@@ -1,0 +1,75 @@
+//! Pure: nodeRegistration: who the node is, its labels, taints and kubelet arguments, the same for join and init.
+
+use bedplate_api::configuration::{KubernetesSpec, NodeRole, Taint, TaintEffect};
+use bedplate_api::id::MachineName;
+use serde_json::{Map, Value, json};
+
+use crate::argument::{self, Argument};
+use crate::field::Part;
+use crate::label;
+use crate::merge::at;
+use crate::mistake::Mistakes;
+use crate::release::Format;
+
+/// Who the node is.
+pub(crate) struct Identity<'a> {
+    pub(crate) node_name: &'a MachineName,
+    pub(crate) provider_id: &'a str,
+    /// As a URL.
+    pub(crate) cri_socket: &'a str,
+}
+
+/// Takes the kubelet's arguments out of `theirs`, for they are not replaced but added to, and gives what lies over the rest.
+/// `defaults` are arguments that the version may set otherwise.
+pub(crate) fn node_registration(
+    identity: &Identity<'_>,
+    kubernetes: &KubernetesSpec,
+    part: Part,
+    format: Format,
+    theirs: &mut Value,
+    defaults: &[Argument],
+    mistakes: &mut Mistakes,
+) -> Value {
+    label::check_labels(&kubernetes.node_labels, mistakes);
+    label::check_annotations(&kubernetes.node_annotations, mistakes);
+    label::check_taints(&kubernetes.taints, mistakes);
+    let registration = theirs.get_mut("nodeRegistration").and_then(Value::as_object_mut);
+    let arguments = registration.and_then(|fields| fields.remove("kubeletExtraArgs"));
+    let path = format!("{}.nodeRegistration.kubeletExtraArgs", part.name());
+    let given = &kubernetes.kubelet_extra_args;
+    let mut arguments = argument::of_version(arguments.as_ref(), &path, given, format, mistakes);
+    for default in defaults {
+        if !arguments.iter().any(|argument| argument.name == default.name) {
+            arguments.push(default.clone());
+        }
+    }
+    if !kubernetes.node_labels.is_empty() {
+        let labels: Vec<String> =
+            kubernetes.node_labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        arguments.push(Argument::new("node-labels", labels.join(",")));
+    }
+    arguments.push(Argument::new("provider-id", identity.provider_id));
+    let mut ours = Map::new();
+    ours.insert("name".to_owned(), json!(identity.node_name.as_str()));
+    ours.insert("criSocket".to_owned(), json!(identity.cri_socket));
+    ours.insert("kubeletExtraArgs".to_owned(), argument::render(&arguments, format, mistakes));
+    // Left out, kubeadm taints a control plane; a worker has none in any case.
+    let named = at(theirs, "nodeRegistration.taints").is_some();
+    let none = kubernetes.role == NodeRole::Worker && !named;
+    if !kubernetes.taints.is_empty() || none {
+        ours.insert("taints".to_owned(), kubernetes.taints.iter().map(taint).collect());
+    }
+    Value::Object(ours)
+}
+
+fn taint(taint: &Taint) -> Value {
+    let effect = match taint.effect {
+        TaintEffect::NoSchedule => "NoSchedule",
+        TaintEffect::PreferNoSchedule => "PreferNoSchedule",
+        TaintEffect::NoExecute => "NoExecute",
+    };
+    match &taint.value {
+        Some(value) => json!({"key": taint.key, "value": value, "effect": effect}),
+        None => json!({"key": taint.key, "effect": effect}),
+    }
+}

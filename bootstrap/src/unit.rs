@@ -1,0 +1,277 @@
+//! Pure: the unit and the script that run kubeadm in the slot, once, whatever kills them.
+//!
+//! What lies on disk says how far it came:
+//!
+//! ```text
+//!  nothing ──► pre commands ──► ATTEMPT ──► kubeadm ──► JOINED ──► post commands ──► FINISHED
+//!                                  ▲            │           └──── killed here: post commands again
+//!                                  │            └──────────────── killed or failed here: kubeadm reset, from the start
+//!                                  └───────────────────────────── killed before: from the start
+//! ```
+//!
+//! A half join cannot be told by kubeadm's own files: kubeadm stumbles over the first file that it wrote (the kubelet's
+//! bootstrap configuration, then the CA) long before there is a kubelet.conf. So the script notes that it began, and resets
+//! what it began itself and nothing else.
+
+use bedplate_api::configuration::Template;
+
+use crate::mistake::{Mistake, Mistakes, RenderKubeadmError};
+use crate::{File, Rendered};
+
+/// The unit's name in the slot. `active (exited)` says that kubeadm and all commands have succeeded.
+pub const NAME: &str = "bedplate-kubeadm.service";
+
+/// There while a run of kubeadm has begun and not succeeded. Beside what kubeadm writes, so that both are wiped together.
+pub const ATTEMPT: &str = "/etc/kubernetes/.bedplate-attempt";
+
+/// There when kubeadm has succeeded; in the kubelet's state, which lives on.
+pub const JOINED: &str = "/var/lib/kubelet/.bedplate-joined";
+
+/// There when the commands after kubeadm have succeeded too.
+pub const FINISHED: &str = "/var/lib/kubelet/.bedplate-finished";
+
+/// Output of all attempts; the one before the last MiB is beside it with `.1`.
+pub const LOG: &str = "/var/log/bedplate/kubeadm.log";
+
+const SCRIPT: &str = "/etc/bedplate/kubeadm.sh";
+
+/// A symbolic link in the slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Link {
+    /// Absolute path in the slot.
+    pub path: String,
+    /// Where it points to.
+    pub target: String,
+}
+
+/// What runs kubeadm.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unit {
+    /// The unit and its script.
+    pub files: Vec<File>,
+    /// The link that enables the unit.
+    pub link: Link,
+}
+
+/// Renders what runs `rendered` between the template's commands.
+///
+/// # Errors
+/// A command that no shell can be given.
+pub fn render(rendered: &Rendered, template: &Template) -> Result<Unit, RenderKubeadmError> {
+    let mut mistakes = Mistakes::default();
+    let commands = [
+        ("preKubeadmCommands", &template.pre_kubeadm_commands),
+        ("postKubeadmCommands", &template.post_kubeadm_commands),
+    ];
+    let [before, after] = commands.map(|(field, commands)| run_all(field, commands, &mut mistakes));
+    let unit_path = format!("/etc/systemd/system/{NAME}");
+    let files = vec![
+        File { path: unit_path.clone(), mode: 0o644, content: unit() },
+        File { path: SCRIPT.to_owned(), mode: 0o700, content: script(rendered, &before, &after) },
+    ];
+    let link =
+        Link { path: format!("/etc/systemd/system/multi-user.target.wants/{NAME}"), target: unit_path };
+    mistakes.or(Unit { files, link })
+}
+
+/// One call for each command; each has a shell of its own, so that none can end or break the script.
+fn run_all(field: &str, commands: &[String], mistakes: &mut Mistakes) -> String {
+    let mut lines = String::new();
+    for (number, command) in (1..).zip(commands) {
+        if command.contains('\0') {
+            mistakes.push(Mistake::InvalidField {
+                field: format!("{field}[{}]", number - 1),
+                expected: "must not hold a null character".to_owned(),
+            });
+        }
+        lines += &format!("    run {field} {number} {}\n", quoted(command));
+    }
+    lines
+}
+
+/// One word of a shell.
+fn quoted(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@+,%".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+fn words<'a>(texts: impl IntoIterator<Item = &'a String>) -> String {
+    texts.into_iter().map(|text| quoted(text)).collect::<Vec<_>>().join(" ")
+}
+
+fn unit() -> String {
+    format!(
+        "\
+# Written by bedplate-agent: makes a Node of this slot, once.
+
+[Unit]
+Description=kubeadm makes a Node of this slot
+# Whichever container runtime the image has; those that it has not do not matter. The network is waited for only where
+# something brings it up: a slot on the host's network has it already.
+After=network-online.target containerd.service crio.service cri-docker.service
+# The agent's health gate decides when it has taken too long, not a number of starts.
+StartLimitIntervalSec=0
+
+[Service]
+# Stays \"active (exited)\" after success, which is what the agent waits for; when the slot starts again, the script sees
+# that the node has joined and ends at once.
+Type=oneshot
+RemainAfterExit=yes
+# Commands of a version expect it.
+Environment=HOME=/root
+ExecStart=/bin/sh {SCRIPT}
+# An API server or a registry that is away for a moment. The script takes back what a failed attempt left.
+Restart=on-failure
+RestartSec=5s
+# Pulling the images of a control plane takes its time; the health gate has the limit.
+TimeoutStartSec=infinity
+
+[Install]
+WantedBy=multi-user.target
+"
+    )
+}
+
+/// What every script has before its own part. `sync` makes a mark outlast a power cut before the next step relies on it.
+const FUNCTIONS: &str = r#"
+say() {
+    printf 'bedplate: %s\n' "$*"
+}
+
+fail() {
+    say "$1 failed with status $2; tried again in a moment"
+    exit 1
+}
+
+# A mark is on disk before what it says is relied on.
+mark() {
+    printf "" >"$1" || fail "writing $1" $?
+    sync "$1" "${1%/*}" || fail "syncing $1" $?
+}
+
+# run FIELD NUMBER COMMAND
+run() {
+    say "$1 $2: $3"
+    /bin/sh -c "$3" </dev/null || fail "$1 $2" $?
+}
+"#;
+
+fn script(rendered: &Rendered, before: &str, after: &str) -> String {
+    let kubeadm = words(&rendered.command);
+    let action = rendered.command.get(..2).unwrap_or_default().join(" ");
+    let socket = quoted(&rendered.cri_socket);
+    let remove = |paths: &[String], indent: &str| {
+        if paths.is_empty() { String::new() } else { format!("{indent}rm -f {}\n", words(paths)) }
+    };
+    let leftovers = remove(&rendered.leftovers, "        ");
+    let credentials = remove(&rendered.credentials, "");
+    format!(
+        r#"#!/bin/sh
+# Written by bedplate-agent, run by {NAME}. It may be killed anywhere and is run again then.
+set -u
+
+attempt={ATTEMPT}
+joined={JOINED}
+finished={FINISHED}
+log={LOG}
+{FUNCTIONS}
+# The output of all attempts, at most two files of a MiB or one attempt each.
+mkdir -p "${{log%/*}}" "${{attempt%/*}}" "${{joined%/*}}"
+if [ -f "$log" ] && [ "$(wc -c <"$log")" -gt 1048576 ]; then
+    mv -f "$log" "$log.1"
+fi
+if (umask 077 && : >>"$log"); then
+    exec >>"$log" 2>&1
+else
+    say "cannot write $log"
+fi
+say "started at $(date -u +%Y-%m-%dT%H:%M:%SZ)"
+
+if [ ! -e "$joined" ]; then
+    if [ -e "$attempt" ]; then
+        say "an attempt did not succeed; what it left is taken back"
+        # An empty directory instead of /etc/kubernetes/pki: certificates that the version brings would be gone for good.
+        mkdir -p /run/bedplate/no-certificates
+        kubeadm reset --force --cri-socket {socket} --cert-dir /run/bedplate/no-certificates ||
+            fail "kubeadm reset" $?
+{leftovers}        rm -f "$attempt"
+    fi
+{before}    mark "$attempt"
+    {kubeadm} </dev/null || fail "{action}" $?
+    mark "$joined"
+fi
+# What only the join needed. The attempt is over last, so that no reset can follow a success.
+{credentials}rm -f "$attempt"
+
+if [ ! -e "$finished" ]; then
+{after}    mark "$finished"
+fi
+say "done"
+"#
+    )
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::configuration::tests::golden;
+
+    fn rendered() -> Rendered {
+        Rendered {
+            files: Vec::new(),
+            command: ["kubeadm", "join", "--config", "/run/bedplate/kubeadm.yaml"]
+                .map(str::to_owned)
+                .to_vec(),
+            node_annotations: std::collections::BTreeMap::new(),
+            credentials: vec!["/run/bedplate/kubeconfig".to_owned()],
+            leftovers: vec!["/etc/kubernetes/pki/ca.crt".to_owned()],
+            cri_socket: "unix:///run/containerd/containerd.sock".to_owned(),
+        }
+    }
+
+    fn template(before: &[&str], after: &[&str]) -> Template {
+        serde_json::from_value(json!({
+            "image": {"reference": "r"}, "kubernetes": {"version": "v1.34.4"},
+            "preKubeadmCommands": before, "postKubeadmCommands": after,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn unit_and_script_equal_their_goldens() {
+        let template = template(&["modprobe br_netfilter", "echo 'it''s'\nexit 0"], &["touch /etc/ready"]);
+        let unit = render(&rendered(), &template).unwrap();
+        golden(NAME, &unit.files[0].content);
+        golden("kubeadm-join.sh", &unit.files[1].content);
+        assert_eq!((unit.files[0].mode, unit.files[1].mode), (0o644, 0o700));
+        let init = Rendered {
+            command: ["kubeadm", "init", "--config", "/run/bedplate/kubeadm.yaml", "--upload-certs"]
+                .map(str::to_owned)
+                .to_vec(),
+            credentials: Vec::new(),
+            leftovers: Vec::new(),
+            ..rendered()
+        };
+        let unit = render(&init, &self::template(&[], &[])).unwrap();
+        golden("kubeadm-init.sh", &unit.files[1].content);
+    }
+
+    #[test]
+    fn command_is_one_word_whatever_it_holds() {
+        assert_eq!(quoted("unix:///run/x.sock"), "unix:///run/x.sock");
+        assert_eq!(quoted(""), "''");
+        assert_eq!(quoted("a'b\n$(c) \\"), "'a'\\''b\n$(c) \\'");
+    }
+
+    #[test]
+    fn command_with_a_null_character_is_refused() {
+        let said = render(&rendered(), &template(&[], &["a", "b\0"])).unwrap_err().to_string();
+        assert_eq!(said, "postKubeadmCommands[1] must not hold a null character");
+    }
+}
