@@ -41,14 +41,13 @@ fn clippy(step: &Step) -> Result<()> {
     ]))
 }
 
-/// Builds the fuzz targets as cargo-fuzz does without a sanitizer (only `-C` flags, so a stable compiler is enough), but
-/// with as many codegen units as the profile has: one alone keeps one core busy and the others waiting. Runs each for a
-/// bounded time, as many at once as there are cores.
+/// Builds the fuzz targets as cargo-fuzz does without a sanitizer (only `-C` flags, so a stable compiler is enough) and
+/// runs each for a bounded time, as many at once as there are cores.
 fn fuzz(step: &Step) -> Result<()> {
     const TARGET: &str = "x86_64-unknown-linux-gnu";
     const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
         -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
-        -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions=on -Coverflow-checks=on";
+        -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions=on -Coverflow-checks=on -Ccodegen-units=1";
     let manifest = host::root().join("fuzz/Cargo.toml");
     let text =
         std::fs::read_to_string(&manifest).with_context(|| format!("cannot read {}", manifest.display()))?;
