@@ -16,6 +16,7 @@ pub mod probe;
 pub mod quirks;
 pub mod redfish;
 pub mod resolve;
+mod resumable;
 pub mod tls;
 
 pub use connect::connect;

@@ -182,6 +182,8 @@ pub trait Bmc: Send {
     async fn console(&mut self) -> Result<Box<dyn Console>, BmcError>;
     /// Ends the session at the BMC, whose table of sessions is small. The next call would open one again.
     async fn close(&mut self);
+    /// Nothing is asked for a while: lets go of what costs memory between two questions and is soon made again. The session stays.
+    fn rest(&mut self) {}
     /// Whether nothing vouches for who answers, because `bmc.tls.mode` is `insecure`. Never so with IPMI, where both sides prove
     /// that they know the password.
     fn insecure(&self) -> bool {

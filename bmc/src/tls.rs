@@ -30,8 +30,7 @@ use sha2::{Digest as _, Sha256};
 use x509_parser::asn1_rs::Any;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// TLS sessions that a client keeps to resume, of its one server.
-const SESSIONS: usize = 8;
+use crate::resumable::Resumable;
 
 /// Whose certificate is believed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,8 +117,7 @@ pub fn client_config(trust: &Trust, witness: &Witness) -> Result<ClientConfig, S
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier))
         .with_no_client_auth();
-    // A client has one server: room for the usual 32 would be wasted, thousands of times.
-    config.resumption = Resumption::in_memory_sessions(SESSIONS);
+    config.resumption = Resumption::store(Arc::new(Resumable::default()));
     Ok(config)
 }
 

@@ -39,6 +39,26 @@ async fn a_session_is_made_once_used_for_everything_and_deleted() {
 }
 
 #[tokio::test]
+async fn a_client_at_rest_has_no_connection_and_goes_on_with_its_sessions() {
+    let service = Service::start().await;
+    let mut bmc = service.client();
+    bmc.power_state().await.unwrap();
+    assert_eq!((service.state().connections, service.state().open), (1, 1));
+    bmc.rest();
+    let deadline = Instant::now() + Duration::from_secs(2);
+    while service.state().open > 0 {
+        assert!(Instant::now() < deadline, "the connection stays open");
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(bmc.power_state().await.unwrap(), PowerState::Off);
+    assert_eq!(bmc.power(PowerRequest::On).await.unwrap(), Performed("On"));
+    let state = service.state();
+    assert_eq!((state.logins, state.tokens.len()), (1, 1));
+    assert_eq!((state.connections, state.resumed, state.open), (2, 1, 1));
+    assert!(bmc.certificate().verified);
+}
+
+#[tokio::test]
 async fn inventory_health_and_log_are_read() {
     let service = Service::start().await;
     let mut bmc = service.client();

@@ -250,7 +250,6 @@ struct Driver {
 
 impl Driver {
     async fn run(mut self) {
-        let mut buffer = vec![0; LONGEST_DATAGRAM];
         loop {
             while let Some(datagram) = self.session.transmit() {
                 // Lost datagrams are sent again, whoever loses them.
@@ -266,16 +265,9 @@ impl Driver {
             }
             let deadline = self.session.deadline();
             tokio::select! {
-                received = self.socket.recv(&mut buffer) => match received {
-                    Ok(length) => {
-                        self.session.receive(buffer.get(..length).unwrap_or_default(), Instant::now());
-                    }
-                    // Nobody listens at the port (yet, again): as good as no answer.
-                    Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
-                    Err(error) => {
-                        debug!(%error, "datagram not received");
-                        time::sleep(REST).await;
-                    }
+                ready = self.socket.readable() => if let Err(error) = ready.and_then(|()| self.receive()) {
+                    debug!(%error, "datagram not received");
+                    time::sleep(REST).await;
                 },
                 () = unwanted(&mut self.waiting) => {
                     if let Some((ticket, _)) = self.waiting.take() {
@@ -285,6 +277,21 @@ impl Driver {
                 ask = self.asked.recv(), if self.waiting.is_none() && !self.closing => self.ask(ask),
                 () = sleep_until(deadline), if deadline.is_some() => self.session.elapse(Instant::now()),
             }
+        }
+    }
+
+    /// Takes what has come. The buffer is not kept: most of thousands of sessions wait.
+    fn receive(&mut self) -> io::Result<()> {
+        let mut buffer = [0; LONGEST_DATAGRAM];
+        match self.socket.try_recv(&mut buffer) {
+            Ok(length) => {
+                self.session.receive(buffer.get(..length).unwrap_or_default(), Instant::now());
+                Ok(())
+            }
+            // Nobody listens at the port (yet, again): as good as no answer.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            Err(error) => Err(error),
         }
     }
 

@@ -113,6 +113,22 @@ impl Document {
     }
 }
 
+/// A document as text, a fifth of what it is as values: thousands of roots are kept.
+pub(crate) struct Kept {
+    path: Box<str>,
+    text: Box<str>,
+}
+
+impl Kept {
+    pub(crate) fn of(document: &Document) -> Self {
+        Self { path: document.path.as_str().into(), text: document.value.to_string().into() }
+    }
+
+    pub(crate) fn document(&self) -> Result<Document, BmcError> {
+        Document::parse(&self.path, None, self.text.as_bytes())
+    }
+}
+
 /// Parses a body of not too many values. Every parsing of what a BMC has sent goes through here.
 pub(crate) fn parse(body: &[u8]) -> Result<Value, String> {
     if values(body) > MOST_VALUES {

@@ -17,7 +17,7 @@ use secrecy::SecretString;
 use tokio::task::JoinHandle;
 
 use super::attempt::{SESSIONS, end, end_later, is_busy, log_in, patient, sessions};
-use super::document::Document;
+use super::document::{Document, Kept};
 use super::message::{self, Secrets};
 use super::transport::{Answer, Authorization, Request, Transport};
 use super::unproven::Account;
@@ -49,7 +49,7 @@ pub(crate) struct Session {
     login: Login,
     /// A login that a dropped call has left behind: awaited by the next, so that no session is lost in the BMC's table.
     pending: Option<JoinHandle<Result<Login, BmcError>>>,
-    root: Option<Document>,
+    root: Option<Kept>,
 }
 
 impl Session {
@@ -60,7 +60,7 @@ impl Session {
     /// The service root, read once.
     pub(crate) async fn root(&mut self) -> Result<Document, BmcError> {
         if let Some(root) = &self.root {
-            return Ok(root.clone());
+            return root.document();
         }
         let request = Request::new(Method::GET, ROOT);
         // The root is for everybody; some services want to know who asks all the same.
@@ -73,7 +73,7 @@ impl Session {
             return Err(self.hold(&answer).await);
         }
         let root = self.document(&request, answer)?.root();
-        self.root = Some(root.clone());
+        self.root = Some(Kept::of(&root));
         Ok(root)
     }
 

@@ -134,6 +134,10 @@ impl Bmc for Redfish {
         self.system.session.close().await;
     }
 
+    fn rest(&mut self) {
+        self.system.session.transport.rest();
+    }
+
     fn insecure(&self) -> bool {
         self.insecure
     }

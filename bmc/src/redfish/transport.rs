@@ -4,6 +4,8 @@
 //! Caller: `login`.
 
 use std::error::Error;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,6 +13,7 @@ use reqwest::header::{
     ACCEPT, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, IF_MATCH, LOCATION, RETRY_AFTER, WWW_AUTHENTICATE,
 };
 use reqwest::{Client, Method, Response, StatusCode, Url};
+use rustls::ClientConfig;
 use secrecy::zeroize::Zeroizing;
 use secrecy::{ExposeSecret, SecretString};
 
@@ -104,15 +107,49 @@ pub(crate) struct Answer {
     pub(crate) body: Vec<u8>,
 }
 
-/// The way to a BMC.
+/// The way to a BMC. Its clones share one client.
 #[derive(Debug, Clone)]
 pub(crate) struct Transport {
-    client: Client,
+    way: Arc<Way>,
     base: Url,
     /// Host and port, for messages.
     pub(crate) address: String,
     pub(crate) witness: Witness,
     pub(crate) deadlines: Deadlines,
+}
+
+/// What clients are made of, and the one that there is now: with its connection it is some 40 KiB, which thousands of BMCs
+/// between two looks would have for nothing.
+#[derive(Debug)]
+struct Way {
+    /// With what is needed to resume a TLS session.
+    tls: ClientConfig,
+    /// A name that was looked up.
+    name: Option<(String, Vec<SocketAddr>)>,
+    connect: Duration,
+    client: Mutex<Option<Client>>,
+}
+
+impl Way {
+    fn client(&self) -> Result<Client, reqwest::Error> {
+        let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(client) = &*client {
+            return Ok(client.clone());
+        }
+        let mut builder = Client::builder()
+            .tls_backend_preconfigured(self.tls.clone())
+            .redirect(reqwest::redirect::Policy::none())
+            .no_proxy()
+            .http1_only()
+            .pool_max_idle_per_host(1)
+            .pool_idle_timeout(IDLE)
+            .connect_timeout(self.connect)
+            .user_agent(concat!("bedplate/", env!("CARGO_PKG_VERSION")));
+        if let Some((name, sockets)) = &self.name {
+            builder = builder.resolve_to_addrs(name, sockets);
+        }
+        Ok(client.insert(builder.build()?).clone())
+    }
 }
 
 impl Transport {
@@ -131,21 +168,22 @@ impl Transport {
             Scheme::Rmcp => return Err(wrong("it is an address of IPMI".to_owned())),
         };
         let witness = Witness::default();
-        let mut builder = Client::builder()
-            .tls_backend_preconfigured(tls::client_config(trust, &witness).map_err(wrong)?)
-            .redirect(reqwest::redirect::Policy::none())
-            .no_proxy()
-            .http1_only()
-            .pool_max_idle_per_host(1)
-            .pool_idle_timeout(IDLE)
-            .connect_timeout(deadlines.connect)
-            .user_agent(concat!("bedplate/", env!("CARGO_PKG_VERSION")));
-        if let Host::Name(name) = &address.host {
-            builder = builder.resolve_to_addrs(name, checked.sockets());
-        }
-        let client = builder.build().map_err(|e| wrong(e.to_string()))?;
+        let way = Arc::new(Way {
+            tls: tls::client_config(trust, &witness).map_err(wrong)?,
+            name: match &address.host {
+                Host::Name(name) => Some((name.clone(), checked.sockets().to_vec())),
+                Host::Ip(_) => None,
+            },
+            connect: deadlines.connect,
+            client: Mutex::default(),
+        });
         let base = Url::parse(&format!("{scheme}://{address}/")).map_err(|e| wrong(e.to_string()))?;
-        Ok(Self { client, base, address: address.to_string(), witness, deadlines })
+        Ok(Self { way, base, address: address.to_string(), witness, deadlines })
+    }
+
+    /// Closes the connection if nothing is asked on it; the next request opens another.
+    pub(crate) fn rest(&self) {
+        self.way.client.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
     /// Sends a request and takes the whole answer in.
@@ -194,7 +232,8 @@ impl Transport {
     ) -> Result<Response, BmcError> {
         let url = self.base.join(path).ok().filter(|url| is_path(path) && url.origin() == self.base.origin());
         let url = url.ok_or_else(|| self.senseless(path, "it leads away from this BMC"))?;
-        let mut built = self.client.request(request.method.clone(), url);
+        let client = self.way.client().map_err(|error| self.failed(request, error).with_sent(false))?;
+        let mut built = client.request(request.method.clone(), url);
         built = built.header(ACCEPT, "application/json").header("OData-Version", "4.0");
         if let Some(body) = &request.body {
             built = built.header(CONTENT_TYPE, "application/json").body(body.clone());

@@ -81,6 +81,10 @@ pub(crate) struct State {
     pub(crate) seen: Vec<Seen>,
     /// Counts connections that were accepted, also those whose handshake failed.
     pub(crate) connections: usize,
+    /// Those whose TLS session went on with an earlier one.
+    pub(crate) resumed: usize,
+    /// Those that are open.
+    pub(crate) open: usize,
 }
 
 impl State {
@@ -192,9 +196,16 @@ impl Service {
                 let (state, hook) = (state.clone(), hook.clone());
                 tokio::spawn(async move {
                     let Ok(stream) = tls.accept(stream).await else { return };
+                    let kind = stream.get_ref().1.handshake_kind();
+                    {
+                        let mut state = state.lock().unwrap();
+                        state.resumed += usize::from(kind == Some(rustls::HandshakeKind::Resumed));
+                        state.open += 1;
+                    }
                     let answer = service_fn(|request| answer(request, state.clone(), hook.clone()));
                     let server = hyper::server::conn::http1::Builder::new();
                     let _ = server.serve_connection(TokioIo::new(stream), answer).await;
+                    state.lock().unwrap().open -= 1;
                 });
             }
         });

@@ -89,15 +89,28 @@ impl Gate {
         self.logins.get(account, || Login::new(Verdict::Untried))
     }
 
+    /// Leave without waiting, where nobody else waits for it.
+    pub fn enter_at_once(&self, address: &Arc<Semaphore>, whom: For) -> Option<Pass> {
+        let mut permits = Vec::with_capacity(3);
+        for semaphore in self.semaphores(address, whom) {
+            permits.push(semaphore.clone().try_acquire_owned().ok()?);
+        }
+        Some(Pass { _permits: permits })
+    }
+
+    fn semaphores<'a>(
+        &'a self,
+        address: &'a Arc<Semaphore>,
+        whom: For,
+    ) -> impl Iterator<Item = &'a Arc<Semaphore>> {
+        let polling = (whom == For::Polling).then_some(&self.polling);
+        [address].into_iter().chain(polling).chain([&self.all])
+    }
+
     /// Waits for leave. The address comes first, so that a busy one keeps nobody else waiting.
     pub async fn enter(&self, address: &Arc<Semaphore>, whom: For) -> Pass {
-        let mut semaphores = vec![address];
-        if whom == For::Polling {
-            semaphores.push(&self.polling);
-        }
-        semaphores.push(&self.all);
-        let mut permits = Vec::with_capacity(semaphores.len());
-        for semaphore in semaphores {
+        let mut permits = Vec::with_capacity(3);
+        for semaphore in self.semaphores(address, whom) {
             // Nobody closes them.
             permits.extend(semaphore.clone().acquire_owned().await.ok());
         }
@@ -144,6 +157,8 @@ mod tests {
         }
         let busy = gate.address("x");
         assert!(gate.enter(&busy, For::Polling).now_or_never().is_none());
+        assert!(gate.enter_at_once(&busy, For::Polling).is_none());
+        assert!(gate.enter_at_once(&busy, For::Operation).is_some());
         assert!(gate.enter(&busy, For::Operation).now_or_never().is_some());
     }
 

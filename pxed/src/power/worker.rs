@@ -37,6 +37,9 @@ const IDENTITY: SignedDuration = SignedDuration::from_hours(1);
 /// Other credentials are looked for so often while those that are known are not taken, moved by chance.
 const RECHECK: SignedDuration = SignedDuration::from_secs(45);
 
+/// Over a longer wait no connection is kept: a BMC has few to give, and to pxed each is memory.
+const SHORT: Duration = Duration::from_secs(4);
+
 /// The operation that is under way.
 pub(super) struct Running {
     pub(super) operation: Operation,
@@ -124,6 +127,11 @@ impl Worker {
             }
             let wait = until.duration_since(self.shared.now());
             let wait = Duration::try_from(wait).unwrap_or(Duration::ZERO);
+            if wait > SHORT
+                && let Some(line) = &mut self.line
+            {
+                line.rest();
+            }
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
