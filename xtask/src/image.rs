@@ -1,4 +1,4 @@
-//! `cargo xtask image host`: the image that servers boot, made of `images/host/recipe.toml`.
+//! `cargo xtask image host`: the image that servers boot, made of `images/host/recipe.toml`. The node image is in `node`.
 //!
 //! ```text
 //!   recipe, mirrors --base--> root.tar, kernel          cached by what the recipe says of packages
@@ -15,6 +15,7 @@ mod compose;
 #[allow(dead_code, unreachable_pub, reason = "the whole module is the image crate's")]
 mod cpio;
 mod initramfs;
+pub(crate) mod node;
 mod oci;
 mod recipe;
 
@@ -146,22 +147,28 @@ fn report(options: &Options, digest: &str, what: &str) {
 /// Root and tools, before anything is touched.
 fn check(options: &Options) -> Result<()> {
     host::check_root()?;
+    check_tools("host", TOOLS)?;
+    if !options.agent.is_file() {
+        bail!(
+            "{} is missing, and it is the image's first program: run `cargo xtask build`",
+            options.agent.display()
+        );
+    }
+    Ok(())
+}
+
+/// Refuses to begin where a tool is missing; `tools` are programs, with the package that has each.
+fn check_tools(image: &str, tools: &[(&str, &str)]) -> Result<()> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let missing: Vec<&str> = TOOLS
+    let missing: Vec<&str> = tools
         .iter()
         .filter(|(tool, _)| !std::env::split_paths(&path).any(|p| p.join(tool).is_file()))
         .map(|(_, package)| *package)
         .collect();
     if !missing.is_empty() {
         bail!(
-            "the host image is made with programs that are not installed: run `apt-get install {}`",
+            "the {image} image is made with programs that are not installed: run `apt-get install {}`",
             missing.join(" ")
-        );
-    }
-    if !options.agent.is_file() {
-        bail!(
-            "{} is missing, and it is the image's first program: run `cargo xtask build`",
-            options.agent.display()
         );
     }
     Ok(())

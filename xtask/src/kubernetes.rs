@@ -48,8 +48,13 @@ pub(crate) fn missing(directory: &Path) -> Vec<&'static str> {
 
 /// Builds what is missing, one step for each program.
 pub(crate) fn build() -> Result<()> {
+    build_programs(&missing(&directory()))
+}
+
+/// Builds those of the named programs that are missing.
+pub(crate) fn build_programs(wanted: &[&str]) -> Result<()> {
     let directory = directory();
-    let missing = missing(&directory);
+    let missing: Vec<&&str> = wanted.iter().filter(|program| !directory.join(program).is_file()).collect();
     if missing.is_empty() {
         return Ok(());
     }
@@ -62,7 +67,7 @@ pub(crate) fn build() -> Result<()> {
         progress::step(&name, |step| {
             // Written under another name first: an interrupted build must not look like a finished one.
             let partial = directory.join(format!(".{program}.{}", std::process::id()));
-            let (place, package, flags) = if *program == "etcd" {
+            let (place, package, flags) = if **program == "etcd" {
                 (modules().join("etcd"), "go.etcd.io/etcd/server/v3".to_owned(), "-s -w")
             } else {
                 (modules(), format!("k8s.io/kubernetes/cmd/{program}"), flags.as_str())

@@ -86,6 +86,21 @@ enum ImageKind {
         #[arg(long)]
         fresh: bool,
     },
+    /// The node image that hosts run a Node of, as an OCI layout in the cache.
+    Node {
+        /// Takes kubelet and kubeadm from this directory, instead of building those of tests/kubernetes.
+        #[arg(long)]
+        kubernetes: Option<PathBuf>,
+        /// Puts the layout there instead.
+        #[arg(long)]
+        output: Option<PathBuf>,
+        /// Compression of the layers. Old tools do not read zstd.
+        #[arg(long, value_enum, default_value = "zstd")]
+        compression: image::node::Compression,
+        /// Takes the mirrors' newest packages, although the recipe has not changed.
+        #[arg(long)]
+        fresh: bool,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -125,14 +140,28 @@ fn main() -> ExitCode {
 }
 
 fn build_image(kind: ImageKind) -> anyhow::Result<()> {
-    let ImageKind::Host { kernel, output, agent, unit, fresh } = kind;
-    let mut options = image::Options::new(kernel);
-    match agent {
-        Some(agent) => options.agent = agent,
-        None => setup::run(setup::Need::Rack).and_then(|()| build::run())?,
+    match kind {
+        ImageKind::Host { kernel, output, agent, unit, fresh } => {
+            let mut options = image::Options::new(kernel);
+            match agent {
+                Some(agent) => options.agent = agent,
+                None => setup::run(setup::Need::Rack).and_then(|()| build::run())?,
+            }
+            options.unit = unit.unwrap_or(options.unit);
+            options.output = output.unwrap_or(options.output);
+            options.fresh = fresh;
+            image::build_host(&options).map(drop)
+        }
+        ImageKind::Node { kubernetes, output, compression, fresh } => {
+            let mut options = image::node::Options::new();
+            if kubernetes.is_none() {
+                setup::run(setup::Need::Rack)?;
+            }
+            options.kubernetes = kubernetes;
+            options.output = output.unwrap_or(options.output);
+            options.compression = compression;
+            options.fresh = fresh;
+            image::node::build(&options).map(drop)
+        }
     }
-    options.unit = unit.unwrap_or(options.unit);
-    options.output = output.unwrap_or(options.output);
-    options.fresh = fresh;
-    image::build_host(&options).map(drop)
 }

@@ -30,7 +30,7 @@ const TOOLS: &[&str] = &[
     "xz-utils",
     "zstd",
 ];
-/// What the host image is made with.
+/// What the images are made with.
 const IMAGE: &[&str] = &["busybox-static", "mmdebstrap", "squashfs-tools"];
 /// Virtual machines, their firmware, TPM and BMC.
 const MACHINES: &[&str] = &[
@@ -56,9 +56,12 @@ const PEERS: &[&str] = &[
     "kea-dhcp4-server",
     "nginx-light",
     "python3-venv",
+    "skopeo",
+    "systemd-container",
     "tftp-hpa",
     "tftpd-hpa",
     "udhcpc",
+    "umoci",
     "wget",
 ];
 /// Packages with the services that Debian would start now and at every boot.

@@ -1,4 +1,4 @@
-//! What comes from Debian: a root file system as mmdebstrap makes it, and a kernel package. Kept in
+//! What comes from Debian: a root file system as mmdebstrap makes it, and a host's kernel package. Kept in
 //! `<cache>/images/base-<hash of what the recipe says of packages>`, because it is what takes time and network.
 //!
 //! The newest versions at the first build stay until the recipe changes or somebody asks for a fresh build;
@@ -14,88 +14,157 @@ use super::recipe::{Hasher, Recipe, hash_file};
 use super::{FORMAT, Kernel};
 use crate::progress;
 
+/// Which packages, from where, and what of them is left out.
+pub(super) struct Debian<'a> {
+    pub(super) suite: &'a str,
+    pub(super) mirrors: &'a [String],
+    pub(super) keyring: &'a str,
+    /// Time of every file, in seconds since 1970.
+    pub(super) time: u64,
+    pub(super) packages: Vec<&'a str>,
+    pub(super) exclude: &'a [String],
+    pub(super) include: &'a [String],
+}
+
+impl<'a> Debian<'a> {
+    /// The packages of the host image.
+    fn of_host(recipe: &'a Recipe) -> Self {
+        Self {
+            suite: &recipe.suite,
+            mirrors: &recipe.mirrors,
+            keyring: &recipe.keyring,
+            time: recipe.source_date_epoch,
+            packages: recipe.packages.iter().map(String::as_str).collect(),
+            exclude: &recipe.exclude,
+            include: &recipe.include,
+        }
+    }
+
+    /// A name for these packages, and for the kernel's if there is one.
+    fn key(&self, kernel: Option<&str>) -> String {
+        let mut key = Hasher::new();
+        key.add("format", &FORMAT.to_le_bytes());
+        key.add("suite", self.suite.as_bytes());
+        key.add("time", &self.time.to_le_bytes());
+        if let Some(kernel) = kernel {
+            key.add("kernel", kernel.as_bytes());
+        }
+        let packages = self.packages.join("\n");
+        for list in [self.mirrors.join("\n"), packages, self.exclude.join("\n"), self.include.join("\n")] {
+            key.add("list", list.as_bytes());
+        }
+        key.finish().chars().take(16).collect()
+    }
+
+    /// What makes the root file system `root`, with one more of mmdebstrap's options.
+    fn command(&self, root: &Path, option: Option<&str>) -> Command {
+        let mut command = Command::new("mmdebstrap");
+        command.env("SOURCE_DATE_EPOCH", self.time.to_string()).env("LC_ALL", "C.UTF-8");
+        command.args(["--variant=minbase", "--mode=root", "--architectures=amd64"]);
+        command.arg(format!("--include={}", self.packages.join(",")));
+        command.arg(format!("--keyring={}", self.keyring));
+        command.args(self.exclude.iter().map(|path| format!("--dpkgopt=path-exclude={path}")));
+        command.args(self.include.iter().map(|path| format!("--dpkgopt=path-include={path}")));
+        command.args(["--aptopt=Acquire::Retries \"3\"", "--aptopt=APT::Install-Recommends \"false\""]);
+        // As every Debian since 12, without usrmerge's help.
+        command.arg("--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr").args(option);
+        command.arg(self.suite).arg(root).args(self.mirrors);
+        command
+    }
+}
+
 /// What Debian gave.
+#[derive(Clone)]
 pub(super) struct Base {
     /// Names exactly this content.
     pub(super) id: String,
-    /// Root file system.
-    pub(super) root: PathBuf,
-    /// Kernel package (.deb).
-    pub(super) kernel: PathBuf,
-    /// Every package with its version.
-    pub(super) packages: PathBuf,
-}
-
-/// Takes the base of this recipe from the cache, or makes it.
-pub(super) fn ensure(recipe: &Recipe, kernel: Kernel, images: &Path, fresh: bool) -> Result<Base> {
-    let mut key = Hasher::new();
-    key.add("format", &FORMAT.to_le_bytes());
-    key.add("suite", recipe.suite.as_bytes());
-    key.add("time", &recipe.source_date_epoch.to_le_bytes());
-    key.add("kernel", recipe.kernel_package(kernel)?.as_bytes());
-    for list in [&recipe.mirrors, &recipe.packages, &recipe.exclude, &recipe.include] {
-        key.add("list", list.join("\n").as_bytes());
-    }
-    let key: String = key.finish().chars().take(16).collect();
-    let place = images.join(format!("base-{key}"));
-    if !fresh && let Ok(id) = fs::read_to_string(place.join("id")) {
-        return Ok(Base::at(&place, id));
-    }
-    let next = images.join(format!(".base-{key}-{}", std::process::id()));
-    let made =
-        progress::step("host image: Debian packages and kernel", |step| make(step, recipe, kernel, &next));
-    if let Err(error) = made {
-        let _ = fs::remove_dir_all(&next);
-        return Err(error.context("the packages come from the recipe's mirrors: check the network and `mirrors` in images/host/recipe.toml"));
-    }
-    let _ = fs::remove_dir_all(&place);
-    fs::rename(&next, &place).with_context(|| format!("cannot make {}", place.display()))?;
-    let id = fs::read_to_string(place.join("id")).context("the base has no id")?;
-    Ok(Base::at(&place, id))
+    place: PathBuf,
 }
 
 impl Base {
-    fn at(place: &Path, id: String) -> Self {
-        let file = |name: &str| place.join(name);
-        Self { id, root: file("root.tar"), kernel: file("kernel.deb"), packages: file("packages.txt") }
+    /// Root file system, a tar archive.
+    pub(super) fn root(&self) -> PathBuf {
+        self.place.join("root.tar")
+    }
+
+    /// Every package with its version.
+    pub(super) fn packages(&self) -> PathBuf {
+        self.place.join("packages.txt")
+    }
+
+    /// Kernel package (.deb); a node image has none.
+    pub(super) fn kernel(&self) -> PathBuf {
+        self.place.join("kernel.deb")
     }
 }
 
-fn make(step: &progress::Step, recipe: &Recipe, kernel: Kernel, place: &Path) -> Result<()> {
-    fs::create_dir_all(place).with_context(|| format!("cannot make {}", place.display()))?;
-    let base = Base::at(place, String::new());
-    // The package that the meta package stands for, from the same mirrors as the rest. It is not installed: its scripts would
-    // make an initramfs that we do not want.
-    let download = format!(
-        "--extract-hook=set -e; export APT_CONFIG=\"$MMDEBSTRAP_APT_CONFIG\"; cd '{}'; \
-         real=$(apt-cache depends {} | sed -n 's/^ *Depends: \\(linux-image-[^ ]*\\)$/\\1/p' | head -n1); \
-         apt-get -q download \"$real\"; mv ./linux-image-*.deb kernel.deb",
-        place.display(),
-        recipe.kernel_package(kernel)?
-    );
-    let mut command = Command::new("mmdebstrap");
-    command.env("SOURCE_DATE_EPOCH", recipe.source_date_epoch.to_string()).env("LC_ALL", "C.UTF-8");
-    command.args(["--variant=minbase", "--mode=root", "--architectures=amd64"]);
-    command.arg(format!("--include={}", recipe.packages.join(",")));
-    command.arg(format!("--keyring={}", recipe.keyring));
-    command.args(recipe.exclude.iter().map(|path| format!("--dpkgopt=path-exclude={path}")));
-    command.args(recipe.include.iter().map(|path| format!("--dpkgopt=path-include={path}")));
-    command.args(["--aptopt=Acquire::Retries \"3\"", "--aptopt=APT::Install-Recommends \"false\""]);
-    // As every Debian since 12, without usrmerge's help.
-    command.arg("--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr").arg(download);
-    command.arg(&recipe.suite).arg(&base.root).args(&recipe.mirrors);
-    step.run(&mut command)?;
-    list_packages(&base)?;
+/// Takes the base of the host image from the cache, or makes it.
+pub(super) fn ensure(recipe: &Recipe, kernel: Kernel, images: &Path, fresh: bool) -> Result<Base> {
+    let debian = Debian::of_host(recipe);
+    let package = recipe.kernel_package(kernel)?;
+    ensure_named(images, &debian.key(Some(package)), fresh, "host", |step, base| {
+        // The package that the meta package stands for, from the same mirrors as the rest. It is not installed: its scripts
+        // would make an initramfs that we do not want.
+        let download = format!(
+            "--extract-hook=set -e; export APT_CONFIG=\"$MMDEBSTRAP_APT_CONFIG\"; cd '{}'; \
+             real=$(apt-cache depends {package} | sed -n 's/^ *Depends: \\(linux-image-[^ ]*\\)$/\\1/p' | head -n1); \
+             apt-get -q download \"$real\"; mv ./linux-image-*.deb kernel.deb",
+            base.place.display(),
+        );
+        step.run(&mut debian.command(&base.root(), Some(&download)))
+    })
+}
+
+/// Takes packages of a node image from the cache, or fetches them.
+pub(super) fn ensure_packages(debian: &Debian<'_>, images: &Path, fresh: bool) -> Result<Base> {
+    ensure_named(images, &debian.key(None), fresh, "node", |step, base| {
+        step.run(&mut debian.command(&base.root(), None))
+    })
+}
+
+fn ensure_named(
+    images: &Path,
+    key: &str,
+    fresh: bool,
+    image: &str,
+    make: impl FnOnce(&progress::Step, &Base) -> Result<()>,
+) -> Result<Base> {
+    let place = images.join(format!("base-{key}"));
+    if !fresh && let Ok(id) = fs::read_to_string(place.join("id")) {
+        return Ok(Base { id, place });
+    }
+    let next = Base { id: String::new(), place: images.join(format!(".base-{key}-{}", std::process::id())) };
+    let made = progress::step(&format!("{image} image: Debian packages"), |step| {
+        fs::create_dir_all(&next.place).with_context(|| format!("cannot make {}", next.place.display()))?;
+        make(step, &next)?;
+        list_packages(&next)?;
+        write_id(&next)
+    });
+    if let Err(error) = made {
+        let _ = fs::remove_dir_all(&next.place);
+        return Err(error.context(format!(
+            "the packages come from the recipe's mirrors: check the network and `mirrors` in images/{image}/recipe.toml"
+        )));
+    }
+    let _ = fs::remove_dir_all(&place);
+    fs::rename(&next.place, &place).with_context(|| format!("cannot make {}", place.display()))?;
+    let id = fs::read_to_string(place.join("id")).context("the base has no id")?;
+    Ok(Base { id, place })
+}
+
+fn write_id(base: &Base) -> Result<()> {
     let mut id = Hasher::new();
-    id.add("root", hash_file(&base.root)?.as_bytes());
-    id.add("kernel", hash_file(&base.kernel)?.as_bytes());
-    fs::write(place.join("id"), id.finish()).context("cannot write the base's id")
+    id.add("root", hash_file(&base.root())?.as_bytes());
+    if base.kernel().is_file() {
+        id.add("kernel", hash_file(&base.kernel())?.as_bytes());
+    }
+    fs::write(base.place.join("id"), id.finish()).context("cannot write the base's id")
 }
 
 /// Writes what is inside, for people and for comparing two builds.
 fn list_packages(base: &Base) -> Result<()> {
     let mut tar = Command::new("tar");
-    let output = tar.arg("-xOf").arg(&base.root).arg("./var/lib/dpkg/status").output();
+    let output = tar.arg("-xOf").arg(base.root()).arg("./var/lib/dpkg/status").output();
     let output = output.context("cannot run tar to list the image's packages")?;
     let status = String::from_utf8_lossy(&output.stdout);
     let field = |paragraph: &str, name: &str| {
@@ -107,9 +176,11 @@ fn list_packages(base: &Base) -> Result<()> {
         .filter(|paragraph| !paragraph.trim().is_empty())
         .map(|paragraph| format!("{} {}", field(paragraph, "Package:"), field(paragraph, "Version:")))
         .collect();
-    let kernel = Command::new("dpkg-deb").arg("--show").arg(&base.kernel).output();
-    let kernel = kernel.context("cannot run dpkg-deb to see the kernel's version")?;
-    lines.push(String::from_utf8_lossy(&kernel.stdout).trim().replace('\t', " "));
+    if base.kernel().is_file() {
+        let kernel = Command::new("dpkg-deb").arg("--show").arg(base.kernel()).output();
+        let kernel = kernel.context("cannot run dpkg-deb to see the kernel's version")?;
+        lines.push(String::from_utf8_lossy(&kernel.stdout).trim().replace('\t', " "));
+    }
     lines.sort();
-    fs::write(&base.packages, lines.join("\n") + "\n").context("cannot write the list of packages")
+    fs::write(base.packages(), lines.join("\n") + "\n").context("cannot write the list of packages")
 }

@@ -72,14 +72,14 @@ pub(super) fn root(step: &Step, inputs: &Inputs<'_>, work: &Path) -> Result<Root
     let path = work.join("root");
     fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
     let mut tar = Command::new("tar");
-    step.run(tar.args(["--numeric-owner", "-xpf"]).arg(&inputs.base.root).arg("-C").arg(&path))?;
+    step.run(tar.args(["--numeric-owner", "-xpf"]).arg(inputs.base.root()).arg("-C").arg(&path))?;
     let (kernel, release) = kernel(step, inputs, &path, work)?;
     let mut copy = Command::new("cp");
     let files = inputs.source.join("files/.");
     step.run(copy.args(["-R", "--no-preserve=ownership", "--preserve=mode"]).arg(files).arg(&path))?;
     install(&inputs.options.agent, &path.join("usr/bin/bedplate-agent"), 0o755)?;
     install(&inputs.options.unit, &path.join("usr/lib/systemd/system/bedplate-agent.service"), 0o644)?;
-    install(&inputs.base.packages, &path.join("usr/share/bedplate/packages.txt"), 0o644)?;
+    install(&inputs.base.packages(), &path.join("usr/share/bedplate/packages.txt"), 0o644)?;
     let systemctl = |verb: &str| {
         let mut command = Command::new("chroot");
         command.arg(&path).args(["systemctl", "--quiet", verb]);
@@ -91,7 +91,7 @@ pub(super) fn root(step: &Step, inputs: &Inputs<'_>, work: &Path) -> Result<Root
     for name in &inputs.recipe.rootfs.remove {
         let _ = fs::remove_dir_all(path.join(name));
     }
-    identify(&path, inputs)?;
+    identify(&path, "host", inputs.inputs)?;
     normalise(&path)?;
     Ok(Root { path, kernel, release })
 }
@@ -99,7 +99,7 @@ pub(super) fn root(step: &Step, inputs: &Inputs<'_>, work: &Path) -> Result<Root
 /// The kernel package's files: the kernel beside, its modules inside, with their index and configuration.
 fn kernel(step: &Step, inputs: &Inputs<'_>, root: &Path, work: &Path) -> Result<(PathBuf, String)> {
     let unpacked = work.join("kernel");
-    step.run(Command::new("dpkg-deb").arg("-x").arg(&inputs.base.kernel).arg(&unpacked))?;
+    step.run(Command::new("dpkg-deb").arg("-x").arg(inputs.base.kernel()).arg(&unpacked))?;
     let from = unpacked.join("lib/modules");
     let from = if from.is_dir() { from } else { unpacked.join("usr/lib/modules") };
     let release = only_entry(&from)?;
@@ -141,12 +141,13 @@ pub(super) fn install(from: &Path, to: &Path, mode: u32) -> Result<()> {
 }
 
 /// Says in os-release which image this is.
-fn identify(root: &Path, inputs: &Inputs<'_>) -> Result<()> {
+pub(super) fn identify(root: &Path, image: &str, inputs: &str) -> Result<()> {
     let path = root.join("usr/lib/os-release");
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    let version: String = inputs.inputs.chars().take(12).collect();
-    let own =
-        format!("IMAGE_ID=bedplate-host\nIMAGE_VERSION={version}\nPRETTY_NAME=\"Bedplate host {version}\"\n");
+    let version: String = inputs.chars().take(12).collect();
+    let own = format!(
+        "IMAGE_ID=bedplate-{image}\nIMAGE_VERSION={version}\nPRETTY_NAME=\"Bedplate {image} {version}\"\n"
+    );
     let others =
         text.lines().filter(|line| !line.starts_with("PRETTY_NAME=")).map(|line| format!("{line}\n"));
     fs::write(&path, others.collect::<String>() + &own)
@@ -154,7 +155,7 @@ fn identify(root: &Path, inputs: &Inputs<'_>) -> Result<()> {
 }
 
 /// Takes out what the builder or the moment of building left.
-fn normalise(root: &Path) -> Result<()> {
+pub(super) fn normalise(root: &Path) -> Result<()> {
     for name in REMOVE {
         let path = root.join(name);
         if fs::symlink_metadata(&path).is_ok() {

@@ -1,4 +1,4 @@
-//! The OCI layout of a host image (OCI image specification, "Image Layout"; media types: docs/images.md).
+//! OCI layouts, and what is in that of a host image (OCI image specification, "Image Layout"; media types: docs/images.md).
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use super::recipe::{hash_bytes, hash_file};
 
-const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+/// Media type of a manifest.
+pub(super) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const ARTIFACT: &str = "application/vnd.bedplate.host.v1";
 /// Annotation of index.json: the hash of what the image was made of.
 const INPUTS: &str = "dev.bedplate.inputs";
@@ -35,13 +36,22 @@ pub(super) fn is_built_from(layout: &Path, inputs: &str) -> Option<String> {
     Some(index.pointer("/manifests/0/digest")?.as_str()?.to_owned())
 }
 
-/// Writes the layout beside its place, then puts it there in one step; the old one goes. Gives the image's digest.
+/// Writes the layout of a host image. Gives the image's digest.
 pub(super) fn write(place: &Path, image: &Image<'_>) -> Result<String> {
+    replace(place, |layout| write_content(layout, image))
+}
+
+/// Has a layout written beside its place, then puts it there in one step; the old one goes. Gives what `content` gave, the image's
+/// digest.
+pub(super) fn replace(place: &Path, content: impl FnOnce(&Path) -> Result<String>) -> Result<String> {
     let parent = place.parent().context("the layout's place has no parent directory")?;
     let name = place.file_name().context("the layout's place has no name")?.to_string_lossy();
     let next = parent.join(format!(".{name}.new-{}", std::process::id()));
     let _ = fs::remove_dir_all(&next);
-    let digest = write_content(&next, image).with_context(|| format!("cannot write {}", next.display()))?;
+    let digest = fs::create_dir_all(next.join("blobs/sha256"))
+        .map_err(anyhow::Error::from)
+        .and_then(|()| content(&next))
+        .with_context(|| format!("cannot write {}", next.display()))?;
     if place.exists() {
         exchange(&next, place)?;
         fs::remove_dir_all(&next).with_context(|| format!("cannot remove {}", next.display()))?;
@@ -62,7 +72,6 @@ fn exchange(next: &Path, place: &Path) -> Result<()> {
 }
 
 fn write_content(layout: &Path, image: &Image<'_>) -> Result<String> {
-    fs::create_dir_all(layout.join("blobs/sha256"))?;
     let part = |name: &str| format!("application/vnd.bedplate.host.{name}.v1");
     let layers = [
         add_file(layout, image.kernel, &part("kernel"))?,
@@ -83,15 +92,20 @@ fn write_content(layout: &Path, image: &Image<'_>) -> Result<String> {
         "layers": layers,
     });
     let mut manifest = add_json(layout, &manifest, MANIFEST)?;
-    let digest = manifest["digest"].as_str().unwrap_or_default().to_owned();
     manifest["artifactType"] = ARTIFACT.into();
+    finish(layout, manifest, image.inputs)
+}
+
+/// Names the layout's one image in its index; `manifest` is its descriptor. Gives the image's digest.
+pub(super) fn finish(layout: &Path, mut manifest: Value, inputs: &str) -> Result<String> {
+    let digest = manifest["digest"].as_str().unwrap_or_default().to_owned();
     manifest["platform"] = json!({ "architecture": "amd64", "os": "linux" });
     manifest["annotations"] = json!({ "org.opencontainers.image.ref.name": TAG });
     let index = json!({
         "schemaVersion": 2,
         "mediaType": "application/vnd.oci.image.index.v1+json",
         "manifests": [manifest],
-        "annotations": { (INPUTS): image.inputs },
+        "annotations": { (INPUTS): inputs },
     });
     write_synced(&layout.join("oci-layout"), br#"{"imageLayoutVersion":"1.0.0"}"#)?;
     write_synced(&layout.join("index.json"), &serde_json::to_vec(&index)?)?;
@@ -104,14 +118,16 @@ fn write_synced(path: &Path, bytes: &[u8]) -> Result<()> {
     Ok(file.sync_all()?)
 }
 
-fn add_json(layout: &Path, document: &Value, media_type: &str) -> Result<Value> {
+/// Adds a document as a blob; gives its descriptor.
+pub(super) fn add_json(layout: &Path, document: &Value, media_type: &str) -> Result<Value> {
     let bytes = serde_json::to_vec(document)?;
     let hex = hash_bytes(&bytes);
     write_synced(&layout.join("blobs/sha256").join(&hex), &bytes)?;
     Ok(descriptor(media_type, &hex, bytes.len() as u64))
 }
 
-fn add_file(layout: &Path, path: &Path, media_type: &str) -> Result<Value> {
+/// Adds a file as a blob; gives its descriptor.
+pub(super) fn add_file(layout: &Path, path: &Path, media_type: &str) -> Result<Value> {
     let hex = hash_file(path)?;
     let blob = layout.join("blobs/sha256").join(&hex);
     fs::copy(path, &blob).with_context(|| format!("cannot copy {}", path.display()))?;

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 
 use super::Kernel;
@@ -67,8 +68,7 @@ struct KernelPackage {
 
 impl Recipe {
     pub(super) fn read(path: &Path) -> Result<Self> {
-        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-        toml::from_str(&text).with_context(|| format!("{} is not a recipe", path.display()))
+        read(path)
     }
 
     /// The meta package that depends on the newest kernel.
@@ -76,6 +76,12 @@ impl Recipe {
         let found = self.kernel.get(kernel.name());
         Ok(&found.with_context(|| format!("the recipe has no [kernel.{}]", kernel.name()))?.package)
     }
+}
+
+/// Reads the recipe of an image.
+pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    toml::from_str(&text).with_context(|| format!("{} is not a recipe", path.display()))
 }
 
 /// A hash over named inputs, each with its length.

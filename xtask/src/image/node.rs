@@ -1,0 +1,180 @@
+//! `cargo xtask image node`: the image that a slot runs, made of `images/node/recipe.toml`, as an ordinary OCI image.
+//!
+//! ```text
+//!   packages of layer 1      --compose--> tree 1 --------------------> layer 1
+//!   packages of layers 1, 2  --compose--> tree 2 --less tree 1-------> layer 2  --> OCI layout
+//!   ... and the programs     --compose--> tree 3 --less tree 2-------> layer 3
+//! ```
+//! Each tree is made from nothing, so the image is the last tree by construction, and a layer depends on no later one.
+//! As with the host image, unchanged inputs take the layout that is there.
+
+mod archive;
+mod difference;
+mod layout;
+mod pause;
+mod recipe;
+mod tree;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use super::recipe::{Hasher, read};
+use super::{Work, base, check_tools, oci};
+use crate::{host, kubernetes, progress};
+pub(crate) use archive::Compression;
+use recipe::Recipe;
+
+/// A change in how node images are made, where the inputs do not show it, makes all of them anew.
+const FORMAT: u32 = 1;
+/// What is run, with the package that has it.
+const TOOLS: &[(&str, &str)] = &[
+    ("mmdebstrap", "mmdebstrap"),
+    ("tar", "tar"),
+    ("chroot", "coreutils"),
+    ("zstd", "zstd"),
+    ("gzip", "gzip"),
+    ("gcc", "gcc"),
+];
+
+/// How the node image is to be built.
+#[derive(Debug, Clone)]
+pub(crate) struct Options {
+    /// Where its Kubernetes programs are; else those of tests/kubernetes are built.
+    pub(crate) kubernetes: Option<PathBuf>,
+    /// Where the layout goes.
+    pub(crate) output: PathBuf,
+    /// How layers are packed.
+    pub(crate) compression: Compression,
+    /// Asks the mirrors for newer packages, although the recipe has not changed.
+    pub(crate) fresh: bool,
+}
+
+impl Options {
+    /// The layout in the cache, with the programs that the tests use.
+    pub(crate) fn new() -> Self {
+        let output = host::cache().join("images/node");
+        Self { kubernetes: None, output, compression: Compression::Zstd, fresh: false }
+    }
+}
+
+/// Builds the rack's node image into the cache, unless it is there already.
+pub(crate) fn ensure() -> Result<()> {
+    build(&Options::new()).map(drop)
+}
+
+/// Builds the node image, unless the layout at its place is of the same inputs, and says where it is.
+pub(crate) fn build(options: &Options) -> Result<PathBuf> {
+    host::check_root()?;
+    check_tools("node", TOOLS)?;
+    let source = host::root().join("images/node");
+    let recipe: Recipe = read(&source.join("recipe.toml"))?;
+    let programs = programs(options, &recipe)?;
+    let version = version(&programs)?;
+    let images = host::cache().join("images");
+    let work = Work::new(&images)?;
+    let pause = pause::compile(&source.join("pause.c"), &work.0)?;
+    let bases = bases(&recipe, &images, options.fresh)?;
+
+    let mut inputs = Hasher::new();
+    inputs.add("format", &FORMAT.to_le_bytes());
+    bases.iter().for_each(|base| inputs.add("base", base.id.as_bytes()));
+    inputs.add_tree("images/node", &source)?;
+    inputs.add_tree("pause", &pause)?;
+    for program in recipe.layers.iter().flat_map(|layer| &layer.programs) {
+        inputs.add_tree(program, &programs.join(program))?;
+    }
+    inputs.add("compression", options.compression.name().as_bytes());
+    let inputs = inputs.finish();
+    if let Some(digest) = oci::is_built_from(&options.output, &inputs) {
+        report(options, &version, &digest, "is there already");
+        return Ok(options.output.clone());
+    }
+    let parts = tree::Inputs {
+        recipe: &recipe,
+        bases: &bases,
+        source: &source,
+        programs: &programs,
+        pause: &pause,
+        inputs: &inputs,
+    };
+    let layers = layers(&parts, options.compression, &work.0)?;
+    let image = layout::Image { layers: &layers, recipe: &recipe, version: &version, inputs: &inputs };
+    let digest = oci::replace(&options.output, |layout| layout::write(layout, &image))?;
+    report(options, &version, &digest, "built");
+    for layer in &layers {
+        println!("    {} {} MiB, packed {} MiB", layer.name, layer.size >> 20, layer.packed_size >> 20);
+    }
+    Ok(options.output.clone())
+}
+
+fn report(options: &Options, version: &str, digest: &str, what: &str) {
+    println!("  node image {what} (Kubernetes {version})\n    {}\n    {digest}", options.output.display());
+}
+
+/// The directory that has the recipe's programs.
+fn programs(options: &Options, recipe: &Recipe) -> Result<PathBuf> {
+    let wanted: Vec<&str> =
+        recipe.layers.iter().flat_map(|layer| &layer.programs).map(String::as_str).collect();
+    let Some(directory) = &options.kubernetes else {
+        kubernetes::build_programs(&wanted)?;
+        return Ok(kubernetes::directory());
+    };
+    match wanted.iter().find(|program| !directory.join(program).is_file()) {
+        Some(program) => bail!("{} is missing", directory.join(program).display()),
+        None => Ok(directory.clone()),
+    }
+}
+
+/// What kubeadm says it is: `v1.34.4`.
+fn version(programs: &Path) -> Result<String> {
+    let kubeadm = programs.join("kubeadm");
+    let output = Command::new(&kubeadm).args(["version", "--output", "short"]).output();
+    let output = output.with_context(|| format!("cannot run {}", kubeadm.display()))?;
+    let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    if output.status.success() && version.starts_with('v') {
+        return Ok(version);
+    }
+    bail!("{} does not say its version, but {version:?}", kubeadm.display())
+}
+
+/// Debian's part of each layer's tree; a layer without packages of its own has that of the one below.
+fn bases(recipe: &Recipe, images: &Path, fresh: bool) -> Result<Vec<base::Base>> {
+    let mut bases: Vec<base::Base> = Vec::new();
+    for (number, layer) in recipe.layers.iter().enumerate() {
+        let again = match bases.last() {
+            Some(below) if layer.packages.is_empty() => Some(below.clone()),
+            _ => None,
+        };
+        bases.push(match again {
+            Some(below) => below,
+            None => base::ensure_packages(&recipe.debian(number), images, fresh)?,
+        });
+    }
+    Ok(bases)
+}
+
+/// Makes the trees one after the other, and of each what differs from the one before.
+fn layers(parts: &tree::Inputs<'_>, compression: Compression, work: &Path) -> Result<Vec<layout::Layer>> {
+    let mut layers = Vec::new();
+    let mut below: Option<PathBuf> = None;
+    for (number, layer) in parts.recipe.layers.iter().enumerate() {
+        let name = &layer.name;
+        let made = progress::step(&format!("node image: layer {name}"), |step| {
+            let root = tree::compose(step, parts, number, work)?;
+            let paths = difference::paths(below.as_deref(), &root)?;
+            let tar = work.join(format!("{name}.tar"));
+            archive::write(step, &root, &paths, parts.recipe.source_date_epoch, &tar)?;
+            let packed = archive::compress(step, &tar, compression)?;
+            Ok((root, layout::Layer::new(name, &tar, packed, compression)?))
+        });
+        let (root, layer) = made?;
+        if let Some(old) = below.replace(root) {
+            fs::remove_dir_all(&old).with_context(|| format!("cannot remove {}", old.display()))?;
+        }
+        layers.push(layer);
+    }
+    Ok(layers)
+}
