@@ -3,5 +3,8 @@
 //! A slot is a systemd-nspawn machine whose root is an overlay: the node image's layers below, read-only and shared by both,
 //! and one directory above. Called by `node`.
 
+pub mod contents;
+pub mod inside;
 pub mod places;
 pub mod render;
+pub mod store;

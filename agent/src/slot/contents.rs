@@ -1,0 +1,330 @@
+//! What lies in a slot's root besides its image and what kubeadm gets: the configuration's files and units, and who the node is.
+//!
+//! Pure: a template and the values of its Secrets in, files out. Called by `node`; `inside` writes them.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bedplate_api::configuration::{FileEncoding, FileSpec, SecretKeyRef, Template, UnitSpec};
+use bedplate_api::id::MachineName;
+use sha2::{Digest, Sha256};
+use zeroize::Zeroizing;
+
+/// The unit that enables and disables the configuration's units.
+pub const UNITS: &str = "bedplate-units.service";
+
+/// Most bytes of a file after decoding.
+const LARGEST: u64 = 8 << 20;
+
+/// A file inside of a slot's root.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotFile {
+    /// Absolute path in the slot.
+    pub path: String,
+    /// Owner as `user:group`, by the slot's own names.
+    pub owner: String,
+    /// Permissions.
+    pub mode: u32,
+    /// Added to what is there.
+    pub append: bool,
+    /// What is in it. May be a secret.
+    pub content: Zeroizing<Vec<u8>>,
+}
+
+/// A symbolic link inside of a slot's root.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotLink {
+    /// Absolute path in the slot.
+    pub path: String,
+    /// Where it points to.
+    pub target: String,
+}
+
+/// Everything that is put into a slot's root.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Contents {
+    /// Files, in the order in which they are written.
+    pub files: Vec<SlotFile>,
+    /// Links.
+    pub links: Vec<SlotLink>,
+}
+
+/// The values of the Secrets that a template names.
+pub type Secrets = BTreeMap<(String, String, String), Zeroizing<Vec<u8>>>;
+
+/// Why a template's files cannot be made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MakeContentsError {
+    /// Not what its encoding says.
+    #[error("files[{index}] ({path}): its content is not {encoding}: correct the MachineConfiguration")]
+    Encoding {
+        /// Which one.
+        index: usize,
+        /// Its path.
+        path: String,
+        /// What it should be.
+        encoding: &'static str,
+    },
+    /// Too large after decoding.
+    #[error("files[{index}] ({path}): more than {LARGEST} bytes: put it into the node image")]
+    Large {
+        /// Which one.
+        index: usize,
+        /// Its path.
+        path: String,
+    },
+    /// A key that the Secret has not.
+    #[error(
+        "files[{index}] ({path}): Secret {secret} has no key {key}: add it, or correct the MachineConfiguration"
+    )]
+    Key {
+        /// Which one.
+        index: usize,
+        /// Its path.
+        path: String,
+        /// `<namespace>/<name>`.
+        secret: String,
+        /// The key.
+        key: String,
+    },
+}
+
+/// The keys of Secrets that a template's files need.
+pub fn secrets(template: &Template) -> Vec<&SecretKeyRef> {
+    template.files.iter().filter_map(|file| file.content_from.as_ref()).map(|from| &from.secret).collect()
+}
+
+/// Makes what is put into the root.
+///
+/// # Errors
+/// A file's content cannot be had.
+pub fn make(
+    machine: &MachineName,
+    machine_uid: &str,
+    template: &Template,
+    secrets: &Secrets,
+) -> Result<Contents, MakeContentsError> {
+    let mut contents = Contents::default();
+    contents.files.push(text("/etc/hostname", 0o644, &format!("{machine}\n")));
+    // The kubelet tells it as the Node's machine id: the same after each repave, another one on each Machine.
+    contents.files.push(text("/etc/machine-id", 0o444, &format!("{}\n", machine_id(machine_uid))));
+    for (index, file) in template.files.iter().enumerate() {
+        contents.files.push(SlotFile {
+            path: file.path.clone(),
+            owner: file.owner.clone(),
+            mode: u32::from_str_radix(&file.permissions, 8).unwrap_or(0o644),
+            append: file.append,
+            content: content(index, file, secrets)?,
+        });
+    }
+    for unit in &template.units {
+        let path = format!("/etc/systemd/system/{}", unit.name);
+        contents.files.extend(unit.contents.as_ref().map(|contents| text(&path, 0o644, contents)));
+        let drop_in = |drop_in: &bedplate_api::configuration::DropIn| {
+            text(&format!("{path}.d/{}", drop_in.name), 0o644, &drop_in.contents)
+        };
+        contents.files.extend(unit.dropins.iter().map(drop_in));
+    }
+    if let Some(units) = units(&template.units) {
+        let path = format!("/etc/systemd/system/{UNITS}");
+        contents.files.push(text(&path, 0o644, &units));
+        contents.links.push(SlotLink {
+            path: format!("/etc/systemd/system/multi-user.target.wants/{UNITS}"),
+            target: path,
+        });
+    }
+    Ok(contents)
+}
+
+/// A file of root's.
+pub fn text(path: &str, mode: u32, content: &str) -> SlotFile {
+    let content = Zeroizing::new(content.as_bytes().to_vec());
+    SlotFile { path: path.to_owned(), owner: "root:root".to_owned(), mode, append: false, content }
+}
+
+fn content(
+    index: usize,
+    file: &FileSpec,
+    secrets: &Secrets,
+) -> Result<Zeroizing<Vec<u8>>, MakeContentsError> {
+    let plain = match &file.content_from {
+        Some(from) => {
+            let SecretKeyRef { namespace, name, key } = &from.secret;
+            let value = secrets.get(&(namespace.clone(), name.clone(), key.clone()));
+            value.cloned().ok_or_else(|| MakeContentsError::Key {
+                index,
+                path: file.path.clone(),
+                secret: format!("{namespace}/{name}"),
+                key: key.clone(),
+            })?
+        }
+        None => Zeroizing::new(file.content.clone().unwrap_or_default().into_bytes()),
+    };
+    let wrong = |encoding| MakeContentsError::Encoding { index, path: file.path.clone(), encoding };
+    let base64 = |text: &[u8]| {
+        let text: Zeroizing<Vec<u8>> =
+            Zeroizing::new(text.iter().copied().filter(|b| !b.is_ascii_whitespace()).collect());
+        STANDARD.decode(&*text).map(Zeroizing::new).map_err(|_| wrong("base64"))
+    };
+    match file.encoding {
+        FileEncoding::Plain => Ok(plain),
+        FileEncoding::Base64 => base64(&plain),
+        FileEncoding::GzipBase64 => {
+            let packed = base64(&plain)?;
+            let mut content = Zeroizing::new(Vec::new());
+            let mut reader = flate2::read::MultiGzDecoder::new(packed.as_slice()).take(LARGEST + 1);
+            reader.read_to_end(&mut content).map_err(|_| wrong("gzip in base64"))?;
+            if content.len() as u64 > LARGEST {
+                return Err(MakeContentsError::Large { index, path: file.path.clone() });
+            }
+            Ok(content)
+        }
+    }
+}
+
+/// The unit that enables and disables, where the configuration says so. In the slot, for its own systemd reads what the units of its
+/// image want; before kubeadm, which may need them.
+fn units(units: &[UnitSpec]) -> Option<String> {
+    let names = |enabled: bool| {
+        let named: Vec<&str> = units
+            .iter()
+            .filter(|unit| unit.enabled == Some(enabled))
+            .map(|unit| unit.name.as_str())
+            .collect();
+        (!named.is_empty()).then(|| named.join(" "))
+    };
+    let (enable, disable) = (names(true), names(false));
+    if enable.is_none() && disable.is_none() {
+        return None;
+    }
+    let line = |verb: &str, names: Option<String>| {
+        names
+            .map(|names| format!("ExecStart=systemctl {verb} --now --no-block {names}\n"))
+            .unwrap_or_default()
+    };
+    Some(format!(
+        "# Written by bedplate-agent: enables and disables the units of the node's configuration.\n\
+         [Unit]\nDescription=Units of the node's configuration\nBefore=bedplate-kubeadm.service\n\n\
+         [Service]\nType=oneshot\nRemainAfterExit=yes\n{}{}\n\
+         [Install]\nWantedBy=multi-user.target\n",
+        line("enable", enable),
+        line("disable", disable)
+    ))
+}
+
+/// A machine id (machine-id(5)) out of the Machine's UID, which is no secret but may not be guessed from the id either.
+fn machine_id(machine_uid: &str) -> String {
+    let hash = Sha256::digest(format!("bedplate node {machine_uid}").as_bytes());
+    hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn template(more: serde_json::Value) -> Template {
+        let mut template = json!({"image": {"reference": "r.example/node", "allowTag": true}, "kubernetes": {"version": "v1.34.4"}});
+        for (name, value) in more.as_object().unwrap() {
+            template[name] = value.clone();
+        }
+        serde_json::from_value(template).unwrap()
+    }
+
+    fn made(more: serde_json::Value, secrets: &Secrets) -> Result<Contents, MakeContentsError> {
+        make(&"node-1".parse().unwrap(), "uid-1", &template(more), secrets)
+    }
+
+    fn file<'c>(contents: &'c Contents, path: &str) -> &'c SlotFile {
+        contents.files.iter().find(|file| file.path == path).unwrap()
+    }
+
+    #[test]
+    fn files_are_decoded_with_their_owner_and_permissions() {
+        let secrets =
+            Secrets::from([(("ns".into(), "s".into(), "k".into()), Zeroizing::new(b"hidden".to_vec()))]);
+        let contents = made(
+            json!({"files": [
+                {"path": "/etc/a", "content": "text", "owner": "kube:kube", "permissions": "0640", "append": true},
+                {"path": "/etc/b", "content": "aGVs\nbG8=", "encoding": "base64"},
+                {"path": "/etc/c", "content": "H4sIAAAAAAAAA8tIzcnJBwCGphA2BQAAAA==", "encoding": "gzip+base64"},
+                {"path": "/etc/d", "contentFrom": {"secret": {"namespace": "ns", "name": "s", "key": "k"}}, "permissions": "0600"},
+            ]}),
+            &secrets,
+        )
+        .unwrap();
+        let a = file(&contents, "/etc/a");
+        assert_eq!(
+            (a.owner.as_str(), a.mode, a.append, a.content.as_slice()),
+            ("kube:kube", 0o640, true, &b"text"[..])
+        );
+        assert_eq!(file(&contents, "/etc/b").content.as_slice(), b"hello");
+        assert_eq!(file(&contents, "/etc/c").content.as_slice(), b"hello");
+        assert_eq!(
+            (file(&contents, "/etc/d").content.as_slice(), file(&contents, "/etc/d").mode),
+            (&b"hidden"[..], 0o600)
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_made_names_the_file() {
+        let from = json!({"secret": {"namespace": "ns", "name": "s", "key": "k"}});
+        for (one, expected) in [
+            (
+                json!({"path": "/a", "content": "!", "encoding": "base64"}),
+                "files[0] (/a): its content is not base64",
+            ),
+            (
+                json!({"path": "/a", "content": "aGVsbG8=", "encoding": "gzip+base64"}),
+                "files[0] (/a): its content is not gzip",
+            ),
+            (json!({"path": "/a", "contentFrom": from}), "files[0] (/a): Secret ns/s has no key k"),
+        ] {
+            let error = made(json!({"files": [one]}), &Secrets::new()).unwrap_err().to_string();
+            assert!(error.starts_with(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_unpacks_without_end_is_refused() {
+        use std::io::Write;
+        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        packed.write_all(&vec![0; 9 << 20]).unwrap();
+        let content = STANDARD.encode(packed.finish().unwrap());
+        let one = json!({"path": "/a", "content": content, "encoding": "gzip+base64"});
+        let error = made(json!({"files": [one]}), &Secrets::new()).unwrap_err();
+        assert!(matches!(error, MakeContentsError::Large { index: 0, .. }), "{error}");
+    }
+
+    #[test]
+    fn units_are_written_and_enabled_in_the_slot() {
+        let contents = made(
+            json!({"units": [
+                {"name": "a.service", "enabled": true, "contents": "[Service]\nExecStart=/bin/true\n"},
+                {"name": "b.timer", "enabled": false},
+                {"name": "kubelet.service", "dropins": [{"name": "20-x.conf", "contents": "[Service]\nNice=1\n"}]},
+            ]}),
+            &Secrets::new(),
+        )
+        .unwrap();
+        file(&contents, "/etc/systemd/system/a.service");
+        file(&contents, "/etc/systemd/system/kubelet.service.d/20-x.conf");
+        let unit = file(&contents, "/etc/systemd/system/bedplate-units.service");
+        let unit = String::from_utf8(unit.content.to_vec()).unwrap();
+        assert!(unit.contains("ExecStart=systemctl enable --now --no-block a.service\n"), "{unit}");
+        assert!(unit.contains("ExecStart=systemctl disable --now --no-block b.timer\n"), "{unit}");
+        assert_eq!(contents.links.len(), 1);
+        assert_eq!(made(json!({}), &Secrets::new()).unwrap().links, []);
+    }
+
+    #[test]
+    fn a_machine_id_is_the_machines_own_and_stays() {
+        let contents = made(json!({}), &Secrets::new()).unwrap();
+        let id = String::from_utf8(file(&contents, "/etc/machine-id").content.to_vec()).unwrap();
+        assert_eq!(id.trim().len(), 32);
+        assert_ne!(machine_id("uid-1"), machine_id("uid-2"));
+    }
+}

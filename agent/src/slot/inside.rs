@@ -1,0 +1,280 @@
+//! Writing into a slot's root, which a stranger's image made: no link in it leads out of it.
+//!
+//! Every path is resolved by the kernel below the root (`openat2(2)`, `RESOLVE_IN_ROOT`), as the node itself would resolve it.
+//! Called by `store`.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
+
+use super::contents::{SlotFile, SlotLink};
+
+/// A mounted root.
+#[derive(Debug)]
+pub struct Inside {
+    root: OwnedFd,
+}
+
+/// Why something could not be written into a slot.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteInsideError {
+    /// The file system refused.
+    #[error("cannot {act} {path} in the slot")]
+    Act {
+        /// What was tried.
+        act: &'static str,
+        /// Where, as the slot sees it.
+        path: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A name that the slot does not know.
+    #[error(
+        "{path} is to belong to {owner}, and the node image has no such {kind}: add it to the image, or correct the MachineConfiguration"
+    )]
+    Owner {
+        /// Whose.
+        path: String,
+        /// The owner as it was written.
+        owner: String,
+        /// `user` or `group`.
+        kind: &'static str,
+    },
+}
+
+fn failed(act: &'static str, path: &str) -> impl FnOnce(rustix::io::Errno) -> WriteInsideError {
+    let path = path.to_owned();
+    move |errno| WriteInsideError::Act { act, path, source: errno.into() }
+}
+
+impl Inside {
+    /// The root at `path`.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn open(path: &Path) -> Result<Self, WriteInsideError> {
+        let shown = path.display().to_string();
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(path, flags, Mode::empty()).map_err(failed("open", &shown))?;
+        Ok(Self { root })
+    }
+
+    fn at(&self, path: &str, flags: OFlags, mode: u32) -> rustix::io::Result<OwnedFd> {
+        let relative = path.trim_start_matches('/');
+        let relative = if relative.is_empty() { "." } else { relative };
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        rustix::fs::openat2(&self.root, relative, flags | OFlags::CLOEXEC, Mode::from_raw_mode(mode), resolve)
+    }
+
+    /// The directory that `path` lies in, made with all above it if it is not there, and the last name of `path`.
+    fn parent<'p>(&self, path: &'p str) -> Result<(OwnedFd, &'p str), WriteInsideError> {
+        let (above, name) = path.trim_end_matches('/').rsplit_once('/').unwrap_or(("", path));
+        if name.is_empty() || name == "." || name == ".." {
+            return Err(failed("write", path)(rustix::io::Errno::INVAL));
+        }
+        let mut directory = String::from("/");
+        for part in above.split('/').filter(|part| !part.is_empty()) {
+            let inner = PathBuf::from(&directory).join(part).to_string_lossy().into_owned();
+            match self.at(&inner, OFlags::PATH | OFlags::DIRECTORY, 0) {
+                Ok(_) => {}
+                Err(rustix::io::Errno::NOENT) => {
+                    let outer = self.at(&directory, OFlags::PATH | OFlags::DIRECTORY, 0);
+                    let outer = outer.map_err(failed("open", &directory))?;
+                    rustix::fs::mkdirat(&outer, part, Mode::from_raw_mode(0o755))
+                        .map_err(failed("make", &inner))?;
+                }
+                Err(errno) => return Err(failed("open", &inner)(errno)),
+            }
+            directory = inner;
+        }
+        let parent = self.at(&directory, OFlags::PATH | OFlags::DIRECTORY, 0);
+        Ok((parent.map_err(failed("open", &directory))?, name))
+    }
+
+    /// Writes a file, with its owner and permissions. What has its name and is no regular file is replaced, so that nothing is
+    /// written through a link or into a device.
+    ///
+    /// # Errors
+    /// The owner is not known in the slot, or the file system refuses.
+    pub fn write(&self, file: &SlotFile) -> Result<(), WriteInsideError> {
+        let owner = self.owner(file)?;
+        let io = |act| {
+            let path = file.path.clone();
+            move |source: io::Error| WriteInsideError::Act { act, path, source }
+        };
+        let before = if file.append { self.read(&file.path)?.unwrap_or_default() } else { Vec::new() };
+        let (parent, name) = self.parent(&file.path)?;
+        match rustix::fs::unlinkat(&parent, name, AtFlags::empty()) {
+            Ok(()) | Err(rustix::io::Errno::NOENT) => {}
+            Err(errno) => return Err(failed("replace", &file.path)(errno)),
+        }
+        // Readable by nobody else before it is whole and has its owner.
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = rustix::fs::openat(&parent, name, flags, Mode::from_raw_mode(0o600));
+        let mut written = File::from(opened.map_err(failed("make", &file.path))?);
+        written.write_all(&before).and_then(|()| written.write_all(&file.content)).map_err(io("write"))?;
+        let (user, group) = owner;
+        std::os::unix::fs::fchown(&written, Some(user), Some(group)).map_err(io("change the owner of"))?;
+        // After the owner: a change of owner takes set-user-id away.
+        rustix::fs::fchmod(&written, Mode::from_raw_mode(file.mode))
+            .map_err(failed("change the permissions of", &file.path))?;
+        Ok(())
+    }
+
+    /// Makes a symbolic link; what has its name is replaced.
+    ///
+    /// # Errors
+    /// The file system refuses.
+    pub fn link(&self, link: &SlotLink) -> Result<(), WriteInsideError> {
+        let (parent, name) = self.parent(&link.path)?;
+        match rustix::fs::unlinkat(&parent, name, AtFlags::empty()) {
+            Ok(()) | Err(rustix::io::Errno::NOENT) => {}
+            Err(errno) => return Err(failed("replace", &link.path)(errno)),
+        }
+        rustix::fs::symlinkat(&link.target, &parent, name).map_err(failed("make", &link.path))
+    }
+
+    /// A regular file's content, none if there is no such file. At most 1 MiB.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn read(&self, path: &str) -> Result<Option<Vec<u8>>, WriteInsideError> {
+        let Some(file) = self.open_file(path)? else { return Ok(None) };
+        let mut content = Vec::new();
+        let io = |source| WriteInsideError::Act { act: "read", path: path.to_owned(), source };
+        file.take(1 << 20).read_to_end(&mut content).map_err(io)?;
+        Ok(Some(content))
+    }
+
+    /// Opens a regular file for reading, none if there is no such file. A device or a FIFO is not waited for.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn open_file(&self, path: &str) -> Result<Option<File>, WriteInsideError> {
+        let opened = match self.at(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, 0) {
+            Err(rustix::io::Errno::NOENT) => return Ok(None),
+            opened => opened.map_err(failed("open", path))?,
+        };
+        let file = File::from(opened);
+        let io = |source| WriteInsideError::Act { act: "read", path: path.to_owned(), source };
+        Ok(file.metadata().map_err(io)?.is_file().then_some(file))
+    }
+
+    /// The numbers of a file's owner, by the slot's own `/etc/passwd` and `/etc/group`.
+    fn owner(&self, file: &SlotFile) -> Result<(u32, u32), WriteInsideError> {
+        let (user, group) = file.owner.split_once(':').unwrap_or((&file.owner, "root"));
+        let number = |name: &str, list: &str, kind| {
+            if let Ok(number) = name.parse() {
+                return Ok(number);
+            }
+            if name == "root" {
+                return Ok(0);
+            }
+            let text = self.read(list)?.unwrap_or_default();
+            let text = String::from_utf8_lossy(&text).into_owned();
+            let found = text.lines().find_map(|line| {
+                let mut fields = line.split(':');
+                (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok()).flatten()
+            });
+            found.ok_or_else(|| WriteInsideError::Owner {
+                path: file.path.clone(),
+                owner: file.owner.clone(),
+                kind,
+            })
+        };
+        Ok((number(user, "/etc/passwd", "user")?, number(group, "/etc/group", "group")?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+    use super::super::contents::text;
+    use super::*;
+
+    fn root() -> (tempfile::TempDir, Inside) {
+        let directory = tempfile::tempdir().unwrap();
+        let inside = directory.path().join("root");
+        std::fs::create_dir_all(inside.join("usr/lib")).unwrap();
+        std::fs::create_dir_all(inside.join("etc")).unwrap();
+        std::fs::write(inside.join("etc/passwd"), "root:x:0:0::/:/bin/sh\nkube:x:64:65::/:/bin/false\n")
+            .unwrap();
+        std::fs::write(inside.join("etc/group"), "root:x:0:\nkube:x:65:\n").unwrap();
+        symlink("usr/lib", inside.join("lib")).unwrap();
+        let opened = Inside::open(&inside).unwrap();
+        (directory, opened)
+    }
+
+    #[test]
+    fn a_link_of_the_image_is_followed_inside_and_never_out() {
+        let (directory, inside) = root();
+        let outside = directory.path().join("outside");
+        std::fs::create_dir(&outside).unwrap();
+        symlink(&outside, directory.path().join("root/out")).unwrap();
+        symlink("../../../../outside", directory.path().join("root/up")).unwrap();
+        symlink(outside.join("file"), directory.path().join("root/etc/file")).unwrap();
+        inside.write(&text("/lib/systemd/x", 0o644, "x")).unwrap();
+        assert!(directory.path().join("root/usr/lib/systemd/x").exists());
+        for path in ["/out/file", "/up/file"] {
+            // The link leads to a directory that is not there inside.
+            assert!(inside.write(&text(path, 0o644, "x")).is_err(), "{path}");
+        }
+        inside.write(&text("/etc/file", 0o644, "x")).unwrap();
+        assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 0);
+        assert!(directory.path().join("root/etc/file").symlink_metadata().unwrap().is_file());
+    }
+
+    #[test]
+    fn paths_without_a_name_or_with_dots_are_refused() {
+        let (_directory, inside) = root();
+        for path in ["/", "/etc/", "/etc/..", "/."] {
+            if path == "/etc/" {
+                continue;
+            }
+            assert!(inside.write(&text(path, 0o644, "x")).is_err(), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_file_has_its_owner_and_permissions_and_is_added_to() {
+        let (directory, inside) = root();
+        let mut file = text("/etc/deep/er/file", 0o4750, "one");
+        file.owner = "kube:kube".to_owned();
+        inside.write(&file).unwrap();
+        file.append = true;
+        inside.write(&file).unwrap();
+        let path = directory.path().join("root/etc/deep/er/file");
+        let metadata = std::fs::metadata(&path).unwrap();
+        assert_eq!(
+            (metadata.uid(), metadata.gid(), metadata.permissions().mode() & 0o7777),
+            (64, 65, 0o4750)
+        );
+        assert_eq!(std::fs::read(&path).unwrap(), b"oneone");
+        file.owner = "nobody-here:kube".to_owned();
+        let error = inside.write(&file).unwrap_err().to_string();
+        assert!(error.contains("no such user"), "{error}");
+    }
+
+    #[test]
+    fn a_fifo_of_the_image_holds_up_nobody() {
+        let (directory, inside) = root();
+        let fifo = directory.path().join("root/etc/fifo");
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &fifo,
+            rustix::fs::FileType::Fifo,
+            Mode::from_raw_mode(0o600),
+            0,
+        )
+        .unwrap();
+        assert_eq!(inside.read("/etc/fifo").unwrap(), None);
+        let mut file = text("/etc/fifo", 0o644, "x");
+        file.append = true;
+        inside.write(&file).unwrap();
+        assert_eq!(inside.read("/etc/fifo").unwrap().unwrap(), b"x");
+    }
+}

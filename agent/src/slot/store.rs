@@ -1,0 +1,371 @@
+//! Slots on disk: their records, what they are filled with, and what the host gets to run them.
+//!
+//! A record is written before what it says is relied on: `Preparing` before the first file, `Prepared` after the last one is on disk.
+//! Blocking calls only; called by `node` from its own threads.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, symlink};
+use std::path::{Path, PathBuf};
+
+use bedplate_api::machine::{RolledBack, SlotName, VersionRef};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::contents::Contents;
+use super::inside::{Inside, WriteInsideError};
+use super::places::Places;
+use super::render::File;
+use crate::file::{read_optional, remove_optional, write_atomic};
+use crate::node::model::Record;
+
+/// What of a slot outlives its root.
+pub const KEPT: [&str; 3] = ["kubelet", "containerd", "log"];
+
+/// Why a slot's things on disk could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum KeepSlotError {
+    /// The file system refused.
+    #[error("cannot {act} {}", path.display())]
+    File {
+        /// What was tried.
+        act: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A file of ours that is not what we wrote.
+    #[error("{} is damaged: remove it, and the slot is filled anew", path.display())]
+    Damaged {
+        /// Which one.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+    /// A file could not be put into the root.
+    #[error("the slot's root cannot be filled")]
+    Inside(#[from] WriteInsideError),
+}
+
+fn failed(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> KeepSlotError {
+    let path = path.to_owned();
+    move |source| KeepSlotError::File { act, path, source }
+}
+
+/// What is remembered beside the slots, `node.json`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Ledger {
+    /// Versions that failed here and are not tried again by themselves.
+    pub refused: Vec<VersionRef>,
+    /// Trials in a row that failed with no slot to go back to.
+    pub failures: u32,
+    /// Before this time no new trial is begun.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_before: Option<Timestamp>,
+    /// The last update that was taken back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rolled_back: Option<RolledBack>,
+}
+
+/// The slots of a host.
+#[derive(Debug, Clone)]
+pub struct Slots {
+    places: Places,
+}
+
+impl Slots {
+    /// Those at `places`.
+    pub fn new(places: Places) -> Self {
+        Self { places }
+    }
+
+    /// Where they are.
+    pub fn places(&self) -> &Places {
+        &self.places
+    }
+
+    /// What a slot's record says; none: the slot is empty.
+    ///
+    /// # Errors
+    /// It is there and cannot be read.
+    pub fn record(&self, slot: SlotName) -> Result<Option<Record>, KeepSlotError> {
+        read_json(&self.places.record(slot))
+    }
+
+    /// Writes a slot's record.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write_record(&self, slot: SlotName, record: &Record) -> Result<(), KeepSlotError> {
+        make_directory(&self.places.slot(slot), 0o700)?;
+        write_json(&self.places.record(slot), record)
+    }
+
+    /// What is remembered beside the slots.
+    ///
+    /// # Errors
+    /// It is there and cannot be read.
+    pub fn ledger(&self) -> Result<Ledger, KeepSlotError> {
+        Ok(read_json(&self.places.state.join("node.json"))?.unwrap_or_default())
+    }
+
+    /// Writes it.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write_ledger(&self, ledger: &Ledger) -> Result<(), KeepSlotError> {
+        make_directory(&self.places.state, 0o755)?;
+        write_json(&self.places.state.join("node.json"), ledger)
+    }
+
+    /// Empties a slot that neither runs nor is mounted: its record first, so that a kill leaves no record of half a slot.
+    ///
+    /// # Errors
+    /// Something cannot be removed.
+    pub fn clear(&self, slot: SlotName) -> Result<(), KeepSlotError> {
+        let record = self.places.record(slot);
+        remove_optional(&record).map_err(failed("remove", &record))?;
+        self.clear_contents(slot)
+    }
+
+    /// Removes what is in a slot, but not its record.
+    ///
+    /// # Errors
+    /// Something cannot be removed.
+    pub fn clear_contents(&self, slot: SlotName) -> Result<(), KeepSlotError> {
+        let own = self.places.slot(slot);
+        for path in [
+            self.places.shared(slot),
+            own.join("l"),
+            self.places.upper(slot),
+            self.places.work(slot),
+            own.join("state"),
+        ] {
+            match fs::remove_dir_all(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(failed("remove", &path)(error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the directories of an empty slot over these layers, the lowest first.
+    ///
+    /// # Errors
+    /// One cannot be made.
+    pub fn lay(&self, slot: SlotName, layers: &[PathBuf]) -> Result<(), KeepSlotError> {
+        for path in [
+            self.places.upper(slot),
+            self.places.work(slot),
+            self.places.slot(slot).join("l"),
+            self.places.root(slot),
+        ] {
+            make_directory(&path, 0o755)?;
+        }
+        for name in KEPT {
+            make_directory(&self.places.kept(slot, name), 0o755)?;
+        }
+        for (number, layer) in layers.iter().enumerate() {
+            let link = self.places.layer(slot, number);
+            remove_optional(&link).map_err(failed("remove", &link))?;
+            symlink(layer, &link).map_err(failed("make", &link))?;
+        }
+        self.make_shared(slot)
+    }
+
+    /// Makes the directory in memory that agent and node share; a boot takes it away.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn make_shared(&self, slot: SlotName) -> Result<(), KeepSlotError> {
+        make_directory(&self.places.shared(slot), 0o700)
+    }
+
+    /// Writes into a slot's root, which must be mounted.
+    ///
+    /// # Errors
+    /// Something cannot be written.
+    pub fn fill(&self, slot: SlotName, contents: &Contents) -> Result<(), KeepSlotError> {
+        let inside = Inside::open(&self.places.root(slot))?;
+        for file in &contents.files {
+            inside.write(file)?;
+        }
+        for link in &contents.links {
+            inside.link(link)?;
+        }
+        Ok(())
+    }
+
+    /// Sees to it that what was written into a slot is on disk.
+    ///
+    /// # Errors
+    /// The disk refuses.
+    pub fn sync(&self, slot: SlotName) -> Result<(), KeepSlotError> {
+        let path = self.places.slot(slot);
+        let directory = fs::File::open(&path).map_err(failed("open", &path))?;
+        rustix::fs::syncfs(&directory).map_err(|errno| failed("write", &path)(errno.into()))
+    }
+
+    /// Writes the host's files for a slot; whether one of them is new or was another, so that systemd has to read them.
+    ///
+    /// # Errors
+    /// One cannot be written.
+    pub fn write_host(&self, files: &[File]) -> Result<bool, KeepSlotError> {
+        let mut changed = false;
+        for file in files {
+            let before = read_optional(&file.path).map_err(failed("read", &file.path))?;
+            if before.is_some_and(|before| before == file.content.as_bytes()) {
+                continue;
+            }
+            if let Some(directory) = file.path.parent() {
+                make_directory(directory, 0o755)?;
+            }
+            write_atomic(&file.path, file.content.as_bytes(), file.mode)
+                .map_err(failed("write", &file.path))?;
+            changed = true;
+        }
+        Ok(changed)
+    }
+
+    /// Writes what the node gets from the agent in memory, for root only.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn share(&self, slot: SlotName, name: &str, content: &[u8]) -> Result<(), KeepSlotError> {
+        let path = self.places.shared(slot).join(name);
+        if let Some(directory) = path.parent() {
+            make_directory(directory, 0o700)?;
+        }
+        write_atomic(&path, content, 0o600).map_err(failed("write", &path))
+    }
+
+    /// The last bytes of a file below one of the slot's kept directories, such as the log of kubeadm.
+    pub fn tail(&self, slot: SlotName, kept: &str, name: &str, most: u64) -> Option<String> {
+        use std::io::{Read, Seek, SeekFrom};
+        let inside = Inside::open(&self.places.kept(slot, kept)).ok()?;
+        let mut file = inside.open_file(name).ok()??;
+        let size = file.metadata().ok()?.len();
+        file.seek(SeekFrom::Start(size.saturating_sub(most))).ok()?;
+        let mut bytes = Vec::new();
+        file.take(most).read_to_end(&mut bytes).ok()?;
+        Some(String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+fn make_directory(path: &Path, mode: u32) -> Result<(), KeepSlotError> {
+    fs::DirBuilder::new().recursive(true).mode(mode).create(path).map_err(failed("make", path))
+}
+
+fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, KeepSlotError> {
+    let bytes = read_optional(path).map_err(failed("read", path))?;
+    let parsed = bytes.map(|bytes| serde_json::from_slice(&bytes)).transpose();
+    parsed.map_err(|source| KeepSlotError::Damaged { path: path.to_owned(), source })
+}
+
+fn write_json(path: &Path, value: &impl Serialize) -> Result<(), KeepSlotError> {
+    let bytes = serde_json::to_vec(value);
+    let bytes = bytes.map_err(|source| KeepSlotError::Damaged { path: path.to_owned(), source })?;
+    write_atomic(path, &bytes, 0o600).map_err(failed("write", path))
+}
+
+#[cfg(test)]
+mod tests {
+    use bedplate_api::id::Digest;
+
+    use super::*;
+    use crate::node::model::Stage;
+
+    fn slots() -> (tempfile::TempDir, Slots) {
+        let directory = tempfile::tempdir().unwrap();
+        let below = |name: &str| directory.path().join(name);
+        let places = Places { state: below("state"), run: below("run"), machines: below("machines") };
+        (directory, Slots::new(places))
+    }
+
+    fn record(stage: Stage) -> Record {
+        Record {
+            version: VersionRef { name: "workers".to_owned(), version: 3 },
+            template: "hash".to_owned(),
+            image_digest: Digest::from_sha256([1; 32]),
+            machine_uid: "uid".to_owned(),
+            timeout_seconds: 600,
+            node_ready_seconds: 30,
+            stage,
+        }
+    }
+
+    #[test]
+    fn records_and_ledger_are_read_as_they_were_written() {
+        let (_directory, slots) = slots();
+        assert_eq!(slots.record(SlotName::A).unwrap(), None);
+        let since = Timestamp::UNIX_EPOCH;
+        for stage in [
+            Stage::Preparing,
+            Stage::Prepared,
+            Stage::Trial { boot_id: "b".to_owned(), since },
+            Stage::Applied { node_uid: "n".to_owned(), since },
+            Stage::Retired,
+            Stage::Failed { reason: "why".to_owned() },
+        ] {
+            slots.write_record(SlotName::A, &record(stage.clone())).unwrap();
+            assert_eq!(slots.record(SlotName::A).unwrap(), Some(record(stage)));
+        }
+        assert_eq!(slots.ledger().unwrap(), Ledger::default());
+        let ledger = Ledger { failures: 2, not_before: Some(since), ..Ledger::default() };
+        slots.write_ledger(&ledger).unwrap();
+        assert_eq!(slots.ledger().unwrap(), ledger);
+    }
+
+    #[test]
+    fn a_damaged_record_says_which_file_and_what_to_do() {
+        let (_directory, slots) = slots();
+        slots.write_record(SlotName::B, &record(Stage::Prepared)).unwrap();
+        fs::write(slots.places().record(SlotName::B), "{").unwrap();
+        let error = slots.record(SlotName::B).unwrap_err().to_string();
+        assert!(error.contains("slots/b/record.json is damaged: remove it"), "{error}");
+    }
+
+    #[test]
+    fn a_slot_is_laid_over_its_layers_and_cleared_without_touching_them() {
+        let (directory, slots) = slots();
+        let layer = directory.path().join("layers/one");
+        fs::create_dir_all(&layer).unwrap();
+        fs::write(layer.join("file"), "x").unwrap();
+        slots.write_record(SlotName::A, &record(Stage::Preparing)).unwrap();
+        slots.lay(SlotName::A, &[layer.clone()]).unwrap();
+        slots.lay(SlotName::A, &[layer.clone()]).unwrap();
+        assert_eq!(fs::read(slots.places().layer(SlotName::A, 0).join("file")).unwrap(), b"x");
+        slots.share(SlotName::A, "kubeconfig", b"secret").unwrap();
+        slots.clear(SlotName::A).unwrap();
+        slots.clear(SlotName::A).unwrap();
+        assert!(layer.join("file").exists());
+        assert_eq!(slots.record(SlotName::A).unwrap(), None);
+        assert!(!slots.places().upper(SlotName::A).exists());
+        assert!(!slots.places().shared(SlotName::A).exists());
+    }
+
+    #[test]
+    fn host_files_are_written_only_when_they_change() {
+        let (directory, slots) = slots();
+        let file = File { path: directory.path().join("run/x/a.conf"), mode: 0o644, content: "a".to_owned() };
+        assert!(slots.write_host(std::slice::from_ref(&file)).unwrap());
+        assert!(!slots.write_host(std::slice::from_ref(&file)).unwrap());
+        assert!(slots.write_host(&[File { content: "b".to_owned(), ..file }]).unwrap());
+    }
+
+    #[test]
+    fn a_tail_is_the_end_of_a_log_and_follows_no_link_out() {
+        let (directory, slots) = slots();
+        slots.lay(SlotName::A, &[]).unwrap();
+        let log = slots.places().kept(SlotName::A, "log");
+        fs::write(log.join("kubeadm.log"), "one two three").unwrap();
+        assert_eq!(slots.tail(SlotName::A, "log", "/kubeadm.log", 5).as_deref(), Some("three"));
+        fs::write(directory.path().join("secret"), "hidden").unwrap();
+        symlink(directory.path().join("secret"), log.join("link")).unwrap();
+        assert_eq!(slots.tail(SlotName::A, "log", "/link", 5), None);
+    }
+}
