@@ -74,14 +74,23 @@ impl LayerStore {
     /// Removes records of images that nobody keeps; gives the layers of the others.
     fn forget(&self, keep: &[Digest], collected: &mut Collected) -> io::Result<HashSet<Digest>> {
         let kept = |digest: &Digest| keep.contains(digest) || self.inner.pins.contains(digest);
-        let mut wanted = HashSet::new();
+        let mut found = Vec::new();
         for entry in fs::read_dir(self.images())? {
             let path = entry?.path();
             let name = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".json"));
-            let Some(own) = name.and_then(|hex| format!("sha256:{hex}").parse().ok()) else { continue };
+            let own = name.and_then(|hex| format!("sha256:{hex}").parse::<Digest>().ok());
             let record = self.record(&path);
-            // An index' record and its manifest's keep each other.
-            if let Some(record) = record.as_ref().filter(|record| kept(&own) || kept(&record.digest)) {
+            found.extend(own.map(|own| (own, path, record)));
+        }
+        // An index' record and its manifest's keep each other.
+        let images: HashSet<Digest> = found
+            .iter()
+            .filter_map(|(own, _, record)| record.as_ref().filter(|r| kept(own) || kept(&r.digest)))
+            .map(|record| record.digest)
+            .collect();
+        let mut wanted = HashSet::new();
+        for (_, path, record) in found {
+            if let Some(record) = record.as_ref().filter(|record| images.contains(&record.digest)) {
                 wanted.extend(record.layers.iter().copied());
                 continue;
             }

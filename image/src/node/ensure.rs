@@ -233,7 +233,10 @@ impl<'a> Run<'a> {
             (_, Err(UnpackLayerError::NoRoom { free })) => Err(self.no_room(free)),
             (Ok(Fetched::Spoiled), _) => Ok(Fetched::Spoiled),
             (Err(error), Err(UnpackLayerError::Transfer) | Ok(())) => Err(of_registry(error)),
-            (Ok(Fetched::Unwanted), Ok(())) => Err(failed(UnpackLayerError::Transfer)),
+            (Ok(Fetched::Unwanted { pieced: true }), Err(UnpackLayerError::Archive(_))) => {
+                Ok(Fetched::Spoiled)
+            }
+            (Ok(Fetched::Unwanted { .. }), Ok(())) => Err(failed(UnpackLayerError::Transfer)),
             (_, Err(error)) => Err(failed(error)),
             (Ok(Fetched::Whole), Ok(())) => Ok(Fetched::Whole),
         }

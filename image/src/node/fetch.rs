@@ -36,8 +36,10 @@ pub(crate) struct Tell<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fetched {
     Whole,
-    /// The other stage stopped; it says why.
-    Unwanted,
+    /// The other stage stopped; it says why. Of several answers, the bytes themselves may be the reason.
+    Unwanted {
+        pieced: bool,
+    },
     /// It has the wrong digest, but was put together of several answers: worth another try.
     Spoiled,
 }
@@ -48,6 +50,12 @@ struct Outgoing<'a> {
     hasher: Sha256,
     done: u64,
     size: u64,
+}
+
+/// How a transfer ended: whether it was put together of several answers, and whether anybody wanted the rest.
+struct Ended {
+    pieced: bool,
+    wanted: bool,
 }
 
 /// How one answer ended, other than well.
@@ -87,7 +95,10 @@ pub(crate) async fn send(
             from_registry(repository, name, blob, options, &mut outgoing, tell).await?
         }
     };
-    let Some(pieced) = ended else { return Ok(Fetched::Unwanted) };
+    let Ended { pieced, wanted } = ended;
+    if !wanted {
+        return Ok(Fetched::Unwanted { pieced });
+    }
     let (image, digest) = (name.to_owned(), blob.digest);
     if outgoing.done != blob.size {
         let (expected, found) = (blob.size, outgoing.done);
@@ -99,17 +110,17 @@ pub(crate) async fn send(
         return if pieced { spoiled } else { Err(EnsureImageError::DigestMismatch { image, digest, found }) };
     }
     let told = pieces.send(Piece::Whole).await;
-    Ok(if told.is_ok() { Fetched::Whole } else { Fetched::Unwanted })
+    Ok(if told.is_ok() { Fetched::Whole } else { Fetched::Unwanted { pieced } })
 }
 
-/// A file of a layout; whether it came in several pieces (never), or nothing if it is unwanted.
+/// A file of a layout.
 async fn from_layout(
     layout: &Path,
     name: &str,
     blob: Blob,
     outgoing: &mut Outgoing<'_>,
     tell: Tell<'_>,
-) -> Result<Option<bool>, EnsureImageError> {
+) -> Result<Ended, EnsureImageError> {
     let path = layout::blob_path(layout, &blob.digest);
     let failed = |source| EnsureImageError::ReadFile { image: name.to_owned(), path: path.clone(), source };
     let at = path.clone();
@@ -124,17 +135,16 @@ async fn from_layout(
         let (back, chunk) = blocking(read).await.map_err(failed)?;
         file = back;
         if chunk.is_empty() {
-            return Ok(Some(false));
+            return Ok(Ended { pieced: false, wanted: true });
         }
         match outgoing.send(chunk, tell).await {
             Ok(()) => {}
-            Err(Stop::Unwanted) => return Ok(None),
-            Err(_) => return Ok(Some(false)),
+            Err(stop) => return Ok(Ended { pieced: false, wanted: !matches!(stop, Stop::Unwanted) }),
         }
     }
 }
 
-/// A registry's blob; whether it came in several pieces, or nothing if it is unwanted.
+/// A registry's blob.
 async fn from_registry(
     repository: &Repository,
     name: &str,
@@ -142,16 +152,15 @@ async fn from_registry(
     options: &Options,
     outgoing: &mut Outgoing<'_>,
     tell: Tell<'_>,
-) -> Result<Option<bool>, EnsureImageError> {
+) -> Result<Ended, EnsureImageError> {
     let what = format!("blob {}", blob.digest);
     let mut waits = Waits::new(options);
     let mut pieced = false;
     loop {
         let before = outgoing.done;
         match answer(repository, blob, outgoing, tell).await {
-            Ok(()) => return Ok(Some(pieced)),
-            Err(Stop::Unwanted) => return Ok(None),
-            Err(Stop::Long) => return Ok(Some(pieced)),
+            Ok(()) | Err(Stop::Long) => return Ok(Ended { pieced, wanted: true }),
+            Err(Stop::Unwanted) => return Ok(Ended { pieced, wanted: false }),
             Err(Stop::Registry(failure)) => {
                 if outgoing.done >= before + CHUNK as u64 {
                     waits.moved_on();

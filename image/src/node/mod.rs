@@ -26,6 +26,8 @@ mod store;
 mod stream;
 mod tar;
 mod unpack;
+#[cfg(test)]
+mod unpack_tests;
 
 pub use collect::Collected;
 pub use document::UNPACKED_BYTES;

@@ -336,7 +336,7 @@ pub(crate) fn owner(attributes: &Attributes) -> (Option<rustix::fs::Uid>, Option
     (Some(rustix::fs::Uid::from_raw(attributes.uid)), Some(rustix::fs::Gid::from_raw(attributes.gid)))
 }
 
-/// Before Linux 6.6 tmpfs takes no `user.*` and no ACL; what only describes a file is let go there, a capability is not.
+/// Before Linux 6.6 tmpfs takes no `user.*`; what only describes a file is let go there, a capability or an ACL is not.
 pub(crate) fn accept_missing_support(
     path: &Path,
     name: &OsStr,

@@ -318,10 +318,14 @@ fn attributes(member: &Member) -> Result<Attributes, UnpackLayerError> {
             return Err(refused(&member.path, "an attribute by which overlayfs is steered"));
         }
         // Labels of other security modules are those of the machine that the image was built on.
-        let is_kept = name == b"security.capability" || name.starts_with(b"user.");
-        // Linux takes user.* on files and directories only.
-        let fits = name == b"security.capability" || matches!(member.kind, Kind::File | Kind::Directory);
-        if is_kept && fits {
+        let kept: &[Kind] = match name.as_slice() {
+            b"security.capability" => &[Kind::File],
+            b"system.posix_acl_access" | b"system.posix_acl_default" => &[Kind::File, Kind::Directory],
+            // Linux takes them on files and directories only.
+            name if name.starts_with(b"user.") => &[Kind::File, Kind::Directory],
+            _ => &[],
+        };
+        if kept.contains(&member.kind) {
             xattrs.push((OsString::from_vec(name.clone()), value.clone()));
         }
     }
