@@ -3,6 +3,7 @@
 //! One static binary is both, so that an initramfs needs nothing else. A library only so that tests can reach in.
 //! No other program of Bedplate's depends on it.
 
+pub mod bus;
 pub mod cli;
 pub mod file;
 pub mod hardware;

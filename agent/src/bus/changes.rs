@@ -1,0 +1,124 @@
+//! Changes of units as they happen, gathered: however slow the reader is, it gets the set of what has changed since it
+//! last looked, and the connection never waits for it.
+//!
+//! Called by `systemd` and by the fake.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures::StreamExt as _;
+use futures::stream::select_all;
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+
+use super::error::BusError;
+use super::link::{Link, Object};
+use super::name::UnitName;
+use super::systemd::MANAGER;
+
+/// What has changed and was not asked for yet.
+#[derive(Debug, Default)]
+struct Gathered {
+    units: BTreeSet<UnitName>,
+    /// Why no more will come.
+    end: Option<BusError>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    gathered: Mutex<Gathered>,
+    news: Notify,
+}
+
+/// Changes of units. Ends when dropped.
+#[derive(Debug)]
+pub struct Changes {
+    shared: Arc<Shared>,
+    task: Option<AbortHandle>,
+}
+
+/// The side that tells.
+#[derive(Debug, Clone)]
+pub(super) struct Teller(Arc<Shared>);
+
+impl Changes {
+    /// Changes that nobody tells yet.
+    pub(super) fn pair() -> (Teller, Self) {
+        let shared = Arc::<Shared>::default();
+        (Teller(Arc::clone(&shared)), Self { shared, task: None })
+    }
+
+    /// Waits until at least one unit has changed since the last call (or since `changes`); which.
+    ///
+    /// # Errors
+    /// The connection has ended: nothing more will come, and something may have been missed. Look at the states, then ask for
+    /// changes again.
+    pub async fn next(&mut self) -> Result<BTreeSet<UnitName>, BusError> {
+        loop {
+            {
+                let mut gathered = self.shared.gathered.lock().unwrap_or_else(PoisonError::into_inner);
+                if !gathered.units.is_empty() {
+                    return Ok(std::mem::take(&mut gathered.units));
+                }
+                if let Some(end) = gathered.end.take() {
+                    return Err(end);
+                }
+            }
+            self.shared.news.notified().await;
+        }
+    }
+}
+
+impl Drop for Changes {
+    fn drop(&mut self) {
+        if let Some(task) = &self.task {
+            task.abort();
+        }
+    }
+}
+
+impl Teller {
+    /// A unit has changed.
+    pub(super) fn changed(&self, unit: UnitName) {
+        self.0.gathered.lock().unwrap_or_else(PoisonError::into_inner).units.insert(unit);
+        self.0.news.notify_one();
+    }
+
+    /// Nothing more will come.
+    pub(super) fn end(&self, why: BusError) {
+        self.0.gathered.lock().unwrap_or_else(PoisonError::into_inner).end = Some(why);
+        self.0.news.notify_one();
+    }
+}
+
+/// Asks the bus for the changes of these units and of no others.
+pub(super) async fn watch(link: &Arc<Link>, units: &BTreeSet<UnitName>) -> Result<Changes, BusError> {
+    const ACT: &str = "watch of units";
+    let mut streams = Vec::new();
+    for unit in units {
+        let path = unit.path();
+        let object = Object { path: &path, interface: "org.freedesktop.DBus.Properties", ..MANAGER };
+        let stream = link.signals(ACT, object, "PropertiesChanged").await?;
+        streams.push(stream.map({
+            let unit = unit.clone();
+            move |message| message.map(|_| unit.clone())
+        }));
+    }
+    link.subscribe(ACT, MANAGER).await?;
+    let (teller, mut changes) = Changes::pair();
+    let link = Arc::clone(link);
+    let task = tokio::spawn(async move {
+        let mut streams = select_all(streams);
+        while let Some(changed) = streams.next().await {
+            match changed {
+                Ok(unit) => teller.changed(unit),
+                Err(error) => return teller.end(link.away(ACT, error)),
+            }
+        }
+        // No unit was named, or all streams have ended with the connection.
+        let error = link.closed().await;
+        teller.end(link.away(ACT, error));
+    });
+    changes.task = Some(task.abort_handle());
+    Ok(changes)
+}

@@ -1,0 +1,301 @@
+//! A command run by systemd in a unit of its own: with its own control group and deadline, killed when nobody waits any
+//! more, and leaving no unit behind.
+//!
+//! ```text
+//!   StartTransientUnit (oneshot, pinned by our connection) ── job ends ── StopUnit: children too ── exit code ── unpinned
+//!        output: a pipe whose end is kept here, or a file that systemd opens
+//! ```
+//! systemd itself ends the command at its deadline, also if the agent was killed meanwhile. Called by `systemd`.
+
+use std::collections::VecDeque;
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt as _;
+use tokio::net::unix::pipe;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use zbus::{Fd, Variant};
+
+use super::Units;
+use super::error::BusError;
+use super::name::UnitName;
+use super::state::MainExit;
+use super::systemd::{MANAGER, Manager};
+
+/// How much of a command's output is kept, bytes at its end.
+pub const TAIL: usize = 16 * 1024;
+/// From the deadline, which is systemd's SIGTERM, to its SIGKILL.
+const GRACE: Duration = Duration::from_secs(5);
+/// What systemd may need beyond both.
+const SLACK: Duration = Duration::from_secs(30);
+/// Until the last byte of a pipe has come that nobody holds any more.
+const DRAIN: Duration = Duration::from_secs(2);
+
+/// Where a command's output goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Output {
+    /// Only its end is kept.
+    Tail,
+    /// Into a file, which is emptied first; a path in the root directory of that systemd. Its end is kept too.
+    File(PathBuf),
+}
+
+/// A command to be run in a unit of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TransientCommand {
+    /// Name of the unit, a service. One that runs already is stopped first: a killed agent has left it.
+    pub unit: UnitName,
+    /// For `systemctl status`.
+    pub description: String,
+    /// Program, with its whole path, and arguments.
+    pub argv: Vec<String>,
+    /// `NAME=value`.
+    pub environment: Vec<String>,
+    /// Standard output and standard error.
+    pub output: Output,
+    /// How long it may run.
+    pub limit: Duration,
+}
+
+/// How a command has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Exit {
+    /// By itself. systemd's own codes begin at 200; 203: the program is missing.
+    Code(i32),
+    /// By a signal.
+    Signal(i32),
+    /// It ran longer than it may.
+    TimedOut,
+    /// It did not run, or was ended otherwise: systemd's word (`resources`, `oom-kill`, or a job's `dependency`, `canceled`).
+    Other(String),
+}
+
+/// A command that has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ran {
+    /// How.
+    pub exit: Exit,
+    /// The end of its output, at most `TAIL` bytes; what is no UTF-8 is replaced.
+    pub output: String,
+    /// There was more before that.
+    pub cut: bool,
+}
+
+/// The end of a stream of bytes.
+#[derive(Debug, Default)]
+struct Tail {
+    bytes: VecDeque<u8>,
+    cut: bool,
+}
+
+impl Tail {
+    fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend(bytes);
+        let over = self.bytes.len().saturating_sub(TAIL);
+        self.cut |= over > 0;
+        self.bytes.drain(..over);
+    }
+
+    /// As text. The first character may have been cut: what is left of it goes.
+    fn text(&self) -> String {
+        let bytes: Vec<u8> = self.bytes.iter().copied().collect();
+        let start =
+            if self.cut { bytes.iter().take(3).take_while(|byte| *byte & 0xc0 == 0x80).count() } else { 0 };
+        String::from_utf8_lossy(&bytes[start..]).into_owned()
+    }
+}
+
+/// What comes out of a command.
+enum Collected {
+    Pipe { tail: Arc<Mutex<Tail>>, reader: JoinHandle<()> },
+    File(PathBuf),
+}
+
+/// Stops the unit if nobody has waited for its end.
+struct Leash {
+    manager: Manager,
+    unit: UnitName,
+    ended: bool,
+}
+
+impl Drop for Leash {
+    fn drop(&mut self) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        if self.ended {
+            return;
+        }
+        let (manager, unit) = (self.manager.clone(), self.unit.clone());
+        runtime.spawn(async move {
+            // Killed first: it may ignore SIGTERM, and there is nobody whom its end would interest.
+            let killed = manager.kill(&unit, nix::libc::SIGKILL).await;
+            let stopped = manager.stop(&unit, GRACE + SLACK).await;
+            if let (Err(error), _) | (Ok(()), Err(error)) = (killed, stopped)
+                && !matches!(error, BusError::NoUnit { .. })
+            {
+                let error = bedplate_process::exit::chain(&error);
+                tracing::warn!(%unit, error, "a command that nobody waits for could not be stopped");
+            }
+        });
+    }
+}
+
+/// Runs it to its end.
+pub(super) async fn run(manager: &Manager, command: &TransientCommand) -> Result<Ran, BusError> {
+    let act = format!("run of {}", command.unit);
+    let limit = command.limit + GRACE + SLACK;
+    let mut leash = Leash { manager: manager.clone(), unit: command.unit.clone(), ended: true };
+    let (mut collected, started) = start(manager, &act, command, limit, &mut leash).await?;
+    let result = match started {
+        Err(error) if error.refusal() == Some("org.freedesktop.systemd1.UnitExists") => {
+            manager.stop(&command.unit, GRACE + SLACK).await?;
+            manager.reset_failed(&command.unit).await?;
+            let (again, started) = start(manager, &act, command, limit, &mut leash).await?;
+            collected = again;
+            started?
+        }
+        other => other?,
+    };
+    // A oneshot's job ends with its main process; its children end here.
+    manager.stop(&command.unit, GRACE + SLACK).await?;
+    let (exit, why) = tokio::try_join!(manager.main_exit(&command.unit), manager.state(&command.unit))?;
+    leash.ended = true;
+    let unpinned = manager.link().call::<_, ()>(&act, MANAGER, "UnrefUnit", &command.unit.as_str()).await;
+    if let Err(error) = unpinned {
+        tracing::debug!(unit = %command.unit, error = %error, "a unit is not unpinned");
+    }
+    let exit = match (why.result.as_deref(), exit) {
+        (Some("timeout"), _) => Exit::TimedOut,
+        (_, Some(MainExit::Code(code))) => Exit::Code(code),
+        (_, Some(MainExit::Signal(signal))) => Exit::Signal(signal),
+        (Some(word), None) if word != "success" => Exit::Other(word.to_owned()),
+        (_, None) => Exit::Other(result.as_str().to_owned()),
+    };
+    let (output, cut) = collected.finish().await;
+    Ok(Ran { exit, output, cut })
+}
+
+type Started = (Collected, Result<super::JobResult, BusError>);
+
+/// Starts the unit and waits for the end of its job; the inner result is systemd's, the outer is of what comes before.
+async fn start(
+    manager: &Manager,
+    act: &str,
+    command: &TransientCommand,
+    limit: Duration,
+    leash: &mut Leash,
+) -> Result<Started, BusError> {
+    let mut properties = properties(command);
+    let collected = match &command.output {
+        Output::File(path) => {
+            // Standard error follows standard output if nothing else is said.
+            properties.push(("StandardOutputFileToTruncate", path.to_string_lossy().into_owned().into()));
+            Collected::File(manager.root().join(path.strip_prefix("/").unwrap_or(path)))
+        }
+        Output::Tail => {
+            let unexpected =
+                |error: std::io::Error| BusError::Unexpected { act: act.to_owned(), source: error.into() };
+            let (sender, receiver) = pipe::pipe().map_err(unexpected)?;
+            let write: OwnedFd = sender.into_blocking_fd().map_err(unexpected)?;
+            let error = write.try_clone().map_err(unexpected)?;
+            properties.push(("StandardOutputFileDescriptor", Variant::Fd(Fd::Owned(write))));
+            properties.push(("StandardErrorFileDescriptor", Variant::Fd(Fd::Owned(error))));
+            Collected::pipe(receiver)
+        }
+    };
+    let auxiliary: Vec<(&str, Vec<(&str, Variant<'_>)>)> = Vec::new();
+    let body = (command.unit.as_str(), "fail", properties, auxiliary);
+    leash.ended = false;
+    let result = manager.job(act, &command.unit, limit, "StartTransientUnit", &body).await;
+    if result.as_ref().is_err_and(|error| error.refusal().is_some()) {
+        leash.ended = true;
+    }
+    Ok((collected, result))
+}
+
+fn properties(command: &TransientCommand) -> Vec<(&'static str, Variant<'static>)> {
+    let program = command.argv.first().cloned().unwrap_or_default();
+    let microseconds = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    vec![
+        ("Description", command.description.clone().into()),
+        ("Type", "oneshot".into()),
+        // As it is: systemd puts nothing in the place of `$NAME` and `%n`.
+        ("ExecStartEx", vec![(program, command.argv.clone(), vec!["no-env-expand".to_owned()])].into()),
+        ("Environment", command.environment.clone().into()),
+        ("TimeoutStartUSec", microseconds(command.limit).into()),
+        ("TimeoutStopUSec", microseconds(GRACE).into()),
+        // Our connection pins the unit so that its exit can be read; without a pin an ended unit goes at once.
+        ("AddRef", true.into()),
+        ("CollectMode", "inactive-or-failed".into()),
+    ]
+}
+
+impl Collected {
+    fn pipe(mut receiver: pipe::Receiver) -> Self {
+        let tail = Arc::<Mutex<Tail>>::default();
+        let reader = tokio::spawn({
+            let tail = Arc::clone(&tail);
+            async move {
+                let mut buffer = vec![0_u8; 4096];
+                while let Ok(length @ 1..) = receiver.read(&mut buffer).await {
+                    tail.lock().unwrap_or_else(PoisonError::into_inner).push(&buffer[..length]);
+                }
+            }
+        });
+        Self::Pipe { tail, reader }
+    }
+
+    async fn finish(self) -> (String, bool) {
+        match self {
+            Self::Pipe { tail, mut reader } => {
+                // systemd closes its copy once the unit is unpinned; by then all is in the pipe.
+                if timeout(DRAIN, &mut reader).await.is_err() {
+                    reader.abort();
+                }
+                let tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
+                (tail.text(), tail.cut)
+            }
+            Self::File(path) => {
+                let tail = tokio::task::spawn_blocking(move || file_tail(&path).unwrap_or_default());
+                let tail = tail.await.unwrap_or_default();
+                (tail.text(), tail.cut)
+            }
+        }
+    }
+}
+
+/// The end of a file.
+fn file_tail(path: &Path) -> std::io::Result<Tail> {
+    let mut file = std::fs::File::open(path)?;
+    let length = file.metadata()?.len();
+    let skipped = length.saturating_sub(TAIL as u64);
+    file.seek(SeekFrom::Start(skipped))?;
+    let mut bytes = Vec::new();
+    file.take(TAIL as u64).read_to_end(&mut bytes)?;
+    Ok(Tail { bytes: bytes.into(), cut: skipped > 0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_long_output_is_kept_and_begins_with_a_whole_character() {
+        let mut tail = Tail::default();
+        tail.push("ä".repeat(TAIL).as_bytes());
+        tail.push(b"end!!");
+        let text = tail.text();
+        assert!(tail.cut && text.starts_with('ä') && text.ends_with("end!!") && text.len() <= TAIL);
+    }
+
+    #[test]
+    fn short_output_is_whole() {
+        let mut tail = Tail::default();
+        tail.push(b"one\n");
+        tail.push(b"two\n");
+        assert_eq!((tail.text().as_str(), tail.cut), ("one\ntwo\n", false));
+    }
+}

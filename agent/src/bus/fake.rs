@@ -1,0 +1,381 @@
+//! Stand-ins for systemd, machined and logind, for tests of what decides upon them. They keep what was asked for, answer as
+//! they were told, and otherwise as a host on which everything goes well.
+//!
+//! Compiled for tests only.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::changes::Teller;
+use super::*;
+
+/// What a fake is told to fail with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// D-Bus is away.
+    Away,
+    /// The call is not answered.
+    NoAnswer,
+    /// The job does not end.
+    JobHangs,
+}
+
+impl Fault {
+    fn error(self, act: &str, unit: Option<&UnitName>) -> BusError {
+        let (act, limit) = (act.to_owned(), Duration::from_secs(1));
+        match (self, unit) {
+            (Self::JobHangs, Some(unit)) => BusError::JobHangs { act, unit: unit.clone(), limit },
+            (Self::Away, _) => BusError::Away {
+                act,
+                socket: "/run/dbus/system_bus_socket".into(),
+                source: std::io::Error::from(std::io::ErrorKind::ConnectionRefused).into(),
+            },
+            _ => BusError::NoAnswer { act, limit },
+        }
+    }
+}
+
+#[derive(Default)]
+struct UnitsInner {
+    calls: Vec<String>,
+    states: BTreeMap<UnitName, UnitState>,
+    jobs: BTreeMap<String, VecDeque<JobResult>>,
+    runs: VecDeque<Ran>,
+    faults: VecDeque<(String, Fault)>,
+    tellers: Vec<(BTreeSet<UnitName>, Teller)>,
+}
+
+/// A systemd in memory. Clones are the same one.
+#[derive(Clone, Default)]
+pub struct FakeUnits(Arc<Mutex<UnitsInner>>);
+
+/// A loaded unit in this state.
+pub fn unit_state(active: ActiveState, sub: &str) -> UnitState {
+    UnitState {
+        load: LoadState::Loaded,
+        active,
+        sub: sub.to_owned(),
+        result: Some("success".to_owned()),
+        main_exit: None,
+        main_pid: None,
+        restarts: Some(0),
+        status_text: None,
+        changed: None,
+        active_since: None,
+        has_job: false,
+        needs_reload: Some(false),
+    }
+}
+
+impl FakeUnits {
+    fn inner(&self) -> MutexGuard<'_, UnitsInner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was asked for so far, in order: `start a.service`, `daemon-reload`, `run x.service /bin/true`.
+    pub fn calls(&self) -> Vec<String> {
+        self.inner().calls.clone()
+    }
+
+    /// Puts a unit into a state and tells those who watch it.
+    pub fn set(&self, unit: &UnitName, state: UnitState) {
+        let mut inner = self.inner();
+        inner.states.insert(unit.clone(), state);
+        for (units, teller) in &inner.tellers {
+            if units.contains(unit) {
+                teller.changed(unit.clone());
+            }
+        }
+    }
+
+    /// Has the next job of these words (`start a.service`) end so; the unit has failed then.
+    pub fn job_ends(&self, call: &str, result: JobResult) {
+        self.inner().jobs.entry(call.to_owned()).or_default().push_back(result);
+    }
+
+    /// Has the next command end so.
+    pub fn command_ends(&self, ran: Ran) {
+        self.inner().runs.push_back(ran);
+    }
+
+    /// Has the next call that begins with these words fail.
+    pub fn fail(&self, call: &str, fault: Fault) {
+        self.inner().faults.push_back((call.to_owned(), fault));
+    }
+
+    /// Ends the connection for those who watch.
+    pub fn break_off(&self) {
+        for (_, teller) in self.inner().tellers.drain(..) {
+            teller.end(Fault::Away.error("watch of units", None));
+        }
+    }
+
+    fn note(&self, call: &str, unit: Option<&UnitName>) -> Result<(), BusError> {
+        let mut inner = self.inner();
+        inner.calls.push(call.to_owned());
+        let place = inner.faults.iter().position(|(wanted, _)| call.starts_with(wanted.as_str()));
+        match place.and_then(|place| inner.faults.remove(place)) {
+            Some((_, fault)) => Err(fault.error(call, unit)),
+            None => Ok(()),
+        }
+    }
+
+    fn job(&self, verb: &str, unit: &UnitName, then: ActiveState, sub: &str) -> Result<JobResult, BusError> {
+        let call = format!("{verb} {unit}");
+        self.note(&call, Some(unit))?;
+        let told = self.inner().jobs.get_mut(&call).and_then(VecDeque::pop_front);
+        let result = told.unwrap_or(JobResult::Done);
+        let state = if result.is_done() {
+            unit_state(then, sub)
+        } else {
+            UnitState { result: Some("exit-code".to_owned()), ..unit_state(ActiveState::Failed, "failed") }
+        };
+        self.set(unit, state);
+        Ok(result)
+    }
+}
+
+#[async_trait]
+impl Units for FakeUnits {
+    async fn start(&self, unit: &UnitName, _: Duration) -> Result<JobResult, BusError> {
+        self.job("start", unit, ActiveState::Active, "running")
+    }
+
+    async fn stop(&self, unit: &UnitName, _: Duration) -> Result<JobResult, BusError> {
+        self.job("stop", unit, ActiveState::Inactive, "dead")
+    }
+
+    async fn restart(&self, unit: &UnitName, _: Duration) -> Result<JobResult, BusError> {
+        self.job("restart", unit, ActiveState::Active, "running")
+    }
+
+    async fn reload(&self, unit: &UnitName, _: Duration) -> Result<JobResult, BusError> {
+        self.job("reload", unit, ActiveState::Active, "running")
+    }
+
+    async fn daemon_reload(&self) -> Result<(), BusError> {
+        self.note("daemon-reload", None)
+    }
+
+    async fn enable(&self, units: &[UnitName], _: Lifetime) -> Result<(), BusError> {
+        let names: Vec<&str> = units.iter().map(UnitName::as_str).collect();
+        self.note(&format!("enable {}", names.join(" ")), None)
+    }
+
+    async fn reset_failed(&self, unit: &UnitName) -> Result<(), BusError> {
+        self.note(&format!("reset-failed {unit}"), Some(unit))
+    }
+
+    async fn kill(&self, unit: &UnitName, signal: i32) -> Result<(), BusError> {
+        self.note(&format!("kill {unit} {signal}"), Some(unit))
+    }
+
+    async fn state(&self, unit: &UnitName) -> Result<UnitState, BusError> {
+        let call = format!("state {unit}");
+        self.note(&call, Some(unit))?;
+        // Looking is no act.
+        self.inner().calls.pop();
+        let absent = UnitState { load: LoadState::NotFound, ..unit_state(ActiveState::Inactive, "dead") };
+        Ok(self.inner().states.get(unit).cloned().unwrap_or(absent))
+    }
+
+    async fn run(&self, command: &TransientCommand) -> Result<Ran, BusError> {
+        self.note(&format!("run {} {}", command.unit, command.argv.join(" ")), Some(&command.unit))?;
+        let ran = self.inner().runs.pop_front();
+        Ok(ran.unwrap_or(Ran { exit: Exit::Code(0), output: String::new(), cut: false }))
+    }
+
+    async fn changes(&self, units: &BTreeSet<UnitName>) -> Result<Changes, BusError> {
+        let (teller, changes) = Changes::pair();
+        self.inner().tellers.push((units.clone(), teller));
+        Ok(changes)
+    }
+
+    async fn release(&self) -> Result<Option<u32>, BusError> {
+        Ok(Some(252))
+    }
+}
+
+#[derive(Default)]
+struct MachinesInner {
+    containers: BTreeMap<ContainerName, Container>,
+    units: BTreeMap<Leader, FakeUnits>,
+    calls: Vec<String>,
+    fault: Option<Fault>,
+}
+
+/// A machined in memory. Clones are the same one.
+#[derive(Clone, Default)]
+pub struct FakeMachines(Arc<Mutex<MachinesInner>>);
+
+impl FakeMachines {
+    fn inner(&self) -> MutexGuard<'_, MachinesInner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has a container run; its systemd.
+    pub fn add(&self, name: &ContainerName, leader: Leader) -> FakeUnits {
+        let container = Container {
+            name: name.clone(),
+            leader,
+            state: "running".to_owned(),
+            unit: Some(UnitName::of_container(name)),
+            since: None,
+        };
+        let mut inner = self.inner();
+        inner.containers.insert(name.clone(), container);
+        inner.units.entry(leader).or_default().clone()
+    }
+
+    /// Has a container be gone.
+    pub fn remove(&self, name: &ContainerName) {
+        self.inner().containers.remove(name);
+    }
+
+    /// What was asked for so far, in order: `terminate bedplate-a`.
+    pub fn calls(&self) -> Vec<String> {
+        self.inner().calls.clone()
+    }
+
+    /// Has every call fail from now on, or none.
+    pub fn fail(&self, fault: Option<Fault>) {
+        self.inner().fault = fault;
+    }
+
+    fn check(&self, act: &str) -> Result<(), BusError> {
+        self.inner().fault.map_or(Ok(()), |fault| Err(fault.error(act, None)))
+    }
+}
+
+#[async_trait]
+impl Machines for FakeMachines {
+    async fn get(&self, name: &ContainerName) -> Result<Option<Container>, BusError> {
+        self.check("look at a container")?;
+        Ok(self.inner().containers.get(name).cloned())
+    }
+
+    async fn list(&self) -> Result<Vec<Container>, BusError> {
+        self.check("list of containers")?;
+        Ok(self.inner().containers.values().cloned().collect())
+    }
+
+    async fn terminate(&self, name: &ContainerName) -> Result<bool, BusError> {
+        self.inner().calls.push(format!("terminate {name}"));
+        self.check("end of a container")?;
+        Ok(self.inner().containers.remove(name).is_some())
+    }
+
+    async fn kill(&self, name: &ContainerName, signal: i32) -> Result<bool, BusError> {
+        self.inner().calls.push(format!("kill {name} {signal}"));
+        self.check("signal to a container")?;
+        Ok(self.inner().containers.contains_key(name))
+    }
+
+    fn units(&self, leader: Leader) -> Arc<dyn Units> {
+        Arc::new(self.inner().units.entry(leader).or_default().clone())
+    }
+}
+
+#[derive(Default)]
+struct PowerInner {
+    calls: Vec<String>,
+    inhibitors: Vec<Inhibitor>,
+}
+
+/// A logind in memory. Clones are the same one.
+#[derive(Clone, Default)]
+pub struct FakePower(Arc<Mutex<PowerInner>>);
+
+impl FakePower {
+    fn inner(&self) -> MutexGuard<'_, PowerInner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was begun so far: `reboot`, `power-off`.
+    pub fn calls(&self) -> Vec<String> {
+        self.inner().calls.clone()
+    }
+
+    /// Has somebody block or delay.
+    pub fn inhibit(&self, inhibitor: Inhibitor) {
+        self.inner().inhibitors.push(inhibitor);
+    }
+
+    fn end(&self, call: &str, inhibition: Inhibition) -> Result<(), BusError> {
+        let mut inner = self.inner();
+        let blocker = inner.inhibitors.iter().find(|one| one.blocks_shutdown()).cloned();
+        if let Some(one) = blocker.filter(|_| inhibition == Inhibition::Heed) {
+            return Err(BusError::Inhibited { act: call.to_owned(), who: one.who, why: one.why });
+        }
+        inner.calls.push(call.to_owned());
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Power for FakePower {
+    async fn inhibitors(&self) -> Result<Vec<Inhibitor>, BusError> {
+        Ok(self.inner().inhibitors.clone())
+    }
+
+    async fn reboot(&self, inhibition: Inhibition) -> Result<(), BusError> {
+        self.end("reboot", inhibition)
+    }
+
+    async fn power_off(&self, inhibition: Inhibition) -> Result<(), BusError> {
+        self.end("power-off", inhibition)
+    }
+}
+
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_watcher_is_told_once_of_many_changes_and_then_of_the_end() {
+        let units = FakeUnits::default();
+        let unit: UnitName = "kubelet.service".parse().unwrap();
+        let other: UnitName = "other.service".parse().unwrap();
+        let mut changes = units.changes(&BTreeSet::from([unit.clone()])).await.unwrap();
+        units.start(&unit, Duration::ZERO).await.unwrap();
+        units.start(&other, Duration::ZERO).await.unwrap();
+        units.stop(&unit, Duration::ZERO).await.unwrap();
+        assert_eq!(changes.next().await.unwrap(), BTreeSet::from([unit]));
+        units.break_off();
+        assert!(changes.next().await.unwrap_err().is_transient());
+    }
+
+    #[tokio::test]
+    async fn a_fault_is_of_the_next_such_call_only() {
+        let units = FakeUnits::default();
+        let unit: UnitName = "kubelet.service".parse().unwrap();
+        units.fail("start kubelet", Fault::JobHangs);
+        assert!(matches!(units.start(&unit, Duration::ZERO).await, Err(BusError::JobHangs { .. })));
+        units.job_ends("start kubelet.service", JobResult::Failed);
+        assert_eq!(units.start(&unit, Duration::ZERO).await.unwrap(), JobResult::Failed);
+        assert_eq!(units.state(&unit).await.unwrap().active, ActiveState::Failed);
+        assert_eq!(units.start(&unit, Duration::ZERO).await.unwrap(), JobResult::Done);
+        assert_eq!(units.calls(), ["start kubelet.service"; 3]);
+    }
+
+    #[tokio::test]
+    async fn an_inhibitor_holds_a_reboot_unless_it_is_overridden() {
+        let power = FakePower::default();
+        power.inhibit(Inhibitor {
+            what: vec!["shutdown".to_owned()],
+            who: "backup".to_owned(),
+            why: "writes a tape".to_owned(),
+            mode: InhibitorMode::Block,
+            pid: 7,
+        });
+        let refused = power.reboot(Inhibition::Heed).await.unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "reboot: blocked by backup (writes a tape); see `systemd-inhibit --list`"
+        );
+        power.reboot(Inhibition::Override).await.unwrap();
+        assert_eq!(power.calls(), ["reboot"]);
+    }
+}

@@ -1,0 +1,308 @@
+//! One connection to one system bus: made when it is first needed, made again after it broke, every call with a deadline.
+//!
+//! ```text
+//!   none ──call──► connecting ──► live ──closed by the other side──► none
+//!    ▲                 │ refused, no socket: Away, nothing is kept      (seen by the next call, which connects again)
+//!    └─────────────────┘
+//! ```
+//! A broken connection is not mended in the background: whoever needs it does that, with its own back-off. What happens on
+//! the connection costs a wake-up only if a match rule asks for it. Called by everything in `bus`.
+
+use std::io::ErrorKind;
+use std::num::NonZeroUsize;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+use zbus::fdo::Error as Fdo;
+use zbus::message::Type as MessageType;
+use zbus::{Connection, DBusError as _, DynamicType, MatchRule, MessageStream};
+
+use super::error::BusError;
+use super::machines::Leader;
+
+/// Longest wait for the reply to one call, the connection included: what libdbus takes.
+pub(super) const PATIENCE: Duration = Duration::from_secs(25);
+/// Where a system bus listens below a root directory.
+const SOCKET: &str = "run/dbus/system_bus_socket";
+/// How many signals may wait for one who awaits them; they are taken as they come.
+const QUEUED: NonZeroUsize = NonZeroUsize::new(256).expect("not zero");
+
+/// A service on the bus.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Service {
+    /// Its name.
+    pub(super) name: &'static str,
+    /// Debian's package that has it; `None` for systemd itself, which is there or the bus is of no use.
+    pub(super) package: Option<&'static str>,
+}
+
+/// One interface of an object.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Object<'a> {
+    /// Whose.
+    pub(super) service: Service,
+    /// Where.
+    pub(super) path: &'a str,
+    /// Which of its interfaces.
+    pub(super) interface: &'static str,
+}
+
+/// A connection that was made.
+#[derive(Debug, Clone)]
+struct Live {
+    connection: Connection,
+    /// systemd was asked for signals on this connection.
+    subscribed: Arc<AtomicBool>,
+}
+
+/// A bus, connected or not.
+#[derive(Debug)]
+pub(super) struct Link {
+    socket: PathBuf,
+    /// Of a container: its leader, and the root directory of the host.
+    inside: Option<(Leader, PathBuf)>,
+    live: Mutex<Option<Live>>,
+}
+
+impl Link {
+    /// The bus of the host whose root directory is `root`.
+    pub(super) fn host(root: &Path) -> Self {
+        Self { socket: root.join(SOCKET), inside: None, live: Mutex::new(None) }
+    }
+
+    /// The bus inside the container of this leader.
+    pub(super) fn container(root: &Path, leader: Leader) -> Self {
+        let socket = leader_root(root, leader).join(SOCKET);
+        Self { socket, inside: Some((leader, root.to_owned())), live: Mutex::new(None) }
+    }
+
+    /// Calls a method and waits for its reply.
+    pub(super) async fn call<B, R>(
+        &self,
+        act: &str,
+        object: Object<'_>,
+        method: &'static str,
+        body: &B,
+    ) -> Result<R, BusError>
+    where
+        B: Serialize + DynamicType + Sync,
+        R: DeserializeOwned + zbus::wire::Type,
+    {
+        self.call_within(PATIENCE, act, object, method, body).await
+    }
+
+    /// Calls a method whose reply may take longer than others'.
+    pub(super) async fn call_within<B, R>(
+        &self,
+        limit: Duration,
+        act: &str,
+        object: Object<'_>,
+        method: &'static str,
+        body: &B,
+    ) -> Result<R, BusError>
+    where
+        B: Serialize + DynamicType + Sync,
+        R: DeserializeOwned + zbus::wire::Type,
+    {
+        let reply = async {
+            let live = self.live(act).await?;
+            let (path, interface) = (object.path, Some(object.interface));
+            let call = live.connection.call_method(Some(object.service.name), path, interface, method, body);
+            let message = call.await.map_err(|error| self.explain(act, object.service, error))?;
+            let reply = message.body().deserialize();
+            reply.map_err(|source| BusError::Unexpected { act: act.to_owned(), source })
+        };
+        match timeout(limit, reply).await {
+            Ok(reply) => reply,
+            Err(_) => Err(BusError::NoAnswer { act: act.to_owned(), limit }),
+        }
+    }
+
+    /// A property, if the object has it: what a systemd of another release does not know is `None`.
+    pub(super) async fn property<T>(
+        &self,
+        act: &str,
+        object: Object<'_>,
+        name: &'static str,
+    ) -> Result<Option<T>, BusError>
+    where
+        T: TryFrom<zbus::OwnedVariant>,
+    {
+        let properties = Object { interface: "org.freedesktop.DBus.Properties", ..object };
+        let body = (object.interface, name);
+        match self.call::<_, zbus::OwnedVariant>(act, properties, "Get", &body).await {
+            Ok(value) => Ok(T::try_from(value).ok()),
+            Err(error) if error.refusal().is_some_and(is_unknown) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Signals that a rule admits, from the moment that this returns on.
+    pub(super) async fn signals(
+        &self,
+        act: &str,
+        signal: Object<'_>,
+        member: &'static str,
+    ) -> Result<MessageStream, BusError> {
+        let rule = MatchRule::builder()
+            .msg_type(MessageType::Signal)
+            .sender(signal.service.name)
+            .path(signal.path)
+            .interface(signal.interface)
+            .member(member)
+            .build();
+        let added = async {
+            let live = self.live(act).await?;
+            let rule = rule.map_err(|error| self.explain(act, signal.service, error))?;
+            let stream = MessageStream::for_match_rule(rule, &live.connection, Some(QUEUED)).await;
+            stream.map_err(|error| self.explain(act, signal.service, error))
+        };
+        match timeout(PATIENCE, added).await {
+            Ok(stream) => stream,
+            Err(_) => Err(BusError::NoAnswer { act: act.to_owned(), limit: PATIENCE }),
+        }
+    }
+
+    /// Has systemd send signals of jobs and units, which it does not do without a listener. Once for each connection.
+    pub(super) async fn subscribe(&self, act: &str, systemd: Object<'_>) -> Result<(), BusError> {
+        let subscribed = self.live(act).await?.subscribed;
+        if subscribed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        match self.call::<_, ()>(act, systemd, "Subscribe", &()).await {
+            Err(error) if error.refusal() == Some("org.freedesktop.systemd1.AlreadySubscribed") => {}
+            other => other?,
+        }
+        subscribed.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// The end of the connection that is there now, whoever ends it.
+    pub(super) async fn closed(&self) -> zbus::Error {
+        let connection = self.live.lock().await.as_ref().map(|live| live.connection.clone());
+        if let Some(connection) = connection {
+            connection.closed().await;
+        }
+        broken()
+    }
+
+    /// That nobody answers any more, as an error.
+    pub(super) fn away(&self, act: &str, source: zbus::Error) -> BusError {
+        BusError::Away { act: act.to_owned(), socket: self.socket.clone(), source }
+    }
+
+    async fn live(&self, act: &str) -> Result<Live, BusError> {
+        let mut live = self.live.lock().await;
+        if let Some(live) = live.as_ref().filter(|live| !live.connection.is_closed()) {
+            return Ok(live.clone());
+        }
+        *live = None;
+        let connection = match timeout(PATIENCE, self.connect(act)).await {
+            Ok(connection) => connection?,
+            Err(_) => return Err(BusError::NoAnswer { act: act.to_owned(), limit: PATIENCE }),
+        };
+        let made = Live { connection, subscribed: Arc::default() };
+        *live = Some(made.clone());
+        Ok(made)
+    }
+
+    async fn connect(&self, act: &str) -> Result<Connection, BusError> {
+        if let Some((leader, root)) = &self.inside {
+            check_leader(act, root, *leader)?;
+        }
+        let stream = tokio::net::UnixStream::connect(&self.socket).await;
+        let stream = stream.and_then(tokio::net::UnixStream::into_std).map_err(|source| {
+            if self.inside.is_some() && source.kind() == ErrorKind::PermissionDenied {
+                return BusError::NoAccess { act: act.to_owned(), path: self.socket.clone(), source };
+            }
+            self.away(act, source.into())
+        })?;
+        let made = zbus::connection::Builder::unix_stream(stream).build().await;
+        made.map_err(|error| self.away(act, error))
+    }
+
+    /// Which of our errors one of the bus is.
+    fn explain(&self, act: &str, service: Service, error: zbus::Error) -> BusError {
+        let act = act.to_owned();
+        let refused = |name: &str, message: &str| BusError::Refused {
+            act: act.clone(),
+            name: name.to_owned(),
+            message: message.to_owned(),
+        };
+        match error {
+            zbus::Error::MethodError(name, message, _) => {
+                refused(name.as_str(), message.as_deref().unwrap_or_default())
+            }
+            zbus::Error::FDO(fdo) if is_absent(&fdo) => match service.package {
+                Some(package) => BusError::NoService { act, service: service.name, package },
+                None => self.away(&act, zbus::Error::FDO(fdo)),
+            },
+            zbus::Error::FDO(fdo) if is_gone(&fdo) => self.away(&act, zbus::Error::FDO(fdo)),
+            zbus::Error::FDO(fdo) => refused(fdo.name().as_str(), fdo.description().unwrap_or_default()),
+            io @ (zbus::Error::InputOutput(_) | zbus::Error::Connection(..) | zbus::Error::Handshake(_)) => {
+                self.away(&act, io)
+            }
+            source => BusError::Unexpected { act, source },
+        }
+    }
+}
+
+/// The root directory of a container, as its host sees it.
+pub(super) fn leader_root(root: &Path, leader: Leader) -> PathBuf {
+    root.join(format!("proc/{leader}/root"))
+}
+
+/// That a connection has ended, in the words of the bus.
+pub(super) fn broken() -> zbus::Error {
+    std::io::Error::new(ErrorKind::BrokenPipe, "the connection has ended").into()
+}
+
+/// A number that is free again may be anybody's, the host's own too: commands for a slot must not reach the host's systemd.
+fn check_leader(act: &str, root: &Path, leader: Leader) -> Result<(), BusError> {
+    let path = leader_root(root, leader);
+    let not_one = || BusError::NotALeader { act: act.to_owned(), leader: leader.get() };
+    let inside = match std::fs::metadata(&path) {
+        Ok(inside) => inside,
+        Err(source) if source.kind() == ErrorKind::PermissionDenied => {
+            return Err(BusError::NoAccess { act: act.to_owned(), path, source });
+        }
+        Err(_) => return Err(not_one()),
+    };
+    let same =
+        std::fs::metadata(root).is_ok_and(|own| (own.dev(), own.ino()) == (inside.dev(), inside.ino()));
+    if same { Err(not_one()) } else { Ok(()) }
+}
+
+/// Nobody has the name, and nobody can be started for it.
+fn is_absent(error: &Fdo) -> bool {
+    matches!(
+        error,
+        Fdo::ServiceUnknown(_)
+            | Fdo::NameHasNoOwner(_)
+            | Fdo::SpawnServiceNotFound(_)
+            | Fdo::SpawnExecFailed(_)
+            | Fdo::SpawnChildExited(_)
+    )
+}
+
+/// The bus or the service has ended meanwhile.
+fn is_gone(error: &Fdo) -> bool {
+    matches!(
+        error,
+        Fdo::Disconnected(_) | Fdo::NoReply(_) | Fdo::NoServer(_) | Fdo::Timeout(_) | Fdo::TimedOut(_)
+    )
+}
+
+/// The name of an error that says that an object has no such property, interface or method.
+pub(super) fn is_unknown(name: &str) -> bool {
+    ["UnknownProperty", "UnknownInterface", "UnknownMethod", "UnknownObject", "InvalidArgs"]
+        .iter()
+        .any(|unknown| name.strip_prefix("org.freedesktop.DBus.Error.") == Some(unknown))
+}

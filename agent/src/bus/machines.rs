@@ -1,0 +1,148 @@
+//! machined on the host's bus: which containers run, who their process 1 is, how they are ended.
+//!
+//! Called by `node` through the trait `Machines`.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use zbus::OwnedObjectPath;
+
+use super::error::BusError;
+use super::link::{Link, Object, Service, leader_root};
+use super::name::{ContainerName, UnitName};
+use super::state::time;
+use super::systemd::Manager;
+use super::{Machines, Units};
+
+const SERVICE: Service = Service { name: "org.freedesktop.machine1", package: Some("systemd-container") };
+const MANAGER: Object<'static> = Object {
+    service: SERVICE,
+    path: "/org/freedesktop/machine1",
+    interface: "org.freedesktop.machine1.Manager",
+};
+const NO_MACHINE: &str = "org.freedesktop.machine1.NoSuchMachine";
+
+/// Process 1 of a container, as the host numbers it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Leader(u32);
+
+impl Leader {
+    /// Of this process; 0 and 1, which are the host's own, are none.
+    pub fn new(pid: u32) -> Option<Self> {
+        (pid > 1).then_some(Self(pid))
+    }
+
+    /// Its number.
+    pub fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::Display for Leader {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(formatter)
+    }
+}
+
+/// A container that runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Container {
+    /// Its name.
+    pub name: ContainerName,
+    /// Its process 1.
+    pub leader: Leader,
+    /// `opening`, `running` or `closing`; machined says `running` as soon as systemd-nspawn has registered it.
+    pub state: String,
+    /// The unit that it runs in.
+    pub unit: Option<UnitName>,
+    /// When it was registered.
+    pub since: Option<Timestamp>,
+}
+
+/// machined of the host.
+#[derive(Debug, Clone)]
+pub struct Machined {
+    link: Arc<Link>,
+    root: PathBuf,
+}
+
+impl Machined {
+    pub(super) fn new(link: Arc<Link>, root: PathBuf) -> Self {
+        Self { link, root }
+    }
+
+    async fn describe(&self, name: &ContainerName, path: &str) -> Result<Option<Container>, BusError> {
+        let act = format!("look at container {name}");
+        let object = Object { service: SERVICE, path, interface: "org.freedesktop.machine1.Machine" };
+        let (leader, state, unit, since) = tokio::try_join!(
+            self.link.property::<u32>(&act, object, "Leader"),
+            self.link.property::<String>(&act, object, "State"),
+            self.link.property::<String>(&act, object, "Unit"),
+            self.link.property::<u64>(&act, object, "Timestamp"),
+        )?;
+        // It has ended between the two questions.
+        let Some(leader) = leader.and_then(Leader::new) else { return Ok(None) };
+        Ok(Some(Container {
+            name: name.clone(),
+            leader,
+            state: state.unwrap_or_default(),
+            unit: unit.and_then(|unit| unit.parse().ok()),
+            since: time(since),
+        }))
+    }
+}
+
+/// Whether there was such a container.
+fn existed(result: Result<(), BusError>) -> Result<bool, BusError> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(error) if error.refusal() == Some(NO_MACHINE) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+#[async_trait]
+impl Machines for Machined {
+    async fn get(&self, name: &ContainerName) -> Result<Option<Container>, BusError> {
+        let act = format!("look at container {name}");
+        let path = self.link.call::<_, OwnedObjectPath>(&act, MANAGER, "GetMachine", &name.as_str()).await;
+        match path {
+            Ok(path) => self.describe(name, path.as_str()).await,
+            Err(error) if error.refusal() == Some(NO_MACHINE) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn list(&self) -> Result<Vec<Container>, BusError> {
+        type Listed = Vec<(String, String, String, OwnedObjectPath)>;
+        let listed: Listed = self.link.call("list of containers", MANAGER, "ListMachines", &()).await?;
+        let mut containers = Vec::new();
+        for (name, class, _, path) in listed {
+            // `.host` is the host itself.
+            let Ok(name) = name.parse::<ContainerName>() else { continue };
+            if class == "container" {
+                containers.extend(self.describe(&name, path.as_str()).await?);
+            }
+        }
+        containers.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(containers)
+    }
+
+    async fn terminate(&self, name: &ContainerName) -> Result<bool, BusError> {
+        let act = format!("end of container {name}");
+        existed(self.link.call(&act, MANAGER, "TerminateMachine", &name.as_str()).await)
+    }
+
+    async fn kill(&self, name: &ContainerName, signal: i32) -> Result<bool, BusError> {
+        let act = format!("signal {signal} to container {name}");
+        existed(self.link.call(&act, MANAGER, "KillMachine", &(name.as_str(), "leader", signal)).await)
+    }
+
+    fn units(&self, leader: Leader) -> Arc<dyn Units> {
+        let link = Arc::new(Link::container(&self.root, leader));
+        Arc::new(Manager::new(link, leader_root(&self.root, leader)))
+    }
+}

@@ -1,0 +1,129 @@
+//! D-Bus: systemd, machined and logind of the host, and systemd of a slot. No systemctl, no machinectl.
+//!
+//! ```text
+//!   Bus ── one connection to <root>/run/dbus/system_bus_socket, made when first asked, again after it broke
+//!    ├─ Manager  (Units)     jobs awaited by JobRemoved, states, commands in units of their own, changes as they happen
+//!    ├─ Machined (Machines)  containers: leader, terminate, kill; `units` is a Manager at /proc/<leader>/root
+//!    └─ Logind   (Power)     reboot, power off, who inhibits them
+//! ```
+//! Every call has a deadline. Nothing polls: states come with signals, and a connection that nobody uses costs nothing.
+//! What a newer or older systemd has not is a value (`None`), not an error. Who calls this decides nothing by the traits'
+//! implementation: `fake` stands in for all three. Not here: what ought to run (`node`), files of units (`slot`).
+
+mod changes;
+mod command;
+mod error;
+#[cfg(test)]
+pub mod fake;
+mod link;
+mod login;
+mod machines;
+mod name;
+mod state;
+mod systemd;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+pub use changes::Changes;
+pub use command::{Exit, Output, Ran, TAIL, TransientCommand};
+pub use error::BusError;
+use link::Link;
+pub use login::{Inhibition, Inhibitor, InhibitorMode, Logind};
+pub use machines::{Container, Leader, Machined};
+pub use name::{ContainerName, ContainerNameError, UnitName, UnitNameError};
+pub use state::{ActiveState, JobResult, LoadState, MainExit, UnitState};
+pub use systemd::{Lifetime, Manager};
+
+/// systemd, of the host or of a slot.
+#[async_trait]
+pub trait Units: Send + Sync {
+    /// Starts a unit and waits, at most `limit`, for the end of that job.
+    async fn start(&self, unit: &UnitName, limit: Duration) -> Result<JobResult, BusError>;
+    /// Stops a unit and waits; what is not loaded is stopped already.
+    async fn stop(&self, unit: &UnitName, limit: Duration) -> Result<JobResult, BusError>;
+    /// Restarts a unit, or starts it, and waits.
+    async fn restart(&self, unit: &UnitName, limit: Duration) -> Result<JobResult, BusError>;
+    /// Has a unit reload its configuration and waits.
+    async fn reload(&self, unit: &UnitName, limit: Duration) -> Result<JobResult, BusError>;
+    /// Has systemd read the files of all units again.
+    async fn daemon_reload(&self) -> Result<(), BusError>;
+    /// Has units be started at each start of their systemd.
+    async fn enable(&self, units: &[UnitName], lifetime: Lifetime) -> Result<(), BusError>;
+    /// Forgets that a unit has failed, and how often it was started.
+    async fn reset_failed(&self, unit: &UnitName) -> Result<(), BusError>;
+    /// Sends a signal to every process of a unit.
+    async fn kill(&self, unit: &UnitName, signal: i32) -> Result<(), BusError>;
+    /// How a unit is. One that does not exist is a state too.
+    async fn state(&self, unit: &UnitName) -> Result<UnitState, BusError>;
+    /// Runs a command to its end in a unit of its own. Dropping the future kills it.
+    async fn run(&self, command: &TransientCommand) -> Result<Ran, BusError>;
+    /// Tells which of `units` change from now on.
+    async fn changes(&self, units: &BTreeSet<UnitName>) -> Result<Changes, BusError>;
+    /// The release of systemd, if it is told: 252.
+    async fn release(&self) -> Result<Option<u32>, BusError>;
+}
+
+/// Containers, as machined knows them.
+#[async_trait]
+pub trait Machines: Send + Sync {
+    /// One container, if it runs.
+    async fn get(&self, name: &ContainerName) -> Result<Option<Container>, BusError>;
+    /// All containers that run, by name.
+    async fn list(&self) -> Result<Vec<Container>, BusError>;
+    /// Ends all processes of a container; whether there was one.
+    async fn terminate(&self, name: &ContainerName) -> Result<bool, BusError>;
+    /// Sends a signal to the process 1 of a container; whether there was one.
+    async fn kill(&self, name: &ContainerName, signal: i32) -> Result<bool, BusError>;
+    /// systemd inside the container of this leader. Nothing is connected before its first use.
+    fn units(&self, leader: Leader) -> Arc<dyn Units>;
+}
+
+/// The power of the host.
+#[async_trait]
+pub trait Power: Send + Sync {
+    /// Who delays or blocks a shutdown, and why.
+    async fn inhibitors(&self) -> Result<Vec<Inhibitor>, BusError>;
+    /// Reboots; returns when that is begun.
+    async fn reboot(&self, inhibition: Inhibition) -> Result<(), BusError>;
+    /// Switches off; returns when that is begun.
+    async fn power_off(&self, inhibition: Inhibition) -> Result<(), BusError>;
+}
+
+/// The system bus of a host.
+#[derive(Debug, Clone)]
+pub struct Bus {
+    link: Arc<Link>,
+    root: PathBuf,
+}
+
+impl Bus {
+    /// The bus of the host that this runs on.
+    pub fn host() -> Self {
+        Self::at(Path::new("/"))
+    }
+
+    /// The bus of the host whose root directory is `root`.
+    pub fn at(root: &Path) -> Self {
+        Self { link: Arc::new(Link::host(root)), root: root.to_owned() }
+    }
+
+    /// Its systemd.
+    pub fn manager(&self) -> Manager {
+        Manager::new(Arc::clone(&self.link), self.root.clone())
+    }
+
+    /// Its machined.
+    pub fn machined(&self) -> Machined {
+        Machined::new(Arc::clone(&self.link), self.root.clone())
+    }
+
+    /// Its logind.
+    pub fn logind(&self) -> Logind {
+        Logind::new(Arc::clone(&self.link))
+    }
+}
