@@ -80,7 +80,8 @@ impl Host {
         &self.boot_id
     }
 
-    /// A command that will run in the host, in all of its namespaces, in none of its units.
+    /// A command that will run in the host, in all of its namespaces, in none of its units. What shall run on while the host reboots
+    /// is better started by `systemd-run`: nsenter would stop with its child and never let the host end.
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--target={}", self.leader));
