@@ -5,6 +5,7 @@
 
 pub mod bus;
 pub mod cli;
+pub mod cluster;
 pub mod file;
 pub mod hardware;
 pub mod node;

@@ -1,7 +1,7 @@
-//! HTTPS as the agent speaks it, to pxed and to the API server: one request, one bounded answer.
+//! HTTPS as the agent speaks it, to pxed and to the API server; to pxed: one request, one bounded answer.
 //!
 //! Believes only the authority that it is given, follows no redirect, uses no proxy, resolves names itself (a static
-//! binary has no resolver). Called by `client` and `api_server`.
+//! binary has no resolver). Called by `client` and by `cluster`.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bedplate_api::wire::Refusal;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
-use reqwest::{Client, Method, RequestBuilder, StatusCode};
+use reqwest::{Client, ClientBuilder, Method, RequestBuilder, StatusCode};
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
@@ -77,41 +77,8 @@ pub(super) struct Https {
 impl Https {
     /// Believes `ca_pem`. With `identity` (certificate chain and key, PEM) it shows who it is.
     pub(super) fn new(ca_pem: &str, identity: Option<(&str, &str)>) -> Result<Self, AskError> {
-        let prepare = |text: String| AskError::Prepare(text);
-        let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_slice_iter(ca_pem.as_bytes()) {
-            let certificate = certificate.map_err(|e| prepare(format!("the server's authority: {e}")))?;
-            roots.add(certificate).map_err(|e| prepare(format!("the server's authority: {e}")))?;
-        }
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|e| prepare(e.to_string()))?
-            .with_root_certificates(roots);
-        let config = match identity {
-            None => config.with_no_client_auth(),
-            Some((chain, key)) => {
-                let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(chain.as_bytes()).collect();
-                let chain = chain.map_err(|e| prepare(format!("the own certificate: {e}")))?;
-                let key = PrivateKeyDer::from_pem_slice(key.as_bytes());
-                let key = key.map_err(|e| prepare(format!("the own key: {e}")))?;
-                config
-                    .with_client_auth_cert(chain, key)
-                    .map_err(|e| prepare(format!("the own certificate: {e}")))?
-            }
-        };
-        let client = Client::builder()
-            .tls_backend_preconfigured(config)
-            .https_only(true)
-            .redirect(reqwest::redirect::Policy::none())
-            .no_proxy()
-            .dns_resolver(Arc::new(OwnResolver))
-            .connect_timeout(CONNECT_TIMEOUT)
-            .timeout(TIMEOUT)
-            .pool_max_idle_per_host(1)
-            .build()
-            .map_err(|e| prepare(e.to_string()))?;
-        Ok(Self { client })
+        let client = builder(ca_pem, identity)?.timeout(TIMEOUT).build();
+        Ok(Self { client: client.map_err(|e| AskError::Prepare(e.to_string()))? })
     }
 
     /// A request to be given to [`Https::ask`].
@@ -144,6 +111,42 @@ impl Https {
         }
         Err(refused(url, status, &bytes))
     }
+}
+
+/// What every connection of the agent's is made by: it believes `ca_pem`, and with `identity` (certificate chain and key, PEM) it shows
+/// who it is. How long a request may take is the caller's to say.
+pub(crate) fn builder(ca_pem: &str, identity: Option<(&str, &str)>) -> Result<ClientBuilder, AskError> {
+    let prepare = |text: String| AskError::Prepare(text);
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(ca_pem.as_bytes()) {
+        let certificate = certificate.map_err(|e| prepare(format!("the server's authority: {e}")))?;
+        roots.add(certificate).map_err(|e| prepare(format!("the server's authority: {e}")))?;
+    }
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|e| prepare(e.to_string()))?
+        .with_root_certificates(roots);
+    let config = match identity {
+        None => config.with_no_client_auth(),
+        Some((chain, key)) => {
+            let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(chain.as_bytes()).collect();
+            let chain = chain.map_err(|e| prepare(format!("the own certificate: {e}")))?;
+            let key = PrivateKeyDer::from_pem_slice(key.as_bytes());
+            let key = key.map_err(|e| prepare(format!("the own key: {e}")))?;
+            config
+                .with_client_auth_cert(chain, key)
+                .map_err(|e| prepare(format!("the own certificate: {e}")))?
+        }
+    };
+    Ok(Client::builder()
+        .tls_backend_preconfigured(config)
+        .https_only(true)
+        .redirect(reqwest::redirect::Policy::none())
+        .no_proxy()
+        .dns_resolver(Arc::new(OwnResolver))
+        .connect_timeout(CONNECT_TIMEOUT)
+        .pool_max_idle_per_host(1))
 }
 
 fn refused(url: &str, status: StatusCode, bytes: &[u8]) -> AskError {

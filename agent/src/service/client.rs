@@ -8,15 +8,6 @@ use serde::Serialize;
 
 use super::ask::{AskError, Https};
 
-/// Where reports go: to pxed, or in a cluster to its API server.
-pub trait Reporter {
-    /// Whether facts may be left out of a report while they are those of the last one that was taken.
-    const KEEPS_FACTS: bool;
-
-    /// Sends one report.
-    fn report(&self, report: &Report) -> impl Future<Output = Result<(), AskError>> + Send;
-}
-
 /// A way to pxed.
 #[derive(Debug, Clone)]
 pub struct PxedClient {
@@ -40,6 +31,11 @@ impl PxedClient {
         self.ask("/v1/renew", request, read_json).await
     }
 
+    /// Says what the host is; facts may be left out while they are those of the last report that was taken.
+    pub async fn report(&self, report: &Report) -> Result<(), AskError> {
+        self.ask("/v1/report", report, |_| Ok(())).await
+    }
+
     /// Asks one endpoint after another until one answers; a final refusal is an answer.
     async fn ask<T>(
         &self,
@@ -57,14 +53,6 @@ impl PxedClient {
             }
         }
         Err(last)
-    }
-}
-
-impl Reporter for PxedClient {
-    const KEEPS_FACTS: bool = true;
-
-    async fn report(&self, report: &Report) -> Result<(), AskError> {
-        self.ask("/v1/report", report, |_| Ok(())).await
     }
 }
 

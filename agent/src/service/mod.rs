@@ -3,7 +3,6 @@
 //! Decisions are pure (`plan`); what outlives a kill is in files that are whole or not there (`state`, `identity`).
 //! It does nothing to the host. Called by `cli`.
 
-pub mod api_server;
 pub mod ask;
 pub mod client;
 pub(crate) mod host;

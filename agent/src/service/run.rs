@@ -21,6 +21,7 @@ use super::identity::{Identity, IdentityError};
 use super::plan::{Awaited, Held, Next, NotBefore, Observed, back_off, plan, spread};
 use super::state::{Enrolment, KeepStateError, Places, Standing};
 use super::ways::Ways;
+use crate::cluster::{AskServerError, Plane, PrepareClientError};
 use crate::hardware::read_text;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -45,7 +46,9 @@ enum ActError {
     #[error("pxed was not reached, or refused")]
     Pxed(#[from] AskError),
     #[error("the cluster's API server was not reached, or refused")]
-    ApiServer(#[source] AskError),
+    Cluster(#[from] AskServerError),
+    #[error("the connection to the cluster's API server cannot be prepared")]
+    Prepare(#[from] PrepareClientError),
     #[error("pxed wants a challenge answered, which this release cannot: {0}")]
     Challenge(String),
 }
@@ -91,6 +94,7 @@ pub async fn run(places: Places, notifier: Notifier, pulse: Pulse, shutdown: Can
     }
     agent.notifier.stopping("stopping");
     userspace.abort();
+    agent.ways.close().await;
 }
 
 impl Agent {
@@ -141,6 +145,8 @@ impl Agent {
         let seconds = seconds.clamp(*HEARTBEATS.start(), *HEARTBEATS.end());
         self.heartbeat = spread(Duration::from_secs(u64::from(seconds)), rand::random());
         self.ways.forget();
+        // The next report goes out with this certificate, and the cluster's watches with it.
+        self.last_report = None;
         self.enrolment = enrolment;
     }
 
@@ -334,14 +340,12 @@ impl Agent {
             // Nothing that pxed itself writes comes from reports: with a cluster it needs none.
             Some(kubernetes) => {
                 self.standing.reports_to = Some(kubernetes.server.clone());
-                let server =
-                    self.ways.api_server(&enrolment, kubernetes, &identity).map_err(ActError::ApiServer)?;
-                self.ways.send(&server, report).await.map_err(ActError::ApiServer)?;
+                self.ways.cluster(&enrolment, kubernetes, &identity).await?.report(&report).await?;
             }
             None => {
                 self.standing.reports_to = Some("pxed".to_owned());
                 let client = self.ways.pxed(&enrolment, &identity)?;
-                self.ways.send(&client, report).await?;
+                self.ways.report_to_pxed(&client, report).await?;
             }
         }
         self.last_report = Some(Timestamp::now());
@@ -379,6 +383,7 @@ impl Agent {
             standing.site = Some(enrolment.site.clone());
             standing.certificate_ends = Some(enrolment.not_after);
         }
+        standing.cluster = self.ways.known_cluster().map(|cluster| cluster.seen().borrow().describe());
         standing.enrolled = self.enrolment.as_ref().is_some_and(|enrolment| now < enrolment.not_after);
         if let Err(error) = self.places.write_standing(standing) {
             tracing::warn!(error = chain(&error), "cannot say where the agent stands");

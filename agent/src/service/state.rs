@@ -103,6 +103,9 @@ pub struct Standing {
     /// To whom it reports: the API server of the cluster, else pxed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reports_to: Option<String>,
+    /// How the cluster answers, and what is seen there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<String>,
     /// The last report that was taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_report: Option<Timestamp>,
@@ -217,6 +220,7 @@ impl Standing {
             ("Doing", format!("{}, since {}", self.doing, time(self.since))),
             ("Certificate ends", time(self.certificate_ends)),
             ("Reports to", text(self.reports_to.clone())),
+            ("Cluster", text(self.cluster.clone())),
             ("Last report", time(self.last_report)),
             ("Next try", time(self.next_try)),
             ("Last error", text(error)),

@@ -1,22 +1,26 @@
-//! The ways that an enrolled agent has, to pxed and to the cluster's API server, kept so that reports share a connection.
+//! The ways that an enrolled agent has, to pxed and to the cluster.
 //!
-//! Made with the certificate that is there, and forgotten with it. Called by `run`.
+//! Made with the certificate that is there; with another one pxed's is made anew, and the cluster's goes on. Called by `run`.
+
+use std::sync::Arc;
 
 use bedplate_api::machine::Hardware;
 use bedplate_api::wire::{KubernetesEndpoint, Report};
 
-use super::api_server::ApiServer;
 use super::ask::AskError;
-use super::client::{PxedClient, Reporter};
+use super::client::PxedClient;
 use super::identity::Identity;
 use super::state::Enrolment;
+use crate::cluster::{Access, Cluster, PrepareClientError};
 
 /// The ways, as far as they were used.
 #[derive(Debug, Default)]
 pub(super) struct Ways {
     pxed: Option<PxedClient>,
-    api_server: Option<ApiServer>,
-    /// The facts that were taken last.
+    cluster: Option<Arc<Cluster>>,
+    /// The cluster's has a certificate that has been replaced.
+    renewed: bool,
+    /// The facts that pxed took last.
     pub(super) facts_taken: Option<Hardware>,
 }
 
@@ -24,7 +28,7 @@ impl Ways {
     /// There is another certificate.
     pub(super) fn forget(&mut self) {
         self.pxed = None;
-        self.api_server = None;
+        self.renewed = true;
     }
 
     /// The way to pxed.
@@ -43,34 +47,58 @@ impl Ways {
         Ok(client)
     }
 
-    /// The way to the API server.
-    pub(super) fn api_server(
+    /// The way to the cluster.
+    pub(super) async fn cluster(
         &mut self,
         enrolment: &Enrolment,
         kubernetes: &KubernetesEndpoint,
         identity: &Identity,
-    ) -> Result<ApiServer, AskError> {
-        if let Some(server) = &self.api_server {
-            return Ok(server.clone());
+    ) -> Result<Arc<Cluster>, PrepareClientError> {
+        let known = self.cluster.as_ref().filter(|cluster| cluster.machine() == enrolment.machine).cloned();
+        if let Some(cluster) = known.clone().filter(|_| !self.renewed) {
+            return Ok(cluster);
         }
         let key = identity.key_pem();
-        let server = ApiServer::new(kubernetes, &enrolment.machine, (&enrolment.certificate_pem, &key))?;
-        self.api_server = Some(server.clone());
-        Ok(server)
+        let access = Access::new(kubernetes, &enrolment.machine, (&enrolment.certificate_pem, &key))?;
+        let cluster = match known {
+            Some(cluster) => {
+                cluster.renew(access);
+                cluster
+            }
+            None => {
+                self.close().await;
+                Arc::new(Cluster::start(access))
+            }
+        };
+        self.cluster = Some(cluster.clone());
+        self.renewed = false;
+        Ok(cluster)
     }
 
-    /// Sends a report, without facts that the reporter keeps.
-    pub(super) async fn send<R: Reporter>(
+    /// The cluster, if it was asked before.
+    pub(super) fn known_cluster(&self) -> Option<&Arc<Cluster>> {
+        self.cluster.as_ref()
+    }
+
+    /// Reports to pxed, without facts that it has.
+    pub(super) async fn report_to_pxed(
         &mut self,
-        reporter: &R,
+        client: &PxedClient,
         mut report: Report,
     ) -> Result<(), AskError> {
         let facts = report.facts.clone();
-        if R::KEEPS_FACTS && facts == self.facts_taken {
+        if facts == self.facts_taken {
             report.facts = None;
         }
-        reporter.report(&report).await?;
+        client.report(&report).await?;
         self.facts_taken = facts;
         Ok(())
+    }
+
+    /// Nothing is asked of the cluster any more.
+    pub(super) async fn close(&mut self) {
+        if let Some(cluster) = self.cluster.take() {
+            cluster.stop().await;
+        }
     }
 }

@@ -1,0 +1,295 @@
+//! The agent's own fields of its Machine's status, composed from what the host and the node say.
+//!
+//! One server-side apply holds them all, because an apply takes back what it leaves out. What nobody of this process has said yet
+//! stays as it was written before.
+//!
+//! Pure: the caller says what time it is. Called by `writer`.
+
+use bedplate_api::id::MachineName;
+use bedplate_api::machine::{
+    Address, AgentStatus, Applied, Condition, Hardware, MachineStatus, RolledBack, Slot, Time, condition_type,
+};
+use bedplate_api::wire::Report;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+/// Longest lists and texts that the definition of a Machine takes; a longer one would have the whole write refused.
+const MAX_DISKS: usize = 256;
+const MAX_NICS: usize = 64;
+const MAX_TEXT: usize = 63;
+const MAX_REASON: usize = 1024;
+/// The most that a condition says, in characters: the tail of a log fits.
+const MAX_MESSAGE: usize = 4096;
+
+/// How the node stands.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct NodeTold {
+    /// What runs.
+    pub applied: Option<Applied>,
+    /// What is in the slots.
+    pub slots: Vec<Slot>,
+    /// The last update that was taken back.
+    pub rolled_back: Option<RolledBack>,
+    /// Condition `Paved`.
+    pub paved: Option<ConditionTold>,
+    /// Condition `NodeReady`.
+    pub node_ready: Option<ConditionTold>,
+}
+
+/// One condition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConditionTold {
+    /// Whether it holds.
+    pub status: Truth,
+    /// Why, of a closed set, in CamelCase.
+    pub reason: &'static str,
+    /// The same for a person.
+    pub message: String,
+}
+
+/// Whether a condition holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "Kubernetes' names")]
+pub enum Truth {
+    True,
+    False,
+    Unknown,
+}
+
+/// How much two statuses differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Change {
+    /// Not at all, but for the heartbeat.
+    Nothing,
+    /// In what conditions say of progress.
+    Progress,
+    /// In what decides.
+    Matter,
+}
+
+/// All that is this agent's to say. `before` is what it said last, or what an agent before it wrote.
+pub(super) fn compose(
+    machine: &MachineName,
+    host: &Report,
+    node: Option<&NodeTold>,
+    before: &MachineStatus,
+    now: Timestamp,
+) -> MachineStatus {
+    let text = |text: &str| Some(cut(text, MAX_TEXT)).filter(|text| !text.is_empty());
+    let mut status = MachineStatus {
+        agent: Some(AgentStatus {
+            version: text(&host.agent_version),
+            boot_id: text(&host.kernel_boot_id),
+            last_heartbeat: Some(Time(now)),
+        }),
+        hardware: host.facts.clone().map(|mut facts| {
+            facts.disks.truncate(MAX_DISKS);
+            facts.nics.truncate(MAX_NICS);
+            // The BMC is pxed's to tell.
+            Hardware { bmc: None, ..facts }
+        }),
+        addresses: Address::of_host(machine, &host.addresses),
+        state_disk: host.state_disk.clone(),
+        ..MachineStatus::default()
+    };
+    match node {
+        Some(node) => {
+            status.applied.clone_from(&node.applied);
+            status.slots.clone_from(&node.slots);
+            let back =
+                |back: &RolledBack| RolledBack { reason: cut(&back.reason, MAX_REASON), ..back.clone() };
+            status.rolled_back = node.rolled_back.as_ref().map(back);
+            status.conditions = conditions(node, before, now);
+        }
+        None => {
+            status.applied.clone_from(&before.applied);
+            status.slots.clone_from(&before.slots);
+            status.rolled_back.clone_from(&before.rolled_back);
+            let own = |condition: &&Condition| OWN.contains(&condition.type_.as_str());
+            status.conditions = before.conditions.iter().filter(own).cloned().collect();
+        }
+    }
+    status
+}
+
+const OWN: [&str; 2] = [condition_type::PAVED, condition_type::NODE_READY];
+
+fn conditions(node: &NodeTold, before: &MachineStatus, now: Timestamp) -> Vec<Condition> {
+    let told = OWN.into_iter().zip([&node.paved, &node.node_ready]);
+    told.filter_map(|(kind, told)| {
+        let told = told.as_ref()?;
+        let status = match told.status {
+            Truth::True => "True",
+            Truth::False => "False",
+            Truth::Unknown => "Unknown",
+        };
+        let same = before.conditions.iter().find(|old| old.type_ == kind && old.status == status);
+        Some(Condition {
+            type_: kind.to_owned(),
+            status: status.to_owned(),
+            reason: told.reason.to_owned(),
+            message: cut(&told.message, MAX_MESSAGE),
+            // Since when it is so: another reason for the same is no transition.
+            last_transition_time: same.map_or(Time(now), |old| old.last_transition_time.clone()),
+            observed_generation: None,
+        })
+    })
+    .collect()
+}
+
+/// How much `after` says anew.
+pub(super) fn change(before: &MachineStatus, after: &MachineStatus) -> Change {
+    let matter = |status: &MachineStatus, messages: bool| {
+        let mut status = status.clone();
+        if let Some(agent) = &mut status.agent {
+            agent.last_heartbeat = None;
+        }
+        for condition in status.conditions.iter_mut().filter(|_| !messages) {
+            condition.message.clear();
+        }
+        status
+    };
+    if matter(before, true) == matter(after, true) {
+        Change::Nothing
+    } else if matter(before, false) == matter(after, false) {
+        Change::Progress
+    } else {
+        Change::Matter
+    }
+}
+
+/// The object to apply.
+pub(super) fn body(machine: &MachineName, status: &MachineStatus) -> Value {
+    json!({
+        "apiVersion": "bedplate.dev/v1alpha1",
+        "kind": "Machine",
+        "metadata": { "name": machine },
+        "status": status,
+    })
+}
+
+fn cut(text: &str, most: usize) -> String {
+    text.chars().take(most).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use bedplate_api::machine::{Disk, HardwareBmc, Phase, SlotName, SlotState, StateDiskStatus};
+    use jiff::SignedDuration;
+
+    use super::*;
+
+    fn name() -> MachineName {
+        "node-1".parse().unwrap()
+    }
+
+    fn host() -> Report {
+        Report {
+            agent_version: "0.1.0".to_owned(),
+            kernel_boot_id: "b".to_owned(),
+            boot_id: None,
+            facts: Some(Hardware::default()),
+            addresses: vec![[10, 7, 0, 2].into()],
+            state_disk: None,
+        }
+    }
+
+    fn told(status: Truth, reason: &'static str, message: &str) -> Option<ConditionTold> {
+        Some(ConditionTold { status, reason, message: message.to_owned() })
+    }
+
+    fn node(paved: Option<ConditionTold>) -> NodeTold {
+        let slot = Slot {
+            name: SlotName::A,
+            configuration_name: None,
+            version: None,
+            image_digest: None,
+            state: SlotState::Running,
+        };
+        NodeTold { slots: vec![slot], paved, ..NodeTold::default() }
+    }
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::UNIX_EPOCH + SignedDuration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_write_holds_no_more_than_the_definition_takes_and_never_the_bmc() {
+        let facts = Hardware {
+            disks: vec![Disk::default(); 300],
+            bmc: Some(HardwareBmc::default()),
+            ..Hardware::default()
+        };
+        let host = Report {
+            agent_version: "v".repeat(100),
+            kernel_boot_id: String::new(),
+            facts: Some(facts),
+            state_disk: Some(StateDiskStatus { name: Some("virtio-state".to_owned()), wipe_token: None }),
+            ..host()
+        };
+        let status = compose(&name(), &host, None, &MachineStatus::default(), Timestamp::UNIX_EPOCH);
+        let fields = body(&name(), &status);
+        assert_eq!(fields["status"]["hardware"]["disks"].as_array().unwrap().len(), 256);
+        let agent = json!({ "version": "v".repeat(63), "lastHeartbeat": "1970-01-01T00:00:00Z" });
+        assert_eq!(fields["status"]["agent"], agent);
+        assert_eq!(fields["status"]["addresses"][0]["address"], "10.7.0.2");
+        assert_eq!(fields["status"].as_object().unwrap().len(), 4);
+        assert_eq!(fields["status"]["stateDisk"], json!({ "name": "virtio-state" }));
+        assert!(fields["status"]["hardware"].get("bmc").is_none());
+    }
+
+    #[test]
+    fn what_an_agent_before_wrote_stays_until_the_node_is_known_and_others_fields_are_never_taken_up() {
+        let before = compose(
+            &name(),
+            &host(),
+            Some(&node(told(Truth::True, "Applied", "ok"))),
+            &MachineStatus::default(),
+            at(0),
+        );
+        let mut seen = before.clone();
+        seen.phase = Some(Phase::Ready);
+        let foreign = Condition { type_: "Ready".to_owned(), ..before.conditions[0].clone() };
+        seen.conditions.insert(0, foreign);
+        let after = compose(&name(), &host(), None, &seen, at(60));
+        assert_eq!(change(&before, &after), Change::Nothing);
+        assert_eq!(after.phase, None);
+        // Known and empty is another thing than not known.
+        let empty = compose(&name(), &host(), Some(&NodeTold::default()), &seen, at(60));
+        assert!(empty.slots.is_empty() && empty.conditions.is_empty());
+    }
+
+    #[test]
+    fn a_condition_keeps_its_time_until_its_status_changes() {
+        let write = |told: Option<ConditionTold>, before: &MachineStatus, now| {
+            compose(&name(), &host(), Some(&node(told)), before, at(now))
+        };
+        let first = write(told(Truth::False, "Joining", "1"), &MachineStatus::default(), 10);
+        let second = write(told(Truth::False, "CheckingHealth", "2"), &first, 20);
+        let third = write(told(Truth::True, "Applied", "3"), &second, 30);
+        let times: Vec<_> = [&first, &second, &third]
+            .iter()
+            .map(|status| status.conditions[0].last_transition_time.0)
+            .collect();
+        assert_eq!(times, [at(10), at(10), at(30)]);
+        let long = write(told(Truth::False, "Joining", &"é".repeat(9000)), &third, 40);
+        assert_eq!(long.conditions[0].message.chars().count(), MAX_MESSAGE);
+    }
+
+    #[test]
+    fn a_heartbeat_is_no_change_and_a_message_is_progress() {
+        let write = |paved: Option<ConditionTold>, now| {
+            compose(&name(), &host(), Some(&node(paved)), &MachineStatus::default(), at(now))
+        };
+        let mut first = write(told(Truth::False, "Joining", "10 %"), 0);
+        let mut later = write(told(Truth::False, "Joining", "10 %"), 60);
+        later.conditions[0].last_transition_time = first.conditions[0].last_transition_time.clone();
+        assert_eq!(change(&first, &later), Change::Nothing);
+        later.conditions[0].message = "20 %".to_owned();
+        assert_eq!(change(&first, &later), Change::Progress);
+        later.conditions[0].reason = "CheckingHealth".to_owned();
+        assert_eq!(change(&first, &later), Change::Matter);
+        first.slots.clear();
+        assert_eq!(change(&first, &write(told(Truth::False, "Joining", "10 %"), 0)), Change::Matter);
+    }
+}

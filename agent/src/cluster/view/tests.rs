@@ -1,0 +1,157 @@
+//! What is seen after each event.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::node::model::Api;
+
+fn machine(uid: &str, status: &Value) -> Machine {
+    let object = json!({ "metadata": { "name": "node-1", "uid": uid, "managedFields": [{ "manager": "x" }] },
+        "spec": { "provider": "manual" }, "status": status });
+    serde_json::from_value(object).unwrap()
+}
+
+fn node(name: &str) -> Node {
+    let object = json!({ "metadata": { "name": name, "uid": "n" },
+        "status": { "images": [{ "names": ["x"] }], "conditions": [{ "type": "Ready", "status": "True" }] } });
+    serde_json::from_value(object).unwrap()
+}
+
+fn operation(name: &str, of: &str, state: Value) -> MachineOperation {
+    let object = json!({ "metadata": { "name": name },
+        "spec": { "operationName": "reboot", "machineRef": { "name": of } }, "status": { "state": state } });
+    serde_json::from_value(object).unwrap()
+}
+
+/// A view after the first lists, at its start.
+fn listed(machines: Vec<Machine>, nodes: Vec<Node>) -> (View, Instant) {
+    let start = Instant::now();
+    let mut view = View::new("node-1".parse().unwrap(), start);
+    view.reopened("ab".repeat(32), start);
+    view.take_machine(Event::Init);
+    machines.into_iter().for_each(|machine| view.take_machine(Event::InitApply(machine)));
+    view.take_machine(Event::InitDone);
+    view.take_node(Event::Init);
+    nodes.into_iter().for_each(|node| view.take_node(Event::InitApply(node)));
+    view.take_node(Event::InitDone);
+    (view, start)
+}
+
+fn gone(uid: &str) -> Asked {
+    Asked::Gone(Box::new(machine(uid, &json!({}))))
+}
+
+#[test]
+fn the_own_objects_are_known_without_what_nobody_reads() {
+    let status = json!({ "enrolment": { "certificateFingerprint": "ab".repeat(32) } });
+    let (view, start) = listed(vec![machine("m", &status)], vec![node("node-2"), node("node-1")]);
+    let (seen, _) = view.seen(start);
+    assert_eq!((seen.api, seen.ours), (Api::Live, true));
+    assert!(seen.machine.unwrap().metadata.managed_fields.as_ref().is_none_or(Vec::is_empty));
+    let NodeState::Present(node) = seen.node else { panic!("{:?}", seen.node) };
+    assert_eq!(node.metadata.name.as_deref(), Some("node-1"));
+    let status = node.status.clone().unwrap();
+    assert!(status.images.is_none() && status.conditions.is_some());
+}
+
+#[test]
+fn a_node_is_absent_only_by_a_live_read_with_the_machine_at_hand() {
+    let (mut view, start) = listed(vec![machine("m", &json!({}))], vec![]);
+    assert!(view.asks_for_node());
+    assert_eq!(view.seen(start).0.node, NodeState::Unknown, "a watch's word is not enough");
+    view.answered(Asked::There);
+    view.answered(gone("another"));
+    assert_eq!(view.seen(start).0.node, NodeState::Unknown);
+    view.answered(gone("m"));
+    assert_eq!(view.seen(start).0.node, NodeState::Absent);
+    assert!(!view.asks_for_node(), "asked once");
+    view.take_node(Event::Apply(node("node-1")));
+    assert!(matches!(view.seen(start).0.node, NodeState::Present(_)));
+    view.answered(gone("m"));
+    assert!(matches!(view.seen(start).0.node, NodeState::Present(_)), "an answer from before is old");
+    view.take_node(Event::Delete(node("node-1")));
+    assert!(view.asks_for_node());
+    assert_eq!(view.seen(start).0.node, NodeState::Unknown);
+}
+
+#[test]
+fn a_node_is_not_absent_where_the_machine_is_not_there_either() {
+    let (mut view, start) = listed(vec![], vec![]);
+    view.answered(gone("m"));
+    let (seen, _) = view.seen(start);
+    assert_eq!((seen.api, seen.machine, seen.node), (Api::Live, None, NodeState::Unknown));
+}
+
+#[test]
+fn a_new_list_makes_what_was_known_of_an_absent_node_old() {
+    let (mut view, start) = listed(vec![machine("m", &json!({}))], vec![]);
+    view.answered(gone("m"));
+    view.take_node(Event::Init);
+    assert_eq!(view.seen(start).0.node, NodeState::Unknown);
+    view.take_node(Event::InitDone);
+    assert!(view.asks_for_node());
+}
+
+#[test]
+fn a_broken_watch_leaves_what_it_told_and_makes_it_old_after_a_while() {
+    let (mut view, start) = listed(vec![machine("m", &json!({}))], vec![node("node-1")]);
+    assert!(view.failed(Watched::Node, "no connection".to_owned(), start), "news");
+    assert!(!view.failed(Watched::Node, "no connection".to_owned(), start), "no news");
+    let later = start + Duration::from_secs(60);
+    let (seen, _) = view.seen(later);
+    assert_eq!(seen.api, Api::Away);
+    assert!(matches!(seen.node, NodeState::Present(_)));
+    assert!(seen.describe().contains("the own Node cannot be watched: no connection"), "{}", seen.describe());
+    view.taken(Watched::Node);
+    let (seen, _) = view.seen(later);
+    assert_eq!((seen.api, seen.trouble.len()), (Api::Live, 0));
+}
+
+#[test]
+fn the_version_follows_what_is_selected() {
+    let selected =
+        |number: i64| json!({ "selected": { "name": "workers", "version": number, "by": "Selector" } });
+    let version = |number: i64| -> MachineConfigurationVersion {
+        let template = json!({ "image": { "reference": "r" }, "kubernetes": { "version": "v1.34.4" } });
+        let object = json!({ "metadata": { "name": format!("workers-v{number}") },
+            "spec": { "configurationName": "workers", "version": number, "template": template } });
+        serde_json::from_value(object).unwrap()
+    };
+    let (mut view, start) = listed(vec![machine("m", &json!({}))], vec![]);
+    assert_eq!(view.selected(), None);
+    view.take_machine(Event::Apply(machine("m", &selected(1))));
+    assert_eq!(view.selected().as_deref(), Some("workers-v1"));
+    view.aim(Some("workers-v1"));
+    view.take_version(Event::Init);
+    view.take_version(Event::InitApply(version(1)));
+    view.take_version(Event::InitDone);
+    assert_eq!(view.seen(start).0.version_facts().unwrap().reference.version, 1);
+    view.aim(Some("workers-v1"));
+    assert!(view.seen(start).0.version.is_some(), "a renewed certificate does not forget it");
+    view.aim(Some("workers-v2"));
+    assert_eq!(view.seen(start).0.version, None);
+    view.take_version(Event::Apply(version(1)));
+    assert_eq!(view.seen(start).0.version, None, "a late word of the one before");
+}
+
+#[test]
+fn operations_are_those_of_this_machine_that_have_not_ended() {
+    let (mut view, start) = listed(vec![machine("m", &json!({}))], vec![]);
+    view.take_operation(Event::Init);
+    view.take_operation(Event::InitApply(operation("b", "node-1", json!("Pending"))));
+    view.take_operation(Event::InitApply(operation("a", "node-1", json!(null))));
+    view.take_operation(Event::InitApply(operation("done", "node-1", json!("Complete"))));
+    view.take_operation(Event::InitApply(operation("other", "node-2", json!("Pending"))));
+    let names = |view: &View| -> Vec<String> {
+        view.seen(start).0.operations.iter().map(|operation| operation.name_any()).collect()
+    };
+    assert_eq!(names(&view), Vec::<String>::new(), "a list counts when it is whole");
+    view.take_operation(Event::InitDone);
+    assert_eq!(names(&view), ["a", "b"]);
+    view.take_operation(Event::Apply(operation("a", "node-1", json!("Failed"))));
+    view.take_operation(Event::Apply(operation("c", "node-1", json!("InProgress"))));
+    view.take_operation(Event::Delete(operation("b", "node-1", json!("Pending"))));
+    assert_eq!(names(&view), ["c"]);
+}

@@ -1,0 +1,173 @@
+//! Writes the agent's own fields of its Machine's status.
+//!
+//! What the host says is written when it says it (the heartbeat); what the node says as soon as it has changed, but what only
+//! tells of progress at most every 5 s. A write that failed is tried again with back-off. Called by `server`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bedplate_api::machine::{Machine, MachineStatus};
+use bedplate_api::wire::Report;
+use bedplate_process::exit::chain;
+use jiff::Timestamp;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use tokio::sync::{Mutex, watch};
+use tokio::time::{Instant, sleep_until};
+
+use super::Seen;
+use super::answer::{AskServerError, within};
+use super::client::Access;
+use super::status::{Change, NodeTold, body, change, compose};
+use crate::node::model::Api as Contact;
+use crate::service::plan::back_off;
+
+/// Who the agent is to server-side apply.
+const FIELD_MANAGER: &str = "bedplate-agent";
+/// Between two writes that matter.
+const MATTER: Duration = Duration::from_secs(1);
+/// Between two writes of progress.
+const PROGRESS: Duration = Duration::from_secs(5);
+/// Longest wait after failures.
+const MOST: Duration = Duration::from_secs(60);
+
+/// The one who writes; clones are the same.
+#[derive(Debug, Clone)]
+pub(super) struct Writer {
+    access: watch::Receiver<Access>,
+    seen: watch::Receiver<Seen>,
+    node: Arc<watch::Sender<Option<NodeTold>>>,
+    kept: Arc<Mutex<Kept>>,
+}
+
+/// What is remembered between writes.
+#[derive(Debug, Default)]
+struct Kept {
+    host: Option<Report>,
+    written: Option<MachineStatus>,
+    at: Option<Instant>,
+}
+
+impl Writer {
+    pub(super) fn new(access: watch::Receiver<Access>, seen: watch::Receiver<Seen>) -> Self {
+        Self { access, seen, node: Arc::new(watch::Sender::new(None)), kept: Arc::default() }
+    }
+
+    /// Says what the host is, and all the rest with it.
+    pub(super) async fn report(&self, report: &Report) -> Result<(), AskServerError> {
+        let mut kept = self.kept.lock().await;
+        kept.host = Some(report.clone());
+        let status = self.compose(&kept).await?;
+        self.write(&mut kept, status).await
+    }
+
+    /// What the node says from now on.
+    pub(super) fn tell_node(&self, told: NodeTold) {
+        self.node.send_if_modified(|known| {
+            let changed = known.as_ref() != Some(&told);
+            *known = Some(told);
+            changed
+        });
+    }
+
+    /// Writes what the node says, until nobody can say anything any more.
+    pub(super) async fn run(self) {
+        let mut told = self.node.subscribe();
+        let mut failures = 0;
+        let mut due = Instant::now();
+        while told.changed().await.is_ok() {
+            loop {
+                sleep_until(due).await;
+                told.mark_unchanged();
+                let next = self.write_if_due().await;
+                match next {
+                    Ok(None) => break,
+                    Ok(Some(at)) => due = at,
+                    Err(error) => {
+                        failures += 1;
+                        let wait = back_off(failures, MOST, rand::random());
+                        tracing::warn!(
+                            error = chain(&error),
+                            wait_seconds = wait.as_secs(),
+                            "status not written, will be tried again"
+                        );
+                        due = Instant::now() + wait;
+                        continue;
+                    }
+                }
+                failures = 0;
+            }
+        }
+    }
+
+    /// Writes if something has changed; says when to come again if it is too early, nothing if all is written.
+    async fn write_if_due(&self) -> Result<Option<Instant>, AskServerError> {
+        let mut kept = self.kept.lock().await;
+        // The first report of the host writes it all.
+        if kept.host.is_none() {
+            return Ok(None);
+        }
+        let status = self.compose(&kept).await?;
+        let change = kept.written.as_ref().map_or(Change::Matter, |written| change(written, &status));
+        let gap = match change {
+            Change::Nothing => return Ok(None),
+            Change::Progress => PROGRESS,
+            Change::Matter => MATTER,
+        };
+        if let Some(due) = kept.at.map(|at| at + gap).filter(|due| Instant::now() < *due) {
+            return Ok(Some(due));
+        }
+        self.write(&mut kept, status).await.map(|()| None)
+    }
+
+    /// All own fields, as they are to be.
+    async fn compose(&self, kept: &Kept) -> Result<MachineStatus, AskServerError> {
+        let before = match &kept.written {
+            Some(written) => written.clone(),
+            None => self.found().await?,
+        };
+        let access = self.access.borrow().clone();
+        let node = self.node.borrow().clone();
+        let unsaid = || AskServerError::NothingSeen { why: String::new() };
+        let host = kept.host.as_ref().ok_or_else(unsaid)?;
+        Ok(compose(access.machine(), host, node.as_ref(), &before, Timestamp::now()))
+    }
+
+    /// What an agent before this one wrote. Waits for the first word of the API server.
+    async fn found(&self) -> Result<MachineStatus, AskServerError> {
+        let mut seen = self.seen.clone();
+        let answered = |seen: &Seen| seen.machine.is_some() || seen.api != Contact::Unasked;
+        let seen = match seen.wait_for(answered).await {
+            Ok(seen) => seen.clone(),
+            Err(_) => return Err(AskServerError::NothingSeen { why: String::new() }),
+        };
+        match (&seen.machine, seen.api) {
+            (Some(machine), _) => Ok(machine.status.clone().unwrap_or_default()),
+            // Not there: the write's own refusal says it best.
+            (None, Contact::Live) => Ok(MachineStatus::default()),
+            (None, Contact::Unasked | Contact::Away) => {
+                let why: Vec<_> = seen.trouble.values().map(String::as_str).collect();
+                let why = if why.is_empty() { String::new() } else { format!(": {}", why.join("; ")) };
+                Err(AskServerError::NothingSeen { why })
+            }
+        }
+    }
+
+    async fn write(&self, kept: &mut Kept, status: MachineStatus) -> Result<(), AskServerError> {
+        let access = self.access.borrow().clone();
+        let machine = access.machine();
+        let machines: Api<Machine> = Api::all(access.client().clone());
+        // Forced: these fields are the agent's own, whoever else wrote them.
+        let parameters = PatchParams::apply(FIELD_MANAGER).force();
+        let patch = Patch::Apply(body(machine, &status));
+        kept.at = Some(Instant::now());
+        match within(machines.patch_status(machine.as_str(), &parameters, &patch)).await {
+            Ok(Ok(_)) => {
+                kept.written = Some(status);
+                Ok(())
+            }
+            Ok(Err(error)) => Err(AskServerError::of(format!("status of Machine {machine}"), error)),
+            Err(late) => Err(late(format!("status of Machine {machine}"))),
+        }
+    }
+}
