@@ -18,6 +18,7 @@ mod initramfs;
 pub(crate) mod node;
 mod oci;
 mod recipe;
+mod tree;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -94,6 +95,17 @@ impl Options {
 /// Builds the rack's host image into the cache, unless it is there already.
 pub(crate) fn host() -> Result<()> {
     build_host(&Options::new(Kernel::Cloud)).map(drop)
+}
+
+/// Unpacks the host image's Debian for the tests' hosts in namespaces, unless that is done.
+pub(crate) fn tree() -> Result<()> {
+    let recipe = Recipe::read(&host::root().join("images/host/recipe.toml"))?;
+    host::check_root()?;
+    check_tools("host", TOOLS)?;
+    let images = host::cache().join("images");
+    fs::create_dir_all(&images).with_context(|| format!("cannot make {}", images.display()))?;
+    let base = base::ensure(&recipe, Kernel::Cloud, &images, false)?;
+    tree::ensure(&base.id, &base.root(), &images)
 }
 
 /// Builds the host image, unless the layout at its place is of the same inputs, and says where it is.

@@ -32,8 +32,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Installs what the other commands need: Debian packages, Rust components, cargo-deny, the tests' Kubernetes programs and
-    /// Redfish emulator.
+    /// Installs what the other commands need: Debian packages, Rust components, cargo-deny, the tests' Kubernetes programs,
+    /// Redfish emulator and Debian.
     Setup,
     /// Builds the release binaries, linked statically.
     Build,

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use crate::{deny, host, kubernetes, package, progress, python};
+use crate::{deny, host, image, kubernetes, package, progress, python};
 
 /// Rust components that the checks use.
 const COMPONENTS: [&str; 2] = ["clippy", "rustfmt"];
@@ -25,12 +25,17 @@ fn missing_components() -> Vec<&'static str> {
 pub(crate) enum Need {
     /// The virtual rack: packages and Rust.
     Rack,
-    /// The rack, a real API server, which is built with Go, cargo-deny, and a Redfish emulator.
+    /// The rack, a real API server, which is built with Go, cargo-deny, a Redfish emulator, and a Debian for hosts in namespaces.
     Tests,
 }
 
-/// Checks the machine, prints the plan, carries it out.
+/// Checks the machine, prints the plan, carries it out; then unpacks what the tests' hosts in namespaces run on.
 pub(crate) fn run(need: Need) -> Result<()> {
+    install(need)?;
+    if need == Need::Tests { image::tree() } else { Ok(()) }
+}
+
+fn install(need: Need) -> Result<()> {
     host::check()?;
     package::remove_left_over()?;
     deny::remove_left_over();
