@@ -50,7 +50,14 @@ pub(super) fn write(step: &Step, root: &Path, paths: &[PathBuf], time: u64, to: 
     }
     fs::write(&list, text).with_context(|| format!("cannot write {}", list.display()))?;
     let mut tar = Command::new("tar");
-    tar.args(["--numeric-owner", "--format=pax", "--xattrs", "--xattrs-include=*", "--no-recursion", "--null"]);
+    tar.args([
+        "--numeric-owner",
+        "--format=pax",
+        "--xattrs",
+        "--xattrs-include=*",
+        "--no-recursion",
+        "--null",
+    ]);
     tar.arg("--pax-option=exthdr.name=%d/PaxHeaders/%f,delete=atime,delete=ctime");
     tar.arg(format!("--mtime=@{time}")).arg("-C").arg(root).arg("-T").arg(&list).arg("-cf").arg(to);
     step.run(&mut tar)?;

@@ -30,8 +30,9 @@ pub(super) struct Layer {
 impl Layer {
     /// Of an archive and the same one packed. The archive is removed.
     pub(super) fn new(name: &str, tar: &Path, packed: PathBuf, compression: Compression) -> Result<Self> {
-        let size =
-            |path: &Path| fs::metadata(path).map(|m| m.len()).with_context(|| format!("no {}", path.display()));
+        let size = |path: &Path| {
+            fs::metadata(path).map(|m| m.len()).with_context(|| format!("no {}", path.display()))
+        };
         let layer = Self {
             name: name.to_owned(),
             media_type: format!("application/vnd.oci.image.layer.v1.tar+{}", compression.name()),
@@ -97,7 +98,8 @@ pub(super) fn write(layout: &Path, image: &Image<'_>) -> Result<String> {
 
 /// Seconds since 1970 in the form of RFC 3339.
 fn time(seconds: u64) -> Result<String> {
-    let output = Command::new("date").args(["-u", "-d", &format!("@{seconds}"), "+%Y-%m-%dT%H:%M:%SZ"]).output();
+    let output =
+        Command::new("date").args(["-u", "-d", &format!("@{seconds}"), "+%Y-%m-%dT%H:%M:%SZ"]).output();
     let output = output.context("cannot run date")?;
     if !output.status.success() {
         bail!("date does not know the time {seconds}");

@@ -41,7 +41,9 @@ pub(super) fn compose(step: &Step, inputs: &Inputs<'_>, number: usize, work: &Pa
         add(step, inputs, layer, &root, work)?;
     }
     let mut target = Command::new("chroot");
-    step.run(target.arg(&root).args(["systemctl", "--quiet", "set-default"]).arg(&inputs.recipe.default_target))?;
+    step.run(
+        target.arg(&root).args(["systemctl", "--quiet", "set-default"]).arg(&inputs.recipe.default_target),
+    )?;
     if number + 1 == inputs.recipe.layers.len() {
         // In the last layer: it names all inputs, and the others are shared.
         identify(&root, "node", inputs.inputs)?;
