@@ -85,9 +85,7 @@ pub(crate) fn run(tier: Option<Tier>, filter: Option<&str>) -> Result<()> {
     if wants(Tier::B) || wants(Tier::C) {
         image::host()?;
     }
-    if wants(Tier::A) || wants(Tier::C) {
-        image::node::ensure()?;
-    }
+    image::node::ensure()?;
     if filter.is_none() && wants(Tier::A) {
         progress::heading("Checks");
         for (name, work) in check::ALL {

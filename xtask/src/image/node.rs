@@ -28,7 +28,7 @@ pub(crate) use archive::Compression;
 use recipe::Recipe;
 
 /// A change in how node images are made, where the inputs do not show it, makes all of them anew.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// What is run, with the package that has it.
 const TOOLS: &[(&str, &str)] = &[
     ("mmdebstrap", "mmdebstrap"),

@@ -79,7 +79,10 @@ pub(super) fn write(layout: &Path, image: &Image<'_>) -> Result<String> {
     let config = oci::add_json(layout, &config, "application/vnd.oci.image.config.v1+json")?;
     let mut layers = Vec::new();
     for layer in image.layers {
-        layers.push(oci::add_file(layout, &layer.packed, &layer.media_type)?);
+        let mut descriptor = oci::add_file(layout, &layer.packed, &layer.media_type)?;
+        // Whoever unpacks it looks for room first, and the packed size tells little.
+        descriptor["annotations"] = json!({ "bedplate.dev/unpacked-bytes": layer.size.to_string() });
+        layers.push(descriptor);
     }
     let manifest = json!({
         "schemaVersion": 2,
