@@ -52,7 +52,7 @@ impl Discovery<'_> {
                     let field = format!("the join's {what}");
                     mistakes.push(Mistake::InvalidField { field, expected: expected.to_owned() });
                 };
-                if !endpoint.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok()) {
+                if endpoint.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
                     wrong("API server", "must be host:port");
                 }
                 if !is_token(token) {

@@ -62,7 +62,7 @@ pub(crate) fn patch(kubernetes: &KubernetesSpec, approver: Approver, mistakes: &
 pub(crate) fn patches_directory(theirs: &Value, part: Part, mistakes: &mut Mistakes) -> String {
     match at(theirs, "patches.directory") {
         None => PATCHES.to_owned(),
-        Some(Value::String(path)) if path.starts_with('/') => path.trim_end_matches('/').to_owned(),
+        Some(Value::String(path)) if path.starts_with('/') => path.clone(),
         Some(_) => {
             mistakes.push(Mistake::InvalidField {
                 field: format!("{}.patches.directory", part.name()),
@@ -78,7 +78,7 @@ pub(crate) fn patch_file(directory: &str, patch: &Value) -> File {
     let comment =
         "What the version says of the kubelet, laid by kubeadm over the cluster's own configuration.";
     File {
-        path: format!("{directory}/kubeletconfiguration50bedplate+merge.yaml"),
+        path: format!("{}/kubeletconfiguration50bedplate+merge.yaml", directory.trim_end_matches('/')),
         mode: 0o600,
         content: yaml(comment, std::slice::from_ref(patch)),
     }
@@ -177,7 +177,7 @@ mod tests {
         kubernetes.join_configuration = Some(json!({"patches": {"directory": "/etc/patches/"}}));
         let how = reconfigure_kubelet(&kubernetes).unwrap();
         assert_eq!(how.file.path, "/etc/patches/kubeletconfiguration50bedplate+merge.yaml");
-        assert!(how.command.join(" ").ends_with("--patches /etc/patches"), "{how:?}");
+        assert!(how.command.join(" ").ends_with("--patches /etc/patches/"), "{how:?}");
         kubernetes.version = "v1.24.0".into();
         assert!(reconfigure_kubelet(&kubernetes).is_err());
     }

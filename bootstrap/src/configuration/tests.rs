@@ -200,7 +200,7 @@ fn discovery_that_the_version_names_is_taken_as_it_is() {
 #[test]
 fn patches_go_into_the_directory_that_the_version_names() {
     let mut kubernetes = kubernetes("v1.34.4");
-    kubernetes.join_configuration = Some(json!({"patches": {"directory": "/etc/kubernetes/patches"}}));
+    kubernetes.join_configuration = Some(json!({"patches": {"directory": "/etc/kubernetes/patches/"}}));
     let rendered = join_as(&kubernetes, FILE).unwrap();
     assert_eq!(rendered.files[1].path, "/etc/kubernetes/patches/kubeletconfiguration50bedplate+merge.yaml");
     kubernetes.join_configuration = Some(json!({"patches": {"directory": "patches"}}));
