@@ -41,12 +41,18 @@ fn on_trial(seen: &Observed, slot: SlotName) -> Plan {
     if is_unwanted(seen, record) {
         return Plan::Do(if runs(seen, slot) { Step::StopSlot { slot } } else { Step::Abandon { slot } });
     }
+    let deadline = later(*since, SignedDuration::from_secs(record.timeout_seconds));
+    let over = seen.now >= deadline || seen.health.bootstrap == Bootstrap::Failed;
     let awaited = match gate(seen, record, slot) {
+        // A probe that failed is tried again, but not for ever.
+        Ok(Step::ProbeSandbox { .. }) if over && let Some(why) = &seen.health.message => Wait {
+            reason: Reason::CheckingHealth,
+            message: format!("no Pod sandbox starts: {why}"),
+            until: None,
+        },
         Ok(step) => return Plan::Do(step),
         Err(awaited) => awaited,
     };
-    let deadline = later(*since, SignedDuration::from_secs(record.timeout_seconds));
-    let over = seen.now >= deadline || seen.health.bootstrap == Bootstrap::Failed;
     // Without the API server nobody can tell whether the Node is Ready: its absence is no fault of the slot.
     if over && seen.api == Api::Live {
         return Plan::Do(Step::Fail { slot, reason: awaited.message, back_to: former });

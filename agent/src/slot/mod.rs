@@ -4,6 +4,7 @@
 //! and one directory above. Called by `node`.
 
 pub mod contents;
+pub mod filled;
 pub mod inside;
 pub mod places;
 pub mod render;

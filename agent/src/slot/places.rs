@@ -42,7 +42,7 @@ pub fn service(slot: SlotName) -> String {
 }
 
 impl Places {
-    /// The slot's own directory: `record.json`, `upper`, `work`, `layers`, `state`.
+    /// The slot's own directory: `record.json`, `filled.json`, `upper`, `work`, `l`, `state`.
     pub fn slot(&self, slot: SlotName) -> PathBuf {
         self.state.join("slots").join(letter(slot))
     }
@@ -50,6 +50,11 @@ impl Places {
     /// Its record.
     pub fn record(&self, slot: SlotName) -> PathBuf {
         self.slot(slot).join("record.json")
+    }
+
+    /// What it was filled with.
+    pub fn filled(&self, slot: SlotName) -> PathBuf {
+        self.slot(slot).join("filled.json")
     }
 
     /// What is written above the layers.

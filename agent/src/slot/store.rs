@@ -136,6 +136,8 @@ impl Slots {
     /// Something cannot be removed.
     pub fn clear_contents(&self, slot: SlotName) -> Result<(), KeepSlotError> {
         let own = self.places.slot(slot);
+        let filled = self.places.filled(slot);
+        remove_optional(&filled).map_err(failed("remove", &filled))?;
         for path in [
             self.places.shared(slot),
             own.join("l"),

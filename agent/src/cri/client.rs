@@ -1,0 +1,169 @@
+//! Asks the runtime, with a deadline for each call.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::transport::{Channel, Endpoint};
+
+use super::message::{
+    Empty, LinuxPodSandboxConfig, ListPodSandboxRequest, ListPodSandboxResponse, PodSandboxConfig,
+    PodSandboxFilter, PodSandboxMetadata, RunPodSandboxRequest, RunPodSandboxResponse, SandboxRequest,
+    StatusRequest, StatusResponse,
+};
+
+/// How long a question may take.
+const ANSWER: Duration = Duration::from_secs(10);
+/// How long the start of a sandbox may take: its network plug-ins run, on a slow machine for many seconds.
+const START: Duration = Duration::from_secs(120);
+/// What the agent's own sandboxes are known by, so that one left by a killed agent is found and removed.
+const LABEL: (&str, &str) = ("bedplate.dev/probe", "true");
+
+/// Why the runtime did not do it.
+#[derive(Debug, thiserror::Error)]
+pub enum AskRuntimeError {
+    /// Nobody listens at the socket.
+    #[error("the container runtime does not listen at {}", socket.display())]
+    Connect {
+        /// The socket, as the host sees it.
+        socket: PathBuf,
+        /// Why not.
+        source: tonic::transport::Error,
+    },
+    /// It refused, or failed.
+    #[error("the container runtime failed at {call}: {message}")]
+    Refused {
+        /// Which call.
+        call: &'static str,
+        /// What it said, for a person.
+        message: String,
+    },
+    /// No answer.
+    #[error("the container runtime did not answer {call} within {} s", limit.as_secs())]
+    Silent {
+        /// Which call.
+        call: &'static str,
+        /// How long was waited.
+        limit: Duration,
+    },
+}
+
+/// Whether Pods can run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Readiness {
+    /// Runtime and network are ready.
+    Ready,
+    /// One of them is not; what the runtime says about it.
+    NotReady(String),
+}
+
+/// What a probe sandbox needs to know about its slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Probe {
+    /// Whether the slot's runtime leaves control groups to systemd.
+    pub systemd_cgroups: bool,
+}
+
+/// The runtime of one slot.
+#[derive(Debug, Clone)]
+pub struct Runtime {
+    channel: Channel,
+}
+
+impl Runtime {
+    /// Connects to the socket at `socket`, a path of the host's.
+    ///
+    /// # Errors
+    /// Nobody listens there.
+    pub async fn connect(socket: &Path) -> Result<Self, AskRuntimeError> {
+        let path = socket.to_owned();
+        let connector = tower::service_fn(move |_| {
+            let path = path.clone();
+            async move { UnixStream::connect(path).await.map(TokioIo::new) }
+        });
+        // The name is never looked up: the connector knows where.
+        let endpoint = Endpoint::from_static("http://slot").connect_timeout(ANSWER);
+        let channel = endpoint.connect_with_connector(connector).await;
+        let channel = channel.map_err(|source| AskRuntimeError::Connect { socket: socket.to_owned(), source })?;
+        Ok(Self { channel })
+    }
+
+    /// Whether runtime and network are ready.
+    ///
+    /// # Errors
+    /// No answer.
+    pub async fn readiness(&self) -> Result<Readiness, AskRuntimeError> {
+        let answer: StatusResponse = self.call("Status", ANSWER, StatusRequest { verbose: false }).await?;
+        let conditions = answer.status.map(|status| status.conditions).unwrap_or_default();
+        for kind in ["RuntimeReady", "NetworkReady"] {
+            let said = match conditions.iter().find(|condition| condition.r#type == kind) {
+                Some(condition) if condition.status => continue,
+                Some(condition) => format!("{}: {}", condition.reason, condition.message),
+                None => "the runtime says nothing of it".to_owned(),
+            };
+            return Ok(Readiness::NotReady(format!("{kind} is not met: {said}")));
+        }
+        Ok(Readiness::Ready)
+    }
+
+    /// Starts a Pod sandbox with a network of its own, and removes it again. `attempt` is not to be used twice on a slot.
+    ///
+    /// # Errors
+    /// It did not start; the text says why.
+    pub async fn probe(&self, probe: &Probe, attempt: u32) -> Result<(), AskRuntimeError> {
+        self.remove_probes().await?;
+        // A name that is not taken, in a namespace that no cluster can have: it holds an underscore.
+        let metadata = PodSandboxMetadata {
+            name: "bedplate-probe".to_owned(),
+            uid: format!("bedplate-probe-{attempt}"),
+            namespace: "bedplate_probe".to_owned(),
+            attempt,
+        };
+        let cgroup_parent = if probe.systemd_cgroups { "system.slice" } else { "/bedplate-probe" };
+        let config = PodSandboxConfig {
+            metadata: Some(metadata),
+            hostname: "bedplate-probe".to_owned(),
+            labels: HashMap::from([(LABEL.0.to_owned(), LABEL.1.to_owned())]),
+            linux: Some(LinuxPodSandboxConfig { cgroup_parent: cgroup_parent.to_owned() }),
+        };
+        let request = RunPodSandboxRequest { config: Some(config) };
+        // The kubelet may remove what it does not know of at any moment: that it started is what counts.
+        let _: RunPodSandboxResponse = self.call("RunPodSandbox", START, request).await?;
+        self.remove_probes().await
+    }
+
+    /// Removes the agent's own sandboxes.
+    async fn remove_probes(&self) -> Result<(), AskRuntimeError> {
+        let label_selector = HashMap::from([(LABEL.0.to_owned(), LABEL.1.to_owned())]);
+        let request = ListPodSandboxRequest { filter: Some(PodSandboxFilter { label_selector }) };
+        let found: ListPodSandboxResponse = self.call("ListPodSandbox", ANSWER, request).await?;
+        for sandbox in found.items {
+            let request = SandboxRequest { pod_sandbox_id: sandbox.id };
+            let _: Empty = self.call("StopPodSandbox", START, request.clone()).await?;
+            let _: Empty = self.call("RemovePodSandbox", START, request).await?;
+        }
+        Ok(())
+    }
+
+    async fn call<Q, A>(&self, call: &'static str, limit: Duration, request: Q) -> Result<A, AskRuntimeError>
+    where
+        Q: prost::Message + Send + Sync + 'static,
+        A: prost::Message + Default + Send + Sync + 'static,
+    {
+        let mut grpc = tonic::client::Grpc::new(self.channel.clone());
+        let refused = |message: String| AskRuntimeError::Refused { call, message };
+        let path = format!("/runtime.v1.RuntimeService/{call}");
+        let path: PathAndQuery = path.parse().map_err(|_| refused("not a path".to_owned()))?;
+        let asked = async {
+            grpc.ready().await.map_err(|error| refused(error.to_string()))?;
+            let codec = tonic_prost::ProstCodec::<Q, A>::default();
+            let answer = grpc.unary(tonic::Request::new(request), path, codec).await;
+            answer.map(tonic::Response::into_inner).map_err(|status| refused(status.message().to_owned()))
+        };
+        timeout(limit, asked).await.map_err(|_| AskRuntimeError::Silent { call, limit })?
+    }
+}

@@ -1,0 +1,198 @@
+//! Carries out one step of the plan. Each may be repeated, and killed anywhere: what it is for is written before it acts, and
+//! what it has reached after.
+//!
+//! Called by `run`.
+
+mod outcome;
+mod prepare;
+mod start;
+mod stop;
+
+use bedplate_api::configuration::SecretRef;
+use bedplate_api::machine::SlotName;
+use bedplate_bootstrap::{
+    Discovery, InitInput, Input, JOIN_KUBECONFIG, RenderKubeadmError, Rendered, init, join, makes_a_cluster,
+};
+use bedplate_image::node::EnsureNodeImageError;
+use jiff::Timestamp;
+use tokio_util::sync::CancellationToken;
+
+use super::effects::Parts;
+use super::model::{Record, Stage, Step};
+use super::observe::leader;
+use crate::bus::{BusError, LoadState, UnitName, UnitNameError};
+use crate::cluster::{AskServerError, ReadSecretError};
+use crate::slot::contents::MakeContentsError;
+use crate::slot::filled::Filled;
+use crate::slot::render::RenderSlotError;
+use crate::slot::store::KeepSlotError;
+
+pub use outcome::allow_again;
+
+/// Told how a long step goes, for a person.
+pub type Say<'a> = &'a (dyn Fn(String) + Send + Sync);
+
+/// Why a step did not succeed. It is tried again.
+#[derive(Debug, thiserror::Error)]
+pub enum ApplyError {
+    /// The slot's files.
+    #[error(transparent)]
+    Slot(#[from] KeepSlotError),
+    /// D-Bus.
+    #[error(transparent)]
+    Bus(#[from] BusError),
+    /// Not a unit's name.
+    #[error(transparent)]
+    Name(#[from] UnitNameError),
+    /// The version cannot be rendered for the host.
+    #[error(transparent)]
+    Host(#[from] RenderSlotError),
+    /// The version's files cannot be made.
+    #[error(transparent)]
+    Contents(#[from] MakeContentsError),
+    /// The version cannot be rendered for kubeadm.
+    #[error("the version cannot be rendered for kubeadm: correct the MachineConfiguration")]
+    Kubeadm(#[from] RenderKubeadmError),
+    /// The node image is not to be had.
+    #[error(transparent)]
+    Image(#[from] EnsureNodeImageError),
+    /// A Secret that the version names.
+    #[error(transparent)]
+    Secret(#[from] ReadSecretError),
+    /// A Secret is not what it is used for.
+    #[error("Secret {}/{} holds no {key}: a pull secret is of type kubernetes.io/dockerconfigjson", secret.namespace, secret.name)]
+    NoPullSecret {
+        /// Which one.
+        secret: SecretRef,
+        /// The key that it lacks.
+        key: &'static str,
+    },
+    /// The Node is not certainly gone.
+    #[error("the API server was asked again whether the Node is gone")]
+    Ask(#[source] AskServerError),
+    /// A unit did not do it.
+    #[error("{unit} ended with {result:?}{said}; see `systemctl status {unit}` on the host")]
+    Job {
+        /// Which unit.
+        unit: UnitName,
+        /// systemd's word.
+        result: String,
+        /// Why, as far as its state says, after a colon; may be empty.
+        said: String,
+    },
+    /// The slot shows that it is no node.
+    #[error("no Pod sandbox starts: {0}")]
+    Sandbox(String),
+    /// No credential to join with.
+    #[error("there is no credential for the join: {0}")]
+    Credential(String),
+    /// The host lacks something.
+    #[error("{0}")]
+    Unfit(String),
+    /// Something else is planned by now.
+    #[error("given up: {0}")]
+    Superseded(&'static str),
+}
+
+impl ApplyError {
+    /// Its reason in the condition `Paved`, of a closed set.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Slot(_) => "DiskFailed",
+            Self::Bus(_) | Self::Name(_) => "DBusFailed",
+            Self::Host(_) | Self::Contents(_) | Self::Kubeadm(_) => "InvalidConfiguration",
+            Self::Image(EnsureNodeImageError::NoRoom { .. }) => "NoRoom",
+            Self::Image(_) => "ImageUnavailable",
+            Self::Secret(error) => error.reason(),
+            Self::NoPullSecret { .. } => "SecretUnreadable",
+            Self::Ask(_) => "ApiUnreachable",
+            Self::Job { .. } => "UnitFailed",
+            Self::Sandbox(_) => "SandboxFailed",
+            Self::Credential(_) => "NoCredential",
+            Self::Unfit(_) => "HostUnfit",
+            Self::Superseded(_) => "Superseded",
+        }
+    }
+}
+
+/// Carries out a step.
+///
+/// # Errors
+/// It did not succeed, and may be tried again.
+pub async fn apply(
+    parts: &Parts,
+    step: &Step,
+    now: Timestamp,
+    cancel: &CancellationToken,
+    say: Say<'_>,
+) -> Result<(), ApplyError> {
+    match step {
+        Step::PrepareSlot { slot, version } => prepare::prepare(parts, *slot, version, cancel, say).await,
+        Step::BeginTrial { slot } => outcome::begin_trial(parts, *slot, now).await,
+        Step::RestartTrial { slot } => outcome::restart_trial(parts, *slot, now).await,
+        Step::StopSlot { slot } => stop::stop(parts, *slot).await,
+        Step::StartSlot { slot } => start::start(parts, *slot).await,
+        Step::ProbeSandbox { slot } => probe(parts, *slot).await,
+        Step::Commit { slot, node_uid } => outcome::commit(parts, *slot, node_uid, now).await,
+        Step::Retire { slot } => outcome::change(parts, *slot, |record| record.stage = Stage::Retired).await,
+        Step::Fail { slot, reason, back_to } => outcome::fail(parts, *slot, reason, *back_to, now).await,
+        Step::Abandon { slot } => {
+            stop::unmount(parts, *slot).await?;
+            let slot = *slot;
+            Ok(parts.on_disk(move |slots| slots.clear(slot)).await?)
+        }
+        Step::AdoptNode { slot, node_uid } => {
+            let uid = node_uid.clone();
+            outcome::change(parts, *slot, move |record: &mut Record| {
+                if let Stage::Applied { node_uid, .. } = &mut record.stage {
+                    *node_uid = uid;
+                }
+            })
+            .await
+        }
+    }
+}
+
+/// A unit's name of ours.
+pub(super) fn unit_name(name: &str) -> Result<UnitName, UnitNameError> {
+    name.parse()
+}
+
+/// What kubeadm is to do in a slot.
+fn rendered(parts: &Parts, filled: &Filled) -> Result<Rendered, RenderKubeadmError> {
+    let provider_id = format!("bedplate://{}", parts.machine);
+    let kubernetes = &filled.template.kubernetes;
+    let (node_name, cri_socket) = (&parts.machine, filled.cri_socket.as_str());
+    if makes_a_cluster(kubernetes) {
+        return init(&InitInput { node_name, provider_id: &provider_id, kubernetes, cri_socket });
+    }
+    let discovery = Discovery::File { kubeconfig_path: JOIN_KUBECONFIG };
+    join(&Input { node_name, provider_id: &provider_id, kubernetes, cri_socket, discovery })
+}
+
+/// Has systemd read unit files again, if `changed` or if an agent before this one was killed before it did.
+async fn reload(parts: &Parts, unit: &UnitName, changed: bool) -> Result<(), ApplyError> {
+    let state = parts.units.state(unit).await?;
+    if changed || state.needs_reload != Some(false) || state.load != LoadState::Loaded {
+        parts.units.daemon_reload().await?;
+    }
+    Ok(())
+}
+
+/// Why a unit's job did not end well.
+async fn job_error(parts: &Parts, unit: UnitName, result: String) -> ApplyError {
+    let state = parts.units.state(&unit).await.ok();
+    let said = state.map(|state| {
+        let words = [state.result.filter(|word| word != "success"), state.status_text];
+        words.into_iter().flatten().map(|word| format!(": {word}")).collect::<String>()
+    });
+    ApplyError::Job { unit, result, said: said.unwrap_or_default() }
+}
+
+async fn probe(parts: &Parts, slot: SlotName) -> Result<(), ApplyError> {
+    let none = || ApplyError::Sandbox("the slot does not run any more".to_owned());
+    let leader = leader(parts, slot).await?.ok_or_else(none)?;
+    let filled = parts.on_disk(move |slots| slots.filled(slot)).await?.ok_or_else(none)?;
+    let attempt = rand::random::<u32>() >> 1;
+    parts.gate.sandbox(leader, &filled.cri_socket, attempt).await.map_err(ApplyError::Sandbox)
+}

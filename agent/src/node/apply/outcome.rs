@@ -1,0 +1,212 @@
+//! Steps that only write what was decided: records of slots, and the ledger beside them.
+//!
+//! Called by `apply`.
+
+use bedplate_api::machine::{RolledBack, SlotName, Time, VersionRef};
+use bedplate_bootstrap::unit;
+use jiff::{SignedDuration, Timestamp};
+use std::time::Duration;
+
+use super::super::effects::Parts;
+use super::super::model::{Record, Stage};
+use super::super::observe::leader;
+use super::{ApplyError, unit_name};
+use crate::bus::{Output, TransientCommand};
+use crate::service::plan::back_off;
+use crate::slot::store::{KeepSlotError, Ledger, Slots};
+
+/// The longest pause between trials that fail with no slot to go back to.
+const MOST: Duration = Duration::from_secs(300);
+/// How much of a log goes into a message, in bytes.
+const TAIL: u64 = 1500;
+/// The most that `status.rolledBack.reason` takes, in characters.
+const REASON: usize = 1024;
+
+/// Changes a slot's record, if there is one.
+pub(super) async fn change(
+    parts: &Parts,
+    slot: SlotName,
+    with: impl FnOnce(&mut Record) + Send + 'static,
+) -> Result<(), ApplyError> {
+    let changed = parts.on_disk(move |slots| {
+        let Some(mut record) = slots.record(slot)? else { return Ok(()) };
+        with(&mut record);
+        slots.write_record(slot, &record)
+    });
+    Ok(changed.await?)
+}
+
+/// The time of a trial begins. Asked once more, for what follows stops a node: is the old one really gone?
+pub(super) async fn begin_trial(parts: &Parts, slot: SlotName, now: Timestamp) -> Result<(), ApplyError> {
+    use super::super::model::NodeSeen;
+    if parts.seen().node_seen() == NodeSeen::Absent
+        && !parts.plane.node_is_gone().await.map_err(ApplyError::Ask)?
+    {
+        return Err(ApplyError::Superseded("the Node is there"));
+    }
+    restart_trial(parts, slot, now).await
+}
+
+/// The time of a trial begins, in this boot.
+pub(super) async fn restart_trial(parts: &Parts, slot: SlotName, now: Timestamp) -> Result<(), ApplyError> {
+    let boot_id = parts.boot_id.clone();
+    change(parts, slot, move |record| record.stage = Stage::Trial { boot_id, since: now }).await
+}
+
+/// The trial was passed: what failed before is forgotten.
+pub(super) async fn commit(
+    parts: &Parts,
+    slot: SlotName,
+    node_uid: &str,
+    now: Timestamp,
+) -> Result<(), ApplyError> {
+    let node_uid = node_uid.to_owned();
+    change(parts, slot, move |record| record.stage = Stage::Applied { node_uid, since: now }).await?;
+    let forgiven = parts.on_disk(move |slots| {
+        let ledger = slots.ledger()?;
+        let new = Ledger { refused: ledger.refused.clone(), ..Ledger::default() };
+        if new == ledger { Ok(()) } else { slots.write_ledger(&new) }
+    });
+    Ok(forgiven.await?)
+}
+
+/// The trial failed: the version is refused if there is a slot to go back to, and counted if not.
+pub(super) async fn fail(
+    parts: &Parts,
+    slot: SlotName,
+    reason: &str,
+    back_to: Option<SlotName>,
+    now: Timestamp,
+) -> Result<(), ApplyError> {
+    let log = tail(parts, slot).await;
+    let reason = match log.as_deref().map(str::trim).filter(|log| !log.is_empty()) {
+        Some(log) => format!("{reason}\n{log}"),
+        None => reason.to_owned(),
+    };
+    tracing::warn!(slot = ?slot, back_to = ?back_to, reason, "the new node did not pass its gate");
+    let jitter = rand::random();
+    let written = parts.on_disk(move |slots| {
+        let Some(mut record) = slots.record(slot)? else { return Ok(()) };
+        let former = match back_to {
+            Some(former) => slots.record(former)?,
+            None => None,
+        };
+        // First what keeps it from being tried again at once, then what ends the trial.
+        let ledger = failed(slots.ledger()?, &record, former.as_ref(), &reason, now, jitter);
+        slots.write_ledger(&ledger)?;
+        record.stage = Stage::Failed { reason };
+        slots.write_record(slot, &record)
+    });
+    Ok(written.await?)
+}
+
+/// What is remembered of a trial that failed. Pure.
+fn failed(
+    mut ledger: Ledger,
+    record: &Record,
+    former: Option<&Record>,
+    reason: &str,
+    now: Timestamp,
+    jitter: u64,
+) -> Ledger {
+    match former {
+        Some(former) => {
+            if !ledger.refused.contains(&record.version) {
+                ledger.refused.push(record.version.clone());
+            }
+            ledger.rolled_back = Some(RolledBack {
+                from: record.version.clone(),
+                to: former.version.clone(),
+                reason: reason.chars().take(REASON).collect(),
+                time: Time(now),
+            });
+        }
+        None => {
+            ledger.failures = ledger.failures.saturating_add(1);
+            let wait = back_off(ledger.failures.saturating_add(2), MOST, jitter);
+            let wait = SignedDuration::try_from(wait).unwrap_or(SignedDuration::MAX);
+            ledger.not_before = Some(now.saturating_add(wait).unwrap_or(Timestamp::MAX));
+        }
+    }
+    ledger
+}
+
+/// The end of the log of what failed: kubeadm's, until it has succeeded, else the kubelet's, asked of the slot's own journal.
+async fn tail(parts: &Parts, slot: SlotName) -> Option<String> {
+    let read = parts.on_disk(move |slots: &Slots| {
+        let log = slots.tail(slot, "log", "/bedplate/kubeadm.log", TAIL);
+        Ok::<_, KeepSlotError>((slots.has_mark(slot, unit::JOINED), log))
+    });
+    let (joined, log) = read.await.ok()?;
+    if !joined {
+        return log;
+    }
+    let leader = leader(parts, slot).await.ok()??;
+    let words = ["/bin/journalctl", "--unit=kubelet.service", "--lines=15", "--no-pager", "--output=cat"];
+    let command = TransientCommand {
+        unit: unit_name("bedplate-log.service").ok()?,
+        description: "End of the kubelet's log, for the Machine's status".to_owned(),
+        argv: words.map(str::to_owned).to_vec(),
+        environment: Vec::new(),
+        output: Output::Tail,
+        limit: Duration::from_secs(10),
+        settings: Vec::new(),
+    };
+    let ran = parts.machines.units(leader).run(&command).await.ok()?;
+    let all: Vec<char> = ran.output.chars().collect();
+    Some(all[all.len().saturating_sub(1500)..].iter().collect())
+}
+
+/// Lets a version that failed on this host be tried again: a person said so, or another one is selected by now.
+///
+/// # Errors
+/// The ledger cannot be written.
+pub async fn allow_again(parts: &Parts, version: &VersionRef) -> Result<(), ApplyError> {
+    let version = version.clone();
+    let forgiven = parts.on_disk(move |slots| {
+        let mut ledger = slots.ledger()?;
+        let before = ledger.refused.len();
+        ledger.refused.retain(|refused| *refused != version);
+        if ledger.refused.len() == before { Ok(()) } else { slots.write_ledger(&ledger) }
+    });
+    Ok(forgiven.await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use bedplate_api::id::Digest;
+
+    use super::*;
+
+    fn record(version: i64) -> Record {
+        Record {
+            version: VersionRef { name: "workers".to_owned(), version },
+            template: "t".to_owned(),
+            image_digest: Digest::from_sha256([1; 32]),
+            machine_uid: "uid".to_owned(),
+            timeout_seconds: 600,
+            node_ready_seconds: 30,
+            stage: Stage::Prepared,
+        }
+    }
+
+    #[test]
+    fn with_a_slot_to_go_back_to_the_version_is_refused_once_and_without_one_it_waits_ever_longer() {
+        let now = Timestamp::UNIX_EPOCH;
+        let mut ledger = Ledger::default();
+        for _ in 0..2 {
+            ledger = failed(ledger, &record(2), Some(&record(1)), &"x".repeat(5000), now, 0);
+        }
+        assert_eq!(ledger.refused, [record(2).version]);
+        let back = ledger.rolled_back.clone().unwrap();
+        assert_eq!((back.from.version, back.to.version, back.reason.len()), (2, 1, 1024));
+        assert_eq!((ledger.failures, ledger.not_before), (0, None));
+        let mut waits = Vec::new();
+        for _ in 0..8 {
+            ledger = failed(ledger, &record(2), None, "why", now, 0);
+            waits.push(ledger.not_before.unwrap().as_second());
+        }
+        assert_eq!(waits, [4, 8, 16, 32, 64, 128, 256, 300]);
+        assert_eq!(ledger.failures, 8);
+    }
+}

@@ -1,0 +1,216 @@
+//! Fills a slot that does not run: image, root, files, until all of it is on disk.
+//!
+//! ```text
+//!   unmount, clear ─ Secrets, image ─ record: Preparing ─ directories, mount ─ files of the version and of kubeadm ─ sync ─ Prepared
+//! ```
+//! May be killed anywhere: a slot that is `Preparing` or empty is filled anew, with the layers that are whole. Called by `apply`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bedplate_api::configuration::{SecretRef, Template};
+use bedplate_api::id::Digest;
+use bedplate_api::machine::{SlotName, VersionRef};
+use bedplate_bootstrap::unit;
+use bedplate_image::Access;
+use bedplate_image::node::{NodeImage, NodeSource, Progress};
+use tokio_util::sync::CancellationToken;
+
+use super::super::effects::Parts;
+use super::super::model::{Record, Stage, VersionFacts, other};
+use super::start::{SHARED, host_files};
+use super::stop::unmount;
+use super::{ApplyError, Say, job_error, reload, rendered, unit_name};
+use crate::slot::contents::{self, Contents, Secrets, SlotFile, SlotLink, text};
+use crate::slot::filled::{CRI_SOCKET, CRI_SOCKET_LABEL, Filled};
+
+/// How long mounting may take.
+const MOUNT: Duration = Duration::from_secs(60);
+const PULL_KEY: &str = ".dockerconfigjson";
+
+/// The version that is wanted, as the cluster has it.
+struct Wanted {
+    facts: VersionFacts,
+    template: Template,
+    /// The digest that its tag was resolved to, once for all Machines.
+    image_digest: Option<Digest>,
+    machine_uid: String,
+}
+
+/// Fills the slot with the version, unless something else is selected by now.
+pub(super) async fn prepare(
+    parts: &Parts,
+    slot: SlotName,
+    version: &VersionRef,
+    cancel: &CancellationToken,
+    say: Say<'_>,
+) -> Result<(), ApplyError> {
+    let wanted = wanted(parts, version)?;
+    unmount(parts, slot).await?;
+    parts.on_disk(move |slots| slots.clear(slot)).await?;
+    say("reads what the version names".to_owned());
+    let secrets = secrets(parts, &wanted.template).await?;
+    // What cannot be rendered is told before gigabytes are fetched.
+    let blank = Filled { template: wanted.template.clone(), layers: 1, cri_socket: CRI_SOCKET.to_owned() };
+    all_contents(parts, &wanted, &blank, &secrets)?;
+    let image = image(parts, slot, &wanted, cancel, say).await?;
+    let cri_socket = image.labels.get(CRI_SOCKET_LABEL).map_or(CRI_SOCKET, String::as_str).to_owned();
+    let filled = Filled { template: wanted.template.clone(), layers: image.layers.len(), cri_socket };
+    let contents = all_contents(parts, &wanted, &filled, &secrets)?;
+    fill(parts, slot, wanted, filled, image, contents, say).await
+}
+
+fn wanted(parts: &Parts, version: &VersionRef) -> Result<Wanted, ApplyError> {
+    let seen = parts.seen();
+    let (Some(facts), Some(object), Some(machine)) = (seen.version_facts(), &seen.version, &seen.machine) else {
+        return Err(ApplyError::Superseded("the version is not there any more"));
+    };
+    if facts.reference != *version {
+        return Err(ApplyError::Superseded("another version is selected"));
+    }
+    Ok(Wanted {
+        facts,
+        template: object.spec.template.clone(),
+        image_digest: object.status.as_ref().and_then(|status| status.image_digest),
+        machine_uid: machine.metadata.uid.clone().unwrap_or_default(),
+    })
+}
+
+/// The values that the version's files name, each Secret read once.
+async fn secrets(parts: &Parts, template: &Template) -> Result<Secrets, ApplyError> {
+    let mut secrets = Secrets::new();
+    let mut named: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
+    for key in contents::secrets(template) {
+        let place = (key.namespace.clone(), key.name.clone());
+        named.entry(place).or_default().push(key.key.clone());
+    }
+    for ((namespace, name), keys) in named {
+        let secret = SecretRef { namespace: namespace.clone(), name: name.clone() };
+        let mut found = parts.plane.secret(&secret).await?;
+        for key in keys {
+            // One that is missing is told with the file that names it.
+            if let Some(value) = found.data.remove(&key) {
+                secrets.insert((namespace.clone(), name.clone(), key), value);
+            }
+        }
+    }
+    Ok(secrets)
+}
+
+/// Everything that is put into the root: the version's files, kubeadm's unit, and what kubeadm reads that is not in memory.
+fn all_contents(
+    parts: &Parts,
+    wanted: &Wanted,
+    filled: &Filled,
+    secrets: &Secrets,
+) -> Result<Contents, ApplyError> {
+    let mut contents = contents::make(&parts.machine, &wanted.machine_uid, &filled.template, secrets)?;
+    let rendered = rendered(parts, filled)?;
+    let unit = unit::render(&rendered, &filled.template)?;
+    let own = rendered.files.iter().filter(|file| !file.path.starts_with(SHARED)).chain(&unit.files);
+    let own = own.map(|file| -> SlotFile { text(&file.path, file.mode, &file.content) });
+    contents.files.extend(own);
+    contents.links.push(SlotLink { path: unit.link.path, target: unit.link.target });
+    Ok(contents)
+}
+
+/// The image, with the version's pull secret if it names one. Given up as soon as the plan is another one.
+async fn image(
+    parts: &Parts,
+    slot: SlotName,
+    wanted: &Wanted,
+    cancel: &CancellationToken,
+    say: Say<'_>,
+) -> Result<NodeImage, ApplyError> {
+    let spec = &wanted.template.image;
+    let reference = match (&wanted.image_digest, spec.reference.contains('@')) {
+        (Some(digest), false) => format!("{}@{digest}", spec.reference),
+        _ => spec.reference.clone(),
+    };
+    let mut access = Access::default();
+    if let Some(secret) = &spec.pull_secret_ref {
+        let mut found = parts.plane.secret(secret).await?;
+        let missing = || ApplyError::NoPullSecret { secret: secret.clone(), key: PULL_KEY };
+        let value = found.data.remove(PULL_KEY).ok_or_else(missing)?;
+        let path = parts.slots.places().shared(slot).join("pull.json");
+        parts.on_disk(move |slots| slots.share(slot, "pull.json", &value)).await?;
+        access.credentials_file = Some(path);
+    }
+    let source = NodeSource { reference, allow_tag: spec.allow_tag, access };
+    // What neither slot needs makes room for what comes.
+    let held = parts.on_disk(move |slots| slots.record(other(slot))).await?;
+    let mut keep: Vec<Digest> = held.into_iter().map(|record| record.image_digest).collect();
+    keep.extend(source.pinned());
+    parts.images.keep_only(keep).await;
+    let tell = |progress: Progress| say(progress_text(&progress));
+    let image = tokio::select! {
+        image = parts.images.ensure(&source, &tell) => image,
+        () = cancel.cancelled() => return Err(ApplyError::Superseded("something else is planned")),
+    };
+    let credentials = parts.slots.places().shared(slot).join("pull.json");
+    if let Err(error) = crate::file::remove_optional(&credentials) {
+        tracing::warn!(%error, path = %credentials.display(), "a pull secret stays in memory until the next boot");
+    }
+    Ok(image?)
+}
+
+fn progress_text(progress: &Progress) -> String {
+    match progress {
+        Progress::Resolving => "asks for the node image".to_owned(),
+        Progress::Layers { whole, layers, done, total } => {
+            let mib = |bytes: &u64| bytes >> 20;
+            format!("fetches the node image: {whole} of {layers} layers, {} of {} MiB", mib(done), mib(total))
+        }
+        Progress::Retry { problem, wait } => {
+            format!("the node image does not come ({problem}), tried again in {} s", wait.as_secs())
+        }
+        Progress::Ready { .. } => "the node image is here".to_owned(),
+    }
+}
+
+async fn fill(
+    parts: &Parts,
+    slot: SlotName,
+    wanted: Wanted,
+    filled: Filled,
+    image: NodeImage,
+    contents: Contents,
+    say: Say<'_>,
+) -> Result<(), ApplyError> {
+    say("fills the slot".to_owned());
+    let record = Record {
+        version: wanted.facts.reference,
+        template: wanted.facts.template,
+        image_digest: image.digest,
+        machine_uid: wanted.machine_uid,
+        timeout_seconds: wanted.facts.timeout.as_secs(),
+        node_ready_seconds: wanted.facts.node_ready.as_secs(),
+        stage: Stage::Preparing,
+    };
+    let mount = parts.slots.places().mount_unit(slot);
+    let mut files = host_files(parts, slot, &record, &filled).await?;
+    // The others are of the slot that runs, until this one starts.
+    files.retain(|file| file.path.file_name().is_some_and(|name| name.to_string_lossy() == mount));
+    let begun = record.clone();
+    let changed = parts
+        .on_disk(move |slots| {
+            slots.write_record(slot, &begun)?;
+            slots.lay(slot, &image.layers)?;
+            slots.write_filled(slot, &filled)?;
+            slots.write_host(&files)
+        })
+        .await?;
+    let mount = unit_name(&mount)?;
+    reload(parts, &mount, changed).await?;
+    let result = parts.units.start(&mount, MOUNT).await?;
+    if !result.is_done() {
+        return Err(job_error(parts, mount, result.as_str().to_owned()).await);
+    }
+    let whole = Record { stage: Stage::Prepared, ..record };
+    let filling = parts.on_disk(move |slots| {
+        slots.fill(slot, &contents)?;
+        slots.sync(slot)?;
+        slots.write_record(slot, &whole)
+    });
+    Ok(filling.await?)
+}

@@ -1,0 +1,178 @@
+//! Starts a slot: what the host needs first, then what the join needs, then the slot's own systemd.
+//!
+//! Called by `apply`. A start goes on in systemd if the agent is killed meanwhile.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bedplate_api::configuration::ContainerNetwork;
+use bedplate_api::machine::SlotName;
+use bedplate_bootstrap::{
+    JOIN_KUBECONFIG, JoinIdentity, Rendered, join_kubeconfig, makes_a_cluster, unit,
+};
+use zeroize::Zeroizing;
+
+use super::super::effects::Parts;
+use super::super::model::Record;
+use super::{ApplyError, job_error, reload, rendered, unit_name};
+use crate::slot::filled::Filled;
+use crate::slot::places::service;
+use crate::slot::render::{self, Input};
+
+/// How long nspawn may take until the slot's own process 1 runs; under emulation its mounts alone take seconds.
+const START: Duration = Duration::from_secs(120);
+/// How long loading modules and setting kernel parameters may take.
+const SETTLE: Duration = Duration::from_secs(60);
+/// Applied anew whenever a slot starts, for their files are of that slot's version.
+const HOST_UNITS: [&str; 2] = ["systemd-modules-load.service", "systemd-sysctl.service"];
+/// What is shared with a slot in memory, as the slot sees it.
+pub(super) const SHARED: &str = "/run/bedplate/";
+
+/// Starts it. What runs already is as good.
+pub(super) async fn start(parts: &Parts, slot: SlotName) -> Result<(), ApplyError> {
+    let (record, filled, joined) = parts
+        .on_disk(move |slots| {
+            Ok((slots.record(slot)?, slots.filled(slot)?, slots.has_mark(slot, unit::JOINED)))
+        })
+        .await?;
+    let (Some(record), Some(filled)) = (record, filled) else {
+        return Err(ApplyError::Superseded("the slot is not filled"));
+    };
+    let files = host_files(parts, slot, &record, &filled).await?;
+    let rendered = rendered(parts, &filled)?;
+    let shared = if joined { Vec::new() } else { shared(parts, &filled, &rendered).await? };
+    let changed = parts
+        .on_disk(move |slots| {
+            slots.make_shared(slot)?;
+            for (name, content) in &shared {
+                slots.share(slot, name, content)?;
+            }
+            slots.write_host(&files)
+        })
+        .await?;
+    let unit = unit_name(&service(slot))?;
+    reload(parts, &unit, changed).await?;
+    for name in HOST_UNITS {
+        settle(parts, name).await;
+    }
+    parts.units.reset_failed(&unit).await?;
+    let result = parts.units.start(&unit, START).await?;
+    if result.is_done() {
+        return Ok(());
+    }
+    Err(job_error(parts, unit, result.as_str().to_owned()).await)
+}
+
+/// The host's files for a slot.
+pub(super) async fn host_files(
+    parts: &Parts,
+    slot: SlotName,
+    record: &Record,
+    filled: &Filled,
+) -> Result<Vec<render::File>, ApplyError> {
+    let network = filled.template.container.as_ref().map(|container| container.network).unwrap_or_default();
+    let root = parts.root.clone();
+    let looked = tokio::task::spawn_blocking(move || (name_servers(&root), interface(&root))).await;
+    let (resolv_conf, interface) =
+        looked.map_err(|error| ApplyError::Unfit(format!("the host cannot be looked at: {error}")))?;
+    let resolv_conf = resolv_conf.ok_or_else(|| {
+        ApplyError::Unfit("the host has no /etc/resolv.conf, which the node shares: make one".to_owned())
+    })?;
+    if network == ContainerNetwork::Macvlan && interface.is_none() {
+        let why = "container.network is macvlan, and the host has no default route that tells on which interface";
+        return Err(ApplyError::Unfit(why.to_owned()));
+    }
+    let input = Input {
+        slot,
+        machine: &parts.machine,
+        version: &record.version,
+        template: &filled.template,
+        layers: filled.layers,
+        resolv_conf: &resolv_conf,
+        interface: interface.as_deref().unwrap_or_default(),
+    };
+    Ok(render::host(&input, parts.slots.places())?)
+}
+
+/// The list of name servers that a node can use: that of systemd-resolved is one of a stub on the host's own loopback.
+fn name_servers(root: &Path) -> Option<PathBuf> {
+    let found = ["run/systemd/resolve/resolv.conf", "etc/resolv.conf"]
+        .into_iter()
+        .find(|path| std::fs::metadata(root.join(path)).is_ok_and(|metadata| metadata.is_file()));
+    found.map(|path| Path::new("/").join(path))
+}
+
+/// The interface of the default route (Linux' `/proc/net/route`: interface, then destination).
+fn interface(root: &Path) -> Option<String> {
+    let routes = std::fs::read_to_string(root.join("proc/net/route")).ok()?;
+    routes.lines().skip(1).find_map(|line| {
+        let mut fields = line.split_whitespace();
+        let name = fields.next()?;
+        (fields.next()? == "00000000").then(|| name.to_owned())
+    })
+}
+
+/// What the slot gets in memory for its join: name below the shared directory, and content.
+async fn shared(
+    parts: &Parts,
+    filled: &Filled,
+    rendered: &Rendered,
+) -> Result<Vec<(String, Zeroizing<Vec<u8>>)>, ApplyError> {
+    let below = |path: &str| path.strip_prefix(SHARED).map(str::to_owned);
+    let mut shared: Vec<(String, Zeroizing<Vec<u8>>)> = rendered
+        .files
+        .iter()
+        .filter_map(|file| Some((below(&file.path)?, Zeroizing::new(file.content.clone().into_bytes()))))
+        .collect();
+    let kubernetes = &filled.template.kubernetes;
+    if !makes_a_cluster(kubernetes) {
+        let credential = parts.credentials.current().await.map_err(ApplyError::Credential)?;
+        let identity = JoinIdentity {
+            endpoint: kubernetes.api_server_endpoint.as_deref().unwrap_or(&credential.server),
+            ca: &credential.ca_pem,
+            certificate: &credential.certificate_pem,
+            key: &credential.key_pem,
+        };
+        let content = Zeroizing::new(join_kubeconfig(&identity).into_bytes());
+        shared.extend(below(JOIN_KUBECONFIG).map(|name| (name, content)));
+    }
+    Ok(shared)
+}
+
+/// Has one of systemd's own services apply what was written for it. A module that this kernel does not have, or a parameter that it
+/// refuses, shows in the service's log; whether the node works without it is for the gate to find out.
+async fn settle(parts: &Parts, name: &str) {
+    let Ok(unit) = unit_name(name) else { return };
+    match parts.units.restart(&unit, SETTLE).await {
+        Ok(result) if result.is_done() => {}
+        Ok(result) => {
+            tracing::warn!(%unit, result = result.as_str(), "not all was applied: see `systemctl status` of it");
+        }
+        Err(error) => {
+            let error = bedplate_process::exit::chain(&error);
+            tracing::warn!(%unit, error, "kernel modules or parameters may not be applied");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_gets_real_name_servers_and_the_interface_of_the_default_route() {
+        let root = tempfile::tempdir().unwrap();
+        let put = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        assert_eq!((name_servers(root.path()), interface(root.path())), (None, None));
+        put("etc/resolv.conf", "nameserver 127.0.0.53\n");
+        assert_eq!(name_servers(root.path()).unwrap(), Path::new("/etc/resolv.conf"));
+        put("run/systemd/resolve/resolv.conf", "nameserver 10.0.0.1\n");
+        assert_eq!(name_servers(root.path()).unwrap(), Path::new("/run/systemd/resolve/resolv.conf"));
+        put("proc/net/route", "Iface\tDestination\tGateway\neth1\t0000070A\t0\neth0\t00000000\t0100070A\n");
+        assert_eq!(interface(root.path()).as_deref(), Some("eth0"));
+    }
+}

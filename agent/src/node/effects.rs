@@ -1,0 +1,158 @@
+//! What the node's loop acts upon, behind traits: real ones here, stand-ins in tests.
+//!
+//! ```text
+//!   Parts ── Plane        what the cluster says and is told (cluster)
+//!         ├─ Units        systemd of the host (bus)
+//!         ├─ Machines     machined, and systemd of a slot (bus)
+//!         ├─ Images       node images as directories (bedplate-image)
+//!         ├─ Gate         what a slot that runs shows (gate)
+//!         ├─ Credentials  whose certificate the join shows (service)
+//!         └─ Slots        records and directories (slot)
+//! ```
+//! Called by `observe`, `apply` and `run`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bedplate_api::id::{Digest, MachineName};
+use bedplate_image::node::{EnsureNodeImageError, LayerStore, Limits, NodeImage, NodeSource, Tell};
+use tokio::sync::OnceCell;
+use zeroize::Zeroizing;
+
+use crate::bus::{Leader, Machines, Units};
+use crate::cluster::{Plane, Seen};
+use crate::slot::filled::Filled;
+use crate::slot::store::{KeepSlotError, Slots};
+
+/// Node images on this host.
+#[async_trait]
+pub trait Images: Send + Sync {
+    /// Sees to it that an image is here, whole and verified.
+    async fn ensure(&self, source: &NodeSource, tell: Tell<'_>) -> Result<NodeImage, EnsureNodeImageError>;
+    /// Removes all other images and what only they need. What cannot be removed is logged.
+    async fn keep_only(&self, keep: Vec<Digest>);
+}
+
+/// What a slot that runs shows. An error is a text for a person.
+#[async_trait]
+pub trait Gate: Send + Sync {
+    /// Whether the kubelet says that it is well.
+    async fn kubelet(&self, leader: Leader, filled: &Filled) -> Result<(), String>;
+    /// Whether the container runtime and its network are ready.
+    async fn runtime(&self, leader: Leader, socket: &str) -> Result<(), String>;
+    /// Whether a Pod sandbox really starts. `attempt` is another one each time.
+    async fn sandbox(&self, leader: Leader, socket: &str, attempt: u32) -> Result<(), String>;
+}
+
+/// Whose certificate the join shows, and to whom.
+pub struct Credential {
+    /// The API server's URL.
+    pub server: String,
+    /// Its authorities (PEM).
+    pub ca_pem: String,
+    /// The agent's certificate chain (PEM).
+    pub certificate_pem: String,
+    /// Its key (PEM).
+    pub key_pem: Zeroizing<String>,
+}
+
+/// Knows the agent's own credential.
+#[async_trait]
+pub trait Credentials: Send + Sync {
+    /// What is held now. An error is a text for a person.
+    async fn current(&self) -> Result<Credential, String>;
+}
+
+/// All that the loop acts upon.
+#[derive(Clone)]
+pub struct Parts {
+    /// This host's Machine, which is its Node's name.
+    pub machine: MachineName,
+    /// The kernel's boot id.
+    pub boot_id: String,
+    /// The host's root directory: `/`.
+    pub root: PathBuf,
+    /// The slots on disk.
+    pub slots: Slots,
+    /// systemd of the host.
+    pub units: Arc<dyn Units>,
+    /// machined of the host.
+    pub machines: Arc<dyn Machines>,
+    /// Node images.
+    pub images: Arc<dyn Images>,
+    /// What a slot shows.
+    pub gate: Arc<dyn Gate>,
+    /// The cluster.
+    pub plane: Arc<dyn Plane>,
+    /// The agent's credential.
+    pub credentials: Arc<dyn Credentials>,
+}
+
+impl Parts {
+    /// What the cluster says now.
+    pub fn seen(&self) -> Seen {
+        self.plane.seen().borrow().clone()
+    }
+
+    /// Works on the slots' files where it may wait for a disk.
+    pub(super) async fn on_disk<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Slots) -> Result<T, KeepSlotError> + Send + 'static,
+    ) -> Result<T, KeepSlotError> {
+        let slots = self.slots.clone();
+        match tokio::task::spawn_blocking(move || work(&slots)).await {
+            Ok(result) => result,
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        }
+    }
+}
+
+/// The store of node images, opened when it is first needed: that removes what a killed agent left half done.
+#[derive(Debug)]
+pub struct Store {
+    directory: PathBuf,
+    store: OnceCell<LayerStore>,
+}
+
+impl Store {
+    /// In `directory`, which must be no overlay.
+    pub fn new(directory: PathBuf) -> Self {
+        Self { directory, store: OnceCell::new() }
+    }
+
+    async fn opened(&self, image: &str) -> Result<&LayerStore, EnsureNodeImageError> {
+        let open = || async {
+            let directory = self.directory.clone();
+            let opened =
+                tokio::task::spawn_blocking(move || LayerStore::open(directory, Limits::default())).await;
+            opened.unwrap_or_else(|error| Err(std::io::Error::other(error)))
+        };
+        self.store.get_or_try_init(open).await.map_err(|source| EnsureNodeImageError::UseStore {
+            image: image.to_owned(),
+            path: self.directory.clone(),
+            source,
+        })
+    }
+}
+
+#[async_trait]
+impl Images for Store {
+    async fn ensure(&self, source: &NodeSource, tell: Tell<'_>) -> Result<NodeImage, EnsureNodeImageError> {
+        self.opened(&source.reference).await?.ensure(source, tell).await
+    }
+
+    async fn keep_only(&self, keep: Vec<Digest>) {
+        // Nothing was fetched by this process yet, or the store cannot be used: `ensure` says so.
+        let Ok(store) = self.opened("").await.cloned() else { return };
+        let collected = tokio::task::spawn_blocking(move || store.collect(&keep)).await;
+        match collected.unwrap_or_else(|error| Err(std::io::Error::other(error))) {
+            Ok(collected) if collected.images + collected.layers > 0 => {
+                let (images, layers, bytes) = (collected.images, collected.layers, collected.bytes);
+                tracing::info!(images, layers, bytes, "node images that no slot needs were removed");
+            }
+            Ok(_) => {}
+            Err(error) => tracing::warn!(%error, "node images that no slot needs cannot be removed"),
+        }
+    }
+}

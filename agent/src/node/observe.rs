@@ -1,0 +1,205 @@
+//! What is there: the cluster's word, records on disk, units of the host, and what the slot on trial shows.
+//!
+//! Changes nothing. Called by `run` before each plan.
+
+use std::collections::BTreeSet;
+
+use bedplate_api::machine::SlotName;
+use bedplate_bootstrap::unit;
+use bedplate_process::exit::chain;
+use jiff::Timestamp;
+
+use super::apply::unit_name;
+use super::effects::Parts;
+use super::model::{Bootstrap, Health, Observed, Record, SlotSeen, Stage, index};
+use crate::bus::{ActiveState, BusError, ContainerName, Leader, LoadState, UnitName, UnitNameError, UnitState};
+use crate::cluster::Seen;
+use crate::slot::places::{machine, service};
+use crate::slot::store::{KeepSlotError, Ledger};
+
+const SLOTS: [SlotName; 2] = [SlotName::A, SlotName::B];
+/// How much of kubeadm's output a message has, in bytes.
+const SAID: u64 = 300;
+
+/// Why it cannot be seen how the host stands.
+#[derive(Debug, thiserror::Error)]
+pub enum ObserveError {
+    /// A record cannot be read.
+    #[error("a slot's record cannot be read")]
+    Slot(#[from] KeepSlotError),
+    /// systemd or machined do not say.
+    #[error("the slots' units cannot be seen")]
+    Bus(#[from] BusError),
+    /// Not a unit's name.
+    #[error(transparent)]
+    Name(#[from] UnitNameError),
+}
+
+/// All that was seen.
+#[derive(Debug, Clone)]
+pub struct Sight {
+    /// What the plan depends on.
+    pub observed: Observed,
+    /// The cluster's own objects.
+    pub seen: Seen,
+    /// What is remembered beside the slots.
+    pub ledger: Ledger,
+}
+
+/// How the probe of a trial went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Probed {
+    /// The trial, by its slot and since when.
+    pub slot: SlotName,
+    /// Since when the trial is.
+    pub since: Timestamp,
+    /// Why no sandbox started; none: one did.
+    pub failure: Option<String>,
+}
+
+/// Looks.
+pub async fn observe(parts: &Parts, probed: Option<&Probed>, now: Timestamp) -> Result<Sight, ObserveError> {
+    let seen = parts.seen();
+    let (records, ledger) = parts
+        .on_disk(|slots| Ok(([slots.record(SlotName::A)?, slots.record(SlotName::B)?], slots.ledger()?)))
+        .await?;
+    let mut slots: [SlotSeen; 2] = Default::default();
+    for (slot, record) in SLOTS.into_iter().zip(records) {
+        let state = parts.units.state(&unit_name(&service(slot))?).await?;
+        slots[index(slot)] = SlotSeen { record, runs: !state.active.is_down() };
+    }
+    let health = match on_trial(&slots) {
+        Some((slot, since)) => look_into(parts, slot, since, probed).await?,
+        None => Health::default(),
+    };
+    let observed = Observed {
+        now,
+        boot_id: parts.boot_id.clone(),
+        api: seen.api,
+        machine: seen.machine_facts(),
+        node: seen.node_seen(),
+        version: seen.version_facts(),
+        slots,
+        health,
+        refused: ledger.refused.clone(),
+        failures: ledger.failures,
+        not_before: ledger.not_before.unwrap_or(Timestamp::MIN),
+    };
+    Ok(Sight { observed, seen, ledger })
+}
+
+/// The slot on trial, if it runs, and since when it is.
+fn on_trial(slots: &[SlotSeen; 2]) -> Option<(SlotName, Timestamp)> {
+    SLOTS.into_iter().find_map(|slot| match &slots[index(slot)] {
+        SlotSeen { record: Some(Record { stage: Stage::Trial { since, .. }, .. }), runs: true } => {
+            Some((slot, *since))
+        }
+        _ => None,
+    })
+}
+
+/// Process 1 of a slot, if machined knows it already.
+pub(super) async fn leader(parts: &Parts, slot: SlotName) -> Result<Option<Leader>, BusError> {
+    let Ok(name) = machine(slot).parse::<ContainerName>() else { return Ok(None) };
+    Ok(parts.machines.get(&name).await?.map(|container| container.leader))
+}
+
+/// What a slot shows, as far as the first thing that is missing.
+async fn look_into(
+    parts: &Parts,
+    slot: SlotName,
+    since: Timestamp,
+    probed: Option<&Probed>,
+) -> Result<Health, ObserveError> {
+    let mut health = Health::default();
+    let Some(leader) = leader(parts, slot).await? else {
+        health.message = Some("its machine is not registered yet".to_owned());
+        return Ok(health);
+    };
+    let (filled, finished, said) = parts
+        .on_disk(move |slots| {
+            let said = slots.tail(slot, "log", "/bedplate/kubeadm.log", SAID);
+            Ok((slots.filled(slot)?, slots.has_mark(slot, unit::FINISHED), said))
+        })
+        .await?;
+    if finished {
+        health.bootstrap = Bootstrap::Done;
+    } else {
+        // A slot whose own systemd is not there yet, or not any more, says nothing; how long that may be is the trial's to say.
+        let state = parts.machines.units(leader).state(&unit_name(unit::NAME)?).await;
+        let (bootstrap, message) = match state {
+            Ok(state) => bootstrap(&state, said.as_deref()),
+            Err(error) => (Bootstrap::Running, Some(chain(&error))),
+        };
+        health.bootstrap = bootstrap;
+        health.message = message;
+        return Ok(health);
+    }
+    let Some(filled) = filled else { return Ok(health) };
+    if let Err(why) = parts.gate.kubelet(leader, &filled).await {
+        health.message = Some(why);
+        return Ok(health);
+    }
+    health.kubelet = true;
+    if let Err(why) = parts.gate.runtime(leader, &filled.cri_socket).await {
+        health.message = Some(why);
+        return Ok(health);
+    }
+    health.runtime = true;
+    if let Some(probed) = probed.filter(|probed| probed.slot == slot && probed.since == since) {
+        health.sandbox = probed.failure.is_none();
+        health.message.clone_from(&probed.failure);
+    }
+    Ok(health)
+}
+
+/// How far kubeadm is, by its unit; what it said last, for a person.
+fn bootstrap(state: &UnitState, said: Option<&str>) -> (Bootstrap, Option<String>) {
+    let bad = match &state.load {
+        LoadState::Loaded => None,
+        LoadState::NotFound => Some("there is no such unit in the slot"),
+        LoadState::Masked => Some("its unit is masked in the slot"),
+        LoadState::Bad(word) => Some(word.as_str()),
+    };
+    if let Some(why) = bad {
+        return (Bootstrap::Running, Some(format!("{}: {why}", unit::NAME)));
+    }
+    // It restarts on failure, so that this is a unit of somebody else's making.
+    let failed = state.active == ActiveState::Failed && !state.has_job;
+    let last = said.and_then(|said| said.lines().rev().find(|line| !line.trim().is_empty()));
+    let tries = state.restarts.filter(|restarts| *restarts > 0);
+    let message = match (tries, last) {
+        (Some(tries), Some(last)) => Some(format!("it failed {tries} times and is tried again; it says: {last}")),
+        (None, Some(last)) => Some(format!("it says: {last}")),
+        (Some(tries), None) => Some(format!("it failed {tries} times and is tried again")),
+        (None, None) => None,
+    };
+    (if failed { Bootstrap::Failed } else { Bootstrap::Running }, message)
+}
+
+/// The units whose changes are news.
+pub(super) fn watched() -> Result<BTreeSet<UnitName>, UnitNameError> {
+    SLOTS.into_iter().map(|slot| unit_name(&service(slot))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bus::fake::unit_state;
+
+    #[test]
+    fn kubeadm_is_at_work_until_its_unit_gives_up_and_says_what_it_said_last() {
+        let mut state = unit_state(ActiveState::Activating, "auto-restart");
+        state.restarts = Some(2);
+        let (how, message) = bootstrap(&state, Some("first\nno API server\n\n"));
+        assert_eq!(how, Bootstrap::Running);
+        assert_eq!(message.as_deref(), Some("it failed 2 times and is tried again; it says: no API server"));
+        let (how, _) = bootstrap(&unit_state(ActiveState::Failed, "failed"), None);
+        assert_eq!(how, Bootstrap::Failed);
+        let missing = UnitState { load: LoadState::NotFound, ..unit_state(ActiveState::Inactive, "dead") };
+        assert_eq!(
+            bootstrap(&missing, None),
+            (Bootstrap::Running, Some("bedplate-kubeadm.service: there is no such unit in the slot".to_owned()))
+        );
+    }
+}

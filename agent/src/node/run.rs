@@ -1,0 +1,390 @@
+//! The node's loop: observe, plan, carry one step out, say how it stands.
+//!
+//! ```text
+//!   cluster changed ─┐
+//!   a slot's unit ───┼─► observe ─► plan ─┬─ Do(step) ─► apply ─┐
+//!   time is up ──────┘      ▲             └─ Wait ─► sleep ─────┤
+//!                           └──────────────────────────────────┘
+//! ```
+//! At rest nothing polls. While a trial is on it looks each second, for what it waits for is inside of the slot. Called by
+//! `service`, beside the loop that enrols and reports.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use bedplate_process::exit::chain;
+use bedplate_process::liveness::Pulse;
+use jiff::Timestamp;
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::apply::{ApplyError, allow_again, apply};
+use super::attempt::{Attempts, key};
+use super::effects::Parts;
+use super::model::{Api, Plan, Stage, Step, index};
+use super::observe::{Probed, Sight, observe, watched};
+use super::plan::plan;
+use super::standing::{NodeStanding, Planned};
+use super::told::{Trouble, describe, told};
+use crate::bus::Changes;
+use crate::cluster::Seen;
+
+/// So often it looks while a trial is on.
+const LOOK: Duration = Duration::from_secs(1);
+/// Longest sleep at a stretch where something ends by the clock, which may be set meanwhile.
+const STRETCH: Duration = Duration::from_secs(30);
+/// How soon a host that could not be looked at is looked at again, and systemd is asked again to tell of changes.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// What the loop keeps between two turns; all of it can be lost.
+pub struct NodeLoop {
+    parts: Parts,
+    run_directory: PathBuf,
+    wake: Arc<Notify>,
+    seen: watch::Receiver<Seen>,
+    changes: Option<Changes>,
+    probed: Option<Probed>,
+    attempts: Attempts,
+    trouble: Option<(String, Trouble)>,
+    standing: NodeStanding,
+}
+
+/// What comes after a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pause {
+    /// The next turn.
+    None,
+    /// Until something changes, or at the latest so long.
+    AtMost(Duration),
+    /// Until something changes.
+    Open,
+}
+
+impl NodeLoop {
+    /// Over these parts; `wake` has it look again; what it says goes into `run_directory`.
+    pub fn new(parts: Parts, run_directory: PathBuf, wake: Arc<Notify>) -> Self {
+        let seen = parts.plane.seen();
+        let standing = NodeStanding::read(&run_directory).ok().flatten().unwrap_or_default();
+        Self {
+            parts,
+            run_directory,
+            wake,
+            seen,
+            changes: None,
+            probed: None,
+            attempts: Attempts::default(),
+            trouble: None,
+            standing,
+        }
+    }
+
+    /// Runs until `shutdown`. What was begun in systemd goes on there.
+    pub async fn run(mut self, pulse: Pulse, shutdown: CancellationToken) {
+        let turns = async {
+            loop {
+                let pause = self.turn().await;
+                self.sleep(pause).await;
+            }
+        };
+        tokio::select! {
+            () = turns => {}
+            _ = pulse.beating() => {}
+            () = shutdown.cancelled() => {}
+        }
+    }
+
+    /// One turn.
+    async fn turn(&mut self) -> Pause {
+        self.seen.mark_unchanged();
+        let now = Timestamp::now();
+        let sight = match observe(&self.parts, self.probed.as_ref(), now).await {
+            Ok(sight) => sight,
+            Err(error) => {
+                self.note_error(&format!("observe: {}", chain(&error)), Some(AGAIN));
+                return Pause::AtMost(AGAIN);
+            }
+        };
+        match self.forgive(&sight).await {
+            Ok(false) => {}
+            Ok(true) => return Pause::None,
+            Err(error) => self.note_error(&chain(&error), Some(AGAIN)),
+        }
+        let planned = plan(&sight.observed);
+        let look = if is_on_trial(&sight) { Some(LOOK) } else { None };
+        match planned {
+            Plan::Wait(ref wait) => {
+                self.trouble = None;
+                self.say(&sight, &planned, None, wait.until);
+                let until = wait.until.map(|until| left(now, until).min(STRETCH));
+                match (until, look) {
+                    (Some(until), Some(look)) => Pause::AtMost(until.min(look)),
+                    (Some(one), None) | (None, Some(one)) => Pause::AtMost(one),
+                    (None, None) => Pause::Open,
+                }
+            }
+            Plan::Do(ref step) => {
+                let template = template(&sight, step);
+                let key = key(step, &template);
+                if let Some(until) = self.attempts.held(&key, Instant::now()) {
+                    let wait = until.saturating_duration_since(Instant::now());
+                    let next = SignedAfter(now, wait).time();
+                    self.say(&sight, &planned, None, Some(next));
+                    return Pause::AtMost(look.map_or(wait, |look| wait.min(look)));
+                }
+                self.carry_out(&sight, &planned, step, &key).await;
+                Pause::None
+            }
+        }
+    }
+
+    /// A version that failed here may be tried again once another one is selected.
+    async fn forgive(&self, sight: &Sight) -> Result<bool, ApplyError> {
+        let observed = &sight.observed;
+        let selected = observed.machine.as_ref().filter(|machine| machine.ours && observed.api == Api::Live);
+        let Some(selected) = selected.and_then(|machine| machine.selected.as_ref()) else { return Ok(false) };
+        let other = observed.refused.iter().find(|refused| *refused != selected);
+        let Some(other) = other else { return Ok(false) };
+        allow_again(&self.parts, other).await?;
+        Ok(true)
+    }
+
+    async fn carry_out(&mut self, sight: &Sight, planned: &Plan, step: &Step, key: &str) {
+        self.say(sight, planned, None, None);
+        let started = Instant::now();
+        let progress = Arc::new((Mutex::new(None), Notify::new()));
+        let say = {
+            let progress = Arc::clone(&progress);
+            move |text: String| {
+                *progress.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+                progress.1.notify_one();
+            }
+        };
+        let (cancel, now) = (CancellationToken::new(), Timestamp::now());
+        let parts = self.parts.clone();
+        let applying = apply(&parts, step, now, &cancel, &say);
+        tokio::pin!(applying);
+        let result = loop {
+            tokio::select! {
+                result = &mut applying => break result,
+                () = progress.1.notified() => {
+                    let text = progress.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                    self.say(sight, planned, text.as_deref(), None);
+                }
+                changed = self.seen.changed(), if !cancel.is_cancelled() => {
+                    if changed.is_err() || is_superseded(&self.parts.seen(), step) {
+                        cancel.cancel();
+                    }
+                }
+            }
+        };
+        self.settle(sight, planned, step, key, started, result);
+    }
+
+    /// Notes how a step went.
+    fn settle(
+        &mut self,
+        sight: &Sight,
+        planned: &Plan,
+        step: &Step,
+        key: &str,
+        started: Instant,
+        result: Result<(), ApplyError>,
+    ) {
+        let (name, slot) = (step.name(), crate::slot::places::letter(step.slot()));
+        let version = version(sight, step);
+        let duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        if let (Step::ProbeSandbox { slot }, Some(since)) = (step, trial_since(sight, step)) {
+            let failure = result.as_ref().err().map(chain_of);
+            self.probed = Some(Probed { slot: *slot, since, failure });
+        }
+        self.attempts.tried(key, Instant::now(), rand::random());
+        match result {
+            Ok(()) => {
+                tracing::info!(step = name, slot, version, duration_ms, result = "done", "node step");
+                self.trouble = None;
+            }
+            Err(ApplyError::Superseded(why)) => {
+                tracing::info!(step = name, slot, version, duration_ms, result = why, "node step");
+            }
+            Err(error) => {
+                let text = chain_of(&error);
+                let times = self.attempts.times(key);
+                let wait = self.attempts.held(key, Instant::now());
+                let wait = wait.map(|until| until.saturating_duration_since(Instant::now()));
+                let wait_ms = wait.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
+                tracing::warn!(
+                    step = name, slot, version, duration_ms, times, wait_ms, error = text, result = "failed", "node step"
+                );
+                let message = format!("{}: {text}", describe(step));
+                self.trouble = Some((key.to_owned(), Trouble { reason: error.reason(), message }));
+                self.note_error(&format!("{name} slot {slot}: {text}"), wait);
+                self.say(sight, planned, None, self.standing.next_try);
+            }
+        }
+    }
+
+    /// Says how it stands: to the cluster, and in the file.
+    fn say(&mut self, sight: &Sight, planned: &Plan, progress: Option<&str>, next_try: Option<Timestamp>) {
+        let trouble = match planned {
+            Plan::Do(step) => {
+                let key = key(step, &template(sight, step));
+                self.trouble.as_ref().filter(|(of, _)| *of == key).map(|(_, trouble)| trouble)
+            }
+            Plan::Wait(_) => None,
+        };
+        let node = told(sight, planned, progress, trouble);
+        let before = self.standing.clone();
+        let standing = &mut self.standing;
+        let plan = Planned::from(planned);
+        if standing.plan.step != plan.step || standing.plan.wait != plan.wait {
+            standing.since = Some(sight.observed.now);
+            let what = plan.step.as_deref().or(plan.wait.as_deref()).unwrap_or_default();
+            tracing::info!(plan = what, why = plan.message, "node plan");
+        }
+        standing.plan = plan;
+        standing.progress = progress.map(str::to_owned);
+        standing.seen = sight.seen.describe();
+        standing.slots.clone_from(&node.slots);
+        standing.refused.clone_from(&sight.ledger.refused);
+        standing.rolled_back.clone_from(&sight.ledger.rolled_back);
+        standing.failures = sight.ledger.failures;
+        standing.next_try = next_try;
+        self.parts.plane.tell_node(node);
+        if before != self.standing {
+            self.write_standing();
+        }
+    }
+
+    fn note_error(&mut self, text: &str, wait: Option<Duration>) {
+        if self.standing.last_error.as_deref() != Some(text) {
+            tracing::warn!(error = text, "the node's loop has trouble, it goes on");
+        }
+        let now = Timestamp::now();
+        self.standing.last_error = Some(text.to_owned());
+        self.standing.last_error_time = Some(now);
+        self.standing.next_try = wait.map(|wait| SignedAfter(now, wait).time());
+        self.write_standing();
+    }
+
+    fn write_standing(&self) {
+        if let Err(error) = self.standing.write(&self.run_directory) {
+            tracing::warn!(%error, "cannot say where the node stands");
+        }
+    }
+
+    async fn sleep(&mut self, pause: Pause) {
+        let limit = match pause {
+            Pause::None => return tokio::task::yield_now().await,
+            Pause::AtMost(limit) => Some(limit),
+            Pause::Open => None,
+        };
+        let limit = self.watch_units().await.map_or(limit, |again| Some(limit.map_or(again, |l| l.min(again))));
+        let over = async {
+            match limit {
+                Some(limit) => tokio::time::sleep(limit).await,
+                None => std::future::pending().await,
+            }
+        };
+        let units = async {
+            match &mut self.changes {
+                Some(changes) => changes.next().await.is_ok(),
+                None => std::future::pending().await,
+            }
+        };
+        let kept = tokio::select! {
+            () = over => true,
+            kept = units => kept,
+            () = self.wake.notified() => true,
+            // Nobody tells any more: the process ends.
+            changed = self.seen.changed() => {
+                if changed.is_err() {
+                    std::future::pending::<()>().await;
+                }
+                true
+            }
+        };
+        if !kept {
+            self.changes = None;
+        }
+    }
+
+    /// Has systemd tell of changes; how soon it is asked again, if it does not.
+    async fn watch_units(&mut self) -> Option<Duration> {
+        if self.changes.is_some() {
+            return None;
+        }
+        let units = watched().ok()?;
+        match self.parts.units.changes(&units).await {
+            Ok(changes) => {
+                self.changes = Some(changes);
+                // What has changed before that is not told: look once more.
+                Some(Duration::ZERO)
+            }
+            Err(error) => {
+                self.note_error(&chain(&error), Some(AGAIN));
+                Some(AGAIN)
+            }
+        }
+    }
+}
+
+/// A point in time so long after another.
+struct SignedAfter(Timestamp, Duration);
+
+impl SignedAfter {
+    fn time(&self) -> Timestamp {
+        self.0.saturating_add(jiff::SignedDuration::try_from(self.1).unwrap_or(jiff::SignedDuration::MAX)).unwrap_or(Timestamp::MAX)
+    }
+}
+
+fn left(now: Timestamp, until: Timestamp) -> Duration {
+    // Never zero: the plan says that it has not come yet.
+    Duration::try_from(until.duration_since(now)).unwrap_or(Duration::ZERO).max(Duration::from_millis(10))
+}
+
+fn chain_of(error: &ApplyError) -> String {
+    chain(error)
+}
+
+fn is_on_trial(sight: &Sight) -> bool {
+    sight.observed.slots.iter().any(|slot| {
+        slot.record.as_ref().is_some_and(|record| matches!(record.stage, Stage::Trial { .. }))
+    })
+}
+
+fn trial_since(sight: &Sight, step: &Step) -> Option<Timestamp> {
+    match sight.observed.slots[index(step.slot())].record.as_ref()?.stage {
+        Stage::Trial { since, .. } => Some(since),
+        _ => None,
+    }
+}
+
+/// What a step is about: the version to come, else the one in the slot.
+fn template(sight: &Sight, step: &Step) -> String {
+    let of_slot = || sight.observed.slots[index(step.slot())].record.as_ref().map(|r| r.template.clone());
+    let to_come = || sight.observed.version.as_ref().map(|version| version.template.clone());
+    let of = if matches!(step, Step::PrepareSlot { .. }) { to_come() } else { of_slot() };
+    of.unwrap_or_default()
+}
+
+fn version(sight: &Sight, step: &Step) -> String {
+    let of_slot = || sight.observed.slots[index(step.slot())].record.as_ref().map(|r| r.version.clone());
+    let of = if let Step::PrepareSlot { version, .. } = step { Some(version.clone()) } else { of_slot() };
+    of.map(|version| format!("{}-v{}", version.name, version.version)).unwrap_or_default()
+}
+
+/// Whether a long step has lost its purpose meanwhile.
+fn is_superseded(seen: &Seen, step: &Step) -> bool {
+    let Step::PrepareSlot { version, .. } = step else { return false };
+    if seen.api != Api::Live {
+        return false;
+    }
+    let Some(machine) = seen.machine_facts() else { return true };
+    let held = !machine.ours || machine.paused || machine.deleting || machine.claimed_by.is_some();
+    held || machine.selected.as_ref() != Some(version)
+}
+
+#[cfg(test)]
+#[path = "run/tests.rs"]
+mod tests;
