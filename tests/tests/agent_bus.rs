@@ -194,6 +194,7 @@ fn shell(name: &str, script: &str) -> TransientCommand {
         environment: vec!["WORD=from outside".to_owned()],
         output: Output::Tail,
         limit: LONG,
+        settings: Vec::new(),
     }
 }
 

@@ -42,6 +42,36 @@ pub enum Output {
     Tail,
     /// Into a file, which is emptied first; a path in the root directory of that systemd. Its end is kept too.
     File(PathBuf),
+    /// Standard output into such a file, of standard error the end is kept.
+    Split(PathBuf),
+}
+
+/// A value of a setting of units.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Setting {
+    /// Yes or no.
+    Flag(bool),
+    /// A word.
+    Word(&'static str),
+    /// A number, or a set of bits.
+    Number(u64),
+    /// Words.
+    List(Vec<&'static str>),
+    /// Nothing but these.
+    Only(Vec<&'static str>),
+}
+
+impl Setting {
+    fn value(&self) -> Variant<'static> {
+        let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<String>>();
+        match self {
+            Self::Flag(flag) => Variant::new(*flag),
+            Self::Word(word) => Variant::new((*word).to_owned()),
+            Self::Number(number) => Variant::new(*number),
+            Self::List(words) => Variant::new(owned(words)),
+            Self::Only(words) => Variant::new((true, owned(words))),
+        }
+    }
 }
 
 /// A command to be run in a unit of its own.
@@ -59,6 +89,8 @@ pub struct TransientCommand {
     pub output: Output,
     /// How long it may run.
     pub limit: Duration,
+    /// Further settings, by their names on the bus: what it may not do.
+    pub settings: Vec<(&'static str, Setting)>,
 }
 
 /// How a command has ended.
@@ -195,15 +227,18 @@ async fn start(
             properties.push(("StandardOutputFileToTruncate", path.to_string_lossy().into_owned().into()));
             Collected::File(manager.root().join(path.strip_prefix("/").unwrap_or(path)))
         }
+        Output::Split(path) => {
+            properties.push(("StandardOutputFileToTruncate", path.to_string_lossy().into_owned().into()));
+            let (error, collected) = pipe_end(act)?;
+            properties.push(("StandardErrorFileDescriptor", Variant::Fd(Fd::Owned(error))));
+            collected
+        }
         Output::Tail => {
-            let unexpected =
-                |error: std::io::Error| BusError::Unexpected { act: act.to_owned(), source: error.into() };
-            let (sender, receiver) = pipe::pipe().map_err(unexpected)?;
-            let write: OwnedFd = sender.into_blocking_fd().map_err(unexpected)?;
-            let error = write.try_clone().map_err(unexpected)?;
+            let (write, collected) = pipe_end(act)?;
+            let error = write.try_clone().map_err(|error| unexpected(act, error))?;
             properties.push(("StandardOutputFileDescriptor", Variant::Fd(Fd::Owned(write))));
             properties.push(("StandardErrorFileDescriptor", Variant::Fd(Fd::Owned(error))));
-            Collected::pipe(receiver)
+            collected
         }
     };
     let auxiliary: Vec<(&str, Vec<(&str, Variant<'_>)>)> = Vec::new();
@@ -216,10 +251,22 @@ async fn start(
     Ok((collected, result))
 }
 
+fn unexpected(act: &str, error: std::io::Error) -> BusError {
+    BusError::Unexpected { act: act.to_owned(), source: error.into() }
+}
+
+/// The end of a pipe that a command writes to, and what comes out of it.
+fn pipe_end(act: &str) -> Result<(OwnedFd, Collected), BusError> {
+    let (sender, receiver) = pipe::pipe().map_err(|error| unexpected(act, error))?;
+    let write = sender.into_blocking_fd().map_err(|error| unexpected(act, error))?;
+    Ok((write, Collected::pipe(receiver)))
+}
+
 fn properties(command: &TransientCommand) -> Vec<(&'static str, Variant<'static>)> {
     let program = command.argv.first().cloned().unwrap_or_default();
     let microseconds = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-    vec![
+    let settings = command.settings.iter().map(|(name, setting)| (*name, setting.value()));
+    let properties = vec![
         ("Description", command.description.clone().into()),
         ("Type", "oneshot".into()),
         // As it is: systemd puts nothing in the place of `$NAME` and `%n`.
@@ -230,7 +277,8 @@ fn properties(command: &TransientCommand) -> Vec<(&'static str, Variant<'static>
         // Our connection pins the unit so that its exit can be read; without a pin an ended unit goes at once.
         ("AddRef", true.into()),
         ("CollectMode", "inactive-or-failed".into()),
-    ]
+    ];
+    properties.into_iter().chain(settings).collect()
 }
 
 impl Collected {

@@ -30,7 +30,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 pub use changes::Changes;
-pub use command::{Exit, Output, Ran, TAIL, TransientCommand};
+pub use command::{Exit, Output, Ran, Setting, TAIL, TransientCommand};
 pub use error::BusError;
 use link::Link;
 pub use login::{Inhibition, Inhibitor, InhibitorMode, Logind};
