@@ -1,0 +1,358 @@
+//! Keeps packets of an interface in a file, by tcpdump in a unit of its own. Part of `run`.
+//!
+//! tcpdump runs as a user that does not exist otherwise, with the one capability that a packet socket needs, and writes into a file
+//! that systemd opened: the agent needs no right to see packets. Time is bounded by systemd, size by the kernel (RLIMIT_FSIZE). Only
+//! the newest captures are kept.
+
+use std::fs::{self, File};
+use std::io::{self, BufReader, Read as _, Seek as _, SeekFrom};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use bedplate_api::operation::MachineOperation;
+use bedplate_process::exit::chain;
+use jiff::Timestamp;
+use sha2::{Digest as _, Sha256};
+
+use super::order::Capture;
+use super::pcap::{HEADER, RECORD, captured, order};
+use super::progress::End;
+use super::run::{Outcome, Runner, bus_end};
+use crate::bus::{Exit, Output, Ran, Setting, TransientCommand, UnitName};
+
+const TCPDUMP: &str = "/usr/bin/tcpdump";
+/// Captures that are kept, the new one included.
+const MOST_FILES: usize = 8;
+/// And so many bytes of them.
+const MOST_BYTES: u64 = 128 << 20;
+/// Room that is left for everything else.
+const ROOM: u64 = 64 << 20;
+/// SIGXFSZ: the file has reached its size.
+const FULL: i32 = nix::libc::SIGXFSZ;
+/// systemd: the program is not there.
+const NO_PROGRAM: i32 = 203;
+
+/// A capture on disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Kept {
+    name: String,
+    bytes: u64,
+    written: SystemTime,
+}
+
+/// What is in a file of packets.
+#[derive(Debug, PartialEq, Eq)]
+struct Content {
+    bytes: u64,
+    packets: u64,
+    sha256: String,
+}
+
+impl Runner {
+    /// Old captures are removed, and there is room.
+    pub(super) async fn prepare_capture(&mut self, capture: &Capture) -> Outcome {
+        let (directory, wanted) = (self.parts.captures.clone(), capture.bytes);
+        let made = tokio::task::spawn_blocking(move || make_room(&directory, wanted)).await;
+        match made.map_err(io::Error::other).and_then(|made| made) {
+            Ok(room) if room < capture.bytes + ROOM => Outcome::End(End::failed(
+                "NoRoom",
+                format!(
+                    "{} has {} MiB free, {} are needed; parameter bytes asks for less",
+                    self.parts.captures.display(),
+                    room >> 20,
+                    (capture.bytes + ROOM) >> 20
+                ),
+            )),
+            Ok(_) => Outcome::Ready,
+            Err(error) => Outcome::Later(format!("{}: {}", self.parts.captures.display(), chain(&error))),
+        }
+    }
+
+    fn place(&self) -> Option<(PathBuf, UnitName)> {
+        let running = self.running.as_ref()?;
+        let stem = stem(&running.object);
+        let uid: String = stem.rsplit('-').next().unwrap_or_default().to_owned();
+        let unit = format!("bedplate-capture-{uid}.service").parse().ok()?;
+        Some((self.parts.captures.join(format!("{stem}.pcap")), unit))
+    }
+
+    pub(super) async fn capture(&mut self, capture: &Capture) -> Outcome {
+        let Some((path, unit)) = self.place() else { return Outcome::Interrupted };
+        let command = command(capture, &path, unit);
+        match self.parts.units.run(&command).await {
+            Ok(ran) => Outcome::End(self.ended(capture, &path, &ran).await),
+            Err(error) => Outcome::End(bus_end(&error)),
+        }
+    }
+
+    async fn ended(&self, capture: &Capture, path: &Path, ran: &Ran) -> End {
+        let why = match &ran.exit {
+            Exit::TimedOut | Exit::Code(0) => format!("{} s", capture.seconds),
+            Exit::Signal(FULL) => format!("{} bytes were reached", capture.bytes),
+            Exit::Code(_) if ran.output.contains("File too large") => format!("{} bytes were reached", capture.bytes),
+            Exit::Code(_) | Exit::Signal(_) | Exit::Other(_) => {
+                let _ = fs::remove_file(path);
+                return failed(capture, ran);
+            }
+        };
+        match content(path.to_owned()).await {
+            Ok(content) => End::done("Captured", self.describe(path, &content, &why)),
+            Err(error) => End::failed("CaptureFailed", format!("{}: {}", path.display(), chain(&error))),
+        }
+    }
+
+    fn describe(&self, path: &Path, content: &Content, why: &str) -> String {
+        format!(
+            "{} on {}: {} packets, {} bytes, sha256:{} ({why})",
+            path.display(),
+            self.parts.machine,
+            content.packets,
+            content.bytes,
+            content.sha256
+        )
+    }
+
+    /// An agent before this one has begun it.
+    pub(super) async fn inspect_capture(&mut self, deadline: Timestamp) -> Outcome {
+        let Some((path, unit)) = self.place() else { return Outcome::Interrupted };
+        match self.parts.units.state(&unit).await {
+            Ok(state) if (!state.active.is_down() || state.has_job) && self.now() < deadline => {
+                return Outcome::Later("packets are kept".to_owned());
+            }
+            Err(error) if error.is_transient() && self.now() < deadline => return Outcome::Later(chain(&error)),
+            Ok(_) | Err(_) => {}
+        }
+        let end = match content(path.clone()).await {
+            Ok(content) => {
+                let what = self.describe(&path, &content, "not the whole time");
+                End::failed("Interrupted", format!("the agent was interrupted while packets were kept; what there is: {what}"))
+            }
+            Err(_) => {
+                End::failed("Interrupted", "the agent was interrupted, and no packet was kept; make a new operation")
+            }
+        };
+        Outcome::End(end)
+    }
+}
+
+/// Name of the object and a part of its UID, so that one made anew does not write over it.
+fn stem(object: &MachineOperation) -> String {
+    let plain = |text: &str, most: usize| -> String {
+        let signs = text.chars().map(|sign| if sign.is_ascii_alphanumeric() { sign } else { '-' });
+        signs.take(most).collect()
+    };
+    let name = plain(object.metadata.name.as_deref().unwrap_or_default(), 120);
+    let uid: String = object.metadata.uid.as_deref().unwrap_or_default().chars().filter(char::is_ascii_alphanumeric).take(8).collect();
+    format!("{name}-{uid}")
+}
+
+fn command(capture: &Capture, path: &Path, unit: UnitName) -> TransientCommand {
+    // Each packet is written when it comes: what was kept until a kill is there.
+    let mut argv: Vec<String> =
+        [TCPDUMP, "-n", "-U", "--immediate-mode", "-w", "-", "-i", &capture.interface].map(str::to_owned).to_vec();
+    if !capture.filter.is_empty() {
+        argv.extend(["--".to_owned(), capture.filter.clone()]);
+    }
+    TransientCommand {
+        unit,
+        description: format!("Packets of {} for bedplate-agent", capture.interface),
+        argv,
+        environment: Vec::new(),
+        output: Output::Split(path.to_owned()),
+        limit: Duration::from_secs(capture.seconds.into()),
+        settings: sandbox(capture.bytes),
+    }
+}
+
+/// What tcpdump may: a packet socket, and nothing else.
+fn sandbox(bytes: u64) -> Vec<(&'static str, Setting)> {
+    const CAP_NET_RAW: u64 = 1 << 13;
+    let yes = |name| (name, Setting::Flag(true));
+    vec![
+        yes("DynamicUser"),
+        ("AmbientCapabilities", Setting::Number(CAP_NET_RAW)),
+        ("CapabilityBoundingSet", Setting::Number(CAP_NET_RAW)),
+        yes("NoNewPrivileges"),
+        // The file is open already; its size ends there.
+        ("LimitFSIZE", Setting::Number(bytes)),
+        ("LimitCORE", Setting::Number(0)),
+        ("MemoryMax", Setting::Number(256 << 20)),
+        ("TasksMax", Setting::Number(16)),
+        ("ProtectSystem", Setting::Word("strict")),
+        ("ProtectHome", Setting::Word("yes")),
+        ("ProtectProc", Setting::Word("invisible")),
+        ("InaccessiblePaths", Setting::List(vec!["-/var/lib/bedplate", "-/run/bedplate", "-/run/dbus"])),
+        yes("PrivateTmp"),
+        yes("PrivateDevices"),
+        yes("ProtectKernelModules"),
+        yes("ProtectKernelTunables"),
+        yes("ProtectKernelLogs"),
+        yes("ProtectControlGroups"),
+        yes("ProtectHostname"),
+        yes("ProtectClock"),
+        yes("RestrictRealtime"),
+        yes("RestrictSUIDSGID"),
+        ("RestrictNamespaces", Setting::Number(0)),
+        yes("LockPersonality"),
+        yes("MemoryDenyWriteExecute"),
+        // AF_INET and AF_UNIX: asking for an interface; AF_NETLINK: listing them.
+        ("RestrictAddressFamilies", Setting::Only(vec!["AF_PACKET", "AF_NETLINK", "AF_INET", "AF_UNIX"])),
+        ("SystemCallArchitectures", Setting::List(vec!["native"])),
+        ("SystemCallFilter", Setting::Only(vec!["@system-service"])),
+    ]
+}
+
+/// Why nothing was kept, by what tcpdump said.
+fn failed(capture: &Capture, ran: &Ran) -> End {
+    let said = ran.output.lines().filter(|line| !line.contains("packets ")).collect::<Vec<_>>().join("; ");
+    let Capture { interface, filter, .. } = capture;
+    match &ran.exit {
+        Exit::Code(NO_PROGRAM) => {
+            End::failed("NotSupported", format!("there is no {TCPDUMP} on the host: take a host image that has it"))
+        }
+        _ if said.contains("syntax error") || said.contains("expression") || said.contains("unknown host") => {
+            End::failed("InvalidParameters", format!("parameter filter {filter:?} is no BPF expression: {said}"))
+        }
+        _ if said.contains("No such device") || said.contains("doesn't exist") => {
+            End::failed("InterfaceNotFound", format!("the host has no interface {interface}: {said}"))
+        }
+        exit => End::failed("CaptureFailed", format!("tcpdump has ended with {exit:?}: {said}")),
+    }
+}
+
+/// Makes the directory, removes what is too old for a new file of this size, and says how much room there is.
+fn make_room(directory: &Path, wanted: u64) -> io::Result<u64> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    let mut kept = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let about = entry.metadata()?;
+        if about.is_file() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            kept.push(Kept { name, bytes: about.len(), written: about.modified()? });
+        }
+    }
+    for name in too_old(kept, wanted) {
+        fs::remove_file(directory.join(name))?;
+    }
+    let about = nix::sys::statvfs::statvfs(directory)?;
+    Ok(about.blocks_available().saturating_mul(about.fragment_size()))
+}
+
+/// Names of captures that make room for one more of this size, oldest first.
+fn too_old(mut kept: Vec<Kept>, wanted: u64) -> Vec<String> {
+    kept.sort_by_key(|one| std::cmp::Reverse(one.written));
+    let mut bytes = wanted;
+    let mut names = Vec::new();
+    for (place, one) in kept.into_iter().enumerate() {
+        bytes = bytes.saturating_add(one.bytes);
+        if place + 1 >= MOST_FILES || bytes > MOST_BYTES {
+            names.push(one.name);
+        }
+    }
+    names.reverse();
+    names
+}
+
+/// Cuts a file of packets after its last whole packet, and reads it.
+async fn content(path: PathBuf) -> io::Result<Content> {
+    let read = tokio::task::spawn_blocking(move || {
+        let file = File::options().read(true).write(true).open(path)?;
+        let (bytes, packets) = whole(&file)?;
+        file.set_len(bytes)?;
+        let mut reader = &file;
+        reader.seek(SeekFrom::Start(0))?;
+        let mut hash = Sha256::new();
+        let mut buffer = vec![0; 64 << 10];
+        loop {
+            match reader.read(&mut buffer)? {
+                0 => break,
+                length => hash.update(&buffer[..length]),
+            }
+        }
+        let sha256 = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(Content { bytes, packets, sha256 })
+    });
+    read.await.map_err(io::Error::other)?
+}
+
+/// Where the last whole packet ends, and how many there are.
+fn whole(file: &File) -> io::Result<(u64, u64)> {
+    let length = file.metadata()?.len();
+    let mut reader = BufReader::new(file);
+    let mut header = [0; HEADER];
+    reader.read_exact(&mut header)?;
+    let order = order(&header).ok_or_else(|| io::Error::other("no file of packets"))?;
+    let (mut end, mut packets) = (HEADER as u64, 0);
+    let mut record = [0; RECORD];
+    while end + RECORD as u64 <= length {
+        reader.read_exact(&mut record)?;
+        let captured = captured(order, &record);
+        let next = end + RECORD as u64 + u64::from(captured);
+        if next > length {
+            break;
+        }
+        reader.seek_relative(captured.into())?;
+        (end, packets) = (next, packets + 1);
+    }
+    Ok((end, packets))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    fn packet(length: u32) -> Vec<u8> {
+        let mut bytes = vec![0; RECORD];
+        bytes[8..12].copy_from_slice(&length.to_le_bytes());
+        bytes.resize(RECORD + length as usize, 7);
+        bytes
+    }
+
+    #[tokio::test]
+    async fn a_capture_that_was_cut_ends_after_its_last_whole_packet() {
+        let mut header = vec![0; HEADER];
+        header[..4].copy_from_slice(&0xa1b2_c3d4_u32.to_le_bytes());
+        let two = [header, packet(60), packet(9000)].concat();
+        for (extra, packets) in [(vec![], 2), (packet(10)[..20].to_vec(), 2), (vec![1, 2, 3], 2), (packet(0), 3)] {
+            let mut file = tempfile::NamedTempFile::new().unwrap();
+            file.write_all(&[two.clone(), extra.clone()].concat()).unwrap();
+            let content = content(file.path().to_owned()).await.unwrap();
+            let bytes = if packets == 3 { two.len() + RECORD } else { two.len() };
+            assert_eq!((content.packets, content.bytes), (packets, bytes as u64));
+            assert_eq!(fs::metadata(file.path()).unwrap().len(), bytes as u64);
+        }
+        let empty = tempfile::NamedTempFile::new().unwrap();
+        assert!(content(empty.path().to_owned()).await.is_err());
+    }
+
+    #[test]
+    fn the_newest_captures_are_kept_by_number_and_by_size() {
+        let kept = |bytes: &[u64]| -> Vec<Kept> {
+            let one = |(age, bytes): (usize, &u64)| Kept {
+                name: age.to_string(),
+                bytes: *bytes,
+                written: SystemTime::UNIX_EPOCH + Duration::from_secs(1000 - age as u64),
+            };
+            bytes.iter().enumerate().map(one).collect()
+        };
+        assert_eq!(too_old(kept(&[1; 7]), 1), Vec::<String>::new());
+        assert_eq!(too_old(kept(&[1; 9]), 1), ["8", "7"]);
+        assert_eq!(too_old(kept(&[60 << 20, 10 << 20, 1]), 64 << 20), ["2", "1"]);
+    }
+
+    #[test]
+    fn what_tcpdump_says_becomes_a_reason() {
+        let capture = Capture { interface: "eth9".into(), filter: "port port".into(), seconds: 1, bytes: 1 };
+        let reason = |code: i32, said: &str| {
+            failed(&capture, &Ran { exit: Exit::Code(code), output: said.to_owned(), cut: false }).reason
+        };
+        assert_eq!(reason(203, ""), "NotSupported");
+        assert_eq!(reason(1, "tcpdump: can't parse filter expression: syntax error"), "InvalidParameters");
+        assert_eq!(reason(1, "tcpdump: eth9: No such device exists"), "InterfaceNotFound");
+        assert_eq!(reason(1, "tcpdump: something"), "CaptureFailed");
+    }
+}

@@ -1,0 +1,160 @@
+//! What applyConfiguration does: nothing, changes that a running node can be given, or a repave (docs/rules.md, O8).
+//!
+//! Pure: what is selected, what runs and how they differ in, a decision out. Called by `apply`.
+
+use bedplate_api::machine::VersionRef;
+use bedplate_bootstrap::diff::{Difference, InPlace};
+
+use super::progress::End;
+
+/// So many changes are named to a person.
+const NAMED: usize = 12;
+
+/// What is to run, and what runs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Standing {
+    /// `status.selected`.
+    pub selected: Option<VersionRef>,
+    /// What the node runs; none: there is no node yet.
+    pub applied: Option<VersionRef>,
+    /// The selected version failed here, and is not tried again by itself.
+    pub refused: bool,
+    /// The node is just being made.
+    pub paving: bool,
+    /// How what runs differs from what is selected; none: what runs is not known that closely.
+    pub difference: Option<Difference>,
+}
+
+/// What is done.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Decision {
+    /// It is over.
+    End(End),
+    /// What is awaited, for a person.
+    Wait(String),
+    /// These are applied to the running node, in this order.
+    InPlace(Vec<InPlace>),
+    /// The node is drained and removed, so that it is paved anew.
+    Repave(VersionRef),
+}
+
+/// Decides. `disruption`: the node may be paved anew. `asked`: that was asked for already.
+pub fn decide(standing: &Standing, disruption: bool, asked: bool) -> Decision {
+    let Some(selected) = &standing.selected else {
+        let message = "no version is selected for this Machine: give it a configuration";
+        return Decision::End(End::failed("NothingSelected", message));
+    };
+    let name = format!("{}-v{}", selected.name, selected.version);
+    if standing.paving {
+        return Decision::Wait(format!("the node is being made; {name} is selected"));
+    }
+    let Some(applied) = &standing.applied else {
+        if asked && standing.refused {
+            return rolled_back(&name);
+        }
+        return Decision::Wait(format!("there is no node yet; {name} is selected"));
+    };
+    let same = applied == selected;
+    match &standing.difference {
+        None if same => return Decision::End(End::done("Applied", format!("the node runs {name}"))),
+        Some(difference) if difference.is_empty() && same => {
+            return Decision::End(End::done("Applied", format!("the node runs {name}")));
+        }
+        // Of another version that says the same nothing has to be changed but the name.
+        Some(difference) if difference.needs_repave.is_empty() => {
+            return Decision::InPlace(difference.in_place.clone());
+        }
+        Some(_) | None => {}
+    }
+    if asked && standing.refused {
+        return rolled_back(&name);
+    }
+    if disruption {
+        return Decision::Repave(selected.clone());
+    }
+    let changes = match &standing.difference {
+        Some(difference) => difference.needs_repave.iter().map(ToString::to_string).take(NAMED).collect::<Vec<_>>().join("; "),
+        None => format!("what runs is {}-v{}", applied.name, applied.version),
+    };
+    let message = format!("{name} needs a repave ({changes}); parameter disruption=allow does it, or delete the Node");
+    Decision::End(End::failed("NeedsRepave", message))
+}
+
+fn rolled_back(name: &str) -> Decision {
+    let message = format!("{name} failed on this host, and what ran before runs again; status.rolledBack says why");
+    Decision::End(End::failed("RolledBack", message))
+}
+
+#[cfg(test)]
+mod tests {
+    use bedplate_bootstrap::diff::NeedsRepave;
+
+    use super::*;
+
+    fn version(version: i64) -> VersionRef {
+        VersionRef { name: "workers".into(), version }
+    }
+
+    fn standing(selected: i64, applied: i64, difference: Option<Difference>) -> Standing {
+        Standing {
+            selected: Some(version(selected)),
+            applied: Some(version(applied)),
+            refused: false,
+            paving: false,
+            difference,
+        }
+    }
+
+    fn repave() -> Option<Difference> {
+        let change = NeedsRepave { field: "image".into(), change: "another one".into() };
+        Some(Difference { in_place: Vec::new(), needs_repave: vec![change] })
+    }
+
+    fn in_place() -> Option<Difference> {
+        let edit = bedplate_bootstrap::diff::Edit::default();
+        Some(Difference { in_place: vec![InPlace::NodeLabels(edit)], needs_repave: Vec::new() })
+    }
+
+    fn reason(decision: Decision) -> String {
+        match decision {
+            Decision::End(end) => end.reason,
+            other => format!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn o8_without_leave_to_disturb_only_what_needs_no_repave_is_applied() {
+        assert!(matches!(decide(&standing(2, 1, in_place()), false, false), Decision::InPlace(_)));
+        assert_eq!(reason(decide(&standing(2, 1, repave()), false, false)), "NeedsRepave");
+        assert_eq!(reason(decide(&standing(2, 1, None), false, false)), "NeedsRepave");
+        let Decision::End(end) = decide(&standing(2, 1, repave()), false, false) else { panic!() };
+        assert!(end.message.contains("image: another one"), "{}", end.message);
+    }
+
+    #[test]
+    fn o8_with_leave_to_disturb_a_repave_is_done_only_if_it_is_needed() {
+        assert_eq!(decide(&standing(2, 1, repave()), true, false), Decision::Repave(version(2)));
+        assert!(matches!(decide(&standing(2, 1, in_place()), true, false), Decision::InPlace(_)));
+        for difference in [None, Some(Difference::default())] {
+            assert_eq!(reason(decide(&standing(1, 1, difference), true, false)), "Applied");
+        }
+    }
+
+    #[test]
+    fn a_version_that_failed_is_tried_again_because_a_person_says_so_but_once() {
+        let refused = Standing { refused: true, ..standing(2, 1, repave()) };
+        assert_eq!(decide(&refused, true, false), Decision::Repave(version(2)));
+        assert_eq!(reason(decide(&refused, true, true)), "RolledBack");
+        assert_eq!(reason(decide(&refused, false, false)), "NeedsRepave");
+    }
+
+    #[test]
+    fn a_node_that_is_being_made_is_waited_for_and_nothing_selected_is_said() {
+        let paving = Standing { paving: true, ..standing(2, 1, repave()) };
+        assert!(matches!(decide(&paving, true, true), Decision::Wait(_)));
+        let none = Standing { applied: None, ..standing(2, 1, None) };
+        assert!(matches!(decide(&none, true, false), Decision::Wait(_)));
+        let nothing = Standing { selected: None, ..standing(2, 1, None) };
+        assert_eq!(reason(decide(&nothing, true, false)), "NothingSelected");
+    }
+}

@@ -1,0 +1,117 @@
+//! Cordons the Node, has its Pods leave, and gives it free again. Part of `run`; which Pods, `drain` decides.
+//!
+//! Each turn looks at the Pods anew, so that an agent that was killed goes on where it was. Only what was cordoned for an operation is
+//! given free after it: the Node's annotation says so.
+
+use std::collections::BTreeMap;
+
+use bedplate_process::exit::chain;
+use jiff::Timestamp;
+use tokio::time::sleep;
+
+use super::drain::{Pod, again, list, refusal};
+use super::kubelet::{AskNodeError, Evicted};
+use super::order::Drain;
+use super::plan::later;
+use super::progress::{End, taken_of};
+use super::run::{LOOK, Outcome, Runner};
+
+impl Runner {
+    /// Until no Pod is left that has to leave.
+    pub(super) async fn drain(&mut self, drain: &Drain, deadline: Timestamp) -> Outcome {
+        let (uid, start) = match &self.running {
+            Some(running) => {
+                let taken = taken_of(running.object.status.as_ref(), self.now());
+                (running.object.metadata.uid.clone().unwrap_or_default(), taken.map(|taken| taken.start))
+            }
+            None => return Outcome::Interrupted,
+        };
+        let until = later(start.unwrap_or_else(|| self.now()), drain.limit).min(deadline);
+        let mut held = BTreeMap::new();
+        loop {
+            let left = match self.drain_once(drain, &uid, &mut held).await {
+                Ok(Progress::Done) => return Outcome::Ready,
+                Ok(Progress::Refused(reason, message)) => return Outcome::End(End::failed(reason, message)),
+                Ok(Progress::Left(message)) => message,
+                Err(error) if error.is_final() => return Outcome::End(End::failed("DrainFailed", chain(&error))),
+                Err(error) => chain(&error),
+            };
+            if self.now() >= until {
+                let seconds = drain.limit.as_secs();
+                return Outcome::End(End::failed("DrainTimedOut", format!("not drained within {seconds} s: {left}")));
+            }
+            self.tell(&format!("draining: {left}")).await;
+            tokio::select! {
+                () = sleep(LOOK) => {}
+                () = self.shutdown.cancelled() => return Outcome::Interrupted,
+            }
+            if !self.is_wanted() {
+                if let Err(why) = self.uncordon(&uid).await {
+                    tracing::warn!(why, "the Node of an operation that nobody wants any more is not given free");
+                }
+                return Outcome::Interrupted;
+            }
+        }
+    }
+
+    async fn drain_once(
+        &self,
+        drain: &Drain,
+        uid: &str,
+        held: &mut BTreeMap<String, (Timestamp, String)>,
+    ) -> Result<Progress, AskNodeError> {
+        let node = &self.parts.node;
+        // Without a slot that has joined there is no Pod of a cluster here.
+        let Some(seen) = node.node().await? else { return Ok(Progress::Done) };
+        let pods = node.pods().await?;
+        if let Some((reason, message)) = refusal(&pods, drain) {
+            return Ok(Progress::Refused(reason, message));
+        }
+        if !seen.cordoned {
+            node.cordon(&seen, Some(uid)).await?;
+            // Pods that were placed a moment before are in the next look.
+            return Ok(Progress::Left("the Node was cordoned".to_owned()));
+        }
+        let leaving: Vec<&Pod> = pods.iter().filter(|pod| pod.has_to_leave()).collect();
+        if leaving.is_empty() {
+            return Ok(Progress::Done);
+        }
+        for pod in leaving.iter().filter(|pod| !pod.leaving) {
+            let now = self.now();
+            if held.get(&pod.uid).is_some_and(|(until, _)| now < *until) {
+                continue;
+            }
+            match node.evict(pod, drain.grace).await? {
+                Evicted::Accepted | Evicted::Gone => drop(held.remove(&pod.uid)),
+                Evicted::Held { again: named, why } => {
+                    held.insert(pod.uid.clone(), (again(now, named), why));
+                }
+            }
+        }
+        let names: Vec<String> = leaving
+            .iter()
+            .map(|pod| match held.get(&pod.uid) {
+                Some((_, why)) => format!("{} ({why})", pod.full_name()),
+                None => pod.full_name(),
+            })
+            .collect();
+        Ok(Progress::Left(format!("waiting for {}", list(&names))))
+    }
+
+    /// Gives the Node free if the operation of this UID has cordoned it; why not, for a person.
+    pub(super) async fn uncordon(&self, uid: &str) -> Result<(), String> {
+        let node = &self.parts.node;
+        let seen = node.node().await.map_err(|error| chain(&error))?;
+        let seen = seen.ok_or("no kubelet of a slot is there to do it")?;
+        if seen.cordoned_by.as_deref() != Some(uid) {
+            return Ok(());
+        }
+        node.cordon(&seen, None).await.map_err(|error| chain(&error))
+    }
+}
+
+enum Progress {
+    Done,
+    Refused(&'static str, String),
+    Left(String),
+}

@@ -1,0 +1,36 @@
+//! What a MachineOperation has the agent do, each at most once: reboot, shutdown, restartService, packetCapture,
+//! applyConfiguration (docs/rules.md, O1 to O8).
+//!
+//! ```text
+//!   Pending ── take: InProgress, our name and the kernel's boot id are in the object
+//!              │
+//!              ├─ prepare: cordon and drain, look whether the unit is there; may be done twice, does no harm
+//!              ├─ note on disk: begun          from here on it is never done again, whatever is killed
+//!              ├─ the act itself
+//!              ├─ note on disk: how it ended   so that the answer is not lost while the API server is away
+//!              └─ Complete or Failed is in the object
+//! ```
+//! After a restart the note and the boot id decide: another boot id proves a reboot; a note that says begun and no more has the
+//! host asked what came of it, and if it cannot tell, the operation fails and says so. One operation at a time, oldest first.
+//!
+//! Pure: `order`, `guard`, `progress`, `plan`, `drain`, `configuration`, `pcap`. `run` is the loop; called by `service`.
+
+pub mod apply;
+pub mod capture;
+pub mod configuration;
+pub mod drain;
+mod evict;
+pub mod guard;
+pub mod kubelet;
+pub mod ledger;
+pub mod note;
+pub mod order;
+pub mod pcap;
+pub mod plan;
+mod power;
+pub mod progress;
+mod restart;
+pub mod run;
+#[cfg(test)]
+mod run_tests;
+pub mod slot;

@@ -1,0 +1,495 @@
+//! Which operation is next, and what is next to be done for it: from what its object says, what the agent's own note says, and the
+//! kernel's boot id (docs/rules.md, O1, O7).
+//!
+//! ```text
+//!               object           note             boot id        next
+//!   any         Pending          none             -              take (fail what cannot be, wait while paused)
+//!   any         unfinished       ended            -              write that end
+//!   reboot      InProgress       -                another        uncordon what we cordoned, Complete
+//!   reboot      InProgress       none             the same       drain, begin: nothing was asked yet
+//!   reboot      InProgress       begun            the same       wait for the end of this boot; never ask again
+//!   shutdown    as reboot; Complete once it was accepted
+//!   the others  InProgress       none             the same       begin
+//!   the others  InProgress       begun            the same       look what came of it; never do it again
+//!   the others  InProgress       -                another        Failed: nobody knows, or it was cut short
+//! ```
+//! An object that is Pending with a note that says begun is one of an API server that was restored: the note counts.
+//!
+//! Pure: no clock, no file, no socket. Caller: `run`.
+
+use std::sync::Arc;
+
+use bedplate_api::operation::{MachineOperation, OperationState};
+use jiff::{SignedDuration, Timestamp};
+
+use super::guard;
+use super::note::Note;
+use super::order::{Kind, Order, Task};
+use super::progress::{End, executor, is_finished, taken_of};
+
+/// So long after a reboot was asked for by an agent that was killed then, a host that still runs was not rebooted.
+const GOES_DOWN: SignedDuration = SignedDuration::from_secs(120);
+/// Before anybody else gives it up, in which what was cordoned is given free.
+const CLEANING: SignedDuration = SignedDuration::from_secs(20);
+
+/// What the Machine allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// Operations are carried out.
+    Ready,
+    /// It is paused: none is begun.
+    Paused,
+    /// It is being deleted: none is begun.
+    Deleting,
+    /// It is not known, not there, or not the one that this host enrolled for: nothing is touched.
+    Unknown,
+}
+
+/// What decides about an operation.
+#[derive(Debug, Clone, Copy)]
+pub struct Observed<'a> {
+    /// Now.
+    pub now: Timestamp,
+    /// Our Machine's name.
+    pub machine: &'a str,
+    /// The kernel's boot id.
+    pub boot_id: &'a str,
+    /// What the Machine allows.
+    pub standing: Standing,
+    /// The operation.
+    pub operation: &'a MachineOperation,
+    /// Our note on it.
+    pub note: Option<&'a Note>,
+    /// This very process asked for the end of this boot, and it was accepted.
+    pub accepted: bool,
+}
+
+/// What is next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Next {
+    /// It is not ours to touch, or not now.
+    Ignore,
+    /// Say why it is not begun.
+    Wait {
+        /// In one word.
+        reason: &'static str,
+        /// For a person.
+        message: String,
+    },
+    /// Write that this agent carries it out.
+    Take,
+    /// Prepare it, note that it is begun, do it; not beyond this time.
+    Begin(Order, Timestamp),
+    /// It was begun: find out what came of it; not beyond this time.
+    Inspect(Order, Timestamp),
+    /// Nothing until then, or until the host has ended.
+    AwaitEnd(Timestamp),
+    /// Write how it ended.
+    Finish(Finish),
+}
+
+/// How an operation is ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finish {
+    /// So.
+    pub end: End,
+    /// Before that the Node is given free if this operation cordoned it, which may be tried until then.
+    pub uncordon: Option<Timestamp>,
+}
+
+impl Finish {
+    /// Without more ado.
+    pub fn plain(end: End) -> Self {
+        Self { end, uncordon: None }
+    }
+}
+
+/// The time until which a Node that was cordoned for an operation is tried to be given free.
+pub fn cleaned_until(deadline: Timestamp) -> Timestamp {
+    later(deadline, CLEANING)
+}
+
+/// Whether an operation is for this agent and not over.
+pub fn is_ours(operation: &MachineOperation, machine: &str) -> bool {
+    let (spec, status) = (&operation.spec, operation.status.as_ref());
+    let named = spec.machine_ref.as_ref().is_some_and(|reference| reference.name.as_str() == machine);
+    let known = Kind::of(&spec.operation_name).is_some();
+    let by = status.and_then(|status| status.executor.as_deref());
+    let taken = match status.and_then(|status| status.state) {
+        None | Some(OperationState::Pending) => true,
+        Some(OperationState::InProgress) => by == Some(executor(machine).as_str()),
+        Some(OperationState::Complete | OperationState::Failed) => false,
+    };
+    named && spec.machine_selector.is_none() && known && taken
+}
+
+/// Whether it was taken.
+pub fn is_begun(operation: &MachineOperation) -> bool {
+    operation.status.as_ref().and_then(|status| status.state) == Some(OperationState::InProgress)
+}
+
+/// The operation that is carried out now: one that was taken, else the oldest.
+pub fn choose<'a>(
+    operations: &'a [Arc<MachineOperation>],
+    machine: &str,
+    standing: Standing,
+) -> Option<&'a Arc<MachineOperation>> {
+    let may_begin = |operation: &MachineOperation| match standing {
+        Standing::Ready | Standing::Deleting => true,
+        Standing::Paused | Standing::Unknown => is_begun(operation),
+    };
+    let ours = operations.iter().filter(|operation| is_ours(operation, machine) && may_begin(operation));
+    ours.min_by_key(|operation| {
+        let created = operation.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        (!is_begun(operation), created, operation.metadata.name.clone())
+    })
+}
+
+/// What is next for this operation.
+pub fn next(observed: &Observed<'_>) -> Next {
+    let Observed { now, operation, note, .. } = *observed;
+    let Some(kind) = Kind::of(&operation.spec.operation_name) else { return Next::Ignore };
+    if !is_ours(operation, observed.machine) || is_finished(operation.status.as_ref()) {
+        return Next::Ignore;
+    }
+    if let Some(end) = note.and_then(|note| note.end.clone()) {
+        return Next::Finish(Finish::plain(end));
+    }
+    let taken = taken_of(operation.status.as_ref(), now);
+    if taken.is_none() && note.is_none() {
+        if let Some(next) = not_begun(observed) {
+            return next;
+        }
+    }
+    let order = match Order::parse(kind, &operation.spec) {
+        Ok(order) => order,
+        Err(problem) => return failed("InvalidParameters", problem),
+    };
+    if let Task::RestartService { unit, place } = &order.task
+        && let Some(why) = guard::refusal(unit, *place)
+    {
+        return failed("Refused", why);
+    }
+    let (start, noted) = match (&taken, note) {
+        (Some(taken), note) => (taken.start, taken.boot_id.as_deref().or(note.map(|note| note.boot_id.as_str()))),
+        (None, Some(note)) => (note.begun, Some(note.boot_id.as_str())),
+        (None, None) => return Next::Take,
+    };
+    let Some(noted) = noted else {
+        let message = "its object says that this agent has taken it, and neither it nor the agent's note says in which \
+                       boot: what was done is not known; look at the host, and make a new operation";
+        return failed("Unknown", message);
+    };
+    let case = Case { observed, deadline: later(start, order.timeout), order, rebooted: noted != observed.boot_id };
+    match &case.order.task {
+        Task::Reboot(_) | Task::Shutdown(_) => case.power(),
+        Task::RestartService { .. } | Task::PacketCapture(_) => case.once(),
+        Task::ApplyConfiguration { .. } => case.again(),
+    }
+}
+
+fn not_begun(observed: &Observed<'_>) -> Option<Next> {
+    if observed.operation.metadata.deletion_timestamp.is_some() {
+        return Some(Next::Ignore);
+    }
+    match observed.standing {
+        Standing::Ready => None,
+        Standing::Unknown => Some(Next::Ignore),
+        Standing::Deleting => Some(failed("MachineDeleted", "the Machine is being deleted")),
+        Standing::Paused => {
+            let message = "the Machine is paused (spec.paused): it begins when it no longer is".to_owned();
+            let status = observed.operation.status.as_ref();
+            let told = status.is_some_and(|status| status.message.as_ref() == Some(&message));
+            Some(if told { Next::Ignore } else { Next::Wait { reason: "MachinePaused", message } })
+        }
+    }
+}
+
+struct Case<'a> {
+    observed: &'a Observed<'a>,
+    order: Order,
+    deadline: Timestamp,
+    rebooted: bool,
+}
+
+impl Case<'_> {
+    /// Reboot and shutdown.
+    fn power(&self) -> Next {
+        let Observed { now, note, accepted, boot_id, .. } = *self.observed;
+        let reboots = matches!(self.order.task, Task::Reboot(_));
+        if self.rebooted {
+            let end = if reboots {
+                End::done("Rebooted", format!("the host has booted since: its boot is now {boot_id}"))
+            } else {
+                End::done("ShutDown", format!("the host was down, and has booted since: its boot is now {boot_id}"))
+            };
+            // After a shutdown somebody who switched it on again decides when the node is used again.
+            let uncordon = self.order.drain().filter(|_| reboots).map(|_| cleaned_until(self.deadline));
+            return Next::Finish(Finish { end, uncordon });
+        }
+        let Some(note) = note else {
+            return if now < self.deadline { self.begin() } else { self.late("it was not begun in time") };
+        };
+        if accepted && !reboots {
+            let message = "the host is shutting down; it stays off until somebody switches it on";
+            return Next::Finish(Finish::plain(End::done("ShutDown", message)));
+        }
+        let gives_up = if accepted { self.deadline } else { later(note.begun, GOES_DOWN).min(self.deadline) };
+        if now < gives_up {
+            return Next::AwaitEnd(gives_up);
+        }
+        if accepted || now >= self.deadline {
+            return self.late("the host was asked to end, and still runs; see `systemctl list-jobs` on it");
+        }
+        let message = "the agent was interrupted in the moment of asking, and the host has not gone down since; it is not \
+                       asked again: make a new operation";
+        self.fail("Interrupted", message.to_owned())
+    }
+
+    /// What is done once and leaves something to be looked at.
+    fn once(&self) -> Next {
+        let Observed { now, note, .. } = *self.observed;
+        match (self.rebooted, note) {
+            (true, _) => {
+                let message = "the host was rebooted meanwhile: what came of it is not known; make a new operation";
+                self.fail("HostRebooted", message.to_owned())
+            }
+            (false, Some(_)) => Next::Inspect(self.order.clone(), self.deadline),
+            (false, None) if now >= self.deadline => self.late("it was not begun in time"),
+            (false, None) => self.begin(),
+        }
+    }
+
+    /// What does no harm twice.
+    fn again(&self) -> Next {
+        if self.observed.now >= self.deadline {
+            return self.late("the Machine's status shows what runs, and the condition Paved what is awaited");
+        }
+        self.begin()
+    }
+
+    fn begin(&self) -> Next {
+        Next::Begin(self.order.clone(), self.deadline)
+    }
+
+    fn late(&self, why: &str) -> Next {
+        self.fail("TimedOut", format!("not done within {} s: {why}", self.order.timeout.as_secs()))
+    }
+
+    fn fail(&self, reason: &str, message: String) -> Next {
+        let uncordon = self.order.drain().map(|_| cleaned_until(self.deadline));
+        Next::Finish(Finish { end: End::failed(reason, message), uncordon })
+    }
+}
+
+fn failed(reason: &str, message: impl Into<String>) -> Next {
+    Next::Finish(Finish::plain(End::failed(reason, message)))
+}
+
+/// A sum that stays where time ends.
+pub(super) fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
+    time.saturating_add(by).unwrap_or(Timestamp::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::operation::progress::{ended, taken};
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + seconds).unwrap()
+    }
+
+    #[allow(clippy::needless_pass_by_value, reason = "rows of tables are written in place")]
+    fn operation(name: &str, parameters: Value) -> MachineOperation {
+        let object = json!({"apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation",
+            "metadata": {"name": "o", "uid": "u", "creationTimestamp": at(0).to_string()},
+            "spec": {"machineRef": {"name": "a"}, "operationName": name, "parameters": parameters}});
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn in_progress(mut operation: MachineOperation, boot: &str) -> MachineOperation {
+        operation.status = Some(taken(None, "bedplate-agent/a", boot, at(0)));
+        operation
+    }
+
+    fn note(boot: &str, end: Option<End>) -> Note {
+        Note { uid: "u".into(), name: "o".into(), boot_id: boot.into(), begun: at(10), end }
+    }
+
+    /// In the boot `b0`.
+    fn decide(operation: &MachineOperation, note: Option<&Note>, now: i64) -> Next {
+        decide_as(operation, note, now, Standing::Ready, false)
+    }
+
+    fn decide_as(
+        operation: &MachineOperation,
+        note: Option<&Note>,
+        now: i64,
+        standing: Standing,
+        accepted: bool,
+    ) -> Next {
+        next(&Observed { now: at(now), machine: "a", boot_id: "b0", standing, operation, note, accepted })
+    }
+
+    fn reason(next: Next) -> (bool, String) {
+        match next {
+            Next::Finish(finish) => (finish.end.complete, finish.end.reason),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn o1_a_new_operation_is_taken_before_anything_is_done() {
+        for (name, parameters) in [
+            ("reboot", json!({})),
+            ("shutdown", json!({"drain": "true"})),
+            ("restartService", json!({"service": "kubelet"})),
+            ("packetCapture", json!({"interface": "lo"})),
+            ("applyConfiguration", json!({})),
+        ] {
+            assert_eq!(decide(&operation(name, parameters), None, 1), Next::Take, "{name}");
+        }
+    }
+
+    #[test]
+    fn o7_what_is_anothers_is_left_alone() {
+        let mut other = operation("reboot", json!({}));
+        other.spec.machine_ref = Some(serde_json::from_value(json!({"name": "b"})).unwrap());
+        assert_eq!(decide(&other, None, 1), Next::Ignore);
+        for name in ["powerCycle", "theirs"] {
+            assert_eq!(decide(&operation(name, json!({})), None, 1), Next::Ignore, "{name}");
+        }
+        let mut parent = operation("reboot", json!({}));
+        parent.spec.machine_ref = None;
+        parent.spec.machine_selector = Some(serde_json::from_value(json!({"matchLabels": {"x": "y"}})).unwrap());
+        assert_eq!(decide(&parent, None, 1), Next::Ignore);
+        let mut taken_by_other = in_progress(operation("reboot", json!({})), "b0");
+        taken_by_other.status.as_mut().unwrap().executor = Some("somebody".to_owned());
+        assert_eq!(decide(&taken_by_other, None, 1), Next::Ignore);
+    }
+
+    #[test]
+    fn o1_what_has_ended_is_left_alone() {
+        let mut over = in_progress(operation("reboot", json!({})), "b1");
+        over.status = Some(ended(over.status.as_ref(), &End::failed("TimedOut", "late"), "x", at(1)));
+        assert_eq!(decide(&over, None, 2), Next::Ignore);
+    }
+
+    #[test]
+    fn o6_wrong_parameters_and_services_that_cut_the_agent_off_fail_before_they_are_taken() {
+        let wrong = operation("reboot", json!({"why": "x"}));
+        assert_eq!(reason(decide(&wrong, None, 1)), (false, "InvalidParameters".to_owned()));
+        let own = operation("restartService", json!({"service": "dbus", "in": "host"}));
+        assert_eq!(reason(decide(&own, None, 1)), (false, "Refused".to_owned()));
+    }
+
+    #[test]
+    fn a_paused_machine_has_none_begun_and_says_so_once_and_what_was_begun_goes_on() {
+        let mut new = operation("reboot", json!({}));
+        let Next::Wait { reason, message } = decide_as(&new, None, 1, Standing::Paused, false) else { panic!() };
+        assert_eq!(reason, "MachinePaused");
+        new.status = Some(crate::operation::progress::waits(None, reason, &message));
+        assert_eq!(decide_as(&new, None, 1, Standing::Paused, false), Next::Ignore);
+        assert_eq!(decide_as(&new, None, 1, Standing::Ready, false), Next::Take);
+        let begun = in_progress(operation("reboot", json!({})), "b0");
+        assert!(matches!(decide_as(&begun, None, 1, Standing::Paused, false), Next::Begin(..)));
+        let list = [Arc::new(new.clone()), Arc::new(begun.clone())];
+        assert_eq!(choose(&list, "a", Standing::Paused).map(|one| is_begun(one)), Some(true));
+        assert_eq!(choose(&list[..1], "a", Standing::Paused), None);
+        assert_eq!(decide_as(&new, None, 1, Standing::Unknown, false), Next::Ignore);
+        assert!(!super::tests::reason(decide_as(&new, None, 1, Standing::Deleting, false)).0);
+    }
+
+    #[test]
+    fn o1_another_boot_id_proves_a_reboot_however_late_and_whatever_is_noted() {
+        let one = in_progress(operation("reboot", json!({})), "b1");
+        for note in [None, Some(note("b1", None))] {
+            for now in [5, 100_000] {
+                assert_eq!(reason(decide(&one, note.as_ref(), now)), (true, "Rebooted".to_owned()));
+            }
+        }
+        let drained = in_progress(operation("reboot", json!({"drain": "true"})), "b1");
+        let Next::Finish(finish) = decide(&drained, None, 5) else { panic!() };
+        assert_eq!(finish.uncordon, Some(at(1520)));
+    }
+
+    #[test]
+    fn o1_a_reboot_that_was_begun_is_never_begun_again_in_the_same_boot() {
+        let one = in_progress(operation("reboot", json!({})), "b0");
+        assert!(matches!(decide(&one, None, 899), Next::Begin(..)));
+        let begun = note("b0", None);
+        assert_eq!(decide(&one, Some(&begun), 20), Next::AwaitEnd(at(130)), "killed in the moment of asking");
+        assert_eq!(reason(decide(&one, Some(&begun), 130)), (false, "Interrupted".to_owned()));
+        let asked = |now| decide_as(&one, Some(&begun), now, Standing::Ready, true);
+        assert_eq!(asked(200), Next::AwaitEnd(at(900)), "it was accepted");
+        assert_eq!(reason(asked(900)), (false, "TimedOut".to_owned()));
+        assert_eq!(reason(decide(&one, None, 900)), (false, "TimedOut".to_owned()));
+        let restored = operation("reboot", json!({}));
+        assert_eq!(decide(&restored, Some(&begun), 20), Next::AwaitEnd(at(130)), "restored from a backup");
+        let done = note("b1", Some(End::done("Rebooted", "x")));
+        assert_eq!(reason(decide(&restored, Some(&done), 20)), (true, "Rebooted".to_owned()));
+    }
+
+    #[test]
+    fn o1_a_shutdown_is_complete_when_it_was_accepted_or_the_host_has_booted_since() {
+        let one = in_progress(operation("shutdown", json!({})), "b0");
+        let begun = note("b0", None);
+        let accepted = decide_as(&one, Some(&begun), 20, Standing::Ready, true);
+        assert_eq!(reason(accepted), (true, "ShutDown".to_owned()));
+        assert_eq!(decide(&one, Some(&begun), 20), Next::AwaitEnd(at(130)));
+        let after = in_progress(operation("shutdown", json!({"drain": "true"})), "b1");
+        assert_eq!(decide(&after, None, 20), decide(&after, None, 99_999));
+        let Next::Finish(finish) = decide(&after, None, 20) else { panic!() };
+        assert_eq!((finish.end.complete, finish.uncordon), (true, None));
+    }
+
+    #[test]
+    fn o1_what_leaves_traces_is_looked_at_and_not_done_again() {
+        for (name, parameters) in
+            [("restartService", json!({"service": "kubelet"})), ("packetCapture", json!({"interface": "lo"}))]
+        {
+            let here = in_progress(operation(name, parameters.clone()), "b0");
+            assert!(matches!(decide(&here, None, 20), Next::Begin(..)), "{name}");
+            assert!(matches!(decide(&here, Some(&note("b0", None)), 20), Next::Inspect(..)), "{name}");
+            let rebooted = in_progress(operation(name, parameters), "b1");
+            assert_eq!(reason(decide(&rebooted, Some(&note("b1", None)), 20)).1, "HostRebooted");
+            assert_eq!(reason(decide(&rebooted, None, 20)).1, "HostRebooted", "notes in memory are gone");
+        }
+    }
+
+    #[test]
+    fn o8_applying_goes_on_in_another_boot() {
+        let one = in_progress(operation("applyConfiguration", json!({})), "b1");
+        assert!(matches!(decide(&one, None, 20), Next::Begin(..)));
+        assert_eq!(reason(decide(&one, None, 300)).1, "TimedOut");
+    }
+
+    #[test]
+    fn o1_an_object_that_does_not_say_in_which_boot_it_was_taken_is_not_guessed_at() {
+        let mut one = in_progress(operation("reboot", json!({})), "b0");
+        one.status.as_mut().unwrap().conditions.clear();
+        assert_eq!(reason(decide(&one, None, 20)), (false, "Unknown".to_owned()));
+        assert_eq!(decide(&one, Some(&note("b0", None)), 20), Next::AwaitEnd(at(130)));
+    }
+
+    #[test]
+    fn operations_are_carried_out_one_at_a_time_oldest_first_and_what_was_taken_before_all() {
+        let mut list: Vec<MachineOperation> = Vec::new();
+        for (name, created) in [("c", 2), ("b", 1), ("a", 1)] {
+            let mut one = operation("reboot", json!({}));
+            one.metadata.name = Some(name.to_owned());
+            one.metadata.creation_timestamp = Some(bedplate_api::machine::Time(at(created)));
+            list.push(one);
+        }
+        let chosen = |list: &[MachineOperation]| {
+            let list: Vec<_> = list.iter().cloned().map(Arc::new).collect();
+            choose(&list, "a", Standing::Ready).and_then(|one| one.metadata.name.clone())
+        };
+        assert_eq!(chosen(&list).as_deref(), Some("a"));
+        list[0] = in_progress(list[0].clone(), "b0");
+        assert_eq!(chosen(&list).as_deref(), Some("c"));
+    }
+}

@@ -1,0 +1,45 @@
+//! Reboot and shutdown by logind. Part of `run`.
+//!
+//! An inhibitor is looked for first, so that no Pod has to leave for nothing.
+
+use jiff::Timestamp;
+
+use super::order::Drain;
+use super::run::{Outcome, Runner, before_act, bus_end};
+use crate::bus::{BusError, Inhibition, Inhibitor};
+
+impl Runner {
+    /// Nobody blocks it, and the Pods have left.
+    pub(super) async fn prepare_power(&mut self, drain: Option<Drain>, deadline: Timestamp) -> Outcome {
+        match self.parts.power.inhibitors().await {
+            Err(error) => return before_act(&error),
+            Ok(inhibitors) => {
+                if let Some(one) = inhibitors.into_iter().find(Inhibitor::blocks_shutdown) {
+                    let act = "end of this boot".to_owned();
+                    return Outcome::End(bus_end(&BusError::Inhibited { act, who: one.who, why: one.why }));
+                }
+            }
+        }
+        match drain {
+            Some(drain) => self.drain(&drain, deadline).await,
+            None => Outcome::Ready,
+        }
+    }
+
+    pub(super) async fn reboot(&mut self) -> Outcome {
+        asked(self.parts.power.reboot(Inhibition::Heed).await)
+    }
+
+    pub(super) async fn shut_down(&mut self) -> Outcome {
+        asked(self.parts.power.power_off(Inhibition::Heed).await)
+    }
+}
+
+/// A call that broke may have been heard: the boot id tells.
+fn asked(result: Result<(), BusError>) -> Outcome {
+    match result {
+        Ok(()) => Outcome::Accepted,
+        Err(error) if error.is_transient() => Outcome::Ready,
+        Err(error) => Outcome::End(bus_end(&error)),
+    }
+}

@@ -1,0 +1,151 @@
+//! How far an operation is, as its object keeps it: `status` read, and made anew for each write (docs/rules.md, O1).
+//!
+//! Pure: no clock, no file, no socket. Callers: `plan`, `run`.
+
+use bedplate_api::machine::{Condition, Time};
+use bedplate_api::operation::{MachineOperationStatus, OperationState};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// The condition that keeps the boot in which it was taken.
+const TAKEN: &str = "Taken";
+/// Before the boot id in that condition's message.
+const BOOT: &str = "in the boot ";
+/// Longest message of a status.
+const MESSAGE: usize = 4096;
+
+/// How an operation ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct End {
+    /// It was done.
+    pub complete: bool,
+    /// In one word.
+    pub reason: String,
+    /// For a person.
+    pub message: String,
+}
+
+impl End {
+    /// It was done.
+    pub fn done(reason: &str, message: impl Into<String>) -> Self {
+        Self { complete: true, reason: reason.to_owned(), message: message.into() }
+    }
+
+    /// It was not.
+    pub fn failed(reason: &str, message: impl Into<String>) -> Self {
+        Self { complete: false, reason: reason.to_owned(), message: message.into() }
+    }
+}
+
+/// What an object in progress says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taken {
+    /// When it was begun.
+    pub start: Timestamp,
+    /// The kernel's boot id then; none: it does not say.
+    pub boot_id: Option<String>,
+}
+
+/// Who carries it out, as `status.executor` says.
+pub fn executor(machine: &str) -> String {
+    format!("bedplate-agent/{machine}")
+}
+
+/// Of an operation in progress; `None` for others.
+pub fn taken_of(status: Option<&MachineOperationStatus>, now: Timestamp) -> Option<Taken> {
+    let status = status.filter(|status| status.state == Some(OperationState::InProgress))?;
+    let condition = status.conditions.iter().find(|condition| condition.type_ == TAKEN);
+    let boot_id = condition.and_then(|condition| condition.message.strip_prefix(BOOT)).map(str::to_owned);
+    Some(Taken { start: status.start_time.as_ref().map_or(now, |time| time.0), boot_id })
+}
+
+/// Whether it has ended.
+pub fn is_finished(status: Option<&MachineOperationStatus>) -> bool {
+    match status.and_then(|status| status.state) {
+        Some(OperationState::Complete | OperationState::Failed) => true,
+        Some(OperationState::Pending | OperationState::InProgress) | None => false,
+    }
+}
+
+/// Taken by `executor` in this boot.
+pub fn taken(
+    before: Option<&MachineOperationStatus>,
+    executor: &str,
+    boot_id: &str,
+    now: Timestamp,
+) -> MachineOperationStatus {
+    let mut status = before.cloned().unwrap_or_default();
+    status.state = Some(OperationState::InProgress);
+    status.executor = Some(executor.to_owned());
+    status.start_time = Some(Time(now));
+    status.reason = Some("InProgress".to_owned());
+    status.message = Some("taken by the agent".to_owned());
+    status.conditions.retain(|condition| condition.type_ != TAKEN);
+    status.conditions.push(Condition {
+        type_: TAKEN.to_owned(),
+        status: "True".to_owned(),
+        reason: "Taken".to_owned(),
+        message: format!("{BOOT}{boot_id}"),
+        last_transition_time: Time(now),
+        observed_generation: None,
+    });
+    status
+}
+
+/// Still in progress: what is being done, or awaited.
+pub fn under_way(before: Option<&MachineOperationStatus>, message: &str) -> MachineOperationStatus {
+    let mut status = before.cloned().unwrap_or_default();
+    status.message = Some(message.chars().take(MESSAGE).collect());
+    status
+}
+
+/// Not begun, and why.
+pub fn waits(before: Option<&MachineOperationStatus>, reason: &str, message: &str) -> MachineOperationStatus {
+    let mut status = under_way(before, message);
+    status.state = Some(OperationState::Pending);
+    status.reason = Some(reason.to_owned());
+    status
+}
+
+/// Ended.
+pub fn ended(
+    before: Option<&MachineOperationStatus>,
+    end: &End,
+    executor: &str,
+    now: Timestamp,
+) -> MachineOperationStatus {
+    let mut status = under_way(before, &end.message);
+    status.state = Some(if end.complete { OperationState::Complete } else { OperationState::Failed });
+    status.start_time.get_or_insert(Time(now));
+    status.completion_time = Some(Time(now));
+    status.executor = Some(executor.to_owned());
+    status.reason = Some(end.reason.chars().take(63).collect());
+    status
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + seconds).unwrap()
+    }
+
+    #[test]
+    fn o1_the_boot_in_which_it_was_taken_is_read_back() {
+        let status = taken(None, "bedplate-agent/a", "b0", at(1));
+        let expected = Taken { start: at(1), boot_id: Some("b0".to_owned()) };
+        assert_eq!(taken_of(Some(&status), at(9)), Some(expected.clone()));
+        assert_eq!(taken_of(Some(&under_way(Some(&status), "draining")), at(9)), Some(expected));
+        let end = ended(Some(&status), &End::failed("TimedOut", "x".repeat(5000)), "bedplate-agent/a", at(9));
+        assert_eq!(taken_of(Some(&end), at(9)), None);
+        assert_eq!((end.message.unwrap().len(), end.start_time.unwrap().0), (4096, at(1)));
+    }
+
+    #[test]
+    fn o1_one_that_waits_is_pending_and_was_not_begun() {
+        let status = waits(None, "MachinePaused", "the Machine is paused");
+        assert_eq!((status.state, status.start_time), (Some(OperationState::Pending), None));
+    }
+}

@@ -1,0 +1,165 @@
+//! Restarts a service of the host or of the slot, and looks whether it stays up. Part of `run`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bedplate_process::exit::chain;
+use jiff::Timestamp;
+use tokio::time::sleep;
+
+use super::order::Place;
+use super::progress::End;
+use super::run::{Outcome, Runner, before_act, bus_end};
+use super::slot;
+use crate::bus::{ActiveState, BusError, LoadState, Output, TransientCommand, UnitName, UnitState, Units};
+
+/// A service that runs is looked at again after so long: many fail at once.
+const STAYS: Duration = Duration::from_secs(2);
+/// Lines of the journal in a message.
+const LINES: &str = "--lines=15";
+/// Bytes of them, at the end.
+const TAIL: usize = 2000;
+
+impl Runner {
+    /// systemd of the place; none: no slot runs.
+    async fn systemd(&self, place: Place) -> Result<Option<Arc<dyn Units>>, BusError> {
+        match place {
+            Place::Host => Ok(Some(Arc::clone(&self.parts.units))),
+            Place::Slot => slot::units(self.parts.machines.as_ref()).await,
+        }
+    }
+
+    /// There is such a service.
+    pub(super) async fn prepare_restart(&mut self, unit: &UnitName, place: Place) -> Outcome {
+        let state = match self.systemd(place).await {
+            Ok(Some(units)) => units.state(unit).await,
+            Ok(None) => {
+                let message = "no slot runs: there is no node here; parameter in=host is for services of the host";
+                return Outcome::End(End::failed("NoSlot", message));
+            }
+            Err(error) => Err(error),
+        };
+        let state = match state {
+            Ok(state) => state,
+            Err(error) => return before_act(&error),
+        };
+        let whose = whose(place);
+        let end = match &state.load {
+            LoadState::Loaded => return Outcome::Ready,
+            LoadState::NotFound => End::failed("ServiceNotFound", format!("there is no {unit} in {whose}")),
+            LoadState::Masked => End::failed("ServiceMasked", format!("{unit} is masked in {whose}")),
+            LoadState::Bad(word) => {
+                End::failed("ServiceNotLoaded", format!("the file of {unit} in {whose} cannot be used: {word}"))
+            }
+        };
+        Outcome::End(end)
+    }
+
+    pub(super) async fn restart(&mut self, unit: &UnitName, place: Place, deadline: Timestamp) -> Outcome {
+        let left = Duration::try_from(deadline.duration_since(self.now())).unwrap_or_default();
+        let units = match self.systemd(place).await {
+            Ok(Some(units)) => units,
+            Ok(None) => return Outcome::End(End::failed("NoSlot", "the slot has stopped meanwhile")),
+            Err(error) => return Outcome::End(bus_end(&error)),
+        };
+        if let Err(error) = units.restart(unit, left.max(Duration::from_secs(1))).await {
+            return Outcome::End(bus_end(&error));
+        }
+        sleep(STAYS).await;
+        match units.state(unit).await {
+            Ok(state) => Outcome::End(judge(units.as_ref(), unit, place, &state).await),
+            Err(error) => Outcome::End(bus_end(&error)),
+        }
+    }
+
+    /// An agent before this one has asked for it, or was about to.
+    pub(super) async fn inspect_restart(
+        &mut self,
+        unit: &UnitName,
+        place: Place,
+        begun: Timestamp,
+        deadline: Timestamp,
+    ) -> Outcome {
+        let over = self.now() >= deadline;
+        let late = |why: String| Outcome::End(End::failed("TimedOut", why));
+        let looked = match self.systemd(place).await {
+            Ok(Some(units)) => units.state(unit).await.map(|state| (units, state)),
+            Ok(None) => return Outcome::End(End::failed("Interrupted", "the slot has stopped meanwhile")),
+            Err(error) => Err(error),
+        };
+        let (units, state) = match looked {
+            Ok(looked) => looked,
+            Err(error) if error.is_transient() && !over => return Outcome::Later(chain(&error)),
+            Err(error) => return late(chain(&error)),
+        };
+        let changed = state.active_since.max(state.changed);
+        match (state.has_job, changed.is_some_and(|changed| changed >= begun)) {
+            (true, _) if !over => Outcome::Later(format!("{unit} is being restarted")),
+            (true, _) => late(format!("the job of {unit} does not end; see `systemctl list-jobs`")),
+            (false, true) => Outcome::End(judge(units.as_ref(), unit, place, &state).await),
+            (false, false) => {
+                let message = format!(
+                    "the agent was interrupted in the moment of asking, and {unit} was not restarted; it is not asked \
+                     again: make a new operation"
+                );
+                Outcome::End(End::failed("Interrupted", message))
+            }
+        }
+    }
+}
+
+fn whose(place: Place) -> &'static str {
+    match place {
+        Place::Host => "the host",
+        Place::Slot => "the slot",
+    }
+}
+
+/// How it went, by the state after the restart.
+async fn judge(units: &dyn Units, unit: &UnitName, place: Place, state: &UnitState) -> End {
+    let whose = whose(place);
+    let well = state.result.as_deref().is_none_or(|result| result == "success");
+    match &state.active {
+        ActiveState::Active | ActiveState::Reloading => {
+            let process = state.main_pid.map(|pid| format!(", process {pid}")).unwrap_or_default();
+            End::done("Restarted", format!("{unit} of {whose} is active ({}{process})", state.sub))
+        }
+        ActiveState::Inactive if well => End::done("Restarted", format!("{unit} of {whose} ran to its end")),
+        ActiveState::Inactive
+        | ActiveState::Failed
+        | ActiveState::Activating
+        | ActiveState::Deactivating
+        | ActiveState::Other(_) => {
+            let result = state.result.as_deref().unwrap_or("no result");
+            let tail = tail(units, unit).await;
+            End::failed(
+                "ServiceFailed",
+                format!("{unit} of {whose} was restarted and does not run ({}, {result}); its journal: {tail}", state.sub),
+            )
+        }
+    }
+}
+
+/// The last that a unit said, as its own systemd's journal has it.
+async fn tail(units: &dyn Units, unit: &UnitName) -> String {
+    let Ok(own) = "bedplate-journal.service".parse() else { return String::new() };
+    let argv = ["/usr/bin/journalctl", "--no-pager", "--quiet", "--output=cat", LINES, "--unit", unit.as_str()];
+    let command = TransientCommand {
+        unit: own,
+        description: format!("Last lines of {unit} for bedplate-agent"),
+        argv: argv.map(str::to_owned).to_vec(),
+        environment: Vec::new(),
+        output: Output::Tail,
+        limit: Duration::from_secs(10),
+        settings: Vec::new(),
+    };
+    match units.run(&command).await {
+        Ok(ran) => {
+            let text = ran.output.trim();
+            let start = (text.len().saturating_sub(TAIL)..=text.len()).find(|at| text.is_char_boundary(*at));
+            let text = text.get(start.unwrap_or_default()..).unwrap_or_default();
+            if text.is_empty() { "nothing".to_owned() } else { format!("\n{text}") }
+        }
+        Err(error) => format!("cannot be read: {}", chain(&error)),
+    }
+}

@@ -1,0 +1,476 @@
+//! The loop with stand-ins for everything that it acts upon, killed at every point where it writes or acts.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bedplate_api::machine::VersionRef;
+use bedplate_api::operation::{MachineOperation, MachineOperationStatus, OperationState};
+use bedplate_bootstrap::diff::InPlace;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::apply::{ApplyError, Configuration};
+use super::configuration::Standing as Configured;
+use super::drain::Pod;
+use super::kubelet::{AskNodeError, Evicted, NodeApi, NodeView};
+use super::ledger::{Ledger, View, WriteOperationError};
+use super::note::{Note, Notes};
+use super::plan::Standing;
+use super::run::{Parts, run};
+use crate::bus::fake::{FakeMachines, FakeUnits, unit_state};
+use crate::bus::{ActiveState, BusError, Exit, Inhibition, Inhibitor, Leader, Power, Ran};
+
+/// Longer than any operation here, on a clock that only tests move.
+const LONG: Duration = Duration::from_secs(7200);
+
+/// Lets so many points be passed, then everything stops as if it was killed.
+struct Fuse {
+    left: AtomicI64,
+    burnt: Mutex<CancellationToken>,
+}
+
+impl Fuse {
+    async fn pass(&self) {
+        if self.left.fetch_sub(1, Ordering::SeqCst) == 0 {
+            self.kill();
+            std::future::pending::<()>().await;
+        }
+    }
+
+    fn kill(&self) {
+        self.burnt.lock().unwrap().cancel();
+    }
+}
+
+/// What outlives the agent, and counts what was done.
+struct World {
+    fuse: Fuse,
+    views: watch::Sender<View>,
+    written: AtomicU32,
+    notes: Mutex<BTreeMap<String, Note>>,
+    notes_in_memory: bool,
+    boots: AtomicU32,
+    ends: Mutex<Vec<&'static str>>,
+    blocker: Mutex<Option<Inhibitor>>,
+    units: FakeUnits,
+    slot: FakeUnits,
+    machines: FakeMachines,
+    node: Mutex<FakeNode>,
+    configured: Mutex<Configured>,
+    captures: PathBuf,
+    started: Instant,
+}
+
+#[derive(Default, Clone)]
+struct FakeNode {
+    cordoned: bool,
+    by: Option<String>,
+    pods: Vec<Pod>,
+    held: u32,
+    calls: Vec<String>,
+}
+
+#[async_trait]
+impl Ledger for World {
+    async fn write(
+        &self,
+        operation: &MachineOperation,
+        status: MachineOperationStatus,
+    ) -> Result<Arc<MachineOperation>, WriteOperationError> {
+        self.fuse.pass().await;
+        let now = self.object();
+        if now.metadata.resource_version != operation.metadata.resource_version {
+            return Err(WriteOperationError::Conflict(Box::new((*now).clone())));
+        }
+        let mut after = (*now).clone();
+        after.status = Some(status);
+        let version = self.written.fetch_add(1, Ordering::SeqCst) + 2;
+        after.metadata.resource_version = Some(version.to_string());
+        let after = Arc::new(after);
+        self.show(Arc::clone(&after));
+        self.fuse.pass().await;
+        Ok(after)
+    }
+}
+
+#[async_trait]
+impl Notes for World {
+    async fn read(&self) -> io::Result<Vec<Note>> {
+        Ok(self.notes.lock().unwrap().values().cloned().collect())
+    }
+
+    async fn put(&self, note: &Note) -> io::Result<()> {
+        self.fuse.pass().await;
+        self.notes.lock().unwrap().insert(note.uid.clone(), note.clone());
+        self.fuse.pass().await;
+        Ok(())
+    }
+
+    async fn remove(&self, uid: &str) -> io::Result<()> {
+        self.notes.lock().unwrap().remove(uid);
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Power for World {
+    async fn inhibitors(&self) -> Result<Vec<Inhibitor>, BusError> {
+        Ok(self.blocker.lock().unwrap().clone().into_iter().collect())
+    }
+
+    async fn reboot(&self, _: Inhibition) -> Result<(), BusError> {
+        self.end("reboot").await;
+        Ok(())
+    }
+
+    async fn power_off(&self, _: Inhibition) -> Result<(), BusError> {
+        self.end("power-off").await;
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl NodeApi for World {
+    async fn node(&self) -> Result<Option<NodeView>, AskNodeError> {
+        let node = self.node.lock().unwrap();
+        Ok(Some(NodeView { cordoned: node.cordoned, cordoned_by: node.by.clone(), version: "1".into() }))
+    }
+
+    async fn cordon(&self, _: &NodeView, by: Option<&str>) -> Result<(), AskNodeError> {
+        self.fuse.pass().await;
+        let mut node = self.node.lock().unwrap();
+        node.calls.push(if by.is_some() { "cordon" } else { "uncordon" }.to_owned());
+        (node.cordoned, node.by) = (by.is_some(), by.map(str::to_owned));
+        Ok(())
+    }
+
+    async fn pods(&self) -> Result<Vec<Pod>, AskNodeError> {
+        Ok(self.node.lock().unwrap().pods.clone())
+    }
+
+    async fn evict(&self, pod: &Pod, grace: Option<u32>) -> Result<Evicted, AskNodeError> {
+        self.fuse.pass().await;
+        let mut node = self.node.lock().unwrap();
+        if node.held > 0 {
+            node.held -= 1;
+            return Ok(Evicted::Held { again: Some(10), why: "disruption budget".into() });
+        }
+        node.calls.push(format!("evict {} {grace:?}", pod.full_name()));
+        node.pods.retain(|one| one.uid != pod.uid);
+        Ok(Evicted::Accepted)
+    }
+}
+
+#[async_trait]
+impl Configuration for World {
+    async fn standing(&self) -> Result<Configured, String> {
+        Ok(self.configured.lock().unwrap().clone())
+    }
+
+    async fn change(&self, changes: &[InPlace]) -> Result<(), ApplyError> {
+        assert!(changes.is_empty());
+        Ok(())
+    }
+
+    async fn repave(&self, version: &VersionRef) -> Result<(), ApplyError> {
+        self.fuse.pass().await;
+        self.ends.lock().unwrap().push("repave");
+        self.configured.lock().unwrap().applied = Some(version.clone());
+        Ok(())
+    }
+}
+
+impl World {
+    fn new(operation: &str, parameters: Value, notes_in_memory: bool) -> Arc<Self> {
+        let object = json!({"apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation",
+            "metadata": {"name": "o", "uid": "u", "resourceVersion": "1", "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {"machineRef": {"name": "a"}, "operationName": operation, "parameters": parameters}});
+        let operations = vec![Arc::new(serde_json::from_value(object).unwrap())];
+        let view = View { operations, complete: true, standing: Standing::Ready };
+        let machines = FakeMachines::default();
+        let slot = machines.add(&"bedplate-a".parse().unwrap(), Leader::new(100).unwrap());
+        for units in [&slot, &FakeUnits::default()] {
+            units.set(&"kubelet.service".parse().unwrap(), unit_state(ActiveState::Active, "running"));
+        }
+        let version = |version| Some(VersionRef { name: "w".into(), version });
+        Arc::new(Self {
+            fuse: Fuse { left: AtomicI64::new(i64::MAX), burnt: Mutex::default() },
+            views: watch::Sender::new(view),
+            written: AtomicU32::new(0),
+            notes: Mutex::default(),
+            notes_in_memory,
+            boots: AtomicU32::new(0),
+            ends: Mutex::default(),
+            blocker: Mutex::default(),
+            units: FakeUnits::default(),
+            slot,
+            machines,
+            node: Mutex::default(),
+            configured: Mutex::new(Configured {
+                selected: version(2),
+                applied: version(1),
+                refused: false,
+                paving: false,
+                difference: None,
+            }),
+            captures: PathBuf::from("/nonexistent"),
+            started: Instant::now(),
+        })
+    }
+
+    fn object(&self) -> Arc<MachineOperation> {
+        Arc::clone(&self.views.borrow().operations[0])
+    }
+
+    fn show(&self, object: Arc<MachineOperation>) {
+        self.views.send_modify(|view| view.operations = vec![object]);
+    }
+
+    fn status(&self) -> MachineOperationStatus {
+        self.object().status.clone().unwrap_or_default()
+    }
+
+    fn reason(&self) -> String {
+        self.status().reason.unwrap_or_default()
+    }
+
+    /// The host goes down, and boots again; whoever runs is killed.
+    async fn end(&self, how: &'static str) {
+        self.fuse.pass().await;
+        self.ends.lock().unwrap().push(how);
+        self.boots.fetch_add(1, Ordering::SeqCst);
+        if self.notes_in_memory {
+            self.notes.lock().unwrap().clear();
+        }
+        self.fuse.pass().await;
+        // What the agent still says while the host goes down.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        if how == "reboot" {
+            self.fuse.kill();
+        }
+    }
+
+    /// One life of an agent: until the operation has ended, or it is killed after it passed so many points. Whether it was killed.
+    async fn live(self: &Arc<Self>, points: i64) -> bool {
+        let burnt = CancellationToken::new();
+        *self.fuse.burnt.lock().unwrap() = burnt.clone();
+        self.fuse.left.store(points, Ordering::SeqCst);
+        let started = self.started;
+        let base: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let elapsed = move || SignedDuration::try_from(started.elapsed()).unwrap();
+        let parts = Parts {
+            machine: "a".parse().unwrap(),
+            boot_id: format!("boot-{}", self.boots.load(Ordering::SeqCst)),
+            clock: Arc::new(move || base + elapsed()),
+            ledger: self.clone(),
+            notes: self.clone(),
+            units: Arc::new(self.units.clone()),
+            machines: Arc::new(self.machines.clone()),
+            power: self.clone(),
+            node: self.clone(),
+            configuration: self.clone(),
+            captures: self.captures.clone(),
+        };
+        let mut views = self.views.subscribe();
+        let over = async {
+            let over = |view: &View| {
+                let state = view.operations.first().and_then(|one| one.status.as_ref()?.state);
+                matches!(state, Some(OperationState::Complete | OperationState::Failed))
+            };
+            views.wait_for(over).await.map(drop).unwrap();
+            // Nothing is done after it either.
+            tokio::time::sleep(Duration::from_secs(60)).await;
+        };
+        let agent = run(parts, self.views.subscribe(), CancellationToken::new());
+        tokio::select! {
+            () = agent => panic!("the loop has ended"),
+            () = burnt.cancelled() => true,
+            () = over => false,
+        }
+    }
+
+    async fn live_to_the_end(self: &Arc<Self>) {
+        let lives = async { while self.live(i64::MAX).await {} };
+        timeout(LONG, lives).await.expect("it ends");
+    }
+
+    fn is_complete(&self) -> bool {
+        self.status().state == Some(OperationState::Complete)
+    }
+}
+
+fn pod(name: &str, controller: &str) -> Pod {
+    Pod {
+        namespace: "n".into(),
+        name: name.into(),
+        uid: name.into(),
+        controller: Some(controller.into()),
+        ..Pod::default()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn o1_a_reboot_or_shutdown_is_done_at_most_once_wherever_the_agent_is_killed() {
+    for (operation, in_memory, drain) in
+        [("reboot", false, false), ("reboot", true, false), ("reboot", false, true), ("shutdown", false, false)]
+    {
+        let mut points = 0;
+        loop {
+            let parameters = if drain { json!({"drain": "true"}) } else { json!({}) };
+            let world = World::new(operation, parameters, in_memory);
+            world.node.lock().unwrap().pods = vec![pod("web", "ReplicaSet"), pod("cni", "DaemonSet")];
+            let first_was_killed = world.live(points).await;
+            let spent = world.fuse.left.load(Ordering::SeqCst) < 0;
+            world.live_to_the_end().await;
+            let ends = world.ends.lock().unwrap().len();
+            let place = format!("{operation}, in memory {in_memory}, drain {drain}, killed at {points}");
+            assert!(ends <= 1, "{place}: done {ends} times");
+            assert_eq!(world.is_complete(), ends == 1, "{place}: {:?}", world.status());
+            if drain && ends == 1 {
+                let node = world.node.lock().unwrap().clone();
+                assert!(!node.cordoned && node.pods.len() == 1, "{place}: {:?}", node.calls);
+            }
+            if !(first_was_killed && spent) {
+                assert!(points >= 8, "only {points} points");
+                assert_eq!(ends, 1, "{place}");
+                break;
+            }
+            points += 1;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn o1_a_service_is_restarted_at_most_once_wherever_the_agent_is_killed() {
+    for points in 0..20 {
+        let world = World::new("restartService", json!({"service": "kubelet"}), false);
+        world.live(points).await;
+        world.live_to_the_end().await;
+        let restarts = world.slot.calls().iter().filter(|call| *call == "restart kubelet.service").count();
+        assert!(restarts <= 1, "killed at {points}: {:?}", world.slot.calls());
+        assert!(restarts == 1 || world.reason() == "Interrupted", "killed at {points}: {}", world.reason());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn o1_an_api_server_that_forgot_that_it_was_done_has_it_not_done_again() {
+    let world = World::new("reboot", json!({}), false);
+    let before = world.object();
+    world.live_to_the_end().await;
+    world.show(before);
+    world.written.store(0, Ordering::SeqCst);
+    world.live_to_the_end().await;
+    assert_eq!((world.ends.lock().unwrap().len(), world.is_complete()), (1, true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn o7_a_drain_waits_for_budgets_and_only_what_it_cordoned_is_given_free() {
+    for by_a_person in [false, true] {
+        let world = World::new("reboot", json!({"drain": "true", "gracePeriodSeconds": "5"}), false);
+        *world.node.lock().unwrap() = FakeNode {
+            cordoned: by_a_person,
+            pods: vec![pod("web", "ReplicaSet")],
+            held: 3,
+            ..FakeNode::default()
+        };
+        world.live_to_the_end().await;
+        assert_eq!(world.reason(), "Rebooted");
+        let node = world.node.lock().unwrap().clone();
+        let calls: Vec<&str> = node.calls.iter().map(String::as_str).collect();
+        let expected: &[&str] =
+            if by_a_person { &["evict n/web Some(5)"] } else { &["cordon", "evict n/web Some(5)", "uncordon"] };
+        assert_eq!((calls.as_slice(), node.cordoned), (expected, by_a_person));
+        assert!(world.started.elapsed() >= Duration::from_secs(30), "the API server's time was waited for");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn o7_a_drain_that_does_not_end_gives_the_node_free_and_nothing_is_rebooted() {
+    for (parameters, pods, held, reason) in [
+        (json!({"drain": "true", "drainTimeoutSeconds": "30"}), vec![pod("web", "ReplicaSet")], 1000, "DrainTimedOut"),
+        (json!({"drain": "true"}), vec![Pod { controller: None, ..pod("lone", "") }], 0, "UnmanagedPods"),
+    ] {
+        let world = World::new("reboot", parameters, false);
+        *world.node.lock().unwrap() = FakeNode { pods, held, ..FakeNode::default() };
+        world.live_to_the_end().await;
+        assert_eq!(world.reason(), reason);
+        assert!(world.ends.lock().unwrap().is_empty() && !world.node.lock().unwrap().cordoned);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn o7_an_inhibitor_is_named_before_any_pod_has_to_leave() {
+    let world = World::new("shutdown", json!({"drain": "true"}), false);
+    *world.blocker.lock().unwrap() = Some(Inhibitor {
+        what: vec!["shutdown".to_owned()],
+        who: "backup".to_owned(),
+        why: "writes a tape".to_owned(),
+        mode: crate::bus::InhibitorMode::Block,
+        pid: 7,
+    });
+    world.live_to_the_end().await;
+    assert_eq!(world.reason(), "Inhibited");
+    assert!(world.status().message.unwrap().contains("backup (writes a tape)"));
+    assert!(world.node.lock().unwrap().calls.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn o7_a_service_that_does_not_stay_up_fails_with_its_journal() {
+    let world = World::new("restartService", json!({"service": "kubelet"}), false);
+    world.slot.job_ends("restart kubelet.service", crate::bus::JobResult::Failed);
+    world.slot.command_ends(Ran { exit: Exit::Code(0), output: "no such flag\n".to_owned(), cut: false });
+    world.live_to_the_end().await;
+    assert_eq!(world.reason(), "ServiceFailed");
+    assert!(world.status().message.unwrap().contains("no such flag"));
+    let missing = World::new("restartService", json!({"service": "nothing", "in": "host"}), false);
+    missing.live_to_the_end().await;
+    assert_eq!(missing.reason(), "ServiceNotFound");
+    let no_slot = World::new("restartService", json!({"service": "kubelet"}), false);
+    no_slot.machines.remove(&"bedplate-a".parse().unwrap());
+    no_slot.live_to_the_end().await;
+    assert_eq!(no_slot.reason(), "NoSlot");
+}
+
+#[tokio::test(start_paused = true)]
+async fn o8_a_repave_is_asked_for_only_with_leave_and_after_a_drain() {
+    let denied = World::new("applyConfiguration", json!({}), false);
+    denied.live_to_the_end().await;
+    assert_eq!((denied.reason().as_str(), denied.ends.lock().unwrap().len()), ("NeedsRepave", 0));
+    for points in 0..16 {
+        let world = World::new("applyConfiguration", json!({"disruption": "allow"}), false);
+        world.node.lock().unwrap().pods = vec![Pod { controller: None, empty_dir: true, ..pod("web", "") }];
+        world.live(points).await;
+        world.live_to_the_end().await;
+        assert_eq!((world.reason().as_str(), world.ends.lock().unwrap().as_slice()), ("Applied", &["repave"][..]));
+        assert!(world.node.lock().unwrap().pods.is_empty());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operation_that_somebody_removes_while_its_node_is_drained_is_given_up_and_the_node_given_free() {
+    let world = World::new("reboot", json!({"drain": "true"}), false);
+    *world.node.lock().unwrap() = FakeNode { pods: vec![pod("web", "ReplicaSet")], held: 1000, ..FakeNode::default() };
+    let agent = world.live(i64::MAX);
+    let person = async {
+        while !world.node.lock().unwrap().cordoned {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        world.views.send_modify(|view| view.operations.clear());
+        while world.node.lock().unwrap().cordoned {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    };
+    tokio::select! {
+        _ = agent => panic!("it does not end by itself"),
+        () = person => {}
+    }
+    assert!(world.ends.lock().unwrap().is_empty());
+}
