@@ -250,7 +250,11 @@ impl Agent {
         };
         self.say(doing, Some(until));
         let left = Duration::try_from(until.duration_since(now)).unwrap_or(Duration::ZERO);
-        tokio::time::sleep(left.clamp(Duration::from_millis(10), LOOK)).await;
+        tokio::select! {
+            () = tokio::time::sleep(left.clamp(Duration::from_millis(10), LOOK)) => {}
+            // Said anew.
+            () = self.ways.changed() => {}
+        }
     }
 
     async fn enrol(&mut self) -> Result<Outcome, ActError> {
@@ -383,7 +387,7 @@ impl Agent {
             standing.site = Some(enrolment.site.clone());
             standing.certificate_ends = Some(enrolment.not_after);
         }
-        standing.cluster = self.ways.known_cluster().map(|cluster| cluster.seen().borrow().describe());
+        standing.cluster = self.ways.describe_cluster();
         standing.enrolled = self.enrolment.as_ref().is_some_and(|enrolment| now < enrolment.not_after);
         if let Err(error) = self.places.write_standing(standing) {
             tracing::warn!(error = chain(&error), "cannot say where the agent stands");

@@ -7,17 +7,21 @@ use std::sync::Arc;
 use bedplate_api::machine::Hardware;
 use bedplate_api::wire::{KubernetesEndpoint, Report};
 
+use tokio::sync::watch;
+
 use super::ask::AskError;
 use super::client::PxedClient;
 use super::identity::Identity;
 use super::state::Enrolment;
-use crate::cluster::{Access, Cluster, PrepareClientError};
+use crate::cluster::{Access, Cluster, Plane as _, PrepareClientError, Seen};
 
 /// The ways, as far as they were used.
 #[derive(Debug, Default)]
 pub(super) struct Ways {
     pxed: Option<PxedClient>,
     cluster: Option<Arc<Cluster>>,
+    /// What the cluster told that was not looked at yet.
+    seen: Option<watch::Receiver<Seen>>,
     /// The cluster's has a certificate that has been replaced.
     renewed: bool,
     /// The facts that pxed took last.
@@ -70,14 +74,26 @@ impl Ways {
                 Arc::new(Cluster::start(access))
             }
         };
+        self.seen = Some(cluster.seen());
         self.cluster = Some(cluster.clone());
         self.renewed = false;
         Ok(cluster)
     }
 
-    /// The cluster, if it was asked before.
-    pub(super) fn known_cluster(&self) -> Option<&Arc<Cluster>> {
-        self.cluster.as_ref()
+    /// How the cluster answers, for a person, if it was asked before.
+    pub(super) fn describe_cluster(&mut self) -> Option<String> {
+        self.seen.as_mut().map(|seen| seen.borrow_and_update().describe())
+    }
+
+    /// Ends when the cluster has something new to tell.
+    pub(super) async fn changed(&mut self) {
+        let ended = match &mut self.seen {
+            Some(seen) => seen.changed().await.is_err(),
+            None => true,
+        };
+        if ended {
+            std::future::pending().await
+        }
     }
 
     /// Reports to pxed, without facts that it has.
@@ -97,6 +113,7 @@ impl Ways {
 
     /// Nothing is asked of the cluster any more.
     pub(super) async fn close(&mut self) {
+        self.seen = None;
         if let Some(cluster) = self.cluster.take() {
             cluster.stop().await;
         }
