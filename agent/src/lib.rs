@@ -6,9 +6,11 @@
 pub mod bus;
 pub mod cli;
 pub mod cluster;
+pub mod cri;
 pub mod file;
 pub mod hardware;
 pub mod node;
+pub mod operation;
 pub mod service;
 pub mod slot;
 pub mod stage1;

@@ -9,5 +9,13 @@
 //! One slot is *current*: the one on trial, else the one applied last. The record on disk says so before anything is stopped
 //! or started, so that a kill or a power cut anywhere leads on to the same end. Called by `service`.
 
+pub mod apply;
+mod attempt;
+pub mod effects;
+pub mod gate;
 pub mod model;
+pub mod observe;
 pub mod plan;
+pub mod run;
+pub mod standing;
+mod told;
