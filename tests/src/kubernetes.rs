@@ -23,6 +23,10 @@ const READY: Duration = Duration::from_secs(120);
 /// How long one kubectl may take on a busy machine.
 const KUBECTL_TIMEOUT: &str = "--request-timeout=60s";
 
+/// What agents ask for is written down, and nothing of anybody else.
+const AUDIT_POLICY: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n\
+    - level: Metadata\n  userGroups: [\"bedplate:machines\"]\n- level: None\n";
+
 /// A port that somebody else took between its choice and its use is tried again this often.
 const ATTEMPTS: usize = 3;
 
@@ -210,8 +214,11 @@ localAPIEndpoint: {advertiseAddress: 192.0.2.1}
     pub fn start_server(&mut self) -> Result<()> {
         let pki = self.path("pki");
         let file = |flag: &str, name: &str| format!("--{flag}={}", pki.join(name).display());
+        std::fs::write(self.path("audit.yaml"), AUDIT_POLICY).context("cannot write the audit policy")?;
         let mut command = self.command("kube-apiserver");
         command.args([
+            format!("--audit-policy-file={}", self.path("audit.yaml").display()),
+            format!("--audit-log-path={}", self.path("audit.log").display()),
             format!("--etcd-servers={}", self.etcd_url),
             format!("--bind-address={}", self.address.ip()),
             format!("--advertise-address={}", self.address.ip()),
@@ -226,6 +233,7 @@ localAPIEndpoint: {advertiseAddress: 192.0.2.1}
             "--endpoint-reconciler-type=none".to_owned(),
             "--authorization-mode=Node,RBAC".to_owned(),
             "--enable-admission-plugins=NodeRestriction".to_owned(),
+            "--enable-bootstrap-token-auth=true".to_owned(),
             "--profiling=false".to_owned(),
         ]);
         let mut server = Process::spawn("kube-apiserver", &mut command, &self.path("kube-apiserver.log"))?;
@@ -247,6 +255,17 @@ localAPIEndpoint: {advertiseAddress: 192.0.2.1}
         if let Some(mut server) = self.server.take() {
             server.kill();
         }
+    }
+
+    /// What a user who is an agent has asked for since the start, an audit event (JSON) for each.
+    ///
+    /// # Errors
+    /// The log cannot be read.
+    pub fn asked_by(&self, user: &str) -> Result<Vec<serde_json::Value>> {
+        let log = std::fs::read_to_string(self.path("audit.log")).context("cannot read the audit log")?;
+        // The last line may be being written.
+        let events = log.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+        Ok(events.filter(|event| event["user"]["username"] == user).collect())
     }
 
     /// Starts kube-controller-manager with these controllers, such as `csrsigning`; it signs with the cluster's CA.

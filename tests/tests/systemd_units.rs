@@ -21,6 +21,7 @@ fn units() -> Vec<PathBuf> {
     let mut found = Vec::new();
     find(&folder(), &mut found);
     find(&repository().join("images"), &mut found);
+    find(&repository().join("bootstrap/goldens"), &mut found);
     found
 }
 
@@ -85,6 +86,7 @@ fn units_are_understood_without_complaint() {
     let (place, copies) = copies();
     let named = |name: &str| copies.iter().any(|copy| copy.ends_with(name));
     assert!(named("pxed.service") && named("bedplate-agent.service") && named("bedplate-host.service"));
+    assert!(named("bedplate-kubeadm.service"));
     let (success, said) = analyze(&["verify", "--man=no", "--recursive-errors=no"], &copies);
     let mine = place.path().display().to_string();
     let complaints: Vec<&str> = said.lines().filter(|line| line.contains(&mine)).collect();

@@ -194,7 +194,7 @@ fn rule_25_paths_that_documents_name_exist() {
 fn programs_never_import_each_other() {
     const PROGRAMS: [&str; 3] = ["pxed", "bedplate-agent", "bedplate-cli"];
     let mut wrong = Vec::new();
-    for folder in ["pxed", "agent", "cli", "api", "dhcp", "tftp", "process", "image", "bmc"] {
+    for folder in ["pxed", "agent", "cli", "api", "dhcp", "tftp", "process", "image", "bmc", "bootstrap"] {
         let manifest = format!("{folder}/Cargo.toml");
         let text = std::fs::read_to_string(root().join(&manifest)).expect(&manifest);
         let dependencies = text.split("[dependencies]").nth(1).unwrap_or_default();

@@ -80,9 +80,24 @@ fn walk(root: &Path, below: &Path, wanted: &dyn Fn(&Path) -> bool, found: &mut V
 impl Document {
     /// Paths of this repository that a line names: words that begin with one of its folders, and links.
     pub(crate) fn named_paths(&self, line: &str) -> Vec<String> {
-        const FOLDERS: [&str; 16] = [
-            "api", "process", "bmc", "dhcp", "tftp", "image", "images", "pxed", "agent", "cli", "tests",
-            "xtask", "systemd", "docs", "deploy", "fuzz",
+        const FOLDERS: [&str; 17] = [
+            "api",
+            "process",
+            "bmc",
+            "dhcp",
+            "tftp",
+            "image",
+            "images",
+            "pxed",
+            "agent",
+            "cli",
+            "tests",
+            "xtask",
+            "systemd",
+            "docs",
+            "deploy",
+            "fuzz",
+            "bootstrap",
         ];
         let separators = |c: char| c.is_whitespace() || "`()[]<>,;|\"'*".contains(c);
         let mut paths = Vec::new();
