@@ -133,6 +133,8 @@ async fn a_new_file_is_seen_after_daemon_reload_and_enabled_for_this_boot() -> R
     manager.daemon_reload().await?;
     manager.enable(std::slice::from_ref(&fresh), Lifetime::Boot).await?;
     assert!(host.run("ls", &["/run/systemd/system/multi-user.target.wants"])?.contains("fresh.service"));
+    // What does not run is forgotten by systemd, and read anew each time that somebody looks.
+    manager.start(&fresh, LONG).await?;
     assert_eq!(manager.state(&fresh).await?.needs_reload, Some(false));
     host.put("/run/systemd/system/fresh.service", format!("{SLEEPS}#\n").as_bytes(), 0o644)?;
     assert_eq!(manager.state(&fresh).await?.needs_reload, Some(true));
