@@ -136,7 +136,7 @@ pub(crate) fn ended(operation: &MachineOperation) -> Option<bool> {
     }
 }
 
-/// What to do about an operation that failed for `reason` (docs/bmc.md).
+/// What to do about an operation that failed for `reason` (docs/bmc.md, docs/machine-operations.md).
 pub(crate) fn remedy(reason: &str) -> Option<&'static str> {
     Some(match reason {
         "BMCUnreachable" => {
@@ -165,6 +165,14 @@ pub(crate) fn remedy(reason: &str) -> Option<&'static str> {
         "InvalidParameters" | "MachineNotFound" => "make a new operation: this one cannot be changed",
         "NoExecutor" => "is the operation's name right, and does a program run that carries it out?",
         "Refused" | "ProtocolError" => "the BMC's own log may say why",
+        "UnmanagedPods" => "move them by hand, or give the parameter force=true: they are not made again",
+        "EmptyDirData" => "give the parameter deleteEmptyDirData=true if nothing in them is needed",
+        "DrainTimedOut" => "look at the PodDisruptionBudgets and at the Pods that are named, or give drainTimeoutSeconds more",
+        "NotUncordoned" => "the host is up again: `kubectl uncordon` its Node",
+        "Inhibited" => "wait until who is named has done its work; `systemd-inhibit --list` on the host shows it",
+        "Interrupted" | "HostRebooted" | "Unknown" => "look at the machine; make a new operation if it is still wanted",
+        "ServiceFailed" => "the end of its journal is in the message; on the host: `journalctl -M bedplate-a -u UNIT`",
+        "NeedsRepave" => "give the parameter disruption=allow, or delete the Node when it suits",
         _ => return None,
     })
 }

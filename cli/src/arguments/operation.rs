@@ -69,10 +69,23 @@ pub(crate) enum Boot {
     Default,
 }
 
+/// The operations that Bedplate's own programs carry out, and their parameters (docs/bmc.md, docs/machine-operations.md).
+const KNOWN: &str = "\
+Operations and their parameters:
+  powerOn, powerCycle  bootSource=network|default
+  powerOff             force=true, gracePeriodSeconds=N
+  reset
+  reboot, shutdown     drain=true, and with it drainTimeoutSeconds=N, gracePeriodSeconds=N, deleteEmptyDirData=true, force=true
+  restartService       service=UNIT, in=slot|host
+  packetCapture        interface=NAME, filter=EXPRESSION, seconds=N (30, at most 300), bytes=N (16 MiB, at most 64 MiB)
+  applyConfiguration   disruption=deny|allow
+The first three lines are pxed's, the others the agent's on the machine. Any other name is for a program of your own.";
+
 /// What to do with MachineOperations.
 #[derive(Debug, Subcommand)]
 pub(crate) enum OperationCommand {
     /// Make one: powerCycle, reboot, or any other that somebody carries out
+    #[command(after_help = KNOWN)]
     Create(OperationCreate),
     /// One line for each, the oldest first
     List,
@@ -87,7 +100,7 @@ pub(crate) enum OperationCommand {
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("target").required(true).args(["machine", "selector"]))]
 pub(crate) struct OperationCreate {
-    /// What is to be done: powerOn, powerOff, powerCycle, reset, reboot, ...
+    /// What is to be done: see below
     #[arg(value_name = "OPERATION")]
     pub(crate) operation: String,
     /// The one Machine that it is for
