@@ -241,6 +241,15 @@ async fn names_of_gnu_and_pax_are_taken_up_to_their_limit() {
 }
 
 #[tokio::test]
+async fn trees_are_not_deeper_than_what_can_be_removed() {
+    // A link to the bottom of a tree makes a name below it short again.
+    let deep = "d/".repeat(200);
+    let entries = [directory(&deep), symlink("s", &deep), directory(&format!("s/{deep}"))];
+    let said = Case::new().refused(layer(&entries), layers::limits()).await;
+    assert!(said.contains("deeper than 256"), "{said}");
+}
+
+#[tokio::test]
 async fn archives_that_lie_about_their_sizes_are_refused() {
     let sparse = file("x", "").kind(b'S').bytes();
     let pax_sparse = file("x", "").pax("GNU.sparse.realsize", "9223372036854775807").bytes();

@@ -371,8 +371,10 @@ fn mount_small(place: &Path) {
 
 #[tokio::test]
 async fn every_compression_and_docker_s_types_are_taken() {
+    /// More than what is inflated at once, and a multiple of it.
+    const LARGE: usize = 1 << 20;
     let directory = tempfile::tempdir().unwrap();
-    let archive = |name: &str| tar(&[file(name, content(5, 100_000))]);
+    let archive = |name: &str| tar(&[file(name, content(5, LARGE))]);
     let members = |tar: &[u8]| [layers::gzip(&tar[..1000]), layers::gzip(&tar[1000..])].concat();
     let frames = |tar: &[u8]| {
         let frame = |bytes: &[u8]| zstd::stream::encode_all(bytes, 3).unwrap();
@@ -388,7 +390,7 @@ async fn every_compression_and_docker_s_types_are_taken() {
     let image = image(&directory.path().join("layout"), &layers);
     let node = store(&directory.path().join("store")).ensure(&image.source(), &quiet).await.unwrap();
     for (layer, name) in node.layers.iter().zip(["a", "b", "c", "d"]) {
-        assert_eq!(fs::read(layer.join(name)).unwrap(), content(5, 100_000), "{name}");
+        assert_eq!(fs::read(layer.join(name)).unwrap(), content(5, LARGE), "{name}");
     }
     // What is not compressed as its media type says, or cut off.
     let mut cut = of_tar(&a);

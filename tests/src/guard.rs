@@ -97,9 +97,17 @@ impl Directory {
     /// # Errors
     /// It cannot be made.
     pub fn new(label: &str) -> Result<Self> {
+        Self::within(std::env::temp_dir(), label)
+    }
+
+    /// Makes such a directory below `place`.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn within(place: impl AsRef<Path>, label: &str) -> Result<Self> {
         let directory = tempfile::Builder::new()
             .prefix(&format!("bedplate-{}-{label}-", run_id()))
-            .tempdir()
+            .tempdir_in(place)
             .context("cannot make a temporary directory")?;
         remember(&format!("dir {}", directory.path().display()))?;
         Ok(Self { path: directory.keep() })

@@ -49,6 +49,7 @@ const MACHINES: &[&str] = &[
 /// Clients and servers that nobody here wrote. atftpd is not among them: it conflicts with tftpd-hpa.
 const PEERS: &[&str] = &[
     "atftp",
+    "containerd",
     "dnsmasq-base",
     "isc-dhcp-client",
     "isc-dhcp-relay",
@@ -66,6 +67,7 @@ const PEERS: &[&str] = &[
 ];
 /// Packages with the services that Debian would start now and at every boot.
 const SERVICES: &[(&str, &str)] = &[
+    ("containerd", "containerd"),
     ("ipmitool", "ipmievd"),
     ("isc-dhcp-relay", "isc-dhcp-relay"),
     ("kea-dhcp4-server", "kea-dhcp4-server"),

@@ -23,6 +23,8 @@ use super::tar::shown;
 
 /// Open directories that are kept for the next member.
 const MOST_OPEN: usize = 64;
+/// How deep a directory may lie: links could build trees that are deeper than what can be removed.
+const DEEPEST: usize = 256;
 /// Most bytes of names and attributes of directories that are remembered until the end.
 const MOST_REMEMBERED: u64 = 64 << 20;
 /// How often a lookup that somebody else's rename disturbed is done again.
@@ -189,6 +191,9 @@ impl Place {
     ) -> Result<(), UnpackLayerError> {
         let path = above.path.join(name);
         let implied = attributes.is_none();
+        if above.path.iter().count() >= DEEPEST {
+            return Err(refused(&path, "deeper than 256 directories"));
+        }
         match rustix::fs::mkdirat(&above.fd, name, Mode::from_raw_mode(0o700)) {
             Ok(()) => {}
             Err(Errno::EXIST) => {
@@ -296,6 +301,11 @@ impl Place {
         implied.reverse();
         Ok(implied)
     }
+}
+
+/// Bytes that are free; a tmpfs without a limit says that it has none.
+pub(crate) fn free(stat: &rustix::fs::StatVfs) -> u64 {
+    if stat.f_blocks == 0 { u64::MAX } else { stat.f_bavail.saturating_mul(stat.f_frsize) }
 }
 
 /// Has an open directory hide everything that lower layers have in it.

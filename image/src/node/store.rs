@@ -21,6 +21,7 @@ use bedplate_api::id::Digest;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
+use super::place;
 use super::source::Limits;
 use super::stage::{self, NEW, OLD, remove_tree};
 use crate::partial::write_atomic;
@@ -118,8 +119,7 @@ impl LayerStore {
     /// # Errors
     /// When the file system does not say.
     pub fn room(&self) -> io::Result<u64> {
-        let stat = rustix::fs::statvfs(self.layers())?;
-        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+        Ok(place::free(&rustix::fs::statvfs(self.layers())?))
     }
 
     /// Whether this process may write; takes the lock if nobody has it, and then removes what is not whole.

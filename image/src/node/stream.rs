@@ -148,8 +148,11 @@ fn inflate(
         buffer.resize(BUFFER, 0);
         let mut filled = 0;
         let ended = loop {
+            if filled == BUFFER {
+                break Ok(false);
+            }
             match decoder.read(buffer.get_mut(filled..).unwrap_or_default()) {
-                Ok(0) => break Ok(filled < BUFFER),
+                Ok(0) => break Ok(true),
                 Ok(length) => filled += length,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => break Err(error),

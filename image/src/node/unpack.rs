@@ -280,8 +280,7 @@ impl Unpacker {
     }
 
     fn free(&self) -> Result<u64, Errno> {
-        let stat = rustix::fs::fstatvfs(&self.place.root().fd)?;
-        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+        Ok(place::free(&rustix::fs::fstatvfs(&self.place.root().fd)?))
     }
 }
 

@@ -11,6 +11,7 @@ pub mod memory;
 pub mod power;
 pub mod size;
 pub mod tftp;
+pub mod unpack;
 
 use std::fmt::Write as _;
 use std::path::Path;
