@@ -17,26 +17,28 @@ use clap::Parser;
 
 type Bench = fn(&Context) -> Result<Vec<Row>>;
 
-const BENCHES: [(&str, Bench); 6] = [
+const BENCHES: [(&str, Bench); 7] = [
     ("size", bench::size::run),
     ("memory", bench::memory::run),
     ("power", bench::power::run),
     ("tftp", bench::tftp::run),
     ("http", bench::http::run),
     ("dhcp", bench::dhcp::run),
+    ("unpack", bench::unpack::run),
 ];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let result = bench::tftp::serves(&arguments).map(|served| served.map(|()| true)).unwrap_or_else(|| {
-        match Order::try_parse() {
+    let result = bench::tftp::serves(&arguments)
+        .or_else(|| bench::unpack::pulls(&arguments))
+        .map(|served| served.map(|()| true))
+        .unwrap_or_else(|| match Order::try_parse() {
             Ok(order) => run(&order),
             Err(problem) => {
                 let _ = problem.print();
                 std::process::exit(if problem.use_stderr() { 64 } else { 0 });
             }
-        }
-    });
+        });
     match result {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -138,6 +140,9 @@ fn about(context: &Context) -> serde_json::Value {
             "tftp-hpa": first_line("in.tftpd", &["--version"]),
             "atftpd": first_line("atftpd", &["--version"]),
             "nginx": first_line("nginx", &["-v"]),
+            "umoci": first_line("umoci", &["--version"]),
+            "skopeo": first_line("skopeo", &["--version"]),
+            "containerd": first_line("containerd", &["--version"]),
         },
     })
 }
