@@ -1,0 +1,304 @@
+//! The real agent against a real API server, as its own user under the roles of `deploy/`: what it asks for (docs/rules.md, A1), what
+//! it may not, and what it takes for true. No virtual machine, no pxed: the enrolment is put in its place.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+#[allow(dead_code, reason = "each test program uses its part")]
+#[path = "kubernetes/cluster.rs"]
+mod cluster;
+#[path = "kubernetes/requests.rs"]
+mod requests;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use base64::Engine as _;
+use bedplate_tests::guard::{Directory, Process};
+use bedplate_tests::kubernetes::Kubernetes;
+use bedplate_tests::pxed::binary;
+use bedplate_tests::wait;
+use cluster::{machine, operation, version, with};
+use serde_json::{Value, json};
+
+const LIMIT: Duration = Duration::from_secs(90);
+
+/// An enrolled host without pxed.
+struct Host<'k> {
+    kubernetes: &'k Kubernetes,
+    name: &'static str,
+    directory: Directory,
+    agent: Option<Process>,
+}
+
+impl<'k> Host<'k> {
+    /// Makes Machine, certificate and enrolment; starts nothing.
+    fn new(kubernetes: &'k Kubernetes, name: &'static str) -> Self {
+        let host = Self { kubernetes, name, directory: Directory::new(name).unwrap(), agent: None };
+        for name in ["state", "run"] {
+            std::fs::create_dir(host.path(name)).unwrap();
+        }
+        host.apply(&machine(name));
+        host.enrol();
+        host
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn user(&self) -> String {
+        format!("bedplate:machine:{}", self.name)
+    }
+
+    fn enrol(&self) {
+        let kubeconfig = self.kubernetes.user(&self.user(), &["bedplate:machines"]).unwrap();
+        let view = ["config", "view", "--raw", "-o", "json"];
+        let config: Value =
+            serde_json::from_str(&self.kubernetes.kubectl(&kubeconfig, &view).unwrap()).unwrap();
+        let decode = |value: &Value| {
+            let bytes = base64::engine::general_purpose::STANDARD.decode(value.as_str().unwrap()).unwrap();
+            String::from_utf8(bytes).unwrap()
+        };
+        let (user, server) = (&config["users"][0]["user"], &config["clusters"][0]["cluster"]);
+        let ca = decode(&server["certificate-authority-data"]);
+        let enrolment = json!({
+            "machine": self.name, "site": "default", "bootId": "0".repeat(32), "endpoints": ["https://127.0.0.1:1"],
+            "caPem": ca, "certificatePem": decode(&user["client-certificate-data"]),
+            "notBefore": "2020-01-01T00:00:00Z", "notAfter": "2099-01-01T00:00:00Z", "heartbeatSeconds": 5,
+            "kubernetes": { "server": server["server"], "caPem": ca },
+        });
+        std::fs::write(self.path("state/enrolment.json"), enrolment.to_string()).unwrap();
+        std::fs::write(self.path("key.pem"), decode(&user["client-key-data"])).unwrap();
+        let mut openssl = Command::new("openssl");
+        openssl.args(["pkcs8", "-topk8", "-nocrypt", "-in"]).arg(self.path("key.pem"));
+        assert!(
+            openssl
+                .arg("-out")
+                .arg(self.path("state/key.pem"))
+                .stdout(Stdio::null())
+                .status()
+                .unwrap()
+                .success()
+        );
+        let who = self.kubernetes.kubectl(&kubeconfig, &["auth", "whoami", "-o", "json"]).unwrap();
+        let who: Value = serde_json::from_str(&who).unwrap();
+        let id = who["status"]["userInfo"]["extra"]["authentication.kubernetes.io/credential-id"][0].clone();
+        let fingerprint = id.as_str().and_then(|id| id.strip_prefix("X509SHA256=")).unwrap();
+        self.status(json!({ "enrolment": { "certificateFingerprint": fingerprint } }));
+    }
+
+    fn kubectl(&self, arguments: &[&str]) -> String {
+        self.kubernetes.kubectl(&self.kubernetes.admin(), arguments).unwrap()
+    }
+
+    fn apply(&self, object: &Value) {
+        let path = self.path("object.json");
+        std::fs::write(&path, object.to_string()).unwrap();
+        self.kubectl(&["apply", "--server-side", "--force-conflicts", "-f", &path.display().to_string()]);
+    }
+
+    /// Merges into the own Machine's status, by nobody's field manager.
+    fn status(&self, status: Value) {
+        let patch = json!({ "status": status }).to_string();
+        self.kubectl(&["patch", "machine", self.name, "--subresource=status", "--type=merge", "-p", &patch]);
+    }
+
+    /// The own Machine's status.
+    fn reported(&self) -> Value {
+        let object: Value =
+            serde_json::from_str(&self.kubectl(&["get", "machine", self.name, "-o", "json"])).unwrap();
+        object["status"].clone()
+    }
+
+    fn start(&mut self) {
+        let mut command = Command::new(binary("bedplate-agent").unwrap());
+        command.arg("run").arg("--state-directory").arg(self.path("state"));
+        command.arg("--run-directory").arg(self.path("run"));
+        self.agent = Some(Process::spawn("bedplate-agent", &mut command, &self.path("agent.log")).unwrap());
+    }
+
+    /// What the agent says of the cluster.
+    fn says(&self) -> String {
+        let standing = std::fs::read(self.path("run/agent.json")).unwrap_or_default();
+        let standing: Value = serde_json::from_slice(&standing).unwrap_or_default();
+        standing["cluster"].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// Waits until the agent says so.
+    fn until(&self, what: &str) {
+        let reached = wait::until(what, LIMIT, || Ok(self.says().starts_with(what).then_some(())));
+        let said = self.agent.as_ref().map(Process::said).unwrap_or_default();
+        assert!(reached.is_ok(), "not said: {what}, but: {}\n{said}", self.says());
+    }
+
+    fn make_node(&self) {
+        self.apply(&json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": self.name } }));
+    }
+
+    fn select(&self, number: u32) {
+        self.status(json!({ "selected": { "name": self.name, "version": number, "by": "Reference" } }));
+    }
+
+    /// Each kind of request that the agent has made: verb, resource, whose.
+    fn asked(&self) -> BTreeSet<String> {
+        let events = self.kubernetes.asked_by(&self.user()).unwrap();
+        let asked = events
+            .iter()
+            .filter(|event| event["userAgent"] != "kubectl")
+            .filter(|event| !event["userAgent"].as_str().unwrap_or_default().starts_with("kubectl/"));
+        asked.map(line).collect()
+    }
+}
+
+/// An audit event in short.
+fn line(event: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let object = &event["objectRef"];
+    let uri = text(&event["requestURI"]);
+    let query = uri.split_once('?').map(|(_, query)| query).unwrap_or_default();
+    let selectors: Vec<_> = query.split('&').filter(|part| part.contains("Selector=")).collect();
+    let selectors = selectors.join(" ").replace("%3D", "=").replace("%2F", "/");
+    let sub = text(&object["subresource"]);
+    let sub = if sub.is_empty() { sub } else { format!("/{sub}") };
+    let whose = if selectors.is_empty() { text(&object["name"]) } else { selectors };
+    format!("{} {}{sub} {whose}", text(&event["verb"]), text(&object["resource"]))
+}
+
+#[test]
+fn a1_a_running_agent_asks_for_its_own_and_nothing_else() {
+    let mut host = Host::new(Kubernetes::shared(), "a1-own");
+    host.apply(&machine("a1-other"));
+    host.apply(&version("a1-own", 1));
+    host.apply(&version("a1-own", 2));
+    for (name, of) in [("a1-op", "a1-own"), ("a1-op-other", "a1-other")] {
+        let of = json!({ "metadata": { "labels": { "bedplate.dev/machine": of } }, "spec": { "machineRef": { "name": of } } });
+        host.apply(&with(&operation(name), &of));
+    }
+    host.start();
+    host.until("answers; Node absent; version none");
+    host.make_node();
+    host.select(1);
+    host.until("answers; Node present; version a1-own-v1");
+    host.select(2);
+    host.until("answers; Node present; version a1-own-v2");
+    let heartbeat = || host.reported()["agent"]["lastHeartbeat"].clone();
+    let first = wait::until("a heartbeat", LIMIT, || Ok(Some(heartbeat()).filter(Value::is_string))).unwrap();
+    wait::until("another", LIMIT, || Ok((heartbeat() != first).then_some(()))).unwrap();
+
+    let own = "fieldSelector=metadata.name=a1-own";
+    let mut expected = vec![
+        "get machines a1-own".to_owned(),
+        "get nodes a1-own".to_owned(),
+        "patch machines/status a1-own".to_owned(),
+    ];
+    for verb in ["list", "watch"] {
+        expected.push(format!("{verb} machines {own}"));
+        expected.push(format!("{verb} nodes {own}"));
+        expected.push(format!("{verb} machineconfigurationversions {own}-v1"));
+        expected.push(format!("{verb} machineconfigurationversions {own}-v2"));
+        expected.push(format!("{verb} machineoperations labelSelector=bedplate.dev/machine=a1-own"));
+    }
+    assert_eq!(host.asked(), expected.into_iter().collect());
+}
+
+#[test]
+fn a_node_that_is_deleted_is_absent_at_once_and_present_when_it_is_back() {
+    let mut host = Host::new(Kubernetes::shared(), "agent-node");
+    host.make_node();
+    host.start();
+    host.until("answers; Node present; version none");
+    for _ in 0..3 {
+        host.kubectl(&["delete", "node", "agent-node"]);
+        host.until("answers; Node absent; version none");
+        host.make_node();
+        host.until("answers; Node present; version none");
+    }
+    // A list is made once: what comes later is told by the watches.
+    let events = host.kubernetes.asked_by(&host.user()).unwrap();
+    // An API server that has just learnt of a kind answers 429.
+    let taken = |event: &&Value| event["verb"] == "list" && event["responseStatus"]["code"] == 200;
+    let lists = events.iter().filter(taken).count();
+    assert_eq!(lists, 3, "machines, nodes, operations");
+}
+
+#[test]
+fn what_an_agent_before_wrote_stays_when_another_one_starts() {
+    let mut host = Host::new(Kubernetes::shared(), "agent-again");
+    let condition = json!({ "type": "Paved", "status": "True", "reason": "Applied", "message": "m",
+        "lastTransitionTime": "2026-01-01T00:00:00Z" });
+    let before = json!({ "applied": { "name": "w", "version": 1, "slot": "a" }, "slots": [{ "name": "a", "state": "Running" }],
+        "conditions": [condition] });
+    let applied = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": "agent-again" },
+        "status": before });
+    let path = host.path("status.json");
+    std::fs::write(&path, applied.to_string()).unwrap();
+    let path = path.display().to_string();
+    let apply =
+        ["apply", "--server-side", "--subresource=status", "--field-manager=bedplate-agent", "-f", &path];
+    host.kubectl(&apply);
+    host.start();
+    wait::until("a heartbeat", LIMIT, || {
+        Ok(host.reported()["agent"]["lastHeartbeat"].is_string().then_some(()))
+    })
+    .unwrap();
+    let reported = host.reported();
+    for name in ["applied", "slots", "conditions"] {
+        assert_eq!(reported[name], before[name], "{reported}");
+    }
+}
+
+#[test]
+fn an_api_server_that_goes_away_is_known_to_be_and_what_changed_meanwhile_is_seen() {
+    let mut kubernetes = Kubernetes::start().unwrap();
+    kubernetes.install().unwrap();
+    let mut host = Host::new(&kubernetes, "agent-away");
+    host.make_node();
+    host.start();
+    host.until("answers; Node present; version none");
+    let Host { directory, agent, .. } = host;
+    kubernetes.stop_server();
+    let standing = || -> String {
+        let standing = std::fs::read(directory.path().join("run/agent.json")).unwrap_or_default();
+        let standing: Value = serde_json::from_slice(&standing).unwrap_or_default();
+        standing["cluster"].as_str().unwrap_or_default().to_owned()
+    };
+    wait::until("away", LIMIT, || Ok(standing().starts_with("does not answer; Node present").then_some(())))
+        .unwrap();
+    assert!(
+        standing().contains("the own Node cannot be watched: cannot ask for the watch"),
+        "{}",
+        standing()
+    );
+    kubernetes.start_server().unwrap();
+    let deleted = kubernetes.kubectl(&kubernetes.admin(), &["delete", "node", "agent-away"]);
+    deleted.unwrap();
+    let host = Host { kubernetes: &kubernetes, name: "agent-away", directory, agent };
+    host.until("answers; Node absent; version none");
+}
+
+/// What the agent's user may not, whatever it asks.
+#[test]
+fn agent_is_refused_other_nodes_secrets_and_everything_that_it_does_not_use() {
+    let host = Host::new(Kubernetes::shared(), "agent-refused");
+    host.make_node();
+    let kubeconfig = host.kubernetes.user(&host.user(), &["bedplate:machines"]).unwrap();
+    for arguments in [
+        &["get", "secrets", "-A"][..],
+        &["get", "secret", "-n", "bedplate-system", "any"],
+        &["get", "configmaps", "-A"],
+        &["get", "pods", "-A"],
+        &["get", "machineconfigurations"],
+        &["get", "machineconfigurationversion", "any"],
+        &["label", "node", "agent-refused", "a=b"],
+        &["patch", "node", "agent-refused", "-p", "{\"spec\":{\"unschedulable\":true}}"],
+        &["delete", "node", "agent-refused"],
+        &["delete", "machine", "agent-refused"],
+        &["label", "machine", "agent-refused", "a=b"],
+    ] {
+        let why =
+            host.kubernetes.kubectl(&kubeconfig, arguments).expect_err(&format!("{arguments:?}")).to_string();
+        assert!(why.contains("Forbidden") || why.contains("forbidden"), "{arguments:?}: {why}");
+    }
+}
