@@ -25,8 +25,8 @@ pub const STATE: &str = "/run/bedplate/state";
 pub const NEW_ROOT: &str = "/sysroot";
 const MEMORY: &str = "/run/bedplate/memory";
 const INITS: [&str; 4] = ["/sbin/init", "/lib/systemd/systemd", "/usr/lib/systemd/systemd", "/bin/init"];
-/// Directories that live on the state disk itself, not in the overlay: containerd and nspawn need a plain file system,
-/// and they outlive a new image.
+/// Directories that live beside the overlay, on the state disk or in memory, not in it: the overlays of a slot and of
+/// containerd cannot lie on an overlay. On a disk they outlive a new image.
 const KEPT: [&str; 3] = ["bedplate", "machines", "containerd"];
 const RAMFS_MAGIC: i64 = 0x8584_58f6;
 
@@ -90,12 +90,16 @@ pub fn mount_image(image: &File) -> Result<(), StageError> {
         .map_err(StageError::system("bind", "/dev into the root image"))
 }
 
-/// Puts the new root together: the image below, above it the state disk or memory.
+/// Puts the new root together: the image below, above it the state disk or memory. What is mounted already stays.
 pub fn mount_root(on_disk: bool, image: &Digest) -> Result<(), StageError> {
     let _ = umount2(&Path::new(IMAGE).join("dev"), MntFlags::MNT_DETACH);
-    if is_mount_point(Path::new(NEW_ROOT)) {
-        return Ok(());
+    if !is_mount_point(Path::new(NEW_ROOT)) {
+        mount_overlay(on_disk, image)?;
     }
+    bind_kept(Path::new(if on_disk { STATE } else { MEMORY }))
+}
+
+fn mount_overlay(on_disk: bool, image: &Digest) -> Result<(), StageError> {
     let above = if on_disk { overlay_on_disk(image)? } else { overlay_in_memory()? };
     for name in ["upper", "work"] {
         let path = above.join(name);
@@ -109,7 +113,7 @@ pub fn mount_root(on_disk: bool, image: &Digest) -> Result<(), StageError> {
         let _ = umount2(NEW_ROOT, MntFlags::MNT_DETACH);
         return Err(StageError::NoInit);
     }
-    if on_disk { bind_kept() } else { Ok(()) }
+    Ok(())
 }
 
 fn overlay_in_memory() -> Result<PathBuf, StageError> {
@@ -131,9 +135,12 @@ fn overlay_on_disk(image: &Digest) -> Result<PathBuf, StageError> {
     Ok(all.join(name))
 }
 
-fn bind_kept() -> Result<(), StageError> {
+fn bind_kept(below: &Path) -> Result<(), StageError> {
     for name in KEPT {
-        let (from, to) = (Path::new(STATE).join(name), Path::new(NEW_ROOT).join("var/lib").join(name));
+        let (from, to) = (below.join(name), Path::new(NEW_ROOT).join("var/lib").join(name));
+        if is_mount_point(&to) {
+            continue;
+        }
         for path in [&from, &to] {
             fs::create_dir_all(path).map_err(StageError::system("make", path.display()))?;
         }
@@ -225,5 +232,49 @@ mod tests {
         assert!(!is_mount_point(Path::new("/proc/self")));
         assert!(!is_mount_point(Path::new("/no/such/directory")));
         assert!(!is_mount_point(Path::new("/")));
+    }
+
+    /// Runs `work` on a thread that has an empty memory file system of its own as its root.
+    fn in_empty_root(work: impl FnOnce() + Send) {
+        use nix::sched::{CloneFlags, unshare};
+        let root = tempfile::tempdir().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_FS).unwrap();
+                let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+                mount(None::<&str>, "/", None::<&str>, private, None::<&str>).unwrap();
+                mount_new("tmpfs", root.path(), "tmpfs", MsFlags::empty(), "").unwrap();
+                nix::unistd::chroot(root.path()).unwrap();
+                nix::unistd::chdir("/").unwrap();
+                work();
+            });
+        });
+    }
+
+    #[test]
+    fn with_state_in_memory_a_slots_overlay_lies_beside_the_roots() {
+        in_empty_root(|| {
+            fs::create_dir_all(Path::new(IMAGE).join("sbin")).unwrap();
+            fs::write(Path::new(IMAGE).join("sbin/init"), "").unwrap();
+            let digest = "sha256:".to_owned() + &"0".repeat(64);
+            mount_root(false, &digest.parse().unwrap()).unwrap();
+            for name in KEPT {
+                let kept = Path::new(NEW_ROOT).join("var/lib").join(name);
+                assert_eq!(statfs(&kept).unwrap().filesystem_type(), TMPFS_MAGIC, "{name}");
+                for directory in ["lower", "upper", "work", "merged"] {
+                    fs::create_dir(kept.join(directory)).unwrap();
+                }
+                let at = kept.display();
+                let data = format!("lowerdir={at}/lower,upperdir={at}/upper,workdir={at}/work");
+                mount_new("slot", &kept.join("merged"), "overlay", MsFlags::empty(), &data).unwrap();
+                fs::write(kept.join("merged/file"), "").unwrap();
+                assert!(Path::new(MEMORY).join(name).join("upper/file").exists(), "{name}");
+            }
+            // A second try, after another step has failed, changes nothing.
+            mount_root(false, &digest.parse().unwrap()).unwrap();
+            umount2(&Path::new(NEW_ROOT).join("var/lib/machines"), MntFlags::MNT_DETACH).unwrap();
+            mount_root(false, &digest.parse().unwrap()).unwrap();
+            assert!(Path::new(NEW_ROOT).join("var/lib/machines/upper").exists(), "a bind that was missing");
+        });
     }
 }
