@@ -1,4 +1,5 @@
-//! The host image as `cargo xtask image host` made it: a valid OCI layout, and the same bytes when it is made again.
+//! The host image as `cargo xtask image host` made it: a valid OCI layout, with what a slot asks of its host, and the same bytes
+//! when it is made again. So the node image, as far as two of them are to share layers.
 //!
 //! Tier b, because that tier has the image built. Booting it is what the other `boot_*` programs do.
 
@@ -117,16 +118,15 @@ fn the_host_image_holds_no_identity_and_no_way_in() -> Result<()> {
     Ok(())
 }
 
-/// Builds the image by `cargo xtask image host` below `work`, Debian's part cached in `cache`; gives the layout's index and the list
-/// of packages.
-fn build(work: &Directory, cache: &Path, output: &Path) -> Result<(String, String)> {
+/// Runs `cargo xtask image` with these arguments below `work`, Debian's part cached in `cache`; gives the layout's index.
+fn run(work: &Directory, cache: &Path, output: &Path, arguments: &[&str]) -> Result<String> {
     let xtask = std::env::current_exe()?;
     let xtask = xtask.parent().and_then(Path::parent).context("no target directory")?.join("xtask");
     ensure!(xtask.is_file(), "{} is missing: run the tests by `cargo xtask test`", xtask.display());
     // mmdebstrap mounts /dev, /proc and /sys where it works: that ends with these namespaces, so with this one process.
     let mut build = Command::new("unshare");
     build.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]).arg(&xtask);
-    build.args(["image", "host", "--agent"]).arg(pxed::binary("bedplate-agent")?).arg("--output").arg(output);
+    build.arg("image").args(arguments).arg("--output").arg(output);
     let temporary = work.path().join("tmp");
     fs::create_dir_all(&temporary)?;
     // apt fetches as a user of its own.
@@ -136,8 +136,27 @@ fn build(work: &Directory, cache: &Path, output: &Path) -> Result<(String, Strin
     build.env("BEDPLATE_CACHE", cache).env("TMPDIR", &temporary);
     let mut process = Process::spawn("xtask", &mut build, &output.with_extension("log"))?;
     let status = process.wait_ended(BUILD)?;
-    ensure!(status.success(), "cargo xtask image host: {}", process.said());
-    Ok((fs::read_to_string(output.join("index.json"))?, packages(output)?))
+    ensure!(status.success(), "cargo xtask image {arguments:?}: {}", process.said());
+    fs::read_to_string(output.join("index.json")).context("no index")
+}
+
+/// Builds the host image; gives its index and the list of packages.
+fn build(work: &Directory, cache: &Path, output: &Path) -> Result<(String, String)> {
+    let agent = pxed::binary("bedplate-agent")?.display().to_string();
+    Ok((run(work, cache, output, &["host", "--agent", &agent])?, packages(output)?))
+}
+
+/// A cache that has the packages of everybody's. What a build leaves when it is killed lies there.
+fn cache_with_packages(cache: &Path) -> Result<()> {
+    let images = cache.join("images");
+    fs::create_dir_all(&images)?;
+    for entry in fs::read_dir(pxed::cache()?.join("images"))? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with("base-") {
+            symlink(entry.path(), images.join(entry.file_name()))?;
+        }
+    }
+    Ok(())
 }
 
 /// The list of packages inside the image of a layout.
@@ -157,15 +176,7 @@ fn packages(layout: &Path) -> Result<String> {
 fn built_twice_from_the_same_packages_the_image_has_the_same_digest() -> Result<()> {
     let work = Directory::new("image")?;
     let at = |name: &str| work.path().join(name);
-    // What it leaves when it is killed lies here, not in the cache of everybody.
-    let cache = at("cache-one").join("images");
-    fs::create_dir_all(&cache)?;
-    for entry in fs::read_dir(pxed::cache()?.join("images"))? {
-        let entry = entry?;
-        if entry.file_name().to_string_lossy().starts_with("base-") {
-            symlink(entry.path(), cache.join(entry.file_name()))?;
-        }
-    }
+    cache_with_packages(&at("cache-one"))?;
     let mut one = build(&work, &at("cache-one"), &at("one"))?;
     let two = build(&work, &at("cache-two"), &at("two"))?;
     if one.1 != two.1 {
@@ -173,5 +184,82 @@ fn built_twice_from_the_same_packages_the_image_has_the_same_digest() -> Result<
     }
     assert_eq!(one.1, two.1, "the packages");
     assert_eq!(one.0, two.0, "the digests");
+    Ok(())
+}
+
+/// Kernel modules that a slot's network, its containers and kube-proxy ask for: the slot cannot bring them along.
+const SLOT_MODULES: &[&str] = &[
+    "overlay",
+    "br_netfilter",
+    "bridge",
+    "veth",
+    "macvlan",
+    "vxlan",
+    "ip_tables",
+    "ip6_tables",
+    "ip_set",
+    "ip_vs",
+    "iptable_nat",
+    "nf_conntrack",
+    "nf_tables",
+    "nft_chain_nat",
+    "nft_compat",
+    "xt_MASQUERADE",
+    "xt_addrtype",
+    "xt_comment",
+    "xt_conntrack",
+    "xt_mark",
+    "xt_nat",
+    "xt_statistic",
+];
+
+#[test]
+fn the_host_image_has_what_a_slot_asks_of_the_kernel() -> Result<()> {
+    let layout = host_layout()?;
+    let index = json(&layout.join("index.json"))?;
+    let manifest = json(&blob(&layout, &index["manifests"][0])?)?;
+    let config = json(&blob(&layout, &manifest["config"])?)?;
+    let output =
+        Command::new("unsquashfs").arg("-lc").arg(blob(&layout, &manifest["layers"][2])?).output()?;
+    ensure!(output.status.success(), "unsquashfs: {}", String::from_utf8_lossy(&output.stderr));
+    let files = String::from_utf8(output.stdout)?;
+    let modules = format!("/usr/lib/modules/{}", text(&config, "release")?);
+    for name in SLOT_MODULES {
+        let file = format!("/{name}.ko");
+        assert!(
+            files.lines().any(|line| line.contains(&modules) && line.contains(&file)),
+            "no module {name}"
+        );
+    }
+    let configuration = format!("{modules}/config");
+    assert!(files.lines().any(|line| line.ends_with(&configuration)), "kubeadm finds no {configuration}");
+    Ok(())
+}
+
+#[test]
+fn node_images_of_two_kubernetes_versions_share_all_but_the_last_layer() -> Result<()> {
+    let work = Directory::new("image")?;
+    let at = |name: &str| work.path().join(name);
+    cache_with_packages(&at("cache"))?;
+    let programs = at("programs");
+    fs::create_dir(&programs)?;
+    for name in ["kubeadm", "kubelet"] {
+        fs::write(programs.join(name), "#!/bin/sh\necho v1.99.0\n")?;
+        fs::set_permissions(programs.join(name), fs::Permissions::from_mode(0o755))?;
+    }
+    let programs = programs.display().to_string();
+    run(&work, &at("cache"), &at("other"), &["node", "--kubernetes", &programs])?;
+    let read = |layout: &Path| -> Result<(Value, Value)> {
+        let index = json(&layout.join("index.json"))?;
+        let manifest = json(&blob(layout, &index["manifests"][0])?)?;
+        let config = json(&blob(layout, &manifest["config"])?)?;
+        Ok((manifest["layers"].clone(), config))
+    };
+    let (own, _) = read(&pxed::cache()?.join("images/node"))?;
+    let (other, config) = read(&at("other"))?;
+    assert_eq!(config["config"]["Labels"]["bedplate.dev/kubernetes-version"], "v1.99.0");
+    assert_eq!(own[0], other[0], "base");
+    assert_eq!(own[1], other[1], "runtime");
+    assert_ne!(own[2], other[2], "kubernetes");
     Ok(())
 }
