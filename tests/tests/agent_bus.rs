@@ -22,11 +22,11 @@ const SHORT: Duration = Duration::from_secs(1);
 const INSIDE: &str = "BEDPLATE_BUS_INSIDE";
 
 fn unit(name: &str) -> UnitName {
-    name.parse().unwrap()
+    name.parse().expect("a name")
 }
 
 fn container(name: &str) -> ContainerName {
-    name.parse().unwrap()
+    name.parse().expect("a name")
 }
 
 /// A host with these units.
@@ -183,7 +183,7 @@ async fn futures_of<T: Send + 'static>(
     let tasks: Vec<_> = futures.map(tokio::spawn).collect();
     let mut results = Vec::new();
     for task in tasks {
-        results.push(task.await.unwrap());
+        results.push(task.await.expect("no panic"));
     }
     results
 }
@@ -252,7 +252,7 @@ async fn a_command_is_ended_at_its_deadline_with_its_children() -> Result<()> {
     // A child that the command leaves behind ends with it too.
     let ran = bus.manager().run(&shell("leaves", "sleep 1003 & echo left")).await?;
     assert_eq!((ran.exit, ran.output.as_str()), (Exit::Code(0), "left\n"));
-    assert!(!host.run("sh", &["-c", "cat /proc/[0-9]*/cmdline"])?.contains("sleep\0100"));
+    assert!(!host.run("sh", &["-c", "cat /proc/[0-9]*/cmdline"])?.contains("sleep\x00100"));
     Ok(())
 }
 
