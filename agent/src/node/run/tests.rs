@@ -1,0 +1,568 @@
+//! The whole loop with slots on a real disk, and stand-ins for systemd, the cluster, images and what a slot shows.
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::path::Path;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::task::Poll;
+
+use async_trait::async_trait;
+use bedplate_api::configuration::SecretRef;
+use bedplate_api::id::Digest;
+use bedplate_api::machine::{Machine, SlotName, SlotState, VersionRef};
+use bedplate_api::operation::{MachineOperation, MachineOperationStatus};
+use bedplate_api::version::MachineConfigurationVersion;
+use bedplate_api::wire::Report;
+use bedplate_bootstrap::unit;
+use bedplate_image::node::{EnsureNodeImageError, NodeImage, NodeSource, Tell};
+use k8s_openapi::api::core::v1::Node;
+use serde_json::json;
+use zeroize::Zeroizing;
+
+use super::*;
+use crate::bus::fake::{FakeMachines, FakeUnits, Fault, unit_state};
+use crate::bus::{ActiveState, JobResult, Leader, UnitName};
+use crate::cluster::{
+    AskServerError, NodeState, NodeTold, Plane, ReadSecretError, SecretData, Truth, WriteOperationError,
+};
+use crate::node::effects::{Credential, Credentials, Gate, Images};
+use crate::slot::filled::Filled;
+use crate::slot::places::{Places, machine, service};
+use crate::slot::store::Slots;
+
+struct FakePlane {
+    seen: watch::Sender<Seen>,
+    told: Mutex<Vec<NodeTold>>,
+    /// A live GET says that the Node is there, whatever the watch said.
+    there: AtomicBool,
+}
+
+#[async_trait]
+impl Plane for FakePlane {
+    fn seen(&self) -> watch::Receiver<Seen> {
+        self.seen.subscribe()
+    }
+    async fn node_is_gone(&self) -> Result<bool, AskServerError> {
+        Ok(!self.there.load(Ordering::Relaxed))
+    }
+    async fn report(&self, _: &Report) -> Result<(), AskServerError> {
+        Ok(())
+    }
+    fn tell_node(&self, told: NodeTold) {
+        self.told.lock().unwrap().push(told);
+    }
+    async fn write_operation(
+        &self,
+        operation: &MachineOperation,
+        _: MachineOperationStatus,
+    ) -> Result<Arc<MachineOperation>, WriteOperationError> {
+        Ok(Arc::new(operation.clone()))
+    }
+    async fn secret(&self, secret: &SecretRef) -> Result<SecretData, ReadSecretError> {
+        Err(ReadSecretError::Missing { namespace: secret.namespace.clone(), name: secret.name.clone() })
+    }
+}
+
+struct FakeImages {
+    layer: PathBuf,
+    asked: AtomicU32,
+    hangs: AtomicBool,
+}
+
+#[async_trait]
+impl Images for FakeImages {
+    async fn ensure(&self, source: &NodeSource, tell: Tell<'_>) -> Result<NodeImage, EnsureNodeImageError> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        tell(bedplate_image::node::Progress::Resolving);
+        if self.hangs.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
+        Ok(NodeImage {
+            digest: source.pinned().unwrap(),
+            architecture: "amd64".to_owned(),
+            layers: vec![self.layer.clone()],
+            labels: Default::default(),
+        })
+    }
+    async fn keep_only(&self, _: Vec<Digest>) {}
+}
+
+#[derive(Default)]
+struct FakeGate {
+    probes: AtomicU32,
+    no_sandbox: AtomicBool,
+}
+
+#[async_trait]
+impl Gate for FakeGate {
+    async fn kubelet(&self, _: Leader, _: &Filled) -> Result<(), String> {
+        Ok(())
+    }
+    async fn runtime(&self, _: Leader, _: &str) -> Result<(), String> {
+        Ok(())
+    }
+    async fn sandbox(&self, _: Leader, _: &str, _: u32) -> Result<(), String> {
+        self.probes.fetch_add(1, Ordering::Relaxed);
+        if self.no_sandbox.load(Ordering::Relaxed) { Err("no CNI plug-in".to_owned()) } else { Ok(()) }
+    }
+}
+
+struct FakeCredentials;
+
+#[async_trait]
+impl Credentials for FakeCredentials {
+    async fn current(&self) -> Result<Credential, String> {
+        Ok(Credential {
+            server: "https://k.example:6443".to_owned(),
+            ca_pem: "CA".to_owned(),
+            certificate_pem: "CERT".to_owned(),
+            key_pem: Zeroizing::new("KEY".to_owned()),
+        })
+    }
+}
+
+/// A host, its cluster, and a controller that chooses at once.
+struct World {
+    directory: tempfile::TempDir,
+    parts: Parts,
+    plane: Arc<FakePlane>,
+    images: Arc<FakeImages>,
+    gate: Arc<FakeGate>,
+    units: FakeUnits,
+    machines: FakeMachines,
+    /// Versions whose kubeadm fails for good.
+    bad: BTreeSet<i64>,
+    nodes: u32,
+    /// Slots whose kubelet has registered its Node since it was started: it does so once.
+    registered: BTreeSet<u32>,
+}
+
+fn number(slot: SlotName) -> u32 {
+    match slot {
+        SlotName::A => 100,
+        SlotName::B => 200,
+    }
+}
+
+fn version_object(number: i64) -> MachineConfigurationVersion {
+    let reference = format!("r.example/node@sha256:{}", format!("{number:02x}").repeat(32));
+    let template = json!({ "image": { "reference": reference }, "kubernetes": { "version": "v1.34.4" },
+        "healthGate": { "timeoutSeconds": 600, "nodeReadySeconds": 0 } });
+    let object = json!({ "metadata": { "name": format!("workers-v{number}") },
+        "spec": { "configurationName": "workers", "version": number, "template": template } });
+    serde_json::from_value(object).unwrap()
+}
+
+impl World {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let below = |name: &str| directory.path().join(name);
+        for (path, text) in [("root/etc/resolv.conf", "nameserver 10.0.0.1\n"), ("layer/etc/os-release", "ID=test\n")] {
+            std::fs::create_dir_all(below(path).parent().unwrap()).unwrap();
+            std::fs::write(below(path), text).unwrap();
+        }
+        std::fs::create_dir_all(below("run")).unwrap();
+        let (units, machines) = (FakeUnits::default(), FakeMachines::default());
+        for slot in [SlotName::A, SlotName::B] {
+            machines.add(&machine(slot).parse().unwrap(), Leader::new(number(slot)).unwrap());
+        }
+        let seen = Seen { api: Api::Live, ours: true, node: NodeState::Absent, ..Seen::default() };
+        let (told, there) = Default::default();
+        let plane = Arc::new(FakePlane { seen: watch::channel(seen).0, told, there });
+        let images =
+            Arc::new(FakeImages { layer: below("layer"), asked: AtomicU32::new(0), hangs: AtomicBool::new(false) });
+        let gate = Arc::<FakeGate>::default();
+        let places = Places { state: below("state"), run: below("run"), machines: below("machines") };
+        let parts = Parts {
+            machine: "node-1".parse().unwrap(),
+            boot_id: "boot".to_owned(),
+            root: below("root"),
+            slots: Slots::new(places),
+            units: Arc::new(units.clone()),
+            machines: Arc::new(machines.clone()),
+            images: images.clone(),
+            gate: gate.clone(),
+            plane: plane.clone(),
+            credentials: Arc::new(FakeCredentials),
+        };
+        let world = Self { directory, parts, plane, images, gate, units, machines, bad: BTreeSet::new(), nodes: 0, registered: BTreeSet::new() };
+        world.write_machine(None, None);
+        world
+    }
+
+    fn run_directory(&self) -> &Path {
+        &self.parts.slots.places().run
+    }
+
+    /// An agent that has just started.
+    fn agent(&self) -> NodeLoop {
+        NodeLoop::new(self.parts.clone(), self.run_directory().to_owned(), Arc::default())
+    }
+
+    fn write_machine(&self, selected: Option<i64>, node_uid: Option<&str>) {
+        let mut object = json!({ "metadata": { "name": "node-1", "uid": "machine-uid" },
+            "spec": { "provider": "manual" }, "status": {} });
+        if let Some(number) = selected {
+            object["status"]["selected"] = json!({ "name": "workers", "version": number, "by": "Reference" });
+        }
+        if let Some(uid) = node_uid {
+            object["status"]["nodeRef"] = json!({ "name": "node-1", "uid": uid });
+        }
+        let machine: Machine = serde_json::from_value(object).unwrap();
+        self.plane.seen.send_modify(|seen| {
+            seen.machine = Some(Arc::new(machine));
+            seen.version = selected.map(|number| Arc::new(version_object(number)));
+        });
+    }
+
+    /// The controller selects.
+    fn select(&self, number: i64) {
+        let uid = self.node_uid();
+        self.write_machine(Some(number), uid.as_deref());
+    }
+
+    fn node_uid(&self) -> Option<String> {
+        match &self.plane.seen.borrow().node {
+            NodeState::Present(node) => node.metadata.uid.clone(),
+            _ => None,
+        }
+    }
+
+    /// A person deletes the Node; the controller chooses this version.
+    fn delete_node(&self, number: i64) {
+        self.plane.seen.send_modify(|seen| seen.node = NodeState::Absent);
+        self.write_machine(Some(number), None);
+    }
+
+    fn record(&self, slot: SlotName) -> Option<crate::node::model::Record> {
+        self.parts.slots.record(slot).unwrap()
+    }
+
+    async fn runs(&self, slot: SlotName) -> bool {
+        let unit: UnitName = service(slot).parse().unwrap();
+        use crate::bus::Units as _;
+        !self.units.state(&unit).await.unwrap().active.is_down()
+    }
+
+    /// What a slot that runs does by itself: kubeadm joins, the kubelet registers its Node.
+    async fn react(&mut self) {
+        for slot in [SlotName::A, SlotName::B] {
+            let Some(record) = self.record(slot) else { continue };
+            if !self.runs(slot).await {
+                self.registered.remove(&number(slot));
+                continue;
+            }
+            let kubeadm: UnitName = unit::NAME.parse().unwrap();
+            let inside = self.machines.add(&machine(slot).parse().unwrap(), Leader::new(number(slot)).unwrap());
+            if self.bad.contains(&record.version.version) {
+                inside.set(&kubeadm, unit_state(ActiveState::Failed, "failed"));
+                let log = self.parts.slots.places().kept(slot, "log").join("bedplate");
+                std::fs::create_dir_all(&log).unwrap();
+                std::fs::write(log.join("kubeadm.log"), "no such cluster\n").unwrap();
+                continue;
+            }
+            inside.set(&kubeadm, unit_state(ActiveState::Active, "exited"));
+            let kubelet = self.parts.slots.places().kept(slot, "kubelet");
+            for mark in [unit::JOINED, unit::FINISHED] {
+                std::fs::write(kubelet.join(Path::new(mark).file_name().unwrap()), "").unwrap();
+            }
+            if self.registered.insert(number(slot)) && self.node_uid().is_none() {
+                self.nodes += 1;
+                let node = json!({ "metadata": { "name": "node-1", "uid": format!("node-{}", self.nodes) },
+                    "status": { "conditions": [{ "type": "Ready", "status": "True", "lastTransitionTime": "1970-01-01T00:00:00Z" }] } });
+                let node: Node = serde_json::from_value(node).unwrap();
+                self.plane.seen.send_modify(|seen| seen.node = NodeState::Present(Arc::new(node)));
+                let selected = self.plane.seen.borrow().machine_facts().and_then(|machine| machine.selected);
+                self.write_machine(selected.map(|version| version.version), self.node_uid().as_deref());
+            }
+        }
+    }
+
+    /// Turns until the plan awaits what only others can bring, killed at its `kill_at`th wake-up. Counts wake-ups.
+    async fn settle(&mut self, polls: &mut u32, kill_at: u32) -> String {
+        let mut agent = self.agent();
+        for _ in 0..200 {
+            self.react().await;
+            let pause = limited(agent.turn(), polls, kill_at).await;
+            let Some(pause) = pause else {
+                // What the dead agent's threads still wrote, a kill would have cut off: wait for it, so that nobody writes beside.
+                tokio::task::spawn_blocking(|| ()).await.unwrap();
+                agent = self.agent();
+                continue;
+            };
+            let rests = matches!(&agent.standing.plan.wait, Some(why) if why == "Applied" || why == "VersionRefused" || why == "BackOff");
+            if pause != Pause::None && rests {
+                return agent.standing.plan.wait.unwrap_or_default();
+            }
+            if pause != Pause::None {
+                // Time passes.
+                agent.attempts = Attempts::default();
+            }
+        }
+        panic!("it does not come to rest: {:?}", agent.standing);
+    }
+
+    async fn settled(&mut self) -> String {
+        self.settle(&mut 0, u32::MAX).await
+    }
+
+    fn told(&self) -> NodeTold {
+        self.plane.told.lock().unwrap().last().cloned().unwrap()
+    }
+}
+
+/// Polls a future, but drops it at the `kill_at`th poll of all.
+async fn limited<T>(future: impl Future<Output = T>, polls: &mut u32, kill_at: u32) -> Option<T> {
+    let mut future = pin!(future);
+    std::future::poll_fn(|context| {
+        *polls += 1;
+        if *polls == kill_at {
+            return Poll::Ready(None);
+        }
+        future.as_mut().poll(context).map(Some)
+    })
+    .await
+}
+
+fn in_runtime<T>(test: impl Future<Output = T>) -> T {
+    // One thread for files: work that is queued later is done later.
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().max_blocking_threads(1).build().unwrap().block_on(test)
+}
+
+fn is_applied(world: &World, slot: SlotName, version: i64) -> bool {
+    world.record(slot).is_some_and(|record| {
+        record.version.version == version && matches!(record.stage, Stage::Applied { .. })
+    })
+}
+
+#[test]
+fn a_selected_version_is_paved_and_the_next_one_waits_prepared() {
+    in_runtime(async {
+        let mut world = World::new();
+        let mut agent = world.agent();
+        assert_eq!(agent.turn().await, Pause::Open);
+        assert_eq!(world.told().paved.unwrap().reason, "NothingSelected");
+        world.select(1);
+        assert_eq!(world.settled().await, "Applied");
+        assert!(is_applied(&world, SlotName::A, 1) && world.runs(SlotName::A).await);
+        let slot = world.parts.slots.places().root(SlotName::A);
+        let read = |path: &str| std::fs::read_to_string(slot.join(path)).unwrap();
+        assert_eq!(read("etc/hostname"), "node-1\n");
+        assert!(read("etc/bedplate/kubeadm.sh").contains("kubeadm join --config /run/bedplate/kubeadm.yaml"));
+        assert!(slot.join("etc/systemd/system/multi-user.target.wants/bedplate-kubeadm.service").is_symlink());
+        let shared = world.parts.slots.places().shared(SlotName::A);
+        assert!(std::fs::read_to_string(shared.join("kubeconfig")).unwrap().contains("https://k.example:6443"));
+        assert!(shared.join("kubeadm.yaml").exists());
+        let told = world.told();
+        assert_eq!(told.applied.as_ref().map(|applied| applied.version), Some(1));
+        assert_eq!(told.paved.as_ref().unwrap().status, Truth::True);
+        assert_eq!(told.node_ready.as_ref().unwrap().reason, "NodeReady");
+        // Another one is selected: nothing runs anew, but it lies ready.
+        world.select(2);
+        assert_eq!(world.settled().await, "Applied");
+        assert!(is_applied(&world, SlotName::A, 1) && !world.runs(SlotName::B).await);
+        let told = world.told();
+        assert_eq!((told.slots[0].state, told.slots[1].state), (SlotState::Running, SlotState::Prepared));
+        let asked = world.images.asked.load(Ordering::Relaxed);
+        world.delete_node(2);
+        assert_eq!(world.settled().await, "Applied");
+        assert!(is_applied(&world, SlotName::B, 2) && !world.runs(SlotName::A).await);
+        assert!(world.units.calls().contains(&"stop systemd-nspawn@bedplate-a.service".to_owned()));
+        // Repaved from what was prepared; then the other slot is filled for the next time.
+        assert_eq!(world.images.asked.load(Ordering::Relaxed), asked + 1);
+    });
+}
+
+#[test]
+fn a_version_whose_bootstrap_fails_is_rolled_back_and_not_tried_again_until_another_is_selected() {
+    in_runtime(async {
+        let mut world = World::new();
+        world.select(1);
+        world.settled().await;
+        world.bad.insert(2);
+        world.delete_node(2);
+        assert_eq!(world.settled().await, "VersionRefused");
+        assert!(is_applied(&world, SlotName::A, 1) && world.runs(SlotName::A).await);
+        assert!(!world.runs(SlotName::B).await);
+        let told = world.told();
+        let back = told.rolled_back.unwrap();
+        assert_eq!((back.from.version, back.to.version), (2, 1));
+        assert!(back.reason.contains("kubeadm failed") && back.reason.contains("no such cluster"), "{}", back.reason);
+        assert_eq!(told.slots[1].state, SlotState::Failed);
+        world.delete_node(3);
+        assert_eq!(world.settled().await, "Applied");
+        assert!(is_applied(&world, SlotName::B, 3));
+        assert_eq!(world.parts.slots.ledger().unwrap().refused, []);
+        assert_eq!(world.told().rolled_back, None);
+    });
+}
+
+#[test]
+fn without_a_slot_to_go_back_to_a_failed_trial_is_counted_and_begins_again_later() {
+    in_runtime(async {
+        let mut world = World::new();
+        world.bad.insert(1);
+        world.select(1);
+        assert_eq!(world.settled().await, "BackOff");
+        let ledger = world.parts.slots.ledger().unwrap();
+        assert_eq!((ledger.failures, ledger.refused.len()), (1, 0));
+        assert!(ledger.not_before.unwrap() > Timestamp::now());
+        let paved = world.told().paved.unwrap();
+        assert_eq!((paved.status, paved.reason), (Truth::False, "BackOff"));
+        // A person mends it, and time passes.
+        world.bad.clear();
+        for slot in [SlotName::A, SlotName::B] {
+            let inside = world.machines.add(&machine(slot).parse().unwrap(), Leader::new(number(slot)).unwrap());
+            inside.set(&unit::NAME.parse().unwrap(), unit_state(ActiveState::Activating, "start"));
+        }
+        let ledger = crate::slot::store::Ledger { not_before: None, ..ledger };
+        world.parts.slots.write_ledger(&ledger).unwrap();
+        assert_eq!(world.settled().await, "Applied");
+        assert_eq!(world.parts.slots.ledger().unwrap().failures, 0);
+    });
+}
+
+#[test]
+fn an_agent_killed_at_any_wake_up_ends_where_an_undisturbed_one_does() {
+    in_runtime(async {
+        let mut kill_at = 1;
+        loop {
+            let mut world = World::new();
+            let mut polls = 0;
+            world.select(1);
+            let first = world.settle(&mut polls, kill_at).await;
+            world.delete_node(2);
+            let second = world.settle(&mut polls, kill_at).await;
+            assert_eq!((first.as_str(), second.as_str()), ("Applied", "Applied"), "killed at {kill_at}");
+            let runs = (world.runs(SlotName::A).await, world.runs(SlotName::B).await);
+            assert_ne!(runs.0, runs.1, "killed at {kill_at}: {runs:?}");
+            let applied = if runs.0 { SlotName::A } else { SlotName::B };
+            assert!(is_applied(&world, applied, 2), "killed at {kill_at}");
+            assert_eq!(world.parts.slots.ledger().unwrap(), Default::default(), "killed at {kill_at}");
+            assert_eq!(world.told().applied.unwrap().version, 2);
+            if polls < kill_at {
+                break;
+            }
+            kill_at += 1;
+        }
+        assert!(kill_at > 40, "only {kill_at} wake-ups");
+    });
+}
+
+#[test]
+fn a_live_node_stops_a_repave_that_a_watch_asked_for() {
+    in_runtime(async {
+        let mut world = World::new();
+        world.select(1);
+        world.settled().await;
+        world.select(2);
+        world.settled().await;
+        world.plane.there.store(true, Ordering::Relaxed);
+        world.delete_node(2);
+        let mut agent = world.agent();
+        for _ in 0..5 {
+            agent.turn().await;
+        }
+        assert!(is_applied(&world, SlotName::A, 1) && world.runs(SlotName::A).await);
+        assert_eq!(world.record(SlotName::B).unwrap().stage, Stage::Prepared);
+    });
+}
+
+#[test]
+fn a_probe_that_fails_until_the_time_is_over_is_a_failed_gate() {
+    in_runtime(async {
+        let mut world = World::new();
+        world.select(1);
+        world.settled().await;
+        world.gate.no_sandbox.store(true, Ordering::Relaxed);
+        world.delete_node(2);
+        let mut agent = world.agent();
+        let probes = world.gate.probes.load(Ordering::Relaxed);
+        for _ in 0..40 {
+            world.react().await;
+            agent.attempts = Attempts::default();
+            agent.turn().await;
+            if world.gate.probes.load(Ordering::Relaxed) > probes + 1 {
+                break;
+            }
+        }
+        assert_eq!(world.told().paved.unwrap().reason, "SandboxFailed");
+        // Its time is over.
+        let mut record = world.record(SlotName::B).unwrap();
+        record.timeout_seconds = 0;
+        world.parts.slots.write_record(SlotName::B, &record).unwrap();
+        assert_eq!(world.settled().await, "VersionRefused");
+        let back = world.told().rolled_back.unwrap();
+        assert!(back.reason.starts_with("no Pod sandbox starts: "), "{}", back.reason);
+    });
+}
+
+#[test]
+fn a_long_step_ends_when_another_version_is_selected() {
+    in_runtime(async {
+        let mut world = World::new();
+        world.images.hangs.store(true, Ordering::Relaxed);
+        world.select(1);
+        let mut agent = world.agent();
+        let select = async {
+            while world.images.asked.load(Ordering::Relaxed) == 0 {
+                tokio::task::yield_now().await;
+            }
+            world.images.hangs.store(false, Ordering::Relaxed);
+            world.select(2);
+        };
+        tokio::join!(agent.turn(), select);
+        assert_eq!(agent.standing.progress.as_deref(), Some("asks for the node image"));
+        assert_eq!(world.settled().await, "Applied");
+        assert!(is_applied(&world, SlotName::A, 2));
+    });
+}
+
+#[test]
+fn what_fails_is_told_with_its_reason_and_tried_again() {
+    in_runtime(async {
+        let mut world = World::new();
+        world.select(1);
+        world.units.job_ends("start systemd-nspawn@bedplate-a.service", JobResult::Failed);
+        let mut agent = world.agent();
+        let mut seen = BTreeSet::new();
+        for _ in 0..12 {
+            world.react().await;
+            agent.turn().await;
+            seen.insert(world.told().paved.unwrap().reason);
+        }
+        assert!(seen.contains("UnitFailed"), "{seen:?}");
+        let error = agent.standing.last_error.clone().unwrap();
+        assert!(error.contains("start-slot") && error.contains("exit-code"), "{error}");
+        assert!(agent.standing.next_try.is_some());
+        // D-Bus goes away for a while.
+        world.units.fail("state", Fault::Away);
+        assert_eq!(agent.turn().await, Pause::AtMost(AGAIN));
+        assert_eq!(world.settled().await, "Applied");
+        assert!(world.directory.path().join("run/node.json").exists());
+        let version = VersionRef { name: "workers".to_owned(), version: 1 };
+        assert_eq!(world.record(SlotName::A).unwrap().version, version);
+    });
+}
+
+#[test]
+fn at_rest_only_changes_wake_the_loop() {
+    in_runtime(async {
+        let mut world = World::new();
+        world.select(1);
+        world.settled().await;
+        let mut agent = world.agent();
+        while agent.turn().await == Pause::None {}
+        // The first sleep asks for changes and looks once more; the second one is long.
+        agent.sleep(Pause::Open).await;
+        assert_eq!(agent.turn().await, Pause::Open);
+        let unit: UnitName = service(SlotName::A).parse().unwrap();
+        let (mut woken, units) = (agent, world.units.clone());
+        let change = async { units.set(&unit, unit_state(ActiveState::Failed, "failed")) };
+        tokio::join!(woken.sleep(Pause::Open), change);
+        woken.turn().await;
+        assert!(world.runs(SlotName::A).await, "a slot that is the node and has ended is started");
+    });
+}
