@@ -96,7 +96,7 @@ impl Parts {
     }
 
     /// Works on the slots' files where it may wait for a disk.
-    pub(super) async fn on_disk<T: Send + 'static>(
+    pub(crate) async fn on_disk<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Slots) -> Result<T, KeepSlotError> + Send + 'static,
     ) -> Result<T, KeepSlotError> {

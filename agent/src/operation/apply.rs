@@ -36,6 +36,8 @@ pub trait Configuration: Send + Sync {
     async fn standing(&self) -> Result<Standing, String>;
     /// Makes these changes to the running node, and keeps that the selected version is applied. May be done twice.
     async fn change(&self, changes: &[InPlace]) -> Result<(), ApplyError>;
+    /// Whether that is possible; also has a version that failed here be tried again, because a person asks.
+    async fn may_repave(&self, version: &VersionRef) -> Result<(), ApplyError>;
     /// Has the node be paved anew with this version, also if it failed before: its Node is removed. May be asked for twice.
     async fn repave(&self, version: &VersionRef) -> Result<(), ApplyError>;
 }
@@ -60,6 +62,9 @@ impl Runner {
                 }
             }
             Decision::Repave(version) => {
+                if let Err(error) = self.parts.configuration.may_repave(&version).await {
+                    return refused(&error);
+                }
                 let drained = self.drain(&DRAIN, deadline).await;
                 if !matches!(drained, Outcome::Ready) {
                     return drained;

@@ -90,7 +90,9 @@ impl Runner {
         let why = match &ran.exit {
             Exit::TimedOut | Exit::Code(0) => format!("{} s", capture.seconds),
             Exit::Signal(FULL) => format!("{} bytes were reached", capture.bytes),
-            Exit::Code(_) if ran.output.contains("File too large") => format!("{} bytes were reached", capture.bytes),
+            Exit::Code(_) if ran.output.contains("File too large") => {
+                format!("{} bytes were reached", capture.bytes)
+            }
             Exit::Code(_) | Exit::Signal(_) | Exit::Other(_) => {
                 let _ = fs::remove_file(path);
                 return failed(capture, ran);
@@ -120,17 +122,23 @@ impl Runner {
             Ok(state) if (!state.active.is_down() || state.has_job) && self.now() < deadline => {
                 return Outcome::Later("packets are kept".to_owned());
             }
-            Err(error) if error.is_transient() && self.now() < deadline => return Outcome::Later(chain(&error)),
+            Err(error) if error.is_transient() && self.now() < deadline => {
+                return Outcome::Later(chain(&error));
+            }
             Ok(_) | Err(_) => {}
         }
         let end = match content(path.clone()).await {
             Ok(content) => {
                 let what = self.describe(&path, &content, "not the whole time");
-                End::failed("Interrupted", format!("the agent was interrupted while packets were kept; what there is: {what}"))
+                End::failed(
+                    "Interrupted",
+                    format!("the agent was interrupted while packets were kept; what there is: {what}"),
+                )
             }
-            Err(_) => {
-                End::failed("Interrupted", "the agent was interrupted, and no packet was kept; make a new operation")
-            }
+            Err(_) => End::failed(
+                "Interrupted",
+                "the agent was interrupted, and no packet was kept; make a new operation",
+            ),
         };
         Outcome::End(end)
     }
@@ -143,14 +151,24 @@ fn stem(object: &MachineOperation) -> String {
         signs.take(most).collect()
     };
     let name = plain(object.metadata.name.as_deref().unwrap_or_default(), 120);
-    let uid: String = object.metadata.uid.as_deref().unwrap_or_default().chars().filter(char::is_ascii_alphanumeric).take(8).collect();
+    let uid: String = object
+        .metadata
+        .uid
+        .as_deref()
+        .unwrap_or_default()
+        .chars()
+        .filter(char::is_ascii_alphanumeric)
+        .take(8)
+        .collect();
     format!("{name}-{uid}")
 }
 
 fn command(capture: &Capture, path: &Path, unit: UnitName) -> TransientCommand {
     // Each packet is written when it comes: what was kept until a kill is there.
     let mut argv: Vec<String> =
-        [TCPDUMP, "-n", "-U", "--immediate-mode", "-w", "-", "-i", &capture.interface].map(str::to_owned).to_vec();
+        [TCPDUMP, "-n", "-U", "--immediate-mode", "-w", "-", "-i", &capture.interface]
+            .map(str::to_owned)
+            .to_vec();
     if !capture.filter.is_empty() {
         argv.extend(["--".to_owned(), capture.filter.clone()]);
     }
@@ -208,11 +226,18 @@ fn failed(capture: &Capture, ran: &Ran) -> End {
     let said = ran.output.lines().filter(|line| !line.contains("packets ")).collect::<Vec<_>>().join("; ");
     let Capture { interface, filter, .. } = capture;
     match &ran.exit {
-        Exit::Code(NO_PROGRAM) => {
-            End::failed("NotSupported", format!("there is no {TCPDUMP} on the host: take a host image that has it"))
-        }
-        _ if said.contains("syntax error") || said.contains("expression") || said.contains("unknown host") => {
-            End::failed("InvalidParameters", format!("parameter filter {filter:?} is no BPF expression: {said}"))
+        Exit::Code(NO_PROGRAM) => End::failed(
+            "NotSupported",
+            format!("there is no {TCPDUMP} on the host: take a host image that has it"),
+        ),
+        _ if said.contains("syntax error")
+            || said.contains("expression")
+            || said.contains("unknown host") =>
+        {
+            End::failed(
+                "InvalidParameters",
+                format!("parameter filter {filter:?} is no BPF expression: {said}"),
+            )
         }
         _ if said.contains("No such device") || said.contains("doesn't exist") => {
             End::failed("InterfaceNotFound", format!("the host has no interface {interface}: {said}"))
@@ -317,7 +342,9 @@ mod tests {
         let mut header = vec![0; HEADER];
         header[..4].copy_from_slice(&0xa1b2_c3d4_u32.to_le_bytes());
         let two = [header, packet(60), packet(9000)].concat();
-        for (extra, packets) in [(vec![], 2), (packet(10)[..20].to_vec(), 2), (vec![1, 2, 3], 2), (packet(0), 3)] {
+        for (extra, packets) in
+            [(vec![], 2), (packet(10)[..20].to_vec(), 2), (vec![1, 2, 3], 2), (packet(0), 3)]
+        {
             let mut file = tempfile::NamedTempFile::new().unwrap();
             file.write_all(&[two.clone(), extra.clone()].concat()).unwrap();
             let content = content(file.path().to_owned()).await.unwrap();

@@ -73,15 +73,19 @@ pub fn decide(standing: &Standing, disruption: bool, asked: bool) -> Decision {
         return Decision::Repave(selected.clone());
     }
     let changes = match &standing.difference {
-        Some(difference) => difference.needs_repave.iter().map(ToString::to_string).take(NAMED).collect::<Vec<_>>().join("; "),
+        Some(difference) => {
+            difference.needs_repave.iter().map(ToString::to_string).take(NAMED).collect::<Vec<_>>().join("; ")
+        }
         None => format!("what runs is {}-v{}", applied.name, applied.version),
     };
-    let message = format!("{name} needs a repave ({changes}); parameter disruption=allow does it, or delete the Node");
+    let message =
+        format!("{name} needs a repave ({changes}); parameter disruption=allow does it, or delete the Node");
     Decision::End(End::failed("NeedsRepave", message))
 }
 
 fn rolled_back(name: &str) -> Decision {
-    let message = format!("{name} failed on this host, and what ran before runs again; status.rolledBack says why");
+    let message =
+        format!("{name} failed on this host, and what ran before runs again; status.rolledBack says why");
     Decision::End(End::failed("RolledBack", message))
 }
 

@@ -50,15 +50,21 @@ impl Pod {
 /// Why these Pods are not evicted unasked; none: they are.
 pub fn refusal(pods: &[Pod], drain: &Drain) -> Option<(&'static str, String)> {
     let staying = |wrong: fn(&Pod) -> bool| {
-        let names: Vec<String> =
-            pods.iter().filter(|pod| pod.has_to_leave() && !pod.leaving && wrong(pod)).map(Pod::full_name).collect();
+        let names: Vec<String> = pods
+            .iter()
+            .filter(|pod| pod.has_to_leave() && !pod.leaving && wrong(pod))
+            .map(Pod::full_name)
+            .collect();
         Some(names).filter(|names| !names.is_empty())
     };
     if !drain.force
         && let Some(names) = staying(|pod| pod.controller.is_none())
     {
         let names = list(&names);
-        return Some(("UnmanagedPods", format!("nobody makes these Pods again: {names}; parameter force evicts them")));
+        return Some((
+            "UnmanagedPods",
+            format!("nobody makes these Pods again: {names}; parameter force evicts them"),
+        ));
     }
     if !drain.delete_empty_dir
         && let Some(names) = staying(|pod| pod.empty_dir)
@@ -66,7 +72,9 @@ pub fn refusal(pods: &[Pod], drain: &Drain) -> Option<(&'static str, String)> {
         let names = list(&names);
         return Some((
             "EmptyDirData",
-            format!("these Pods would lose what is in their emptyDir: {names}; parameter deleteEmptyDirData evicts them"),
+            format!(
+                "these Pods would lose what is in their emptyDir: {names}; parameter deleteEmptyDirData evicts them"
+            ),
         ));
     }
     None
@@ -122,7 +130,11 @@ mod tests {
         assert_eq!(refusal(&data, &Drain { delete_empty_dir: true, ..GENTLE }), None);
         let daemons = [Pod { empty_dir: true, ..pod("cni", Some("DaemonSet")) }];
         assert_eq!(refusal(&daemons, &GENTLE), None);
-        assert_eq!(refusal(&[Pod { leaving: true, ..pod("lone", None) }], &GENTLE), None, "somebody else does it");
+        assert_eq!(
+            refusal(&[Pod { leaving: true, ..pod("lone", None) }], &GENTLE),
+            None,
+            "somebody else does it"
+        );
     }
 
     #[test]

@@ -33,12 +33,17 @@ impl Runner {
                 Ok(Progress::Done) => return Outcome::Ready,
                 Ok(Progress::Refused(reason, message)) => return Outcome::End(End::failed(reason, message)),
                 Ok(Progress::Left(message)) => message,
-                Err(error) if error.is_final() => return Outcome::End(End::failed("DrainFailed", chain(&error))),
+                Err(error) if error.is_final() => {
+                    return Outcome::End(End::failed("DrainFailed", chain(&error)));
+                }
                 Err(error) => chain(&error),
             };
             if self.now() >= until {
                 let seconds = drain.limit.as_secs();
-                return Outcome::End(End::failed("DrainTimedOut", format!("not drained within {seconds} s: {left}")));
+                return Outcome::End(End::failed(
+                    "DrainTimedOut",
+                    format!("not drained within {seconds} s: {left}"),
+                ));
             }
             self.tell(&format!("draining: {left}")).await;
             tokio::select! {
@@ -47,7 +52,10 @@ impl Runner {
             }
             if !self.is_wanted() {
                 if let Err(why) = self.uncordon(&uid).await {
-                    tracing::warn!(why, "the Node of an operation that nobody wants any more is not given free");
+                    tracing::warn!(
+                        why,
+                        "the Node of an operation that nobody wants any more is not given free"
+                    );
                 }
                 return Outcome::Interrupted;
             }

@@ -14,12 +14,18 @@ const ALIAS: &str = "it is another name of a service: name the service itself";
 
 /// In the host.
 const HOST: [Refused; 15] = [
-    ("bedplate-agent.service", "it is the agent that would carry this out; systemd restarts it by itself when it fails"),
+    (
+        "bedplate-agent.service",
+        "it is the agent that would carry this out; systemd restarts it by itself when it fails",
+    ),
     ("bedplate-host.service", "it sets the host up once, at boot; use reboot"),
     ("dbus.service", BUS),
     ("dbus-broker.service", BUS),
     ("systemd-networkd.service", "the host's way to the cluster is its network; use reboot"),
-    ("systemd-nspawn@*", "a slot is started and stopped by the agent alone; use applyConfiguration, or restart a service in it"),
+    (
+        "systemd-nspawn@*",
+        "a slot is started and stopped by the agent alone; use applyConfiguration, or restart a service in it",
+    ),
     ("systemd-journald.service", "what all services say would be lost meanwhile"),
     ("systemd-udevd.service", "disks and interfaces would miss events; use reboot"),
     ("user@*", "it is a login's, not the host's"),

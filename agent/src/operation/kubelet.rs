@@ -10,6 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use base64::Engine as _;
 use bedplate_api::id::MachineName;
+use bedplate_bootstrap::diff::Edit;
 use reqwest::Method;
 use reqwest::header::CONTENT_TYPE;
 use serde::Deserialize;
@@ -121,6 +122,8 @@ pub trait NodeApi: Send + Sync {
     async fn node(&self) -> Result<Option<NodeView>, AskNodeError>;
     /// Cordons it for an operation (UID), or gives it free; only if nobody has changed it since it was seen.
     async fn cordon(&self, seen: &NodeView, by: Option<&str>) -> Result<(), AskNodeError>;
+    /// Changes its labels and annotations. NodeRestriction lets a kubelet change those that are not Kubernetes' own.
+    async fn edit(&self, labels: Option<&Edit>, annotations: Option<&Edit>) -> Result<(), AskNodeError>;
     /// The Pods on it.
     async fn pods(&self) -> Result<Vec<Pod>, AskNodeError>;
     /// Asks for the end of one, which may take so many seconds.
@@ -154,7 +157,9 @@ impl SlotKubelet {
 
     /// The way for what was seen through it a moment ago.
     async fn way(&self) -> Result<Way, AskNodeError> {
-        self.open().await?.ok_or_else(|| AskNodeError::Kubeconfig("it is gone, the slot has stopped".to_owned()))
+        self.open()
+            .await?
+            .ok_or_else(|| AskNodeError::Kubeconfig("it is gone, the slot has stopped".to_owned()))
     }
 }
 
@@ -197,12 +202,17 @@ struct User {
 }
 
 impl Way {
-    fn new(text: &str, read: &dyn Fn(&str) -> Result<Option<String>, AskNodeError>) -> Result<Self, AskNodeError> {
+    fn new(
+        text: &str,
+        read: &dyn Fn(&str) -> Result<Option<String>, AskNodeError>,
+    ) -> Result<Self, AskNodeError> {
         let wrong = |problem: &str| AskNodeError::Kubeconfig(problem.to_owned());
         // kubeadm's has one cluster and one user.
         let config: Kubeconfig =
             serde_saphyr::from_str(text).map_err(|_| wrong("it is no kubeconfig with clusters and users"))?;
-        let (Some(cluster), Some(user)) = (config.clusters.into_iter().next(), config.users.into_iter().next()) else {
+        let (Some(cluster), Some(user)) =
+            (config.clusters.into_iter().next(), config.users.into_iter().next())
+        else {
             return Err(wrong("it names no cluster or no user"));
         };
         let (cluster, user) = (cluster.cluster, user.user);
@@ -218,14 +228,20 @@ impl Way {
             (None, None) => Err(AskNodeError::Kubeconfig(format!("{what} is missing"))),
         };
         let ca = pem("the authority", cluster.certificate_authority_data, cluster.certificate_authority)?;
-        let certificate = pem("the client certificate", user.client_certificate_data, user.client_certificate)?;
+        let certificate =
+            pem("the client certificate", user.client_certificate_data, user.client_certificate)?;
         let key = pem("the client key", user.client_key_data, user.client_key)?;
         let https = builder(&ca, Some((&certificate, &key)))?.timeout(PATIENCE).build();
         let https = https.map_err(|error| AskError::Prepare(error.to_string()))?;
         Ok(Self { https, server: cluster.server.trim_end_matches('/').to_owned() })
     }
 
-    async fn ask(&self, method: Method, path: &str, body: Option<(&'static str, Value)>) -> Result<Value, AskNodeError> {
+    async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<(&'static str, Value)>,
+    ) -> Result<Value, AskNodeError> {
         let url = format!("{}{path}", self.server);
         let transport = |source: reqwest::Error| AskNodeError::Transport {
             url: url.clone(),
@@ -247,7 +263,9 @@ impl Way {
         let answer: Value = serde_json::from_slice(&bytes).unwrap_or_default();
         if !status.is_success() {
             let message = answer["message"].as_str().unwrap_or("no reason given").chars().take(500).collect();
-            let again = answer["details"]["retryAfterSeconds"].as_u64().and_then(|seconds| u32::try_from(seconds).ok());
+            let again = answer["details"]["retryAfterSeconds"]
+                .as_u64()
+                .and_then(|seconds| u32::try_from(seconds).ok());
             return Err(AskNodeError::Refused { url, status: status.as_u16(), message, again });
         }
         if answer.is_object() { Ok(answer) } else { Err(AskNodeError::Answer(url)) }
@@ -280,6 +298,13 @@ impl NodeApi for SlotKubelet {
         way.ask(Method::PATCH, &path, Some(("application/merge-patch+json", body))).await.map(drop)
     }
 
+    async fn edit(&self, labels: Option<&Edit>, annotations: Option<&Edit>) -> Result<(), AskNodeError> {
+        let way = self.way().await?;
+        let body = json!({ "metadata": { "labels": merged(labels), "annotations": merged(annotations) } });
+        let path = format!("/api/v1/nodes/{}?fieldManager=bedplate-agent", self.node);
+        way.ask(Method::PATCH, &path, Some(("application/merge-patch+json", body))).await.map(drop)
+    }
+
     async fn pods(&self) -> Result<Vec<Pod>, AskNodeError> {
         let way = self.way().await?;
         let mut pods = Vec::new();
@@ -293,7 +318,9 @@ impl NodeApi for SlotKubelet {
             let list = way.get(&page).await?;
             pods.extend(list["items"].as_array().into_iter().flatten().map(pod));
             token = match list["metadata"]["continue"].as_str() {
-                Some(next) if !next.is_empty() => next.replace('=', "%3D").replace('+', "%2B").replace('/', "%2F"),
+                Some(next) if !next.is_empty() => {
+                    next.replace('=', "%3D").replace('+', "%2B").replace('/', "%2F")
+                }
                 _ => return Ok(pods),
             };
         }
@@ -318,11 +345,22 @@ impl NodeApi for SlotKubelet {
     }
 }
 
+/// As a merge patch has it: null removes.
+fn merged(edit: Option<&Edit>) -> Value {
+    let Some(edit) = edit else { return json!({}) };
+    let set = edit.set.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str())));
+    set.chain(edit.remove.iter().map(|name| (name.clone(), Value::Null)))
+        .collect::<serde_json::Map<_, _>>()
+        .into()
+}
+
 /// What a refused eviction means. 409: it is another Pod of that name by now. 500: more than one budget holds it.
 fn outcome(error: AskNodeError) -> Result<Evicted, AskNodeError> {
     match error {
         AskNodeError::Refused { status: 404 | 409, .. } => Ok(Evicted::Gone),
-        AskNodeError::Refused { status: 429 | 500, message, again, .. } => Ok(Evicted::Held { again, why: message }),
+        AskNodeError::Refused { status: 429 | 500, message, again, .. } => {
+            Ok(Evicted::Held { again, why: message })
+        }
         error => Err(error),
     }
 }
@@ -342,7 +380,8 @@ fn node_view(node: &Value) -> NodeView {
 fn pod(object: &Value) -> Pod {
     let (metadata, spec) = (&object["metadata"], &object["spec"]);
     let owners = metadata["ownerReferences"].as_array().into_iter().flatten();
-    let controller = owners.filter(|owner| owner["controller"] == true).map(|owner| text(&owner["kind"])).next();
+    let controller =
+        owners.filter(|owner| owner["controller"] == true).map(|owner| text(&owner["kind"])).next();
     let volumes = spec["volumes"].as_array();
     Pod {
         namespace: text(&metadata["namespace"]),
@@ -385,8 +424,12 @@ mod tests {
 
     #[test]
     fn an_eviction_that_a_budget_holds_is_no_error_and_a_forbidden_one_is() {
-        let refused =
-            |status, again| AskNodeError::Refused { url: "u".into(), status, message: "budget".into(), again };
+        let refused = |status, again| AskNodeError::Refused {
+            url: "u".into(),
+            status,
+            message: "budget".into(),
+            again,
+        };
         let held = Evicted::Held { again: Some(10), why: "budget".into() };
         assert_eq!(outcome(refused(429, Some(10))).unwrap(), held);
         assert_eq!(outcome(refused(404, None)).unwrap(), Evicted::Gone);

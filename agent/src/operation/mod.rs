@@ -13,7 +13,7 @@
 //! After a restart the note and the boot id decide: another boot id proves a reboot; a note that says begun and no more has the
 //! host asked what came of it, and if it cannot tell, the operation fails and says so. One operation at a time, oldest first.
 //!
-//! Pure: `order`, `guard`, `progress`, `plan`, `drain`, `configuration`, `pcap`. `run` is the loop; called by `service`.
+//! `order`, `guard`, `progress`, `plan`, `drain`, `configuration` and `pcap` are pure; `run` is the loop. Called by `service`, by `node`.
 
 pub mod apply;
 pub mod capture;
@@ -23,6 +23,7 @@ mod evict;
 pub mod guard;
 pub mod kubelet;
 pub mod ledger;
+pub mod node;
 pub mod note;
 pub mod order;
 pub mod pcap;

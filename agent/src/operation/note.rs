@@ -59,7 +59,8 @@ impl NoteDirectory {
     }
 
     fn place(&self, uid: &str) -> PathBuf {
-        let plain = !uid.is_empty() && uid.len() <= 64 && uid.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+        let plain =
+            !uid.is_empty() && uid.len() <= 64 && uid.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
         let stem = if plain {
             uid.to_owned()
         } else {
@@ -78,7 +79,9 @@ impl Notes for NoteDirectory {
             let Some(bytes) = read_optional(&path)? else { continue };
             match serde_json::from_slice(&bytes) {
                 Ok(note) => notes.push(note),
-                Err(error) => tracing::warn!(path = %path.display(), %error, "a note on an operation is damaged"),
+                Err(error) => {
+                    tracing::warn!(path = %path.display(), %error, "a note on an operation is damaged")
+                }
             }
         }
         Ok(notes)

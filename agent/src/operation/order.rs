@@ -173,23 +173,31 @@ impl Order {
     /// What it asks of time has to fit into its own.
     fn fits(&self, timeout: i64) -> Result<(), String> {
         let (name, seconds) = match &self.task {
-            Task::Reboot(Some(drain)) | Task::Shutdown(Some(drain)) => ("drainTimeoutSeconds", drain.limit.as_secs()),
+            Task::Reboot(Some(drain)) | Task::Shutdown(Some(drain)) => {
+                ("drainTimeoutSeconds", drain.limit.as_secs())
+            }
             Task::PacketCapture(capture) => ("seconds", i64::from(capture.seconds)),
-            Task::Reboot(None) | Task::Shutdown(None) | Task::RestartService { .. } | Task::ApplyConfiguration { .. } => {
+            Task::Reboot(None)
+            | Task::Shutdown(None)
+            | Task::RestartService { .. }
+            | Task::ApplyConfiguration { .. } => {
                 return Ok(());
             }
         };
         if seconds < timeout {
             return Ok(());
         }
-        Err(format!("{name} ({seconds}) must be less than timeoutSeconds ({timeout}): it could not end in time"))
+        Err(format!(
+            "{name} ({seconds}) must be less than timeoutSeconds ({timeout}): it could not end in time"
+        ))
     }
 
-    /// Its drain, if it has one.
-    pub fn drain(&self) -> Option<Drain> {
+    /// Whether it may cordon the Node.
+    pub fn cordons(&self) -> bool {
         match &self.task {
-            Task::Reboot(drain) | Task::Shutdown(drain) => *drain,
-            Task::RestartService { .. } | Task::PacketCapture(_) | Task::ApplyConfiguration { .. } => None,
+            Task::Reboot(drain) | Task::Shutdown(drain) => drain.is_some(),
+            Task::ApplyConfiguration { disruption } => *disruption,
+            Task::RestartService { .. } | Task::PacketCapture(_) => false,
         }
     }
 }
@@ -206,9 +214,15 @@ struct Parameters<'a> {
 impl Parameters<'_> {
     fn known(&self) -> Result<(), String> {
         let known = self.kind.parameters();
-        let Some(name) = self.given.keys().find(|name| !known.contains(&name.as_str())) else { return Ok(()) };
+        let Some(name) = self.given.keys().find(|name| !known.contains(&name.as_str())) else {
+            return Ok(());
+        };
         let name = shown(name);
-        Err(format!("{} does not know the parameter {name}: it takes {}", self.kind.as_str(), known.join(", ")))
+        Err(format!(
+            "{} does not know the parameter {name}: it takes {}",
+            self.kind.as_str(),
+            known.join(", ")
+        ))
     }
 
     fn text(&self, name: &str) -> Option<&str> {
@@ -229,7 +243,8 @@ impl Parameters<'_> {
     fn number(&self, name: &str, least: i64, most: i64) -> Result<Option<i64>, String> {
         let Some(text) = self.text(name) else { return Ok(None) };
         let number = text.parse::<i64>().ok().filter(|number| (least..=most).contains(number));
-        let wrong = || format!("parameter {name} is a whole number from {least} to {most}, not {}", shown(text));
+        let wrong =
+            || format!("parameter {name} is a whole number from {least} to {most}, not {}", shown(text));
         number.map(Some).ok_or_else(wrong)
     }
 
@@ -254,7 +269,12 @@ impl Parameters<'_> {
         let name = name.ok_or("parameter service is missing: the unit's name, such as kubelet.service")?;
         let whole = if name.contains('.') { name.to_owned() } else { format!("{name}.service") };
         let unit = whole.parse::<UnitName>().ok().filter(|unit| unit.kind() == "service");
-        let wrong = || format!("parameter service is the name of a service, such as kubelet.service, not {}", shown(name));
+        let wrong = || {
+            format!(
+                "parameter service is the name of a service, such as kubelet.service, not {}",
+                shown(name)
+            )
+        };
         let unit = unit.ok_or_else(wrong)?;
         let place = if self.one_of("in", &["slot", "host"])? == "host" { Place::Host } else { Place::Slot };
         Ok(Task::RestartService { unit, place })
@@ -269,7 +289,9 @@ impl Parameters<'_> {
         if !named {
             return Err(match interface {
                 "" => "parameter interface is missing: one of the host's, or any".to_owned(),
-                _ => format!("parameter interface is the name of one of the host's, not {}", shown(interface)),
+                _ => {
+                    format!("parameter interface is the name of one of the host's, not {}", shown(interface))
+                }
             });
         }
         let filter = self.text("filter").unwrap_or_default().trim();
@@ -341,7 +363,12 @@ mod tests {
                 360,
             ),
             ("restartService", json!({"service": "kubelet"}), kubelet(Place::Slot), 300),
-            ("restartService", json!({"service": "kubelet.service", "in": "host"}), kubelet(Place::Host), 300),
+            (
+                "restartService",
+                json!({"service": "kubelet.service", "in": "host"}),
+                kubelet(Place::Host),
+                300,
+            ),
             ("packetCapture", json!({"interface": "eth0"}), capture("", 30, 16 << 20), 90),
             (
                 "packetCapture",
@@ -369,7 +396,12 @@ mod tests {
             ("reboot", json!({"x": "y"}), None, "reboot does not know the parameter \"x\": it takes drain,"),
             ("reboot", json!({"drain": "yes"}), None, "drain is one of false, true, not \"yes\""),
             ("reboot", json!({"force": "true"}), None, "parameter force counts with drain"),
-            ("reboot", json!({"drain": "true", "gracePeriodSeconds": "-1"}), None, "gracePeriodSeconds is a whole"),
+            (
+                "reboot",
+                json!({"drain": "true", "gracePeriodSeconds": "-1"}),
+                None,
+                "gracePeriodSeconds is a whole",
+            ),
             ("reboot", json!({"drain": "true"}), Some(600), "drainTimeoutSeconds (600) must be less than"),
             ("restartService", json!({}), None, "parameter service is missing"),
             ("restartService", json!({"service": "../x"}), None, "name of a service"),
@@ -378,7 +410,12 @@ mod tests {
             ("packetCapture", json!({}), None, "interface is missing"),
             ("packetCapture", json!({"interface": "-w"}), None, "not \"-w\""),
             ("packetCapture", json!({"interface": "../../etc"}), None, "interface is the name"),
-            ("packetCapture", json!({"interface": "lo", "filter": "-F /etc/shadow"}), None, "parameter filter"),
+            (
+                "packetCapture",
+                json!({"interface": "lo", "filter": "-F /etc/shadow"}),
+                None,
+                "parameter filter",
+            ),
             ("packetCapture", json!({"interface": "lo", "filter": "port $HOME"}), None, "parameter filter"),
             ("packetCapture", json!({"interface": "lo", "seconds": "301"}), None, "from 1 to 300"),
             ("packetCapture", json!({"interface": "lo", "bytes": "67108865"}), None, "to 67108864"),
@@ -393,7 +430,9 @@ mod tests {
     #[test]
     fn a_long_value_is_not_repeated_whole() {
         let long = "ä".repeat(1 << 16);
-        for parameters in [json!({ "drain": long }), json!({ "\u{1b}[2J": "x" }), json!({ long.clone(): "x" })] {
+        for parameters in
+            [json!({ "drain": long }), json!({ "\u{1b}[2J": "x" }), json!({ long.clone(): "x" })]
+        {
             let problem = parse("reboot", parameters, None).unwrap_err();
             assert!(problem.len() < 512 && !problem.contains(char::is_control), "{problem}");
         }

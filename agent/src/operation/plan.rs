@@ -171,7 +171,9 @@ pub fn next(observed: &Observed<'_>) -> Next {
         return failed("Refused", why);
     }
     let (start, noted) = match (&taken, note) {
-        (Some(taken), note) => (taken.start, taken.boot_id.as_deref().or(note.map(|note| note.boot_id.as_str()))),
+        (Some(taken), note) => {
+            (taken.start, taken.boot_id.as_deref().or(note.map(|note| note.boot_id.as_str())))
+        }
         (None, Some(note)) => (note.begun, Some(note.boot_id.as_str())),
         (None, None) => return Next::Take,
     };
@@ -180,7 +182,8 @@ pub fn next(observed: &Observed<'_>) -> Next {
                        boot: what was done is not known; look at the host, and make a new operation";
         return failed("Unknown", message);
     };
-    let case = Case { observed, deadline: later(start, order.timeout), order, rebooted: noted != observed.boot_id };
+    let case =
+        Case { observed, deadline: later(start, order.timeout), order, rebooted: noted != observed.boot_id };
     match &case.order.task {
         Task::Reboot(_) | Task::Shutdown(_) => case.power(),
         Task::RestartService { .. } | Task::PacketCapture(_) => case.once(),
@@ -221,10 +224,13 @@ impl Case<'_> {
             let end = if reboots {
                 End::done("Rebooted", format!("the host has booted since: its boot is now {boot_id}"))
             } else {
-                End::done("ShutDown", format!("the host was down, and has booted since: its boot is now {boot_id}"))
+                End::done(
+                    "ShutDown",
+                    format!("the host was down, and has booted since: its boot is now {boot_id}"),
+                )
             };
             // After a shutdown somebody who switched it on again decides when the node is used again.
-            let uncordon = self.order.drain().filter(|_| reboots).map(|_| cleaned_until(self.deadline));
+            let uncordon = (self.order.cordons() && reboots).then(|| cleaned_until(self.deadline));
             return Next::Finish(Finish { end, uncordon });
         }
         let Some(note) = note else {
@@ -251,7 +257,8 @@ impl Case<'_> {
         let Observed { now, note, .. } = *self.observed;
         match (self.rebooted, note) {
             (true, _) => {
-                let message = "the host was rebooted meanwhile: what came of it is not known; make a new operation";
+                let message =
+                    "the host was rebooted meanwhile: what came of it is not known; make a new operation";
                 self.fail("HostRebooted", message.to_owned())
             }
             (false, Some(_)) => Next::Inspect(self.order.clone(), self.deadline),
@@ -263,7 +270,8 @@ impl Case<'_> {
     /// What does no harm twice.
     fn again(&self) -> Next {
         if self.observed.now >= self.deadline {
-            return self.late("the Machine's status shows what runs, and the condition Paved what is awaited");
+            return self
+                .late("the Machine's status shows what runs, and the condition Paved what is awaited");
         }
         self.begin()
     }
@@ -277,7 +285,7 @@ impl Case<'_> {
     }
 
     fn fail(&self, reason: &str, message: String) -> Next {
-        let uncordon = self.order.drain().map(|_| cleaned_until(self.deadline));
+        let uncordon = self.order.cordons().then(|| cleaned_until(self.deadline));
         Next::Finish(Finish { end: End::failed(reason, message), uncordon })
     }
 }
@@ -364,7 +372,8 @@ mod tests {
         }
         let mut parent = operation("reboot", json!({}));
         parent.spec.machine_ref = None;
-        parent.spec.machine_selector = Some(serde_json::from_value(json!({"matchLabels": {"x": "y"}})).unwrap());
+        parent.spec.machine_selector =
+            Some(serde_json::from_value(json!({"matchLabels": {"x": "y"}})).unwrap());
         assert_eq!(decide(&parent, None, 1), Next::Ignore);
         let mut taken_by_other = in_progress(operation("reboot", json!({})), "b0");
         taken_by_other.status.as_mut().unwrap().executor = Some("somebody".to_owned());
@@ -389,7 +398,9 @@ mod tests {
     #[test]
     fn a_paused_machine_has_none_begun_and_says_so_once_and_what_was_begun_goes_on() {
         let mut new = operation("reboot", json!({}));
-        let Next::Wait { reason, message } = decide_as(&new, None, 1, Standing::Paused, false) else { panic!() };
+        let Next::Wait { reason, message } = decide_as(&new, None, 1, Standing::Paused, false) else {
+            panic!()
+        };
         assert_eq!(reason, "MachinePaused");
         new.status = Some(crate::operation::progress::waits(None, reason, &message));
         assert_eq!(decide_as(&new, None, 1, Standing::Paused, false), Next::Ignore);

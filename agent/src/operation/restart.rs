@@ -34,7 +34,8 @@ impl Runner {
         let state = match self.systemd(place).await {
             Ok(Some(units)) => units.state(unit).await,
             Ok(None) => {
-                let message = "no slot runs: there is no node here; parameter in=host is for services of the host";
+                let message =
+                    "no slot runs: there is no node here; parameter in=host is for services of the host";
                 return Outcome::End(End::failed("NoSlot", message));
             }
             Err(error) => Err(error),
@@ -48,9 +49,10 @@ impl Runner {
             LoadState::Loaded => return Outcome::Ready,
             LoadState::NotFound => End::failed("ServiceNotFound", format!("there is no {unit} in {whose}")),
             LoadState::Masked => End::failed("ServiceMasked", format!("{unit} is masked in {whose}")),
-            LoadState::Bad(word) => {
-                End::failed("ServiceNotLoaded", format!("the file of {unit} in {whose} cannot be used: {word}"))
-            }
+            LoadState::Bad(word) => End::failed(
+                "ServiceNotLoaded",
+                format!("the file of {unit} in {whose} cannot be used: {word}"),
+            ),
         };
         Outcome::End(end)
     }
@@ -134,7 +136,10 @@ async fn judge(units: &dyn Units, unit: &UnitName, place: Place, state: &UnitSta
             let tail = tail(units, unit).await;
             End::failed(
                 "ServiceFailed",
-                format!("{unit} of {whose} was restarted and does not run ({}, {result}); its journal: {tail}", state.sub),
+                format!(
+                    "{unit} of {whose} was restarted and does not run ({}, {result}); its journal: {tail}",
+                    state.sub
+                ),
             )
         }
     }
@@ -143,7 +148,8 @@ async fn judge(units: &dyn Units, unit: &UnitName, place: Place, state: &UnitSta
 /// The last that a unit said, as its own systemd's journal has it.
 async fn tail(units: &dyn Units, unit: &UnitName) -> String {
     let Ok(own) = "bedplate-journal.service".parse() else { return String::new() };
-    let argv = ["/usr/bin/journalctl", "--no-pager", "--quiet", "--output=cat", LINES, "--unit", unit.as_str()];
+    let argv =
+        ["/usr/bin/journalctl", "--no-pager", "--quiet", "--output=cat", LINES, "--unit", unit.as_str()];
     let command = TransientCommand {
         unit: own,
         description: format!("Last lines of {unit} for bedplate-agent"),

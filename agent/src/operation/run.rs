@@ -181,7 +181,11 @@ impl Runner {
                 let by = executor(self.parts.machine.as_str());
                 let now = self.now();
                 let status = progress::taken(object.status.as_ref(), &by, &self.parts.boot_id, now);
-                tracing::info!(operation = object.metadata.name, kind = object.spec.operation_name, "an operation is taken");
+                tracing::info!(
+                    operation = object.metadata.name,
+                    kind = object.spec.operation_name,
+                    "an operation is taken"
+                );
                 self.write(&object, status).await
             }
             Next::Begin(order, deadline) => self.carry_out(&order, deadline).await,
@@ -209,13 +213,17 @@ impl Runner {
             if !gone {
                 return;
             }
-            tracing::info!(operation = running.object.metadata.name, "an operation under way was ended or removed by somebody else");
+            tracing::info!(
+                operation = running.object.metadata.name,
+                "an operation under way was ended or removed by somebody else"
+            );
             self.running = None;
         }
         let told = Timestamp::MIN;
         let uid = |one: &MachineOperation| one.metadata.uid.clone().unwrap_or_default();
         self.ended.retain(|ended| view.operations.iter().any(|one| uid(one) == *ended));
-        let open: Vec<_> = view.operations.iter().filter(|one| !self.ended.contains(&uid(one))).cloned().collect();
+        let open: Vec<_> =
+            view.operations.iter().filter(|one| !self.ended.contains(&uid(one))).cloned().collect();
         let chosen = choose(&open, machine, view.standing).map(Arc::clone);
         self.running = chosen.map(|object| Running { object, accepted: false, finish: None, told });
     }
@@ -245,7 +253,10 @@ impl Runner {
             return again;
         }
         if let Err(error) = self.note_begun().await {
-            let why = format!("the agent's note cannot be kept, and without it nothing is begun: {}", chain(&error));
+            let why = format!(
+                "the agent's note cannot be kept, and without it nothing is begun: {}",
+                chain(&error)
+            );
             return self.settle(order, deadline, Outcome::Later(why)).await;
         }
         let outcome = self.act(order, deadline).await;
@@ -283,7 +294,7 @@ impl Runner {
     async fn settle(&mut self, order: &Order, deadline: Timestamp, outcome: Outcome) -> Option<Duration> {
         match outcome {
             Outcome::End(end) => {
-                let uncordon = order.drain().map(|_| cleaned_until(deadline));
+                let uncordon = order.cordons().then(|| cleaned_until(deadline));
                 self.finish(Finish { end, uncordon }).await
             }
             Outcome::Accepted => {
@@ -318,7 +329,8 @@ impl Runner {
     async fn write(&mut self, object: &MachineOperation, status: MachineOperationStatus) -> Option<Duration> {
         let name = object.metadata.name.as_deref().unwrap_or_default();
         let written = self.parts.ledger.write(object, status).await;
-        let running = self.running.as_mut().filter(|running| running.object.metadata.uid == object.metadata.uid);
+        let running =
+            self.running.as_mut().filter(|running| running.object.metadata.uid == object.metadata.uid);
         match written {
             Ok(object) => {
                 if let Some(running) = running {
@@ -327,7 +339,10 @@ impl Runner {
                 return Some(Duration::ZERO);
             }
             Err(WriteOperationError::Conflict(now)) => {
-                tracing::debug!(operation = name, "an operation was written by somebody else: looking at it anew");
+                tracing::debug!(
+                    operation = name,
+                    "an operation was written by somebody else: looking at it anew"
+                );
                 if let Some(running) = running {
                     running.object = Arc::from(now);
                 }
@@ -390,7 +405,8 @@ impl Runner {
                 return Some(AGAIN);
             }
             let node = &self.parts.machine;
-            end.message = format!("{}; the Node may still be cordoned ({why}): `kubectl uncordon {node}`", end.message);
+            end.message =
+                format!("{}; the Node may still be cordoned ({why}): `kubectl uncordon {node}`", end.message);
             if end.complete {
                 end = End::failed("NotUncordoned", end.message);
             }
@@ -401,15 +417,23 @@ impl Runner {
         if let Some(known) = self.notes.iter().find(|note| note.uid == uid && note.end.is_none()).cloned()
             && let Err(error) = self.keep(Note { end: Some(end.clone()), ..known }).await
         {
-            tracing::warn!(operation = object.metadata.name, error = chain(&error), "the end of an operation is not noted");
+            tracing::warn!(
+                operation = object.metadata.name,
+                error = chain(&error),
+                "the end of an operation is not noted"
+            );
         }
         let by = executor(self.parts.machine.as_str());
         let status = progress::ended(object.status.as_ref(), &end, &by, self.now());
         let written = self.write(&object, status).await;
         if written == Some(Duration::ZERO) {
             tracing::info!(
-                operation = object.metadata.name, kind = object.spec.operation_name, complete = end.complete,
-                reason = end.reason, message = end.message, "an operation has ended"
+                operation = object.metadata.name,
+                kind = object.spec.operation_name,
+                complete = end.complete,
+                reason = end.reason,
+                message = end.message,
+                "an operation has ended"
             );
             self.running = None;
             self.ended.insert(uid);
@@ -443,11 +467,14 @@ impl Runner {
         if !view.complete || self.notes.is_empty() {
             return;
         }
-        let objects: Vec<&str> = view.operations.iter().filter_map(|one| one.metadata.uid.as_deref()).collect();
+        let objects: Vec<&str> =
+            view.operations.iter().filter_map(|one| one.metadata.uid.as_deref()).collect();
         for uid in outdated(&self.notes, &objects, self.now()) {
             match self.parts.notes.remove(&uid).await {
                 Ok(()) => self.notes.retain(|note| note.uid != uid),
-                Err(error) => tracing::warn!(uid, error = chain(&error), "a note on an operation is not removed"),
+                Err(error) => {
+                    tracing::warn!(uid, error = chain(&error), "a note on an operation is not removed")
+                }
             }
         }
     }

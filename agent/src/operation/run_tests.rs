@@ -10,7 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bedplate_api::machine::VersionRef;
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus, OperationState};
-use bedplate_bootstrap::diff::InPlace;
+use bedplate_bootstrap::diff::{Edit, InPlace};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -86,7 +86,9 @@ impl Ledger for World {
         status: MachineOperationStatus,
     ) -> Result<Arc<MachineOperation>, WriteOperationError> {
         self.fuse.pass().await;
-        let now = self.object();
+        let Some(now) = self.views.borrow().operations.first().cloned() else {
+            return Err(WriteOperationError::Gone);
+        };
         if now.metadata.resource_version != operation.metadata.resource_version {
             return Err(WriteOperationError::Conflict(Box::new((*now).clone())));
         }
@@ -152,6 +154,10 @@ impl NodeApi for World {
         Ok(())
     }
 
+    async fn edit(&self, _: Option<&Edit>, _: Option<&Edit>) -> Result<(), AskNodeError> {
+        Ok(())
+    }
+
     async fn pods(&self) -> Result<Vec<Pod>, AskNodeError> {
         Ok(self.node.lock().unwrap().pods.clone())
     }
@@ -177,6 +183,10 @@ impl Configuration for World {
 
     async fn change(&self, changes: &[InPlace]) -> Result<(), ApplyError> {
         assert!(changes.is_empty());
+        Ok(())
+    }
+
+    async fn may_repave(&self, _: &VersionRef) -> Result<(), ApplyError> {
         Ok(())
     }
 
@@ -319,9 +329,12 @@ fn pod(name: &str, controller: &str) -> Pod {
 
 #[tokio::test(start_paused = true)]
 async fn o1_a_reboot_or_shutdown_is_done_at_most_once_wherever_the_agent_is_killed() {
-    for (operation, in_memory, drain) in
-        [("reboot", false, false), ("reboot", true, false), ("reboot", false, true), ("shutdown", false, false)]
-    {
+    for (operation, in_memory, drain) in [
+        ("reboot", false, false),
+        ("reboot", true, false),
+        ("reboot", false, true),
+        ("shutdown", false, false),
+    ] {
         let mut points = 0;
         loop {
             let parameters = if drain { json!({"drain": "true"}) } else { json!({}) };
@@ -385,8 +398,11 @@ async fn o7_a_drain_waits_for_budgets_and_only_what_it_cordoned_is_given_free() 
         assert_eq!(world.reason(), "Rebooted");
         let node = world.node.lock().unwrap().clone();
         let calls: Vec<&str> = node.calls.iter().map(String::as_str).collect();
-        let expected: &[&str] =
-            if by_a_person { &["evict n/web Some(5)"] } else { &["cordon", "evict n/web Some(5)", "uncordon"] };
+        let expected: &[&str] = if by_a_person {
+            &["evict n/web Some(5)"]
+        } else {
+            &["cordon", "evict n/web Some(5)", "uncordon"]
+        };
         assert_eq!((calls.as_slice(), node.cordoned), (expected, by_a_person));
         assert!(world.started.elapsed() >= Duration::from_secs(30), "the API server's time was waited for");
     }
@@ -395,7 +411,12 @@ async fn o7_a_drain_waits_for_budgets_and_only_what_it_cordoned_is_given_free() 
 #[tokio::test(start_paused = true)]
 async fn o7_a_drain_that_does_not_end_gives_the_node_free_and_nothing_is_rebooted() {
     for (parameters, pods, held, reason) in [
-        (json!({"drain": "true", "drainTimeoutSeconds": "30"}), vec![pod("web", "ReplicaSet")], 1000, "DrainTimedOut"),
+        (
+            json!({"drain": "true", "drainTimeoutSeconds": "30"}),
+            vec![pod("web", "ReplicaSet")],
+            1000,
+            "DrainTimedOut",
+        ),
         (json!({"drain": "true"}), vec![Pod { controller: None, ..pod("lone", "") }], 0, "UnmanagedPods"),
     ] {
         let world = World::new("reboot", parameters, false);
@@ -449,7 +470,10 @@ async fn o8_a_repave_is_asked_for_only_with_leave_and_after_a_drain() {
         world.node.lock().unwrap().pods = vec![Pod { controller: None, empty_dir: true, ..pod("web", "") }];
         world.live(points).await;
         world.live_to_the_end().await;
-        assert_eq!((world.reason().as_str(), world.ends.lock().unwrap().as_slice()), ("Applied", &["repave"][..]));
+        assert_eq!(
+            (world.reason().as_str(), world.ends.lock().unwrap().as_slice()),
+            ("Applied", &["repave"][..])
+        );
         assert!(world.node.lock().unwrap().pods.is_empty());
     }
 }
@@ -457,7 +481,8 @@ async fn o8_a_repave_is_asked_for_only_with_leave_and_after_a_drain() {
 #[tokio::test(start_paused = true)]
 async fn an_operation_that_somebody_removes_while_its_node_is_drained_is_given_up_and_the_node_given_free() {
     let world = World::new("reboot", json!({"drain": "true"}), false);
-    *world.node.lock().unwrap() = FakeNode { pods: vec![pod("web", "ReplicaSet")], held: 1000, ..FakeNode::default() };
+    *world.node.lock().unwrap() =
+        FakeNode { pods: vec![pod("web", "ReplicaSet")], held: 1000, ..FakeNode::default() };
     let agent = world.live(i64::MAX);
     let person = async {
         while !world.node.lock().unwrap().cordoned {

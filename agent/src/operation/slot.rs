@@ -41,7 +41,8 @@ pub fn root_of(root: &Path, leader: Leader) -> PathBuf {
 pub fn read_inside(root: &Path, path: &str) -> io::Result<Option<String>> {
     let directory = File::open(root)?;
     let path = path.trim_start_matches('/');
-    let opened = openat2(&directory, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::IN_ROOT);
+    let opened =
+        openat2(&directory, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::IN_ROOT);
     let file = match opened {
         Ok(file) => File::from(file),
         Err(rustix::io::Errno::NOENT) => return Ok(None),

@@ -1,0 +1,251 @@
+//! Operations beside the node's loop: the cluster's objects in, the node's slots as what applyConfiguration is about.
+//!
+//! Called by `service`, once the node's loop has its parts.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bedplate_api::machine::{SlotName, VersionRef};
+use bedplate_api::operation::{MachineOperation, MachineOperationStatus};
+use bedplate_bootstrap::diff::{Difference, InPlace, NeedsRepave, diff};
+use bedplate_process::exit::chain;
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::apply::{ApplyError, Configuration};
+use super::configuration::Standing as Configured;
+use super::kubelet::{NodeApi, SlotKubelet};
+use super::ledger::{Ledger, View, WriteOperationError};
+use super::note::NoteDirectory;
+use super::plan::Standing;
+use super::run::{Parts, run};
+use crate::bus::Power;
+use crate::cluster::{self, Plane, Seen, Watched};
+use crate::node::apply::allow_again;
+use crate::node::effects;
+use crate::node::model::{Api, Record, Stage};
+use crate::slot::filled::Filled;
+
+/// Carries out the Machine's operations until `shutdown`; `wake` has the node's loop look again.
+pub async fn serve(
+    node: effects::Parts,
+    power: Arc<dyn Power>,
+    wake: Arc<Notify>,
+    shutdown: CancellationToken,
+) {
+    let state = node.slots.places().state.clone();
+    let kubelet: Arc<dyn NodeApi> =
+        Arc::new(SlotKubelet::new(Arc::clone(&node.machines), &node.root, node.machine.clone()));
+    let mut seen = node.plane.seen();
+    let parts = Parts {
+        machine: node.machine.clone(),
+        boot_id: node.boot_id.clone(),
+        clock: Arc::new(jiff::Timestamp::now),
+        ledger: Arc::new(PlaneLedger(Arc::clone(&node.plane))),
+        notes: Arc::new(NoteDirectory::new(&state.join("operations"))),
+        units: Arc::clone(&node.units),
+        machines: Arc::clone(&node.machines),
+        power,
+        node: Arc::clone(&kubelet),
+        configuration: Arc::new(NodeConfiguration { node, kubelet, wake }),
+        captures: state.join("captures"),
+    };
+    let (told, views) = watch::channel(View::default());
+    let follow = async {
+        loop {
+            told.send_replace(view(&seen.borrow_and_update()));
+            if seen.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    };
+    tokio::select! {
+        () = run(parts, views, shutdown) => {}
+        () = follow => {}
+    }
+}
+
+/// What of the cluster's word counts for operations.
+fn view(seen: &Seen) -> View {
+    let standing = match &seen.machine {
+        Some(machine) if seen.ours => {
+            if machine.metadata.deletion_timestamp.is_some() {
+                Standing::Deleting
+            } else if machine.spec.paused {
+                Standing::Paused
+            } else {
+                Standing::Ready
+            }
+        }
+        Some(_) | None => Standing::Unknown,
+    };
+    let complete = seen.api == Api::Live && !seen.trouble.contains_key(&Watched::Operations);
+    View { operations: seen.operations.clone(), complete, standing }
+}
+
+/// The cluster as the place where operations are written.
+struct PlaneLedger(Arc<dyn Plane>);
+
+#[async_trait]
+impl Ledger for PlaneLedger {
+    async fn write(
+        &self,
+        operation: &MachineOperation,
+        status: MachineOperationStatus,
+    ) -> Result<Arc<MachineOperation>, WriteOperationError> {
+        let written = self.0.write_operation(operation, status).await;
+        written.map_err(|error| match error {
+            cluster::WriteOperationError::Conflict(now) => WriteOperationError::Conflict(now),
+            cluster::WriteOperationError::Gone => WriteOperationError::Gone,
+            cluster::WriteOperationError::Refused(source) => WriteOperationError::Refused(chain(&source)),
+            cluster::WriteOperationError::Later(source) => WriteOperationError::Later(chain(&source)),
+        })
+    }
+}
+
+/// What the slots hold, and what is selected.
+struct NodeConfiguration {
+    node: effects::Parts,
+    kubelet: Arc<dyn NodeApi>,
+    wake: Arc<Notify>,
+}
+
+/// The slot that is the node, with what it was filled with.
+struct Applied {
+    slot: SlotName,
+    record: Record,
+    filled: Option<Filled>,
+}
+
+impl NodeConfiguration {
+    /// The slot that is the node; and whether one is on trial, and which versions failed here.
+    async fn slots(&self) -> Result<(Option<Applied>, bool, Vec<VersionRef>), String> {
+        let read = self.node.on_disk(|slots| {
+            let (mut applied, mut trial) = (None, false);
+            for slot in [SlotName::A, SlotName::B] {
+                let Some(record) = slots.record(slot)? else { continue };
+                match record.stage {
+                    Stage::Applied { .. } => {
+                        applied = Some(Applied { slot, record, filled: slots.filled(slot)? })
+                    }
+                    Stage::Trial { .. } => trial = true,
+                    Stage::Preparing | Stage::Prepared | Stage::Retired | Stage::Failed { .. } => {}
+                }
+            }
+            Ok((applied, trial, slots.ledger()?.refused))
+        });
+        read.await.map_err(|error| chain(&error))
+    }
+}
+
+#[async_trait]
+impl Configuration for NodeConfiguration {
+    async fn standing(&self) -> Result<Configured, String> {
+        let seen = self.node.seen();
+        let selected = seen.machine_facts().and_then(|machine| machine.selected);
+        let (applied, paving, refused) = self.slots().await?;
+        let wanted = seen.version_facts().filter(|version| Some(&version.reference) == selected.as_ref());
+        if selected.is_some() && wanted.is_none() {
+            return Err("the selected version was not read yet".to_owned());
+        }
+        let template = wanted.and(seen.version.as_ref()).map(|version| &version.spec.template);
+        let running = applied.as_ref().and_then(|applied| applied.filled.as_ref());
+        let difference =
+            running.zip(template).map(|(running, wanted)| possible(diff(&running.template, wanted)));
+        Ok(Configured {
+            refused: selected.as_ref().is_some_and(|selected| refused.contains(selected)),
+            selected,
+            applied: applied.map(|applied| applied.record.version),
+            paving,
+            difference,
+        })
+    }
+
+    async fn change(&self, changes: &[InPlace]) -> Result<(), ApplyError> {
+        let failed = ApplyError::Failed;
+        for change in changes {
+            let (labels, annotations) = match change {
+                InPlace::NodeLabels(edit) => (Some(edit), None),
+                InPlace::NodeAnnotations(edit) => (None, Some(edit)),
+                other => {
+                    return Err(ApplyError::NotSupported(format!(
+                        "this agent cannot do that in place: {other}"
+                    )));
+                }
+            };
+            self.kubelet.edit(labels, annotations).await.map_err(|error| failed(chain(&error)))?;
+        }
+        let seen = self.node.seen();
+        let (Some(facts), Some(version)) = (seen.version_facts(), seen.version.clone()) else {
+            return Err(failed("the selected version is not known any more".to_owned()));
+        };
+        let Some(Applied { slot, mut record, filled: Some(mut filled) }) =
+            self.slots().await.map_err(failed)?.0
+        else {
+            return Err(ApplyError::Failed("no slot is the node any more".to_owned()));
+        };
+        filled.template = version.spec.template.clone();
+        (record.version, record.template) = (facts.reference, facts.template);
+        let written = self.node.on_disk(move |slots| {
+            slots.write_filled(slot, &filled)?;
+            slots.write_record(slot, &record)
+        });
+        written.await.map_err(|error| ApplyError::Failed(chain(&error)))?;
+        self.wake.notify_one();
+        Ok(())
+    }
+
+    async fn may_repave(&self, version: &VersionRef) -> Result<(), ApplyError> {
+        allow_again(&self.node, version).await.map_err(|error| ApplyError::Failed(chain(&error)))?;
+        self.wake.notify_one();
+        let node = &self.node.machine;
+        Err(ApplyError::NotSupported(format!(
+            "{}-v{} is tried again if it failed here; to have the node paved with it, `kubectl drain {node}` and `kubectl \
+             delete node {node}`: an agent may not delete its Node",
+            version.name, version.version
+        )))
+    }
+
+    async fn repave(&self, version: &VersionRef) -> Result<(), ApplyError> {
+        self.may_repave(version).await
+    }
+}
+
+/// What this agent cannot change in a running node waits for a repave.
+fn possible(difference: Difference) -> Difference {
+    let Difference { in_place, mut needs_repave } = difference;
+    let (can, cannot): (Vec<InPlace>, Vec<InPlace>) = in_place
+        .into_iter()
+        .partition(|change| matches!(change, InPlace::NodeLabels(_) | InPlace::NodeAnnotations(_)));
+    needs_repave.extend(cannot.iter().map(|change| {
+        let text = change.to_string();
+        let (field, change) = text.split_once(": ").unwrap_or((&text, "changes"));
+        NeedsRepave { field: field.to_owned(), change: change.to_owned() }
+    }));
+    Difference { in_place: can, needs_repave }
+}
+
+#[cfg(test)]
+mod tests {
+    use bedplate_bootstrap::diff::Edit;
+
+    use super::*;
+
+    #[test]
+    fn o8_what_cannot_be_changed_in_a_running_node_waits_for_a_repave_and_is_named() {
+        let taints = InPlace::Taints { set: Vec::new(), remove: Vec::new() };
+        let labels = InPlace::NodeLabels(Edit::default());
+        let possible =
+            possible(Difference { in_place: vec![taints, labels.clone()], needs_repave: Vec::new() });
+        assert_eq!(possible.in_place, [labels]);
+        assert_eq!(possible.needs_repave[0].field, "kubernetes.taints");
+    }
+
+    #[test]
+    fn a_machine_that_is_not_ours_has_nothing_begun() {
+        let mut seen = Seen { api: Api::Live, ..Seen::default() };
+        assert_eq!((view(&seen).standing, view(&seen).complete), (Standing::Unknown, true));
+        seen.trouble.insert(Watched::Operations, "forbidden".to_owned());
+        assert!(!view(&seen).complete);
+    }
+}
