@@ -167,12 +167,20 @@ pub(crate) fn remedy(reason: &str) -> Option<&'static str> {
         "Refused" | "ProtocolError" => "the BMC's own log may say why",
         "UnmanagedPods" => "move them by hand, or give the parameter force=true: they are not made again",
         "EmptyDirData" => "give the parameter deleteEmptyDirData=true if nothing in them is needed",
-        "DrainTimedOut" => "look at the PodDisruptionBudgets and at the Pods that are named, or give drainTimeoutSeconds more",
+        "DrainTimedOut" => {
+            "look at the PodDisruptionBudgets and at the Pods that are named, or give drainTimeoutSeconds more"
+        }
         "NotUncordoned" => "the host is up again: `kubectl uncordon` its Node",
-        "Inhibited" => "wait until who is named has done its work; `systemd-inhibit --list` on the host shows it",
-        "Interrupted" | "HostRebooted" | "Unknown" => "look at the machine; make a new operation if it is still wanted",
-        "ServiceFailed" => "the end of its journal is in the message; on the host: `journalctl -M bedplate-a -u UNIT`",
-        "NeedsRepave" => "give the parameter disruption=allow, or delete the Node when it suits",
+        "Inhibited" => {
+            "wait until who is named has done its work; `systemd-inhibit --list` on the host shows it"
+        }
+        "Interrupted" | "HostRebooted" | "Unknown" => {
+            "look at the machine; make a new operation if it is still wanted"
+        }
+        "ServiceFailed" => {
+            "the end of its journal is in the message; on the host: `journalctl -M bedplate-a -u UNIT`"
+        }
+        "NeedsRepave" => "it comes with a repave: `kubectl drain` and `kubectl delete node` when it suits",
         _ => return None,
     })
 }
