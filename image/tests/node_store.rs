@@ -230,12 +230,10 @@ async fn content_that_is_not_what_was_promised_leaves_nothing() {
     let other = Layer { diff_id: digest(b"other"), ..noise(2) };
     let wrong = image(&pushed.directory.path().join("wrong"), &[other]);
     match store.ensure(&wrong.source(), &quiet).await.unwrap_err() {
-        EnsureNodeImageError::UnpackLayer {
-            source: UnpackLayerError::DiffIdMismatch { expected, .. },
-            ..
-        } => {
-            assert_eq!(expected, digest(b"other"));
-        }
+        EnsureNodeImageError::UnpackLayer { source, .. } => match *source {
+            UnpackLayerError::DiffIdMismatch { expected, .. } => assert_eq!(expected, digest(b"other")),
+            other => panic!("{other}"),
+        },
         error => panic!("{error}"),
     }
     assert_eq!(names(&pushed.directory.path().join("store/layers")), Vec::<String>::new());
@@ -322,7 +320,7 @@ async fn room_is_looked_at_before_and_while() {
     let store = LayerStore::open(&place, limits()).unwrap();
     match store.ensure(&honest.source(), &quiet).await.unwrap_err() {
         EnsureNodeImageError::NoRoom { needed, free, .. } => {
-            assert!(needed >= 9_000_000_000_000_000 && free < needed)
+            assert!(needed >= 9_000_000_000_000_000 && free < needed);
         }
         error => panic!("{error}"),
     }

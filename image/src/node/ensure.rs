@@ -124,7 +124,7 @@ impl LayerStore {
             Ok(None) => Err(self.unusable(name, io::ErrorKind::NotFound.into())),
             Err(AssembleImageError::Write(error)) => Err(self.unusable(name, error)),
             Err(AssembleImageError::Unpack(source)) => {
-                let image = name.to_owned();
+                let (image, source) = (name.to_owned(), Box::new(source));
                 Err(EnsureNodeImageError::UnpackLayer { image, digest, source })
             }
             Err(error @ AssembleImageError::Read(..)) => Err(self.unusable(name, io::Error::other(error))),
@@ -227,7 +227,7 @@ impl<'a> Run<'a> {
         let failed = |source| EnsureNodeImageError::UnpackLayer {
             image: self.name.to_owned(),
             digest: layer.blob.digest,
-            source,
+            source: Box::new(source),
         };
         match (sent, unpacked) {
             (_, Err(UnpackLayerError::NoRoom { free })) => Err(self.no_room(free)),

@@ -58,7 +58,7 @@ pub enum EnsureNodeImageError {
         digest: Digest,
         /// Why not.
         #[source]
-        source: UnpackLayerError,
+        source: Box<UnpackLayerError>,
     },
     /// It does not fit.
     #[error(

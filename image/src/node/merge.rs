@@ -8,6 +8,7 @@
 //!
 //! Not here: fetching. Caller: `ensure`.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::File;
 use std::io;
@@ -92,9 +93,9 @@ fn overlaid(layers: &[Layer]) -> Result<BTreeMap<PathBuf, Attributes>, AssembleI
             continue;
         }
         for above in path.ancestors().skip(1).map(Path::to_owned) {
-            if !directories.contains_key(&above) {
-                let (attributes, _) = effective(layers, &above)?;
-                directories.insert(above, attributes);
+            if let Entry::Vacant(vacant) = directories.entry(above) {
+                let (attributes, _) = effective(layers, vacant.key())?;
+                vacant.insert(attributes);
             }
         }
         directories.insert(path.clone(), attributes);

@@ -194,11 +194,7 @@ pub(crate) fn receive(
     let thread = std::thread::Builder::new().name("inflate".to_owned());
     let thread = thread.spawn(move || inflate(compression, incoming, &send_buffer, &used));
     let thread = thread.map_err(|_| UnpackLayerError::Thread)?;
-    let unpacked = unpack(inflated, into, bounds).map_err(|error| of_stream(error, largest));
-    let (unpacked, inflated) = match unpacked {
-        Ok(unpacked) => unpacked,
-        Err(error) => return Err(error),
-    };
+    let (unpacked, inflated) = unpack(inflated, into, bounds).map_err(|error| of_stream(error, largest))?;
     thread.join().map_err(|_| UnpackLayerError::Thread)?;
     let found = Digest::from_sha256(inflated.hasher.finalize().into());
     if found == diff_id {
