@@ -48,6 +48,31 @@ impl<'a> Version<'a> {
         let kind = Value::from(part.kind());
         Map::from_iter([("apiVersion".to_owned(), api_version), ("kind".to_owned(), kind)])
     }
+
+    /// Puts the version's kubelet configuration beside the document, as a patch; none where kubeadm knows no patches.
+    fn kubelet_patch(
+        &self,
+        (part, approver): (Part, Approver),
+        theirs: &Value,
+        ours: &mut Map<String, Value>,
+        mistakes: &mut Mistakes,
+    ) -> Option<File> {
+        if self.release < KUBELET_PATCHES {
+            return None;
+        }
+        let directory = kubelet::patches_directory(theirs, part, mistakes);
+        let patch = kubelet::patch(self.kubernetes, approver, mistakes);
+        let file = kubelet::patch_file(&directory, &patch);
+        ours.insert("patches".to_owned(), json!({"directory": directory}));
+        Some(file)
+    }
+
+    /// Where the kubelet's configuration cannot be patched, its certificates rotate by arguments.
+    fn rotation(&self) -> Vec<Argument> {
+        let names = ["rotate-certificates", "rotate-server-certificates"];
+        let patched = self.release >= KUBELET_PATCHES;
+        names.iter().filter(|_| !patched).map(|name| Argument::new(name, "true")).collect()
+    }
 }
 
 pub(crate) fn join(input: &Input<'_>) -> Result<Rendered, RenderKubeadmError> {
@@ -57,10 +82,6 @@ pub(crate) fn join(input: &Input<'_>) -> Result<Rendered, RenderKubeadmError> {
     let cri_socket = socket_url(input.cri_socket);
     let identity =
         Identity { node_name: input.node_name, provider_id: input.provider_id, cri_socket: &cri_socket };
-    let patched = version.release >= KUBELET_PATCHES;
-    let rotation = [("rotate-certificates", "true"), ("rotate-server-certificates", "true")]
-        .map(|(name, value)| Argument::new(name, value));
-    let defaults = if patched { &rotation[..0] } else { &rotation[..] };
     let mut ours = version.head(Part::Join);
     let registration = node_registration(
         &identity,
@@ -68,7 +89,7 @@ pub(crate) fn join(input: &Input<'_>) -> Result<Rendered, RenderKubeadmError> {
         Part::Join,
         version.format,
         &mut theirs,
-        defaults,
+        &version.rotation(),
         &mut mistakes,
     );
     ours.insert("nodeRegistration".to_owned(), registration);
@@ -76,37 +97,18 @@ pub(crate) fn join(input: &Input<'_>) -> Result<Rendered, RenderKubeadmError> {
     if input.kubernetes.role == NodeRole::ControlPlane {
         ours.insert("controlPlane".to_owned(), json!({}));
     }
-    let mut credentials = Vec::new();
-    let named = ["discovery.file", "discovery.bootstrapToken"].iter().any(|path| at(&theirs, path).is_some());
-    if !named {
-        ours.insert("discovery".to_owned(), input.discovery.document(&mut mistakes));
-        if let Discovery::File { kubeconfig_path } = input.discovery {
-            credentials.push(kubeconfig_path.to_owned());
-        }
-    }
-    let mut files = Vec::new();
-    if patched {
-        let directory = kubelet::patches_directory(&theirs, Part::Join, &mut mistakes);
-        let patch = kubelet::patch(input.kubernetes, Approver::Cluster, &mut mistakes);
-        files.push(kubelet::patch_file(&directory, &patch));
-        ours.insert("patches".to_owned(), json!({"directory": directory}));
-    } else if input.kubernetes.kubelet_configuration.is_some() {
+    let mut credentials = add_discovery(input.discovery, &theirs, &mut ours, &mut mistakes);
+    let patch = version.kubelet_patch((Part::Join, Approver::Cluster), &theirs, &mut ours, &mut mistakes);
+    if patch.is_none() && input.kubernetes.kubelet_configuration.is_some() {
         mistakes.push(kubelet::without_patches(input.kubernetes));
     }
     let document = overlay_part(&theirs, ours, Part::Join, &mut mistakes);
     let secret = ["discovery.bootstrapToken", "discovery.tlsBootstrapToken", "controlPlane.certificateKey"];
     credentials.extend(secret_in(&document, &secret));
-    let leftovers = match input.kubernetes.role {
-        NodeRole::Worker => {
-            let path = at(&document, "caCertPath").and_then(Value::as_str).unwrap_or(CA_CERTIFICATE);
-            vec![path.to_owned()]
-        }
-        // A second try uses the certificates that it finds.
-        NodeRole::ControlPlane => Vec::new(),
-    };
-    files.insert(0, config_file("kubeadm join", &[document]));
+    let leftovers = leftovers(input.kubernetes.role, &document);
+    let config = config_file("kubeadm join", &[document]);
     let rendered = Rendered {
-        files,
+        files: std::iter::once(config).chain(patch).collect(),
         command: command("join"),
         node_annotations: input.kubernetes.node_annotations.clone(),
         credentials,
@@ -114,6 +116,35 @@ pub(crate) fn join(input: &Input<'_>) -> Result<Rendered, RenderKubeadmError> {
         cri_socket,
     };
     mistakes.or(rendered)
+}
+
+/// Adds the discovery unless the version names one; gives the files that are of no use after the join.
+fn add_discovery(
+    discovery: Discovery<'_>,
+    theirs: &Value,
+    ours: &mut Map<String, Value>,
+    mistakes: &mut Mistakes,
+) -> Vec<String> {
+    if ["discovery.file", "discovery.bootstrapToken"].iter().any(|path| at(theirs, path).is_some()) {
+        return Vec::new();
+    }
+    ours.insert("discovery".to_owned(), discovery.document(mistakes));
+    match discovery {
+        Discovery::File { kubeconfig_path } => vec![kubeconfig_path.to_owned()],
+        Discovery::Token { .. } => Vec::new(),
+    }
+}
+
+/// What kubeadm join writes below /etc/kubernetes/pki and refuses to find there.
+fn leftovers(role: NodeRole, document: &Value) -> Vec<String> {
+    match role {
+        NodeRole::Worker => {
+            let path = at(document, "caCertPath").and_then(Value::as_str).unwrap_or(CA_CERTIFICATE);
+            vec![path.to_owned()]
+        }
+        // A second try uses the certificates that it finds.
+        NodeRole::ControlPlane => Vec::new(),
+    }
 }
 
 /// A worker says nothing of a control plane.
@@ -154,17 +185,8 @@ pub(crate) fn init(input: &InitInput<'_>) -> Result<Rendered, RenderKubeadmError
         &mut mistakes,
     );
     ours.insert("nodeRegistration".to_owned(), registration);
-    let mut files = Vec::new();
-    let mut documents = Vec::new();
-    let patch = kubelet::patch(input.kubernetes, Approver::Nobody, &mut mistakes);
-    if version.release >= KUBELET_PATCHES {
-        let directory = kubelet::patches_directory(&theirs, Part::Init, &mut mistakes);
-        files.push(kubelet::patch_file(&directory, &patch));
-        ours.insert("patches".to_owned(), json!({"directory": directory}));
-    } else {
-        // The only way there is: it becomes the configuration of the whole cluster.
-        documents.push(patch);
-    }
+    let how = (Part::Init, Approver::Nobody);
+    let patch = version.kubelet_patch(how, &theirs, &mut ours, &mut mistakes);
     let init = overlay_part(&theirs, ours, Part::Init, &mut mistakes);
     let mut command = command("init");
     if at(&init, "certificateKey").is_some() {
@@ -172,11 +194,14 @@ pub(crate) fn init(input: &InitInput<'_>) -> Result<Rendered, RenderKubeadmError
         command.push("--upload-certs".to_owned());
     }
     let credentials = secret_in(&init, &["bootstrapTokens", "certificateKey"]).into_iter().collect();
-    documents.insert(0, cluster(&version, &mut mistakes));
-    documents.insert(0, init);
-    files.insert(0, config_file("kubeadm init", &documents));
+    let mut documents = vec![init, cluster(&version, &mut mistakes)];
+    if patch.is_none() {
+        // The only way there is: it becomes the configuration of the whole cluster.
+        documents.push(kubelet::patch(input.kubernetes, Approver::Nobody, &mut mistakes));
+    }
+    let config = config_file("kubeadm init", &documents);
     let rendered = Rendered {
-        files,
+        files: std::iter::once(config).chain(patch).collect(),
         command,
         node_annotations: input.kubernetes.node_annotations.clone(),
         credentials,
