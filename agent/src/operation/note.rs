@@ -70,30 +70,45 @@ impl NoteDirectory {
     }
 }
 
+/// Where it may wait for a disk.
+async fn on_disk<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+}
+
 #[async_trait]
 impl Notes for NoteDirectory {
     async fn read(&self) -> io::Result<Vec<Note>> {
-        let mut notes = Vec::new();
-        for name in names_in(&self.0).into_iter().filter(|name| name.ends_with(".json")) {
-            let path = self.0.join(&name);
-            let Some(bytes) = read_optional(&path)? else { continue };
-            match serde_json::from_slice(&bytes) {
-                Ok(note) => notes.push(note),
-                Err(error) => {
-                    tracing::warn!(path = %path.display(), %error, "a note on an operation is damaged")
+        let directory = self.0.clone();
+        on_disk(move || {
+            let mut notes = Vec::new();
+            for name in names_in(&directory).into_iter().filter(|name| name.ends_with(".json")) {
+                let path = directory.join(&name);
+                let Some(bytes) = read_optional(&path)? else { continue };
+                match serde_json::from_slice(&bytes) {
+                    Ok(note) => notes.push(note),
+                    Err(error) => {
+                        tracing::warn!(path = %path.display(), %error, "a note on an operation is damaged");
+                    }
                 }
             }
-        }
-        Ok(notes)
+            Ok(notes)
+        })
+        .await
     }
 
     async fn put(&self, note: &Note) -> io::Result<()> {
-        std::fs::create_dir_all(&self.0)?;
-        write_atomic(&self.place(&note.uid), &serde_json::to_vec(note)?, 0o600)
+        let (directory, path) = (self.0.clone(), self.place(&note.uid));
+        let bytes = serde_json::to_vec(note)?;
+        on_disk(move || {
+            std::fs::create_dir_all(&directory)?;
+            write_atomic(&path, &bytes, 0o600)
+        })
+        .await
     }
 
     async fn remove(&self, uid: &str) -> io::Result<()> {
-        remove_optional(&self.place(uid))
+        let path = self.place(uid);
+        on_disk(move || remove_optional(&path)).await
     }
 }
 
