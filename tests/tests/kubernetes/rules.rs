@@ -295,6 +295,12 @@ fn configurations() -> Vec<Case> {
             &file(json!({ "path": "/etc/a", "content": "x", "contentFrom": from })),
         ),
         case(
+            "what is added to a file cannot change in place: append and inPlace exclude each other",
+            &base,
+            &file(json!({ "path": "/etc/a", "content": "", "inPlace": { "restartUnits": ["a.service"] } })),
+            &file(json!({ "path": "/etc/a", "content": "", "append": true, "inPlace": {} })),
+        ),
+        case(
             "a file's path must not contain '..'",
             &base,
             &file(json!({ "path": "/etc/..a/b", "content": "" })),
