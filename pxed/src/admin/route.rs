@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
 use bedplate_api::id::{MacAddress, MachineName};
@@ -58,10 +59,15 @@ pub fn router(state: AdminState) -> Router {
         .with_state(state)
 }
 
-async fn machines(State(state): State<AdminState>) -> Json<Value> {
-    let snapshot = state.machines.load();
-    let items: Vec<Value> = snapshot.iter().map(|known| object(&state.registry.describe(known))).collect();
-    Json(json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineList", "items": items }))
+/// Written Machine by Machine: the tree of thousands would take more memory than all else in pxed.
+async fn machines(State(state): State<AdminState>) -> Response {
+    let mut text = r#"{"apiVersion":"bedplate.dev/v1alpha1","kind":"MachineList","items":["#.to_owned();
+    for (number, known) in state.machines.load().iter().enumerate() {
+        text.push_str(if number == 0 { "" } else { "," });
+        text.push_str(&object(&state.registry.describe(known)).to_string());
+    }
+    text.push_str("]}");
+    ([(CONTENT_TYPE, "application/json")], text).into_response()
 }
 
 async fn machine(State(state): State<AdminState>, Path(name): Path<String>) -> Response {

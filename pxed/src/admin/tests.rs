@@ -197,7 +197,10 @@ async fn machines_are_shown_with_their_status() {
     let store = Store::open(&directory.path().join("pxed.redb")).unwrap();
     let machines = Machines::default();
     let (registry, _events) = StatusRegistry::new(machines.clone(), &store, true).unwrap();
-    machines.store(Snapshot::build(&"default".parse().unwrap(), [machine("a", &[A])]));
+    machines.store(Snapshot::build(
+        &"default".parse().unwrap(),
+        [machine("a", &[A]), machine("z", &["52:54:00:00:00:77"])],
+    ));
     registry.follow(&Snapshot::default(), &machines.load());
     registry.update(&"a".parse().unwrap(), |status| boot_mut(status).attempts = Some(2));
     let discovered = Discovered::load(store, 8).unwrap();
@@ -219,6 +222,8 @@ async fn machines_are_shown_with_their_status() {
     let shutdown = CancellationToken::new();
     let server = tokio::spawn(serve(listener, path.clone(), state, shutdown.clone()));
     let (code, list) = get(&path, "/v1/machines").await;
+    assert_eq!(list["items"].as_array().map(Vec::len), Some(2));
+    assert_eq!(list["apiVersion"], "bedplate.dev/v1alpha1");
     assert_eq!((code, list["kind"].as_str()), (200, Some("MachineList")));
     assert_eq!(list["items"][0]["kind"], "Machine");
     assert_eq!(list["items"][0]["status"]["boot"]["attempts"], 2);

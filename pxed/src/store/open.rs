@@ -15,7 +15,7 @@ use redb::{Database, ReadableDatabase, ReadableTable, TableError};
 use super::{StoreError, Table};
 
 /// Bytes of page cache: the hot tables fit, and a rack server has better uses for the rest.
-const CACHE_BYTES: usize = 16 << 20;
+const CACHE_BYTES: usize = 8 << 20;
 
 /// An open database.
 pub(super) struct Opened {
