@@ -4,16 +4,18 @@
 //! given free after it: the Node's annotation says so.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
 use bedplate_process::exit::chain;
 use jiff::Timestamp;
 use tokio::time::sleep;
 
 use super::drain::{Pod, again, list, refusal};
-use super::kubelet::{AskNodeError, Evicted};
+use super::kubelet::{AskNodeError, Evicted, NodeView};
 use super::order::Drain;
 use super::plan::later;
-use super::progress::{End, taken_of};
+use super::progress::{End, cordoned, is_cordoned, taken_of};
 use super::run::{LOOK, Outcome, Runner};
 
 impl Runner {
@@ -29,8 +31,12 @@ impl Runner {
         let until = later(start.unwrap_or_else(|| self.now()), drain.limit).min(deadline);
         let mut held = BTreeMap::new();
         loop {
-            let left = match self.drain_once(drain, &uid, &mut held).await {
+            let left = match self.drain_once(drain, &mut held).await {
                 Ok(Progress::Done) => return Outcome::Ready,
+                Ok(Progress::Cordon(seen)) => match self.cordon(&seen, &uid).await {
+                    Ok(()) => continue,
+                    Err(why) => why,
+                },
                 Ok(Progress::Refused(reason, message)) => return Outcome::End(End::failed(reason, message)),
                 Ok(Progress::Left(message)) => message,
                 Err(error) if error.is_final() => {
@@ -62,10 +68,22 @@ impl Runner {
         }
     }
 
+    /// Cordons; the object says so before, so that whoever ends the operation gives the Node free.
+    async fn cordon(&mut self, seen: &NodeView, uid: &str) -> Result<(), String> {
+        let Some(running) = &self.running else { return Err("it is over".to_owned()) };
+        let object = Arc::clone(&running.object);
+        if !is_cordoned(object.status.as_ref()) {
+            let status = cordoned(object.status.as_ref(), self.now());
+            if self.write(&object, status).await != Some(Duration::ZERO) {
+                return Err("the operation cannot be written".to_owned());
+            }
+        }
+        self.parts.node.cordon(seen, Some(uid)).await.map_err(|error| chain(&error))
+    }
+
     async fn drain_once(
         &self,
         drain: &Drain,
-        uid: &str,
         held: &mut BTreeMap<String, (Timestamp, String)>,
     ) -> Result<Progress, AskNodeError> {
         let node = &self.parts.node;
@@ -76,9 +94,8 @@ impl Runner {
             return Ok(Progress::Refused(reason, message));
         }
         if !seen.cordoned {
-            node.cordon(&seen, Some(uid)).await?;
             // Pods that were placed a moment before are in the next look.
-            return Ok(Progress::Left("the Node was cordoned".to_owned()));
+            return Ok(Progress::Cordon(seen));
         }
         let leaving: Vec<&Pod> = pods.iter().filter(|pod| pod.has_to_leave()).collect();
         if leaving.is_empty() {
@@ -120,6 +137,7 @@ impl Runner {
 
 enum Progress {
     Done,
+    Cordon(NodeView),
     Refused(&'static str, String),
     Left(String),
 }

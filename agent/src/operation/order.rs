@@ -191,15 +191,6 @@ impl Order {
             "{name} ({seconds}) must be less than timeoutSeconds ({timeout}): it could not end in time"
         ))
     }
-
-    /// Whether it may cordon the Node.
-    pub fn cordons(&self) -> bool {
-        match &self.task {
-            Task::Reboot(drain) | Task::Shutdown(drain) => drain.is_some(),
-            Task::ApplyConfiguration { disruption } => *disruption,
-            Task::RestartService { .. } | Task::PacketCapture(_) => false,
-        }
-    }
 }
 
 fn drain_seconds(drain: Option<Drain>) -> i64 {

@@ -25,7 +25,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::guard;
 use super::note::Note;
 use super::order::{Kind, Order, Task};
-use super::progress::{End, executor, is_finished, taken_of};
+use super::progress::{End, executor, is_cordoned, is_finished, taken_of};
 
 /// So long after a reboot was asked for by an agent that was killed then, a host that still runs was not rebooted.
 const GOES_DOWN: SignedDuration = SignedDuration::from_secs(120);
@@ -230,7 +230,7 @@ impl Case<'_> {
                 )
             };
             // After a shutdown somebody who switched it on again decides when the node is used again.
-            let uncordon = (self.order.cordons() && reboots).then(|| cleaned_until(self.deadline));
+            let uncordon = self.uncordon().filter(|_| reboots);
             return Next::Finish(Finish { end, uncordon });
         }
         let Some(note) = note else {
@@ -280,12 +280,17 @@ impl Case<'_> {
         Next::Begin(self.order.clone(), self.deadline)
     }
 
+    /// Until when a Node is tried to be given free, if it may have been cordoned for this.
+    fn uncordon(&self) -> Option<Timestamp> {
+        is_cordoned(self.observed.operation.status.as_ref()).then(|| cleaned_until(self.deadline))
+    }
+
     fn late(&self, why: &str) -> Next {
         self.fail("TimedOut", format!("not done within {} s: {why}", self.order.timeout.as_secs()))
     }
 
     fn fail(&self, reason: &str, message: String) -> Next {
-        let uncordon = self.order.cordons().then(|| cleaned_until(self.deadline));
+        let uncordon = self.uncordon();
         Next::Finish(Finish { end: End::failed(reason, message), uncordon })
     }
 }
@@ -422,7 +427,10 @@ mod tests {
                 assert_eq!(reason(decide(&one, note.as_ref(), now)), (true, "Rebooted".to_owned()));
             }
         }
-        let drained = in_progress(operation("reboot", json!({"drain": "true"})), "b1");
+        let mut drained = in_progress(operation("reboot", json!({"drain": "true"})), "b1");
+        let Next::Finish(finish) = decide(&drained, None, 5) else { panic!() };
+        assert_eq!(finish.uncordon, None, "there was no node to cordon");
+        drained.status = Some(crate::operation::progress::cordoned(drained.status.as_ref(), at(1)));
         let Next::Finish(finish) = decide(&drained, None, 5) else { panic!() };
         assert_eq!(finish.uncordon, Some(at(1520)));
     }

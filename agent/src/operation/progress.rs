@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 
 /// The condition that keeps the boot in which it was taken.
 const TAKEN: &str = "Taken";
+/// The condition that says that the Node was, or was about to be, cordoned for it.
+const CORDONED: &str = "Cordoned";
 /// Before the boot id in that condition's message.
 const BOOT: &str = "in the boot ";
 /// Longest message of a status.
@@ -100,6 +102,26 @@ pub fn under_way(before: Option<&MachineOperationStatus>, message: &str) -> Mach
     status
 }
 
+/// The Node is about to be cordoned for it.
+pub fn cordoned(before: Option<&MachineOperationStatus>, now: Timestamp) -> MachineOperationStatus {
+    let mut status = under_way(before, "cordoning the Node");
+    status.conditions.retain(|condition| condition.type_ != CORDONED);
+    status.conditions.push(Condition {
+        type_: CORDONED.to_owned(),
+        status: "True".to_owned(),
+        reason: "Draining".to_owned(),
+        message: "the Node is cordoned for this operation, and given free after it".to_owned(),
+        last_transition_time: Time(now),
+        observed_generation: None,
+    });
+    status
+}
+
+/// Whether the Node may have been cordoned for it.
+pub fn is_cordoned(status: Option<&MachineOperationStatus>) -> bool {
+    status.is_some_and(|status| status.conditions.iter().any(|condition| condition.type_ == CORDONED))
+}
+
 /// Not begun, and why.
 pub fn waits(before: Option<&MachineOperationStatus>, reason: &str, message: &str) -> MachineOperationStatus {
     let mut status = under_way(before, message);
@@ -135,6 +157,7 @@ mod tests {
     #[test]
     fn o1_the_boot_in_which_it_was_taken_is_read_back() {
         let status = taken(None, "bedplate-agent/a", "b0", at(1));
+        assert!(!is_cordoned(Some(&status)) && is_cordoned(Some(&cordoned(Some(&status), at(2)))));
         let expected = Taken { start: at(1), boot_id: Some("b0".to_owned()) };
         assert_eq!(taken_of(Some(&status), at(9)), Some(expected.clone()));
         assert_eq!(taken_of(Some(&under_way(Some(&status), "draining")), at(9)), Some(expected));

@@ -192,7 +192,7 @@ impl Runner {
             Next::Inspect(order, deadline) => {
                 let begun = note.map_or(deadline, |note| note.begun);
                 let outcome = self.inspect(&order, begun, deadline).await;
-                self.settle(&order, deadline, outcome).await
+                self.settle(deadline, outcome).await
             }
             Next::AwaitEnd(until) => {
                 let left = until.duration_since(self.now());
@@ -244,7 +244,7 @@ impl Runner {
             Task::ApplyConfiguration { disruption } => self.apply(*disruption, deadline).await,
         };
         if !matches!(prepared, Outcome::Ready) {
-            return self.settle(order, deadline, prepared).await;
+            return self.settle(deadline, prepared).await;
         }
         let object = Arc::clone(&self.running.as_ref()?.object);
         // Nobody else has ended it meanwhile: this write would be refused.
@@ -257,10 +257,10 @@ impl Runner {
                 "the agent's note cannot be kept, and without it nothing is begun: {}",
                 chain(&error)
             );
-            return self.settle(order, deadline, Outcome::Later(why)).await;
+            return self.settle(deadline, Outcome::Later(why)).await;
         }
         let outcome = self.act(order, deadline).await;
-        self.settle(order, deadline, outcome).await
+        self.settle(deadline, outcome).await
     }
 
     /// The act itself. A stop does not wait for what takes long: the next agent looks what came of it.
@@ -291,10 +291,11 @@ impl Runner {
     }
 
     /// Goes on after an effect.
-    async fn settle(&mut self, order: &Order, deadline: Timestamp, outcome: Outcome) -> Option<Duration> {
+    async fn settle(&mut self, deadline: Timestamp, outcome: Outcome) -> Option<Duration> {
         match outcome {
             Outcome::End(end) => {
-                let uncordon = order.cordons().then(|| cleaned_until(deadline));
+                let status = self.running.as_ref().and_then(|running| running.object.status.as_ref());
+                let uncordon = progress::is_cordoned(status).then(|| cleaned_until(deadline));
                 self.finish(Finish { end, uncordon }).await
             }
             Outcome::Accepted => {
@@ -326,7 +327,11 @@ impl Runner {
     }
 
     /// Writes a status; zero if it was written, else when to look again.
-    async fn write(&mut self, object: &MachineOperation, status: MachineOperationStatus) -> Option<Duration> {
+    pub(super) async fn write(
+        &mut self,
+        object: &MachineOperation,
+        status: MachineOperationStatus,
+    ) -> Option<Duration> {
         let name = object.metadata.name.as_deref().unwrap_or_default();
         let written = self.parts.ledger.write(object, status).await;
         let running =
