@@ -1,4 +1,4 @@
-//! The agent's command line: `run` (also without a word), `status`, `facts`, `completion`, `man`.
+//! The agent's command line: `run` (also without a word), `status`, `plan`, `facts`, `completion`, `man`.
 //!
 //! Reads flags and environment once. Called by `main`.
 
@@ -15,6 +15,7 @@ use bedplate_process::signals::Signals;
 use bedplate_process::tasks::Tasks;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 
+use crate::node::standing::NodeStanding;
 use crate::service::host::observe_facts;
 use crate::service::run::{PATIENCE, run};
 use crate::service::state::Places;
@@ -37,10 +38,20 @@ struct Cli {
 
 #[derive(Debug, Clone, Subcommand)]
 enum Command {
-    /// Enrol, report, renew, until stopped (the default)
-    Run,
+    /// Enrol, report, renew, make and keep a node, until stopped (the default)
+    Run {
+        /// Act upon nothing of this host: no slot, no operation; only enrol, report and renew
+        #[arg(long, env = "BEDPLATE_AGENT_REPORT_ONLY")]
+        report_only: bool,
+    },
     /// Print where the agent stands, its last failure and its next try
     Status {
+        /// Form of the answer
+        #[arg(long, value_enum, default_value_t)]
+        output: Output,
+    },
+    /// Print what is done next with the node's slots, or what is awaited, and why
+    Plan {
         /// Form of the answer
         #[arg(long, value_enum, default_value_t)]
         output: Output,
@@ -80,9 +91,10 @@ pub fn main() -> ExitCode {
         run: cli.run_directory.clone(),
         root: PathBuf::from("/"),
     };
-    let result = match cli.command.clone().unwrap_or(Command::Run) {
-        Command::Run => serve(&cli.log, places),
+    let result = match cli.command.clone().unwrap_or(Command::Run { report_only: false }) {
+        Command::Run { report_only } => serve(&cli.log, places, report_only),
         Command::Status { output } => status(&places, output),
+        Command::Plan { output } => node_plan(&places, output),
         Command::Facts => print_json(&observe_facts(&places, None).0),
         Command::Completion { shell } => print(&manual::completion(Cli::command(), shell)),
         Command::Man { directory } => manual::man(Cli::command(), directory.as_deref())
@@ -92,7 +104,7 @@ pub fn main() -> ExitCode {
     finish("bedplate-agent", result)
 }
 
-fn serve(log: &LogArguments, places: Places) -> Result<(), Failure> {
+fn serve(log: &LogArguments, places: Places, report_only: bool) -> Result<(), Failure> {
     logging::start("bedplate-agent", log).map_err(Failure::configuration)?;
     for directory in [&places.state, &places.run] {
         std::fs::create_dir_all(directory)?;
@@ -105,7 +117,7 @@ fn serve(log: &LogArguments, places: Places) -> Result<(), Failure> {
         let liveness = Liveness::new(signals.shutdown());
         let pulse = liveness.part("the service loop", PATIENCE);
         notifier.spawn_watchdog(&tasks, signals.shutdown(), move || liveness.check());
-        run(places, notifier, pulse, signals.shutdown()).await;
+        run(places, report_only, notifier, pulse, signals.shutdown()).await;
         Ok(tasks.drain(Duration::from_secs(5), signals.hurry()).await?)
     })
 }
@@ -113,9 +125,26 @@ fn serve(log: &LogArguments, places: Places) -> Result<(), Failure> {
 fn status(places: &Places, output: Output) -> Result<(), Failure> {
     let standing = places.read_standing()?;
     let standing = standing.ok_or_else(|| Failure::failed("the agent has not run in this boot"))?;
+    let node = NodeStanding::read(&places.run)?;
     match output {
-        Output::Json => print_json(&standing),
-        Output::Text => print(standing.describe().as_bytes()),
+        Output::Json => {
+            let mut value = serde_json::to_value(&standing).map_err(Failure::failed)?;
+            value["node"] = serde_json::to_value(&node).map_err(Failure::failed)?;
+            print_json(&value)
+        }
+        Output::Text => {
+            let node = node.map(|node| node.describe()).unwrap_or_default();
+            print(format!("{}{node}", standing.describe()).as_bytes())
+        }
+    }
+}
+
+fn node_plan(places: &Places, output: Output) -> Result<(), Failure> {
+    let node = NodeStanding::read(&places.run)?;
+    let node = node.ok_or_else(|| Failure::failed("no node was planned in this boot: the host is not enrolled in a cluster"))?;
+    match output {
+        Output::Json => print_json(&node),
+        Output::Text => print(node.describe_plan().as_bytes()),
     }
 }
 
@@ -142,7 +171,7 @@ mod tests {
         let script = manual::completion(Cli::command(), Shell::Bash);
         let page = manual::man(Cli::command(), None).unwrap();
         for text in [script, page].map(|bytes| String::from_utf8(bytes).unwrap()) {
-            for word in ["bedplate-agent", "status", "facts", "completion"] {
+            for word in ["bedplate-agent", "status", "plan", "facts", "completion"] {
                 assert!(text.contains(word), "{word}: {text}");
             }
         }

@@ -114,7 +114,7 @@ impl<'k> Host<'k> {
 
     fn start(&mut self) {
         let mut command = Command::new(binary("bedplate-agent").unwrap());
-        command.arg("run").arg("--state-directory").arg(self.path("state"));
+        command.args(["run", "--report-only"]).arg("--state-directory").arg(self.path("state"));
         command.arg("--run-directory").arg(self.path("run"));
         self.agent = Some(Process::spawn("bedplate-agent", &mut command, &self.path("agent.log")).unwrap());
     }

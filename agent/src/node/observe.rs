@@ -35,6 +35,16 @@ pub enum ObserveError {
     Name(#[from] UnitNameError),
 }
 
+impl ObserveError {
+    /// Its reason in the condition `Paved`, of a closed set.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Slot(_) => "DiskFailed",
+            Self::Bus(_) | Self::Name(_) => "DBusFailed",
+        }
+    }
+}
+
 /// All that was seen.
 #[derive(Debug, Clone)]
 pub struct Sight {

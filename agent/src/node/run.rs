@@ -14,7 +14,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bedplate_process::exit::chain;
-use bedplate_process::liveness::Pulse;
 use jiff::Timestamp;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
@@ -28,7 +27,7 @@ use super::plan::plan;
 use super::standing::{NodeStanding, Planned};
 use super::told::{Trouble, describe, told};
 use crate::bus::Changes;
-use crate::cluster::Seen;
+use crate::cluster::{ConditionTold, NodeTold, Seen, Truth};
 
 /// So often it looks while a trial is on.
 const LOOK: Duration = Duration::from_secs(1);
@@ -48,6 +47,8 @@ pub struct NodeLoop {
     attempts: Attempts,
     trouble: Option<(String, Trouble)>,
     standing: NodeStanding,
+    /// What the cluster was told last.
+    told: Option<NodeTold>,
 }
 
 /// What comes after a turn.
@@ -76,11 +77,12 @@ impl NodeLoop {
             attempts: Attempts::default(),
             trouble: None,
             standing,
+            told: None,
         }
     }
 
     /// Runs until `shutdown`. What was begun in systemd goes on there.
-    pub async fn run(mut self, pulse: Pulse, shutdown: CancellationToken) {
+    pub async fn run(mut self, shutdown: CancellationToken) {
         let turns = async {
             loop {
                 let pause = self.turn().await;
@@ -89,7 +91,6 @@ impl NodeLoop {
         };
         tokio::select! {
             () = turns => {}
-            _ = pulse.beating() => {}
             () = shutdown.cancelled() => {}
         }
     }
@@ -101,7 +102,14 @@ impl NodeLoop {
         let sight = match observe(&self.parts, self.probed.as_ref(), now).await {
             Ok(sight) => sight,
             Err(error) => {
-                self.note_error(&format!("observe: {}", chain(&error)), Some(AGAIN));
+                let text = format!("observe: {}", chain(&error));
+                self.note_error(&text, Some(AGAIN));
+                // What was there before may still be; whether it is, nobody knows.
+                if let Some(told) = &mut self.told {
+                    let (status, reason) = (Truth::Unknown, error.reason());
+                    told.paved = Some(ConditionTold { status, reason, message: text });
+                    self.parts.plane.tell_node(told.clone());
+                }
                 return Pause::AtMost(AGAIN);
             }
         };
@@ -250,6 +258,7 @@ impl NodeLoop {
         standing.rolled_back.clone_from(&sight.ledger.rolled_back);
         standing.failures = sight.ledger.failures;
         standing.next_try = next_try;
+        self.told = Some(node.clone());
         self.parts.plane.tell_node(node);
         if before != self.standing {
             self.write_standing();

@@ -1,12 +1,14 @@
 //! The agent in the host: enrols by the seed, then reports and renews for as long as the host runs.
 //!
 //! Decisions are pure (`plan`); what outlives a kill is in files that are whole or not there (`state`, `identity`).
-//! It does nothing to the host. Called by `cli`.
+//! In a cluster `node` runs beside it, which acts upon the host. Called by `cli`.
 
 pub mod ask;
 pub mod client;
 pub(crate) mod host;
 pub mod identity;
+mod node;
+mod outcome;
 pub mod plan;
 pub mod run;
 pub mod state;

@@ -14,14 +14,14 @@ use bedplate_process::notify::Notifier;
 use jiff::{SignedDuration, Timestamp};
 use tokio_util::sync::CancellationToken;
 
-use super::ask::AskError;
 use super::client::PxedClient;
 use super::host::{blocking, observe_facts, own_addresses, report_userspace};
-use super::identity::{Identity, IdentityError};
+use super::identity::Identity;
+use super::outcome::{ActError, Outcome, pending};
 use super::plan::{Awaited, Held, Next, NotBefore, Observed, back_off, plan, spread};
-use super::state::{Enrolment, KeepStateError, Places, Standing};
+use super::state::{Enrolment, Places, Standing};
 use super::ways::Ways;
-use crate::cluster::{AskServerError, Plane, PrepareClientError};
+use crate::cluster::Plane;
 use crate::hardware::read_text;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -35,29 +35,6 @@ pub const PATIENCE: Duration = Duration::from_secs(300);
 /// Longest sleep at a stretch: the clock may be set meanwhile.
 const LOOK: Duration = Duration::from_secs(30);
 const HEARTBEATS: std::ops::RangeInclusive<u32> = 5..=3600;
-
-/// Why the agent failed at an act. None of these ends it.
-#[derive(Debug, thiserror::Error)]
-enum ActError {
-    #[error("the agent's state cannot be kept")]
-    State(#[from] KeepStateError),
-    #[error("the host's identity cannot be used")]
-    Identity(#[from] IdentityError),
-    #[error("pxed was not reached, or refused")]
-    Pxed(#[from] AskError),
-    #[error("the cluster's API server was not reached, or refused")]
-    Cluster(#[from] AskServerError),
-    #[error("the connection to the cluster's API server cannot be prepared")]
-    Prepare(#[from] PrepareClientError),
-    #[error("pxed wants a challenge answered, which this release cannot: {0}")]
-    Challenge(String),
-}
-
-/// How an act went.
-enum Outcome {
-    Done,
-    Pending { reason: String, wait: Duration },
-}
 
 /// The agent between two acts.
 struct Agent {
@@ -76,14 +53,22 @@ struct Agent {
     standing: Standing,
 }
 
-/// Runs until `shutdown`, with a sign of life at every turn of the loop.
-pub async fn run(places: Places, notifier: Notifier, pulse: Pulse, shutdown: CancellationToken) {
-    let mut agent = Agent::new(places, notifier);
+/// Runs until `shutdown`, with a sign of life at every turn of the loop; with `report_only` nothing of the host is touched.
+pub async fn run(
+    places: Places,
+    report_only: bool,
+    notifier: Notifier,
+    pulse: Pulse,
+    shutdown: CancellationToken,
+) {
+    let mut agent = Agent::new(places, report_only, notifier);
     agent.notifier.ready("starting");
     let userspace = tokio::spawn(report_userspace(agent.places.root.clone(), shutdown.clone()));
     while !shutdown.is_cancelled() {
         // Every wait and every act ends within PATIENCE, whoever does not answer.
-        pulse.beat();
+        if agent.ways.is_well() {
+            pulse.beat();
+        }
         let now = Timestamp::now();
         agent.observe();
         let next = plan(&agent.observed(now));
@@ -98,17 +83,17 @@ pub async fn run(places: Places, notifier: Notifier, pulse: Pulse, shutdown: Can
 }
 
 impl Agent {
-    fn new(places: Places, notifier: Notifier) -> Self {
+    fn new(places: Places, report_only: bool, notifier: Notifier) -> Self {
         let free = Timestamp::MIN;
         let standing = places.begin_standing(VERSION);
         Self {
+            ways: Ways::new(places.clone(), report_only),
             places,
             notifier,
             seed: None,
             unknown: None,
             seed_refused: false,
             enrolment: None,
-            ways: Ways::default(),
             last_report: None,
             heartbeat: Duration::from_secs(60),
             failures: [0; 3],
@@ -392,18 +377,5 @@ impl Agent {
         if let Err(error) = self.places.write_standing(standing) {
             tracing::warn!(error = chain(&error), "cannot say where the agent stands");
         }
-    }
-}
-
-fn pending(response: EnrolResponse) -> Result<Outcome, ActError> {
-    match response {
-        EnrolResponse::Pending { reason, retry_seconds } => {
-            let wait = Duration::from_secs(u64::from(retry_seconds.clamp(1, 300)));
-            Ok(Outcome::Pending { reason: reason.chars().take(500).collect(), wait })
-        }
-        EnrolResponse::Challenge { challenge } => {
-            Err(ActError::Challenge(challenge.chars().take(200).collect()))
-        }
-        EnrolResponse::Enrolled { .. } => Ok(Outcome::Done),
     }
 }

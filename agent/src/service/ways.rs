@@ -12,12 +12,18 @@ use tokio::sync::watch;
 use super::ask::AskError;
 use super::client::PxedClient;
 use super::identity::Identity;
-use super::state::Enrolment;
+use super::node::NodeTasks;
+use super::state::{Enrolment, Places};
 use crate::cluster::{Access, Cluster, Plane as _, PrepareClientError, Seen};
 
 /// The ways, as far as they were used.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Ways {
+    places: Places,
+    /// Nothing acts upon the host.
+    report_only: bool,
+    /// What acts upon the host for the cluster.
+    node: Option<NodeTasks>,
     pxed: Option<PxedClient>,
     cluster: Option<Arc<Cluster>>,
     /// What the cluster told that was not looked at yet.
@@ -29,6 +35,17 @@ pub(super) struct Ways {
 }
 
 impl Ways {
+    /// None yet.
+    pub(super) fn new(places: Places, report_only: bool) -> Self {
+        let (node, pxed, cluster, seen, facts_taken) = Default::default();
+        Self { places, report_only, node, pxed, cluster, seen, renewed: false, facts_taken }
+    }
+
+    /// Whether all that acts upon the host runs as it should.
+    pub(super) fn is_well(&mut self) -> bool {
+        self.node.as_mut().is_none_or(NodeTasks::is_well)
+    }
+
     /// There is another certificate.
     pub(super) fn forget(&mut self) {
         self.pxed = None;
@@ -71,7 +88,12 @@ impl Ways {
             }
             None => {
                 self.close().await;
-                Arc::new(Cluster::start(access))
+                let cluster = Arc::new(Cluster::start(access));
+                let machine = enrolment.machine.clone();
+                if !self.report_only {
+                    self.node = Some(NodeTasks::start(cluster.clone(), &self.places, machine));
+                }
+                cluster
             }
         };
         self.seen = Some(cluster.seen());
@@ -114,6 +136,9 @@ impl Ways {
     /// Nothing is asked of the cluster any more.
     pub(super) async fn close(&mut self) {
         self.seen = None;
+        if let Some(node) = self.node.take() {
+            node.stop().await;
+        }
         if let Some(cluster) = self.cluster.take() {
             cluster.stop().await;
         }

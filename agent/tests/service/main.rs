@@ -75,7 +75,7 @@ impl Host {
 
     fn start_watched(&mut self, patience: Duration) {
         let pulse = self.liveness.part("the service loop", patience);
-        let run = run(self.places(), Notifier::default(), pulse, self.shutdown.clone());
+        let run = run(self.places(), true, Notifier::default(), pulse, self.shutdown.clone());
         self.agent = Some(tokio::spawn(run));
     }
 

@@ -23,9 +23,7 @@ use zeroize::Zeroizing;
 use super::*;
 use crate::bus::fake::{FakeMachines, FakeUnits, Fault, unit_state};
 use crate::bus::{ActiveState, JobResult, Leader, UnitName};
-use crate::cluster::{
-    AskServerError, NodeState, NodeTold, Plane, ReadSecretError, SecretData, Truth, WriteOperationError,
-};
+use crate::cluster::{AskServerError, NodeState, Plane, ReadSecretError, SecretData, WriteOperationError};
 use crate::node::effects::{Credential, Credentials, Gate, Images};
 use crate::slot::filled::Filled;
 use crate::slot::places::{Places, machine, service};
@@ -540,6 +538,9 @@ fn what_fails_is_told_with_its_reason_and_tried_again() {
         // D-Bus goes away for a while.
         world.units.fail("state", Fault::Away);
         assert_eq!(agent.turn().await, Pause::AtMost(AGAIN));
+        let paved = world.told().paved.unwrap();
+        assert_eq!((paved.status, paved.reason), (Truth::Unknown, "DBusFailed"));
+        assert_eq!(world.told().slots.len(), 2, "what was known stays");
         assert_eq!(world.settled().await, "Applied");
         assert!(world.directory.path().join("run/node.json").exists());
         let version = VersionRef { name: "workers".to_owned(), version: 1 };

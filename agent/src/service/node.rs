@@ -1,0 +1,112 @@
+//! The node's loop and the host's operations, beside the loop that enrols and reports.
+//!
+//! Both begin with the cluster and end before it. Called by `ways`.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bedplate_api::id::MachineName;
+use bedplate_process::exit::chain;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use zeroize::Zeroizing;
+
+use super::host::blocking;
+use super::identity::Identity;
+use super::state::Places;
+use crate::bus::{Bus, Machines};
+use crate::cluster::Plane;
+use crate::hardware::read_text;
+use crate::node::effects::{Credential, Credentials, Parts, Store};
+use crate::node::gate::HostGate;
+use crate::node::run::NodeLoop;
+use crate::slot;
+use crate::slot::store::Slots;
+
+/// What acts upon the host. Ends when it is stopped or dropped.
+pub(super) struct NodeTasks {
+    tasks: JoinSet<()>,
+    shutdown: CancellationToken,
+}
+
+impl fmt::Debug for NodeTasks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodeTasks").field("running", &self.tasks.len()).finish_non_exhaustive()
+    }
+}
+
+impl NodeTasks {
+    /// Begins, for this Machine of this cluster.
+    pub(super) fn start(plane: Arc<dyn Plane>, places: &Places, machine: MachineName) -> Self {
+        let (shutdown, wake) = (CancellationToken::new(), Arc::new(Notify::new()));
+        let parts = parts(plane, places, machine);
+        let mut tasks = JoinSet::new();
+        let node = NodeLoop::new(parts.clone(), places.run.clone(), Arc::clone(&wake));
+        tasks.spawn(node.run(shutdown.clone()));
+        let power = Arc::new(Bus::host().logind());
+        tasks.spawn(crate::operation::node::serve(parts, power, wake, shutdown.clone()));
+        Self { tasks, shutdown }
+    }
+
+    /// Whether all of it runs.
+    pub(super) fn is_well(&mut self) -> bool {
+        self.tasks.try_join_next().is_none()
+    }
+
+    /// Ends it and waits until it has ended. What was begun in systemd goes on there.
+    pub(super) async fn stop(mut self) {
+        self.shutdown.cancel();
+        while self.tasks.join_next().await.is_some() {}
+    }
+}
+
+fn parts(plane: Arc<dyn Plane>, places: &Places, machine: MachineName) -> Parts {
+    let bus = Bus::host();
+    let machines: Arc<dyn Machines> = Arc::new(bus.machined());
+    // `/var/lib/bedplate` above the agent's own `/var/lib/bedplate/agent`, `/run` above `/run/bedplate`.
+    let state = places.state.parent().map_or_else(|| PathBuf::from("/var/lib/bedplate"), PathBuf::from);
+    let run = places.run.parent().map_or_else(|| PathBuf::from("/run"), PathBuf::from);
+    let boot_id = read_text(&places.root.join("proc/sys/kernel/random/boot_id")).unwrap_or_default();
+    Parts {
+        machine: machine.clone(),
+        boot_id: boot_id.trim().to_owned(),
+        root: places.root.clone(),
+        slots: Slots::new(slot::places::Places { state: state.clone(), run, ..Default::default() }),
+        units: Arc::new(bus.manager()),
+        machines: Arc::clone(&machines),
+        images: Arc::new(Store::new(state)),
+        gate: Arc::new(HostGate::new(machines, &places.root)),
+        plane,
+        credentials: Arc::new(Held { places: places.clone(), machine }),
+    }
+}
+
+/// The certificate that is held at the time of a join: it may have been renewed since the agent began.
+struct Held {
+    places: Places,
+    machine: MachineName,
+}
+
+#[async_trait]
+impl Credentials for Held {
+    async fn current(&self) -> Result<Credential, String> {
+        let (places, machine) = (self.places.clone(), self.machine.clone());
+        let read = blocking(move || {
+            let enrolment = places.read_enrolment().map_err(|error| chain(&error))?;
+            let identity = Identity::open(&places.state, &machine).map_err(|error| chain(&error))?;
+            Ok::<_, String>((enrolment, Zeroizing::new(identity.key_pem())))
+        });
+        let (enrolment, key_pem) = read.await?;
+        let enrolment = enrolment.ok_or("the host is not enrolled")?;
+        let kubernetes = enrolment.kubernetes.ok_or("the enrolment names no cluster")?;
+        Ok(Credential {
+            server: kubernetes.server,
+            ca_pem: kubernetes.ca_pem,
+            certificate_pem: enrolment.certificate_pem,
+            key_pem,
+        })
+    }
+}

@@ -1,0 +1,56 @@
+//! How an act of the agent's went, and why one failed.
+//!
+//! Called by `run`.
+
+use std::time::Duration;
+
+use bedplate_api::wire::EnrolResponse;
+
+use super::ask::AskError;
+use super::identity::IdentityError;
+use super::state::KeepStateError;
+use crate::cluster::{AskServerError, PrepareClientError};
+
+/// Why the agent failed at an act. None of these ends it.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ActError {
+    #[error("the agent's state cannot be kept")]
+    State(#[from] KeepStateError),
+    #[error("the host's identity cannot be used")]
+    Identity(#[from] IdentityError),
+    #[error("pxed was not reached, or refused")]
+    Pxed(#[from] AskError),
+    #[error("the cluster's API server was not reached, or refused")]
+    Cluster(#[from] AskServerError),
+    #[error("the connection to the cluster's API server cannot be prepared")]
+    Prepare(#[from] PrepareClientError),
+    #[error("pxed wants a challenge answered, which this release cannot: {0}")]
+    Challenge(String),
+}
+
+/// How an act went.
+pub(super) enum Outcome {
+    /// It is done.
+    Done,
+    /// pxed asks for patience.
+    Pending {
+        /// Why, in pxed's words.
+        reason: String,
+        /// How long.
+        wait: Duration,
+    },
+}
+
+/// What an answer without a certificate means.
+pub(super) fn pending(response: EnrolResponse) -> Result<Outcome, ActError> {
+    match response {
+        EnrolResponse::Pending { reason, retry_seconds } => {
+            let wait = Duration::from_secs(u64::from(retry_seconds.clamp(1, 300)));
+            Ok(Outcome::Pending { reason: reason.chars().take(500).collect(), wait })
+        }
+        EnrolResponse::Challenge { challenge } => {
+            Err(ActError::Challenge(challenge.chars().take(200).collect()))
+        }
+        EnrolResponse::Enrolled { .. } => Ok(Outcome::Done),
+    }
+}
