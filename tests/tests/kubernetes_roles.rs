@@ -73,6 +73,7 @@ fn policies_in_force() {
     std::fs::write(&path, deploy).unwrap();
     let path = path.display().to_string();
     kubernetes.kubectl(&kubernetes.admin(), &["apply", "--server-side", "-f", &path]).unwrap();
+    // Not `kubectl patch`: it reads the status first, which agents may not, so that it is always refused.
     let status = "apiVersion: bedplate.dev/v1alpha1\nkind: Machine\nmetadata: {name: probe}\nstatus: {agent: {version: '0'}}\n";
     let probe = file.path().join("status.yaml");
     std::fs::write(&probe, status).unwrap();

@@ -64,8 +64,18 @@ struct Question {
     not_before: Option<Instant>,
 }
 
+/// Where it is told. What was told last must not pass for what is, once nobody watches any more, for whatever reason.
+struct Told(watch::Sender<Seen>);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        self.0.send_modify(|seen| seen.api = Contact::Away);
+    }
+}
+
 /// Watches until `access` has no sender any more; begins anew with every new access.
 pub(super) async fn follow(mut access: watch::Receiver<Access>, seen: watch::Sender<Seen>) {
+    let seen = Told(seen);
     let machine = access.borrow().machine().clone();
     let mut view = View::new(machine, Instant::now().into_std());
     loop {
@@ -73,7 +83,7 @@ pub(super) async fn follow(mut access: watch::Receiver<Access>, seen: watch::Sen
         view.reopened(with.fingerprint().to_owned(), Instant::now().into_std());
         tokio::select! {
             changed = access.changed() => if changed.is_err() { return },
-            () = follow_with(&with, &mut view, &seen) => return,
+            () = follow_with(&with, &mut view, &seen.0) => return,
         }
     }
 }
@@ -249,5 +259,29 @@ impl Question {
         } else {
             *self = Self::default();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bedplate_api::wire::KubernetesEndpoint;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_seen_is_old_as_soon_as_nobody_watches() {
+        let own = rcgen::generate_simple_self_signed(vec!["x".to_owned()]).unwrap();
+        let (pem, key) = (own.cert.pem(), own.signing_key.serialize_pem());
+        let endpoint = KubernetesEndpoint { server: "https://127.0.0.1:1".to_owned(), ca_pem: pem.clone() };
+        let access = Access::new(&endpoint, &"node-1".parse().unwrap(), (&pem, &key)).unwrap();
+        let (_access, current) = watch::channel(access);
+        let (tell, mut seen) = watch::channel(Seen::default());
+        let task = tokio::spawn(follow(current, tell));
+        let refused = seen.wait_for(|seen| seen.trouble.len() == 3).await.unwrap().clone();
+        assert_eq!(refused.api, Contact::Unasked, "the first answers are awaited for a while");
+        assert!(refused.describe().contains("Connection refused"), "{}", refused.describe());
+        task.abort();
+        seen.wait_for(|seen| seen.api == Contact::Away).await.unwrap();
+        assert!(task.await.unwrap_err().is_cancelled());
     }
 }

@@ -54,6 +54,11 @@ impl Cluster {
         self.access.borrow().machine().clone()
     }
 
+    /// Whether it is still watched: a task that has panicked watches no more.
+    pub fn is_well(&self) -> bool {
+        self.seen.has_changed().is_ok()
+    }
+
     /// Ends the tasks and waits until they have ended.
     pub async fn stop(mut self: Arc<Self>) {
         // Whoever else holds it ends them by letting go.
