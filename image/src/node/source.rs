@@ -2,7 +2,7 @@
 //!
 //! Not here: fetching. Callers: the agent makes a [`NodeSource`] of a version's image.
 //!
-//! Pure: no I/O.
+//! No I/O; only the architecture is that of the machine it was built for.
 
 use std::path::PathBuf;
 use std::time::Duration;
