@@ -16,7 +16,7 @@ use bedplate_agent::operation::apply::{ApplyError, Configuration};
 use bedplate_agent::operation::configuration::Standing as Configured;
 use bedplate_agent::operation::kubelet::SlotKubelet;
 use bedplate_agent::operation::ledger::{Ledger, View, WriteOperationError};
-use bedplate_agent::operation::note::{Note, NoteDirectory, Notes};
+use bedplate_agent::operation::note::{Note, NoteDirectory};
 use bedplate_agent::operation::plan::Standing;
 use bedplate_agent::operation::progress::taken;
 use bedplate_agent::operation::run::{Parts, run};

@@ -126,7 +126,7 @@ impl NodeConfiguration {
                 let Some(record) = slots.record(slot)? else { continue };
                 match record.stage {
                     Stage::Applied { .. } => {
-                        applied = Some(Applied { slot, record, filled: slots.filled(slot)? })
+                        applied = Some(Applied { slot, record, filled: slots.filled(slot)? });
                     }
                     Stage::Trial { .. } => trial = true,
                     Stage::Preparing | Stage::Prepared | Stage::Retired | Stage::Failed { .. } => {}

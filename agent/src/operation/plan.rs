@@ -156,10 +156,11 @@ pub fn next(observed: &Observed<'_>) -> Next {
         return Next::Finish(Finish::plain(end));
     }
     let taken = taken_of(operation.status.as_ref(), now);
-    if taken.is_none() && note.is_none() {
-        if let Some(next) = not_begun(observed) {
-            return next;
-        }
+    if taken.is_none()
+        && note.is_none()
+        && let Some(next) = not_begun(observed)
+    {
+        return next;
     }
     let order = match Order::parse(kind, &operation.spec) {
         Ok(order) => order,

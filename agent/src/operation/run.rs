@@ -478,7 +478,7 @@ impl Runner {
             match self.parts.notes.remove(&uid).await {
                 Ok(()) => self.notes.retain(|note| note.uid != uid),
                 Err(error) => {
-                    tracing::warn!(uid, error = chain(&error), "a note on an operation is not removed")
+                    tracing::warn!(uid, error = chain(&error), "a note on an operation is not removed");
                 }
             }
         }
