@@ -162,14 +162,16 @@ fn service_drop_in(input: &Input<'_>, places: &Places) -> Result<String, RenderS
 fn nspawn(input: &Input<'_>, places: &Places) -> Result<String, RenderSlotError> {
     let slot = input.slot;
     let container = input.template.container.clone().unwrap_or_default();
-    let capabilities: Vec<&str> =
-        ["CAP_NET_ADMIN"].into_iter().chain(container.capabilities.iter().map(String::as_str)).collect();
+    let capabilities: Vec<&str> = ["CAP_NET_ADMIN", "CAP_SYSLOG"]
+        .into_iter()
+        .chain(container.capabilities.iter().map(String::as_str))
+        .collect();
     let mut text = format!(
         "# Slot {name} ({version}). Settings that systemd-nspawn@.service's own command line would have otherwise are overridden here.\n\
          [Exec]\nBoot=yes\nHostname={machine}\n\
          # Pods' volumes and the layers below belong to the users that their images name; -U would shift them.\n\
          PrivateUsers=no\n\
-         # Besides nspawn's own: the network plug-ins make bridges and routes.\n\
+         # Besides nspawn's own: the network plug-ins make bridges and routes; the kubelet opens the kernel's log.\n\
          Capability={capabilities}\n\
          # Besides nspawn's own: runc makes a session keyring, and device programs of cgroup v2.\n\
          SystemCallFilter=add_key keyctl bpf\n\
