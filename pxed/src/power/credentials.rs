@@ -20,12 +20,15 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use secrecy::SecretString;
+use tokio::sync::Semaphore;
 use zeroize::{Zeroize as _, Zeroizing};
 
 use super::{CredentialsError, CredentialsSource, CredentialsVersion, Issued};
 
 /// A user name or a password is not longer (bytes); BMCs take far less.
 const MAX_BYTES: usize = 4096;
+/// Files that are read at a time.
+const FILES_AT_ONCE: usize = 4;
 /// How long the API server may take.
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -43,6 +46,8 @@ pub struct ClusterSecrets {
 pub struct SecretFiles {
     directory: PathBuf,
     namespaces: Vec<String>,
+    /// After a start thousands are read at once, and each on its own thread is hundreds of stacks.
+    turns: Arc<Semaphore>,
 }
 
 impl ClusterSecrets {
@@ -150,6 +155,8 @@ impl CredentialsSource for ClusterSecrets {
 impl CredentialsSource for SecretFiles {
     async fn read(&self, secret: &CredentialsSecretRef) -> Result<Issued, CredentialsError> {
         let (files, named) = (self.clone(), secret.clone());
+        // Nobody closes it.
+        let _turn = self.turns.acquire().await;
         let read = tokio::task::spawn_blocking(move || files.get(&named)).await;
         read.unwrap_or_else(|error| Err(error.to_string())).map_err(|problem| failed(secret, problem.into()))
     }
@@ -158,7 +165,7 @@ impl CredentialsSource for SecretFiles {
 impl SecretFiles {
     /// Files below `directory`, of these namespaces.
     pub fn new(directory: PathBuf, namespaces: Vec<String>) -> Self {
-        Self { directory, namespaces }
+        Self { directory, namespaces, turns: Arc::new(Semaphore::new(FILES_AT_ONCE)) }
     }
 
     fn get(&self, secret: &CredentialsSecretRef) -> Result<Issued, String> {
@@ -271,6 +278,18 @@ mod tests {
             let Issued { credentials, version } = issued;
             Ok((credentials.username, credentials.password.expose_secret().to_owned(), version))
         }
+    }
+
+    #[tokio::test]
+    async fn a_thousand_files_are_read_by_few_threads() {
+        let rig = Rig::new();
+        let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
+        let before = threads();
+        let (named, files) = (secret("bedplate-system", "a"), &rig.files);
+        let reads = futures::future::join_all((0..1000).map(|_| files.read(&named)));
+        assert!(reads.await.iter().all(Result::is_ok));
+        // Other tests of this program have threads too; without a limit it was 512.
+        assert!(threads() < before + 100, "{before} threads before, {} after", threads());
     }
 
     #[test]
