@@ -83,7 +83,10 @@ impl Inside {
                 Err(rustix::io::Errno::NOENT) => {
                     let outer = self.at(&directory, OFlags::PATH | OFlags::DIRECTORY, 0);
                     let outer = outer.map_err(failed("open", &directory))?;
-                    rustix::fs::mkdirat(&outer, part, Mode::from_raw_mode(0o755))
+                    let mode = Mode::from_raw_mode(0o755);
+                    rustix::fs::mkdirat(&outer, part, mode).map_err(failed("make", &inner))?;
+                    // The agent's own umask would close it to the slot's users.
+                    rustix::fs::chmodat(&outer, part, mode, AtFlags::empty())
                         .map_err(failed("make", &inner))?;
                 }
                 Err(errno) => return Err(failed("open", &inner)(errno)),

@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, symlink};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use bedplate_api::machine::{RolledBack, SlotName, VersionRef};
@@ -258,8 +258,21 @@ impl Slots {
     }
 }
 
+/// Makes a directory, and those above it, with exactly this mode: the agent's own umask would close a slot's root to all of its users
+/// but root. One that is there stays as it is.
 fn make_directory(path: &Path, mode: u32) -> Result<(), KeepSlotError> {
-    fs::DirBuilder::new().recursive(true).mode(mode).create(path).map_err(failed("make", path))
+    match fs::create_dir(path) {
+        Ok(()) => {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(failed("make", path))
+        }
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let above = path.parent().ok_or_else(|| failed("make", path)(error))?;
+            make_directory(above, mode)?;
+            make_directory(path, mode)
+        }
+        Err(error) => Err(failed("make", path)(error)),
+    }
 }
 
 fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, KeepSlotError> {
