@@ -141,7 +141,9 @@ fn status(places: &Places, output: Output) -> Result<(), Failure> {
 
 fn node_plan(places: &Places, output: Output) -> Result<(), Failure> {
     let node = NodeStanding::read(&places.run)?;
-    let node = node.ok_or_else(|| Failure::failed("no node was planned in this boot: the host is not enrolled in a cluster"))?;
+    let node = node.ok_or_else(|| {
+        Failure::failed("no node was planned in this boot: the host is not enrolled in a cluster")
+    })?;
     match output {
         Output::Json => print_json(&node),
         Output::Text => print(node.describe_plan().as_bytes()),

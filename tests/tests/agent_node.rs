@@ -33,7 +33,8 @@ use IO::Socket::INET;
 my $server = IO::Socket::INET->new(LocalAddr => "127.0.0.1", LocalPort => 10248, Listen => 5, ReuseAddr => 1) or die $!;
 while (my $client = $server->accept) { <$client>; print $client "HTTP/1.0 200 OK\r\n\r\nok"; close $client; }
 "#;
-const KUBELET_UNIT: &str = "[Service]\nExecStart=\nExecStart=/usr/local/sbin/kubelet-stand-in\nRestart=always\n";
+const KUBELET_UNIT: &str =
+    "[Service]\nExecStart=\nExecStart=/usr/local/sbin/kubelet-stand-in\nRestart=always\n";
 
 /// A cluster and a host that is enrolled in it.
 struct Site {
@@ -63,7 +64,8 @@ impl Site {
             .unwrap()
             .start()
             .unwrap();
-        let site = Self { host, kubernetes, directory: Directory::new("agentnode").unwrap(), _network: network };
+        let site =
+            Self { host, kubernetes, directory: Directory::new("agentnode").unwrap(), _network: network };
         site.apply(&machine(NAME));
         site.enrol();
         site
@@ -121,7 +123,8 @@ impl Site {
         let index = std::fs::read(cache().unwrap().join("images/node/index.json")).unwrap();
         let index: Value = serde_json::from_slice(&index).unwrap();
         let digest = index["manifests"][0]["digest"].as_str().unwrap().to_owned();
-        let script = |path: &str, content: &str| json!({ "path": path, "content": content, "permissions": "0755" });
+        let script =
+            |path: &str, content: &str| json!({ "path": path, "content": content, "permissions": "0755" });
         let network = json!({ "cniVersion": "0.4.0", "name": "pods", "type": "bridge", "bridge": "cni0", "isGateway": true,
             "ipam": { "type": "host-local", "subnet": "10.99.0.0/24" } }).to_string();
         let spec = json!({ "configurationName": "workers", "version": number, "template": {
@@ -171,7 +174,9 @@ impl Site {
             let fields = "--output-fields=MESSAGE,BEDPLATE_STEP,BEDPLATE_SLOT,BEDPLATE_RESULT,BEDPLATE_ERROR,BEDPLATE_WHY,BEDPLATE_DURATION_MS";
             let arguments = ["--unit=bedplate-agent.service", "--no-pager", "--output=json", fields];
             let journal = self.host.run("journalctl", &arguments).unwrap_or_default();
-            let slot = self.host.run("sh", &["-c", "tail -n 40 /var/lib/bedplate/slots/*/state/log/bedplate/kubeadm.log"]);
+            let slot = self
+                .host
+                .run("sh", &["-c", "tail -n 40 /var/lib/bedplate/slots/*/state/log/bedplate/kubeadm.log"]);
             panic!("not reached: {what}: {:#}\n{journal}\n{slot:?}", self.status());
         }
         println!("{what}: {:.1} s", started.elapsed().as_secs_f64());
@@ -197,7 +202,8 @@ fn has_applied(status: &Value, version: u32, slot: &str) -> bool {
 fn a_host_is_paved_repaved_and_rolled_back_by_an_agent_in_its_own_unit() {
     let site = Site::start();
     // As kubeadm does it: the kubelet's configuration, then the kubelet.
-    let good = "echo joined as a test says; touch /var/lib/kubelet/config.yaml; systemctl start kubelet.service";
+    let good =
+        "echo joined as a test says; touch /var/lib/kubelet/config.yaml; systemctl start kubelet.service";
     site.version(1, good);
     site.version(2, "echo no such cluster >&2; exit 1");
     site.version(3, good);

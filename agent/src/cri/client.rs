@@ -88,7 +88,8 @@ impl Runtime {
         // The name is never looked up: the connector knows where.
         let endpoint = Endpoint::from_static("http://slot").connect_timeout(ANSWER);
         let channel = endpoint.connect_with_connector(connector).await;
-        let channel = channel.map_err(|source| AskRuntimeError::Connect { socket: socket.to_owned(), source })?;
+        let channel =
+            channel.map_err(|source| AskRuntimeError::Connect { socket: socket.to_owned(), source })?;
         Ok(Self { channel })
     }
 

@@ -122,7 +122,8 @@ mod tests {
 
     #[test]
     fn the_health_port_is_the_configurations_own() {
-        let with = |fields: Value| json!({"kubernetes": {"version": "v1.34.4", "kubeletConfiguration": fields}});
+        let with =
+            |fields: Value| json!({"kubernetes": {"version": "v1.34.4", "kubeletConfiguration": fields}});
         assert_eq!(health_port(&filled(json!({}))), Some(10248));
         assert_eq!(health_port(&filled(with(json!({"healthzPort": 11000})))), Some(11000));
         assert_eq!(health_port(&filled(with(json!({"healthzPort": 0})))), None);
@@ -134,9 +135,10 @@ mod tests {
     async fn only_200_is_healthy_and_silence_is_told() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        for (answer, healthy) in
-            [("HTTP/1.0 200 OK\r\n\r\nok", true), ("HTTP/1.0 500 Internal Server Error\r\n\r\nno syncloop", false)]
-        {
+        for (answer, healthy) in [
+            ("HTTP/1.0 200 OK\r\n\r\nok", true),
+            ("HTTP/1.0 500 Internal Server Error\r\n\r\nno syncloop", false),
+        ] {
             let serve = async {
                 let (mut stream, _) = listener.accept().await.unwrap();
                 let mut request = [0; 256];

@@ -12,7 +12,9 @@ use jiff::Timestamp;
 use super::apply::unit_name;
 use super::effects::Parts;
 use super::model::{Bootstrap, Health, Observed, Record, SlotSeen, Stage, index};
-use crate::bus::{ActiveState, BusError, ContainerName, Leader, LoadState, UnitName, UnitNameError, UnitState};
+use crate::bus::{
+    ActiveState, BusError, ContainerName, Leader, LoadState, UnitName, UnitNameError, UnitState,
+};
 use crate::cluster::Seen;
 use crate::slot::places::{machine, service};
 use crate::slot::store::{KeepSlotError, Ledger};
@@ -179,7 +181,9 @@ fn bootstrap(state: &UnitState, said: Option<&str>) -> (Bootstrap, Option<String
     let last = said.and_then(|said| said.lines().rev().find(|line| !line.trim().is_empty()));
     let tries = state.restarts.filter(|restarts| *restarts > 0);
     let message = match (tries, last) {
-        (Some(tries), Some(last)) => Some(format!("it failed {tries} times and is tried again; it says: {last}")),
+        (Some(tries), Some(last)) => {
+            Some(format!("it failed {tries} times and is tried again; it says: {last}"))
+        }
         (None, Some(last)) => Some(format!("it says: {last}")),
         (Some(tries), None) => Some(format!("it failed {tries} times and is tried again")),
         (None, None) => None,
@@ -209,7 +213,10 @@ mod tests {
         let missing = UnitState { load: LoadState::NotFound, ..unit_state(ActiveState::Inactive, "dead") };
         assert_eq!(
             bootstrap(&missing, None),
-            (Bootstrap::Running, Some("bedplate-kubeadm.service: there is no such unit in the slot".to_owned()))
+            (
+                Bootstrap::Running,
+                Some("bedplate-kubeadm.service: there is no such unit in the slot".to_owned())
+            )
         );
     }
 }

@@ -222,7 +222,15 @@ impl NodeLoop {
                 let wait = wait.map(|until| until.saturating_duration_since(Instant::now()));
                 let wait_ms = wait.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
                 tracing::warn!(
-                    step = name, slot, version, duration_ms, times, wait_ms, error = text, result = "failed", "node step"
+                    step = name,
+                    slot,
+                    version,
+                    duration_ms,
+                    times,
+                    wait_ms,
+                    error = text,
+                    result = "failed",
+                    "node step"
                 );
                 let message = format!("{}: {text}", describe(step));
                 self.trouble = Some((key.to_owned(), Trouble { reason: error.reason(), message }));
@@ -288,7 +296,8 @@ impl NodeLoop {
             Pause::AtMost(limit) => Some(limit),
             Pause::Open => None,
         };
-        let limit = self.watch_units().await.map_or(limit, |again| Some(limit.map_or(again, |l| l.min(again))));
+        let limit =
+            self.watch_units().await.map_or(limit, |again| Some(limit.map_or(again, |l| l.min(again))));
         let over = async {
             match limit {
                 Some(limit) => tokio::time::sleep(limit).await,
@@ -343,7 +352,9 @@ struct SignedAfter(Timestamp, Duration);
 
 impl SignedAfter {
     fn time(&self) -> Timestamp {
-        self.0.saturating_add(jiff::SignedDuration::try_from(self.1).unwrap_or(jiff::SignedDuration::MAX)).unwrap_or(Timestamp::MAX)
+        self.0
+            .saturating_add(jiff::SignedDuration::try_from(self.1).unwrap_or(jiff::SignedDuration::MAX))
+            .unwrap_or(Timestamp::MAX)
     }
 }
 
@@ -357,9 +368,11 @@ fn chain_of(error: &ApplyError) -> String {
 }
 
 fn is_on_trial(sight: &Sight) -> bool {
-    sight.observed.slots.iter().any(|slot| {
-        slot.record.as_ref().is_some_and(|record| matches!(record.stage, Stage::Trial { .. }))
-    })
+    sight
+        .observed
+        .slots
+        .iter()
+        .any(|slot| slot.record.as_ref().is_some_and(|record| matches!(record.stage, Stage::Trial { .. })))
 }
 
 fn trial_since(sight: &Sight, step: &Step) -> Option<Timestamp> {

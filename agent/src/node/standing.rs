@@ -110,7 +110,8 @@ impl NodeStanding {
 
     /// The plan and why, in lines for a person.
     pub fn describe_plan(&self) -> String {
-        let time = |value: Option<Timestamp>| value.map_or_else(|| "-".to_owned(), |time| format!("{time:.0}"));
+        let time =
+            |value: Option<Timestamp>| value.map_or_else(|| "-".to_owned(), |time| format!("{time:.0}"));
         let plan = match (&self.plan.step, &self.plan.wait) {
             (Some(step), _) => format!("do {step}"),
             (None, Some(reason)) => format!("wait ({reason})"),
@@ -145,7 +146,12 @@ impl NodeStanding {
         }
         let rolled_back = self.rolled_back.as_ref().map(|back| {
             let first = back.reason.lines().next().unwrap_or_default();
-            format!("from {} to {} at {:.0}: {first}", versioned(&back.from), versioned(&back.to), back.time.0)
+            format!(
+                "from {} to {} at {:.0}: {first}",
+                versioned(&back.from),
+                versioned(&back.to),
+                back.time.0
+            )
         });
         let error = self.last_error.as_ref().map(|error| {
             format!("{} {error}", self.last_error_time.map(|time| format!("{time:.0}")).unwrap_or_default())
@@ -183,8 +189,7 @@ mod tests {
         let text = standing.describe_plan();
         assert!(text.starts_with("Plan              do prepare-slot, since -\n"), "{text}");
         assert!(text.contains("Why               prepares workers-v4 in slot b: 2 of 3 layers\n"), "{text}");
-        let wait =
-            Wait { reason: Reason::Paused, message: "spec.paused is true".to_owned(), until: None };
+        let wait = Wait { reason: Reason::Paused, message: "spec.paused is true".to_owned(), until: None };
         let standing = NodeStanding { plan: Planned::from(&Plan::Wait(wait)), ..NodeStanding::default() };
         assert!(standing.describe_plan().starts_with("Plan              wait (Paused)"), "{standing:?}");
     }

@@ -20,7 +20,12 @@ pub(super) struct Trouble {
 }
 
 /// All that is the node's to say. `progress` and `trouble` are of the step at hand.
-pub(super) fn told(sight: &Sight, plan: &Plan, progress: Option<&str>, trouble: Option<&Trouble>) -> NodeTold {
+pub(super) fn told(
+    sight: &Sight,
+    plan: &Plan,
+    progress: Option<&str>,
+    trouble: Option<&Trouble>,
+) -> NodeTold {
     let slots = &sight.observed.slots;
     NodeTold {
         applied: applied(slots),
@@ -55,7 +60,9 @@ fn slot(name: SlotName, seen: &SlotSeen) -> Slot {
         (Some(record), false) => match record.stage {
             Stage::Preparing => SlotState::Preparing,
             Stage::Failed { .. } => SlotState::Failed,
-            Stage::Prepared | Stage::Trial { .. } | Stage::Applied { .. } | Stage::Retired => SlotState::Prepared,
+            Stage::Prepared | Stage::Trial { .. } | Stage::Applied { .. } | Stage::Retired => {
+                SlotState::Prepared
+            }
         },
     };
     let record = seen.record.as_ref();
@@ -70,11 +77,10 @@ fn slot(name: SlotName, seen: &SlotSeen) -> Slot {
 
 fn paved(sight: &Sight, plan: &Plan, progress: Option<&str>, trouble: Option<&Trouble>) -> ConditionTold {
     let slots = &sight.observed.slots;
-    let on_trial = slots.iter().any(|slot| {
-        slot.record.as_ref().is_some_and(|record| matches!(record.stage, Stage::Trial { .. }))
-    });
-    let runs = !on_trial
-        && applied(slots).is_some_and(|applied| slots[index(applied.slot)].runs);
+    let on_trial = slots
+        .iter()
+        .any(|slot| slot.record.as_ref().is_some_and(|record| matches!(record.stage, Stage::Trial { .. })));
+    let runs = !on_trial && applied(slots).is_some_and(|applied| slots[index(applied.slot)].runs);
     let (reason, mut message) = match (trouble, plan) {
         (Some(trouble), _) => (trouble.reason, trouble.message.clone()),
         (None, Plan::Do(step)) => (doing(step), describe(step)),
@@ -84,10 +90,11 @@ fn paved(sight: &Sight, plan: &Plan, progress: Option<&str>, trouble: Option<&Tr
         message = format!("{message}: {progress}");
     }
     if matches!(plan, Plan::Wait(wait) if wait.reason == Reason::BackOff) && trouble.is_none() {
-        let why = slots.iter().filter_map(|slot| slot.record.as_ref()).find_map(|record| match &record.stage {
-            Stage::Failed { reason } => Some(reason.as_str()),
-            _ => None,
-        });
+        let why =
+            slots.iter().filter_map(|slot| slot.record.as_ref()).find_map(|record| match &record.stage {
+                Stage::Failed { reason } => Some(reason.as_str()),
+                _ => None,
+            });
         if let Some(why) = why {
             message = format!("{message}; the last one: {why}");
         }
@@ -102,7 +109,9 @@ fn node_ready(node: &NodeSeen) -> ConditionTold {
     let (status, reason, message) = match node {
         NodeSeen::Unknown => (Truth::Unknown, "NodeUnknown", "the Node was not read yet"),
         NodeSeen::Absent => (Truth::False, "NodeAbsent", "there is no Node of this Machine's name"),
-        NodeSeen::Present { ready_since: None, .. } => (Truth::False, "NodeNotReady", "the Node is not Ready"),
+        NodeSeen::Present { ready_since: None, .. } => {
+            (Truth::False, "NodeNotReady", "the Node is not Ready")
+        }
         NodeSeen::Present { ready_since: Some(_), .. } => (Truth::True, "NodeReady", "the Node is Ready"),
     };
     ConditionTold { status, reason, message: message.to_owned() }
@@ -119,7 +128,9 @@ pub(super) fn describe(step: &Step) -> String {
             format!("prepares {}-v{} in slot {slot}", version.name, version.version)
         }
         Step::BeginTrial { .. } => format!("slot {slot} is to be the node"),
-        Step::RestartTrial { .. } => format!("the host was booted anew, the time of slot {slot} begins again"),
+        Step::RestartTrial { .. } => {
+            format!("the host was booted anew, the time of slot {slot} begins again")
+        }
         Step::StopSlot { .. } => format!("stops slot {slot}"),
         Step::StartSlot { .. } => format!("starts slot {slot}"),
         Step::ProbeSandbox { .. } => format!("starts a Pod sandbox in slot {slot}"),

@@ -262,9 +262,7 @@ impl Slots {
 /// but root. One that is there stays as it is.
 fn make_directory(path: &Path, mode: u32) -> Result<(), KeepSlotError> {
     match fs::create_dir(path) {
-        Ok(()) => {
-            fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(failed("make", path))
-        }
+        Ok(()) => fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(failed("make", path)),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let above = path.parent().ok_or_else(|| failed("make", path)(error))?;

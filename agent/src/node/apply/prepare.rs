@@ -62,7 +62,8 @@ pub(super) async fn prepare(
 
 fn wanted(parts: &Parts, version: &VersionRef) -> Result<Wanted, ApplyError> {
     let seen = parts.seen();
-    let (Some(facts), Some(object), Some(machine)) = (seen.version_facts(), &seen.version, &seen.machine) else {
+    let (Some(facts), Some(object), Some(machine)) = (seen.version_facts(), &seen.version, &seen.machine)
+    else {
         return Err(ApplyError::Superseded("the version is not there any more"));
     };
     if facts.reference != *version {

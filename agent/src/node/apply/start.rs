@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use bedplate_api::configuration::ContainerNetwork;
 use bedplate_api::machine::SlotName;
-use bedplate_bootstrap::{
-    JOIN_KUBECONFIG, JoinIdentity, Rendered, join_kubeconfig, makes_a_cluster, unit,
-};
+use bedplate_bootstrap::{JOIN_KUBECONFIG, JoinIdentity, Rendered, join_kubeconfig, makes_a_cluster, unit};
 use zeroize::Zeroizing;
 
 use super::super::effects::Parts;
@@ -79,7 +77,8 @@ pub(super) async fn host_files(
         ApplyError::Unfit("the host has no /etc/resolv.conf, which the node shares: make one".to_owned())
     })?;
     if network == ContainerNetwork::Macvlan && interface.is_none() {
-        let why = "container.network is macvlan, and the host has no default route that tells on which interface";
+        let why =
+            "container.network is macvlan, and the host has no default route that tells on which interface";
         return Err(ApplyError::Unfit(why.to_owned()));
     }
     let input = Input {

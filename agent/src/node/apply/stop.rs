@@ -22,8 +22,12 @@ pub(super) async fn stop(parts: &Parts, slot: SlotName) -> Result<(), ApplyError
     let unit = unit_name(&service(slot))?;
     match parts.units.stop(&unit, POLITE).await {
         Ok(result) if result.is_done() => {}
-        Ok(result) => tracing::warn!(%unit, result = result.as_str(), "a slot does not stop, it is terminated"),
-        Err(BusError::JobHangs { .. }) => tracing::warn!(%unit, "a slot does not stop in time, it is terminated"),
+        Ok(result) => {
+            tracing::warn!(%unit, result = result.as_str(), "a slot does not stop, it is terminated")
+        }
+        Err(BusError::JobHangs { .. }) => {
+            tracing::warn!(%unit, "a slot does not stop in time, it is terminated")
+        }
         Err(error) => return Err(error.into()),
     }
     if !parts.units.state(&unit).await?.active.is_down() {

@@ -156,7 +156,9 @@ impl World {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let below = |name: &str| directory.path().join(name);
-        for (path, text) in [("root/etc/resolv.conf", "nameserver 10.0.0.1\n"), ("layer/etc/os-release", "ID=test\n")] {
+        for (path, text) in
+            [("root/etc/resolv.conf", "nameserver 10.0.0.1\n"), ("layer/etc/os-release", "ID=test\n")]
+        {
             std::fs::create_dir_all(below(path).parent().unwrap()).unwrap();
             std::fs::write(below(path), text).unwrap();
         }
@@ -168,8 +170,11 @@ impl World {
         let seen = Seen { api: Api::Live, ours: true, node: NodeState::Absent, ..Seen::default() };
         let (told, there) = Default::default();
         let plane = Arc::new(FakePlane { seen: watch::channel(seen).0, told, there });
-        let images =
-            Arc::new(FakeImages { layer: below("layer"), asked: AtomicU32::new(0), hangs: AtomicBool::new(false) });
+        let images = Arc::new(FakeImages {
+            layer: below("layer"),
+            asked: AtomicU32::new(0),
+            hangs: AtomicBool::new(false),
+        });
         let gate = Arc::<FakeGate>::default();
         let places = Places { state: below("state"), run: below("run"), machines: below("machines") };
         let parts = Parts {
@@ -184,7 +189,18 @@ impl World {
             plane: plane.clone(),
             credentials: Arc::new(FakeCredentials),
         };
-        let world = Self { directory, parts, plane, images, gate, units, machines, bad: BTreeSet::new(), nodes: 0, registered: BTreeSet::new() };
+        let world = Self {
+            directory,
+            parts,
+            plane,
+            images,
+            gate,
+            units,
+            machines,
+            bad: BTreeSet::new(),
+            nodes: 0,
+            registered: BTreeSet::new(),
+        };
         world.write_machine(None, None);
         world
     }
@@ -252,7 +268,8 @@ impl World {
                 continue;
             }
             let kubeadm: UnitName = unit::NAME.parse().unwrap();
-            let inside = self.machines.add(&machine(slot).parse().unwrap(), Leader::new(number(slot)).unwrap());
+            let inside =
+                self.machines.add(&machine(slot).parse().unwrap(), Leader::new(number(slot)).unwrap());
             if self.bad.contains(&record.version.version) {
                 inside.set(&kubeadm, unit_state(ActiveState::Failed, "failed"));
                 let log = self.parts.slots.places().kept(slot, "log").join("bedplate");
@@ -349,9 +366,13 @@ fn a_selected_version_is_paved_and_the_next_one_waits_prepared() {
         let read = |path: &str| std::fs::read_to_string(slot.join(path)).unwrap();
         assert_eq!(read("etc/hostname"), "node-1\n");
         assert!(read("etc/bedplate/kubeadm.sh").contains("kubeadm join --config /run/bedplate/kubeadm.yaml"));
-        assert!(slot.join("etc/systemd/system/multi-user.target.wants/bedplate-kubeadm.service").is_symlink());
+        assert!(
+            slot.join("etc/systemd/system/multi-user.target.wants/bedplate-kubeadm.service").is_symlink()
+        );
         let shared = world.parts.slots.places().shared(SlotName::A);
-        assert!(std::fs::read_to_string(shared.join("kubeconfig")).unwrap().contains("https://k.example:6443"));
+        assert!(
+            std::fs::read_to_string(shared.join("kubeconfig")).unwrap().contains("https://k.example:6443")
+        );
         assert!(shared.join("kubeadm.yaml").exists());
         let told = world.told();
         assert_eq!(told.applied.as_ref().map(|applied| applied.version), Some(1));
@@ -387,7 +408,11 @@ fn a_version_whose_bootstrap_fails_is_rolled_back_and_not_tried_again_until_anot
         let told = world.told();
         let back = told.rolled_back.unwrap();
         assert_eq!((back.from.version, back.to.version), (2, 1));
-        assert!(back.reason.contains("kubeadm failed") && back.reason.contains("no such cluster"), "{}", back.reason);
+        assert!(
+            back.reason.contains("kubeadm failed") && back.reason.contains("no such cluster"),
+            "{}",
+            back.reason
+        );
         assert_eq!(told.slots[1].state, SlotState::Failed);
         world.delete_node(3);
         assert_eq!(world.settled().await, "Applied");
@@ -412,7 +437,8 @@ fn without_a_slot_to_go_back_to_a_failed_trial_is_counted_and_begins_again_later
         // A person mends it, and time passes.
         world.bad.clear();
         for slot in [SlotName::A, SlotName::B] {
-            let inside = world.machines.add(&machine(slot).parse().unwrap(), Leader::new(number(slot)).unwrap());
+            let inside =
+                world.machines.add(&machine(slot).parse().unwrap(), Leader::new(number(slot)).unwrap());
             inside.set(&unit::NAME.parse().unwrap(), unit_state(ActiveState::Activating, "start"));
         }
         let ledger = crate::slot::store::Ledger { not_before: None, ..ledger };
