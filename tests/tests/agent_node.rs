@@ -1,6 +1,7 @@
 //! A node from nothing on a real host: systemd 252, machined and nspawn in namespaces, a real API server, our node image with its
 //! real containerd, and the real agent in its own unit. No virtual machine, and therefore no kubelet: its place, and kubeadm's, is
-//! taken by scripts that the version itself brings. The test is the controller, and registers the Node.
+//! taken by scripts that the version itself brings; so is runc's, which needs control groups of its own. The test is the controller,
+//! and registers the Node.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -35,6 +36,30 @@ while (my $client = $server->accept) { <$client>; print $client "HTTP/1.0 200 OK
 "#;
 const KUBELET_UNIT: &str =
     "[Service]\nExecStart=\nExecStart=/usr/local/sbin/kubelet-stand-in\nRestart=always\n";
+
+/// Takes runc's place, for which there are no control groups here: a container is a process that sleeps. containerd, its shim and the
+/// network plug-in are real.
+const RUNC: &str = r#"#!/bin/sh
+while [ $# -gt 0 ]; do
+    case $1 in
+        create|start|kill|delete|state) act=$1 ;;
+        --pid-file) file=$2 && shift ;;
+        --pid-file=*) file=${1#*=} ;;
+        --root|--log|--log-format|--bundle|--console-socket) shift ;;
+        -*) ;;
+        *) [ -n "${id-}" ] || id=$1 ;;
+    esac
+    shift
+done
+mkdir -p /run/stand-in
+pid=/run/stand-in/$id
+case $act in
+    create) setsid sleep infinity </dev/null >/dev/null 2>&1 & printf %s $! >"$pid" && cp "$pid" "$file" ;;
+    kill|delete) kill -9 "$(cat "$pid")" 2>/dev/null; [ "$act" = kill ] || rm -f "$pid" ;;
+    state) printf '{"ociVersion":"1.0.2","id":"%s","pid":%s,"status":"running"}' "$id" "$(cat "$pid")" ;;
+esac
+exit 0
+"#;
 
 /// A cluster and a host that is enrolled in it.
 struct Site {
@@ -134,6 +159,7 @@ impl Site {
                 script("/usr/local/sbin/kubeadm", &format!("#!/bin/sh\n{kubeadm}\n")),
                 script("/usr/local/sbin/kubelet-stand-in", KUBELET),
                 script("/etc/cni/net.d/05-pods.conf", &network),
+                script("/usr/local/sbin/runc", RUNC),
             ],
             "units": [{ "name": "kubelet.service", "enabled": true,
                 "dropins": [{ "name": "99-stand-in.conf", "contents": KUBELET_UNIT }] }],
