@@ -44,7 +44,7 @@ struct Paper {
 }
 
 impl Paper {
-    fn new(operation: &str, parameters: Value) -> Result<Arc<Self>> {
+    fn new(operation: &str, parameters: &Value) -> Result<Arc<Self>> {
         let object = json!({"apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation",
             "metadata": {"name": format!("node-1-{}", operation.to_lowercase()), "uid": "3f2a7c10-1", "resourceVersion": "1"},
             "spec": {"machineRef": {"name": "node-1"}, "operationName": operation, "parameters": parameters}});
@@ -168,13 +168,13 @@ async fn o7_a_service_of_the_host_is_restarted_and_one_that_fails_says_why() -> 
     let host = host("services", &[GOOD, BAD], &state, None)?;
     host.run("systemctl", &["start", "good.service"])?;
     let before = main_pid(&host, "good.service")?;
-    let good = Paper::new("restartService", json!({"service": "good", "in": "host"}))?;
+    let good = Paper::new("restartService", &json!({"service": "good", "in": "host"}))?;
     let end = carried_out(parts(&host, &good, state.path())?, &good).await?;
     assert_eq!((end.0, end.1.as_str()), (true, "Restarted"), "{}", end.2);
     assert_ne!(main_pid(&host, "good.service")?, before);
 
     let other = Directory::new("operations")?;
-    let bad = Paper::new("restartService", json!({"service": "bad.service", "in": "host"}))?;
+    let bad = Paper::new("restartService", &json!({"service": "bad.service", "in": "host"}))?;
     let end = carried_out(parts(&host, &bad, other.path())?, &bad).await?;
     assert_eq!(end.1, "ServiceFailed", "{}", end.2);
     assert!(end.2.contains("cannot find my keys"), "{}", end.2);
@@ -188,7 +188,7 @@ async fn o1_a_restart_that_a_killed_agent_asked_for_is_found_and_not_repeated() 
         let state = Directory::new("operations")?;
         let host = host("killed", &[GOOD], &state, None)?;
         host.run("systemctl", &["start", "good.service"])?;
-        let paper = Paper::new("restartService", json!({"service": "good", "in": "host"}))?;
+        let paper = Paper::new("restartService", &json!({"service": "good", "in": "host"}))?;
         let parts = parts(&host, &paper, state.path())?;
         paper.put(taken(None, "bedplate-agent/node-1", host.boot_id(), Timestamp::now()));
         let note = Note {
@@ -219,7 +219,7 @@ async fn o1_a_restart_that_a_killed_agent_asked_for_is_found_and_not_repeated() 
 async fn o7_a_service_of_the_slot_is_restarted_by_the_slots_own_systemd() -> Result<()> {
     let state = Directory::new("operations")?;
     let host = host("slot", &[], &state, None)?;
-    let none = Paper::new("restartService", json!({"service": "good"}))?;
+    let none = Paper::new("restartService", &json!({"service": "good"}))?;
     assert_eq!(carried_out(parts(&host, &none, state.path())?, &none).await?.1, "NoSlot");
 
     host.add_container("bedplate-a")?;
@@ -227,7 +227,7 @@ async fn o7_a_service_of_the_slot_is_restarted_by_the_slots_own_systemd() -> Res
     host.put(unit, GOOD.1.as_bytes(), 0o644)?;
     host.run("systemctl", &["start", "systemd-nspawn@bedplate-a.service"])?;
     let other = Directory::new("operations")?;
-    let good = Paper::new("restartService", json!({"service": "good"}))?;
+    let good = Paper::new("restartService", &json!({"service": "good"}))?;
     let end = carried_out(parts(&host, &good, other.path())?, &good).await?;
     assert_eq!((end.0, end.1.as_str()), (true, "Restarted"), "{}", end.2);
     assert!(end.2.contains("of the slot is active"), "{}", end.2);
@@ -244,7 +244,7 @@ async fn captured(parameters: Value, state: &Directory) -> Result<(bool, String,
         namespace.ip(&format!("link set {device} up"))?;
     }
     let host = host("capture", &[], state, Some(&here))?;
-    let paper = Paper::new("packetCapture", parameters)?;
+    let paper = Paper::new("packetCapture", &parameters)?;
     let parts = parts(&host, &paper, state.path())?;
     let over = Arc::new(AtomicBool::new(false));
     let sender = std::thread::spawn({
@@ -314,7 +314,7 @@ async fn o1_a_reboot_by_logind_is_complete_in_the_next_boot_and_a_shutdown_befor
     for (operation, how) in [("reboot", End::Reboot), ("shutdown", End::PowerOff)] {
         let state = Directory::new("operations")?;
         let mut first = host("first", &[], &state, None)?;
-        let paper = Paper::new(operation, json!({"drain": "true"}))?;
+        let paper = Paper::new(operation, &json!({"drain": "true"}))?;
         let shutdown = CancellationToken::new();
         let agent = run(parts(&first, &paper, state.path())?, paper.views.subscribe(), shutdown.clone());
         let agent = tokio::spawn(agent);

@@ -86,7 +86,7 @@ impl<'k> Host<'k> {
         let who: Value = serde_json::from_str(&who).unwrap();
         let id = who["status"]["userInfo"]["extra"]["authentication.kubernetes.io/credential-id"][0].clone();
         let fingerprint = id.as_str().and_then(|id| id.strip_prefix("X509SHA256=")).unwrap();
-        self.status(json!({ "enrolment": { "certificateFingerprint": fingerprint } }));
+        self.status(&json!({ "enrolment": { "certificateFingerprint": fingerprint } }));
     }
 
     fn kubectl(&self, arguments: &[&str]) -> String {
@@ -100,7 +100,7 @@ impl<'k> Host<'k> {
     }
 
     /// Merges into the own Machine's status, by nobody's field manager.
-    fn status(&self, status: Value) {
+    fn status(&self, status: &Value) {
         let patch = json!({ "status": status }).to_string();
         self.kubectl(&["patch", "machine", self.name, "--subresource=status", "--type=merge", "-p", &patch]);
     }
@@ -138,7 +138,7 @@ impl<'k> Host<'k> {
     }
 
     fn select(&self, number: u32) {
-        self.status(json!({ "selected": { "name": self.name, "version": number, "by": "Reference" } }));
+        self.status(&json!({ "selected": { "name": self.name, "version": number, "by": "Reference" } }));
     }
 
     /// Each kind of request that the agent has made: verb, resource, whose.

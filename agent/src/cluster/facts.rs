@@ -127,7 +127,7 @@ fn canonical(value: &Value, text: &mut String) {
             text.push(']');
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
-            text.push_str(&value.to_string())
+            text.push_str(&value.to_string());
         }
     }
 }

@@ -47,6 +47,7 @@ struct Streams {
 }
 
 /// What came.
+#[expect(clippy::large_enum_variant, reason = "there is one at a time, and it is taken apart at once")]
 enum Word {
     Machine(Result<Event<Machine>, watcher::Error>),
     Node(Result<Event<Node>, watcher::Error>),

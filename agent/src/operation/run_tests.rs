@@ -199,6 +199,7 @@ impl Configuration for World {
 }
 
 impl World {
+    #[allow(clippy::needless_pass_by_value, reason = "it is written where it is used")]
     fn new(operation: &str, parameters: Value, notes_in_memory: bool) -> Arc<Self> {
         let object = json!({"apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation",
             "metadata": {"name": "o", "uid": "u", "resourceVersion": "1", "creationTimestamp": "2026-01-01T00:00:00Z"},

@@ -114,7 +114,7 @@ impl Ways {
             None => true,
         };
         if ended {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 

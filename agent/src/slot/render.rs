@@ -278,6 +278,7 @@ mod tests {
 
     use super::*;
 
+    #[allow(clippy::needless_pass_by_value, reason = "it is written where it is used")]
     fn template(more: serde_json::Value) -> Template {
         let mut template = json!({"image": {"reference": "r.example/node", "allowTag": true}, "kubernetes": {"version": "v1.34.4"}});
         for (name, value) in more.as_object().unwrap() {

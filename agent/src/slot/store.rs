@@ -349,8 +349,8 @@ mod tests {
         fs::create_dir_all(&layer).unwrap();
         fs::write(layer.join("file"), "x").unwrap();
         slots.write_record(SlotName::A, &record(Stage::Preparing)).unwrap();
-        slots.lay(SlotName::A, &[layer.clone()]).unwrap();
-        slots.lay(SlotName::A, &[layer.clone()]).unwrap();
+        slots.lay(SlotName::A, std::slice::from_ref(&layer)).unwrap();
+        slots.lay(SlotName::A, std::slice::from_ref(&layer)).unwrap();
         assert_eq!(fs::read(slots.places().layer(SlotName::A, 0).join("file")).unwrap(), b"x");
         slots.share(SlotName::A, "kubeconfig", b"secret").unwrap();
         slots.clear(SlotName::A).unwrap();

@@ -19,6 +19,7 @@ fn node(name: &str) -> Node {
     serde_json::from_value(object).unwrap()
 }
 
+#[allow(clippy::needless_pass_by_value, reason = "it is written where it is used")]
 fn operation(name: &str, of: &str, state: Value) -> MachineOperation {
     let object = json!({ "metadata": { "name": name },
         "spec": { "operationName": "reboot", "machineRef": { "name": of } }, "status": { "state": state } });

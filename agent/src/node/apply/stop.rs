@@ -23,10 +23,10 @@ pub(super) async fn stop(parts: &Parts, slot: SlotName) -> Result<(), ApplyError
     match parts.units.stop(&unit, POLITE).await {
         Ok(result) if result.is_done() => {}
         Ok(result) => {
-            tracing::warn!(%unit, result = result.as_str(), "a slot does not stop, it is terminated")
+            tracing::warn!(%unit, result = result.as_str(), "a slot does not stop, it is terminated");
         }
         Err(BusError::JobHangs { .. }) => {
-            tracing::warn!(%unit, "a slot does not stop in time, it is terminated")
+            tracing::warn!(%unit, "a slot does not stop in time, it is terminated");
         }
         Err(error) => return Err(error.into()),
     }
