@@ -43,7 +43,10 @@ async fn a_client_at_rest_has_no_connection_and_goes_on_with_its_sessions() {
     let service = Service::start().await;
     let mut bmc = service.client();
     bmc.power_state().await.unwrap();
-    assert_eq!((service.state().connections, service.state().open), (1, 1));
+    {
+        let state = service.state();
+        assert_eq!((state.connections, state.open), (1, 1));
+    }
     bmc.rest();
     let deadline = Instant::now() + Duration::from_secs(2);
     while service.state().open > 0 {
