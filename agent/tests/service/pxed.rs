@@ -179,6 +179,9 @@ async fn answer(
     let path = request.uri().path().to_owned();
     let (head, body) = request.into_parts();
     let body = body.collect().await.map_err(std::io::Error::other)?.to_bytes();
+    if head.method == hyper::Method::GET && path.starts_with("/api") {
+        return take_read(&head).await;
+    }
     let mut seen = seen.lock().unwrap();
     seen.paths.push(path.clone());
     if path.starts_with("/apis/") {
@@ -196,6 +199,22 @@ async fn answer(
     }
     let response = respond(&path, &body, known, authority, &mut seen, fault);
     if fault == Some(Fault::NoAnswer) { Err(std::io::Error::other("gone")) } else { Ok(response) }
+}
+
+/// The API server's part: a list holds the agent's own Machine or nothing, and a watch has nothing to tell.
+async fn take_read(head: &hyper::http::request::Parts) -> Result<Response<Full<Bytes>>, std::io::Error> {
+    if head.uri.query().is_some_and(|query| query.contains("watch=true")) {
+        return std::future::pending().await;
+    }
+    let items = if head.uri.path().ends_with("/machines") { vec![own_machine()] } else { Vec::new() };
+    let list = serde_json::json!({ "apiVersion": "v1", "kind": "List", "metadata": { "resourceVersion": "1" },
+        "items": items });
+    Ok(json(200, &list))
+}
+
+fn own_machine() -> serde_json::Value {
+    serde_json::json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine",
+        "metadata": { "name": "node-1", "uid": "uid-1", "resourceVersion": "1" }, "spec": { "provider": "manual" } })
 }
 
 /// The API server's part.
@@ -217,7 +236,7 @@ fn take_write(
         content_type: header.unwrap().to_str().unwrap().to_owned(),
         body: serde_json::from_slice(body).unwrap(),
     });
-    json(200, &serde_json::json!({ "kind": "Machine" }))
+    json(200, &own_machine())
 }
 
 fn respond(
