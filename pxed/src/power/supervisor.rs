@@ -315,7 +315,7 @@ impl Supervisor {
     fn begin(&mut self, name: &MachineName, assignment: Assignment) {
         let (stop, uid) = (CancellationToken::new(), assignment.machine.uid.clone());
         let (wanted, receiver) = watch::channel(assignment);
-        let worker = Worker::new(self.shared.clone(), receiver);
+        let worker = Box::new(Worker::new(self.shared.clone(), receiver));
         let (name, token) = (name.clone(), stop.clone());
         let old = self.handles.insert(name.clone(), Handle { wanted, stop, uid });
         if let Some(old) = old {

@@ -109,7 +109,8 @@ impl Worker {
     }
 
     /// Works until `stop`, or until this pxed no longer leads; then ends the session at the BMC.
-    pub(super) async fn run(mut self, stop: CancellationToken) {
+    /// On the heap, and not in its task: there it would stand twice, thousands of times.
+    pub(super) async fn run(mut self: Box<Self>, stop: CancellationToken) {
         let mut tenure = self.tenure.clone();
         if let Some(ended) = self.assignment.ended.clone() {
             self.update(|status| report::recalled(status, &ended));
@@ -147,24 +148,25 @@ impl Worker {
 
     /// One act; when the next one is due.
     async fn turn(&mut self) -> Timestamp {
-        self.follow().await;
+        Box::pin(self.follow()).await;
         self.choose();
         if self.running.is_some() {
-            return self.carry().await;
+            // What is rare has its own place: thousands wait in `look` at once, and each is as large as the largest branch.
+            return Box::pin(self.carry()).await;
         }
-        self.hold().await;
+        Box::pin(self.hold()).await;
         let now = self.shared.now();
         if self.departed || self.line.is_none() {
             return later(now, self.poll());
         }
         if !self.admits(now) {
-            return self.wait_for_the_breaker(now).await;
+            return Box::pin(self.wait_for_the_breaker(now)).await;
         }
         match self.look(For::Polling).await {
             None => self.shared.now(),
             Some(Ok(())) => {
                 let plan = self.plan();
-                self.apply(plan).await
+                Box::pin(self.apply(plan)).await
             }
             // One lost answer is soon asked for again.
             Some(Err(_)) => self.breaker.next_try().unwrap_or_else(|| later(self.shared.now(), AWAIT)),
