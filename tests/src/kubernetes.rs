@@ -170,7 +170,8 @@ impl Kubernetes {
         Ok(kubernetes)
     }
 
-    fn command(&self, program: &str) -> Command {
+    /// One of its programs, inside its network.
+    pub fn command(&self, program: &str) -> Command {
         command_inside(self.namespace.as_deref(), &self.programs.join(program))
     }
 
@@ -351,12 +352,15 @@ localAPIEndpoint: {advertiseAddress: 192.0.2.1}
     /// # Errors
     /// What kubectl says.
     pub fn kubectl(&self, kubeconfig: &Path, arguments: &[&str]) -> Result<String> {
-        let mut command = self.command("kubectl");
-        // Its discovery cache would be shared by all runs.
         let cache = self.path("kubectl-cache");
-        command.arg("--kubeconfig").arg(kubeconfig).arg("--cache-dir").arg(cache);
-        command.arg(KUBECTL_TIMEOUT).args(arguments);
-        output(command)
+        kubectl(self.command("kubectl"), kubeconfig, &cache, arguments)
+    }
+
+    /// kubectl as the administrator, for a thread that outlives no longer than this.
+    pub fn access(&self) -> impl Fn(&[&str]) -> Result<String> + Send + 'static {
+        let (admin, cache) = (self.admin(), self.path("kubectl-cache"));
+        let (namespace, program) = (self.namespace.clone(), self.programs.join("kubectl"));
+        move |arguments| kubectl(command_inside(namespace.as_deref(), &program), &admin, &cache, arguments)
     }
 
     /// Installs the kinds and the manifests of `deploy/` by the one command of docs/install.md, and waits until the kinds are
@@ -384,6 +388,13 @@ impl Drop for Kubernetes {
         self.stop_server();
         self.etcd.kill();
     }
+}
+
+fn kubectl(mut command: Command, kubeconfig: &Path, cache: &Path, arguments: &[&str]) -> Result<String> {
+    // Its discovery cache would be shared by all runs.
+    command.arg("--kubeconfig").arg(kubeconfig).arg("--cache-dir").arg(cache);
+    command.arg(KUBECTL_TIMEOUT).args(arguments);
+    output(command)
 }
 
 fn command_inside(namespace: Option<&str>, program: &Path) -> Command {

@@ -1,4 +1,4 @@
-//! An OCI registry that only gives: serves an OCI layout by plain HTTP inside a namespace, until it is dropped.
+//! An OCI registry that only gives: serves an OCI layout inside a namespace until it is dropped, by plain HTTP or by TLS.
 //!
 //! Of the distribution specification it knows pull by digest or tag, HEAD and single ranges.
 
@@ -13,6 +13,10 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use rustls_pki_types::PrivateKeyDer;
+
 use crate::netns::Namespace;
 
 /// A running registry. Dropped: it no longer listens, as if it had been switched off.
@@ -20,6 +24,7 @@ use crate::netns::Namespace;
 pub struct Registry {
     address: SocketAddr,
     digest: String,
+    authority: Option<String>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -30,6 +35,35 @@ impl Registry {
     /// # Errors
     /// The layout has no index, or the address is taken.
     pub fn start(layout: &Path, network: &Namespace, address: SocketAddr) -> Result<Self> {
+        Self::serve(layout, network, address, None)
+    }
+
+    /// The same by TLS, with a certificate of an authority of its own: [`Self::authority`].
+    ///
+    /// # Errors
+    /// As of [`Self::start`].
+    pub fn start_tls(layout: &Path, network: &Namespace, address: SocketAddr) -> Result<Self> {
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let mut params = CertificateParams::new(Vec::new())?;
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
+        let key = KeyPair::generate()?;
+        let own = CertificateParams::new(vec![address.ip().to_string()])?.signed_by(&key, &issuer)?;
+        let secret = PrivateKeyDer::try_from(key.serialize_der()).map_err(anyhow::Error::msg)?;
+        let tls = ServerConfig::builder()
+            .with_no_client_auth()
+            .with_single_cert(vec![own.der().clone(), issuer.der().clone()], secret)?;
+        let mut registry = Self::serve(layout, network, address, Some(Arc::new(tls)))?;
+        registry.authority = Some(issuer.pem());
+        Ok(registry)
+    }
+
+    fn serve(
+        layout: &Path,
+        network: &Namespace,
+        address: SocketAddr,
+        tls: Option<Arc<ServerConfig>>,
+    ) -> Result<Self> {
         let index = std::fs::read(layout.join("index.json")).with_context(|| {
             format!("{} is no OCI layout: run `cargo xtask image host`", layout.display())
         })?;
@@ -46,20 +80,25 @@ impl Registry {
             while !stopped.load(Ordering::Relaxed) {
                 match listener.accept() {
                     Ok((stream, _)) => {
-                        let (layout, digest) = (layout.clone(), served.clone());
-                        std::thread::spawn(move || serve(&stream, &layout, &digest));
+                        let (layout, digest, tls) = (layout.clone(), served.clone(), tls.clone());
+                        std::thread::spawn(move || answer_all(stream, tls, &layout, &digest));
                     }
                     // Nobody there: this is the polling interval.
                     Err(_) => std::thread::sleep(Duration::from_millis(20)),
                 }
             }
         });
-        Ok(Self { address, digest, stop, thread: Some(thread) })
+        Ok(Self { address, digest, authority: None, stop, thread: Some(thread) })
     }
 
-    /// The image as pxed's configuration names it.
+    /// The image as a configuration names it.
     pub fn reference(&self) -> String {
         format!("{}/bedplate/host@{}", self.address, self.digest)
+    }
+
+    /// The certificate (PEM) of the authority that its own is of, if it speaks TLS.
+    pub fn authority(&self) -> Option<&str> {
+        self.authority.as_deref()
     }
 }
 
@@ -73,19 +112,28 @@ impl Drop for Registry {
 }
 
 /// Answers one connection until the client ends it.
-fn serve(stream: &TcpStream, layout: &Path, digest: &str) -> Result<()> {
+fn answer_all(stream: TcpStream, tls: Option<Arc<ServerConfig>>, layout: &Path, digest: &str) -> Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(Duration::from_secs(30)))?;
-    let mut reader = BufReader::new(stream);
+    match tls {
+        None => answer_each(BufReader::new(stream), layout, digest),
+        Some(tls) => {
+            let connection = ServerConnection::new(tls)?;
+            answer_each(BufReader::new(StreamOwned::new(connection, stream)), layout, digest)
+        }
+    }
+}
+
+fn answer_each<S: Read + Write>(mut stream: BufReader<S>, layout: &Path, digest: &str) -> Result<()> {
     loop {
         let mut request = String::new();
-        if reader.read_line(&mut request)? == 0 {
+        if stream.read_line(&mut request)? == 0 {
             return Ok(());
         }
         let mut range = None;
         loop {
             let mut line = String::new();
-            if reader.read_line(&mut line)? == 0 || line.trim().is_empty() {
+            if stream.read_line(&mut line)? == 0 || line.trim().is_empty() {
                 break;
             }
             let line = line.to_ascii_lowercase();
@@ -95,12 +143,13 @@ fn serve(stream: &TcpStream, layout: &Path, digest: &str) -> Result<()> {
         }
         let mut words = request.split(' ');
         let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-        answer(stream, method == "HEAD", path, range.as_deref(), layout, digest)?;
+        answer(stream.get_mut(), method == "HEAD", path, range.as_deref(), layout, digest)?;
+        stream.get_mut().flush()?;
     }
 }
 
 fn answer(
-    mut stream: &TcpStream,
+    stream: &mut impl Write,
     head_only: bool,
     path: &str,
     range: Option<&str>,
@@ -135,7 +184,7 @@ fn answer(
     )?;
     if !head_only {
         file.seek(SeekFrom::Start(from))?;
-        std::io::copy(&mut file.take(to - from), &mut stream)?;
+        std::io::copy(&mut file.take(to - from), stream)?;
     }
     Ok(())
 }

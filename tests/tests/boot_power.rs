@@ -1,9 +1,6 @@
 //! Power by pxed on real parts: a machine that is off comes up because its Machine was made (docs/rules.md, H2), and
 //! MachineOperations switch it (O1, O3), in a cluster under the roles of `deploy/` and without one.
 
-#[path = "power/site.rs"]
-mod site;
-
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -12,8 +9,8 @@ use bedplate_tests::bmc::server::BmcKind;
 use bedplate_tests::boot::{ENROLLED, SCRIPT};
 use bedplate_tests::qemu::{Firmware, GuestSlot};
 use bedplate_tests::rack::Rack;
+use bedplate_tests::site::{SOON, Site, has_condition};
 use serde_json::json;
-use site::{SOON, Site, has_condition};
 
 /// Until one of the places for Linux guests is free.
 const SLOT: Duration = Duration::from_secs(1200);

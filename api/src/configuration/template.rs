@@ -69,6 +69,10 @@ pub struct NodeImage {
     /// A Secret of type `kubernetes.io/dockerconfigjson`. Absent: the registry is asked without credentials.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pull_secret_ref: Option<SecretRef>,
+    /// Certificate authorities (PEM) that the registry's certificate may be of besides those that the host trusts, at most 64 KiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 65536))]
+    pub ca_bundle: Option<String>,
 }
 
 /// A Secret.

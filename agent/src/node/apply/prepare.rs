@@ -27,6 +27,9 @@ use crate::slot::filled::{CRI_SOCKET, CRI_SOCKET_LABEL, Filled};
 /// How long mounting may take.
 const MOUNT: Duration = Duration::from_secs(60);
 const PULL_KEY: &str = ".dockerconfigjson";
+/// Where the version's authorities lie while its image is fetched, and the credentials.
+const CA_FILE: &str = "registry-ca.pem";
+const PULL_FILE: &str = "pull.json";
 
 /// The version that is wanted, as the cluster has it.
 struct Wanted {
@@ -133,9 +136,12 @@ async fn image(
         let mut found = parts.plane.secret(secret).await?;
         let missing = || ApplyError::NoPullSecret { secret: secret.clone(), key: PULL_KEY };
         let value = found.data.remove(PULL_KEY).ok_or_else(missing)?;
-        let path = parts.slots.places().shared(slot).join("pull.json");
-        parts.on_disk(move |slots| slots.share(slot, "pull.json", &value)).await?;
-        access.credentials_file = Some(path);
+        access.credentials_file = Some(parts.slots.places().shared(slot).join(PULL_FILE));
+        parts.on_disk(move |slots| slots.share(slot, PULL_FILE, &value)).await?;
+    }
+    if let Some(authorities) = spec.ca_bundle.clone() {
+        access.ca_file = Some(parts.slots.places().shared(slot).join(CA_FILE));
+        parts.on_disk(move |slots| slots.share(slot, CA_FILE, authorities.as_bytes())).await?;
     }
     let source = NodeSource { reference, allow_tag: spec.allow_tag, access };
     // What neither slot needs makes room for what comes.
@@ -148,9 +154,11 @@ async fn image(
         image = parts.images.ensure(&source, &tell) => image,
         () = cancel.cancelled() => return Err(ApplyError::Superseded("something else is planned")),
     };
-    let credentials = parts.slots.places().shared(slot).join("pull.json");
-    if let Err(error) = crate::file::remove_optional(&credentials) {
-        tracing::warn!(%error, path = %credentials.display(), "a pull secret stays in memory until the next boot");
+    for name in [PULL_FILE, CA_FILE] {
+        let path = parts.slots.places().shared(slot).join(name);
+        if let Err(error) = crate::file::remove_optional(&path) {
+            tracing::warn!(%error, path = %path.display(), "what the image was fetched with stays in memory until the next boot");
+        }
     }
     Ok(image?)
 }

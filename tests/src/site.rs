@@ -7,22 +7,23 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bedplate_tests::bmc::chassis::{Action, Source};
-use bedplate_tests::bmc::server::Server;
-use bedplate_tests::kubernetes::Kubernetes;
-use bedplate_tests::pxed::{self, Pxed, Setup};
-use bedplate_tests::rack::{ADDRESS, Rack};
-use bedplate_tests::{guard, timeline, wait};
 use serde_json::{Value, json};
 
+use crate::bmc::chassis::{Action, Source};
+use crate::bmc::server::Server;
+use crate::kubernetes::Kubernetes;
+use crate::pxed::{self, Pxed, Setup};
+use crate::rack::{ADDRESS, Rack};
+use crate::{guard, timeline, wait};
+
 /// Until pxed has seen an object and told a BMC, or an operation has ended, on a busy machine.
-pub(crate) const SOON: Duration = Duration::from_secs(120);
+pub const SOON: Duration = Duration::from_secs(120);
 
 /// Lines of a log that a failure shows.
 const SHOWN: usize = 30;
 
 /// A site.
-pub(crate) struct Site<'r> {
+pub struct Site<'r> {
     test: &'static str,
     rack: &'r Rack,
     /// `None` only while it is killed.
@@ -38,10 +39,23 @@ impl<'r> Site<'r> {
     ///
     /// # Errors
     /// Something of it does not start.
-    pub(crate) fn in_cluster(test: &'static str, rack: &'r Rack, servers: Vec<Server>) -> Result<Self> {
+    pub fn in_cluster(test: &'static str, rack: &'r Rack, servers: Vec<Server>) -> Result<Self> {
         let mut kubernetes = Kubernetes::start_inside(rack.network(), ADDRESS.into())?;
         kubernetes.install()?;
         kubernetes.start_controllers(&["csrsigning"])?;
+        Self::beside(test, rack, servers, kubernetes)
+    }
+
+    /// With this API server in the rack's network, which has the kinds and roles of `deploy/` and signs certificates.
+    ///
+    /// # Errors
+    /// pxed does not start.
+    pub fn beside(
+        test: &'static str,
+        rack: &'r Rack,
+        servers: Vec<Server>,
+        kubernetes: Kubernetes,
+    ) -> Result<Self> {
         let account = kubernetes.service_account("bedplate-system", "pxed")?;
         let mut setup = Setup::new(pxed::host_image()?);
         setup.source = Some(format!("kubernetes = {{ kubeconfig = {:?} }}\n", account.display().to_string()));
@@ -55,7 +69,7 @@ impl<'r> Site<'r> {
     ///
     /// # Errors
     /// pxed does not start.
-    pub(crate) fn standalone(test: &'static str, rack: &'r Rack, servers: Vec<Server>) -> Result<Self> {
+    pub fn standalone(test: &'static str, rack: &'r Rack, servers: Vec<Server>) -> Result<Self> {
         let setup = Setup::new(pxed::host_image()?).with_bmcs(rack.path());
         let mut manifests = Vec::new();
         for (server, number) in servers.iter().zip(1..) {
@@ -71,7 +85,7 @@ impl<'r> Site<'r> {
     ///
     /// # Errors
     /// It was killed and did not come up again.
-    pub(crate) fn pxed(&self) -> Result<&Pxed<'r>> {
+    pub fn pxed(&self) -> Result<&Pxed<'r>> {
         self.pxed.as_ref().context("pxed is not there")
     }
 
@@ -79,7 +93,7 @@ impl<'r> Site<'r> {
     ///
     /// # Errors
     /// There is none.
-    pub(crate) fn server(&self, number: u8) -> Result<&Server> {
+    pub fn server(&self, number: u8) -> Result<&Server> {
         self.servers.get(usize::from(number).wrapping_sub(1)).context("no such server")
     }
 
@@ -87,7 +101,7 @@ impl<'r> Site<'r> {
     ///
     /// # Errors
     /// It does not come up again.
-    pub(crate) fn kill_and_restart(&mut self) -> Result<()> {
+    pub fn kill_and_restart(&mut self) -> Result<()> {
         let pxed = self.pxed.take().context("pxed is not there")?;
         self.pxed = Some(pxed.kill_and_restart()?);
         Ok(())
@@ -97,7 +111,7 @@ impl<'r> Site<'r> {
     ///
     /// # Errors
     /// What it says.
-    pub(crate) fn kubectl(&self, arguments: &[&str]) -> Result<String> {
+    pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         let kubernetes = self.kubernetes.as_ref().context("a site without a cluster")?;
         kubernetes.kubectl(&kubernetes.admin(), arguments)
     }
@@ -106,7 +120,7 @@ impl<'r> Site<'r> {
     ///
     /// # Errors
     /// There is none.
-    pub(crate) fn get(&self, kind: &str, name: &str) -> Result<Value> {
+    pub fn get(&self, kind: &str, name: &str) -> Result<Value> {
         Ok(serde_json::from_str(&self.kubectl(&["get", kind, name, "-o", "json"])?)?)
     }
 
@@ -114,7 +128,7 @@ impl<'r> Site<'r> {
     ///
     /// # Errors
     /// It cannot be started.
-    pub(crate) fn bedplate(&self, arguments: &[&str]) -> Result<Output> {
+    pub fn bedplate(&self, arguments: &[&str]) -> Result<Output> {
         let mut command = Command::new(pxed::binary("bedplate")?);
         command.arg("--socket").arg(self.pxed()?.socket()).args(arguments);
         command.output().context("cannot start bedplate")
@@ -124,7 +138,7 @@ impl<'r> Site<'r> {
     ///
     /// # Errors
     /// The API server refuses one of them.
-    pub(crate) fn apply(&self, number: u8, more: &str) -> Result<()> {
+    pub fn apply(&self, number: u8, more: &str) -> Result<()> {
         let server = self.server(number)?;
         let secret = self.write("secret.json", &server.secret().to_string())?;
         let machine = pxed::manifest(number, &format!("{}{more}", server.bmc_yaml()));
@@ -136,7 +150,7 @@ impl<'r> Site<'r> {
     ///
     /// # Errors
     /// The API server refuses it.
-    pub(crate) fn create(&self, number: u8, operation: &str, parameters: &Value) -> Result<String> {
+    pub fn create(&self, number: u8, operation: &str, parameters: &Value) -> Result<String> {
         let machine = self.server(number)?.name();
         let object = json!({
             "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation",
@@ -157,7 +171,7 @@ impl<'r> Site<'r> {
     ///
     /// # Errors
     /// It cannot be written.
-    pub(crate) fn put_manifest(&self, name: &str, content: &str) -> Result<()> {
+    pub fn put_manifest(&self, name: &str, content: &str) -> Result<()> {
         let written = self.write("manifest", content)?;
         let place = self.directory.join("machines.d").join(name);
         std::fs::rename(Path::new(&written), &place)
@@ -168,7 +182,7 @@ impl<'r> Site<'r> {
     ///
     /// # Errors
     /// It ends otherwise, or not in time.
-    pub(crate) fn completes(&self, operation: &str, reason: &str) -> Result<Value> {
+    pub fn completes(&self, operation: &str, reason: &str) -> Result<Value> {
         let path = format!("/v1/operations/{operation}");
         let status = self.until(&format!("the end of {operation}"), SOON, |site| {
             let seen = pxed::ask(&site.pxed()?.socket(), &path).unwrap_or_default();
@@ -186,7 +200,7 @@ impl<'r> Site<'r> {
     ///
     /// # Errors
     /// It does not in time.
-    pub(crate) fn boots(&self, number: u8, before: &str, stage: &str, limit: Duration) -> Result<String> {
+    pub fn boots(&self, number: u8, before: &str, stage: &str, limit: Duration) -> Result<String> {
         let name = self.server(number)?.name();
         let machine = self.until(&format!("{name} to reach {stage}"), limit, |site| {
             // Not known there before pxed's watch has told it.
@@ -204,7 +218,7 @@ impl<'r> Site<'r> {
     ///
     /// # Errors
     /// It has not in time.
-    pub(crate) fn becomes(&self, number: u8, what: &str, is: impl Fn(&Value) -> bool) -> Result<Value> {
+    pub fn becomes(&self, number: u8, what: &str, is: impl Fn(&Value) -> bool) -> Result<Value> {
         let name = self.server(number)?.name();
         self.until(what, SOON, |site| {
             let status = site.pxed()?.machine(name).unwrap_or_default()["status"].clone();
@@ -216,7 +230,7 @@ impl<'r> Site<'r> {
     ///
     /// # Errors
     /// It has not in time.
-    pub(crate) fn looks_again(&self, protocol: &str, times: u64) -> Result<()> {
+    pub fn looks_again(&self, protocol: &str, times: u64) -> Result<()> {
         let name = format!("bedplate_pxed_bmc_call_duration_seconds_count{{protocol=\"{protocol}\"}}");
         let before = self.pxed()?.metric(&name).unwrap_or_default();
         self.until("another look at the BMC", SOON, |site| {
@@ -228,7 +242,7 @@ impl<'r> Site<'r> {
     ///
     /// # Errors
     /// Another than this.
-    pub(crate) fn has_seen(&self, number: u8, asked: &[Action], switched: &[Option<Source>]) -> Result<()> {
+    pub fn has_seen(&self, number: u8, asked: &[Action], switched: &[Option<Source>]) -> Result<()> {
         let server = self.server(number)?;
         let seen: Vec<Action> = server.chassis().lock().asked().iter().map(|asked| asked.action).collect();
         let changes: Vec<Option<Source>> = server.changes().iter().map(|change| change.boot).collect();
@@ -241,7 +255,7 @@ impl<'r> Site<'r> {
     ///
     /// # Errors
     /// It does not hold.
-    pub(crate) fn ensure(&self, holds: bool, problem: impl FnOnce() -> String) -> Result<()> {
+    pub fn ensure(&self, holds: bool, problem: impl FnOnce() -> String) -> Result<()> {
         ensure!(holds, "{}\n{}", problem(), self.story());
         Ok(())
     }
@@ -250,7 +264,7 @@ impl<'r> Site<'r> {
     ///
     /// # Errors
     /// It is not reached in time; the whole story is in the message.
-    pub(crate) fn until<T>(
+    pub fn until<T>(
         &self,
         what: &str,
         limit: Duration,
@@ -284,12 +298,12 @@ impl<'r> Site<'r> {
 }
 
 /// The id of a Machine's latest boot.
-pub(crate) fn boot_of(machine: &Value) -> &str {
+pub fn boot_of(machine: &Value) -> &str {
     machine.pointer("/status/boot/id").and_then(Value::as_str).unwrap_or_default()
 }
 
 /// Whether a status has a condition with this reason.
-pub(crate) fn has_condition(status: &Value, kind: &str, value: &str, reason: &str) -> bool {
+pub fn has_condition(status: &Value, kind: &str, value: &str, reason: &str) -> bool {
     let conditions = status["conditions"].as_array();
     conditions
         .into_iter()
