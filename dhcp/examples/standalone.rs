@@ -61,7 +61,7 @@ impl Clients for Everybody {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    tracing_subscriber::fmt().with_env_filter("info").init();
+    tracing_subscriber::fmt().init();
     let arguments: Vec<String> = std::env::args().collect();
     let [_, interface, network, range, file, mode @ ..] = arguments.as_slice() else {
         return Err("usage: standalone INTERFACE NETWORK RANGE LEASE-FILE [server|proxy]".into());

@@ -23,6 +23,7 @@ pub mod manifest;
 pub mod node;
 mod partial;
 mod pin;
+mod reference;
 mod registry;
 mod resolution;
 mod source;

@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use bedplate_api::id::Digest;
 use bytes::Bytes;
-use oci_spec::distribution::Reference;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_RANGE, RANGE, RETRY_AFTER, WWW_AUTHENTICATE};
 use reqwest::{Certificate, Client, RequestBuilder, Response, StatusCode};
 use serde::Deserialize;
@@ -28,6 +27,7 @@ use crate::layout::read_limited;
 use crate::manifest::{INDEX_TYPE, LARGEST_MANIFEST, MANIFEST_TYPE};
 use crate::node::{DOCKER_INDEX_TYPE, DOCKER_MANIFEST_TYPE};
 use crate::partial::blocking;
+use crate::reference::Reference;
 use crate::source::{Access, Options};
 use crate::store::{Tell, digest_of};
 
@@ -105,20 +105,18 @@ impl Repository {
     ) -> Result<Self, EnsureImageError> {
         let image = || name.to_owned();
         let invalid = |problem: String| EnsureImageError::InvalidReference { image: image(), problem };
-        let parsed: Reference =
-            reference.parse().map_err(|e: oci_spec::distribution::ParseError| invalid(e.to_string()))?;
-        let pinned =
-            parsed.digest().map(str::parse::<Digest>).transpose().map_err(|e| invalid(e.to_string()))?;
+        let parsed = Reference::parse(reference).map_err(|e| invalid(e.to_string()))?;
+        let pinned = parsed.digest;
         if pinned.is_none() && !allow_tag {
             return Err(EnsureImageError::TagNotAllowed { image: image() });
         }
-        let which = pinned.map(|d| d.to_string()).or(parsed.tag().map(str::to_owned));
-        let registry = parsed.resolve_registry();
+        let which = pinned.map(|d| d.to_string()).or(parsed.tag.clone());
+        let registry = parsed.host();
         let scheme = if access.insecure_http { "http" } else { "https" };
         let credentials = match &access.credentials_file {
             Some(path) => {
-                let names = [registry, parsed.registry()];
-                Some(credentials::read(name, path, &names, parsed.repository()).await?)
+                let names = [registry, parsed.registry.as_str()];
+                Some(credentials::read(name, path, &names, &parsed.repository).await?)
             }
             None => None,
         };
@@ -129,8 +127,8 @@ impl Repository {
         Ok(Self {
             client: client(access.insecure_http, authorities, options)
                 .map_err(|problem| EnsureImageError::Client { image: image(), problem })?,
-            base: format!("{scheme}://{registry}/v2/{}", parsed.repository()),
-            repository: parsed.repository().to_owned(),
+            base: format!("{scheme}://{registry}/v2/{}", parsed.repository),
+            repository: parsed.repository,
             reference: which.unwrap_or_else(|| "latest".to_owned()),
             pinned,
             credentials,

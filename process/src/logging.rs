@@ -8,7 +8,11 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use tracing_subscriber::{EnvFilter, filter::LevelFilter, layer::SubscriberExt, util::SubscriberInitExt};
+use tracing_subscriber::{
+    filter::{LevelFilter, Targets},
+    layer::SubscriberExt,
+    util::SubscriberInitExt,
+};
 
 /// The form of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
@@ -99,15 +103,16 @@ pub fn start(program: &str, arguments: &LogArguments) -> Result<(), StartLogging
     Ok(())
 }
 
-fn filter(level: Option<&str>) -> Result<EnvFilter, StartLoggingError> {
+/// By target and level only: filters on fields of spans would bring a regular expression engine into every program.
+fn filter(level: Option<&str>) -> Result<Targets, StartLoggingError> {
     let level = level.map(str::trim).filter(|level| !level.is_empty()).unwrap_or("info");
     // A mistyped bare level would be taken for the name of a target, and silence everything.
-    let parsed = if level.contains(['=', ',']) { EnvFilter::try_new(level).ok() } else { bare_level(level) };
+    let parsed = if level.contains(['=', ',']) { level.parse().ok() } else { bare_level(level) };
     parsed.ok_or_else(|| StartLoggingError::Level { level: level.to_owned() })
 }
 
-fn bare_level(level: &str) -> Option<EnvFilter> {
-    level.parse::<LevelFilter>().ok().map(|level| EnvFilter::default().add_directive(level.into()))
+fn bare_level(level: &str) -> Option<Targets> {
+    level.parse::<LevelFilter>().ok().map(|level| Targets::new().with_default(level))
 }
 
 fn resolve(wanted: LogFormat, under_journal: bool) -> LogFormat {
