@@ -4,6 +4,7 @@
 //! round (a busy minute of the machine hits all of them), and gives rows; `bedplate-bench` prints them. Median of the rounds; a ratio is
 //! ours over the best peer's. A subject that fails is noted and left out; the others go on. Nothing here asserts a speed.
 
+pub mod agent;
 pub mod dhcp;
 pub mod http;
 pub mod load;
@@ -32,6 +33,8 @@ pub struct Context {
     pub rounds: usize,
     /// Short loads, for a trial: the numbers are no result.
     pub quick: bool,
+    /// How long the agent rests while it is measured, in seconds; none: ten minutes, or one for a trial.
+    pub idle: Option<u32>,
     /// Where files and logs go; removed at the end.
     pub directory: Directory,
     failures: Mutex<Vec<Failure>>,
@@ -54,12 +57,17 @@ impl Context {
     /// # Errors
     /// The directory cannot be made.
     pub fn new(rounds: usize, quick: bool) -> Result<Self> {
-        Ok(Self { rounds, quick, directory: Directory::new("bench")?, failures: Mutex::default() })
+        Ok(Self { rounds, quick, idle: None, directory: Directory::new("bench")?, failures: Mutex::default() })
     }
 
     /// Seconds of one load.
     pub const fn seconds(&self) -> u32 {
         if self.quick { 1 } else { 3 }
+    }
+
+    /// Seconds of the agent's rest.
+    pub fn idle_seconds(&self) -> u32 {
+        self.idle.unwrap_or(if self.quick { 60 } else { 600 })
     }
 
     /// The value, or nothing and a note of the failure, which is printed at once.

@@ -1,6 +1,6 @@
 //! `cargo xtask bench`: measures pxed against its peers, prints the table, keeps the JSON.
 //!
-//!     bedplate-bench [dhcp] [tftp] [http] [memory] [power] [size] [--rounds N] [--quick] [--json FILE]
+//!     bedplate-bench [agent] [dhcp] [tftp] [http] [memory] [power] [size] [--rounds N] [--quick] [--idle SECONDS] [--json FILE]
 //!
 //! All traffic stays in namespaces of this run; nothing is installed or started outside them. Ends with 1 when something of ours could not
 //! be measured, with 0 when only a peer could not. docs/bench.md says what the numbers mean.
@@ -17,7 +17,7 @@ use clap::Parser;
 
 type Bench = fn(&Context) -> Result<Vec<Row>>;
 
-const BENCHES: [(&str, Bench); 7] = [
+const BENCHES: [(&str, Bench); 8] = [
     ("size", bench::size::run),
     ("memory", bench::memory::run),
     ("power", bench::power::run),
@@ -25,6 +25,7 @@ const BENCHES: [(&str, Bench); 7] = [
     ("http", bench::http::run),
     ("dhcp", bench::dhcp::run),
     ("unpack", bench::unpack::run),
+    ("agent", bench::agent::run),
 ];
 
 fn main() -> ExitCode {
@@ -62,6 +63,9 @@ struct Order {
     /// A trial of a minute or two; its numbers are no result.
     #[arg(long)]
     quick: bool,
+    /// How long the agent rests while it is measured [default: 600, with --quick 60].
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    idle: Option<u32>,
     /// Keeps the numbers there instead of in target/bench.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -78,7 +82,8 @@ impl Order {
 /// Whether all of ours could be measured.
 fn run(order: &Order) -> Result<bool> {
     let rounds = order.rounds.map_or(if order.quick { 1 } else { 5 }, NonZeroUsize::get);
-    let context = Context::new(rounds, order.quick)?;
+    let mut context = Context::new(rounds, order.quick)?;
+    context.idle = order.idle;
     let about = about(&context);
     println!("median of {rounds} rounds, subjects in turn within each\n{about:#}");
     let file = order.json.clone().unwrap_or_else(|| default_file(&about));

@@ -1,0 +1,299 @@
+//! A host in namespaces that is enrolled in a real cluster, with the real agent in its own unit and our node image: everything of a
+//! node but a kubelet, which such a host cannot run. Its place, and kubeadm's, is taken by scripts that the version itself brings;
+//! so is runc's, which needs control groups of its own.
+//!
+//! Whoever uses it is the controller, and registers the Node. Called by `agent_node` and by the bench of the agent.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use base64::Engine as _;
+use serde_json::{Value, json};
+
+use crate::guard::{Directory, run};
+use crate::host::Host;
+use crate::kubernetes::Kubernetes;
+use crate::netns::Namespace;
+use crate::pxed::{binary, cache};
+use crate::wait;
+
+/// Layers are unpacked and a container boots, on a busy machine.
+pub const LIMIT: Duration = Duration::from_secs(180);
+/// The host's Machine and Node.
+pub const NAME: &str = "node-1";
+/// A kubeadm that is content: the kubelet's configuration, then the kubelet.
+pub const JOINS: &str =
+    "echo joined as a test says; touch /var/lib/kubelet/config.yaml; systemctl start kubelet.service";
+/// What the kubelet's stand-in writes when it listens, in the node.
+pub const STARTED: &str = "var/lib/kubelet/started";
+
+const UNIT: &str = include_str!("../../systemd/bedplate-agent.service");
+/// Takes the kubelet's place: says that it is well.
+const KUBELET: &str = r#"#!/usr/bin/perl
+use IO::Socket::INET;
+my $server = IO::Socket::INET->new(LocalAddr => "127.0.0.1", LocalPort => 10248, Listen => 5, ReuseAddr => 1) or die $!;
+open my $started, ">", "/var/lib/kubelet/started" or die $!;
+close $started;
+while (my $client = $server->accept) { <$client>; print $client "HTTP/1.0 200 OK\r\n\r\nok"; close $client; }
+"#;
+const KUBELET_UNIT: &str =
+    "[Service]\nExecStart=\nExecStart=/usr/local/sbin/kubelet-stand-in\nRestart=always\n";
+
+/// Takes runc's place, for which there are no control groups here: a container is a process that sleeps. containerd, its shim and the
+/// network plug-in are real.
+const RUNC: &str = r#"#!/bin/sh
+while [ $# -gt 0 ]; do
+    case $1 in
+        create|start|kill|delete|state) act=$1 ;;
+        --pid-file) file=$2 && shift ;;
+        --pid-file=*) file=${1#*=} ;;
+        --root|--log|--log-format|--bundle|--console-socket) shift ;;
+        -*) ;;
+        *) [ -n "${id-}" ] || id=$1 ;;
+    esac
+    shift
+done
+mkdir -p /run/stand-in
+pid=/run/stand-in/$id
+case $act in
+    create) setsid sleep infinity </dev/null >/dev/null 2>&1 & printf %s $! >"$pid" && cp "$pid" "$file" ;;
+    kill|delete) kill -9 "$(cat "$pid")" 2>/dev/null; [ "$act" = kill ] || rm -f "$pid" ;;
+    state) printf '{"ociVersion":"1.0.2","id":"%s","pid":%s,"status":"running"}' "$id" "$(cat "$pid")" ;;
+esac
+exit 0
+"#;
+
+/// A cluster and a host that is enrolled in it. The agent is not started yet.
+#[derive(Debug)]
+pub struct AgentHost {
+    /// The host.
+    pub host: Host,
+    /// The API server, in the host's network.
+    pub kubernetes: Kubernetes,
+    directory: Directory,
+    /// The host's network.
+    pub network: Namespace,
+}
+
+impl AgentHost {
+    /// Starts all of it; the agent will report each `heartbeat` seconds.
+    ///
+    /// # Errors
+    /// Something is missing (the message has the remedy), or does not start.
+    pub fn start(heartbeat: u32) -> Result<Self> {
+        let network = Namespace::new("agentnode")?;
+        let kubernetes = Kubernetes::start_inside(&network, IpAddr::V4(Ipv4Addr::LOCALHOST))?;
+        kubernetes.install()?;
+        let host = Host::prepare(NAME)?
+            .network(&network)
+            .bind(&binary("bedplate-agent")?, "/usr/bin/bedplate-agent")
+            .bind(&image()?, "/srv/node-image")
+            .file("/etc/systemd/system/bedplate-agent.service", UNIT.as_bytes(), 0o644)?
+            .file("/etc/resolv.conf", b"nameserver 192.0.2.1\n", 0o644)?
+            .file("/usr/lib/modules/none", b"", 0o644)?
+            .start()?;
+        let site = Self { host, kubernetes, directory: Directory::new("agentnode")?, network };
+        let interface = json!({ "macAddress": "52:54:00:00:00:01" });
+        site.apply(
+            &json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": NAME },
+            "spec": { "provider": "pxe", "pxe": { "interfaces": [interface] } } }),
+        )?;
+        site.enrol(heartbeat)?;
+        Ok(site)
+    }
+
+    /// kubectl with all rights.
+    ///
+    /// # Errors
+    /// It fails.
+    pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
+        self.kubernetes.kubectl(&self.kubernetes.admin(), arguments)
+    }
+
+    fn apply(&self, object: &Value) -> Result<()> {
+        let path = self.directory.path().join("object.json");
+        std::fs::write(&path, object.to_string())?;
+        let path = path.display().to_string();
+        self.kubectl(&["apply", "--server-side", "--force-conflicts", "-f", &path]).map(drop)
+    }
+
+    /// Merges into the status of the Machine or of the Node.
+    ///
+    /// # Errors
+    /// It is refused.
+    pub fn patch(&self, kind: &str, status: &Value) -> Result<()> {
+        let patch = json!({ "status": status }).to_string();
+        self.kubectl(&["patch", kind, NAME, "--subresource=status", "--type=merge", "-p", &patch]).map(drop)
+    }
+
+    fn enrol(&self, heartbeat: u32) -> Result<()> {
+        let kubeconfig = self.kubernetes.user(&format!("bedplate:machine:{NAME}"), &["bedplate:machines"])?;
+        let view = ["config", "view", "--raw", "-o", "json"];
+        let config: Value = serde_json::from_str(&self.kubernetes.kubectl(&kubeconfig, &view)?)?;
+        let decode = |value: &Value| -> Result<String> {
+            let text = value.as_str().context("a kubeconfig with all in it")?;
+            Ok(String::from_utf8(base64::engine::general_purpose::STANDARD.decode(text)?)?)
+        };
+        let (user, server) = (&config["users"][0]["user"], &config["clusters"][0]["cluster"]);
+        let ca = decode(&server["certificate-authority-data"])?;
+        let enrolment = json!({
+            "machine": NAME, "site": "default", "bootId": "0".repeat(32), "endpoints": ["https://127.0.0.1:1"],
+            "caPem": ca, "certificatePem": decode(&user["client-certificate-data"])?,
+            "notBefore": "2020-01-01T00:00:00Z", "notAfter": "2099-01-01T00:00:00Z", "heartbeatSeconds": heartbeat,
+            "kubernetes": { "server": server["server"], "caPem": ca },
+        });
+        let key = self.directory.path().join("key.pem");
+        std::fs::write(&key, decode(&user["client-key-data"])?)?;
+        let mut openssl = Command::new("openssl");
+        let key = run(openssl.args(["pkcs8", "-topk8", "-nocrypt", "-in"]).arg(&key))?;
+        for (name, content) in [("enrolment.json", enrolment.to_string()), ("key.pem", key)] {
+            self.host.put(&format!("/var/lib/bedplate/agent/{name}"), content.as_bytes(), 0o600)?;
+        }
+        let who = self.kubernetes.kubectl(&kubeconfig, &["auth", "whoami", "-o", "json"])?;
+        let who: Value = serde_json::from_str(&who)?;
+        let id = who["status"]["userInfo"]["extra"]["authentication.kubernetes.io/credential-id"][0].clone();
+        let fingerprint = id.as_str().and_then(|id| id.strip_prefix("X509SHA256=")).context("an identity")?;
+        self.patch("machine", &json!({ "enrolment": { "certificateFingerprint": fingerprint } }))
+    }
+
+    /// Makes a version whose kubeadm does this.
+    ///
+    /// # Errors
+    /// The node image is missing, or the version is refused.
+    pub fn version(&self, number: u32, kubeadm: &str) -> Result<()> {
+        let index: Value = serde_json::from_slice(&std::fs::read(image()?.join("index.json"))?)?;
+        let digest = index["manifests"][0]["digest"].as_str().context("a digest")?.to_owned();
+        let files = files(kubeadm);
+        let files = files
+            .iter()
+            .map(|(path, content)| json!({ "path": path, "content": content, "permissions": "0755" }));
+        let spec = json!({ "configurationName": "workers", "version": number, "template": {
+            "image": { "reference": format!("oci:/srv/node-image@{digest}") },
+            "kubernetes": { "version": "v1.34.4" },
+            "files": files.collect::<Vec<_>>(),
+            "units": [{ "name": "kubelet.service", "enabled": true,
+                "dropins": [{ "name": "99-stand-in.conf", "contents": KUBELET_UNIT }] }],
+            "healthGate": { "timeoutSeconds": 60, "nodeReadySeconds": 1 },
+        } });
+        self.apply(&json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfigurationVersion",
+            "metadata": { "name": format!("workers-v{number}") }, "spec": spec }))
+    }
+
+    /// Has the Machine run a version.
+    ///
+    /// # Errors
+    /// It is refused.
+    pub fn select(&self, number: u32) -> Result<()> {
+        let selected = json!({ "name": "workers", "version": number, "by": "Reference" });
+        self.patch("machine", &json!({ "selected": selected }))
+    }
+
+    /// The Machine's status.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn status(&self) -> Result<Value> {
+        let object = self.kubectl(&["get", "machine", NAME, "-o", "json"])?;
+        Ok(serde_json::from_str::<Value>(&object)?["status"].clone())
+    }
+
+    /// Does what a kubelet would do.
+    ///
+    /// # Errors
+    /// It is refused.
+    pub fn register_node(&self) -> Result<()> {
+        self.apply(&json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NAME } }))?;
+        let ready = json!([{ "type": "Ready", "status": "True", "reason": "KubeletReady", "message": "as a test says",
+            "lastTransitionTime": "2026-01-01T00:00:00Z", "lastHeartbeatTime": "2026-01-01T00:00:00Z" }]);
+        self.patch("node", &json!({ "conditions": ready }))
+    }
+
+    /// Waits for a status, and prints how long it took.
+    ///
+    /// # Errors
+    /// It does not come; what the agent and kubeadm said is in the message.
+    pub fn until(&self, what: &str, reached: impl Fn(&Value) -> bool) -> Result<()> {
+        let started = Instant::now();
+        wait::until(what, LIMIT, || Ok(reached(&self.status()?).then_some(()))).with_context(|| {
+            let fields = "--output-fields=MESSAGE,BEDPLATE_STEP,BEDPLATE_SLOT,BEDPLATE_RESULT,BEDPLATE_ERROR,BEDPLATE_WHY,BEDPLATE_DURATION_MS";
+            let arguments = ["--unit=bedplate-agent.service", "--no-pager", "--output=json", fields];
+            let journal = self.host.run("journalctl", &arguments).unwrap_or_default();
+            let log = "tail -n 40 /var/lib/bedplate/slots/*/state/log/bedplate/kubeadm.log";
+            let status = self.status().unwrap_or_default();
+            format!("not reached: {what}: {status:#}\n{journal}\n{:?}", self.host.run("sh", &["-c", log]))
+        })?;
+        println!("{what}: {:.1} s", started.elapsed().as_secs_f64());
+        Ok(())
+    }
+
+    /// Waits until the trial awaits its Node, and registers it.
+    ///
+    /// # Errors
+    /// It does not come that far.
+    pub fn until_node_is_awaited(&self) -> Result<()> {
+        let awaited = |status: &Value| {
+            let message = paved(status)["message"].as_str().unwrap_or_default().to_owned();
+            message.contains("the Node has not registered")
+        };
+        self.until("kubeadm and kubelet have started, the container runtime is ready", awaited)?;
+        self.register_node()
+    }
+}
+
+/// The condition `Paved` of a status; null if there is none yet.
+pub fn paved(status: &Value) -> Value {
+    let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
+    conditions.into_iter().find(|condition| condition["type"] == "Paved").unwrap_or_default()
+}
+
+/// Whether a status says that this version is applied in this slot.
+pub fn has_applied(status: &Value, version: u32, slot: &str) -> bool {
+    let applied = &status["applied"];
+    applied["version"] == version && applied["slot"] == slot
+}
+
+/// The node image of `cargo xtask image node`, as an OCI layout.
+///
+/// # Errors
+/// It is not there.
+pub fn image() -> Result<PathBuf> {
+    let image = cache()?.join("images/node");
+    ensure!(image.is_dir(), "{} is missing: run `cargo xtask image node`", image.display());
+    Ok(image)
+}
+
+/// The programs and settings that a version brings into its node, with a kubeadm that does this; each is executable.
+pub fn files(kubeadm: &str) -> [(&'static str, String); 4] {
+    let network = json!({ "cniVersion": "0.4.0", "name": "pods", "type": "bridge", "bridge": "cni0", "isGateway": true,
+        "ipam": { "type": "host-local", "subnet": "10.99.0.0/24" } });
+    [
+        ("/usr/local/sbin/kubeadm", format!("#!/bin/sh\n{kubeadm}\n")),
+        ("/usr/local/sbin/kubelet-stand-in", KUBELET.to_owned()),
+        ("/etc/cni/net.d/05-pods.conf", network.to_string()),
+        ("/usr/local/sbin/runc", RUNC.to_owned()),
+    ]
+}
+
+/// The same node made by commands of the shell in a directory: the files, and a kubelet that starts by itself.
+///
+/// # Errors
+/// A file cannot be written.
+pub fn fill(root: &Path) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let put = |path: &str, content: &str| -> Result<()> {
+        let path = root.join(path.trim_start_matches('/'));
+        std::fs::create_dir_all(path.parent().context("a folder")?)?;
+        std::fs::write(&path, content)?;
+        Ok(std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))?)
+    };
+    for (path, content) in files(JOINS) {
+        put(path, &content)?;
+    }
+    put("/etc/systemd/system/kubelet.service.d/99-stand-in.conf", KUBELET_UNIT)?;
+    // The image enables kubelet.service; it waits for a configuration only.
+    put("/var/lib/kubelet/config.yaml", "")?;
+    Ok(())
+}
