@@ -20,6 +20,10 @@ pub const POWER_ON_TIMEOUT: i32 = 300;
 /// How long a powerOff or a powerCycle may take without `timeoutSeconds`, in seconds (docs/bmc.md).
 pub const POWER_OFF_TIMEOUT: i32 = 600;
 
+/// The operations that the agent on the machine carries out (O7).
+pub const AGENT_OPERATIONS: [&str; 5] =
+    ["reboot", "shutdown", "restartService", "packetCapture", "applyConfiguration"];
+
 /// Something to be done once.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
 #[kube(

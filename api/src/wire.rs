@@ -8,7 +8,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{BootId, Digest, MachineName, SiteName};
-use crate::machine::{Hardware, StateDiskStatus};
+use crate::machine::{Applied, Condition, Hardware, Machine, RolledBack, Slot, StateDiskStatus};
+use crate::operation::{MachineOperation, MachineOperationStatus};
 
 /// A text that must not reach a log, a status or an error: `Debug` hides it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -238,6 +239,87 @@ pub struct Report {
     /// The state disk in use; absent: state is in memory, or the host was not netbooted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_disk: Option<StateDiskStatus>,
+}
+
+/// How long `POST /v1/watch` waits for a change, in seconds: less than a client waits for an answer.
+pub const WATCH_SECONDS: u64 = 20;
+
+/// `POST /v1/watch` over mutual TLS, without a cluster: what concerns the certificate's Machine. Answered at once if that is other than
+/// the agent knows, else when it changes, or after [`WATCH_SECONDS`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct WatchRequest {
+    /// The revision of the last [`WatchResponse::Changed`]; absent: nothing is known yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub known: Option<String>,
+}
+
+/// Answer to a [`WatchRequest`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "result")]
+pub enum WatchResponse {
+    /// It is as the agent knows it.
+    Same,
+    /// It is so now.
+    #[serde(rename_all = "camelCase")]
+    Changed {
+        /// Tells it from what was before; nothing else is to be read out of it.
+        revision: String,
+        /// The Machine, without its status.
+        machine: Box<Machine>,
+        /// The Machine's operations that are the agent's and have not ended.
+        operations: Vec<MachineOperation>,
+    },
+}
+
+/// `POST /v1/operation` over mutual TLS, without a cluster: how one of the Machine's operations goes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OperationWrite {
+    /// The operation's name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+    /// The version of it that was read: another one is not written over.
+    pub resource_version: String,
+    /// What it is to say.
+    pub status: MachineOperationStatus,
+}
+
+/// Answer to an [`OperationWrite`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "result")]
+pub enum OperationWritten {
+    /// It was written.
+    Written {
+        /// The operation now.
+        operation: Box<MachineOperation>,
+    },
+    /// Somebody wrote it meanwhile, or it has ended.
+    Changed {
+        /// The operation now.
+        operation: Box<MachineOperation>,
+    },
+    /// It is not there any more, or another one has its name.
+    Gone,
+}
+
+/// `POST /v1/node` over mutual TLS, without a cluster: how the host's node stands.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeReport {
+    /// What runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub applied: Option<Applied>,
+    /// What is in the slots.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub slots: Vec<Slot>,
+    /// The last update that was taken back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rolled_back: Option<RolledBack>,
+    /// `Paved` and `NodeReady`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
 }
 
 /// Every refusal on pxed's HTTP(S) listeners has this body.

@@ -7,10 +7,12 @@ use std::fmt::Debug;
 
 use bedplate_api::id::{BootId, Digest};
 use bedplate_api::machine::{Disk, Firmware, FirmwareMode, Hardware, StateDiskStatus};
+use bedplate_api::operation::{MachineOperation, MachineOperationStatus, OperationState};
 use bedplate_api::wire::{
     BOOT_MAC_ARGUMENT, BOOT_URL_ARGUMENT, DiskSelector, EnrolRequest, EnrolResponse, ExplainedDecision,
-    Explanation, KubernetesEndpoint, Refusal, RenewRequest, Report, RootFs, SEED_PATH, SecretText, Seed,
-    Stage, StageReport, StateDiskRequest, WipeRequest,
+    Explanation, KubernetesEndpoint, NodeReport, OperationWrite, OperationWritten, Refusal, RenewRequest,
+    Report, RootFs, SEED_PATH, SecretText, Seed, Stage, StageReport, StateDiskRequest, WatchRequest,
+    WatchResponse, WipeRequest,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -208,4 +210,35 @@ fn facts_that_this_version_does_not_know_are_ignored() {
 #[test]
 fn secrets_do_not_reach_debug_output() {
     assert!(!format!("{:?}", seed()).contains("t0ken"));
+}
+
+#[test]
+fn what_an_agent_is_told_and_says_without_a_cluster_is_frozen() {
+    frozen(&WatchRequest::default(), "{}");
+    frozen(&WatchRequest { known: Some("r1".into()) }, r#"{"known":"r1"}"#);
+    frozen(&WatchResponse::Same, r#"{"result":"same"}"#);
+    let machine = r#"{"apiVersion":"bedplate.dev/v1alpha1","kind":"Machine","metadata":{"name":"a"},"spec":{"provider":"manual"}}"#;
+    let machine = serde_json::from_str(machine).unwrap();
+    let operation = r#"{"apiVersion":"bedplate.dev/v1alpha1","kind":"MachineOperation","metadata":{"name":"x"},"spec":{"machineRef":{"name":"a"},"operationName":"reboot"}}"#;
+    let object: MachineOperation = serde_json::from_str(operation).unwrap();
+    let told = WatchResponse::Changed { revision: "r2".into(), machine, operations: vec![object.clone()] };
+    let text = serde_json::to_string(&told).unwrap();
+    assert!(text.starts_with(r#"{"result":"changed","revision":"r2","machine":{"apiVersion":"#), "{text}");
+    assert!(text.ends_with(&format!(r#""operations":[{operation}]}}"#)), "{text}");
+    assert_eq!(serde_json::from_str::<WatchResponse>(&text).unwrap(), told);
+    let status = MachineOperationStatus {
+        state: Some(OperationState::InProgress),
+        executor: Some("bedplate-agent/a".into()),
+        ..MachineOperationStatus::default()
+    };
+    frozen(
+        &OperationWrite { name: "x".into(), uid: "u".into(), resource_version: "1".into(), status },
+        r#"{"name":"x","uid":"u","resourceVersion":"1","status":{"state":"InProgress","executor":"bedplate-agent/a"}}"#,
+    );
+    frozen(&OperationWritten::Gone, r#"{"result":"gone"}"#);
+    let written = OperationWritten::Written { operation: Box::new(object.clone()) };
+    frozen(&written, &format!(r#"{{"result":"written","operation":{operation}}}"#));
+    let changed = OperationWritten::Changed { operation: Box::new(object) };
+    frozen(&changed, &format!(r#"{{"result":"changed","operation":{operation}}}"#));
+    frozen(&NodeReport::default(), "{}");
 }

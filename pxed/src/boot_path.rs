@@ -38,6 +38,7 @@ use crate::http::streams::Streams;
 use crate::images::Images;
 use crate::loaders::Loaders;
 use crate::machine::Machines;
+use crate::power::operations::local::LocalOperations;
 use crate::present::Present;
 use crate::status::StatusRegistry;
 use crate::store::{Store, StoreError};
@@ -79,6 +80,8 @@ pub struct Daemon {
     pub store: Store,
     /// Told of each unknown machine that asks, while discovery is on.
     pub discovered: Discovered,
+    /// Operations, where there is no cluster.
+    pub operations: Option<LocalOperations>,
 }
 
 /// The boot path; clones share it.
@@ -304,6 +307,7 @@ impl BootPath {
             boots: self.boots.clone(),
             registry: self.daemon.registry.clone(),
             store: self.daemon.store.clone(),
+            operations: self.daemon.operations.clone(),
             signer,
             counters: self.counters.enrol.clone(),
         };

@@ -39,6 +39,8 @@ labels! {
         KeyReplaced => "KeyReplaced",
         /// The signer failed.
         SignerFailed => "SignerFailed",
+        /// What was asked for is the cluster's to answer.
+        UseCluster => "UseCluster",
         /// The store failed.
         StoreFailed => "StoreFailed",
     }
@@ -60,7 +62,7 @@ impl Reason {
             | Self::NotAMachine
             | Self::OtherKey
             | Self::KeyReplaced => StatusCode::FORBIDDEN,
-            Self::TokenUsed => StatusCode::CONFLICT,
+            Self::TokenUsed | Self::UseCluster => StatusCode::CONFLICT,
             Self::SignerFailed | Self::StoreFailed => StatusCode::SERVICE_UNAVAILABLE,
         }
     }

@@ -10,6 +10,7 @@
 //!
 //! `authority` is pxed's own certificate authority, `request` takes a CSR apart, `signer` and `cluster` sign, `identity`
 //! says whose a client certificate is, `tls` makes the listener's certificates, `service` decides, `serve` owns the socket.
+//! `standalone` is what an agent has instead of a cluster where pxed has none.
 
 pub mod authority;
 mod bounds;
@@ -20,6 +21,7 @@ pub mod request;
 pub mod serve;
 pub mod service;
 pub mod signer;
+mod standalone;
 #[cfg(test)]
 mod tests;
 pub mod tls;

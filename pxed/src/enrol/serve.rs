@@ -1,10 +1,10 @@
-//! The TLS listener for agents: `/v1/enrol`, `/v1/renew`, `/v1/report`. Bounds handshakes and bodies; accepting and its limits
+//! The TLS listener for agents: `/v1/enrol`, `/v1/renew`, `/v1/report`, and without a cluster `/v1/watch`, `/v1/operation`, `/v1/node`. Bounds handshakes and bodies; accepting and its limits
 //! are `http::listen`'s.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use bedplate_api::wire::Refusal;
+use bedplate_api::wire::{Refusal, WatchResponse};
 use bedplate_process::exit::chain;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
@@ -34,6 +34,9 @@ const MAX_BODY: usize = 1 << 20;
 /// For the handshake, and for a body.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// What there is.
+const PATHS: [&str; 6] = ["/v1/enrol", "/v1/renew", "/v1/report", "/v1/watch", "/v1/operation", "/v1/node"];
+
 type Answer = Response<Full<Bytes>>;
 
 /// Serves until `shutdown`; returns when all connections have ended.
@@ -58,10 +61,11 @@ pub async fn serve(
             };
             let leaf = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
             let identity = Arc::new(leaf.and_then(|leaf| identity::read(leaf)));
+            let ends = shutdown.clone();
             let service = service_fn(move |request| {
-                let (service, identity) = (service.clone(), identity.clone());
+                let (service, identity, end) = (service.clone(), identity.clone(), ends.clone());
                 async move {
-                    let answer = answer(&service, identity.as_ref().as_ref(), request).await;
+                    let answer = answer(&service, identity.as_ref().as_ref(), request, &end).await;
                     Ok::<_, std::convert::Infallible>(answer)
                 }
             });
@@ -97,8 +101,13 @@ async fn secure(
     }
 }
 
-async fn answer(service: &Service, identity: Option<&Identity>, request: Request<Incoming>) -> Answer {
-    decide(service, identity, request).await.unwrap_or_else(|Refused { reason, message }| {
+async fn answer(
+    service: &Service,
+    identity: Option<&Identity>,
+    request: Request<Incoming>,
+    end: &CancellationToken,
+) -> Answer {
+    decide(service, identity, request, end).await.unwrap_or_else(|Refused { reason, message }| {
         service.counters.refusals.one(reason);
         json(reason.status(), &Refusal { reason: reason.word().to_owned(), message })
     })
@@ -108,11 +117,12 @@ async fn decide(
     service: &Service,
     identity: Option<&Identity>,
     request: Request<Incoming>,
+    end: &CancellationToken,
 ) -> Result<Answer, Refused> {
     let now = Timestamp::now();
     let (parts, body) = request.into_parts();
     let path = parts.uri.path();
-    if !matches!(path, "/v1/enrol" | "/v1/renew" | "/v1/report") {
+    if !PATHS.contains(&path) {
         return refused(Reason::UnknownPath, "there is nothing under this path");
     }
     if parts.method != Method::POST {
@@ -122,6 +132,22 @@ async fn decide(
         ("/v1/enrol", _) => Ok(json(StatusCode::OK, &service.enrol(read(body).await?, now).await?)),
         ("/v1/renew", Some(identity)) => {
             Ok(json(StatusCode::OK, &service.renew(identity, read(body).await?, now).await?))
+        }
+        ("/v1/watch", Some(identity)) => {
+            let asked = read(body).await?;
+            let told = tokio::select! {
+                told = service.watch(identity, asked) => told?,
+                // What is asked for comes after a restart.
+                () = end.cancelled() => WatchResponse::Same,
+            };
+            Ok(json(StatusCode::OK, &told))
+        }
+        ("/v1/operation", Some(identity)) => {
+            Ok(json(StatusCode::OK, &service.write_operation(identity, read(body).await?).await?))
+        }
+        ("/v1/node", Some(identity)) => {
+            service.take_node(identity, read(body).await?).await?;
+            Ok(empty())
         }
         (_, Some(identity)) => {
             service.report(identity, read(body).await?, now).await?;

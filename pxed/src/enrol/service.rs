@@ -18,6 +18,7 @@ use crate::boot::seeds::CheckTokenError;
 use crate::boot::{Boots, Owner, public_id};
 use crate::counter::Label as _;
 use crate::machine::Machines;
+use crate::power::operations::local::LocalOperations;
 use crate::status::StatusRegistry;
 use crate::store::{Store, Table};
 
@@ -62,6 +63,8 @@ pub struct Service {
     pub registry: StatusRegistry,
     /// Where certificates are remembered.
     pub store: Store,
+    /// Operations, where there is no cluster.
+    pub operations: Option<LocalOperations>,
     /// Who signs.
     pub signer: Arc<dyn Signer>,
     /// What is counted.
@@ -249,7 +252,7 @@ impl Service {
     }
 
     /// The Machine's UID, if this is its agent of now: the Machine is the one that was enrolled, and so is the key.
-    async fn check_identity(&self, identity: &Identity) -> Result<String, Refused> {
+    pub(super) async fn check_identity(&self, identity: &Identity) -> Result<String, Refused> {
         let key = certificate_key(&identity.machine).into_bytes();
         let kept = match self.store.fetch(Table::Certificates, key).await {
             Ok(kept) => kept.and_then(|bytes| serde_json::from_slice::<Certified>(&bytes).ok()),

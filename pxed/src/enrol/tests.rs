@@ -24,6 +24,9 @@ use super::tls::Configurations;
 use crate::http::listen::Limits;
 use crate::http::tests::{Rig, listening, plain};
 use crate::machine::Snapshot;
+use crate::power::operations::local::LocalOperations;
+
+mod standalone;
 
 struct Agents {
     rig: Rig,
@@ -40,6 +43,10 @@ impl Agents {
     }
 
     async fn start_with(rig: Rig, signer: Arc<dyn Signer>) -> Self {
+        Self::start_beside(rig, signer, None).await
+    }
+
+    async fn start_beside(rig: Rig, signer: Arc<dyn Signer>, operations: Option<LocalOperations>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let configurations = Arc::new(Configurations::new(rig.authority.clone(), None));
@@ -50,6 +57,7 @@ impl Agents {
             boots: rig.boots().clone(),
             registry: rig.registry.clone(),
             store: rig.store.clone(),
+            operations,
             signer,
             counters: counters.clone(),
         };
@@ -332,6 +340,7 @@ async fn a_clusters_certificate_that_is_older_than_its_machine_is_refused_though
         boots: rig.boots().clone(),
         registry: rig.registry.clone(),
         store: rig.store.clone(),
+        operations: None,
         signer: Arc::new(LocalSigner { authority: rig.authority.clone() }),
         counters: Arc::default(),
     };

@@ -65,7 +65,7 @@ impl Daemon {
     /// Makes the parts and binds the sockets.
     pub(super) async fn assemble(config: Config, liveness: Liveness) -> Result<(Self, Writer), Failure> {
         let (knowledge, feeding, operations, writer) = Knowledge::open(&config).await?;
-        let boot_path = BootPath::open(&config, knowledge.for_boot_path())?;
+        let boot_path = BootPath::open(&config, knowledge.for_boot_path(&operations))?;
         let dhcp = bind_dhcp(&config, &boot_path)?;
         let tftp = bind_tftp(&config, &boot_path)?;
         let http = listen("http.listen", config.http.listen).await?;

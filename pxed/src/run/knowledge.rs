@@ -64,6 +64,16 @@ pub(super) enum OperationFeed {
     Cluster(Access),
 }
 
+impl OperationFeed {
+    /// Those of manifests and the socket.
+    fn local(&self) -> Option<&LocalOperations> {
+        match self {
+            Self::Local(operations, _) => Some(operations),
+            Self::Cluster(_) => None,
+        }
+    }
+}
+
 /// Where updates come from.
 enum Feed {
     Directory(Directory),
@@ -107,10 +117,7 @@ impl Knowledge {
             Feed::Kubernetes(cluster) => OperationFeed::Cluster(cluster.access()),
         };
         let mut follower = Follower {
-            operations: match &operations {
-                OperationFeed::Local(operations, _) => Some(operations.clone()),
-                OperationFeed::Cluster(_) => None,
-            },
+            operations: operations.local().cloned(),
             site: config.site.clone(),
             machines: knowledge.machines.clone(),
             store: knowledge.store.clone(),
@@ -131,13 +138,14 @@ impl Knowledge {
     }
 
     /// What the boot path is built on.
-    pub(super) fn for_boot_path(&self) -> boot_path::Daemon {
+    pub(super) fn for_boot_path(&self, operations: &OperationFeed) -> boot_path::Daemon {
         let discovered = self.discovered.clone();
         boot_path::Daemon {
             machines: self.machines.clone(),
             registry: self.registry.clone(),
             store: self.store.clone(),
             discovered: Arc::new(move |query| discovered.record(query, Timestamp::now())),
+            operations: operations.local().cloned(),
         }
     }
 }

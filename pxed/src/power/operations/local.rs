@@ -3,6 +3,8 @@
 //! Each is in the store before anybody acts on it, and so is every step of it. What a manifest says twice, or after a restart,
 //! is carried out once: `local_plan` decides. Fed by the source's follower; `run` is spawned by `run`.
 
+mod agents;
+
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,14 +15,13 @@ use bedplate_api::operation::{MachineOperation, MachineOperationStatus, Operatio
 use bedplate_process::liveness::Pulse;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::fan_out::matches;
-use super::local_plan::{Memory, Plan, Record, unknown_name};
+use super::local_plan::{Memory, Plan, Record, is_known, unknown_name};
 use super::{is_finished, sort_by_age};
 use crate::machine::{KnownMachine, Machines};
-use crate::power::order::Kind;
 use crate::power::{
     CreateOperationError, Operation, OperationDesk, OperationKey, OperationUpdate, OperationWriter,
     WriteOperationError,
@@ -55,6 +56,8 @@ struct Inner {
     taking: tokio::sync::Mutex<()>,
     /// One that was made for a selector has gone on.
     went_on: Notify,
+    /// Told at each change of any.
+    changed: watch::Sender<()>,
 }
 
 #[derive(Default)]
@@ -89,7 +92,8 @@ impl LocalOperations {
         let (updates, receiver) = mpsc::channel(UPDATES);
         let state = Mutex::new(state);
         let (taking, went_on) = (tokio::sync::Mutex::default(), Notify::new());
-        let inner = Inner { store, machines, updates, state, taking, went_on };
+        let changed = watch::Sender::new(());
+        let inner = Inner { store, machines, updates, state, taking, went_on, changed };
         Ok((Self { inner: Arc::new(inner) }, receiver))
     }
 
@@ -110,6 +114,7 @@ impl LocalOperations {
             state.memory.records.values().filter(there).filter_map(Record::to_carry_out).collect()
         };
         self.tell(OperationUpdate::Set(known)).await;
+        let begun = tokio::time::Instant::now();
         loop {
             tokio::select! {
                 () = tokio::time::sleep(TIDY) => {}
@@ -118,6 +123,10 @@ impl LocalOperations {
             }
             if self.lock().due {
                 self.settle().await;
+            }
+            // An agent that ended one while pxed was away says so first.
+            if begun.elapsed() >= agents::GRACE {
+                self.give_up(Timestamp::now()).await;
             }
             self.fan_out().await;
             let expired = self.lock().expired(Timestamp::now());
@@ -237,6 +246,7 @@ impl LocalOperations {
     }
 
     async fn tell(&self, update: OperationUpdate) {
+        self.inner.changed.send_replace(());
         // Nobody listens any more: the end.
         let _ = self.inner.updates.send(update).await;
     }
@@ -421,6 +431,7 @@ impl OperationWriter for LocalOperations {
         if is_child || is_left {
             self.inner.went_on.notify_one();
         }
+        self.inner.changed.send_replace(());
         Ok(written)
     }
 }
@@ -429,7 +440,7 @@ impl OperationWriter for LocalOperations {
 impl OperationDesk for LocalOperations {
     async fn create(&self, object: MachineOperation) -> Result<MachineOperation, CreateOperationError> {
         let spec = &object.spec;
-        if Kind::of(&spec.operation_name).is_none() {
+        if !is_known(&spec.operation_name) {
             return Err(CreateOperationError::Invalid(unknown_name(&spec.operation_name)));
         }
         if let Some(target) = &spec.machine_ref
@@ -616,10 +627,7 @@ mod tests {
         let mut elsewhere = object("y", "powerOn");
         elsewhere.spec.machine_ref.as_mut().unwrap().name = "b".parse().unwrap();
         assert!(matches!(operations.create(elsewhere).await, Err(CreateOperationError::NoMachine(_))));
-        assert!(matches!(
-            operations.create(object("z", "reboot")).await,
-            Err(CreateOperationError::Invalid(_))
-        ));
+        assert!(matches!(operations.create(object("z", "fly")).await, Err(CreateOperationError::Invalid(_))));
         assert_eq!(operations.list().len(), 2);
         // A manifest of a name that the socket was given is another operation.
         let problems = operations.take(vec![manifest(1, object("x", "powerOn"))], true).await;

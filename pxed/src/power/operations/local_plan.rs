@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use bedplate_api::id::{Digest, MachineName};
 use bedplate_api::machine::Time;
-use bedplate_api::operation::{MachineOperation, MachineOperationStatus, OperationState};
+use bedplate_api::operation::{AGENT_OPERATIONS, MachineOperation, MachineOperationStatus, OperationState};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde::{Deserialize, Serialize};
@@ -206,7 +206,7 @@ impl Memory {
             }
             None => {}
         }
-        if Kind::of(&operation.spec.operation_name).is_none() {
+        if !is_known(&operation.spec.operation_name) {
             return Err(unknown_name(&operation.spec.operation_name));
         }
         if self.records.len().saturating_add(plan.new.len()) >= MOST {
@@ -294,9 +294,15 @@ impl Memory {
     }
 }
 
+/// Whether somebody carries out operations of that name without a cluster: pxed, or the agent on the machine (O7).
+pub(super) fn is_known(name: &str) -> bool {
+    Kind::of(name).is_some() || AGENT_OPERATIONS.contains(&name)
+}
+
 /// Why an operation of that name is carried out by nobody here.
 pub(super) fn unknown_name(name: &str) -> String {
-    let known = Kind::ALL.map(Kind::as_str).join(", ");
+    let known: Vec<_> = Kind::ALL.map(Kind::as_str).into_iter().chain(AGENT_OPERATIONS).collect();
+    let known = known.join(", ");
     format!("nobody here carries out operation {name:?}: without a cluster there are {known}")
 }
 

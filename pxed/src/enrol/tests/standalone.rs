@@ -1,0 +1,158 @@
+//! An agent without a cluster: what it is told, what it may write, and that it is its own Machine's only.
+
+use bedplate_api::machine::{SlotName, SlotState};
+use bedplate_api::operation::{MachineOperation, MachineOperationStatus, OperationState};
+use bedplate_api::wire::{NodeReport, OperationWrite, OperationWritten, WatchRequest, WatchResponse};
+use serde_json::json;
+
+use super::*;
+use crate::power::OperationDesk as _;
+use crate::power::operations::local::LocalOperations;
+
+fn operation(name: &str, machine: &str) -> MachineOperation {
+    let object = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation", "metadata": { "name": name },
+        "spec": { "machineRef": { "name": machine }, "operationName": "reboot" } });
+    serde_json::from_value(object).unwrap()
+}
+
+/// An enrolled agent's client, and what it asks.
+struct Agent<'a> {
+    agents: &'a Agents,
+    client: reqwest::Client,
+}
+
+impl Agent<'_> {
+    async fn watch(&self, known: Option<&str>) -> WatchResponse {
+        let request = WatchRequest { known: known.map(str::to_owned) };
+        let (status, text) = self.agents.post(&self.client, "/v1/watch", &request).await;
+        assert_eq!(status, 200, "{text}");
+        serde_json::from_str(&text).unwrap()
+    }
+
+    async fn told(&self, known: Option<&str>) -> (String, Vec<MachineOperation>) {
+        match self.watch(known).await {
+            WatchResponse::Changed { revision, machine, operations } => {
+                assert_eq!(machine.metadata.name.as_deref(), Some("node1"));
+                (revision, operations)
+            }
+            WatchResponse::Same => panic!("nothing new"),
+        }
+    }
+
+    async fn write(&self, operation: &MachineOperation, state: OperationState) -> OperationWritten {
+        let (metadata, text) = (&operation.metadata, |text: &Option<String>| text.clone().unwrap());
+        let write = OperationWrite {
+            name: text(&metadata.name),
+            uid: text(&metadata.uid),
+            resource_version: text(&metadata.resource_version),
+            status: MachineOperationStatus { state: Some(state), ..MachineOperationStatus::default() },
+        };
+        let (status, text) = self.agents.post(&self.client, "/v1/operation", &write).await;
+        assert_eq!(status, 200, "{text}");
+        serde_json::from_str(&text).unwrap()
+    }
+}
+
+async fn standalone() -> (Agents, LocalOperations) {
+    let rig = Rig::new().with_images().await;
+    let operations = LocalOperations::open(rig.store.clone(), rig.machines.clone(), false).unwrap().0;
+    let signer = Arc::new(LocalSigner { authority: rig.authority.clone() });
+    (Agents::start_beside(rig, signer, Some(operations.clone())).await, operations)
+}
+
+#[tokio::test]
+async fn o7_an_agent_without_a_cluster_is_told_of_its_operations_and_says_how_they_go() {
+    let (agents, operations) = standalone().await;
+    let key = KeyPair::generate().unwrap();
+    let (certificate, _) = agents.enrolled(1, &key).await;
+    let agent = Agent { agents: &agents, client: agents.client(Some((&certificate, &key))) };
+    let (revision, none) = agent.told(None).await;
+    assert!(none.is_empty());
+
+    // It hangs until there is something new.
+    let (told, made) = tokio::join!(agent.told(Some(&revision)), operations.create(operation("x", "node1")));
+    assert_eq!(told.1, [made.unwrap()]);
+    let taken = match agent.write(&told.1[0], OperationState::InProgress).await {
+        OperationWritten::Written { operation } => operation,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(operations.get("x").unwrap().status, taken.status);
+    // By what it had read before.
+    let late = agent.write(&told.1[0], OperationState::Complete).await;
+    assert!(matches!(&late, OperationWritten::Changed { operation } if *operation == taken), "{late:?}");
+    let done = agent.write(&taken, OperationState::Complete).await;
+    let OperationWritten::Written { operation: done } = done else { panic!("{done:?}") };
+    assert!(agent.told(Some(&told.0)).await.1.is_empty(), "it has ended");
+    // An end is the end.
+    let again = agent.write(&done, OperationState::InProgress).await;
+    assert!(matches!(again, OperationWritten::Changed { .. }), "{again:?}");
+    agents.stop().await;
+}
+
+#[tokio::test]
+async fn a1_an_agent_without_a_cluster_sees_and_writes_no_other_machines_operations() {
+    let (agents, operations) = standalone().await;
+    let key = KeyPair::generate().unwrap();
+    let (certificate, _) = agents.enrolled(1, &key).await;
+    let agent = Agent { agents: &agents, client: agents.client(Some((&certificate, &key))) };
+    let mut power = operation("power", "node1");
+    power.spec.operation_name = "powerCycle".to_owned();
+    let power = operations.create(power).await.unwrap();
+    let manifest = crate::source::SourcedOperation {
+        origin: "x".to_owned(),
+        line: 1,
+        operation: Arc::new(operation("other", "node2")),
+    };
+    assert_eq!(operations.take(vec![manifest], true).await, Vec::<String>::new());
+    let other = operations.get("other").unwrap();
+    assert!(agent.told(None).await.1.is_empty());
+    for operation in [&power, &other] {
+        let written = agent.write(operation, OperationState::Complete).await;
+        assert!(matches!(written, OperationWritten::Gone), "{written:?}");
+    }
+    assert_eq!(operations.get("other").unwrap(), other);
+    let (status, _) = agents.post(&agents.client(None), "/v1/watch", &WatchRequest::default()).await;
+    assert_eq!(status, 401);
+    agents.stop().await;
+}
+
+#[tokio::test]
+async fn a_hosts_slots_are_told_to_people_and_what_is_pxeds_own_stays() {
+    let (agents, _) = standalone().await;
+    let key = KeyPair::generate().unwrap();
+    let (certificate, _) = agents.enrolled(1, &key).await;
+    let client = agents.client(Some((&certificate, &key)));
+    let condition = |kind: &str| {
+        let condition = json!({ "type": kind, "status": "False", "reason": "NothingSelected", "message": "none",
+            "lastTransitionTime": "2026-01-01T00:00:00Z" });
+        serde_json::from_value(condition).unwrap()
+    };
+    let slot = bedplate_api::machine::Slot {
+        name: SlotName::A,
+        configuration_name: None,
+        version: None,
+        image_digest: None,
+        state: SlotState::Empty,
+    };
+    let node = NodeReport {
+        slots: vec![slot],
+        conditions: vec![condition("Paved"), condition("Enrolled")],
+        ..NodeReport::default()
+    };
+    assert_eq!(agents.post(&client, "/v1/node", &node).await.0, 204);
+    assert_eq!(agents.condition("Paved"), ("False".to_owned(), "NothingSelected".to_owned()));
+    assert_eq!(agents.condition("Enrolled").0, "True", "not the agent's to say");
+    agents.stop().await;
+}
+
+#[tokio::test]
+async fn an_agent_of_a_cluster_is_sent_to_its_api_server() {
+    let agents = Agents::start(Rig::new().with_images().await).await;
+    let key = KeyPair::generate().unwrap();
+    let (certificate, _) = agents.enrolled(1, &key).await;
+    let client = agents.client(Some((&certificate, &key)));
+    let (status, text) = agents.post(&client, "/v1/watch", &WatchRequest::default()).await;
+    assert_eq!(status, 409, "{text}");
+    assert_eq!(serde_json::from_str::<Refusal>(&text).unwrap().reason, "UseCluster");
+    agents.stop().await;
+}
