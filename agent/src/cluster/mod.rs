@@ -8,7 +8,7 @@
 //! ```
 //!
 //! It asks for nothing else (docs/rules.md, A1), decides nothing, and touches nothing of the host. [`Plane`] is what the node's loop
-//! knows of it, so that a host without a cluster can have another one. Called by `service`.
+//! knows of it: a host without a cluster has another one, `standalone`, which is pxed. Called by `service`.
 
 mod answer;
 mod client;
@@ -21,6 +21,7 @@ mod gone;
 mod operation;
 mod secret;
 mod server;
+mod standalone;
 pub mod status;
 mod view;
 mod writer;
@@ -42,6 +43,7 @@ pub use client::{Access, PrepareClientError};
 pub use operation::WriteOperationError;
 pub use secret::{ReadSecretError, SecretData};
 pub use server::Cluster;
+pub use standalone::Standalone;
 pub use status::{ConditionTold, NodeTold, Truth};
 
 use crate::node::model::Api;

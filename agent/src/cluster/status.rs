@@ -114,7 +114,7 @@ pub(super) fn compose(
 
 const OWN: [&str; 2] = [condition_type::PAVED, condition_type::NODE_READY];
 
-fn conditions(node: &NodeTold, before: &MachineStatus, now: Timestamp) -> Vec<Condition> {
+pub(super) fn conditions(node: &NodeTold, before: &MachineStatus, now: Timestamp) -> Vec<Condition> {
     let told = OWN.into_iter().zip([&node.paved, &node.node_ready]);
     told.filter_map(|(kind, told)| {
         let told = told.as_ref()?;

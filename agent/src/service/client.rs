@@ -2,7 +2,10 @@
 //!
 //! Tries pxed's endpoints in order. Called by `run`.
 
-use bedplate_api::wire::{EnrolRequest, EnrolResponse, RenewRequest, Report};
+use bedplate_api::wire::{
+    EnrolRequest, EnrolResponse, NodeReport, OperationWrite, OperationWritten, RenewRequest, Report,
+    WatchRequest, WatchResponse,
+};
 use reqwest::Method;
 use serde::Serialize;
 
@@ -34,6 +37,21 @@ impl PxedClient {
     /// Says what the host is; facts may be left out while they are those of the last report that was taken.
     pub async fn report(&self, report: &Report) -> Result<(), AskError> {
         self.ask("/v1/report", report, |_| Ok(())).await
+    }
+
+    /// What concerns the own Machine, where there is no cluster: answered when that is other than is known.
+    pub async fn watch(&self, request: &WatchRequest) -> Result<WatchResponse, AskError> {
+        self.ask("/v1/watch", request, read_json).await
+    }
+
+    /// Says how an operation goes, where there is no cluster.
+    pub async fn write_operation(&self, write: &OperationWrite) -> Result<OperationWritten, AskError> {
+        self.ask("/v1/operation", write, read_json).await
+    }
+
+    /// Says how the node stands, where there is no cluster.
+    pub async fn tell_node(&self, node: &NodeReport) -> Result<(), AskError> {
+        self.ask("/v1/node", node, |_| Ok(())).await
     }
 
     /// Asks one endpoint after another until one answers; a final refusal is an answer.

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use bedplate_api::id::MachineName;
 use bedplate_api::machine::Hardware;
 use bedplate_api::wire::{KubernetesEndpoint, Report};
 
@@ -14,7 +15,7 @@ use super::client::PxedClient;
 use super::identity::Identity;
 use super::node::NodeTasks;
 use super::state::{Enrolment, Places};
-use crate::cluster::{Access, Cluster, Plane as _, PrepareClientError, Seen};
+use crate::cluster::{Access, Cluster, Plane as _, PrepareClientError, Seen, Standalone};
 
 /// The ways, as far as they were used.
 #[derive(Debug)]
@@ -26,7 +27,9 @@ pub(super) struct Ways {
     node: Option<NodeTasks>,
     pxed: Option<PxedClient>,
     cluster: Option<Arc<Cluster>>,
-    /// What the cluster told that was not looked at yet.
+    /// pxed in a cluster's place.
+    standalone: Option<Arc<Standalone>>,
+    /// What the cluster, or pxed in its place, told that was not looked at yet.
     seen: Option<watch::Receiver<Seen>>,
     /// The cluster's has a certificate that has been replaced.
     renewed: bool,
@@ -37,8 +40,8 @@ pub(super) struct Ways {
 impl Ways {
     /// None yet.
     pub(super) fn new(places: Places, report_only: bool) -> Self {
-        let (node, pxed, cluster, seen, facts_taken) = Default::default();
-        Self { places, report_only, node, pxed, cluster, seen, renewed: false, facts_taken }
+        let (node, pxed, cluster, standalone, seen, facts_taken) = Default::default();
+        Self { places, report_only, node, pxed, cluster, standalone, seen, renewed: false, facts_taken }
     }
 
     /// Whether all that acts upon the host runs as it should.
@@ -65,7 +68,25 @@ impl Ways {
         let shown = (enrolment.certificate_pem.as_str(), key.as_str());
         let client = PxedClient::new(&enrolment.endpoints, &enrolment.ca_pem, Some(shown))?;
         self.pxed = Some(client.clone());
+        if enrolment.kubernetes.is_none() {
+            self.follow_pxed(&enrolment.machine, client.clone());
+        }
         Ok(client)
+    }
+
+    /// pxed stands in for the cluster.
+    fn follow_pxed(&mut self, machine: &MachineName, client: PxedClient) {
+        if let Some(standalone) = self.standalone.as_ref().filter(|known| known.machine() == machine) {
+            return standalone.renew(client);
+        }
+        // Of another Machine: what was begun for it is left as a killed agent leaves it.
+        self.node = None;
+        let standalone = Arc::new(Standalone::start(machine.clone(), client));
+        if !self.report_only {
+            self.node = Some(NodeTasks::start(standalone.clone(), &self.places, machine.clone()));
+        }
+        self.seen = Some(standalone.seen());
+        self.standalone = Some(standalone);
     }
 
     /// The way to the cluster.
@@ -102,9 +123,10 @@ impl Ways {
         Ok(cluster)
     }
 
-    /// How the cluster answers, for a person, if it was asked before.
+    /// How the cluster answers, or pxed in its place, for a person, if it was asked before.
     pub(super) fn describe_cluster(&mut self) -> Option<String> {
-        self.seen.as_mut().map(|seen| seen.borrow_and_update().describe())
+        let said = self.seen.as_mut()?.borrow_and_update().describe();
+        Some(if self.standalone.is_some() { format!("none, pxed in its place {said}") } else { said })
     }
 
     /// Ends when the cluster has something new to tell.
@@ -141,6 +163,9 @@ impl Ways {
         }
         if let Some(cluster) = self.cluster.take() {
             cluster.stop().await;
+        }
+        if let Some(standalone) = self.standalone.take() {
+            standalone.stop().await;
         }
     }
 }
