@@ -7,6 +7,7 @@ pub mod bus;
 pub mod cli;
 pub mod cluster;
 pub mod cri;
+pub mod fault;
 pub mod file;
 pub mod hardware;
 pub mod node;

@@ -15,6 +15,7 @@ mod command;
 mod error;
 #[cfg(test)]
 pub mod fake;
+pub mod journal;
 mod link;
 mod login;
 mod machines;

@@ -6,6 +6,7 @@
 //!         ├─ Machines     machined, and systemd of a slot (bus)
 //!         ├─ Images       node images as directories (bedplate-image)
 //!         ├─ Gate         what a slot that runs shows (gate)
+//!         ├─ NodeApi      the own Node, as the slot's kubelet (operation)
 //!         ├─ Credentials  whose certificate the join shows (service)
 //!         └─ Slots        records and directories (slot)
 //! ```
@@ -22,6 +23,7 @@ use zeroize::Zeroizing;
 
 use crate::bus::{Leader, Machines, Units};
 use crate::cluster::{Plane, Seen};
+use crate::operation::kubelet::NodeApi;
 use crate::slot::filled::Filled;
 use crate::slot::store::{KeepSlotError, Slots};
 
@@ -85,6 +87,8 @@ pub struct Parts {
     pub gate: Arc<dyn Gate>,
     /// The cluster.
     pub plane: Arc<dyn Plane>,
+    /// The Node, as the kubelet of the slot that runs.
+    pub node: Arc<dyn NodeApi>,
     /// The agent's credential.
     pub credentials: Arc<dyn Credentials>,
 }

@@ -32,6 +32,10 @@ pub struct Observed {
     pub failures: u32,
     /// Before this time no new trial is begun.
     pub not_before: Timestamp,
+    /// How long of the trial at hand does not count: the API server was away, or the clock leapt.
+    pub not_counted: SignedDuration,
+    /// When the kubelet's certificate in the slot that is the node has ended, if it has.
+    pub kubelet_ended: Option<Timestamp>,
 }
 
 /// Whether the API server answers.
@@ -236,11 +240,18 @@ pub enum Step {
         slot: SlotName,
         /// Why.
         reason: String,
+        /// Whose log tells more.
+        log: Log,
         /// The slot that runs again.
         back_to: Option<SlotName>,
     },
     /// The trial's version is not wanted any more, and no Node came of it: empty the slot.
     Abandon {
+        /// The slot.
+        slot: SlotName,
+    },
+    /// Have the kubelet of the slot that is the node ask for a certificate again, by the agent's: its own has ended.
+    RenewKubelet {
         /// The slot.
         slot: SlotName,
     },
@@ -267,6 +278,7 @@ impl Step {
             Self::Retire { .. } => "retire",
             Self::Fail { .. } => "fail",
             Self::Abandon { .. } => "abandon",
+            Self::RenewKubelet { .. } => "renew-kubelet",
             Self::AdoptNode { .. } => "adopt-node",
         }
     }
@@ -284,9 +296,23 @@ impl Step {
             | Self::Retire { slot }
             | Self::Fail { slot, .. }
             | Self::Abandon { slot }
+            | Self::RenewKubelet { slot }
             | Self::AdoptNode { slot, .. } => *slot,
         }
     }
+}
+
+/// Whose log tells why a trial failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Log {
+    /// kubeadm's, and that of the version's commands.
+    Kubeadm,
+    /// The kubelet's.
+    Kubelet,
+    /// The container runtime's.
+    Runtime,
+    /// That of the unit that runs the slot.
+    Slot,
 }
 
 /// What is done now, or what is awaited. Done and seen, the plan is made anew.

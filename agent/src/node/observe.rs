@@ -7,11 +7,12 @@ use std::collections::BTreeSet;
 use bedplate_api::machine::SlotName;
 use bedplate_bootstrap::unit;
 use bedplate_process::exit::chain;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::apply::unit_name;
 use super::effects::Parts;
-use super::model::{Bootstrap, Health, Observed, Record, SlotSeen, Stage, index};
+use super::log::hidden;
+use super::model::{Bootstrap, Health, NodeSeen, Observed, Record, SlotSeen, Stage, index};
 use crate::bus::{
     ActiveState, BusError, ContainerName, Leader, LoadState, UnitName, UnitNameError, UnitState,
 };
@@ -81,33 +82,52 @@ pub async fn observe(parts: &Parts, probed: Option<&Probed>, now: Timestamp) -> 
         slots[index(slot)] = SlotSeen { record, runs: !state.active.is_down() };
     }
     let health = match on_trial(&slots) {
-        Some((slot, since)) => look_into(parts, slot, since, probed).await?,
-        None => Health::default(),
+        Some((slot, since)) if slots[index(slot)].runs => look_into(parts, slot, since, probed).await?,
+        Some(_) | None => Health::default(),
     };
+    let node = seen.node_seen();
+    let kubelet_ended = kubelet_ended(parts, &slots, &node, now).await?;
     let observed = Observed {
         now,
         boot_id: parts.boot_id.clone(),
         api: seen.api,
         machine: seen.machine_facts(),
-        node: seen.node_seen(),
+        node,
         version: seen.version_facts(),
         slots,
         health,
         refused: ledger.refused.clone(),
         failures: ledger.failures,
         not_before: ledger.not_before.unwrap_or(Timestamp::MIN),
+        not_counted: SignedDuration::ZERO,
+        kubelet_ended,
     };
     Ok(Sight { observed, seen, ledger })
 }
 
-/// The slot on trial, if it runs, and since when it is.
-fn on_trial(slots: &[SlotSeen; 2]) -> Option<(SlotName, Timestamp)> {
-    SLOTS.into_iter().find_map(|slot| match &slots[index(slot)] {
-        SlotSeen { record: Some(Record { stage: Stage::Trial { since, .. }, .. }), runs: true } => {
-            Some((slot, *since))
-        }
+/// The slot on trial, and since when it is.
+pub(super) fn on_trial(slots: &[SlotSeen; 2]) -> Option<(SlotName, Timestamp)> {
+    SLOTS.into_iter().find_map(|slot| match &slots[index(slot)].record {
+        Some(Record { stage: Stage::Trial { since, .. }, .. }) => Some((slot, *since)),
         _ => None,
     })
+}
+
+/// When the kubelet's certificate has ended; looked at only where it may be why its Node is not Ready.
+async fn kubelet_ended(
+    parts: &Parts,
+    slots: &[SlotSeen; 2],
+    node: &NodeSeen,
+    now: Timestamp,
+) -> Result<Option<Timestamp>, KeepSlotError> {
+    let applied = |slot: &SlotName| {
+        let SlotSeen { record, runs } = &slots[index(*slot)];
+        *runs && record.as_ref().is_some_and(|record| matches!(record.stage, Stage::Applied { .. }))
+    };
+    let not_ready = matches!(node, NodeSeen::Present { ready_since: None, .. });
+    let Some(slot) = SLOTS.into_iter().find(applied).filter(|_| not_ready) else { return Ok(None) };
+    let ends = parts.on_disk(move |slots| Ok(slots.kubelet_certificate_ends(slot))).await?;
+    Ok(ends.filter(|ends| *ends <= now))
 }
 
 /// Process 1 of a slot, if machined knows it already.
@@ -179,6 +199,7 @@ fn bootstrap(state: &UnitState, said: Option<&str>) -> (Bootstrap, Option<String
     // It restarts on failure, so that this is a unit of somebody else's making.
     let failed = state.active == ActiveState::Failed && !state.has_job;
     let last = said.and_then(|said| said.lines().rev().find(|line| !line.trim().is_empty()));
+    let last = last.map(|last| hidden(last, &[]));
     let tries = state.restarts.filter(|restarts| *restarts > 0);
     let message = match (tries, last) {
         (Some(tries), Some(last)) => {

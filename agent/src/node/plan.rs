@@ -6,8 +6,8 @@ use bedplate_api::machine::{SlotName, VersionRef};
 use jiff::{SignedDuration, Timestamp};
 
 use super::model::{
-    Api, Bootstrap, MachineFacts, NodeSeen, Observed, Plan, Reason, Record, Stage, Step, VersionFacts, Wait,
-    index, other,
+    Api, Bootstrap, Log, MachineFacts, NodeSeen, Observed, Plan, Reason, Record, Stage, Step, VersionFacts,
+    Wait, index, other,
 };
 
 const SLOTS: [SlotName; 2] = [SlotName::A, SlotName::B];
@@ -41,7 +41,7 @@ fn on_trial(seen: &Observed, slot: SlotName) -> Plan {
     if is_unwanted(seen, record) {
         return Plan::Do(if runs(seen, slot) { Step::StopSlot { slot } } else { Step::Abandon { slot } });
     }
-    let deadline = later(*since, SignedDuration::from_secs(record.timeout_seconds));
+    let deadline = later(*since, SignedDuration::from_secs(record.timeout_seconds) + seen.not_counted);
     let over = seen.now >= deadline || seen.health.bootstrap == Bootstrap::Failed;
     let awaited = match gate(seen, record, slot) {
         // A probe that failed is tried again, but not for ever.
@@ -55,13 +55,32 @@ fn on_trial(seen: &Observed, slot: SlotName) -> Plan {
     };
     // Without the API server nobody can tell whether the Node is Ready: its absence is no fault of the slot.
     if over && seen.api == Api::Live {
-        return Plan::Do(Step::Fail { slot, reason: awaited.message, back_to: former });
+        return Plan::Do(Step::Fail {
+            slot,
+            reason: awaited.message,
+            log: whose_log(seen, slot),
+            back_to: former,
+        });
     }
     if !runs(seen, slot) {
         return Plan::Do(Step::StartSlot { slot });
     }
     let until = awaited.until.map_or(deadline, |until| until.min(deadline));
     Plan::Wait(Wait { until: Some(until), ..awaited })
+}
+
+/// Who knows why the gate is not passed.
+fn whose_log(seen: &Observed, slot: SlotName) -> Log {
+    let health = &seen.health;
+    match &seen.node {
+        _ if !runs(seen, slot) => Log::Slot,
+        _ if health.bootstrap != Bootstrap::Done => Log::Kubeadm,
+        _ if !health.kubelet => Log::Kubelet,
+        _ if !health.runtime => Log::Runtime,
+        // Pod sandboxes are the runtime's.
+        NodeSeen::Present { ready_since: Some(_), .. } => Log::Runtime,
+        NodeSeen::Unknown | NodeSeen::Absent | NodeSeen::Present { ready_since: None, .. } => Log::Kubelet,
+    }
 }
 
 /// Whether a trial has lost its purpose: another version is selected, and no Node came of this one yet.
@@ -150,6 +169,13 @@ fn on_applied_live(seen: &Observed, slot: SlotName, node_uid: &str) -> Option<Pl
         Some(machine) if machine.ours => machine,
         machine => return Some(wait(Reason::MachineGone, gone(machine.as_ref()))),
     };
+    if runs(seen, slot)
+        && seen.kubelet_ended.is_some()
+        && held(seen).is_none()
+        && matches!(&seen.node, NodeSeen::Present { uid, ready_since: None } if uid == node_uid)
+    {
+        return Some(Plan::Do(Step::RenewKubelet { slot }));
+    }
     let deleted = match &seen.node {
         NodeSeen::Unknown if runs(seen, slot) => return None,
         NodeSeen::Unknown => return Some(wait(Reason::ApiUnreachable, "the Node has not been read yet")),
@@ -163,11 +189,12 @@ fn on_applied_live(seen: &Observed, slot: SlotName, node_uid: &str) -> Option<Pl
         return None;
     }
     if machine.deleting && machine.drain && seen.node == NodeSeen::Absent {
-        let drained = wait(
-            Reason::MachineDeleting,
-            "the Machine is being deleted, its Node is gone, its slot is stopped",
-        );
-        return Some(if runs(seen, slot) { Plan::Do(Step::StopSlot { slot }) } else { drained });
+        // Emptied too: with the slot goes the kubelet's certificate.
+        return Some(Plan::Do(if runs(seen, slot) {
+            Step::StopSlot { slot }
+        } else {
+            Step::Abandon { slot }
+        }));
     }
     match pave(seen, Some(slot)) {
         // What a reboot or a failed trial has stopped is started, unless the controller is about to choose: its start would

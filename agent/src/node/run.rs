@@ -22,12 +22,14 @@ use super::apply::{ApplyError, allow_again, apply};
 use super::attempt::{Attempts, key};
 use super::effects::Parts;
 use super::model::{Api, Plan, Stage, Step, index};
-use super::observe::{Probed, Sight, observe, watched};
+use super::observe::{Probed, Sight, observe, on_trial, watched};
 use super::plan::plan;
 use super::standing::{NodeStanding, Planned};
 use super::told::{Trouble, describe, told};
+use super::trial::TrialTime;
 use crate::bus::Changes;
 use crate::cluster::{ConditionTold, NodeTold, Seen, Truth};
+use crate::fault::explained;
 
 /// So often it looks while a trial is on.
 const LOOK: Duration = Duration::from_secs(1);
@@ -44,6 +46,7 @@ pub struct NodeLoop {
     seen: watch::Receiver<Seen>,
     changes: Option<Changes>,
     probed: Option<Probed>,
+    trial: TrialTime,
     attempts: Attempts,
     trouble: Option<(String, Trouble)>,
     standing: NodeStanding,
@@ -74,6 +77,7 @@ impl NodeLoop {
             seen,
             changes: None,
             probed: None,
+            trial: TrialTime::default(),
             attempts: Attempts::default(),
             trouble: None,
             standing,
@@ -99,10 +103,10 @@ impl NodeLoop {
     async fn turn(&mut self) -> Pause {
         self.seen.mark_unchanged();
         let now = Timestamp::now();
-        let sight = match observe(&self.parts, self.probed.as_ref(), now).await {
+        let mut sight = match observe(&self.parts, self.probed.as_ref(), now).await {
             Ok(sight) => sight,
             Err(error) => {
-                let text = format!("observe: {}", chain(&error));
+                let text = format!("observe: {}", explained(&error));
                 self.note_error(&text, Some(AGAIN));
                 // What was there before may still be; whether it is, nobody knows.
                 if let Some(told) = &mut self.told {
@@ -113,13 +117,15 @@ impl NodeLoop {
                 return Pause::AtMost(AGAIN);
             }
         };
+        let (trial, api) = (on_trial(&sight.observed.slots), sight.observed.api);
+        sight.observed.not_counted = self.trial.look(trial, api, now, Instant::now());
         match self.forgive(&sight).await {
             Ok(false) => {}
             Ok(true) => return Pause::None,
             Err(error) => self.note_error(&chain(&error), Some(AGAIN)),
         }
         let planned = plan(&sight.observed);
-        let look = if is_on_trial(&sight) { Some(LOOK) } else { None };
+        let look = trial.map(|_| LOOK);
         match planned {
             Plan::Wait(ref wait) => {
                 self.trouble = None;
@@ -364,15 +370,7 @@ fn left(now: Timestamp, until: Timestamp) -> Duration {
 }
 
 fn chain_of(error: &ApplyError) -> String {
-    chain(error)
-}
-
-fn is_on_trial(sight: &Sight) -> bool {
-    sight
-        .observed
-        .slots
-        .iter()
-        .any(|slot| slot.record.as_ref().is_some_and(|record| matches!(record.stage, Stage::Trial { .. })))
+    explained(error)
 }
 
 fn trial_since(sight: &Sight, step: &Step) -> Option<Timestamp> {

@@ -89,20 +89,35 @@ fn paved(sight: &Sight, plan: &Plan, progress: Option<&str>, trouble: Option<&Tr
     if let Some(progress) = progress {
         message = format!("{message}: {progress}");
     }
-    if matches!(plan, Plan::Wait(wait) if wait.reason == Reason::BackOff) && trouble.is_none() {
-        let why =
-            slots.iter().filter_map(|slot| slot.record.as_ref()).find_map(|record| match &record.stage {
-                Stage::Failed { reason } => Some(reason.as_str()),
-                _ => None,
-            });
-        if let Some(why) = why {
-            message = format!("{message}; the last one: {why}");
-        }
+    if let Some(why) = last_failure(sight, plan).filter(|_| trouble.is_none()) {
+        message = format!("{message}; {why}");
     }
     let status = if runs { Truth::True } else { Truth::False };
     // What goes on beside a node that runs is no reason that it does.
-    let reason = if runs && trouble.is_none() && matches!(plan, Plan::Do(_)) { "Applied" } else { reason };
+    let beside = matches!(plan, Plan::Do(step) if !matches!(step, Step::RenewKubelet { .. }));
+    let reason = if runs && trouble.is_none() && beside { "Applied" } else { reason };
     ConditionTold { status, reason, message }
+}
+
+/// What the trial has failed for that the plan waits after, with the end of the log.
+fn last_failure(sight: &Sight, plan: &Plan) -> Option<String> {
+    let Plan::Wait(wait) = plan else { return None };
+    let records = || sight.observed.slots.iter().filter_map(|slot| slot.record.as_ref());
+    let failed = || {
+        records().find_map(|record| match &record.stage {
+            Stage::Failed { reason } => Some(reason.as_str()),
+            _ => None,
+        })
+    };
+    match wait.reason {
+        Reason::BackOff => failed().map(|why| format!("the last one: {why}")),
+        // An applyConfiguration may have had the slot be filled with something else.
+        Reason::VersionRefused => {
+            let back = sight.ledger.rolled_back.as_ref().map(|back| back.reason.as_str());
+            back.or_else(failed).map(|why| format!("it said: {why}"))
+        }
+        _ => None,
+    }
 }
 
 fn node_ready(node: &NodeSeen) -> ConditionTold {
@@ -141,6 +156,11 @@ pub(super) fn describe(step: &Step) -> String {
         }
         Step::Fail { reason, back_to: None, .. } => format!("slot {slot} did not become the node: {reason}"),
         Step::Abandon { .. } => format!("slot {slot} is not wanted any more, and emptied"),
+        Step::RenewKubelet { .. } => {
+            format!(
+                "the kubelet's certificate in slot {slot} has ended: it asks for another one by the agent's"
+            )
+        }
         Step::AdoptNode { .. } => format!("the Node that slot {slot} registered anew is taken for its own"),
     }
 }
@@ -153,6 +173,7 @@ fn doing(step: &Step) -> &'static str {
         Step::ProbeSandbox { .. } => "CheckingHealth",
         Step::Commit { .. } | Step::Retire { .. } | Step::AdoptNode { .. } => "Applied",
         Step::Fail { .. } => "GateFailed",
+        Step::RenewKubelet { .. } => "KubeletCertificateEnded",
         Step::Abandon { .. } => "Abandoned",
     }
 }

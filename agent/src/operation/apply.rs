@@ -24,6 +24,12 @@ pub enum ApplyError {
     /// This agent, or this host, cannot make it.
     #[error("{0}")]
     NotSupported(String),
+    /// It was made and does not hold: it is not made again by itself.
+    #[error("{0}")]
+    Broken(String),
+    /// A person has to change taints.
+    #[error("{0}")]
+    Taints(String),
     /// It was tried in vain; it may be tried again.
     #[error("{0}")]
     Failed(String),
@@ -87,6 +93,8 @@ impl Runner {
 fn refused(error: &ApplyError) -> Outcome {
     match error {
         ApplyError::NotSupported(why) => Outcome::End(End::failed("NotSupported", why)),
+        ApplyError::Broken(why) => Outcome::End(End::failed("ChangeFailed", why)),
+        ApplyError::Taints(why) => Outcome::End(End::failed("NeedsTaints", why)),
         ApplyError::Failed(why) => Outcome::Later(why.clone()),
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use base64::Engine as _;
+use bedplate_api::configuration::Taint;
 use bedplate_api::id::MachineName;
 use bedplate_bootstrap::diff::Edit;
 use reqwest::Method;
@@ -43,6 +44,8 @@ pub struct NodeView {
     pub cordoned_by: Option<String>,
     /// Its version.
     pub version: String,
+    /// Its taints.
+    pub taints: Vec<Taint>,
 }
 
 /// What became of an eviction.
@@ -374,7 +377,14 @@ fn node_view(node: &Value) -> NodeView {
         cordoned: node["spec"]["unschedulable"].as_bool() == Some(true),
         cordoned_by: node["metadata"]["annotations"][CORDONED_BY].as_str().map(str::to_owned),
         version: text(&node["metadata"]["resourceVersion"]),
+        taints: node["spec"]["taints"].as_array().into_iter().flatten().filter_map(taint).collect(),
     }
+}
+
+/// None if it is of an effect that nobody knows.
+fn taint(object: &Value) -> Option<Taint> {
+    let fields = json!({ "key": object["key"], "value": object["value"], "effect": object["effect"] });
+    serde_json::from_value(fields).ok()
 }
 
 fn pod(object: &Value) -> Pod {

@@ -21,6 +21,7 @@ pub mod configuration;
 pub mod drain;
 mod evict;
 pub mod guard;
+mod in_place;
 pub mod kubelet;
 pub mod ledger;
 pub mod node;

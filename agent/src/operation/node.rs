@@ -7,24 +7,26 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bedplate_api::machine::{SlotName, VersionRef};
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus};
-use bedplate_bootstrap::diff::{Difference, InPlace, NeedsRepave, diff};
+use bedplate_bootstrap::diff::{InPlace, diff};
 use bedplate_process::exit::chain;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::apply::{ApplyError, Configuration};
 use super::configuration::Standing as Configured;
-use super::kubelet::{NodeApi, SlotKubelet};
+use super::in_place;
 use super::ledger::{Ledger, View, WriteOperationError};
 use super::note::NoteDirectory;
 use super::plan::Standing;
 use super::run::{Parts, run};
+use super::slot;
 use crate::bus::Power;
 use crate::cluster::{self, Plane, Seen, Watched};
 use crate::node::apply::allow_again;
 use crate::node::effects;
 use crate::node::model::{Api, Record, Stage};
 use crate::slot::filled::Filled;
+use crate::slot::places::machine;
 
 /// Carries out the Machine's operations until `shutdown`; `wake` has the node's loop look again.
 pub async fn serve(
@@ -34,8 +36,6 @@ pub async fn serve(
     shutdown: CancellationToken,
 ) {
     let state = node.slots.places().state.clone();
-    let kubelet: Arc<dyn NodeApi> =
-        Arc::new(SlotKubelet::new(Arc::clone(&node.machines), &node.root, node.machine.clone()));
     let mut seen = node.plane.seen();
     let parts = Parts {
         machine: node.machine.clone(),
@@ -46,8 +46,8 @@ pub async fn serve(
         units: Arc::clone(&node.units),
         machines: Arc::clone(&node.machines),
         power,
-        node: Arc::clone(&kubelet),
-        configuration: Arc::new(NodeConfiguration { node, kubelet, wake }),
+        node: Arc::clone(&node.node),
+        configuration: Arc::new(NodeConfiguration::new(node, wake)),
         captures: state.join("captures"),
     };
     let (told, views) = watch::channel(View::default());
@@ -104,9 +104,8 @@ impl Ledger for PlaneLedger {
 }
 
 /// What the slots hold, and what is selected.
-struct NodeConfiguration {
+pub(crate) struct NodeConfiguration {
     node: effects::Parts,
-    kubelet: Arc<dyn NodeApi>,
     wake: Arc<Notify>,
 }
 
@@ -118,6 +117,11 @@ struct Applied {
 }
 
 impl NodeConfiguration {
+    /// Over these parts; `wake` has the node's loop look again.
+    pub(crate) fn new(node: effects::Parts, wake: Arc<Notify>) -> Self {
+        Self { node, wake }
+    }
+
     /// The slot that is the node; and whether one is on trial, and which versions failed here.
     async fn slots(&self) -> Result<(Option<Applied>, bool, Vec<VersionRef>), String> {
         let read = self.node.on_disk(|slots| {
@@ -150,8 +154,7 @@ impl Configuration for NodeConfiguration {
         }
         let template = wanted.and(seen.version.as_ref()).map(|version| &version.spec.template);
         let running = applied.as_ref().and_then(|applied| applied.filled.as_ref());
-        let difference =
-            running.zip(template).map(|(running, wanted)| possible(diff(&running.template, wanted)));
+        let difference = running.zip(template).map(|(running, wanted)| diff(&running.template, wanted));
         Ok(Configured {
             refused: selected.as_ref().is_some_and(|selected| refused.contains(selected)),
             selected,
@@ -163,28 +166,30 @@ impl Configuration for NodeConfiguration {
 
     async fn change(&self, changes: &[InPlace]) -> Result<(), ApplyError> {
         let failed = ApplyError::Failed;
-        for change in changes {
-            let (labels, annotations) = match change {
-                InPlace::NodeLabels(edit) => (Some(edit), None),
-                InPlace::NodeAnnotations(edit) => (None, Some(edit)),
-                other => {
-                    return Err(ApplyError::NotSupported(format!(
-                        "this agent cannot do that in place: {other}"
-                    )));
-                }
-            };
-            self.kubelet.edit(labels, annotations).await.map_err(|error| failed(chain(&error)))?;
-        }
         let seen = self.node.seen();
         let (Some(facts), Some(version)) = (seen.version_facts(), seen.version.clone()) else {
             return Err(failed("the selected version is not known any more".to_owned()));
         };
-        let Some(Applied { slot, mut record, filled: Some(mut filled) }) =
-            self.slots().await.map_err(failed)?.0
+        let Some(Applied { slot, mut record, filled: Some(running) }) = self.slots().await.map_err(failed)?.0
         else {
             return Err(ApplyError::Failed("no slot is the node any more".to_owned()));
         };
-        filled.template = version.spec.template.clone();
+        let filled = Filled { template: version.spec.template.clone(), ..running.clone() };
+        if !changes.is_empty() {
+            let container = slot::running(self.node.machines.as_ref()).await;
+            let container = container.map_err(|error| failed(chain(&error)))?;
+            let container = container.filter(|container| container.name.as_str() == machine(slot));
+            let container =
+                container.ok_or_else(|| failed("the slot that is the node does not run".to_owned()))?;
+            let node = in_place::Running {
+                parts: &self.node,
+                slot,
+                leader: container.leader,
+                record: &record,
+                wanted: &filled,
+            };
+            node.change(changes).await?;
+        }
         (record.version, record.template) = (facts.reference, facts.template);
         let written = self.node.on_disk(move |slots| {
             slots.write_filled(slot, &filled)?;
@@ -211,35 +216,9 @@ impl Configuration for NodeConfiguration {
     }
 }
 
-/// What this agent cannot change in a running node waits for a repave.
-fn possible(difference: Difference) -> Difference {
-    let Difference { in_place, mut needs_repave } = difference;
-    let (can, cannot): (Vec<InPlace>, Vec<InPlace>) = in_place
-        .into_iter()
-        .partition(|change| matches!(change, InPlace::NodeLabels(_) | InPlace::NodeAnnotations(_)));
-    needs_repave.extend(cannot.iter().map(|change| {
-        let text = change.to_string();
-        let (field, change) = text.split_once(": ").unwrap_or((&text, "changes"));
-        NeedsRepave { field: field.to_owned(), change: change.to_owned() }
-    }));
-    Difference { in_place: can, needs_repave }
-}
-
 #[cfg(test)]
 mod tests {
-    use bedplate_bootstrap::diff::Edit;
-
     use super::*;
-
-    #[test]
-    fn o8_what_cannot_be_changed_in_a_running_node_waits_for_a_repave_and_is_named() {
-        let taints = InPlace::Taints { set: Vec::new(), remove: Vec::new() };
-        let labels = InPlace::NodeLabels(Edit::default());
-        let possible =
-            possible(Difference { in_place: vec![taints, labels.clone()], needs_repave: Vec::new() });
-        assert_eq!(possible.in_place, [labels]);
-        assert_eq!(possible.needs_repave[0].field, "kubernetes.taints");
-    }
 
     #[test]
     fn a_machine_that_is_not_ours_has_nothing_begun() {

@@ -11,13 +11,15 @@ use super::order::Place;
 use super::progress::End;
 use super::run::{Outcome, Runner, before_act, bus_end};
 use super::slot;
-use crate::bus::{ActiveState, BusError, LoadState, Output, TransientCommand, UnitName, UnitState, Units};
+use crate::bus::journal::last_lines;
+use crate::bus::{ActiveState, BusError, LoadState, UnitName, UnitState, Units};
+use crate::node::log::with_log;
 
 /// A service that runs is looked at again after so long: many fail at once.
 const STAYS: Duration = Duration::from_secs(2);
-/// Lines of the journal in a message.
-const LINES: &str = "--lines=15";
-/// Bytes of them, at the end.
+/// Lines of the journal that are looked at for a message.
+const LINES: u32 = 15;
+/// Characters of them in it.
 const TAIL: usize = 2000;
 
 impl Runner {
@@ -145,27 +147,11 @@ async fn judge(units: &dyn Units, unit: &UnitName, place: Place, state: &UnitSta
     }
 }
 
-/// The last that a unit said, as its own systemd's journal has it.
+/// The last that a unit said, as its own systemd's journal has it, without what may be secret.
 async fn tail(units: &dyn Units, unit: &UnitName) -> String {
-    let Ok(own) = "bedplate-journal.service".parse() else { return String::new() };
-    let argv =
-        ["/usr/bin/journalctl", "--no-pager", "--quiet", "--output=cat", LINES, "--unit", unit.as_str()];
-    let command = TransientCommand {
-        unit: own,
-        description: format!("Last lines of {unit} for bedplate-agent"),
-        argv: argv.map(str::to_owned).to_vec(),
-        environment: Vec::new(),
-        output: Output::Tail,
-        limit: Duration::from_secs(10),
-        settings: Vec::new(),
-    };
-    match units.run(&command).await {
-        Ok(ran) => {
-            let text = ran.output.trim();
-            let start = (text.len().saturating_sub(TAIL)..=text.len()).find(|at| text.is_char_boundary(*at));
-            let text = text.get(start.unwrap_or_default()..).unwrap_or_default();
-            if text.is_empty() { "nothing".to_owned() } else { format!("\n{text}") }
-        }
+    match last_lines(units, unit, LINES, None).await {
+        Ok(text) if text.is_empty() => "nothing".to_owned(),
+        Ok(text) => with_log("", &text, &[], TAIL),
         Err(error) => format!("cannot be read: {}", chain(&error)),
     }
 }

@@ -143,7 +143,8 @@ impl Power for World {
 impl NodeApi for World {
     async fn node(&self) -> Result<Option<NodeView>, AskNodeError> {
         let node = self.node.lock().unwrap();
-        Ok(Some(NodeView { cordoned: node.cordoned, cordoned_by: node.by.clone(), version: "1".into() }))
+        let (cordoned, cordoned_by) = (node.cordoned, node.by.clone());
+        Ok(Some(NodeView { cordoned, cordoned_by, version: "1".into(), taints: Vec::new() }))
     }
 
     async fn cordon(&self, _: &NodeView, by: Option<&str>) -> Result<(), AskNodeError> {

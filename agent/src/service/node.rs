@@ -23,6 +23,7 @@ use crate::hardware::read_text;
 use crate::node::effects::{Credential, Credentials, Parts, Store};
 use crate::node::gate::HostGate;
 use crate::node::run::NodeLoop;
+use crate::operation::kubelet::SlotKubelet;
 use crate::slot;
 use crate::slot::store::Slots;
 
@@ -78,6 +79,7 @@ fn parts(plane: Arc<dyn Plane>, places: &Places, machine: MachineName) -> Parts 
         units: Arc::new(bus.manager()),
         machines: Arc::clone(&machines),
         images: Arc::new(Store::new(state)),
+        node: Arc::new(SlotKubelet::new(Arc::clone(&machines), &places.root, machine.clone())),
         gate: Arc::new(HostGate::new(machines, &places.root)),
         plane,
         credentials: Arc::new(Held { places: places.clone(), machine }),

@@ -110,14 +110,8 @@ pub fn make(
     contents.files.push(text("/etc/hostname", 0o644, &format!("{machine}\n")));
     // The kubelet tells it as the Node's machine id: the same after each repave, another one on each Machine.
     contents.files.push(text("/etc/machine-id", 0o444, &format!("{}\n", machine_id(machine_uid))));
-    for (index, file) in template.files.iter().enumerate() {
-        contents.files.push(SlotFile {
-            path: file.path.clone(),
-            owner: file.owner.clone(),
-            mode: u32::from_str_radix(&file.permissions, 8).unwrap_or(0o644),
-            append: file.append,
-            content: content(index, file, secrets)?,
-        });
+    for (index, spec) in template.files.iter().enumerate() {
+        contents.files.push(file(index, spec, secrets)?);
     }
     for unit in &template.units {
         let path = format!("/etc/systemd/system/{}", unit.name);
@@ -136,6 +130,20 @@ pub fn make(
         });
     }
     Ok(contents)
+}
+
+/// One of a template's files, the `index`th.
+///
+/// # Errors
+/// Its content cannot be had.
+pub fn file(index: usize, spec: &FileSpec, secrets: &Secrets) -> Result<SlotFile, MakeContentsError> {
+    Ok(SlotFile {
+        path: spec.path.clone(),
+        owner: spec.owner.clone(),
+        mode: u32::from_str_radix(&spec.permissions, 8).unwrap_or(0o644),
+        append: spec.append,
+        content: content(index, spec, secrets)?,
+    })
 }
 
 /// A file of root's.

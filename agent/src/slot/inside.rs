@@ -140,6 +140,18 @@ impl Inside {
         rustix::fs::symlinkat(&link.target, &parent, name).map_err(failed("make", &link.path))
     }
 
+    /// Removes a file or a link; what is not there is as good.
+    ///
+    /// # Errors
+    /// The file system refuses.
+    pub fn remove(&self, path: &str) -> Result<(), WriteInsideError> {
+        let (parent, name) = self.parent(path)?;
+        match rustix::fs::unlinkat(&parent, name, AtFlags::empty()) {
+            Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
+            Err(errno) => Err(failed("remove", path)(errno)),
+        }
+    }
+
     /// A regular file's content, none if there is no such file. At most 1 MiB.
     ///
     /// # Errors

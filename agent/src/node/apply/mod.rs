@@ -5,11 +5,14 @@
 
 mod outcome;
 mod prepare;
+mod renew;
 mod start;
 mod stop;
+mod tail;
 
 use bedplate_api::configuration::SecretRef;
 use bedplate_api::machine::SlotName;
+use bedplate_bootstrap::diff::Edit;
 use bedplate_bootstrap::{
     Discovery, InitInput, Input, JOIN_KUBECONFIG, RenderKubeadmError, Rendered, init, join, makes_a_cluster,
 };
@@ -22,12 +25,15 @@ use super::model::{Record, Stage, Step};
 use super::observe::leader;
 use crate::bus::{BusError, LoadState, UnitName, UnitNameError};
 use crate::cluster::{AskServerError, ReadSecretError};
+use crate::fault::is_no_room;
+use crate::operation::kubelet::AskNodeError;
 use crate::slot::contents::MakeContentsError;
 use crate::slot::filled::Filled;
 use crate::slot::render::RenderSlotError;
 use crate::slot::store::KeepSlotError;
 
 pub use outcome::allow_again;
+pub(crate) use start::host_files;
 
 /// Told how a long step goes, for a person.
 pub type Say<'a> = &'a (dyn Fn(String) + Send + Sync);
@@ -67,6 +73,9 @@ pub enum ApplyError {
         /// The key that it lacks.
         key: &'static str,
     },
+    /// The Node does not have its annotations.
+    #[error("the version's annotations cannot be written to the Node")]
+    Annotate(#[source] AskNodeError),
     /// The Node is not certainly gone.
     #[error("the API server was asked again whether the Node is gone")]
     Ask(#[source] AskServerError),
@@ -83,6 +92,12 @@ pub enum ApplyError {
     /// The slot shows that it is no node.
     #[error("no Pod sandbox starts: {0}")]
     Sandbox(String),
+    /// Nobody gave the kubelet another certificate.
+    #[error(
+        "the kubelet's certificate has ended, and it has asked for another one in vain: `kubectl get csr` shows whether its request \
+         awaits approval"
+    )]
+    KubeletCertificate,
     /// No credential to join with.
     #[error("there is no credential for the join: {0}")]
     Credential(String),
@@ -98,6 +113,7 @@ impl ApplyError {
     /// Its reason in the condition `Paved`, of a closed set.
     pub fn reason(&self) -> &'static str {
         match self {
+            error if is_no_room(error) => "NoRoom",
             Self::Slot(_) => "DiskFailed",
             Self::Bus(_) | Self::Name(_) => "DBusFailed",
             Self::Host(_) | Self::Contents(_) | Self::Kubeadm(_) => "InvalidConfiguration",
@@ -105,9 +121,10 @@ impl ApplyError {
             Self::Image(_) => "ImageUnavailable",
             Self::Secret(error) => error.reason(),
             Self::NoPullSecret { .. } => "SecretUnreadable",
-            Self::Ask(_) => "ApiUnreachable",
+            Self::Ask(_) | Self::Annotate(_) => "ApiUnreachable",
             Self::Job { .. } => "UnitFailed",
             Self::Sandbox(_) => "SandboxFailed",
+            Self::KubeletCertificate => "KubeletCertificateEnded",
             Self::Credential(_) => "NoCredential",
             Self::Unfit(_) => "HostUnfit",
             Self::Superseded(_) => "Superseded",
@@ -127,21 +144,31 @@ pub async fn apply(
     say: Say<'_>,
 ) -> Result<(), ApplyError> {
     match step {
-        Step::PrepareSlot { slot, version } => prepare::prepare(parts, *slot, version, cancel, say).await,
+        Step::PrepareSlot { slot, version } => {
+            let prepared = prepare::prepare(parts, *slot, version, cancel, say).await;
+            if prepared.as_ref().is_err_and(|error| is_no_room(error)) {
+                // The node that runs may be on the same disk.
+                empty(parts, *slot).await?;
+            }
+            prepared
+        }
         Step::BeginTrial { slot } => outcome::begin_trial(parts, *slot, now).await,
         Step::RestartTrial { slot } => outcome::restart_trial(parts, *slot, now).await,
         Step::StopSlot { slot } => stop::stop(parts, *slot).await,
         Step::StartSlot { slot } => start::start(parts, *slot).await,
         Step::ProbeSandbox { slot } => probe(parts, *slot).await,
-        Step::Commit { slot, node_uid } => outcome::commit(parts, *slot, node_uid, now).await,
-        Step::Retire { slot } => outcome::change(parts, *slot, |record| record.stage = Stage::Retired).await,
-        Step::Fail { slot, reason, back_to } => outcome::fail(parts, *slot, reason, *back_to, now).await,
-        Step::Abandon { slot } => {
-            stop::unmount(parts, *slot).await?;
-            let slot = *slot;
-            Ok(parts.on_disk(move |slots| slots.clear(slot)).await?)
+        Step::Commit { slot, node_uid } => {
+            annotate(parts, *slot).await?;
+            outcome::commit(parts, *slot, node_uid, now).await
         }
+        Step::Retire { slot } => outcome::change(parts, *slot, |record| record.stage = Stage::Retired).await,
+        Step::Fail { slot, reason, log, back_to } => {
+            outcome::fail(parts, *slot, reason, *log, *back_to, now).await
+        }
+        Step::Abandon { slot } => empty(parts, *slot).await,
+        Step::RenewKubelet { slot } => renew::renew(parts, *slot).await,
         Step::AdoptNode { slot, node_uid } => {
+            annotate(parts, *slot).await?;
             let uid = node_uid.clone();
             outcome::change(parts, *slot, move |record: &mut Record| {
                 if let Stage::Applied { node_uid, .. } = &mut record.stage {
@@ -150,6 +177,32 @@ pub async fn apply(
             })
             .await
         }
+    }
+}
+
+/// Empties a slot that does not run.
+async fn empty(parts: &Parts, slot: SlotName) -> Result<(), ApplyError> {
+    stop::unmount(parts, slot).await?;
+    Ok(parts.on_disk(move |slots| slots.clear(slot)).await?)
+}
+
+/// Writes the version's annotations to the Node, as the slot's kubelet, which cannot register them itself.
+async fn annotate(parts: &Parts, slot: SlotName) -> Result<(), ApplyError> {
+    let Some(filled) = parts.on_disk(move |slots| slots.filled(slot)).await? else { return Ok(()) };
+    let set = rendered(parts, &filled)?.node_annotations;
+    if set.is_empty() {
+        return Ok(());
+    }
+    let edit = Edit { set, remove: Vec::new() };
+    match parts.node.edit(None, Some(&edit)).await {
+        Ok(()) => Ok(()),
+        // A cluster's own policy may forbid one; the node is none the worse for it.
+        Err(error) if error.is_final() => {
+            let error = bedplate_process::exit::chain(&error);
+            tracing::warn!(error, "the version's annotations are not written to the Node");
+            Ok(())
+        }
+        Err(error) => Err(ApplyError::Annotate(error)),
     }
 }
 

@@ -3,22 +3,20 @@
 //! Called by `apply`.
 
 use bedplate_api::machine::{RolledBack, SlotName, Time, VersionRef};
-use bedplate_bootstrap::unit;
 use jiff::{SignedDuration, Timestamp};
 use std::time::Duration;
 
 use super::super::effects::Parts;
-use super::super::model::{Record, Stage};
-use super::super::observe::leader;
-use super::{ApplyError, unit_name};
-use crate::bus::{Output, TransientCommand};
+use super::super::log::with_log;
+use super::super::model::{Log, Record, Stage};
+use super::ApplyError;
+use super::tail::tail;
+use crate::fault::advice;
 use crate::service::plan::back_off;
-use crate::slot::store::{KeepSlotError, Ledger, Slots};
+use crate::slot::store::Ledger;
 
 /// The longest pause between trials that fail with no slot to go back to.
 const MOST: Duration = Duration::from_secs(300);
-/// How much of a log goes into a message, in bytes.
-const TAIL: u64 = 1500;
 /// The most that `status.rolledBack.reason` takes, in characters.
 const REASON: usize = 1024;
 
@@ -75,14 +73,14 @@ pub(super) async fn fail(
     parts: &Parts,
     slot: SlotName,
     reason: &str,
+    log: Log,
     back_to: Option<SlotName>,
     now: Timestamp,
 ) -> Result<(), ApplyError> {
-    let log = tail(parts, slot).await;
-    let reason = match log.as_deref().map(str::trim).filter(|log| !log.is_empty()) {
-        Some(log) => format!("{reason}\n{log}"),
-        None => reason.to_owned(),
-    };
+    let said = tail(parts, slot, log).await;
+    let advice = advice(&format!("{reason}\n{}", said.log));
+    let reason = advice.map_or_else(|| reason.to_owned(), |advice| format!("{reason}; {advice}"));
+    let reason = with_log(&reason, &said.log, &said.secrets, REASON);
     tracing::warn!(slot = ?slot, back_to = ?back_to, reason, "the new node did not pass its gate");
     let jitter = rand::random();
     let written = parts.on_disk(move |slots| {
@@ -129,32 +127,6 @@ fn failed(
         }
     }
     ledger
-}
-
-/// The end of the log of what failed: kubeadm's, until it has succeeded, else the kubelet's, asked of the slot's own journal.
-async fn tail(parts: &Parts, slot: SlotName) -> Option<String> {
-    let read = parts.on_disk(move |slots: &Slots| {
-        let log = slots.tail(slot, "log", "/bedplate/kubeadm.log", TAIL);
-        Ok::<_, KeepSlotError>((slots.has_mark(slot, unit::JOINED), log))
-    });
-    let (joined, log) = read.await.ok()?;
-    if !joined {
-        return log;
-    }
-    let leader = leader(parts, slot).await.ok()??;
-    let words = ["/bin/journalctl", "--unit=kubelet.service", "--lines=15", "--no-pager", "--output=cat"];
-    let command = TransientCommand {
-        unit: unit_name("bedplate-log.service").ok()?,
-        description: "End of the kubelet's log, for the Machine's status".to_owned(),
-        argv: words.map(str::to_owned).to_vec(),
-        environment: Vec::new(),
-        output: Output::Tail,
-        limit: Duration::from_secs(10),
-        settings: Vec::new(),
-    };
-    let ran = parts.machines.units(leader).run(&command).await.ok()?;
-    let all: Vec<char> = ran.output.chars().collect();
-    Some(all[all.len().saturating_sub(1500)..].iter().collect())
 }
 
 /// Lets a version that failed on this host be tried again: a person said so, or another one is selected by now.

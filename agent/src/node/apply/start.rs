@@ -62,7 +62,7 @@ pub(super) async fn start(parts: &Parts, slot: SlotName) -> Result<(), ApplyErro
 }
 
 /// The host's files for a slot.
-pub(super) async fn host_files(
+pub(crate) async fn host_files(
     parts: &Parts,
     slot: SlotName,
     record: &Record,

@@ -50,6 +50,8 @@ impl World {
             refused: Vec::new(),
             failures: 0,
             not_before: Timestamp::MIN,
+            not_counted: SignedDuration::ZERO,
+            kubelet_ended: None,
         };
         Self {
             seen,
@@ -166,6 +168,7 @@ impl World {
                 self.write(slot, Stage::Failed { reason });
             }
             Step::Abandon { .. } => self.seen.slots[index(slot)].record = None,
+            Step::RenewKubelet { .. } => self.seen.kubelet_ended = None,
         }
     }
 
@@ -414,7 +417,61 @@ fn a_trial_is_not_judged_while_the_api_server_is_away() {
     world.seen.now = later(world.seen.now, SignedDuration::from_hours(3));
     assert!(matches!(world.plan(), Plan::Wait(_)));
     world.seen.api = Api::Live;
+    // What was not its fault is not counted: `TrialTime`.
+    world.seen.not_counted = SignedDuration::from_hours(3);
+    assert!(matches!(world.plan(), Plan::Wait(_)));
+    world.seen.not_counted = SignedDuration::ZERO;
     assert!(matches!(world.plan(), Plan::Do(Step::Fail { back_to: Some(_), .. })));
+}
+
+#[test]
+fn the_log_of_what_is_not_well_is_the_one_that_is_told() {
+    let mut world = about_to_repave(true);
+    let mut slot = None;
+    while !matches!(world.plan(), Plan::Wait(_)) {
+        let Plan::Do(step) = world.plan() else { unreachable!() };
+        slot = Some(step.slot());
+        world.apply(step);
+    }
+    world.seen.now = later(world.seen.now, SignedDuration::from_hours(3));
+    let slot = slot.unwrap();
+    let mut health = Health::default();
+    let mut log = |health: &Health, node: NodeSeen| {
+        (world.seen.health, world.seen.node) = (health.clone(), node);
+        match world.plan() {
+            Plan::Do(Step::Fail { log, .. }) => log,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(log(&health, NodeSeen::Absent), Log::Kubeadm);
+    health.bootstrap = Bootstrap::Done;
+    assert_eq!(log(&health, NodeSeen::Absent), Log::Kubelet);
+    health.kubelet = true;
+    assert_eq!(log(&health, NodeSeen::Absent), Log::Runtime);
+    health.runtime = true;
+    assert_eq!(log(&health, NodeSeen::Absent), Log::Kubelet);
+    health.message = Some("no CNI plug-in".to_owned());
+    let ready = NodeSeen::Present { uid: "n".to_owned(), ready_since: Some(at(0)) };
+    assert_eq!(log(&health, ready), Log::Runtime);
+    world.seen.slots[index(slot)].runs = false;
+    world.seen.node = NodeSeen::Absent;
+    assert!(matches!(world.plan(), Plan::Do(Step::Fail { log: Log::Slot, .. })), "{:?}", world.plan());
+}
+
+#[test]
+fn a_kubelet_whose_certificate_has_ended_is_helped_unless_the_machine_is_paused() {
+    let mut world = World::new(Some(1));
+    world.settle();
+    let slot = world.running().unwrap();
+    let NodeSeen::Present { ready_since, .. } = &mut world.seen.node else { panic!() };
+    *ready_since = None;
+    world.seen.kubelet_ended = Some(at(0));
+    assert_eq!(world.plan(), Plan::Do(Step::RenewKubelet { slot }));
+    world.machine().paused = true;
+    assert!(matches!(world.plan(), Plan::Wait(_)));
+    world.machine().paused = false;
+    world.seen.api = Api::Away;
+    assert!(matches!(world.plan(), Plan::Wait(_)), "nobody could answer it");
 }
 
 #[test]
@@ -438,5 +495,8 @@ fn a_drained_machine_has_its_slot_stopped_when_its_node_is_gone() {
     let slot = world.running().unwrap();
     assert_eq!(world.plan(), Plan::Do(Step::StopSlot { slot }));
     world.seen.slots[index(slot)].runs = false;
+    // The kubelet's certificate goes with what is in it.
+    assert_eq!(world.plan(), Plan::Do(Step::Abandon { slot }));
+    world.apply(Step::Abandon { slot });
     assert!(matches!(world.plan(), Plan::Wait(Wait { reason: Reason::MachineDeleting, .. })));
 }

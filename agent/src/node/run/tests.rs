@@ -8,12 +8,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::Poll;
 
 use async_trait::async_trait;
-use bedplate_api::configuration::SecretRef;
+use bedplate_api::configuration::{SecretRef, Taint};
 use bedplate_api::id::Digest;
 use bedplate_api::machine::{Machine, SlotName, SlotState, VersionRef};
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus};
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_api::wire::Report;
+use bedplate_bootstrap::diff::Edit;
 use bedplate_bootstrap::unit;
 use bedplate_image::node::{EnsureNodeImageError, NodeImage, NodeSource, Tell};
 use k8s_openapi::api::core::v1::Node;
@@ -25,9 +26,16 @@ use crate::bus::fake::{FakeMachines, FakeUnits, Fault, unit_state};
 use crate::bus::{ActiveState, JobResult, Leader, UnitName};
 use crate::cluster::{AskServerError, NodeState, Plane, ReadSecretError, SecretData, WriteOperationError};
 use crate::node::effects::{Credential, Credentials, Gate, Images};
+use crate::operation::drain::Pod;
+use crate::operation::kubelet::{AskNodeError, Evicted, NodeApi, NodeView};
 use crate::slot::filled::Filled;
 use crate::slot::places::{Places, machine, service};
 use crate::slot::store::Slots;
+
+#[path = "faults.rs"]
+mod faults;
+#[path = "in_place.rs"]
+mod in_place;
 
 struct FakePlane {
     seen: watch::Sender<Seen>,
@@ -66,6 +74,8 @@ struct FakeImages {
     layer: PathBuf,
     asked: AtomicU32,
     hangs: AtomicBool,
+    /// How the next one fails.
+    fails: Mutex<Option<EnsureNodeImageError>>,
 }
 
 #[async_trait]
@@ -75,6 +85,9 @@ impl Images for FakeImages {
         tell(bedplate_image::node::Progress::Resolving);
         if self.hangs.load(Ordering::Relaxed) {
             std::future::pending::<()>().await;
+        }
+        if let Some(error) = self.fails.lock().unwrap().take() {
+            return Err(error);
         }
         Ok(NodeImage {
             digest: source.pinned().unwrap(),
@@ -90,12 +103,14 @@ impl Images for FakeImages {
 struct FakeGate {
     probes: AtomicU32,
     no_sandbox: AtomicBool,
+    /// Why no kubelet is well.
+    kubelet_ill: Mutex<Option<String>>,
 }
 
 #[async_trait]
 impl Gate for FakeGate {
     async fn kubelet(&self, _: Leader, _: &Filled) -> Result<(), String> {
-        Ok(())
+        self.kubelet_ill.lock().unwrap().clone().map_or(Ok(()), Err)
     }
     async fn runtime(&self, _: Leader, _: &str) -> Result<(), String> {
         Ok(())
@@ -103,6 +118,34 @@ impl Gate for FakeGate {
     async fn sandbox(&self, _: Leader, _: &str, _: u32) -> Result<(), String> {
         self.probes.fetch_add(1, Ordering::Relaxed);
         if self.no_sandbox.load(Ordering::Relaxed) { Err("no CNI plug-in".to_owned()) } else { Ok(()) }
+    }
+}
+
+/// The Node as the slot's kubelet has it.
+#[derive(Default)]
+struct FakeNode {
+    annotations: Mutex<Vec<Edit>>,
+    taints: Mutex<Vec<Taint>>,
+}
+
+#[async_trait]
+impl NodeApi for FakeNode {
+    async fn node(&self) -> Result<Option<NodeView>, AskNodeError> {
+        let taints = self.taints.lock().unwrap().clone();
+        Ok(Some(NodeView { cordoned: false, cordoned_by: None, version: "1".to_owned(), taints }))
+    }
+    async fn cordon(&self, _: &NodeView, _: Option<&str>) -> Result<(), AskNodeError> {
+        Ok(())
+    }
+    async fn edit(&self, _: Option<&Edit>, annotations: Option<&Edit>) -> Result<(), AskNodeError> {
+        self.annotations.lock().unwrap().extend(annotations.cloned());
+        Ok(())
+    }
+    async fn pods(&self) -> Result<Vec<Pod>, AskNodeError> {
+        Ok(Vec::new())
+    }
+    async fn evict(&self, _: &Pod, _: Option<u32>) -> Result<Evicted, AskNodeError> {
+        Ok(Evicted::Gone)
     }
 }
 
@@ -127,6 +170,7 @@ struct World {
     plane: Arc<FakePlane>,
     images: Arc<FakeImages>,
     gate: Arc<FakeGate>,
+    node: Arc<FakeNode>,
     units: FakeUnits,
     machines: FakeMachines,
     /// Versions whose kubeadm fails for good.
@@ -145,7 +189,7 @@ fn number(slot: SlotName) -> u32 {
 
 fn version_object(number: i64) -> MachineConfigurationVersion {
     let reference = format!("r.example/node@sha256:{}", format!("{number:02x}").repeat(32));
-    let template = json!({ "image": { "reference": reference }, "kubernetes": { "version": "v1.34.4" },
+    let template = json!({ "image": { "reference": reference }, "kubernetes": { "version": "v1.34.4", "nodeAnnotations": { "example.com/row": "7" } },
         "healthGate": { "timeoutSeconds": 600, "nodeReadySeconds": 0 } });
     let object = json!({ "metadata": { "name": format!("workers-v{number}") },
         "spec": { "configurationName": "workers", "version": number, "template": template } });
@@ -174,8 +218,9 @@ impl World {
             layer: below("layer"),
             asked: AtomicU32::new(0),
             hangs: AtomicBool::new(false),
+            fails: Mutex::default(),
         });
-        let gate = Arc::<FakeGate>::default();
+        let (gate, node) = (Arc::<FakeGate>::default(), Arc::<FakeNode>::default());
         let places = Places { state: below("state"), run: below("run"), machines: below("machines") };
         let parts = Parts {
             machine: "node-1".parse().unwrap(),
@@ -187,6 +232,7 @@ impl World {
             images: images.clone(),
             gate: gate.clone(),
             plane: plane.clone(),
+            node: node.clone(),
             credentials: Arc::new(FakeCredentials),
         };
         let world = Self {
@@ -195,6 +241,7 @@ impl World {
             plane,
             images,
             gate,
+            node,
             units,
             machines,
             bad: BTreeSet::new(),

@@ -1,0 +1,41 @@
+//! The last that a unit said, as the journal of its own systemd has it.
+//!
+//! By journalctl in a unit of its own: the journal has no interface on the bus. Called by `node` and `operation`.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::{BusError, Output, TransientCommand, UnitName, Units};
+
+/// Bytes of it, at the end.
+const MOST: usize = 8 * 1024;
+/// How long it may take: a journal may be large, and its disk slow.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// The last lines of a unit: of the journal of this systemd, or of the one in `directory`. May be empty.
+pub async fn last_lines(
+    units: &dyn Units,
+    unit: &UnitName,
+    lines: u32,
+    directory: Option<&Path>,
+) -> Result<String, BusError> {
+    let Ok(own) = "bedplate-journal.service".parse() else { return Ok(String::new()) };
+    let mut argv =
+        ["/usr/bin/journalctl", "--no-pager", "--quiet", "--output=cat"].map(str::to_owned).to_vec();
+    argv.push(format!("--lines={lines}"));
+    argv.extend(directory.map(|directory| format!("--directory={}", directory.display())));
+    argv.extend(["--unit".to_owned(), unit.to_string()]);
+    let command = TransientCommand {
+        unit: own,
+        description: format!("Last lines of {unit} for bedplate-agent"),
+        argv,
+        environment: Vec::new(),
+        output: Output::Tail,
+        limit: LIMIT,
+        settings: Vec::new(),
+    };
+    let ran = units.run(&command).await?;
+    let text = ran.output.trim();
+    let start = (text.len().saturating_sub(MOST)..=text.len()).find(|at| text.is_char_boundary(*at));
+    Ok(text.get(start.unwrap_or_default()..).unwrap_or_default().to_owned())
+}

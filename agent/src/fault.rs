@@ -1,0 +1,124 @@
+//! Common faults of a host, as they look in other programs' words, and what a person does about them.
+//!
+//! Whoever shows an error to a person adds this: "invalid peer certificate" does not make anybody look at a clock. Texts are of
+//! rustls, of Go's crypto/x509 and net, of the kernel and of systemd. Pure.
+
+use std::error::Error;
+use std::io;
+
+use bedplate_process::exit::chain;
+
+/// Words of an error, in lower case, and what to do. The first that fits counts.
+const FAULTS: [(&[&str], &str); 7] = [
+    (
+        &["certificate not valid yet", "certificate has expired or is not yet valid", "notvalidyet"],
+        "a clock is wrong, or a certificate has ended: compare `date -u` of this host and of the server",
+    ),
+    (
+        &["received fatal alert: certificateexpired", "received fatal alert: the certificate has expired"],
+        "the server says that this host's certificate has ended, or one of the clocks is wrong: compare `date -u` of both, then boot this host again",
+    ),
+    (
+        &["certificate expired", "certificate has expired"],
+        "the server's certificate has ended, or this host's clock is ahead: compare `date -u` of both",
+    ),
+    (
+        &[
+            "was not resolved",
+            "no such host",
+            "temporary failure in name resolution",
+            "name or service not known",
+            "server misbehaving",
+            "failed to lookup address",
+        ],
+        "a name is not resolved: look at the name servers in /etc/resolv.conf of the host",
+    ),
+    (
+        &["no space left on device", "disk quota exceeded"],
+        "no room is left: give the machine a (larger) state disk or memory, or remove what else lies there",
+    ),
+    (
+        &["oom-kill", "oom killer", "out of memory", "cannot allocate memory"],
+        "memory is too small: raise container.memoryMax, or give the machine more memory or a state disk",
+    ),
+    (
+        &["status 401"],
+        "the server does not take this host's certificate: it has ended or is another cluster's; boot this host again to enrol it anew",
+    ),
+];
+
+/// What a person does about the fault that this text is of, if it is a common one.
+pub fn advice(text: &str) -> Option<&'static str> {
+    let text = text.to_ascii_lowercase();
+    let found = FAULTS.iter().find(|(words, _)| words.iter().any(|word| text.contains(word)));
+    found.map(|(_, advice)| *advice).filter(|advice| !text.contains(&advice.to_ascii_lowercase()))
+}
+
+/// An error with all of its causes, and what to do about it.
+pub fn explained(error: &dyn Error) -> String {
+    let text = chain(error);
+    match advice(&text) {
+        Some(advice) => format!("{text}; {advice}"),
+        None => text,
+    }
+}
+
+/// Whether a disk, or what memory stands in for one, is full.
+pub fn is_no_room(error: &(dyn Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+        if matches!(kind, Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)) {
+            return true;
+        }
+        next = error.source();
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_common_fault_is_told_in_words_for_a_person() {
+        for (text, told) in [
+            (
+                "invalid peer certificate: certificate not valid yet: verification time 5 (UNIX)",
+                "compare `date -u`",
+            ),
+            (
+                "tls: failed to verify certificate: x509: certificate has expired or is not yet valid: current time 2020-01-01T00:00:00Z \
+                 is before 2026-01-01T00:00:00Z",
+                "compare `date -u`",
+            ),
+            (
+                "invalid peer certificate: certificate expired: verification time 5",
+                "this host's clock is ahead",
+            ),
+            ("received fatal alert: CertificateExpired", "this host's certificate has ended"),
+            (
+                "Get \"https://k8s.example:6443\": dial tcp: lookup k8s.example: no such host",
+                "/etc/resolv.conf",
+            ),
+            ("cannot write /x: No space left on device (os error 28)", "no room is left"),
+            ("kubelet.service: Failed with result 'oom-kill'.", "memory is too small"),
+            ("the list was refused with status 401: Unauthorized (Unauthorized)", "enrol it anew"),
+        ] {
+            assert!(advice(text).is_some_and(|advice| advice.contains(told)), "{text}: {:?}", advice(text));
+        }
+        assert_eq!(advice("connection refused"), None);
+        let twice = format!("no such host; {}", advice("no such host").unwrap());
+        assert_eq!(advice(&twice), None, "said once");
+    }
+
+    #[test]
+    fn a_full_disk_is_known_wherever_it_is_in_the_chain() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("outer")]
+        struct Outer(#[source] io::Error);
+        assert!(is_no_room(&Outer(io::Error::from_raw_os_error(28))));
+        assert!(is_no_room(&Outer(io::Error::from_raw_os_error(122))));
+        assert!(!is_no_room(&Outer(io::Error::from_raw_os_error(2))));
+    }
+}

@@ -1,0 +1,260 @@
+//! The end of a log as part of a message: what tells nothing is left out, what may be secret is hidden, and there is a bound.
+//!
+//! `status` is read by more people than a node's log. Known secrets are hidden wherever they stand; what only looks like one (tokens,
+//! keys, passwords) is hidden too, rather too often than not. Pure. Called by `apply`, `observe` and `operation`.
+
+use std::collections::BTreeSet;
+
+/// In the place of what is hidden.
+const HIDDEN: &str = "[hidden]";
+/// Most characters of one line.
+const LINE: usize = 240;
+/// Shorter values of Secrets are words that stand in any log.
+const SHORTEST: usize = 8;
+/// Random text is at least so long.
+const RANDOM: usize = 40;
+/// Names whose values are hidden, at the end of a word.
+const NAMES: [&str; 8] =
+    ["token", "password", "passwd", "secret", "apikey", "api-key", "private-key", "key-data"];
+/// What systemd says of a service that it restarts again and again.
+const NOISE: [&str; 6] =
+    [": Scheduled restart job", ": Consumed ", "Starting ", "Started ", "Stopping ", "Stopped "];
+
+/// A reason with the end of a log below it, at most `most` characters. `secrets` are values that must not be in it.
+pub fn with_log(reason: &str, log: &str, secrets: &[String], most: usize) -> String {
+    let reason = cut(&hidden(reason, secrets), most / 2);
+    let mut left = most.saturating_sub(reason.chars().count());
+    let mut lines = Vec::new();
+    for line in told(log).iter().rev() {
+        let line = cut(&hidden(line, secrets), LINE);
+        let needed = line.chars().count() + INDENT.chars().count();
+        if needed > left {
+            break;
+        }
+        left -= needed;
+        lines.push(line);
+    }
+    lines.iter().rev().fold(reason, |text, line| text + INDENT + line)
+}
+
+/// Before each line of a log: `kubectl describe` shows it as it is.
+const INDENT: &str = "\n    ";
+
+/// The lines that tell something, each once, in the order of their last time.
+fn told(log: &str) -> Vec<&str> {
+    let is_noise = |line: &str| {
+        NOISE
+            .iter()
+            .any(|noise| if noise.starts_with(':') { line.contains(noise) } else { line.starts_with(noise) })
+    };
+    let lines = log.lines().map(str::trim_end).filter(|line| !line.is_empty() && !is_noise(line));
+    let lines: Vec<(Option<char>, &str)> = lines.map(headless).collect();
+    // A kubelet says much that is no trouble.
+    let troubled = lines.iter().any(|(level, _)| *level != Some('I'));
+    let mut seen = BTreeSet::new();
+    let last = lines.iter().rev().filter(|(level, _)| !troubled || *level != Some('I'));
+    let mut last: Vec<&str> = last.filter(|(_, line)| seen.insert(*line)).map(|(_, line)| *line).collect();
+    last.reverse();
+    last
+}
+
+/// The level of a line of Kubernetes' programs (`E1122 06:56:12.123456    1234 run.go:72] text`), and the line without time and process.
+fn headless(line: &str) -> (Option<char>, &str) {
+    let bytes = line.as_bytes();
+    let is_header = bytes.len() > 5
+        && b"IWEF".contains(&bytes[0])
+        && bytes[1..5].iter().all(u8::is_ascii_digit)
+        && bytes[5] == b' ';
+    let level = line.chars().next().filter(|_| is_header);
+    let text = line.split_once("] ").map(|(_, text)| text).filter(|_| is_header);
+    (level, text.unwrap_or(line))
+}
+
+/// A text without what may be secret in it.
+pub fn hidden(text: &str, secrets: &[String]) -> String {
+    let mut text = text.to_owned();
+    for line in secrets.iter().flat_map(|secret| secret.lines()).map(str::trim) {
+        if line.len() >= SHORTEST {
+            text = text.replace(line, HIDDEN);
+        }
+    }
+    let lines: Vec<String> = text.split('\n').map(hidden_line).collect();
+    lines.join("\n")
+}
+
+fn hidden_line(line: &str) -> String {
+    let line = without_user(line);
+    let mut text = String::with_capacity(line.len());
+    let (mut rest, mut name, mut between) = (line.as_str(), String::new(), String::new());
+    while let Some(first) = rest.chars().next() {
+        if !is_word(first) {
+            between.push(first);
+            text.push(first);
+            rest = &rest[first.len_utf8()..];
+            continue;
+        }
+        let mut end = rest.find(|c| !is_word(c)).unwrap_or(rest.len());
+        let word = &rest[..end];
+        if is_value_of(&name, &between, word) {
+            end = end_of_value(rest, &between);
+            text.push_str(HIDDEN);
+        } else if looks_secret(word) {
+            text.push_str(HIDDEN);
+        } else {
+            text.push_str(word);
+        }
+        name = word.to_ascii_lowercase();
+        between.clear();
+        rest = &rest[end..];
+    }
+    text
+}
+
+fn is_word(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "+/_.-".contains(c)
+}
+
+/// Whether `word` is the value of a name whose values are hidden.
+fn is_value_of(name: &str, between: &str, word: &str) -> bool {
+    if matches!(name, "bearer" | "basic") {
+        return between == " " && word.len() >= SHORTEST;
+    }
+    let sign = between.trim_matches(|c| " \"'\\".contains(c));
+    if !NAMES.iter().any(|secret| name.ends_with(secret)) || !matches!(sign, "=" | ":") {
+        return false;
+    }
+    // "failed to get token: dial tcp" is about no value.
+    let is_prose = between.ends_with(": ") && word.chars().all(|c| c.is_ascii_lowercase());
+    !is_prose || name.ends_with("password") || name.ends_with("passwd")
+}
+
+/// Where a value ends that begins at once, in quotes if there is one before it.
+fn end_of_value(rest: &str, between: &str) -> usize {
+    let quote = between.chars().next_back().filter(|c| "\"'".contains(*c));
+    let ends = |c: char| quote.map_or_else(|| c.is_whitespace() || ",\"'".contains(c), |quote| c == quote);
+    rest.find(ends).unwrap_or(rest.len())
+}
+
+/// Tokens of kubeadm, JSON web tokens, and long random text: a key's lines, a certificate's.
+fn looks_secret(word: &str) -> bool {
+    let word = word.trim_matches('.');
+    let plain = |text: &str| text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    if let Some((id, secret)) = word.split_once('.')
+        && (id.len(), secret.len()) == (6, 16)
+        && plain(id)
+        && plain(secret)
+    {
+        return true;
+    }
+    let has = |kind: fn(&u8) -> bool| word.bytes().any(|byte| kind(&byte));
+    let is_path = word.starts_with('/') && word.matches('/').count() > 2;
+    word.len() >= RANDOM
+        && !is_path
+        && has(u8::is_ascii_uppercase)
+        && has(u8::is_ascii_lowercase)
+        && has(u8::is_ascii_digit)
+}
+
+/// `https://user:password@host` without user and password.
+fn without_user(line: &str) -> String {
+    let mut text = String::with_capacity(line.len());
+    let mut rest = line;
+    while let Some(at) = rest.find("://") {
+        let (before, after) = rest.split_at(at + 3);
+        text.push_str(before);
+        let end = after.find(|c: char| c == '/' || c == '"' || c.is_whitespace()).unwrap_or(after.len());
+        rest = match after[..end].rfind('@') {
+            Some(user) => {
+                text.push_str(HIDDEN);
+                &after[user..]
+            }
+            None => after,
+        };
+    }
+    text + rest
+}
+
+/// The first `most` characters.
+fn cut(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
+        return text.to_owned();
+    }
+    text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOKEN: &str = "abcdef.0123456789abcdef";
+    const JWT: &str = "eyJhbGciOiJSUzI1NiIsImtpZCI6IkEifQ.eyJpc3MiOiJrdWJlcm5ldGVzIn0.c2lnbmF0dXJl";
+    const KEY: &str = "MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgevZzL1gdAFr88hb2";
+
+    #[test]
+    fn tokens_keys_and_passwords_are_hidden() {
+        for (text, expected) in [
+            (format!("token {TOKEN}."), "token [hidden]".to_owned()),
+            (format!("--token={TOKEN}"), "--token=[hidden]".to_owned()),
+            (format!("got {JWT}"), "got [hidden]".to_owned()),
+            (KEY.to_owned(), HIDDEN.to_owned()),
+            ("Authorization: Bearer s3cretvalue".to_owned(), "Authorization: Bearer [hidden]".to_owned()),
+            ("password=ab!cd&e next".to_owned(), "password=[hidden] next".to_owned()),
+            ("\"password\": \"two words\", x".to_owned(), "\"password\": \"[hidden]\", x".to_owned()),
+            ("REGISTRY_PASSWORD: hunter".to_owned(), "REGISTRY_PASSWORD: [hidden]".to_owned()),
+            ("https://me:pw@r.example/v2".to_owned(), "https://[hidden]@r.example/v2".to_owned()),
+            ("client-key-data: TUlHSEFn".to_owned(), "client-key-data: [hidden]".to_owned()),
+        ] {
+            assert_eq!(hidden(&text, &[]), expected, "{text}");
+        }
+        let known = ["first line of it\nzzzz-zzzz".to_owned()];
+        assert_eq!(hidden("has zzzz-zzzz and first line of it", &known), "has [hidden] and [hidden]");
+    }
+
+    #[test]
+    fn what_a_person_needs_is_not_hidden() {
+        let digest = format!("r.example/a@sha256:{}", "0123456789abcdef".repeat(4));
+        for text in [
+            digest.as_str(),
+            "failed to get token: dial tcp 10.0.0.1:6443: connect: connection refused",
+            "secret \"regcred\" not found",
+            "open /var/lib/kubelet/pods/8f2c1b7e-0000-4000-8000-000000000001/volumes/Etc1: no such file",
+            "node-1 of bedplate.dev/v1alpha1, Kind=Machine",
+        ] {
+            assert_eq!(hidden(text, &[]), text);
+        }
+    }
+
+    #[test]
+    fn the_last_lines_that_tell_something_are_below_the_reason_each_once() {
+        let header =
+            |level: char, second: u32| format!("{level}1122 06:56:{second:02}.123456    1234 run.go:72] ");
+        let round = |second| {
+            format!(
+                "kubelet.service: Scheduled restart job, restart counter is at 4.\nStarted kubelet.service - k.\n{}all is well\n\
+                 {}\"command failed\" err=\"no such flag\"\nkubelet.service: Main process exited, code=exited, status=1/FAILURE\n",
+                header('I', second),
+                header('E', second)
+            )
+        };
+        let log = round(1) + &round(2);
+        assert_eq!(
+            with_log("the kubelet is not healthy", &log, &[], 1024),
+            "the kubelet is not healthy\n    \"command failed\" err=\"no such flag\"\n    \
+             kubelet.service: Main process exited, code=exited, status=1/FAILURE"
+        );
+        let calm = format!("{}waits for the API server\n", header('I', 1));
+        assert_eq!(with_log("r", &calm, &[], 1024), "r\n    waits for the API server");
+    }
+
+    #[test]
+    fn reason_and_log_are_bounded_and_the_end_of_the_log_is_what_stays() {
+        let log: String = (0..500).map(|number| format!("line {number} {}\n", "é".repeat(100))).collect();
+        let text = with_log(&"r".repeat(5000), &log, &[], 1024);
+        assert!(text.chars().count() <= 1024, "{}", text.chars().count());
+        assert!(text.contains("line 499") && !text.contains("line 100"), "{text}");
+        assert!(text.starts_with("rrr") && text.contains('…'));
+        assert_eq!(with_log("r", "\n\n", &[], 1024), "r");
+        let long = with_log("r", &"x".repeat(9000), &[], 1024);
+        assert_eq!(long.chars().count(), 1 + INDENT.len() + LINE);
+    }
+}

@@ -1,0 +1,190 @@
+//! Faults that a host meets, each with the reason that a person reads (docs/node.md, "Faults").
+
+use std::time::Duration;
+
+use super::*;
+use crate::bus::{Exit, Ran};
+
+fn ran(output: &str) -> Ran {
+    Ran { exit: Exit::Code(0), output: output.to_owned(), cut: false }
+}
+
+/// The first version is the node.
+async fn applied() -> World {
+    let mut world = World::new();
+    world.select(1);
+    assert_eq!(world.settled().await, "Applied");
+    world
+}
+
+fn inside(world: &World, slot: SlotName) -> FakeUnits {
+    world.machines.add(&machine(slot).parse().unwrap(), Leader::new(number(slot)).unwrap())
+}
+
+/// Turns until this is the reason of `Paved`.
+async fn until_reason(world: &mut World, reason: &str) -> ConditionTold {
+    let mut agent = world.agent();
+    for _ in 0..100 {
+        world.react().await;
+        agent.turn().await;
+        let paved = world.plane.told.lock().unwrap().last().and_then(|told| told.paved.clone());
+        if let Some(paved) = paved.filter(|paved| paved.reason == reason) {
+            return paved;
+        }
+    }
+    panic!("never {reason}: {:?}", agent.standing);
+}
+
+#[test]
+fn the_log_of_the_kubelet_that_is_not_well_is_in_the_reason_without_tokens() {
+    in_runtime(async {
+        let mut world = applied().await;
+        world.delete_node(2);
+        let ill = "no answer at 127.0.0.1:10248: Connection refused";
+        *world.gate.kubelet_ill.lock().unwrap() = Some(ill.to_owned());
+        let kubelet = inside(&world, SlotName::B);
+        kubelet.command_ends(ran(
+            "E1122 06:56:12.123456    1234 run.go:72] \"command failed\" err=\"unknown flag: --colour\" token=\"abcdef.0123456789abcdef\"\n",
+        ));
+        let mut agent = world.agent();
+        while world.told().rolled_back.is_none() {
+            world.react().await;
+            agent.turn().await;
+            agent.attempts = Attempts::default();
+            // kubeadm has ended, and the time of the gate is over.
+            if world.parts.slots.has_mark(SlotName::B, unit::FINISHED)
+                && let Some(mut record) = world.record(SlotName::B)
+                && let Stage::Trial { since, .. } = &mut record.stage
+            {
+                *since = Timestamp::now() - jiff::SignedDuration::from_secs(601);
+                world.parts.slots.write_record(SlotName::B, &record).unwrap();
+            }
+        }
+        let reason = world.told().rolled_back.unwrap().reason;
+        assert_eq!(
+            reason,
+            format!(
+                "the kubelet is not healthy: {ill}\n    \"command failed\" err=\"unknown flag: --colour\" token=\"[hidden]\""
+            )
+        );
+        let calls = kubelet.calls();
+        assert!(calls.iter().any(|call| call.ends_with("--unit kubelet.service")), "{calls:?}");
+        *world.gate.kubelet_ill.lock().unwrap() = None;
+        assert_eq!(world.settled().await, "VersionRefused");
+        let paved = world.told().paved.unwrap();
+        assert!(paved.message.contains("unknown flag: --colour"), "{}", paved.message);
+    });
+}
+
+#[test]
+fn a_disk_that_is_full_is_told_the_half_slot_goes_and_the_node_that_runs_stays() {
+    in_runtime(async {
+        let mut world = applied().await;
+        *world.images.fails.lock().unwrap() = Some(EnsureNodeImageError::NoRoom {
+            image: "r.example/node".to_owned(),
+            path: "/var/lib/bedplate/layers".into(),
+            needed: 3 << 30,
+            free: 1 << 20,
+        });
+        world.select(2);
+        let told = until_reason(&mut world, "NoRoom").await;
+        assert!(told.message.contains("are needed and 1048576 are free"), "{}", told.message);
+        assert!(is_applied(&world, SlotName::A, 1) && world.runs(SlotName::A).await);
+        assert_eq!((told.status, world.record(SlotName::B)), (Truth::True, None));
+        assert!(!world.parts.slots.places().upper(SlotName::B).exists());
+        // Somebody makes room.
+        assert_eq!(world.settled().await, "Applied");
+        assert!(world.record(SlotName::B).is_some());
+    });
+}
+
+#[test]
+fn a_registry_that_is_gone_or_whose_name_is_not_resolved_is_told_and_disturbs_no_node() {
+    in_runtime(async {
+        let mut world = applied().await;
+        *world.images.fails.lock().unwrap() = Some(EnsureNodeImageError::Unreachable {
+            image: "r.example/node".to_owned(),
+            what: "the manifest".to_owned(),
+            attempts: 5,
+            problem: "dns error: failed to lookup address information".to_owned(),
+        });
+        world.select(2);
+        let told = until_reason(&mut world, "ImageUnavailable").await;
+        assert!(told.message.contains("after 5 tries"), "{}", told.message);
+        assert!(told.message.contains("/etc/resolv.conf"), "{}", told.message);
+        assert!(is_applied(&world, SlotName::A, 1) && world.runs(SlotName::A).await);
+        assert_eq!(world.settled().await, "Applied");
+    });
+}
+
+#[test]
+fn an_api_server_that_is_gone_stops_nothing_and_begins_nothing() {
+    in_runtime(async {
+        let mut world = applied().await;
+        world.plane.seen.send_modify(|seen| seen.api = Api::Away);
+        world.delete_node(2);
+        let before = world.units.calls();
+        assert_eq!(world.settled().await, "Applied");
+        assert!(world.runs(SlotName::A).await);
+        assert_eq!(world.units.calls(), before);
+        world.plane.seen.send_modify(|seen| seen.api = Api::Live);
+        assert_eq!(world.settled().await, "Applied");
+        assert!(is_applied(&world, SlotName::B, 2), "it is back, and the repave is made");
+    });
+}
+
+#[test]
+fn the_versions_annotations_are_on_the_node_before_it_is_applied() {
+    in_runtime(async {
+        let world = applied().await;
+        let edits = world.node.annotations.lock().unwrap().clone();
+        assert_eq!(edits.len(), 1, "{edits:?}");
+        assert_eq!(edits[0].set["example.com/row"], "7");
+    });
+}
+
+/// A kubelet's certificate with its key that ends in this year.
+fn kubelet_certificate(year: i32) -> String {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::new(vec![]).unwrap();
+    params.not_after = rcgen::date_time_ymd(year, 1, 1);
+    params.self_signed(&key).unwrap().pem() + &key.serialize_pem()
+}
+
+#[test]
+fn a_kubelet_whose_certificate_ended_while_the_host_was_off_gets_another_by_the_agents() {
+    in_runtime(async {
+        let world = applied().await;
+        let pki = world.parts.slots.places().kept(SlotName::A, "kubelet").join("pki");
+        let current = pki.join("kubelet-client-current.pem");
+        std::fs::create_dir_all(&pki).unwrap();
+        std::fs::write(&current, kubelet_certificate(2020)).unwrap();
+        let root = world.parts.root.join("proc/100/root");
+        std::fs::create_dir_all(root.join("etc/kubernetes")).unwrap();
+        let uid = world.node_uid().unwrap();
+        let node = json!({ "metadata": { "name": "node-1", "uid": uid },
+            "status": { "conditions": [{ "type": "Ready", "status": "Unknown" }] } });
+        let node: Node = serde_json::from_value(node).unwrap();
+        world.plane.seen.send_modify(|seen| seen.node = NodeState::Present(Arc::new(node)));
+        let (units, shared) = (inside(&world, SlotName::A), world.parts.slots.places().shared(SlotName::A));
+        let given = shared.join("kubelet-bootstrap.conf");
+        let link = root.join("etc/kubernetes/bootstrap-kubelet.conf");
+        let kubelet = async {
+            while !units.calls().contains(&"restart kubelet.service".to_owned()) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            let kubeconfig = std::fs::read_to_string(&given).unwrap();
+            assert!(kubeconfig.contains("https://k.example:6443"));
+            assert_eq!(std::fs::read_link(&link).unwrap(), Path::new("/run/bedplate/kubelet-bootstrap.conf"));
+            std::fs::write(&current, kubelet_certificate(2090)).unwrap();
+        };
+        let mut agent = world.agent();
+        tokio::join!(agent.turn(), kubelet);
+        let told = world.told().paved.unwrap();
+        assert_eq!(told.reason, "KubeletCertificateEnded");
+        assert!(told.message.contains("has ended"), "{}", told.message);
+        assert!(!given.exists() && !link.is_symlink(), "the agent's key is not left there");
+        agent.turn().await;
+        assert_eq!(world.told().paved.unwrap().reason, "Applied");
+    });
+}

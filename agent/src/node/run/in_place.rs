@@ -1,0 +1,180 @@
+//! Changes that a node that runs can be given, by applyConfiguration (docs/rules.md, O8).
+
+use serde_json::Value;
+
+use super::*;
+use crate::bus::{Exit, Ran};
+use crate::operation::apply::{ApplyError, Configuration};
+use crate::operation::configuration::{Decision, decide};
+use crate::operation::node::NodeConfiguration;
+
+/// A node that runs version 1, and a version 2 that differs in these fields, by their JSON pointers.
+async fn differing(changes: &[(&str, Value)]) -> (World, NodeConfiguration) {
+    let mut world = World::new();
+    world.select(1);
+    assert_eq!(world.settled().await, "Applied");
+    world.select(2);
+    let mut object = serde_json::to_value(version_object(2)).unwrap();
+    object["spec"]["template"]["image"] =
+        serde_json::to_value(&version_object(1).spec.template.image).unwrap();
+    for (pointer, value) in changes {
+        let (parent, name) = pointer.rsplit_once('/').unwrap();
+        object["spec"]["template"].pointer_mut(parent).unwrap()[name] = value.clone();
+    }
+    let object = serde_json::from_value(object).unwrap();
+    world.plane.seen.send_modify(|seen| seen.version = Some(Arc::new(object)));
+    std::fs::create_dir_all(root(&world)).unwrap();
+    let configuration = NodeConfiguration::new(world.parts.clone(), Arc::default());
+    (world, configuration)
+}
+
+/// The slot's root as its own processes see it.
+fn root(world: &World) -> PathBuf {
+    world.parts.root.join("proc/100/root")
+}
+
+async fn apply_in_place(configuration: &NodeConfiguration) -> Result<(), ApplyError> {
+    let standing = configuration.standing().await.unwrap();
+    match decide(&standing, false, false) {
+        Decision::InPlace(changes) => configuration.change(&changes).await,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn slot(world: &World) -> FakeUnits {
+    world.machines.add(&machine(SlotName::A).parse().unwrap(), Leader::new(100).unwrap())
+}
+
+#[test]
+fn o8_kernel_parameters_and_modules_are_set_on_the_host() {
+    in_runtime(async {
+        let changes = [("/sysctls", json!({"vm.swappiness": "1"})), ("/kernelModules", json!(["nbd"]))];
+        let (world, configuration) = differing(&changes).await;
+        apply_in_place(&configuration).await.unwrap();
+        let run = &world.parts.slots.places().run;
+        let read = |path: &str| std::fs::read_to_string(run.join(path)).unwrap();
+        assert!(read("sysctl.d/50-bedplate.conf").contains("vm.swappiness = 1\n"));
+        assert!(read("modules-load.d/bedplate.conf").contains("nbd\n"));
+        let calls = world.units.calls();
+        for unit in ["systemd-sysctl.service", "systemd-modules-load.service"] {
+            assert!(calls.iter().rev().take(4).any(|call| *call == format!("restart {unit}")), "{calls:?}");
+        }
+        assert!(is_applied(&world, SlotName::A, 2));
+        let standing = configuration.standing().await.unwrap();
+        assert!(matches!(decide(&standing, false, false), Decision::End(end) if end.complete));
+    });
+}
+
+#[test]
+fn o8_a_parameter_that_the_kernel_does_not_take_is_named_and_the_version_not_applied() {
+    in_runtime(async {
+        let (world, configuration) = differing(&[("/sysctls", json!({"vm.nonsense": "1"}))]).await;
+        world.units.job_ends("restart systemd-sysctl.service", JobResult::Failed);
+        let said = "Couldn't write '1' to 'vm/nonsense', ignoring: No such file or directory";
+        world.units.command_ends(Ran { exit: Exit::Code(0), output: said.to_owned(), cut: false });
+        let error = apply_in_place(&configuration).await.unwrap_err();
+        assert!(matches!(error, ApplyError::Broken(_)));
+        assert!(error.to_string().starts_with("the kernel does not take vm.nonsense"), "{error}");
+        assert!(error.to_string().contains(said), "{error}");
+        assert!(is_applied(&world, SlotName::A, 1));
+        // The service fails for something else: the parameter is as it is to be.
+        let value = world.parts.root.join("proc/sys/vm");
+        std::fs::create_dir_all(&value).unwrap();
+        std::fs::write(value.join("nonsense"), "1\n").unwrap();
+        world.units.job_ends("restart systemd-sysctl.service", JobResult::Failed);
+        apply_in_place(&configuration).await.unwrap();
+        assert!(is_applied(&world, SlotName::A, 2));
+    });
+}
+
+fn marked(path: &str, units: &Value) -> Value {
+    json!([{ "path": path, "content": "x", "permissions": "0600", "inPlace": { "restartUnits": units } }])
+}
+
+#[test]
+fn o8_a_file_marked_so_is_written_into_the_slot_and_its_units_are_restarted() {
+    in_runtime(async {
+        let files = marked("/etc/app/a.conf", &json!(["app.service"]));
+        let (world, configuration) = differing(&[("/files", files)]).await;
+        apply_in_place(&configuration).await.unwrap();
+        assert_eq!(std::fs::read_to_string(root(&world).join("etc/app/a.conf")).unwrap(), "x");
+        assert_eq!(slot(&world).calls().last().unwrap(), "restart app.service");
+        assert!(is_applied(&world, SlotName::A, 2));
+    });
+}
+
+#[test]
+fn o8_a_unit_that_does_not_run_with_the_new_file_is_told_and_one_that_is_left_alone_refused_before() {
+    in_runtime(async {
+        let files = marked("/etc/app/a.conf", &json!(["app.service"]));
+        let (world, configuration) = differing(&[("/files", files)]).await;
+        slot(&world).job_ends("restart app.service", JobResult::Failed);
+        let error = apply_in_place(&configuration).await.unwrap_err();
+        assert!(
+            matches!(&error, ApplyError::Broken(why) if why.contains("app.service does not run")),
+            "{error}"
+        );
+        assert!(is_applied(&world, SlotName::A, 1));
+        let (world, configuration) =
+            differing(&[("/files", marked("/etc/x", &json!(["dbus.service"])))]).await;
+        let error = apply_in_place(&configuration).await.unwrap_err();
+        assert!(matches!(error, ApplyError::NotSupported(_)), "{error}");
+        assert!(!root(&world).join("etc/x").exists());
+    });
+}
+
+#[test]
+fn o8_the_kubelet_gets_its_configuration_by_kubeadm_and_has_to_be_well_with_it() {
+    in_runtime(async {
+        tokio::time::pause();
+        let fields = json!({"maxPods": 50});
+        let (world, configuration) = differing(&[("/kubernetes/kubeletConfiguration", fields)]).await;
+        apply_in_place(&configuration).await.unwrap();
+        let patch = root(&world).join("run/bedplate/patches/kubeletconfiguration50bedplate+merge.yaml");
+        assert!(std::fs::read_to_string(patch).unwrap().contains("maxPods: 50"));
+        let calls = slot(&world).calls();
+        let kubeadm =
+            "run bedplate-kubelet-config.service /usr/bin/env kubeadm upgrade node phase kubelet-config";
+        assert!(calls.iter().any(|call| call.starts_with(kubeadm)), "{calls:?}");
+        assert_eq!(calls.last().unwrap(), "restart kubelet.service");
+        assert!(is_applied(&world, SlotName::A, 2));
+    });
+}
+
+#[test]
+fn o8_a_kubelet_that_is_not_well_with_its_new_configuration_has_the_former_one_back() {
+    in_runtime(async {
+        tokio::time::pause();
+        let fields = json!({"maxPods": 50});
+        let (world, configuration) = differing(&[("/kubernetes/kubeletConfiguration", fields)]).await;
+        let config = root(&world).join("var/lib/kubelet/config.yaml");
+        std::fs::create_dir_all(config.parent().unwrap()).unwrap();
+        std::fs::write(&config, "former").unwrap();
+        *world.gate.kubelet_ill.lock().unwrap() = Some("no answer".to_owned());
+        let error = apply_in_place(&configuration).await.unwrap_err();
+        assert!(matches!(error, ApplyError::Broken(_)), "{error}");
+        assert!(error.to_string().contains("the kubelet is not well: no answer"), "{error}");
+        assert_eq!(std::fs::read_to_string(&config).unwrap(), "former");
+        let restarts = slot(&world).calls().iter().filter(|call| *call == "restart kubelet.service").count();
+        assert_eq!(restarts, 2);
+        assert!(is_applied(&world, SlotName::A, 1));
+    });
+}
+
+#[test]
+fn o8_taints_are_a_persons_to_change_and_nothing_else_is_changed_before() {
+    in_runtime(async {
+        let taint = json!([{"key": "dedicated", "value": "gpu", "effect": "NoSchedule"}]);
+        let changes = [("/kubernetes/taints", taint.clone()), ("/sysctls", json!({"vm.swappiness": "1"}))];
+        let (world, configuration) = differing(&changes).await;
+        let before = world.units.calls();
+        let error = apply_in_place(&configuration).await.unwrap_err();
+        assert!(matches!(error, ApplyError::Taints(_)));
+        let command = "`kubectl taint node node-1 --overwrite dedicated=gpu:NoSchedule`";
+        assert!(error.to_string().contains(command), "{error}");
+        assert_eq!(world.units.calls(), before);
+        *world.node.taints.lock().unwrap() = serde_json::from_value(taint).unwrap();
+        apply_in_place(&configuration).await.unwrap();
+        assert!(is_applied(&world, SlotName::A, 2));
+    });
+}

@@ -1,0 +1,360 @@
+//! Gives a node that runs what needs no repave: kernel parameters and modules, files marked so, labels, annotations, the kubelet's
+//! configuration. What has to be changed, `bootstrap::diff` knows.
+//!
+//! Everything that can be refused is looked at before the first change. Each change may be made twice; after one that fails a person looks,
+//! and what is selected does not count as applied. Called by `node`.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bedplate_api::configuration::{FileSpec, Taint, TaintEffect};
+use bedplate_api::machine::SlotName;
+use bedplate_bootstrap::Reconfiguration;
+use bedplate_bootstrap::diff::{Edit, InPlace};
+use bedplate_process::exit::chain;
+
+use super::apply::ApplyError;
+use super::guard::refusal;
+use super::order::Place;
+use super::slot::root_of;
+use crate::bus::journal::last_lines;
+use crate::bus::{Exit, Leader, Output, TransientCommand, UnitName, Units};
+use crate::node::apply::host_files;
+use crate::node::effects::Parts;
+use crate::node::log::with_log;
+use crate::node::model::Record;
+use crate::slot::contents::{self, Secrets, SlotFile};
+use crate::slot::filled::Filled;
+use crate::slot::inside::Inside;
+use crate::slot::store::KeepSlotError;
+
+/// How long the restart of a service may take.
+const RESTART: Duration = Duration::from_secs(60);
+/// How long kubeadm may take to write the kubelet's configuration.
+const KUBEADM: Duration = Duration::from_secs(120);
+/// So often a kubelet that was restarted is asked whether it is well.
+const LOOK: Duration = Duration::from_secs(1);
+/// How many times.
+const LOOKS: u32 = 60;
+/// A kubelet that is well is asked once more after so long: some fail a moment later.
+const STAYS: Duration = Duration::from_secs(3);
+/// Lines of a journal that are looked at for a message, and characters of the message.
+const LINES: u32 = 40;
+const MESSAGE: usize = 1500;
+/// The kubelet's configuration in the slot, as kubeadm writes it.
+const KUBELET_CONFIG: &str = "/var/lib/kubelet/config.yaml";
+
+/// The node that is changed.
+pub(super) struct Running<'a> {
+    pub(super) parts: &'a Parts,
+    pub(super) slot: SlotName,
+    pub(super) leader: Leader,
+    pub(super) record: &'a Record,
+    /// What is to run.
+    pub(super) wanted: &'a Filled,
+}
+
+impl Running<'_> {
+    /// Makes the changes, in this order.
+    pub(super) async fn change(&self, changes: &[InPlace]) -> Result<(), ApplyError> {
+        let files: Vec<&FileSpec> = changes
+            .iter()
+            .filter_map(|change| if let InPlace::File(file) = change { Some(&**file) } else { None })
+            .collect();
+        let (restarts, mut contents) = (restarts(&files)?, self.contents(&files).await?);
+        for change in changes {
+            if let InPlace::Taints { set, remove } = change {
+                self.check_taints(set, remove).await?;
+            }
+        }
+        for change in changes {
+            match change {
+                InPlace::Sysctls(edit) => self.set_parameters(edit).await?,
+                InPlace::KernelModules { load, .. } => self.load_modules(load).await?,
+                InPlace::NodeLabels(edit) => self.edit(Some(edit), None).await?,
+                InPlace::NodeAnnotations(edit) => self.edit(None, Some(edit)).await?,
+                InPlace::KubeletConfiguration(how) => self.reconfigure(how).await?,
+                // All at once, with the first.
+                InPlace::File(_) => self.write_files(std::mem::take(&mut contents), &restarts).await?,
+                // They are so already.
+                InPlace::Taints { .. } => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn units(&self) -> std::sync::Arc<dyn Units> {
+        self.parts.machines.units(self.leader)
+    }
+
+    fn root(&self) -> PathBuf {
+        root_of(&self.parts.root, self.leader)
+    }
+
+    async fn edit(&self, labels: Option<&Edit>, annotations: Option<&Edit>) -> Result<(), ApplyError> {
+        let edited = self.parts.node.edit(labels, annotations).await;
+        edited.map_err(|error| match error.is_final() {
+            true => ApplyError::Broken(chain(&error)),
+            false => ApplyError::Failed(chain(&error)),
+        })
+    }
+
+    /// Kubernetes lets no kubelet change taints, so that a host in wrong hands cannot draw Pods to itself; nor may an agent. Those that a
+    /// person has changed already are as good.
+    async fn check_taints(&self, set: &[Taint], remove: &[Taint]) -> Result<(), ApplyError> {
+        let node = self.parts.node.node().await.map_err(|error| ApplyError::Failed(chain(&error)))?;
+        let there = node.map(|node| node.taints).unwrap_or_default();
+        let value = |taint: &Taint| taint.value.clone().unwrap_or_default();
+        let same = |a: &Taint, b: &Taint| a.key == b.key && a.effect == b.effect;
+        let missing = set
+            .iter()
+            .filter(|taint| !there.iter().any(|other| same(taint, other) && value(taint) == value(other)));
+        let left = remove.iter().filter(|taint| there.iter().any(|other| same(taint, other)));
+        let words: Vec<String> = missing
+            .map(|taint| match value(taint).as_str() {
+                "" => format!("{}:{}", taint.key, effect(taint)),
+                value => format!("{}={value}:{}", taint.key, effect(taint)),
+            })
+            .chain(left.map(|taint| format!("{}:{}-", taint.key, effect(taint))))
+            .collect();
+        if words.is_empty() {
+            return Ok(());
+        }
+        let node = &self.parts.machine;
+        Err(ApplyError::Taints(format!(
+            "an agent may not change a Node's taints, and nothing was changed: `kubectl taint node {node} --overwrite {}`, then make a new \
+             operation",
+            words.join(" ")
+        )))
+    }
+
+    /// Writes the host's file of this name for the wanted version, and has systemd apply it.
+    async fn apply_host_file(&self, name: &str, unit: &str) -> Result<Option<String>, ApplyError> {
+        let files = host_files(self.parts, self.slot, self.record, self.wanted).await;
+        let mut files = files.map_err(|error| ApplyError::Broken(chain(&error)))?;
+        files.retain(|file| file.path.ends_with(name));
+        let written = self.parts.on_disk(move |slots| slots.write_host(&files)).await;
+        written.map_err(|error| ApplyError::Failed(chain(&error)))?;
+        restarted(self.parts.units.as_ref(), &unit_name(unit)?).await
+    }
+
+    async fn set_parameters(&self, edit: &Edit) -> Result<(), ApplyError> {
+        let failed = self.apply_host_file("sysctl.d/50-bedplate.conf", "systemd-sysctl.service").await?;
+        // The service fails for what is none of this change too: a parameter of a module that is not there.
+        let Some(said) = failed else { return Ok(()) };
+        let root = self.parts.root.clone();
+        let set = edit.set.clone();
+        let wrong = tokio::task::spawn_blocking(move || {
+            set.into_iter()
+                .filter(|(name, value)| !has_value(&root, name, value))
+                .map(|(name, _)| name)
+                .collect()
+        });
+        let wrong: Vec<String> = wrong.await.unwrap_or_default();
+        if wrong.is_empty() {
+            return Ok(());
+        }
+        let reason = format!("the kernel does not take {}", wrong.join(", "));
+        Err(ApplyError::Broken(with_log(&reason, &said, &[], MESSAGE)))
+    }
+
+    async fn load_modules(&self, load: &[String]) -> Result<(), ApplyError> {
+        let failed =
+            self.apply_host_file("modules-load.d/bedplate.conf", "systemd-modules-load.service").await?;
+        let Some(said) = failed else { return Ok(()) };
+        let loaded =
+            |name: &&String| !self.parts.root.join("sys/module").join(name.replace('-', "_")).exists();
+        let missing: Vec<&str> = load.iter().filter(loaded).map(String::as_str).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let reason = format!("the kernel does not load {}", missing.join(", "));
+        Err(ApplyError::Broken(with_log(&reason, &said, &[], MESSAGE)))
+    }
+
+    /// The files as they are written, with what comes of Secrets.
+    async fn contents(&self, files: &[&FileSpec]) -> Result<Vec<SlotFile>, ApplyError> {
+        let mut secrets = Secrets::new();
+        for from in files.iter().filter_map(|file| file.content_from.as_ref()) {
+            let key = &from.secret;
+            let reference = bedplate_api::configuration::SecretRef {
+                namespace: key.namespace.clone(),
+                name: key.name.clone(),
+            };
+            let found = self.parts.plane.secret(&reference).await;
+            let mut found = found.map_err(|error| ApplyError::Failed(chain(&error)))?;
+            if let Some(value) = found.data.remove(&key.key) {
+                secrets.insert((key.namespace.clone(), key.name.clone(), key.key.clone()), value);
+            }
+        }
+        let made = files.iter().map(|file| {
+            let place = self.wanted.template.files.iter().position(|other| other.path == file.path);
+            contents::file(place.unwrap_or_default(), file, &secrets)
+        });
+        made.collect::<Result<_, _>>().map_err(|error| ApplyError::Broken(chain(&error)))
+    }
+
+    async fn write_files(&self, files: Vec<SlotFile>, restarts: &[UnitName]) -> Result<(), ApplyError> {
+        if files.is_empty() {
+            return Ok(());
+        }
+        let are_units = files.iter().any(|file| file.path.contains("/systemd/system/"));
+        self.write(files).await?;
+        let units = self.units();
+        if are_units {
+            units.daemon_reload().await.map_err(|error| ApplyError::Failed(chain(&error)))?;
+        }
+        for unit in restarts {
+            if let Some(said) = restarted(units.as_ref(), unit).await? {
+                let reason = format!("the files are written, but {unit} does not run with them");
+                return Err(ApplyError::Broken(with_log(&reason, &said, &[], MESSAGE)));
+            }
+        }
+        Ok(())
+    }
+
+    async fn write(&self, files: Vec<SlotFile>) -> Result<(), ApplyError> {
+        let root = self.root();
+        // As the node sees itself: what is bound over its root counts.
+        let written = self.parts.on_disk(move |_| {
+            let inside = Inside::open(&root)?;
+            files.iter().try_for_each(|file| inside.write(file)).map_err(KeepSlotError::from)
+        });
+        written.await.map_err(|error| ApplyError::Broken(crate::fault::explained(&error)))
+    }
+
+    /// kubeadm writes the kubelet's configuration anew; if the kubelet is not well with it, the former one is put back.
+    async fn reconfigure(&self, how: &Reconfiguration) -> Result<(), ApplyError> {
+        let former = self.former_configuration().await?;
+        self.write(vec![contents::text(&how.file.path, how.file.mode, &how.file.content)]).await?;
+        let argv = std::iter::once("/usr/bin/env".to_owned()).chain(how.command.clone()).collect();
+        let command = TransientCommand {
+            unit: unit_name("bedplate-kubelet-config.service")?,
+            description: "kubeadm writes the kubelet's configuration for an applyConfiguration".to_owned(),
+            argv,
+            environment: Vec::new(),
+            output: Output::Tail,
+            limit: KUBEADM,
+            settings: Vec::new(),
+        };
+        let units = self.units();
+        let ran = units.run(&command).await.map_err(|error| ApplyError::Failed(chain(&error)))?;
+        let kubelet = unit_name(how.restart)?;
+        let why = if ran.exit == Exit::Code(0) {
+            match self.is_well(units.as_ref(), &kubelet).await {
+                Ok(()) => return Ok(()),
+                Err(why) => why,
+            }
+        } else {
+            with_log(&format!("kubeadm has not written it ({:?})", ran.exit), &ran.output, &[], MESSAGE)
+        };
+        if let Some(former) = former {
+            let mut file = contents::text(KUBELET_CONFIG, 0o644, "");
+            file.content = former;
+            self.write(vec![file]).await?;
+            let back = self.is_well(units.as_ref(), &kubelet).await;
+            let back = back.map_or_else(
+                |why| format!("and the kubelet is not well with the former one either ({why})"),
+                |()| "the former one is back".to_owned(),
+            );
+            return Err(ApplyError::Broken(format!(
+                "the kubelet's new configuration does not hold, {back}: {why}"
+            )));
+        }
+        Err(ApplyError::Broken(format!("the kubelet's new configuration does not hold: {why}")))
+    }
+
+    async fn former_configuration(&self) -> Result<Option<zeroize::Zeroizing<Vec<u8>>>, ApplyError> {
+        let root = self.root();
+        let read = self.parts.on_disk(move |_| Ok(Inside::open(&root)?.read(KUBELET_CONFIG)?));
+        let read = read.await.map_err(|error| ApplyError::Failed(chain(&error)))?;
+        Ok(read.map(zeroize::Zeroizing::new))
+    }
+
+    /// Restarts the kubelet and waits until it says that it is well, and stays so.
+    async fn is_well(&self, units: &dyn Units, kubelet: &UnitName) -> Result<(), String> {
+        let _ = units.reset_failed(kubelet).await;
+        if let Some(said) = restarted(units, kubelet).await.map_err(|error| error.to_string())? {
+            return Err(with_log("it does not start", &said, &[], MESSAGE));
+        }
+        let mut said = String::new();
+        for _ in 0..LOOKS {
+            said = match self.parts.gate.kubelet(self.leader, self.wanted).await {
+                Err(why) => why,
+                Ok(()) => {
+                    tokio::time::sleep(STAYS).await;
+                    match self.parts.gate.kubelet(self.leader, self.wanted).await {
+                        Ok(()) => return Ok(()),
+                        Err(why) => why,
+                    }
+                }
+            };
+            tokio::time::sleep(LOOK).await;
+        }
+        let log = last_lines(units, kubelet, LINES, None).await.unwrap_or_default();
+        Err(with_log(&format!("the kubelet is not well: {said}"), &log, &[], MESSAGE))
+    }
+}
+
+/// The units of a slot that are restarted for these files, each once; none of them may be one that is left alone.
+fn restarts(files: &[&FileSpec]) -> Result<Vec<UnitName>, ApplyError> {
+    let names = files.iter().filter_map(|file| file.in_place.as_ref()).flat_map(|how| &how.restart_units);
+    let mut seen = BTreeSet::new();
+    let mut units = Vec::new();
+    for name in names.filter(|name| seen.insert(*name)) {
+        let unit = unit_name(name)?;
+        match refusal(&unit, Place::Slot) {
+            Some(why) => return Err(ApplyError::NotSupported(why)),
+            None => units.push(unit),
+        }
+    }
+    Ok(units)
+}
+
+/// Restarts a unit; what its journal says, if it does not run then.
+async fn restarted(units: &dyn Units, unit: &UnitName) -> Result<Option<String>, ApplyError> {
+    match units.restart(unit, RESTART).await {
+        Ok(result) if result.is_done() => Ok(None),
+        Ok(result) => {
+            let log = last_lines(units, unit, LINES, None).await.unwrap_or_default();
+            Ok(Some(format!("{unit}: {}\n{log}", result.as_str())))
+        }
+        Err(error) => Err(ApplyError::Failed(chain(&error))),
+    }
+}
+
+/// Whether the kernel has this value of a parameter; blanks do not count.
+fn has_value(root: &Path, name: &str, value: &str) -> bool {
+    // sysctl.d(5): the first separator tells which of both separates.
+    let path = match name.find(['.', '/']).and_then(|at| name.chars().nth(at)) {
+        Some('/') => name.to_owned(),
+        _ => name
+            .chars()
+            .map(|c| {
+                if c == '.' {
+                    '/'
+                } else if c == '/' {
+                    '.'
+                } else {
+                    c
+                }
+            })
+            .collect(),
+    };
+    let now =
+        std::fs::read_to_string(root.join("proc/sys").join(path.trim_start_matches('/'))).unwrap_or_default();
+    now.split_whitespace().eq(value.split_whitespace())
+}
+
+fn effect(taint: &Taint) -> &'static str {
+    match taint.effect {
+        TaintEffect::NoSchedule => "NoSchedule",
+        TaintEffect::PreferNoSchedule => "PreferNoSchedule",
+        TaintEffect::NoExecute => "NoExecute",
+    }
+}
+
+fn unit_name(name: &str) -> Result<UnitName, ApplyError> {
+    name.parse().map_err(|_| ApplyError::NotSupported(format!("{name} is no name of a unit")))
+}

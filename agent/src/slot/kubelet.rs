@@ -1,0 +1,95 @@
+//! What is read of a slot's kubelet and of its version's Secrets: when the one's certificate ends, and what of the others must not
+//! be told.
+//!
+//! Blocking calls only. Called by `node`.
+
+use bedplate_api::machine::SlotName;
+use jiff::Timestamp;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use super::inside::Inside;
+use super::store::{KeepSlotError, Slots};
+use crate::file::read_optional;
+
+/// The kubelet's certificate and key, below `/var/lib/kubelet`: a link to the latest.
+const CURRENT: &str = "pki/kubelet-client-current.pem";
+
+impl Slots {
+    /// When the client certificate of a slot's kubelet ends; none: it has none, or one that cannot be read.
+    pub fn kubelet_certificate_ends(&self, slot: SlotName) -> Option<Timestamp> {
+        let link = self.places().kept(slot, "kubelet").join(CURRENT);
+        // The link's target is a path of the slot's; the file itself lies beside the link.
+        let path = match std::fs::read_link(&link) {
+            Ok(target) => link.with_file_name(target.file_name()?),
+            Err(_) => link,
+        };
+        let pem = read_optional(&path).ok()??;
+        let der = CertificateDer::from_pem_slice(&pem).ok()?;
+        let (_, certificate) = X509Certificate::from_der(&der).ok()?;
+        Timestamp::from_second(certificate.validity().not_after.timestamp()).ok()
+    }
+
+    /// What the files of a slot hold that its version takes from Secrets.
+    ///
+    /// # Errors
+    /// What the slot is filled with cannot be read.
+    pub fn secrets(&self, slot: SlotName) -> Result<Vec<String>, KeepSlotError> {
+        let Some(filled) = self.filled(slot)? else { return Ok(Vec::new()) };
+        let files = filled.template.files.iter().filter(|file| file.content_from.is_some());
+        let upper = Inside::open(&self.places().upper(slot))?;
+        let contents = files.filter_map(|file| upper.read(&file.path).ok().flatten());
+        Ok(contents.map(|content| String::from_utf8_lossy(&content).into_owned()).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::slot::filled::Filled;
+    use crate::slot::places::Places;
+
+    fn slots() -> (tempfile::TempDir, Slots) {
+        let directory = tempfile::tempdir().unwrap();
+        let below = |name: &str| directory.path().join(name);
+        let slots = Slots::new(Places { state: below("s"), run: below("r"), machines: below("m") });
+        slots.lay(SlotName::A, &[]).unwrap();
+        (directory, slots)
+    }
+
+    #[test]
+    fn the_kubelets_certificate_is_read_beside_its_link_and_not_where_that_leads_on_the_host() {
+        let (_directory, slots) = slots();
+        assert_eq!(slots.kubelet_certificate_ends(SlotName::A), None);
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::new(vec![]).unwrap();
+        params.not_after = rcgen::date_time_ymd(2020, 1, 1);
+        let pem = params.self_signed(&key).unwrap().pem() + &key.serialize_pem();
+        let pki = slots.places().kept(SlotName::A, "kubelet").join("pki");
+        std::fs::create_dir(&pki).unwrap();
+        std::fs::write(pki.join("kubelet-client-1.pem"), pem).unwrap();
+        symlink("/var/lib/kubelet/pki/kubelet-client-1.pem", pki.join("kubelet-client-current.pem")).unwrap();
+        let ends = slots.kubelet_certificate_ends(SlotName::A).unwrap();
+        assert_eq!(ends.to_string(), "2020-01-01T00:00:00Z");
+    }
+
+    #[test]
+    fn what_came_of_a_secret_is_known_and_what_stands_in_the_template_is_not() {
+        let (_directory, slots) = slots();
+        let from = json!({"secret": {"namespace": "n", "name": "s", "key": "k"}});
+        let template = json!({"image": {"reference": "r.example/node", "allowTag": true}, "kubernetes": {"version": "v1.34.4"},
+            "files": [{"path": "/etc/pass", "contentFrom": from}, {"path": "/etc/plain", "content": "x"}]});
+        let template = serde_json::from_value(template).unwrap();
+        slots.write_filled(SlotName::A, &Filled { template, layers: 1, cri_socket: String::new() }).unwrap();
+        let etc = slots.places().upper(SlotName::A).join("etc");
+        std::fs::create_dir(&etc).unwrap();
+        std::fs::write(etc.join("pass"), "correct horse").unwrap();
+        std::fs::write(etc.join("plain"), "x").unwrap();
+        assert_eq!(slots.secrets(SlotName::A).unwrap(), ["correct horse"]);
+    }
+}
