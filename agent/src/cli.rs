@@ -82,6 +82,7 @@ enum Output {
 
 /// Runs the command; the exit code is 0 done, 1 failed, 64 wrong usage.
 pub fn main() -> ExitCode {
+    bedplate_process::tls::install_crypto_provider();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return usage(&error),

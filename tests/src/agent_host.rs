@@ -18,6 +18,7 @@ use crate::host::Host;
 use crate::kubernetes::Kubernetes;
 use crate::netns::Namespace;
 use crate::pxed::{binary, cache};
+use crate::registry::Registry;
 use crate::wait;
 
 /// Layers are unpacked and a container boots, on a busy machine.
@@ -73,6 +74,7 @@ pub struct AgentHost {
     pub host: Host,
     /// The API server, in the host's network.
     pub kubernetes: Kubernetes,
+    registry: Registry,
     directory: Directory,
     /// The host's network.
     pub network: Namespace,
@@ -87,15 +89,18 @@ impl AgentHost {
         let network = Namespace::new("agentnode")?;
         let kubernetes = Kubernetes::start_inside(&network, IpAddr::V4(Ipv4Addr::LOCALHOST))?;
         kubernetes.install()?;
+        let image = image()?;
+        let registry = Registry::start_tls(&image, &network, (Ipv4Addr::LOCALHOST, 5000).into())?;
         let host = Host::prepare(NAME)?
             .network(&network)
             .bind(&binary("bedplate-agent")?, "/usr/bin/bedplate-agent")
-            .bind(&image()?, "/srv/node-image")
+            .bind(&image, "/srv/node-image")
             .file("/etc/systemd/system/bedplate-agent.service", UNIT.as_bytes(), 0o644)?
             .file("/etc/resolv.conf", b"nameserver 192.0.2.1\n", 0o644)?
             .file("/usr/lib/modules/none", b"", 0o644)?
             .start()?;
-        let site = Self { host, kubernetes, directory: Directory::new("agentnode")?, network };
+        let directory = Directory::new("agentnode")?;
+        let site = Self { host, kubernetes, registry, directory, network };
         let interface = json!({ "macAddress": "52:54:00:00:00:01" });
         site.apply(
             &json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": NAME },
@@ -164,14 +169,12 @@ impl AgentHost {
     /// # Errors
     /// The node image is missing, or the version is refused.
     pub fn version(&self, number: u32, kubeadm: &str) -> Result<()> {
-        let index: Value = serde_json::from_slice(&std::fs::read(image()?.join("index.json"))?)?;
-        let digest = index["manifests"][0]["digest"].as_str().context("a digest")?.to_owned();
         let files = files(kubeadm);
         let files = files
             .iter()
             .map(|(path, content)| json!({ "path": path, "content": content, "permissions": "0755" }));
         let spec = json!({ "configurationName": "workers", "version": number, "template": {
-            "image": { "reference": format!("oci:/srv/node-image@{digest}") },
+            "image": { "reference": self.registry.reference(), "caBundle": self.registry.authority() },
             "kubernetes": { "version": "v1.34.4" },
             "files": files.collect::<Vec<_>>(),
             "units": [{ "name": "kubelet.service", "enabled": true,
