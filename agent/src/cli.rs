@@ -1,4 +1,4 @@
-//! The agent's command line: `run` (also without a word), `status`, `plan`, `facts`, `completion`, `man`.
+//! The agent's command line: `run` (also without a word), `enrol`, `status`, `plan`, `facts`, `completion`, `man`.
 //!
 //! Reads flags and environment once. Called by `main`.
 
@@ -16,6 +16,7 @@ use bedplate_process::tasks::Tasks;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::node::standing::NodeStanding;
+use crate::service::enrol::{EnrolError, Wanted, enrol};
 use crate::service::host::observe_facts;
 use crate::service::run::{PATIENCE, run};
 use crate::service::state::Places;
@@ -43,6 +44,18 @@ enum Command {
         /// Act upon nothing of this host: no slot, no operation; only enrol, report and renew
         #[arg(long, env = "BEDPLATE_AGENT_REPORT_ONLY")]
         report_only: bool,
+    },
+    /// Enrol this host, which was not netbooted, by a token of `bedplate machine token`; the service has to run
+    Enrol {
+        /// Where pxed takes agents, instead of where the token says; may be repeated, the first that answers counts
+        #[arg(long = "server", value_name = "URL")]
+        servers: Vec<String>,
+        /// The file that holds the token, `-`: standard input. Never on the command line, which others can read
+        #[arg(long, value_name = "FILE", default_value = "-")]
+        token_file: PathBuf,
+        /// How long to wait for the service
+        #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+        wait: u64,
     },
     /// Print where the agent stands, its last failure and its next try
     Status {
@@ -94,6 +107,9 @@ pub fn main() -> ExitCode {
     };
     let result = match cli.command.clone().unwrap_or(Command::Run { report_only: false }) {
         Command::Run { report_only } => serve(&cli.log, places, report_only),
+        Command::Enrol { servers, token_file, wait } => {
+            enrol_host(&places, &Wanted { servers, token: token_file, wait: Duration::from_secs(wait) })
+        }
         Command::Status { output } => status(&places, output),
         Command::Plan { output } => node_plan(&places, output),
         Command::Facts => print_json(&observe_facts(&places, None).0),
@@ -121,6 +137,14 @@ fn serve(log: &LogArguments, places: Places, report_only: bool) -> Result<(), Fa
         run(places, report_only, notifier, pulse, signals.shutdown()).await;
         Ok(tasks.drain(Duration::from_secs(5), signals.hurry()).await?)
     })
+}
+
+fn enrol_host(places: &Places, wanted: &Wanted) -> Result<(), Failure> {
+    let machine = enrol(places, wanted).map_err(|error| match error {
+        error @ (EnrolError::NoServer | EnrolError::BadServer(_)) => Failure::configuration(error),
+        error => Failure::failed(error),
+    })?;
+    print(format!("this host is Machine {machine}\n").as_bytes())
 }
 
 fn status(places: &Places, output: Output) -> Result<(), Failure> {
@@ -174,7 +198,7 @@ mod tests {
         let script = manual::completion(Cli::command(), Shell::Bash);
         let page = manual::man(Cli::command(), None).unwrap();
         for text in [script, page].map(|bytes| String::from_utf8(bytes).unwrap()) {
-            for word in ["bedplate-agent", "status", "plan", "facts", "completion"] {
+            for word in ["bedplate-agent", "enrol", "status", "plan", "facts", "completion"] {
                 assert!(text.contains(word), "{word}: {text}");
             }
         }

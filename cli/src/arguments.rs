@@ -99,6 +99,11 @@ pub(crate) enum MachineCommand {
         /// The Machine's name
         name: String,
     },
+    /// A token for a host that a person installs the agent on (provider manual), good once and for an hour: a secret
+    Token {
+        /// The Machine's name
+        name: String,
+    },
 }
 
 /// The definition, named as the program was called: kubectl runs plugins as `kubectl-<name>`.
@@ -126,7 +131,8 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
             let message = format!("`bmc` asks the BMC itself, from here: leave out {cluster}");
             return Err(command.error(ErrorKind::ArgumentConflict, message));
         }
-        Command::Machine(_)
+        Command::Machine(MachineCommand::Token { .. }) => Some("machine token"),
+        Command::Machine(MachineCommand::List | MachineCommand::Show { .. })
         | Command::Power(_)
         | Command::Operation(_)
         | Command::Completion { .. }

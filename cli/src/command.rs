@@ -5,8 +5,9 @@ use std::ffi::OsStr;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use base64::Engine as _;
 use bedplate_api::machine::Machine;
-use bedplate_api::wire::Explanation;
+use bedplate_api::wire::{Explanation, Seed};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use thiserror::Error;
@@ -161,6 +162,11 @@ async fn answer(global: &Global, command: &Command) -> Result<Value, RunError> {
             Desk::Cluster(client) => cluster::list::<Machine>(&client).await?,
         },
         Command::Machine(MachineCommand::Show { name }) => Desk::open(global).await?.machine(name).await?,
+        Command::Machine(MachineCommand::Token { name }) => {
+            let path = format!("/v1/machines/{}/token", socket::escape(name));
+            let asked = socket::post(&ask::socket(global), &path, &Value::Null).await;
+            asked.map_err(RunError::OnlyPxed)?
+        }
         Command::Explain { subject } => pxed(format!("/v1/explain/{}", socket::escape(subject))).await?,
         Command::Discovered => pxed("/v1/discovered".to_owned()).await?,
         // These print for themselves.
@@ -182,6 +188,7 @@ fn print(command: &Command, answer: &Value, page: &mut Page<'_>) -> Result<(), R
             render::list(&read::<Vec<Machine>>(&answer["items"])?, look)
         }
         Command::Machine(MachineCommand::Show { .. }) => render::show(&read::<Machine>(answer)?, look),
+        Command::Machine(MachineCommand::Token { .. }) => token(answer)?,
         Command::Explain { .. } => render::explain(&read::<Explanation>(answer)?, look),
         Command::Discovered => render::discovered(&read::<Vec<Discovered>>(&answer["items"])?, look),
         Command::Power(_)
@@ -191,6 +198,13 @@ fn print(command: &Command, answer: &Value, page: &mut Page<'_>) -> Result<(), R
         | Command::Man { .. } => String::new(),
     };
     page.print(text)
+}
+
+/// A token as one word, which says all that a host needs to enrol: `bedplate-agent enrol` reads it.
+fn token(answer: &Value) -> Result<String, RunError> {
+    let seed = read::<Seed>(answer)?;
+    let bytes = serde_json::to_vec(&seed).map_err(RunError::Answer)?;
+    Ok(format!("{}\n", base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(bytes)))
 }
 
 /// A part of an answer as what it has to be.

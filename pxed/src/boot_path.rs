@@ -30,6 +30,7 @@ use crate::enrol::cluster::ClusterSigner;
 use crate::enrol::service::Service;
 use crate::enrol::signer::{LocalSigner, Signer};
 use crate::enrol::tls::Configurations;
+use crate::enrol::token::Tokens;
 use crate::files::LoaderFiles;
 use crate::http::listen::{self, Limits, Listening};
 use crate::http::route::Routes;
@@ -236,6 +237,17 @@ impl BootPath {
         }
     }
 
+    /// Tokens for hosts that do not netboot.
+    pub fn tokens(&self) -> Tokens {
+        Tokens {
+            machines: self.daemon.machines.clone(),
+            boots: self.boots.clone(),
+            urls: self.agent_urls.clone(),
+            site: self.site.clone(),
+            ca_pem: self.authority.pem().to_owned(),
+        }
+    }
+
     /// What was counted.
     pub fn counters(&self) -> &Counters {
         &self.counters
@@ -351,7 +363,8 @@ impl BootPath {
         loop {
             let machines = self.daemon.machines.load();
             let default = self.present.default_image();
-            let named = machines.iter().map(|known| clients::subject(known, default.as_deref()).image);
+            let netbooted = machines.iter().filter(|known| known.is_netbooted());
+            let named = netbooted.map(|known| clients::subject(known, default.as_deref()).image);
             self.images.want_references(&named.collect::<HashSet<_>>());
             tokio::select! {
                 () = shutdown.cancelled() => return,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use bedplate_api::id::{MacAddress, MachineName, SiteName};
-use bedplate_api::machine::{Machine, PROVIDER_PXE};
+use bedplate_api::machine::{Machine, PROVIDER_MANUAL, PROVIDER_PXE};
 use ipnet::{IpNet, Ipv4Net};
 use tokio::sync::watch;
 
@@ -142,7 +142,8 @@ impl Snapshot {
         let mut twice = Vec::new();
         for machine in machines {
             let machine: Arc<Machine> = machine.into();
-            if machine.spec.provider != PROVIDER_PXE || machine.spec.site != *site {
+            let ours = [PROVIDER_PXE, PROVIDER_MANUAL].contains(&machine.spec.provider.as_str());
+            if !ours || machine.spec.site != *site {
                 snapshot.elsewhere.extend(machine.metadata.name.clone());
                 continue;
             }
@@ -245,9 +246,15 @@ impl Snapshot {
         self.by_name.get(name)
     }
 
-    /// Whether there is a Machine of this name that is another site's, or another's.
+    /// The Machine of this name, if pxed netboots it and drives its power.
+    pub fn netbooted(&self, name: &MachineName) -> Option<&Arc<KnownMachine>> {
+        self.by_name(name).filter(|known| known.is_netbooted())
+    }
+
+    /// Whether there is a Machine of this name that is another site's, or that others provision.
     pub fn is_elsewhere(&self, name: &MachineName) -> bool {
         self.elsewhere.contains(name.as_str())
+            || self.by_name(name).is_some_and(|known| !known.is_netbooted())
     }
 
     /// Every known Machine, in the order of the names.
@@ -289,7 +296,8 @@ impl KnownMachine {
             None | Some("") => format!("directory:{name}"),
             Some(uid) => uid.to_owned(),
         };
-        let interfaces = machine.spec.pxe.as_ref().map_or_else(Vec::new, |pxe| {
+        let pxe = machine.spec.pxe.as_ref().filter(|_| machine.spec.provider == PROVIDER_PXE);
+        let interfaces = pxe.map_or_else(Vec::new, |pxe| {
             let interfaces = pxe.interfaces.iter().enumerate().map(|(index, interface)| Interface {
                 mac: interface.mac_address,
                 addresses: interface.addresses.iter().filter_map(ipv4_net).collect(),
@@ -300,6 +308,11 @@ impl KnownMachine {
             interfaces.collect()
         });
         Self { name, uid, machine, interfaces }
+    }
+
+    /// Whether pxed netboots it and drives its power. Else a person installs its agent, and pxed only knows that.
+    pub fn is_netbooted(&self) -> bool {
+        self.machine.spec.provider == PROVIDER_PXE
     }
 
     /// The interface with this address.
@@ -397,14 +410,24 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a3_only_machines_of_the_own_site_and_of_provider_pxe_are_known() {
+    fn a3_only_machines_of_the_own_site_are_known_and_of_others_providers_none() {
         let mut elsewhere = machine("elsewhere", &[A]);
         elsewhere.spec.site = "other".parse().unwrap();
-        let mut by_hand = machine("by-hand", &[A]);
-        by_hand.spec.provider = "manual".to_owned();
-        let snapshot = Snapshot::build(&site(), [elsewhere, by_hand, machine("ours", &[A])]);
+        let mut cloud = machine("cloud", &[A]);
+        cloud.spec.provider = "cloud".to_owned();
+        let snapshot = Snapshot::build(&site(), [elsewhere, cloud, machine("ours", &[A])]);
         assert_eq!(names(&snapshot), ["ours"]);
         assert!(snapshot.problems().is_empty());
+    }
+
+    #[test]
+    fn a3_a_machine_that_a_person_installs_is_known_and_neither_booted_nor_switched() {
+        let mut by_hand = machine("by-hand", &[]);
+        (by_hand.spec.provider, by_hand.spec.pxe) = ("manual".to_owned(), None);
+        let snapshot = Snapshot::build(&site(), [by_hand, machine("ours", &[A])]);
+        assert_eq!(names(&snapshot), ["by-hand", "ours"]);
+        let name = "by-hand".parse().unwrap();
+        assert!(snapshot.netbooted(&name).is_none() && snapshot.is_elsewhere(&name));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 pub mod ask;
 pub mod client;
+pub mod enrol;
 pub(crate) mod host;
 pub mod identity;
 mod node;

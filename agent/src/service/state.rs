@@ -129,6 +129,13 @@ impl Places {
         read_json(&self.run.join("seed.json"))
     }
 
+    /// Leaves a seed for the service, whole or not at all.
+    pub fn write_seed(&self, seed: &Seed) -> Result<(), KeepStateError> {
+        let made = std::fs::create_dir_all(&self.run);
+        made.map_err(|source| KeepStateError::File { act: "make", path: self.run.clone(), source })?;
+        write_json(&self.run.join("seed.json"), seed, 0o600)
+    }
+
     /// Removes the seed.
     pub fn forget_seed(&self) -> Result<(), KeepStateError> {
         let path = self.run.join("seed.json");

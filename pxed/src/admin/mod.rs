@@ -5,6 +5,7 @@
 
 mod operation;
 mod route;
+mod token;
 
 use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};

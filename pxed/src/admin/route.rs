@@ -7,21 +7,26 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Json, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use bedplate_api::id::{MacAddress, MachineName};
 use bedplate_api::machine::Machine;
-use bedplate_api::wire::{Explanation, Refusal, Stage};
+use bedplate_api::wire::{Explanation, Refusal, Seed, Stage};
 use bedplate_process::health::Health;
+use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
-use super::operation;
+use super::{operation, token};
 use crate::discovered::Discovered;
+use crate::enrol::token::IssueTokenError;
 use crate::machine::{Found, Machines};
 use crate::power::OperationDesk;
 use crate::status::StatusRegistry;
 
 /// What a MAC address or a Machine's name would be offered now.
 pub type Explain = Arc<dyn Fn(&str) -> Option<Explanation> + Send + Sync>;
+
+/// Makes a token for the Machine of this name.
+pub type Issue = Arc<dyn Fn(String) -> BoxFuture<'static, Result<Seed, IssueTokenError>> + Send + Sync>;
 
 /// What the routes read.
 #[derive(Clone)]
@@ -38,6 +43,8 @@ pub struct AdminState {
     pub explain: Explain,
     /// MachineOperations.
     pub operations: Arc<dyn OperationDesk>,
+    /// A token for a host that a person installs the agent on.
+    pub token: Issue,
     /// Whether machines can boot.
     pub health: Arc<dyn Health>,
     /// The rest of `/v1/status`.
@@ -49,6 +56,7 @@ pub fn router(state: AdminState) -> Router {
     Router::new()
         .route("/v1/machines", get(machines))
         .route("/v1/machines/{name}", get(machine))
+        .route("/v1/machines/{name}/token", post(token::issue))
         .route("/v1/explain/{subject}", get(explain))
         .route("/v1/discovered", get(discovered))
         .route("/v1/status", get(status))

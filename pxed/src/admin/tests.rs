@@ -12,6 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::*;
 use crate::discovered::Discovered;
 use crate::discovered::tests::query;
+use crate::enrol::token::IssueTokenError;
 use crate::machine::tests::machine;
 use crate::machine::{Machines, Snapshot};
 use crate::power::{CreateOperationError, OperationDesk};
@@ -90,6 +91,7 @@ fn serving(desk: Desk) -> (tempfile::TempDir, PathBuf, tokio::task::JoinHandle<i
         stage: Arc::new(|_| None),
         explain: Arc::new(|_| None),
         operations: Arc::new(desk),
+        token: Arc::new(|name| Box::pin(async { Err(IssueTokenError::NoMachine(name)) })),
         health: Arc::new(AlwaysReady),
         about: Arc::new(|| json!({})),
     };
@@ -214,6 +216,7 @@ async fn machines_are_shown_with_their_status() {
         stage: Arc::new(|mac| (mac.octets()[5] == 0x0b).then_some(Stage::Userspace)),
         explain: Arc::new(|_| None),
         operations: Arc::new(Desk::default()),
+        token: Arc::new(|name| Box::pin(async { Err(IssueTokenError::NoMachine(name)) })),
         health: Arc::new(AlwaysReady),
         about: Arc::new(|| json!({ "site": "default" })),
     };

@@ -55,6 +55,18 @@ pub struct Claim {
     pub certificate: Option<String>,
 }
 
+impl Taken {
+    /// A new token and what is kept of it; none: the system has no random numbers.
+    fn new(owner: Owner, now: Timestamp) -> Option<(SecretText, Self)> {
+        let mut bytes = [0; 32];
+        rand::rngs::OsRng.try_fill_bytes(&mut bytes).ok()?;
+        let token = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(bytes);
+        let expires = now.saturating_add(TOKEN_LIFETIME).unwrap_or(now);
+        let taken = Self { owner, token: hash(&token), time: now, expires, claim: None };
+        Some((SecretText(token), taken))
+    }
+}
+
 /// Why no seed is given.
 #[derive(Debug, Error)]
 pub enum TakeSeedError {
@@ -132,18 +144,9 @@ impl Seeds {
         if before || self.lock().contains_key(&record.id) {
             return Err(TakeSeedError::Taken);
         }
-        let mut bytes = [0; 32];
-        if rand::rngs::OsRng.try_fill_bytes(&mut bytes).is_err() {
+        let Some((token, taken)) = Taken::new(record.opening.owner.clone(), now) else {
             boot.change(|record| record.seed_taken = false);
             return Err(TakeSeedError::Random);
-        }
-        let token = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(bytes);
-        let taken = Taken {
-            owner: record.opening.owner.clone(),
-            token: hash(&token),
-            time: now,
-            expires: now.saturating_add(TOKEN_LIFETIME).unwrap_or(now),
-            claim: None,
         };
         let (store, seeds, boot) = (self.store.clone(), self.taken.clone(), boot.clone());
         let marked = tokio::spawn(async move {
@@ -157,7 +160,21 @@ impl Seeds {
         });
         // A task that does not end: this pxed is being shut down.
         marked.await.unwrap_or(Err(StoreError::Closed))?;
-        Ok(SecretText(token))
+        Ok(token)
+    }
+
+    /// A token for a host that boots without us, by an id of its own; on disk when this returns.
+    ///
+    /// # Errors
+    /// It could not be written, or there are no random numbers.
+    pub async fn issue(&self, owner: Owner, now: Timestamp) -> Result<(BootId, SecretText), TakeSeedError> {
+        let mut bytes = [0; 16];
+        rand::rngs::OsRng.try_fill_bytes(&mut bytes).map_err(|_| TakeSeedError::Random)?;
+        let id = BootId::from_random(bytes);
+        let (token, taken) = Taken::new(owner, now).ok_or(TakeSeedError::Random)?;
+        put(&self.store, id, &taken).await?;
+        self.lock().insert(id, taken);
+        Ok((id, token))
     }
 
     /// Whether this token is good for that boot, and not used by another key.

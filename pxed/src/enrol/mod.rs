@@ -10,7 +10,7 @@
 //!
 //! `authority` is pxed's own certificate authority, `request` takes a CSR apart, `signer` and `cluster` sign, `identity`
 //! says whose a client certificate is, `tls` makes the listener's certificates, `service` decides, `serve` owns the socket.
-//! `standalone` is what an agent has instead of a cluster where pxed has none.
+//! `standalone` is what an agent has instead of a cluster where pxed has none, `token` makes tokens for hosts that do not netboot.
 
 pub mod authority;
 mod bounds;
@@ -25,6 +25,7 @@ mod standalone;
 #[cfg(test)]
 mod tests;
 pub mod tls;
+pub mod token;
 
 /// The group of every agent's certificate.
 pub const GROUP: &str = "bedplate:machines";

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bedplate_api::id::{Digest, MachineName};
-use bedplate_api::machine::{Address, AgentStatus, Hardware, Time};
+use bedplate_api::machine::{Address, AgentStatus, Hardware, Time, condition_type};
 use bedplate_api::wire::{EnrolRequest, EnrolResponse, RenewRequest, Report, Stage};
 use bedplate_process::exit::chain;
 use jiff::{SignedDuration, Timestamp};
@@ -14,12 +14,13 @@ use super::counters::{Counters, Enrolment, Reason, Renewal, Reported};
 use super::identity::Identity;
 use super::request::{CertificateRequest, ReadRequestError};
 use super::signer::{SignError, Signed, Signer};
+use crate::boot::report::reason;
 use crate::boot::seeds::CheckTokenError;
 use crate::boot::{Boots, Owner, public_id};
 use crate::counter::Label as _;
 use crate::machine::Machines;
 use crate::power::operations::local::LocalOperations;
-use crate::status::StatusRegistry;
+use crate::status::{EventReason, StatusRegistry, set_condition};
 use crate::store::{Store, Table};
 
 /// Seconds between heartbeats.
@@ -130,8 +131,21 @@ impl Service {
         tracing::info!(machine = %name, boot = %public_id(request.boot_id), "host enrolled");
         let owner = Owner::Machine { name: name.clone(), uid };
         self.boots.owner_reached(&owner, request.boot_id, Stage::Enrolled, now);
+        self.enrolled_by_hand(&name, now);
         self.take_facts(&name, request.agent_version, Some(request.facts), now);
         Ok((Enrolment::Enrolled, self.enrolled(certificate)))
+    }
+
+    /// A host that pxed did not boot is enrolled: no boot's timeline says so.
+    fn enrolled_by_hand(&self, name: &MachineName, now: Timestamp) {
+        if self.machines.load().netbooted(name).is_some() {
+            return;
+        }
+        let message = "the host is enrolled by a token of a person's";
+        self.registry.update(name, |status| {
+            set_condition(status, condition_type::ENROLLED, true, reason::ENROLLED, message, now);
+        });
+        self.registry.event(name, EventReason::Enrolled, message);
     }
 
     /// `POST /v1/renew`, by an agent that showed its certificate.

@@ -209,12 +209,12 @@ impl Supervisor {
     async fn follow(&mut self) {
         let snapshot = self.machines.load();
         let before = std::mem::replace(&mut self.snapshot, snapshot);
-        let is_gone = |known: &&Arc<KnownMachine>| self.snapshot.by_name(&known.name).is_none();
+        let is_gone = |known: &&Arc<KnownMachine>| self.snapshot.netbooted(&known.name).is_none();
         let gone: Vec<_> = before.iter().filter(is_gone).cloned().collect();
         let mut touched: HashSet<MachineName> = gone.iter().map(|known| known.name.clone()).collect();
         touched.extend(self.snapshot.changed_since(&before).map(|known| known.name.clone()));
         for name in touched.clone() {
-            let known = self.snapshot.by_name(&name);
+            let known = self.snapshot.netbooted(&name);
             touched
                 .extend(self.contested.claim(&name, known.and_then(|known| known.machine.spec.bmc.as_ref())));
             self.ever.insert(name);
@@ -258,7 +258,7 @@ impl Supervisor {
         if !self.leads {
             return;
         }
-        let (machine, departing) = match self.snapshot.by_name(name) {
+        let (machine, departing) = match self.snapshot.netbooted(name) {
             Some(known) => (Some(known.clone()), false),
             None => (self.departing.ripe(name), true),
         };

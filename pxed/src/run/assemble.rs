@@ -14,6 +14,7 @@ use bedplate_process::exit::Failure;
 use bedplate_process::health;
 use bedplate_process::liveness::Liveness;
 use bedplate_process::tasks::Tasks;
+use jiff::Timestamp;
 use thiserror::Error;
 use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
@@ -133,7 +134,7 @@ impl Daemon {
 
     fn admin_state(&self) -> AdminState {
         let (boot_path, look) = (self.boot_path.clone(), self.look());
-        let boots = self.boot_path.boots().clone();
+        let (boots, tokens) = (self.boot_path.boots().clone(), self.boot_path.tokens());
         AdminState {
             machines: self.knowledge.machines.clone(),
             registry: self.knowledge.registry.clone(),
@@ -141,6 +142,10 @@ impl Daemon {
             stage: Arc::new(move |mac| boots.timeline(&Owner::Unknown { mac }).map(|t| t.stage)),
             explain: Arc::new(move |subject| boot_path.explain(subject)),
             operations: self.power.desk.clone(),
+            token: Arc::new(move |name| {
+                let tokens = tokens.clone();
+                Box::pin(async move { tokens.issue(&name, Timestamp::now()).await })
+            }),
             health: Arc::new(look.clone()),
             about: Arc::new(move || look.about()),
         }

@@ -33,7 +33,8 @@ impl Look {
         let config = self.config.load();
         let default_image = config.default_image.as_deref();
         let snapshot = self.knowledge.machines.load();
-        let machines = snapshot.iter().map(|known| {
+        let netbooted = snapshot.iter().filter(|known| known.is_netbooted());
+        let machines = netbooted.map(|known| {
             let image = subject(known, default_image).image;
             let contested = snapshot.contested(&known.name);
             let mut contested: Vec<_> = contested.into_iter().flat_map(|(_, others)| others).collect();

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_api::id::SiteName;
-use bedplate_api::machine::{Machine, PROVIDER_PXE};
+use bedplate_api::machine::{Machine, PROVIDER_MANUAL, PROVIDER_PXE};
 use bedplate_process::liveness::Pulse;
 use futures::future::BoxFuture;
 use futures::{FutureExt, Stream, StreamExt};
@@ -259,9 +259,10 @@ impl View {
     }
 }
 
-/// The Machine, if it is of our site and provider, without what nobody here reads.
+/// The Machine, if it is of our site, and netbooted or installed by a person, without what nobody here reads.
 fn ours(mut machine: Machine, site: &SiteName) -> Option<(String, Arc<Machine>)> {
-    if machine.spec.site != *site || machine.spec.provider != PROVIDER_PXE {
+    let ours = [PROVIDER_PXE, PROVIDER_MANUAL];
+    if machine.spec.site != *site || !ours.contains(&machine.spec.provider.as_str()) {
         return None;
     }
     machine.metadata.managed_fields = None;

@@ -1,5 +1,6 @@
 //! Pure: `phase` and `Ready` where there is no controller to derive them (directory mode). For display only (M11).
 
+use bedplate_api::id::MachineName;
 use bedplate_api::machine::{MachineStatus, Phase, condition_type};
 use jiff::Timestamp;
 
@@ -12,6 +13,15 @@ pub fn derive(paused: bool, status: &mut MachineStatus, now: Timestamp) {
     let (phase, ready, why, message) = judge(paused, status);
     status.phase = Some(phase);
     set_condition(status, condition_type::READY, ready, why, &message, now);
+}
+
+/// The same of a Machine that pxed does not boot: nothing is to be waited for but its agent.
+pub fn derive_by_hand(name: &MachineName, status: &mut MachineStatus, now: Timestamp) {
+    if !is_true(status, condition_type::ENROLLED) {
+        status.phase = Some(Phase::Pending);
+        let message = format!("waiting for its agent: `bedplate machine token {name}` makes a token for it");
+        set_condition(status, condition_type::READY, false, "AwaitingEnrolment", &message, now);
+    }
 }
 
 fn judge(paused: bool, status: &MachineStatus) -> (Phase, bool, &'static str, String) {

@@ -119,8 +119,11 @@ impl StatusRegistry {
         }
         change(&mut kept.status);
         if self.inner.derive_display {
-            let paused = machine.is_some_and(|m| m.machine.spec.paused);
-            display::derive(paused, &mut kept.status, Timestamp::now());
+            let (paused, now) = (machine.as_ref().is_some_and(|m| m.machine.spec.paused), Timestamp::now());
+            display::derive(paused, &mut kept.status, now);
+            if !paused && machine.is_some_and(|m| !m.is_netbooted()) {
+                display::derive_by_hand(name, &mut kept.status, now);
+            }
         }
         if *kept != before {
             let same = kept.uid == before.uid;

@@ -6,6 +6,7 @@ use bedplate_api::wire::{NodeReport, OperationWrite, OperationWritten, WatchRequ
 use serde_json::json;
 
 use super::*;
+use crate::enrol::token::{IssueTokenError, Tokens};
 use crate::power::OperationDesk as _;
 use crate::power::operations::local::LocalOperations;
 
@@ -154,5 +155,38 @@ async fn an_agent_of_a_cluster_is_sent_to_its_api_server() {
     let (status, text) = agents.post(&client, "/v1/watch", &WatchRequest::default()).await;
     assert_eq!(status, 409, "{text}");
     assert_eq!(serde_json::from_str::<Refusal>(&text).unwrap().reason, "UseCluster");
+    agents.stop().await;
+}
+
+#[tokio::test]
+async fn h1_a_host_that_a_person_installs_enrols_once_by_a_token_of_the_socket() {
+    let (agents, _) = standalone().await;
+    let urls = crate::clients::Urls { advertise: Some("p.example:8443".to_owned()), port: 8443 };
+    let tokens = Tokens {
+        machines: agents.rig.machines.clone(),
+        boots: agents.rig.boots().clone(),
+        urls,
+        site: "default".parse().unwrap(),
+        ca_pem: agents.rig.authority.pem().to_owned(),
+    };
+    let now = Timestamp::now();
+    let netbooted = tokens.issue("node1", now).await;
+    assert!(matches!(netbooted, Err(IssueTokenError::NotManual(..))), "its seed comes with its boot");
+    assert!(matches!(tokens.issue("nobody", now).await, Err(IssueTokenError::NoMachine(_))));
+
+    let by_hand = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": "node1" },
+        "spec": { "provider": "manual" } });
+    let by_hand: bedplate_api::machine::Machine = serde_json::from_value(by_hand).unwrap();
+    agents.rig.machines.store(Snapshot::build(&"default".parse().unwrap(), [by_hand]));
+    let seed = tokens.issue("node1", now).await.unwrap();
+    assert_eq!(seed.endpoints, ["https://p.example:8443"]);
+    let (key, other) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+    let response = agents.enrol(&request(&seed, &csr(&key, Some("node1")))).await.unwrap();
+    let EnrolResponse::Enrolled { certificate_pem, .. } = response else { panic!("{response:?}") };
+    assert_eq!(agents.condition("Enrolled"), ("True".to_owned(), "Enrolled".to_owned()));
+    let stolen = agents.enrol(&request(&seed, &csr(&other, Some("node1")))).await;
+    assert!(same(&stolen, &refusal(409, "TokenUsed")), "{stolen:?}");
+    let agent = Agent { agents: &agents, client: agents.client(Some((&certificate_pem, &key))) };
+    assert!(agent.told(None).await.1.is_empty());
     agents.stop().await;
 }

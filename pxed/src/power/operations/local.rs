@@ -22,6 +22,7 @@ use super::fan_out::matches;
 use super::local_plan::{Memory, Plan, Record, is_known, unknown_name};
 use super::{is_finished, sort_by_age};
 use crate::machine::{KnownMachine, Machines};
+use crate::power::order::Kind;
 use crate::power::{
     CreateOperationError, Operation, OperationDesk, OperationKey, OperationUpdate, OperationWriter,
     WriteOperationError,
@@ -443,10 +444,16 @@ impl OperationDesk for LocalOperations {
         if !is_known(&spec.operation_name) {
             return Err(CreateOperationError::Invalid(unknown_name(&spec.operation_name)));
         }
-        if let Some(target) = &spec.machine_ref
-            && self.inner.machines.load().by_name(&target.name).is_none()
-        {
-            return Err(CreateOperationError::NoMachine(target.name.to_string()));
+        if let Some(target) = &spec.machine_ref {
+            let machines = self.inner.machines.load();
+            let known = machines.by_name(&target.name);
+            let known = known.ok_or_else(|| CreateOperationError::NoMachine(target.name.to_string()))?;
+            if !known.is_netbooted() && Kind::of(&spec.operation_name).is_some() {
+                return Err(CreateOperationError::Invalid(format!(
+                    "Machine {} is of provider {}: its power is not pxed's to switch",
+                    known.name, known.machine.spec.provider
+                )));
+            }
         }
         let name = self.reserve(&object)?;
         let made = self.make(object, &name).await;

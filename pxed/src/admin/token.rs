@@ -1,0 +1,27 @@
+//! The socket's route of tokens for hosts that a person installs the agent on.
+//!
+//! Called by `route`. The answer holds a secret, and is for whoever may use the socket.
+
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::http::header::CACHE_CONTROL;
+use axum::response::{IntoResponse, Json, Response};
+use bedplate_process::exit::chain;
+
+use super::route::{AdminState, refuse};
+use crate::enrol::token::IssueTokenError;
+
+pub(super) async fn issue(State(state): State<AdminState>, Path(name): Path<String>) -> Response {
+    let error = match (state.token)(name).await {
+        Ok(seed) => {
+            return (StatusCode::CREATED, [(CACHE_CONTROL, "no-store")], Json(seed)).into_response();
+        }
+        Err(error) => error,
+    };
+    let (code, reason) = match &error {
+        IssueTokenError::NoMachine(_) => (StatusCode::NOT_FOUND, "NotFound"),
+        IssueTokenError::NotManual(..) => (StatusCode::CONFLICT, "NotManual"),
+        IssueTokenError::Seed(_) => (StatusCode::SERVICE_UNAVAILABLE, "Unavailable"),
+    };
+    refuse(code, reason, chain(&error))
+}
