@@ -121,4 +121,45 @@ mod tests {
         assert!(is_no_room(&Outer(io::Error::from_raw_os_error(122))));
         assert!(!is_no_room(&Outer(io::Error::from_raw_os_error(2))));
     }
+
+    /// A server whose certificate counts from one year to another, asked by an agent's own client; what a person reads.
+    async fn asked(from: i32, until: i32) -> String {
+        use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+        let (authority_key, key) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+        let mut authority = CertificateParams::new(vec![]).unwrap();
+        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let ca_pem = authority.self_signed(&authority_key).unwrap().pem();
+        let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        params.not_before = rcgen::date_time_ymd(from, 1, 1);
+        params.not_after = rcgen::date_time_ymd(until, 1, 1);
+        let certificate = params.signed_by(&key, &Issuer::new(authority, &authority_key)).unwrap();
+        let provider = std::sync::Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(
+                vec![certificate.der().clone()],
+                rustls_pki_types::PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
+            )
+            .unwrap();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("https://{}/", listener.local_addr().unwrap());
+        let acceptor = tokio_rustls::TlsAcceptor::from(std::sync::Arc::new(config));
+        let serve = async {
+            let (stream, _) = listener.accept().await.unwrap();
+            let _ = acceptor.accept(stream).await;
+        };
+        let client = crate::service::ask::builder(&ca_pem, None).unwrap().build().unwrap();
+        let (answer, ()) = tokio::join!(client.get(&url).send(), serve);
+        explained(&answer.unwrap_err())
+    }
+
+    #[tokio::test]
+    async fn a_clock_that_is_wrong_is_what_a_person_reads_of_a_certificate_out_of_its_time() {
+        let early = asked(2080, 2090).await;
+        assert!(early.ends_with("compare `date -u` of this host and of the server"), "{early}");
+        let late = asked(2010, 2020).await;
+        assert!(late.contains("the server's certificate has ended, or this host's clock is ahead"), "{late}");
+    }
 }

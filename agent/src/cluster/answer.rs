@@ -5,9 +5,10 @@
 use std::error::Error;
 use std::time::Duration;
 
-use bedplate_process::exit::chain;
 use kube::runtime::watcher;
 use thiserror::Error;
+
+use crate::fault::explained;
 
 /// How long one request may take, its connection included.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -91,9 +92,11 @@ impl AskServerError {
 /// Why a watch failed, for a person.
 pub(super) fn why(error: watcher::Error) -> String {
     match error {
-        watcher::Error::InitialListFailed(error) => chain(&AskServerError::of("the list".to_owned(), error)),
+        watcher::Error::InitialListFailed(error) => {
+            explained(&AskServerError::of("the list".to_owned(), error))
+        }
         watcher::Error::WatchStartFailed(error) | watcher::Error::WatchFailed(error) => {
-            chain(&AskServerError::of("the watch".to_owned(), error))
+            explained(&AskServerError::of("the watch".to_owned(), error))
         }
         watcher::Error::WatchError(status) => {
             format!("the watch ended with status {}: {}", status.code, status.message)

@@ -167,11 +167,15 @@ impl Resolve for OwnResolver {
         Box::pin(async move {
             let host = name.as_str().to_owned();
             let found = tokio::task::spawn_blocking(move || look_up(&host)).await?;
-            let address = found.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no such name"))?;
+            let address = found.ok_or_else(|| not_resolved(name.as_str()))?;
             let addresses: Addrs = Box::new(std::iter::once(SocketAddr::new(address, 0)));
             Ok(addresses)
         })
     }
+}
+
+fn not_resolved(host: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, format!("the name {host} was not resolved"))
 }
 
 fn look_up(host: &str) -> Option<IpAddr> {

@@ -22,6 +22,7 @@ use super::plan::{Awaited, Held, Next, NotBefore, Observed, back_off, plan, spre
 use super::state::{Enrolment, Places, Standing};
 use super::ways::Ways;
 use crate::cluster::Plane;
+use crate::fault::explained;
 use crate::hardware::read_text;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -196,7 +197,7 @@ impl Agent {
                 self.seed_refused |= refused && index == 0;
                 let wait =
                     if refused { REFUSED } else { back_off(self.failures[index], MOST, rand::random()) };
-                let text = chain(&error);
+                let text = explained(&error);
                 tracing::warn!(
                     act,
                     error = text,
