@@ -23,6 +23,8 @@ use super::tar::shown;
 
 /// Open directories that are kept for the next member.
 const MOST_OPEN: usize = 64;
+/// What a tmpfs says that it is (statfs(2)).
+const TMPFS: u64 = 0x0102_1994;
 /// How deep a directory may lie: links could build trees that are deeper than what can be removed.
 const DEEPEST: usize = 256;
 /// Most bytes of names and attributes of directories that are remembered until the end.
@@ -303,9 +305,29 @@ impl Place {
     }
 }
 
+/// Bytes that may be written where this is. In memory it is no more than what is available: a tmpfs would give more, and the host
+/// would have none left for what runs.
+pub(crate) fn room(fd: impl AsFd) -> Result<u64, Errno> {
+    let free = free(&rustix::fs::fstatvfs(&fd)?);
+    let is_memory = u64::try_from(rustix::fs::fstatfs(&fd)?.f_type).is_ok_and(|kind| kind == TMPFS);
+    Ok(if is_memory {
+        free.min(std::fs::read_to_string("/proc/meminfo").map_or(u64::MAX, |text| available(&text)))
+    } else {
+        free
+    })
+}
+
 /// Bytes that are free; a tmpfs without a limit says that it has none.
-pub(crate) fn free(stat: &rustix::fs::StatVfs) -> u64 {
+fn free(stat: &rustix::fs::StatVfs) -> u64 {
     if stat.f_blocks == 0 { u64::MAX } else { stat.f_bavail.saturating_mul(stat.f_frsize) }
+}
+
+/// Bytes of memory that are available without swapping, as `/proc/meminfo` says.
+fn available(meminfo: &str) -> u64 {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib =
+        line.and_then(|line| line.trim().strip_suffix(" kB")).and_then(|kib| kib.trim().parse::<u64>().ok());
+    kib.map_or(u64::MAX, |kib| kib.saturating_mul(1024))
 }
 
 /// Has an open directory hide everything that lower layers have in it.
@@ -358,5 +380,21 @@ pub(crate) fn accept_missing_support(
             Ok(())
         }
         set => set.map_err(failed(path, "set an extended attribute")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_is_available_bounds_what_a_tmpfs_promises() {
+        let text = "MemTotal:        8000000 kB\nMemFree:          100 kB\nMemAvailable:    2048 kB\n";
+        assert_eq!(available(text), 2 << 20);
+        assert_eq!(available("nothing known"), u64::MAX);
+        let memory = std::fs::File::open("/dev/shm").or_else(|_| std::fs::File::open("/run")).unwrap();
+        let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();
+        // Memory moves while this runs.
+        assert!(room(&memory).unwrap() <= available(&meminfo).saturating_mul(2));
     }
 }

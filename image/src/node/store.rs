@@ -119,7 +119,7 @@ impl LayerStore {
     /// # Errors
     /// When the file system does not say.
     pub fn room(&self) -> io::Result<u64> {
-        Ok(place::free(&rustix::fs::statvfs(self.layers())?))
+        Ok(place::room(std::fs::File::open(self.layers())?)?)
     }
 
     /// Whether this process may write; takes the lock if nobody has it, and then removes what is not whole.

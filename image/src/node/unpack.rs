@@ -280,7 +280,7 @@ impl Unpacker {
     }
 
     fn free(&self) -> Result<u64, Errno> {
-        Ok(place::free(&rustix::fs::fstatvfs(&self.place.root().fd)?))
+        place::room(&self.place.root().fd)
     }
 }
 
