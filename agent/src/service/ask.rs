@@ -174,7 +174,8 @@ impl Resolve for OwnResolver {
     }
 }
 
-fn not_resolved(host: &str) -> io::Error {
+/// A name that nobody knows, or whose servers do not answer.
+pub(crate) fn not_resolved(host: &str) -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, format!("the name {host} was not resolved"))
 }
 

@@ -190,6 +190,13 @@ mod tests {
     }
 
     #[test]
+    fn a_host_that_was_off_until_its_certificate_ended_enrols_with_the_seed_of_its_boot() {
+        assert_eq!(plan(&observed(10_000, Some(NEW), Some(OLD), Some(9))), Next::Enrol);
+        let none = plan(&observed(10_000, None, Some(OLD), Some(9)));
+        assert_eq!(none, wait(10_005, Awaited::SeedAfterEnd), "without a seed a person is asked for one");
+    }
+
+    #[test]
     fn every_state_has_its_act() {
         for (observed, expected) in [
             (observed(10, None, None, None), wait(15, Awaited::Seed)),

@@ -12,6 +12,7 @@ use bedplate_process::exit::chain;
 use bedplate_process::liveness::Pulse;
 use bedplate_process::notify::Notifier;
 use jiff::{SignedDuration, Timestamp};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::client::PxedClient;
@@ -35,6 +36,8 @@ const REFUSED: Duration = Duration::from_secs(300);
 pub const PATIENCE: Duration = Duration::from_secs(300);
 /// Longest sleep at a stretch: the clock may be set meanwhile.
 const LOOK: Duration = Duration::from_secs(30);
+/// How long the end may take: an answer that is being written is waited for.
+const CLOSING: Duration = Duration::from_secs(20);
 const HEARTBEATS: std::ops::RangeInclusive<u32> = 5..=3600;
 
 /// The agent between two acts.
@@ -50,7 +53,8 @@ struct Agent {
     last_report: Option<Timestamp>,
     heartbeat: Duration,
     failures: [u32; 3],
-    not_before: NotBefore,
+    /// Until when each act is held back; not by the clock, which may be set meanwhile.
+    held_until: [Option<Instant>; 3],
     standing: Standing,
 }
 
@@ -61,31 +65,43 @@ pub async fn run(
     notifier: Notifier,
     pulse: Pulse,
     shutdown: CancellationToken,
-) {
+) -> Result<(), RunAgentError> {
     let mut agent = Agent::new(places, report_only, notifier);
     agent.notifier.ready("starting");
     let userspace = tokio::spawn(report_userspace(agent.places.root.clone(), shutdown.clone()));
+    let mut ended = Ok(());
     while !shutdown.is_cancelled() {
         // Every wait and every act ends within PATIENCE, whoever does not answer.
-        if agent.ways.is_well() {
-            pulse.beat();
-        }
+        pulse.beat();
+        let broken = agent.ways.broken();
         let now = Timestamp::now();
         agent.observe();
         let next = plan(&agent.observed(now));
         tokio::select! {
             () = agent.apply(next, now) => {}
             () = shutdown.cancelled() => break,
+            what = broken => {
+                ended = Err(RunAgentError(what));
+                break;
+            }
         }
     }
     agent.notifier.stopping("stopping");
     userspace.abort();
-    agent.ways.close().await;
+    let closed = tokio::time::timeout(CLOSING, agent.ways.close()).await;
+    if closed.is_err() {
+        tracing::warn!("not all has ended in time, the process ends nevertheless");
+    }
+    ended
 }
+
+/// What runs for ever has ended, by a panic for instance: systemd starts the agent anew.
+#[derive(Debug, thiserror::Error)]
+#[error("{0} has ended, and should not: the journal above says more")]
+pub struct RunAgentError(&'static str);
 
 impl Agent {
     fn new(places: Places, report_only: bool, notifier: Notifier) -> Self {
-        let free = Timestamp::MIN;
         let standing = places.begin_standing(VERSION);
         Self {
             ways: Ways::new(places.clone(), report_only),
@@ -98,7 +114,7 @@ impl Agent {
             last_report: None,
             heartbeat: Duration::from_secs(60),
             failures: [0; 3],
-            not_before: NotBefore { enrol: free, renew: free, report: free },
+            held_until: [None; 3],
             standing,
         }
     }
@@ -111,7 +127,7 @@ impl Agent {
         });
         if seed.as_ref().map(|seed| seed.boot_id) != self.seed.as_ref().map(|seed| seed.boot_id) {
             self.seed_refused = false;
-            self.not_before.enrol = Timestamp::MIN;
+            self.held_until[0] = None;
             self.failures[0] = 0;
         }
         self.unknown = seed.as_ref().filter(|seed| seed.token.is_none()).map(|seed| seed.machine.clone());
@@ -150,8 +166,20 @@ impl Agent {
             unknown: self.unknown.is_some(),
             held,
             last_report: self.last_report,
-            not_before: self.not_before,
+            not_before: self.not_before(now),
         }
+    }
+
+    /// What is held back, by a clock that says `now`.
+    fn not_before(&self, now: Timestamp) -> NotBefore {
+        let [enrol, renew, report] = self.held_until.map(|until| {
+            let left = until.and_then(|until| until.checked_duration_since(Instant::now()));
+            let left = left.filter(|left| !left.is_zero()).map(SignedDuration::try_from);
+            left.map_or(Timestamp::MIN, |left| {
+                now.saturating_add(left.unwrap_or(SignedDuration::MAX)).unwrap_or(Timestamp::MAX)
+            })
+        });
+        NotBefore { enrol, renew, report }
     }
 
     async fn apply(&mut self, next: Next, now: Timestamp) {
@@ -160,7 +188,7 @@ impl Agent {
             Next::ForgetSeed => {
                 let forgotten = self.places.forget_seed();
                 let failed = forgotten.is_err();
-                self.settle("forget-seed", 0, forgotten.map(|()| Outcome::Done).map_err(ActError::from), now);
+                self.settle("forget-seed", 0, forgotten.map(|()| Outcome::Done).map_err(ActError::from));
                 if failed {
                     // Nothing else is done before the secret is gone, but not in a circle either.
                     tokio::time::sleep(Duration::from_secs(5)).await;
@@ -171,11 +199,11 @@ impl Agent {
             Next::Renew => ("renew", 1, self.renew().await),
             Next::Report => ("report", 2, self.report().await),
         };
-        self.settle(name, index, result, now);
+        self.settle(name, index, result);
     }
 
     /// Notes how an act went, and until when it is held back.
-    fn settle(&mut self, act: &str, index: usize, result: Result<Outcome, ActError>, now: Timestamp) {
+    fn settle(&mut self, act: &str, index: usize, result: Result<Outcome, ActError>) {
         let wait = match result {
             Ok(Outcome::Done) => {
                 self.failures[index] = 0;
@@ -208,12 +236,8 @@ impl Agent {
                 wait
             }
         };
-        let held = [&mut self.not_before.enrol, &mut self.not_before.renew, &mut self.not_before.report];
-        let wait = SignedDuration::try_from(wait).unwrap_or(SignedDuration::MAX);
-        for (at, not_before) in held.into_iter().enumerate() {
-            if at == index {
-                *not_before = now.saturating_add(wait).unwrap_or(Timestamp::MAX);
-            }
+        if let Some(until) = self.held_until.get_mut(index) {
+            *until = Some(Instant::now() + wait);
         }
     }
 
@@ -231,7 +255,7 @@ impl Agent {
             Awaited::Retry => "waiting to try the enrolment again",
             Awaited::Seed => "waiting for a seed: none was left by stage-1, and there is no certificate",
             Awaited::SeedAfterEnd => {
-                "waiting for a seed: the certificate has ended, the next boot brings a new one"
+                "waiting for a seed: the certificate has ended; boot the host again, or give it a token: `bedplate-agent enrol`"
             }
         };
         self.say(doing, Some(until));
@@ -380,3 +404,7 @@ impl Agent {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "run/tests.rs"]
+mod tests;

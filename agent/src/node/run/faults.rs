@@ -99,6 +99,22 @@ fn a_disk_that_is_full_is_told_the_half_slot_goes_and_the_node_that_runs_stays()
 }
 
 #[test]
+fn a_disk_that_gets_full_while_a_slot_is_filled_is_no_other_fault_of_the_disk() {
+    use crate::node::apply::ApplyError;
+    use crate::slot::inside::WriteInsideError;
+    use crate::slot::store::KeepSlotError;
+    let full = |code| {
+        let source = std::io::Error::from_raw_os_error(code);
+        ApplyError::Slot(WriteInsideError::Act { act: "write", path: "/etc/a".to_owned(), source }.into())
+    };
+    assert_eq!((full(28).reason(), full(5).reason()), ("NoRoom", "DiskFailed"));
+    assert!(crate::fault::explained(&full(28)).contains("a (larger) state disk"));
+    let path = "/var/lib/bedplate/slots/b/filled.json".into();
+    let source = std::io::Error::from_raw_os_error(28);
+    assert_eq!(ApplyError::Slot(KeepSlotError::File { act: "write", path, source }).reason(), "NoRoom");
+}
+
+#[test]
 fn a_registry_that_is_gone_or_whose_name_is_not_resolved_is_told_and_disturbs_no_node() {
     in_runtime(async {
         let mut world = applied().await;
