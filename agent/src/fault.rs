@@ -108,7 +108,10 @@ mod tests {
             assert!(advice(text).is_some_and(|advice| advice.contains(told)), "{text}: {:?}", advice(text));
         }
         let unresolved = crate::service::ask::not_resolved("k8s.example").to_string();
-        assert!(advice(&unresolved).is_some_and(|advice| advice.contains("/etc/resolv.conf")), "{unresolved}");
+        assert!(
+            advice(&unresolved).is_some_and(|advice| advice.contains("/etc/resolv.conf")),
+            "{unresolved}"
+        );
         assert_eq!(advice("connection refused"), None);
         let twice = format!("no such host; {}", advice("no such host").unwrap());
         assert_eq!(advice(&twice), None, "said once");
