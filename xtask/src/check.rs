@@ -1,11 +1,11 @@
-//! The checks of `cargo xtask test` that are not tests: format, lints, dependencies, fuzzing.
+//! The checks of `cargo xtask test` that are not tests: format, lints, dependencies, size, fuzzing.
 //!
 //! Not here: generated files (api/tests/crds.rs) and units (tests/tests/systemd_units.rs), which are tests.
 
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::pool::{self, Job};
 use crate::progress::Step;
@@ -14,19 +14,36 @@ use crate::{build, deny, host};
 /// How long each fuzz target runs; more by `BEDPLATE_FUZZ_SECONDS`.
 const FUZZ_SECONDS: &str = "5";
 
+/// The agent is fetched by every host at every boot, and waits all the time: so many bytes at most.
+const LARGEST_AGENT: u64 = 20_000_000;
+
 /// A check by its name.
 pub(crate) type Check = (&'static str, fn(&Step) -> Result<()>);
 
 /// All checks, the quick ones first.
-pub(crate) const ALL: [Check; 4] = [
+pub(crate) const ALL: [Check; 5] = [
     ("cargo fmt --check", format),
     ("cargo deny check", deny::check),
+    ("size of the static agent", size),
     ("cargo clippy -D warnings", clippy),
     ("fuzz targets, bounded", fuzz),
 ];
 
 fn format(step: &Step) -> Result<()> {
     step.run(build::cargo().args(["fmt", "--all", "--check"]))
+}
+
+/// Of the binary that goes out; `test::run` has built it.
+fn size(step: &Step) -> Result<()> {
+    let path = build::release().join("bedplate-agent");
+    let size = std::fs::metadata(&path).with_context(|| format!("cannot look at {}", path.display()))?.len();
+    step.say(&format!("      {size} bytes"));
+    ensure!(
+        size < LARGEST_AGENT,
+        "{} has {size} bytes, at most {LARGEST_AGENT} are wanted: `cargo tree -d -p bedplate-agent`, `nm --size-sort`",
+        path.display()
+    );
+    Ok(())
 }
 
 fn clippy(step: &Step) -> Result<()> {
