@@ -93,12 +93,14 @@ impl AgentHost {
         let registry = Registry::start_tls(&image, &network, (Ipv4Addr::LOCALHOST, 5000).into())?;
         let host = Host::prepare(NAME)?
             .network(&network)
-            .bind(&binary("bedplate-agent")?, "/usr/bin/bedplate-agent")
+            .bind(&binary("bedplate-agent")?, "/srv/bedplate-agent")
             .bind(&image, "/srv/node-image")
             .file("/etc/systemd/system/bedplate-agent.service", UNIT.as_bytes(), 0o644)?
             .file("/etc/resolv.conf", b"nameserver 192.0.2.1\n", 0o644)?
             .file("/usr/lib/modules/none", b"", 0o644)?
             .start()?;
+        // In memory, as on a host that was netbooted: a disk's file system maps more of it than is used.
+        host.run("install", &["/srv/bedplate-agent", "/usr/bin/bedplate-agent"])?;
         let directory = Directory::new("agentnode")?;
         let site = Self { host, kubernetes, registry, directory, network };
         let interface = json!({ "macAddress": "52:54:00:00:00:01" });

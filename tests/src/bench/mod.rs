@@ -57,7 +57,13 @@ impl Context {
     /// # Errors
     /// The directory cannot be made.
     pub fn new(rounds: usize, quick: bool) -> Result<Self> {
-        Ok(Self { rounds, quick, idle: None, directory: Directory::new("bench")?, failures: Mutex::default() })
+        Ok(Self {
+            rounds,
+            quick,
+            idle: None,
+            directory: Directory::new("bench")?,
+            failures: Mutex::default(),
+        })
     }
 
     /// Seconds of one load.
