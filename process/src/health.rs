@@ -1,8 +1,15 @@
 //! The listener for people and machines that look after the program: `/healthz`, `/readyz`, `/metrics`.
 //!
-//! Serves no boot traffic and no secrets; bound to loopback unless configured. Called by the program's `run`.
+//! Serves no boot traffic and no secrets; bound to loopback unless configured, or to a socket in the file system that its owner opens. Called by the program's `run`.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    io::{self, ErrorKind},
+    net::SocketAddr,
+    os::unix::fs::{FileTypeExt as _, PermissionsExt as _},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use axum::{
     Router,
@@ -10,10 +17,13 @@ use axum::{
     http::{StatusCode, header},
     response::{IntoResponse, Response},
     routing::get,
+    serve::Listener,
 };
 use prometheus_client::registry::Registry;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
+
+use crate::liveness::Liveness;
 
 /// How long a connection may go on after the stop.
 const LINGER: Duration = Duration::from_secs(1);
@@ -51,6 +61,16 @@ impl Health for AlwaysReady {
     }
 }
 
+impl Health for Liveness {
+    fn readiness(&self) -> Readiness {
+        Readiness { ready: self.check().is_ok(), reasons: Vec::new() }
+    }
+
+    fn liveness(&self) -> Result<(), String> {
+        self.check()
+    }
+}
+
 impl<F: Fn() -> Readiness + Send + Sync + 'static> Health for F {
     fn readiness(&self) -> Readiness {
         self()
@@ -74,16 +94,52 @@ pub async fn bind(address: SocketAddr) -> Result<TcpListener, BindHealthError> {
     TcpListener::bind(address).await.map_err(|source| BindHealthError { address, source })
 }
 
+/// The socket is not to be had.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {} for health and metrics", path.display())]
+pub struct BindHealthSocketError {
+    /// Its path.
+    pub path: PathBuf,
+    source: io::Error,
+}
+
+/// Binds a socket in the file system that only the program's own user may open; one that nobody listens at any more is replaced.
+///
+/// # Errors
+/// Something else is there, somebody listens at it, or the directory does not take it.
+pub fn bind_socket(path: &Path) -> Result<UnixListener, BindHealthSocketError> {
+    replace_socket(path).map_err(|source| BindHealthSocketError { path: path.to_owned(), source })
+}
+
+fn replace_socket(path: &Path) -> io::Result<UnixListener> {
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if !found.file_type().is_socket() => return Err(ErrorKind::AlreadyExists.into()),
+        Ok(_) if std::os::unix::net::UnixStream::connect(path).is_ok() => {
+            return Err(ErrorKind::AddrInUse.into());
+        }
+        Ok(_) => std::fs::remove_file(path)?,
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
 /// Answers until `shutdown`, then lets running answers finish for a second.
 ///
 /// # Errors
 /// The listening socket broke.
-pub async fn serve(
-    listener: TcpListener,
+pub async fn serve<L>(
+    listener: L,
     health: Arc<dyn Health>,
     registry: Arc<Registry>,
     shutdown: CancellationToken,
-) -> std::io::Result<()> {
+) -> io::Result<()>
+where
+    L: Listener,
+    L::Addr: std::fmt::Debug,
+{
     let router = router(health, registry);
     let served = axum::serve(listener, router).with_graceful_shutdown(shutdown.clone().cancelled_owned());
     tokio::select! {
@@ -200,6 +256,32 @@ mod tests {
         assert!(answer.contains("application/openmetrics-text"), "{answer}");
         assert!(answer.contains("bedplate_test_packets_total 1\n"), "{answer}");
         assert!(answer.ends_with("# EOF\n"), "{answer}");
+    }
+
+    #[tokio::test]
+    async fn a_socket_is_for_its_owner_and_replaces_one_that_nobody_listens_at() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("metrics.sock");
+        drop(bind_socket(&path).expect("bind"));
+        let listener = bind_socket(&path).expect("bind where a dead one is");
+        assert_eq!(std::fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
+        let shutdown = CancellationToken::new();
+        let registry = Arc::new(Registry::default());
+        let server = tokio::spawn(serve(listener, Arc::new(AlwaysReady), registry, shutdown.clone()));
+        let mut stream = tokio::net::UnixStream::connect(&path).await.expect("connect");
+        stream
+            .write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            .await
+            .expect("ask");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("answer");
+        assert!(answer.ends_with("# EOF\n"), "{answer}");
+        assert!(bind_socket(&path).is_err(), "somebody listens there");
+        shutdown.cancel();
+        server.await.expect("join").expect("served");
+        let file = directory.path().join("file");
+        std::fs::write(&file, "kept").expect("write");
+        assert!(bind_socket(&file).is_err() && file.exists());
     }
 
     #[tokio::test]

@@ -38,6 +38,7 @@
 //! ```
 
 pub mod exit;
+pub mod family;
 pub mod health;
 pub mod liveness;
 pub mod logging;

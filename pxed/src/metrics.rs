@@ -2,7 +2,6 @@
 //! name, no address, nothing that a client sent.
 
 pub mod boot_path;
-mod family;
 pub mod power;
 #[cfg(test)]
 mod tests;
@@ -16,11 +15,11 @@ use bedplate_dhcp::counter::Trouble;
 use bedplate_dhcp::respond::Silence;
 use bedplate_dhcp::wire::{Malformed, MessageType};
 use bedplate_tftp::content::Outcome;
+use bedplate_process::family::{Labelled, count, gauge};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Registry;
 
-use self::family::{Labelled, count, gauge};
 use crate::boot::timeline::{next, stage_name};
 use crate::counter::read;
 use crate::readiness::{View, judge, obstacle};

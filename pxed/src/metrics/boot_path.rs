@@ -4,7 +4,7 @@ use std::fmt;
 
 use prometheus_client::encoding::DescriptorEncoder;
 
-use super::family::{count, count_rows, gauge, gauge_rows};
+use bedplate_process::family::{count, count_rows, gauge, gauge_rows};
 use crate::boot::Boots;
 use crate::boot_path::Counters;
 use crate::counter::read;

@@ -7,7 +7,7 @@ use bedplate_api::machine::BmcProtocol;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 
-use super::family::{count, count_rows, gauge};
+use bedplate_process::family::{count, count_rows, gauge};
 use crate::counter::read;
 use crate::power::Counters;
 

@@ -1,18 +1,25 @@
 //! One family of a scrape: its name, its help, its values by label.
+//!
+//! Called by collectors of the programs, which read their own counters at each scrape.
 
 use std::fmt;
+use std::time::Duration;
 
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Unit;
 
 /// Values by the word of their one label; the word of a family without labels is not shown.
-pub(super) type Labelled = Vec<(&'static str, u64)>;
+pub type Labelled = Vec<(&'static str, u64)>;
 
-/// A value with its labels.
-type Row = (Vec<(&'static str, &'static str)>, u64);
+/// A value with its labels, each a name and a word.
+pub type Row<N = u64> = (Vec<(&'static str, &'static str)>, N);
 
 /// Writes one family of counters with at most one label.
-pub(super) fn count(
+///
+/// # Errors
+/// The text cannot be written.
+pub fn count(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,
@@ -23,7 +30,10 @@ pub(super) fn count(
 }
 
 /// Writes one family of gauges with at most one label.
-pub(super) fn gauge(
+///
+/// # Errors
+/// The text cannot be written.
+pub fn gauge(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,
@@ -39,7 +49,10 @@ fn rows(label: &'static str, values: Labelled) -> impl Iterator<Item = Row> {
 }
 
 /// Writes one family of counters.
-pub(super) fn count_rows(
+///
+/// # Errors
+/// The text cannot be written.
+pub fn count_rows(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,
@@ -56,8 +69,29 @@ pub(super) fn count_rows(
     Ok(())
 }
 
+/// Writes one family of counters of seconds.
+///
+/// # Errors
+/// The text cannot be written.
+pub fn seconds_rows(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    rows: impl IntoIterator<Item = Row<Duration>>,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Counter)?;
+    for (labels, time) in rows {
+        let time = time.as_secs_f64();
+        family.encode_family(&labels)?.encode_counter::<[(&str, &str); 0], _, u64>(&time, None)?;
+    }
+    Ok(())
+}
+
 /// Writes one family of gauges.
-pub(super) fn gauge_rows(
+///
+/// # Errors
+/// The text cannot be written.
+pub fn gauge_rows(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,
