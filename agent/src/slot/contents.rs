@@ -108,6 +108,7 @@ pub fn make(
 ) -> Result<Contents, MakeContentsError> {
     let mut contents = Contents::default();
     contents.files.push(text("/etc/hostname", 0o644, &format!("{machine}\n")));
+    contents.files.push(text("/etc/hosts", 0o644, &hosts(machine)));
     // The kubelet tells it as the Node's machine id: the same after each repave, another one on each Machine.
     contents.files.push(text("/etc/machine-id", 0o444, &format!("{}\n", machine_id(machine_uid))));
     for (index, spec) in template.files.iter().enumerate() {
@@ -130,6 +131,12 @@ pub fn make(
         });
     }
     Ok(contents)
+}
+
+/// kubeadm and the kubelet ask for the node's own name, and would wait for name servers that do not know it. An address of the loopback:
+/// the kubelet then takes the Node's from the host's default route.
+fn hosts(machine: &MachineName) -> String {
+    format!("127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n127.0.1.1 {machine}\n")
 }
 
 /// One of a template's files, the `index`th.
@@ -327,6 +334,17 @@ mod tests {
         assert!(unit.contains("ExecStart=systemctl disable --now --no-block b.timer\n"), "{unit}");
         assert_eq!(contents.links.len(), 1);
         assert_eq!(made(json!({}), &Secrets::new()).unwrap().links, []);
+    }
+
+    #[test]
+    fn a_node_knows_its_own_name_without_a_name_server_and_a_version_may_say_otherwise() {
+        let hosts = |contents: &Contents| {
+            let found = contents.files.iter().rfind(|file| file.path == "/etc/hosts").unwrap();
+            String::from_utf8(found.content.to_vec()).unwrap()
+        };
+        assert!(hosts(&made(json!({}), &Secrets::new()).unwrap()).contains("127.0.1.1 node-1\n"));
+        let own = json!({"files": [{"path": "/etc/hosts", "content": "127.0.0.1 localhost\n"}]});
+        assert_eq!(hosts(&made(own, &Secrets::new()).unwrap()), "127.0.0.1 localhost\n");
     }
 
     #[test]
