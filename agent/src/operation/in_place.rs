@@ -27,6 +27,7 @@ use crate::node::model::Record;
 use crate::slot::contents::{self, Secrets, SlotFile};
 use crate::slot::filled::Filled;
 use crate::slot::inside::Inside;
+use crate::slot::render::{MODULES_FILE, SYSCTL_FILE};
 use crate::slot::store::KeepSlotError;
 
 /// How long the restart of a service may take.
@@ -136,11 +137,18 @@ impl Running<'_> {
         files.retain(|file| file.path.ends_with(name));
         let written = self.parts.on_disk(move |slots| slots.write_host(&files)).await;
         written.map_err(|error| ApplyError::Failed(chain(&error)))?;
-        restarted(self.parts.units.as_ref(), &unit_name(unit)?).await
+        let (units, unit) = (self.parts.units.as_ref(), unit_name(unit)?);
+        if let Some(said) = restarted(units, &unit).await? {
+            return Ok(Some(said));
+        }
+        let state = units.state(&unit).await.map_err(|error| ApplyError::Failed(chain(&error)))?;
+        let idle =
+            || format!("{unit} does nothing here: `systemctl status` of it says which condition is not met");
+        Ok(state.active.is_down().then(idle))
     }
 
     async fn set_parameters(&self, edit: &Edit) -> Result<(), ApplyError> {
-        let failed = self.apply_host_file("sysctl.d/50-bedplate.conf", "systemd-sysctl.service").await?;
+        let failed = self.apply_host_file(SYSCTL_FILE, "systemd-sysctl.service").await?;
         // The service fails for what is none of this change too: a parameter of a module that is not there.
         let Some(said) = failed else { return Ok(()) };
         let root = self.parts.root.clone();
@@ -161,7 +169,7 @@ impl Running<'_> {
 
     async fn load_modules(&self, load: &[String]) -> Result<(), ApplyError> {
         let failed =
-            self.apply_host_file("modules-load.d/bedplate.conf", "systemd-modules-load.service").await?;
+            self.apply_host_file(MODULES_FILE, "systemd-modules-load.service").await?;
         let Some(said) = failed else { return Ok(()) };
         let loaded =
             |name: &&String| !self.parts.root.join("sys/module").join(name.replace('-', "_")).exists();

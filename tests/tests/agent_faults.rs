@@ -1,0 +1,166 @@
+//! What a host shows when a node fails, and what is changed in a node that runs: the real agent in its own unit, systemd 252, nspawn,
+//! a real API server, as in `agent_node`. The kubelet and kubeadm are stand-ins; the identity of the kubelet is real.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+use bedplate_tests::agent_host::{AgentHost, JOINS, LIMIT, NAME, has_applied};
+use bedplate_tests::guard::Directory;
+use bedplate_tests::wait;
+use serde_json::{Value, json};
+
+/// A kubelet that does not start, and says a secret.
+const ILL: &str = "#!/bin/sh\necho 'E1122 06:56:12.123456    1234 run.go:72] \"command failed\" err=\"no such flag: --colour\" \
+                   token=\"abcdef.0123456789abcdef\"' >&2\nexit 1\n";
+const APP: &str = "[Service]\nExecStart=/bin/sh -c 'cp /etc/app.conf /run/app.seen; exec sleep infinity'\n";
+
+struct Site {
+    host: AgentHost,
+    directory: Directory,
+}
+
+impl Site {
+    /// A version like the first one, but for this.
+    fn version(&self, number: u32, change: impl FnOnce(&mut Value)) {
+        let first =
+            self.host.kubectl(&["get", "machineconfigurationversion", "workers-v1", "-o", "json"]).unwrap();
+        let first: Value = serde_json::from_str(&first).unwrap();
+        let mut spec = first["spec"].clone();
+        spec["version"] = json!(number);
+        change(&mut spec["template"]);
+        self.create(&json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfigurationVersion",
+            "metadata": { "name": format!("workers-v{number}") }, "spec": spec }));
+    }
+
+    fn create(&self, object: &Value) {
+        let path = self.directory.path().join("object.json");
+        std::fs::write(&path, object.to_string()).unwrap();
+        self.host.kubectl(&["create", "-f", &path.display().to_string()]).unwrap();
+    }
+
+    /// Asks for an applyConfiguration; its status when it has ended.
+    fn apply_configuration(&self, name: &str) -> Value {
+        self.create(&json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation",
+            "metadata": { "name": name, "labels": { "bedplate.dev/machine": NAME } },
+            "spec": { "machineRef": { "name": NAME }, "operationName": "applyConfiguration" } }));
+        let pending = json!({ "status": { "state": "Pending" } }).to_string();
+        let patch =
+            ["patch", "machineoperation", name, "--subresource=status", "--type=merge", "-p", &pending];
+        self.host.kubectl(&patch).unwrap();
+        let mut last = Value::Null;
+        let ended = wait::until("the end of the operation", LIMIT, || {
+            let object = self.host.kubectl(&["get", "machineoperation", name, "-o", "json"])?;
+            last = serde_json::from_str::<Value>(&object)?["status"].clone();
+            Ok(matches!(last["state"].as_str(), Some("Complete" | "Failed")).then_some(()))
+        });
+        ended.unwrap_or_else(|error| panic!("{error:#}: {last:#}"));
+        last
+    }
+
+    fn in_slot(&self, path: &str) -> String {
+        let leader = self
+            .host
+            .host
+            .run("machinectl", &["show", "--property=Leader", "--value", "bedplate-a"])
+            .unwrap();
+        self.host.host.run("cat", &[&format!("/proc/{}/root{path}", leader.trim())]).unwrap()
+    }
+}
+
+/// kubeadm as it leaves a node: joined, with the kubelet's way to the API server.
+fn kubeadm(host: &AgentHost) -> String {
+    let kubeconfig = host.kubernetes.user(&format!("system:node:{NAME}"), &["system:nodes"]).unwrap();
+    let kubeconfig = std::fs::read_to_string(kubeconfig).unwrap();
+    format!(
+        "if [ \"$1\" = upgrade ]; then cat \"${{8}}\"/kubeletconfiguration*; cp \"${{8}}\"/kubeletconfiguration* /var/lib/kubelet/config.yaml; \
+         exit; fi\nmkdir -p /etc/kubernetes\ncat >/etc/kubernetes/kubelet.conf <<'END'\n{kubeconfig}\nEND\n{JOINS}"
+    )
+}
+
+#[test]
+fn a_node_is_changed_in_place_and_a_kubelet_that_fails_is_told_by_its_log() {
+    let host = AgentHost::start(5).unwrap();
+    let site = Site { host, directory: Directory::new("faults").unwrap() };
+    let host = &site.host;
+    host.version(1, &kubeadm(host)).unwrap();
+    // The first one is not in use yet: it may still be changed.
+    let more = json!([
+        { "op": "add", "path": "/spec/template/kubernetes/nodeAnnotations", "value": { "example.com/note": "first" } },
+        { "op": "add", "path": "/spec/template/units/-", "value": { "name": "app.service", "enabled": true, "contents": APP } },
+        { "op": "add", "path": "/spec/template/files/-", "value": { "path": "/etc/app.conf", "content": "one\n",
+            "inPlace": { "restartUnits": ["app.service"] } } },
+    ]);
+    host.kubectl(&[
+        "patch",
+        "machineconfigurationversion",
+        "workers-v1",
+        "--type=json",
+        "-p",
+        &more.to_string(),
+    ])
+    .unwrap();
+    host.host.run("systemctl", &["start", "bedplate-agent.service"]).unwrap();
+    host.select(1).unwrap();
+    host.until_node_is_awaited().unwrap();
+    host.until("the first version is applied", |status| has_applied(status, 1, "a")).unwrap();
+    let node = || {
+        serde_json::from_str::<Value>(&host.kubectl(&["get", "node", NAME, "-o", "json"]).unwrap()).unwrap()
+    };
+    assert_eq!(node()["metadata"]["annotations"]["example.com/note"], "first", "before it is applied");
+
+    // Everything that needs no repave, but taints.
+    let changed = |template: &mut Value| {
+        template["kubernetes"]["nodeLabels"] = json!({ "example.com/row": "8" });
+        template["kubernetes"]["kubeletConfiguration"] = json!({ "maxPods": 50 });
+        template["kernelModules"] = json!([]);
+        let file =
+            template["files"].as_array_mut().unwrap().iter_mut().find(|file| file["path"] == "/etc/app.conf");
+        file.unwrap()["content"] = json!("two\n");
+    };
+    site.version(2, changed);
+    host.select(2).unwrap();
+    host.until("the second version is prepared", |status| status["slots"][1]["version"] == 2).unwrap();
+    let status = site.apply_configuration("in-place");
+    assert_eq!(status["state"], "Complete", "{status:#}");
+    host.until("the second version is applied", |status| has_applied(status, 2, "a")).unwrap();
+    assert_eq!(site.in_slot("/etc/app.conf"), "two\n");
+    assert_eq!(site.in_slot("/run/app.seen"), "two\n", "its unit was restarted");
+    assert!(site.in_slot("/var/lib/kubelet/config.yaml").contains("maxPods: 50"));
+    assert_eq!(node()["metadata"]["labels"]["example.com/row"], "8");
+
+    // Taints are a person's.
+    site.version(3, |template| {
+        changed(template);
+        template["kubernetes"]["taints"] =
+            json!([{ "key": "dedicated", "value": "gpu", "effect": "NoSchedule" }]);
+    });
+    host.select(3).unwrap();
+    let status = site.apply_configuration("taints");
+    assert_eq!(status["reason"], "NeedsTaints", "{status:#}");
+    host.kubectl(&["taint", "node", NAME, "--overwrite", "dedicated=gpu:NoSchedule"]).unwrap();
+    let status = site.apply_configuration("tainted");
+    assert_eq!(status["state"], "Complete", "{status:#}");
+
+    // The next one's kubelet does not start: the former slot runs again, and the kubelet's journal is told.
+    site.version(4, |template| {
+        let file = template["files"].as_array_mut().unwrap().iter_mut();
+        let kubelet = file.into_iter().find(|file| file["path"] == "/usr/local/sbin/kubelet-stand-in");
+        kubelet.unwrap()["content"] = json!(ILL);
+    });
+    host.select(4).unwrap();
+    host.until("the fourth version is prepared", |status| {
+        status["slots"][1]["state"] == "Prepared" && status["slots"][1]["version"] == 4
+    })
+    .unwrap();
+    host.kubectl(&["delete", "node", NAME]).unwrap();
+    host.until("the fourth version is taken back", |status| {
+        status["rolledBack"]["from"]["version"] == 4 && status["slots"][0]["state"] == "Running"
+    })
+    .unwrap();
+    let status = host.status().unwrap();
+    let reason = status["rolledBack"]["reason"].as_str().unwrap();
+    assert!(reason.starts_with("the kubelet is not healthy: "), "{reason}");
+    assert!(
+        reason.contains("\"command failed\" err=\"no such flag: --colour\" token=\"[hidden]\""),
+        "{reason}"
+    );
+}
