@@ -1,7 +1,9 @@
 //! Common faults of a host, as they look in other programs' words, and what a person does about them.
 //!
 //! Whoever shows an error to a person adds this: "invalid peer certificate" does not make anybody look at a clock. Texts are of
-//! rustls, of Go's crypto/x509 and net, of the kernel and of systemd. Pure.
+//! rustls, of Go's crypto/x509 and net, of the kernel and of systemd.
+//!
+//! Pure: text in, text out. Called by all that shows errors.
 
 use std::error::Error;
 use std::io;

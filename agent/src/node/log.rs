@@ -1,7 +1,9 @@
 //! The end of a log as part of a message: what tells nothing is left out, what may be secret is hidden, and there is a bound.
 //!
 //! `status` is read by more people than a node's log. Known secrets are hidden wherever they stand; what only looks like one (tokens,
-//! keys, passwords) is hidden too, rather too often than not. Pure. Called by `apply`, `observe` and `operation`.
+//! keys, passwords) is hidden too, rather too often than not.
+//!
+//! Pure: text in, text out. Called by `apply`, `observe` and `operation`.
 
 use std::collections::BTreeSet;
 

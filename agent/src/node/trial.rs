@@ -1,7 +1,8 @@
 //! How long a trial has lasted, less what is not its fault: times in which the API server was away, and leaps of the clock.
 //!
-//! What a killed agent has counted is lost: the next one begins with what the clock says. Pure: the caller says what time it is. Called
-//! by `run`.
+//! What a killed agent has counted is lost: the next one begins with what the clock says.
+//!
+//! Pure: the caller says what time it is. Called by `run`.
 
 use std::time::{Duration, Instant};
 

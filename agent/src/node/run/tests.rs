@@ -32,9 +32,9 @@ use crate::slot::filled::Filled;
 use crate::slot::places::{Places, machine, service};
 use crate::slot::store::Slots;
 
-#[path = "faults.rs"]
+#[path = "fault_tests.rs"]
 mod faults;
-#[path = "in_place.rs"]
+#[path = "in_place_tests.rs"]
 mod in_place;
 
 struct FakePlane {
