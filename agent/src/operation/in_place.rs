@@ -168,8 +168,7 @@ impl Running<'_> {
     }
 
     async fn load_modules(&self, load: &[String]) -> Result<(), ApplyError> {
-        let failed =
-            self.apply_host_file(MODULES_FILE, "systemd-modules-load.service").await?;
+        let failed = self.apply_host_file(MODULES_FILE, "systemd-modules-load.service").await?;
         let Some(said) = failed else { return Ok(()) };
         let loaded =
             |name: &&String| !self.parts.root.join("sys/module").join(name.replace('-', "_")).exists();
