@@ -8,7 +8,7 @@ use anyhow::Result;
 use crate::{host, progress};
 
 /// Named for the target directory as well: with `--target`, build scripts and macros are not linked statically.
-const TARGET: &str = "x86_64-unknown-linux-gnu";
+pub(crate) const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// Where the static release binaries lie.
 pub(crate) fn release() -> PathBuf {

@@ -4,6 +4,7 @@
 
 mod build;
 mod check;
+mod deb;
 mod demo;
 mod deny;
 mod host;
@@ -16,6 +17,7 @@ mod progress;
 mod python;
 mod setup;
 mod test;
+mod tool;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -32,7 +34,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Installs what the other commands need: Debian packages, Rust components, cargo-deny, the tests' Kubernetes programs,
+    /// Installs what the other commands need: Debian packages, Rust components, cargo-deny, cargo-deb, the tests' Kubernetes programs,
     /// Redfish emulator and Debian.
     Setup,
     /// Builds the release binaries, linked statically.
@@ -64,6 +66,8 @@ enum Command {
     },
     /// Generates the custom resource definitions anew.
     Crds,
+    /// Builds the agent's Debian package, for hosts that are not netbooted.
+    Deb,
 }
 
 #[derive(Subcommand)]
@@ -129,6 +133,7 @@ fn main() -> ExitCode {
         Command::Demo { keep } => demo::run(keep),
         Command::Bench { arguments } => demo::bench(&arguments),
         Command::Crds => build::crds(),
+        Command::Deb => deb::run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

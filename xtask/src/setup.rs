@@ -4,7 +4,7 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use crate::{deny, host, image, kubernetes, package, progress, python};
+use crate::{deb, deny, host, image, kubernetes, package, progress, python, tool};
 
 /// Rust components that the checks use.
 const COMPONENTS: [&str; 2] = ["clippy", "rustfmt"];
@@ -25,7 +25,7 @@ fn missing_components() -> Vec<&'static str> {
 pub(crate) enum Need {
     /// The virtual rack: packages and Rust.
     Rack,
-    /// The rack, a real API server, which is built with Go, cargo-deny, a Redfish emulator, and a Debian for hosts in namespaces.
+    /// The rack, a real API server, which is built with Go, cargo-deny, cargo-deb, a Redfish emulator, and a Debian for hosts in namespaces.
     Tests,
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn run(need: Need) -> Result<()> {
 fn install(need: Need) -> Result<()> {
     host::check()?;
     package::remove_left_over()?;
-    deny::remove_left_over();
+    tool::remove_left_over();
     let packages = package::missing()?;
     let components = missing_components();
     let directory = kubernetes::directory();
@@ -46,9 +46,10 @@ fn install(need: Need) -> Result<()> {
     if !programs.is_empty() {
         host::go()?;
     }
-    let deny = if need == Need::Tests { deny::missing() } else { None };
+    let built = if need == Need::Tests { vec![deny::TOOL, deb::TOOL] } else { Vec::new() };
+    let built: Vec<_> = built.into_iter().filter_map(|tool| Some((tool, tool.missing()?))).collect();
     let python = if need == Need::Tests { python::missing() } else { None };
-    let tools: Vec<&String> = deny.iter().chain(&python).collect();
+    let tools: Vec<&String> = built.iter().map(|(_, plan)| plan).chain(&python).collect();
     let loader = !package::arm64_loader().is_file();
     if packages.is_empty() && components.is_empty() && programs.is_empty() && tools.is_empty() && !loader {
         return Ok(());
@@ -74,8 +75,8 @@ fn install(need: Need) -> Result<()> {
         install_components(&components)?;
     }
     package::fetch_arm64_loader()?;
-    if deny.is_some() {
-        deny::install()?;
+    for (tool, _) in &built {
+        tool.install()?;
     }
     if python.is_some() {
         python::install()?;

@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 
 use crate::pool::{self, Finished, Job};
 use crate::progress::{self, Step};
-use crate::{Tier, build, check, image, programs, setup};
+use crate::{Tier, build, check, deb, image, programs, setup};
 
 /// So many of the programs that took longest are in the summary.
 const SLOWEST: usize = 10;
@@ -86,6 +86,9 @@ pub(crate) fn run(tier: Option<Tier>, filter: Option<&str>) -> Result<()> {
         image::host()?;
     }
     image::node::ensure()?;
+    if wants(Tier::A) {
+        deb::package()?;
+    }
     if filter.is_none() && wants(Tier::A) {
         progress::heading("Checks");
         for (name, work) in check::ALL {
