@@ -1,13 +1,14 @@
 //! Which certificates an agent may ask for on a real API server (docs/rules.md, "Trust" 5).
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use base64::Engine as _;
 use bedplate_tests::guard::Directory;
 use bedplate_tests::kubernetes::Kubernetes;
 use bedplate_tests::wait;
-use rcgen::{CertificateParams, DistinguishedName, DnType, DnValue, KeyPair};
+use rcgen::{CertificateParams, DistinguishedName, DnType, DnValue, KeyPair, SigningKey};
 use serde_json::json;
 
 const KUBELET: &str = "kubernetes.io/kube-apiserver-client-kubelet";
@@ -52,6 +53,11 @@ impl Agent {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.distinguished_name = subject.clone();
         let pem = params.serialize_request(key).unwrap().pem().unwrap().into_bytes();
+        self.make(&self.kubeconfig, pem, signer, usages)
+    }
+
+    /// Makes the object as who has this kubeconfig.
+    fn make(&self, kubeconfig: &Path, pem: Vec<u8>, signer: &str, usages: &[&str]) -> Result<(), String> {
         let name = format!("asked-{}", COUNT.fetch_add(1, Ordering::Relaxed));
         let request = json!({
             "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": { "name": name },
@@ -59,7 +65,7 @@ impl Agent {
         });
         let path = self.directory.path().join(format!("{name}.json"));
         std::fs::write(&path, request.to_string()).unwrap();
-        let made = self.kubernetes.kubectl(&self.kubeconfig, &["create", "-f", &path.display().to_string()]);
+        let made = self.kubernetes.kubectl(kubeconfig, &["create", "-f", &path.display().to_string()]);
         made.map(drop).map_err(|error| error.to_string())
     }
 }
@@ -110,6 +116,57 @@ fn agent_asks_for_its_own_nodes_certificate_and_for_no_other() {
     }
     let why = agent.ask(&own, KUBELET, &["server auth"]).unwrap_err();
     assert!(why.contains("an agent asks for a client certificate"), "{why}");
+}
+
+/// A request (PEM) for the Node `name` whose text is said to be `cut` bytes shorter than it is, rightly signed.
+fn shortened(name: &str, cut: u8) -> Vec<u8> {
+    let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
+    let name = format!("system:node:{name}");
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.distinguished_name = subject(&["system:nodes"], &name, true);
+    let der = params.serialize_request(&key).unwrap().der().to_vec();
+    // RFC 2986: a sequence of what is asked for, the kind of signature (12 bytes for ECDSA with SHA-256), and the signature.
+    let length = |at: usize| match der[at + 1] {
+        short @ 0..=0x7f => (2, usize::from(short)),
+        0x81 => (3, usize::from(der[at + 2])),
+        _ => (4, usize::from(der[at + 2]) << 8 | usize::from(der[at + 3])),
+    };
+    let start = length(0).0;
+    let (header, content) = length(start);
+    let mut asked = der[start..start + header + content].to_vec();
+    let at = asked.windows(name.len()).position(|bytes| bytes == name.as_bytes()).unwrap();
+    asked[at - 1] -= cut;
+    let kind = &der[start + header + content..][..12];
+    let signature = key.sign(&asked).unwrap();
+    let signature = [&[0x03, u8::try_from(signature.len() + 1).unwrap(), 0][..], &signature].concat();
+    let content = [&asked[..], kind, &signature].concat();
+    let length = u16::try_from(content.len()).unwrap();
+    let header = if length < 0x100 { vec![0x30, 0x81] } else { vec![0x30, 0x82] };
+    let length = length.to_be_bytes();
+    let whole = [&header[..], if header[1] == 0x81 { &length[1..] } else { &length }, &content].concat();
+    let text = base64::engine::general_purpose::STANDARD.encode(whole);
+    let lines: Vec<&str> =
+        text.as_bytes().chunks(64).map(|line| std::str::from_utf8(line).unwrap()).collect();
+    format!("-----BEGIN CERTIFICATE REQUEST-----\n{}\n-----END CERTIFICATE REQUEST-----\n", lines.join("\n"))
+        .into_bytes()
+}
+
+#[test]
+fn agent_does_not_get_the_name_that_its_own_begins_with_by_a_length_that_is_too_short() {
+    let agent = Agent::new("bedplate:machine:node-10");
+    agent
+        .make(&agent.kubeconfig, shortened("node-10", 0), KUBELET, &USAGES)
+        .expect("made by hand, and right");
+    // The API server reads it, as one of node-1.
+    agent.make(&agent.kubernetes.admin(), shortened("node-10", 1), KUBELET, &USAGES).unwrap();
+    for cut in [1, 2, 8] {
+        let made = agent.make(&agent.kubeconfig, shortened("node-10", cut), KUBELET, &USAGES);
+        let why = made.expect_err("shortened");
+        assert!(why.contains(NOT_OWN), "{cut}: {why}");
+    }
+    let longest = "a".repeat(63);
+    let long = Agent::new(&format!("bedplate:machine:{longest}"));
+    long.make(&long.kubeconfig, shortened(&longest, 0), KUBELET, &USAGES).unwrap();
 }
 
 #[test]
