@@ -416,6 +416,27 @@ async fn agent_reports_only_on_its_own_operations_and_not_on_power() {
     assert!(matches!(why, Err(kube::Error::Api(status)) if status.code == 409), "an old version");
 }
 
+#[tokio::test]
+async fn o1_agent_does_not_reopen_an_operation_that_has_ended() {
+    policies_in_force();
+    let admin = admin().await;
+    let spec = json!({ "spec": { "machineRef": { "name": "agent-again" }, "operationName": "reboot" } });
+    let (agent, _) = certified("agent-again").await;
+    let words = "an operation that has ended stays as it is";
+    for (name, end) in [("again-complete", "Complete"), ("again-failed", "Failed")] {
+        let operation = with(&operation(name), &spec);
+        create(&admin, &operation).await;
+        let states = ["Pending", "InProgress", end].map(|state| json!({ "state": state, "executor": "x" }));
+        for state in &states {
+            apply(&agent, &operation, "bedplate-agent", state.clone()).await.unwrap();
+        }
+        for state in &states[..2] {
+            let why = apply(&agent, &operation, "bedplate-agent", state.clone()).await.expect_err(words);
+            assert!(why.contains(words), "{why}");
+        }
+    }
+}
+
 /// Tries until a policy refuses it with these words: policies take effect some time after they were made.
 async fn refused<T, F>(words: &str, attempt: impl Fn() -> F)
 where
