@@ -278,9 +278,9 @@ fn an_api_server_that_goes_away_is_known_to_be_and_what_changed_meanwhile_is_see
     host.until("answers; Node absent; version none");
 }
 
-/// What the agent's user may not, whatever it asks.
+/// What the agent's user may not, whatever it asks; and what of others it may read, which docs/install.md says.
 #[test]
-fn agent_is_refused_other_nodes_secrets_and_everything_that_it_does_not_use() {
+fn agent_may_read_others_machines_and_versions_and_is_refused_secrets_and_every_write_that_it_does_not_use() {
     let host = Host::new(Kubernetes::shared(), "agent-refused");
     host.make_node();
     let kubeconfig = host.kubernetes.user(&host.user(), &["bedplate:machines"]).unwrap();
@@ -300,5 +300,15 @@ fn agent_is_refused_other_nodes_secrets_and_everything_that_it_does_not_use() {
         let why =
             host.kubernetes.kubectl(&kubeconfig, arguments).expect_err(&format!("{arguments:?}")).to_string();
         assert!(why.contains("Forbidden") || why.contains("forbidden"), "{arguments:?}: {why}");
+    }
+    for of_others in [
+        "machines",
+        "machineconfigurationversions",
+        "machineoperations",
+        "nodes",
+        "certificatesigningrequests",
+    ] {
+        let listed = host.kubernetes.kubectl(&kubeconfig, &["get", of_others]);
+        listed.unwrap_or_else(|why| panic!("{of_others}: {why}"));
     }
 }
