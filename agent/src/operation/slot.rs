@@ -37,17 +37,21 @@ pub fn root_of(root: &Path, leader: Leader) -> PathBuf {
     root.join("proc").join(leader.to_string()).join("root")
 }
 
-/// The text of a file below `root`, links followed as if `root` were `/`; none if there is no such file.
+/// The text of a regular file below `root`, links followed as if `root` were `/`; none if there is no such file. A FIFO or a device, which
+/// a Pod may have put there, is an error and not waited for.
 pub fn read_inside(root: &Path, path: &str) -> io::Result<Option<String>> {
     let directory = File::open(root)?;
     let path = path.trim_start_matches('/');
-    let opened =
-        openat2(&directory, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::IN_ROOT);
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let opened = openat2(&directory, path, flags, Mode::empty(), ResolveFlags::IN_ROOT);
     let file = match opened {
         Ok(file) => File::from(file),
         Err(rustix::io::Errno::NOENT) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+    }
     let mut text = String::new();
     file.take(MOST).read_to_string(&mut text)?;
     Ok(Some(text))
@@ -68,5 +72,18 @@ mod tests {
         assert_eq!(read_inside(root, "/var/pki/current.pem").unwrap().as_deref(), Some("inside"));
         assert_eq!(read_inside(root, "up").unwrap(), None);
         assert_eq!(read_inside(root, "/nothing").unwrap(), None);
+    }
+
+    #[test]
+    fn a_fifo_in_a_slot_is_not_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("kubelet.conf");
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)
+            .unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        let root = directory.path().to_owned();
+        std::thread::spawn(move || tell.send(read_inside(&root, "/kubelet.conf")).unwrap());
+        let read = told.recv_timeout(std::time::Duration::from_secs(20)).expect("it is not waited for");
+        assert!(read.unwrap_err().to_string().contains("no regular file"));
     }
 }
