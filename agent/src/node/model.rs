@@ -52,7 +52,9 @@ pub enum Api {
 /// What counts of the Machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MachineFacts {
-    /// Whether it is the object that this host enrolled for: one made anew under the same name is not.
+    /// Its UID.
+    pub uid: String,
+    /// Whether it is the object that this host enrolled for, by the certificate that this host has: one made anew under the same name is not.
     pub ours: bool,
     /// `spec.paused`.
     pub paused: bool,
@@ -122,6 +124,9 @@ pub struct Record {
     pub timeout_seconds: i64,
     /// How long the Node must be Ready, in seconds.
     pub node_ready_seconds: i64,
+    /// How many slots were the node before it: of two, the one that was made the node later has the higher number, whatever the clock says.
+    #[serde(default)]
+    pub generation: u64,
     /// What it is.
     pub stage: Stage,
 }
@@ -141,6 +146,9 @@ pub enum Stage {
         boot_id: String,
         /// Since when.
         since: Timestamp,
+        /// How often the host was booted anew since it was begun.
+        #[serde(default)]
+        boots: u32,
     },
     /// The node.
     #[serde(rename_all = "camelCase")]

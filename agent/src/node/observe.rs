@@ -9,7 +9,7 @@ use bedplate_bootstrap::unit;
 use bedplate_process::exit::chain;
 use jiff::{SignedDuration, Timestamp};
 
-use super::apply::unit_name;
+use super::apply::{not_before, unit_name};
 use super::effects::Parts;
 use super::log::hidden;
 use super::model::{Bootstrap, Health, NodeSeen, Observed, Record, SlotSeen, Stage, index};
@@ -98,7 +98,7 @@ pub async fn observe(parts: &Parts, probed: Option<&Probed>, now: Timestamp) -> 
         health,
         refused: ledger.refused.clone(),
         failures: ledger.failures,
-        not_before: ledger.not_before.unwrap_or(Timestamp::MIN),
+        not_before: not_before(&ledger, now),
         not_counted: SignedDuration::ZERO,
         kubelet_ended,
     };
@@ -151,6 +151,7 @@ async fn look_into(
     let (filled, finished, said) = parts
         .on_disk(move |slots| {
             let said = slots.tail(slot, "log", "/bedplate/kubeadm.log", SAID);
+            let said = said.map(|said| hidden(&said, &slots.secrets(slot).unwrap_or_default()));
             Ok((slots.filled(slot)?, slots.has_mark(slot, unit::FINISHED), said))
         })
         .await?;
@@ -161,6 +162,7 @@ async fn look_into(
         let state = parts.machines.units(leader).state(&unit_name(unit::NAME)?).await;
         let (bootstrap, message) = match state {
             Ok(state) => bootstrap(&state, said.as_deref()),
+            Err(error) if is_absent(&error) => (Bootstrap::Running, Some("the slot is starting".to_owned())),
             Err(error) => (Bootstrap::Running, Some(chain(&error))),
         };
         health.bootstrap = bootstrap;
@@ -183,6 +185,23 @@ async fn look_into(
         health.message.clone_from(&probed.failure);
     }
     Ok(health)
+}
+
+/// Whether the slot has no bus, for it is still starting: no fault that anybody could look into.
+fn is_absent(error: &BusError) -> bool {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        let kind = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+        if kind == Some(std::io::ErrorKind::NotFound) {
+            return true;
+        }
+        // zbus has its causes behind a counter.
+        if let Some(zbus::Error::InputOutput(source)) = error.downcast_ref() {
+            return source.kind() == std::io::ErrorKind::NotFound;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 /// How far kubeadm is, by its unit; what it said last, for a person.
@@ -221,6 +240,17 @@ pub(super) fn watched() -> Result<BTreeSet<UnitName>, UnitNameError> {
 mod tests {
     use super::*;
     use crate::bus::fake::unit_state;
+
+    #[test]
+    fn a_slot_that_has_no_bus_yet_is_starting_and_a_bus_that_refuses_is_a_fault() {
+        let away = |kind| BusError::Away {
+            act: "state of x.service".to_owned(),
+            socket: "/proc/2/root/run/dbus/system_bus_socket".into(),
+            source: std::io::Error::from(kind).into(),
+        };
+        assert!(is_absent(&away(std::io::ErrorKind::NotFound)));
+        assert!(!is_absent(&away(std::io::ErrorKind::ConnectionRefused)));
+    }
 
     #[test]
     fn kubeadm_is_at_work_until_its_unit_gives_up_and_says_what_it_said_last() {

@@ -12,6 +12,9 @@ use super::model::{
 
 const SLOTS: [SlotName; 2] = [SlotName::A, SlotName::B];
 
+/// So many boots in one trial are its version's fault, such as a kernel that panics by it.
+const BOOTS: u32 = 3;
+
 /// Decides.
 pub fn plan(seen: &Observed) -> Plan {
     if let Some(slot) = SLOTS.into_iter().find(|slot| matches!(stage(seen, *slot), Some(Stage::Trial { .. })))
@@ -27,19 +30,31 @@ pub fn plan(seen: &Observed) -> Plan {
 /// A slot is to be the node: it gets there, or the one before it runs again.
 fn on_trial(seen: &Observed, slot: SlotName) -> Plan {
     let Some(record) = record(seen, slot) else { return wait(Reason::Applied, "") };
-    let Stage::Trial { boot_id, since } = &record.stage else { return wait(Reason::Applied, "") };
+    let Stage::Trial { boot_id, since, boots } = &record.stage else { return wait(Reason::Applied, "") };
     let former = applied(seen).map(|(slot, _)| slot);
     if *boot_id != seen.boot_id {
-        return Plan::Do(Step::RestartTrial { slot });
+        let boots = boots.saturating_add(1);
+        if boots < BOOTS {
+            return Plan::Do(Step::RestartTrial { slot });
+        }
+        let reason = format!("the host was booted anew {boots} times in this trial");
+        return Plan::Do(Step::Fail { slot, reason, log: Log::Slot, back_to: former });
     }
-    if runs(seen, other(slot)) {
-        return Plan::Do(Step::StopSlot { slot: other(slot) });
+    if is_drained(seen) {
+        return Plan::Do(stop_and_empty(seen, slot));
     }
+    // Before the former slot is stopped: until then the node that it is serves on.
     if let Some(held) = held(seen) {
         return Plan::Wait(held);
     }
     if is_unwanted(seen, record) {
-        return Plan::Do(if runs(seen, slot) { Step::StopSlot { slot } } else { Step::Abandon { slot } });
+        return Plan::Do(stop_and_empty(seen, slot));
+    }
+    if runs(seen, other(slot)) {
+        if seen.api != Api::Live {
+            return wait(Reason::ApiUnreachable, "the API server does not answer: the node that runs stays");
+        }
+        return Plan::Do(Step::StopSlot { slot: other(slot) });
     }
     let deadline = later(*since, SignedDuration::from_secs(record.timeout_seconds) + seen.not_counted);
     let over = seen.now >= deadline || seen.health.bootstrap == Bootstrap::Failed;
@@ -167,7 +182,12 @@ fn on_applied(seen: &Observed, slot: SlotName, node_uid: &str) -> Plan {
 fn on_applied_live(seen: &Observed, slot: SlotName, node_uid: &str) -> Option<Plan> {
     let machine = match &seen.machine {
         Some(machine) if machine.ours => machine,
-        machine => return Some(wait(Reason::MachineGone, gone(machine.as_ref()))),
+        // What a reboot has stopped is started: that an API server was restored, without the Machine or with an older certificate, is no
+        // reason to end a node. Only where another Machine has the name, another host may be its node.
+        machine if !runs(seen, slot) && machine.as_ref().is_none_or(|machine| is_made_for(seen, machine)) => {
+            return None;
+        }
+        machine => return Some(wait(Reason::MachineGone, gone(seen, machine.as_ref()))),
     };
     if runs(seen, slot)
         && seen.kubelet_ended.is_some()
@@ -176,25 +196,22 @@ fn on_applied_live(seen: &Observed, slot: SlotName, node_uid: &str) -> Option<Pl
     {
         return Some(Plan::Do(Step::RenewKubelet { slot }));
     }
-    let deleted = match &seen.node {
+    match &seen.node {
         NodeSeen::Unknown if runs(seen, slot) => return None,
         NodeSeen::Unknown => return Some(wait(Reason::ApiUnreachable, "the Node has not been read yet")),
-        NodeSeen::Absent => true,
-        NodeSeen::Present { uid, .. } if machine.node_ref.as_ref() == Some(uid) && uid != node_uid => {
+        NodeSeen::Absent => {}
+        // One that was made anew since is no deletion: a slot that a failed trial has stopped is started before its Node is of interest.
+        NodeSeen::Present { uid, .. } if uid == node_uid || !runs(seen, slot) => return None,
+        NodeSeen::Present { uid, .. } if machine.node_ref.as_ref() == Some(uid) => {
             return Some(Plan::Do(Step::AdoptNode { slot, node_uid: uid.clone() }));
         }
-        NodeSeen::Present { uid, .. } => uid != node_uid,
-    };
-    if !deleted {
-        return None;
+        NodeSeen::Present { .. } => {
+            let why = "the slot has registered its Node anew, and bedplate-controller has not yet taken it";
+            return Some(wait(Reason::AwaitingController, why));
+        }
     }
-    if machine.deleting && machine.drain && seen.node == NodeSeen::Absent {
-        // Emptied too: with the slot goes the kubelet's certificate.
-        return Some(Plan::Do(if runs(seen, slot) {
-            Step::StopSlot { slot }
-        } else {
-            Step::Abandon { slot }
-        }));
+    if is_drained(seen) {
+        return Some(Plan::Do(stop_and_empty(seen, slot)));
     }
     match pave(seen, Some(slot)) {
         // What a reboot or a failed trial has stopped is started, unless the controller is about to choose: its start would
@@ -206,26 +223,29 @@ fn on_applied_live(seen: &Observed, slot: SlotName, node_uid: &str) -> Option<Pl
 
 /// From nothing, or from a Node that is gone, to a trial of the selected version.
 fn pave(seen: &Observed, former: Option<SlotName>) -> Plan {
+    let has_failed = |slot: &SlotName| matches!(stage(seen, *slot), Some(Stage::Failed { .. }));
+    if let Some(slot) = SLOTS.into_iter().find(has_failed).filter(|_| former.is_none()) {
+        if is_drained(seen) {
+            return Plan::Do(stop_and_empty(seen, slot));
+        }
+        // No Pod is to be placed there; and as long as its kubelet is well, its Node is Ready, and nothing is tried anew.
+        if runs(seen, slot) && seen.api == Api::Live && held(seen).is_none() {
+            return Plan::Do(Step::StopSlot { slot });
+        }
+    }
     let version = match wanted(seen) {
         Ok(version) => version,
         Err(wait) => return Plan::Wait(wait),
     };
     let node_ref = seen.machine.as_ref().and_then(|machine| machine.node_ref.as_ref());
-    let awaiting = || {
-        wait(
-            Reason::AwaitingController,
-            "the Node is gone, and bedplate-controller has not yet chosen the version that comes next",
-        )
-    };
     match &seen.node {
         NodeSeen::Unknown => return wait(Reason::ApiUnreachable, "the Node has not been read yet"),
-        NodeSeen::Absent if node_ref.is_some() => return awaiting(),
-        NodeSeen::Absent => {}
-        NodeSeen::Present { .. } if former.is_some() => {
-            if node_ref.is_some() {
-                return awaiting();
-            }
+        NodeSeen::Absent if node_ref.is_some() => {
+            let why =
+                "the Node is gone, and bedplate-controller has not yet chosen the version that comes next";
+            return wait(Reason::AwaitingController, why);
         }
+        NodeSeen::Absent => {}
         NodeSeen::Present { ready_since: Some(_), .. } => {
             return wait(
                 Reason::NodeStillReady,
@@ -241,10 +261,13 @@ fn pave(seen: &Observed, former: Option<SlotName>) -> Plan {
     }
     let ready = SLOTS.into_iter().find(|slot| former != Some(*slot) && is_prepared(seen, *slot, version));
     let slot = ready.or(former.map(other)).unwrap_or(SlotName::A);
-    if ready.is_none() {
+    let too_early = seen.now < seen.not_before;
+    // What has failed stays readable in its slot until it is tried again.
+    let failed = too_early && SLOTS.into_iter().filter(has_failed).any(|slot| holds(seen, slot, version));
+    if ready.is_none() && !failed {
         return Plan::Do(Step::PrepareSlot { slot, version: version.reference.clone() });
     }
-    if seen.now < seen.not_before {
+    if too_early {
         let message =
             format!("{} trials failed, the next one begins at {:.0}", seen.failures, seen.not_before);
         return Plan::Wait(Wait { reason: Reason::BackOff, message, until: Some(seen.not_before) });
@@ -262,7 +285,7 @@ fn wanted(seen: &Observed) -> Result<&VersionFacts, Wait> {
         return Err(held);
     }
     let Some(machine) = &seen.machine else {
-        return Err(because(Reason::MachineGone, gone(None)));
+        return Err(because(Reason::MachineGone, gone(seen, None)));
     };
     let Some(selected) = &machine.selected else {
         return Err(because(Reason::NothingSelected, "no configuration is selected for this Machine"));
@@ -288,7 +311,7 @@ fn held(seen: &Observed) -> Option<Wait> {
         return None;
     }
     let Some(machine) = seen.machine.as_ref().filter(|machine| machine.ours) else {
-        return because(Reason::MachineGone, gone(seen.machine.as_ref()).to_owned());
+        return because(Reason::MachineGone, gone(seen, seen.machine.as_ref()).to_owned());
     };
     if machine.deleting {
         because(Reason::MachineDeleting, "the Machine is being deleted".to_owned())
@@ -300,9 +323,31 @@ fn held(seen: &Observed) -> Option<Wait> {
     }
 }
 
-fn gone(machine: Option<&MachineFacts>) -> &'static str {
+/// Whether the time of a trial runs: it can go on.
+pub fn is_timed(seen: &Observed) -> bool {
+    seen.api == Api::Live && held(seen).is_none()
+}
+
+/// Whether the Machine is deleted with Drain, and its Node is gone: no slot of it runs any more.
+fn is_drained(seen: &Observed) -> bool {
+    let machine = seen.machine.as_ref().filter(|machine| machine.ours);
+    seen.api == Api::Live
+        && seen.node == NodeSeen::Absent
+        && machine.is_some_and(|machine| machine.deleting && machine.drain)
+}
+
+/// Whether a slot was filled for this very Machine.
+fn is_made_for(seen: &Observed, machine: &MachineFacts) -> bool {
+    SLOTS.into_iter().filter_map(|slot| record(seen, slot)).any(|record| record.machine_uid == machine.uid)
+}
+
+fn gone(seen: &Observed, machine: Option<&MachineFacts>) -> &'static str {
     match machine {
         None => "the Machine is gone: its Node is left as it is",
+        Some(machine) if is_made_for(seen, machine) => {
+            "the Machine was enrolled with another certificate than this host has: its API server was restored from a backup, and this host \
+             asks pxed for a new one by itself; or another host has enrolled as it since"
+        }
         Some(_) => {
             "another Machine has the name of the one that this host enrolled for: boot the host again to enrol it"
         }
@@ -311,11 +356,15 @@ fn gone(machine: Option<&MachineFacts>) -> &'static str {
 
 /// The slot that is the node, and its Node's UID; of two the later one, for a kill may have come between two writes.
 fn applied(seen: &Observed) -> Option<(SlotName, &str)> {
-    let of = |slot: SlotName| match stage(seen, slot)? {
-        Stage::Applied { node_uid, since } => Some((*since, slot, node_uid.as_str())),
-        _ => None,
+    let of = |slot: SlotName| {
+        let record = record(seen, slot)?;
+        match &record.stage {
+            Stage::Applied { node_uid, since } => Some((record.generation, *since, slot, node_uid.as_str())),
+            _ => None,
+        }
     };
-    SLOTS.into_iter().filter_map(of).max_by_key(|(since, ..)| *since).map(|(_, slot, uid)| (slot, uid))
+    let last = SLOTS.into_iter().filter_map(of).max_by_key(|(generation, since, ..)| (*generation, *since));
+    last.map(|(.., slot, uid)| (slot, uid))
 }
 
 fn record(seen: &Observed, slot: SlotName) -> Option<&Record> {
@@ -331,11 +380,17 @@ fn runs(seen: &Observed, slot: SlotName) -> bool {
 }
 
 fn is_prepared(seen: &Observed, slot: SlotName, version: &VersionFacts) -> bool {
-    record(seen, slot).is_some_and(|record| {
-        record.stage == Stage::Prepared
-            && record.version == version.reference
-            && record.template == version.template
-    })
+    stage(seen, slot) == Some(&Stage::Prepared) && holds(seen, slot, version)
+}
+
+fn holds(seen: &Observed, slot: SlotName, version: &VersionFacts) -> bool {
+    record(seen, slot)
+        .is_some_and(|record| record.version == version.reference && record.template == version.template)
+}
+
+/// Emptied too: with the slot goes the kubelet's certificate.
+fn stop_and_empty(seen: &Observed, slot: SlotName) -> Step {
+    if runs(seen, slot) { Step::StopSlot { slot } } else { Step::Abandon { slot } }
 }
 
 fn named(version: &VersionRef) -> String {

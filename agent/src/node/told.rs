@@ -41,16 +41,18 @@ fn applied(slots: &[SlotSeen; 2]) -> Option<Applied> {
     let of = |slot: SlotName| {
         let record = slots[index(slot)].record.as_ref()?;
         let Stage::Applied { node_uid, since } = &record.stage else { return None };
-        Some(Applied {
+        let applied = Applied {
             name: record.version.name.clone(),
             version: record.version.version,
             slot,
             image_digest: Some(record.image_digest),
             node_uid: Some(node_uid.clone()),
             time: Some(Time(*since)),
-        })
+        };
+        Some((record.generation, *since, applied))
     };
-    SLOTS.into_iter().filter_map(of).max_by_key(|applied| applied.time.as_ref().map(|time| time.0))
+    let last = SLOTS.into_iter().filter_map(of).max_by_key(|(generation, since, _)| (*generation, *since));
+    last.map(|(.., applied)| applied)
 }
 
 fn slot(name: SlotName, seen: &SlotSeen) -> Slot {

@@ -307,6 +307,7 @@ mod tests {
             machine_uid: "uid".to_owned(),
             timeout_seconds: 600,
             node_ready_seconds: 30,
+            generation: 0,
             stage,
         }
     }

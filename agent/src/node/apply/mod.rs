@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::effects::Parts;
 use super::model::{Record, Stage, Step};
-use super::observe::leader;
+use super::observe::{ObserveError, leader};
 use crate::bus::{BusError, LoadState, UnitName, UnitNameError};
 use crate::cluster::{AskServerError, ReadSecretError};
 use crate::fault::is_no_room;
@@ -33,6 +33,7 @@ use crate::slot::render::RenderSlotError;
 use crate::slot::store::KeepSlotError;
 
 pub use outcome::allow_again;
+pub(super) use outcome::not_before;
 pub(crate) use start::host_files;
 
 /// Told how a long step goes, for a person.
@@ -41,6 +42,9 @@ pub type Say<'a> = &'a (dyn Fn(String) + Send + Sync);
 /// Why a step did not succeed. It is tried again.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
+    /// It cannot be seen whether it is still planned.
+    #[error(transparent)]
+    Observe(#[from] ObserveError),
     /// The slot's files.
     #[error(transparent)]
     Slot(#[from] KeepSlotError),
@@ -56,6 +60,12 @@ pub enum ApplyError {
     /// The version's files cannot be made.
     #[error(transparent)]
     Contents(#[from] MakeContentsError),
+    /// It would make a cluster, and no gate can tell whether it has.
+    #[error(
+        "role controlPlane without a joinConfiguration would make a cluster of its own, and whether that is well the agent cannot tell yet: \
+         make the first control plane by hand, and give this one a joinConfiguration"
+    )]
+    MakesCluster,
     /// The version cannot be rendered for kubeadm.
     #[error("the version cannot be rendered for kubeadm: correct the MachineConfiguration")]
     Kubeadm(#[from] RenderKubeadmError),
@@ -114,9 +124,12 @@ impl ApplyError {
     pub fn reason(&self) -> &'static str {
         match self {
             error if is_no_room(error) => "NoRoom",
+            Self::Observe(error) => error.reason(),
             Self::Slot(_) => "DiskFailed",
             Self::Bus(_) | Self::Name(_) => "DBusFailed",
-            Self::Host(_) | Self::Contents(_) | Self::Kubeadm(_) => "InvalidConfiguration",
+            Self::Host(_) | Self::Contents(_) | Self::Kubeadm(_) | Self::MakesCluster => {
+                "InvalidConfiguration"
+            }
             Self::Image(EnsureNodeImageError::NoRoom { .. }) => "NoRoom",
             Self::Image(_) => "ImageUnavailable",
             Self::Secret(error) => error.reason(),

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use super::super::effects::Parts;
 use super::super::log::with_log;
-use super::super::model::{Log, Record, Stage};
+use super::super::model::{Log, NodeSeen, Plan, Record, Stage, Step, other};
+use super::super::observe::observe;
+use super::super::plan::plan;
 use super::ApplyError;
 use super::tail::tail;
 use crate::fault::advice;
@@ -34,10 +36,14 @@ pub(super) async fn change(
     Ok(changed.await?)
 }
 
-/// The time of a trial begins. Asked once more, for what follows stops a node: is the old one really gone?
+/// The time of a trial begins. Looked and asked once more, for what follows stops a node: is that still planned, and the Node really gone?
 pub(super) async fn begin_trial(parts: &Parts, slot: SlotName, now: Timestamp) -> Result<(), ApplyError> {
-    use super::super::model::NodeSeen;
-    if parts.seen().node_seen() == NodeSeen::Absent
+    let sight = observe(parts, None, now).await?;
+    if plan(&sight.observed) != Plan::Do(Step::BeginTrial { slot }) {
+        return Err(ApplyError::Superseded("something else is planned"));
+    }
+    // With a slot that runs it is always said to be: no other Node is a reason to stop it.
+    if sight.observed.node == NodeSeen::Absent
         && !parts.plane.node_is_gone().await.map_err(ApplyError::Ask)?
     {
         return Err(ApplyError::Superseded("the Node is there"));
@@ -48,7 +54,14 @@ pub(super) async fn begin_trial(parts: &Parts, slot: SlotName, now: Timestamp) -
 /// The time of a trial begins, in this boot.
 pub(super) async fn restart_trial(parts: &Parts, slot: SlotName, now: Timestamp) -> Result<(), ApplyError> {
     let boot_id = parts.boot_id.clone();
-    change(parts, slot, move |record| record.stage = Stage::Trial { boot_id, since: now }).await
+    let begin = move |record: &mut Record| {
+        let boots = match &record.stage {
+            Stage::Trial { boots, .. } => boots.saturating_add(1),
+            _ => 0,
+        };
+        record.stage = Stage::Trial { boot_id, since: now, boots };
+    };
+    change(parts, slot, begin).await
 }
 
 /// The trial was passed: what failed before is forgotten.
@@ -59,10 +72,20 @@ pub(super) async fn commit(
     now: Timestamp,
 ) -> Result<(), ApplyError> {
     let node_uid = node_uid.to_owned();
-    change(parts, slot, move |record| record.stage = Stage::Applied { node_uid, since: now }).await?;
+    let applied = parts.on_disk(move |slots| {
+        let Some(mut record) = slots.record(slot)? else { return Ok(()) };
+        let before = slots.record(other(slot))?.map_or(0, |before| before.generation);
+        record.generation = record.generation.max(before + 1);
+        record.stage = Stage::Applied { node_uid, since: now };
+        slots.write_record(slot, &record)
+    });
+    applied.await?;
     let forgiven = parts.on_disk(move |slots| {
         let ledger = slots.ledger()?;
-        let new = Ledger { refused: ledger.refused.clone(), ..Ledger::default() };
+        // A kill in a rollback may have left it refused, and it has passed since.
+        let passed = slots.record(slot)?.map(|record| record.version);
+        let refused = ledger.refused.iter().filter(|refused| Some(*refused) != passed.as_ref()).cloned();
+        let new = Ledger { refused: refused.collect(), ..Ledger::default() };
         if new == ledger { Ok(()) } else { slots.write_ledger(&new) }
     });
     Ok(forgiven.await?)
@@ -129,6 +152,13 @@ fn failed(
     ledger
 }
 
+/// Before when no new trial is begun. A time further away than any wait was written by a clock that was wrong.
+pub(in super::super) fn not_before(ledger: &Ledger, now: Timestamp) -> Timestamp {
+    let longest = SignedDuration::try_from(MOST * 3 / 2).unwrap_or(SignedDuration::ZERO);
+    let latest = now.saturating_add(longest).unwrap_or(Timestamp::MAX);
+    ledger.not_before.filter(|time| *time <= latest).unwrap_or(Timestamp::MIN)
+}
+
 /// Lets a version that failed on this host be tried again: a person said so, or another one is selected by now.
 ///
 /// # Errors
@@ -158,6 +188,7 @@ mod tests {
             machine_uid: "uid".to_owned(),
             timeout_seconds: 600,
             node_ready_seconds: 30,
+            generation: 0,
             stage: Stage::Prepared,
         }
     }
@@ -180,5 +211,19 @@ mod tests {
         }
         assert_eq!(waits, [4, 8, 16, 32, 64, 128, 256, 300]);
         assert_eq!(ledger.failures, 8);
+    }
+
+    #[test]
+    fn a_back_off_that_a_wrong_clock_wrote_holds_nothing_once_it_is_right() {
+        let now: Timestamp = "2026-11-22T00:00:00Z".parse().unwrap();
+        let mut ledger = Ledger::default();
+        assert_eq!(not_before(&ledger, now), Timestamp::MIN);
+        for _ in 0..12 {
+            ledger = failed(ledger, &record(2), None, "why", now, u64::MAX);
+            assert_eq!(not_before(&ledger, now), ledger.not_before.unwrap(), "{}", ledger.failures);
+        }
+        let wrong: Timestamp = "2036-02-07T06:28:16Z".parse().unwrap();
+        ledger = failed(ledger, &record(2), None, "why", wrong, 0);
+        assert_eq!(not_before(&ledger, now), Timestamp::MIN);
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use bedplate_api::configuration::{SecretRef, Template};
 use bedplate_api::id::Digest;
 use bedplate_api::machine::{SlotName, VersionRef};
-use bedplate_bootstrap::unit;
+use bedplate_bootstrap::{makes_a_cluster, unit};
 use bedplate_image::Access;
 use bedplate_image::node::{NodeImage, NodeSource, Progress};
 use tokio_util::sync::CancellationToken;
@@ -49,6 +49,10 @@ pub(super) async fn prepare(
     say: Say<'_>,
 ) -> Result<(), ApplyError> {
     let wanted = wanted(parts, version)?;
+    // Its Node is one of the cluster that it makes: the gate would wait for it here in vain, and wipe that cluster.
+    if makes_a_cluster(&wanted.template.kubernetes) {
+        return Err(ApplyError::MakesCluster);
+    }
     unmount(parts, slot).await?;
     parts.on_disk(move |slots| slots.clear(slot)).await?;
     say("reads what the version names".to_owned());
@@ -194,6 +198,7 @@ async fn fill(
         machine_uid: wanted.machine_uid,
         timeout_seconds: wanted.facts.timeout.as_secs(),
         node_ready_seconds: wanted.facts.node_ready.as_secs(),
+        generation: 0,
         stage: Stage::Preparing,
     };
     let mount = parts.slots.places().mount_unit(slot);

@@ -19,6 +19,8 @@ struct World {
     seen: Observed,
     /// Versions whose node never becomes healthy.
     bad: Vec<i64>,
+    /// Versions whose Node becomes Ready, but in which no Pod starts.
+    no_sandbox: Vec<i64>,
     nodes_made: u32,
     /// Steps until the host is cut off from power, if it is.
     power_cut_after: Option<u32>,
@@ -30,6 +32,7 @@ struct World {
 impl World {
     fn new(selected: Option<i64>) -> Self {
         let machine = MachineFacts {
+            uid: "machine".to_owned(),
             ours: true,
             paused: false,
             deleting: false,
@@ -56,6 +59,7 @@ impl World {
         Self {
             seen,
             bad: Vec::new(),
+            no_sandbox: Vec::new(),
             nodes_made: 0,
             power_cut_after: None,
             kill_after: None,
@@ -103,7 +107,8 @@ impl World {
         let healthy = number.is_some_and(|number| !self.bad.contains(&number));
         let sandbox = healthy && self.seen.health.sandbox;
         let bootstrap = if healthy { Bootstrap::Done } else { Bootstrap::Running };
-        self.seen.health = Health { bootstrap, kubelet: healthy, runtime: healthy, sandbox, message: None };
+        let message = self.seen.health.message.take().filter(|_| healthy);
+        self.seen.health = Health { bootstrap, kubelet: healthy, runtime: healthy, sandbox, message };
         let ready_since = healthy.then_some(self.seen.now);
         match &mut self.seen.node {
             NodeSeen::Present { ready_since: ready, .. } if healthy => *ready = ready.or(ready_since),
@@ -123,6 +128,12 @@ impl World {
             Some(record) if stage != Stage::Preparing => record.version.clone(),
             _ => self.seen.version.as_ref().unwrap().reference.clone(),
         };
+        let of = |slot| record(&self.seen, slot).map_or(0, |record| record.generation);
+        let generation = match stage {
+            Stage::Preparing => 0,
+            Stage::Applied { .. } => of(slot).max(of(other(slot)) + 1),
+            _ => of(slot),
+        };
         self.seen.slots[index(slot)].record = Some(Record {
             template: format!("template-{}", reference.version),
             version: reference,
@@ -130,6 +141,7 @@ impl World {
             machine_uid: "machine".to_owned(),
             timeout_seconds: 600,
             node_ready_seconds: 30,
+            generation,
             stage,
         });
     }
@@ -148,14 +160,23 @@ impl World {
                 }
             }
             Step::BeginTrial { .. } | Step::RestartTrial { .. } => {
-                self.write(slot, Stage::Trial { boot_id, since: now });
+                let boots = match stage(&self.seen, slot) {
+                    Some(Stage::Trial { boots, .. }) => boots + 1,
+                    _ => 0,
+                };
+                self.write(slot, Stage::Trial { boot_id, since: now, boots });
             }
             Step::StopSlot { .. } => self.seen.slots[index(slot)].runs = false,
             Step::StartSlot { .. } => {
                 self.seen.slots[index(slot)].runs = true;
                 self.seen.health = Health::default();
             }
-            Step::ProbeSandbox { .. } => self.seen.health.sandbox = !killed,
+            Step::ProbeSandbox { .. } => {
+                let number = record(&self.seen, slot).unwrap().version.version;
+                let no_sandbox = self.no_sandbox.contains(&number);
+                self.seen.health.sandbox = !killed && !no_sandbox;
+                self.seen.health.message = no_sandbox.then(|| "no CNI plug-in".to_owned());
+            }
             Step::Commit { node_uid, .. } | Step::AdoptNode { node_uid, .. } => {
                 self.write(slot, Stage::Applied { node_uid, since: now });
             }
@@ -188,12 +209,32 @@ impl World {
         let killed = strikes(&mut self.kill_after);
         let cut = strikes(&mut self.power_cut_after);
         if cut {
-            self.seen.boot_id.push('+');
-            for slot in &mut self.seen.slots {
-                slot.runs = false;
-            }
+            self.boot();
         }
         killed || cut
+    }
+
+    /// The host starts anew.
+    fn boot(&mut self) {
+        self.seen.boot_id.push('+');
+        for slot in &mut self.seen.slots {
+            slot.runs = false;
+        }
+    }
+
+    /// Lives on until a step of this name was done; its slot.
+    fn until(&mut self, name: &str) -> SlotName {
+        for _ in 0..400 {
+            if let Plan::Do(step) = self.plan() {
+                let (done, slot) = (step.name() == name, step.slot());
+                self.apply(step);
+                if done {
+                    return slot;
+                }
+            }
+            self.live_on();
+        }
+        panic!("never {name}\n{}", self.log.join("\n"));
     }
 
     /// Until nothing is left to do for a while.
@@ -499,4 +540,180 @@ fn a_drained_machine_has_its_slot_stopped_when_its_node_is_gone() {
     assert_eq!(world.plan(), Plan::Do(Step::Abandon { slot }));
     world.apply(Step::Abandon { slot });
     assert!(matches!(world.plan(), Plan::Wait(Wait { reason: Reason::MachineDeleting, .. })));
+}
+
+#[test]
+fn h6_a_host_that_boots_beside_an_api_server_that_was_restored_has_its_slot_started() {
+    let mut settled = World::new(Some(1));
+    settled.settle();
+    let slot = applied(&settled.seen).unwrap().0;
+    for case in ["without the Machine", "with an older certificate", "with another Machine"] {
+        let mut world = settled.clone();
+        match case {
+            "without the Machine" => {
+                (world.seen.machine, world.seen.node) = (None, NodeSeen::Unknown);
+            }
+            "with an older certificate" => world.machine().ours = false,
+            _ => {
+                world.machine().ours = false;
+                world.machine().uid = "another".to_owned();
+            }
+        }
+        let Plan::Wait(wait) = world.plan() else { panic!("{case}: nothing is done to a node that runs") };
+        assert_eq!(wait.reason, Reason::MachineGone, "{case}");
+        assert_eq!(wait.message.contains("restored from a backup"), case == "with an older certificate");
+        world.seen.boot_id = "boot-1".to_owned();
+        world.seen.slots[index(slot)].runs = false;
+        match (case, world.plan()) {
+            ("with another Machine", Plan::Wait(wait)) => assert_eq!(wait.reason, Reason::MachineGone),
+            (_, plan) => assert_eq!(plan, Plan::Do(Step::StartSlot { slot }), "{case}"),
+        }
+    }
+}
+
+#[test]
+fn of_two_slots_that_were_applied_the_later_one_counts_whatever_the_clock_said() {
+    let mut world = World::new(Some(1));
+    world.settle();
+    let old = applied(&world.seen).unwrap().0;
+    world.plan();
+    world.write(other(old), Stage::Preparing);
+    // Killed between the two writes of a repave, after the clock was set back.
+    let since = at(-1_000_000);
+    world.write(other(old), Stage::Applied { node_uid: "new".to_owned(), since });
+    assert_eq!(applied(&world.seen), Some((other(old), "new")));
+    assert_eq!(world.plan(), Plan::Do(Step::Retire { slot: old }));
+}
+
+#[test]
+fn a_first_trial_that_fails_with_a_ready_node_is_stopped_and_tried_anew() {
+    let mut world = World::new(Some(1));
+    world.no_sandbox.push(1);
+    let slot = world.until("fail");
+    assert!(matches!(world.seen.node, NodeSeen::Present { ready_since: Some(_), .. }));
+    world.machine().paused = true;
+    assert!(matches!(world.plan(), Plan::Wait(Wait { reason: Reason::Paused, .. })), "{:?}", world.plan());
+    world.machine().paused = false;
+    assert_eq!(world.plan(), Plan::Do(Step::StopSlot { slot }));
+    // A person mends what was outside of the slot.
+    world.no_sandbox.clear();
+    assert_eq!(world.settle().reason, Reason::Applied);
+    assert_eq!(world.node(), Some(1), "{}", world.log.join("\n"));
+}
+
+#[test]
+fn a_rollback_starts_the_former_slot_before_it_takes_the_node_for_its_own() {
+    let mut world = about_to_repave(false);
+    let former = world.running().unwrap();
+    world.no_sandbox.push(2);
+    let slot = world.until("fail");
+    assert_eq!(world.plan(), Plan::Do(Step::StopSlot { slot }));
+    world.apply(Step::StopSlot { slot });
+    assert_eq!(world.plan(), Plan::Do(Step::StartSlot { slot: former }));
+    assert_eq!(world.settle().reason, Reason::VersionRefused);
+    assert_eq!(world.node(), Some(1), "{}", world.log.join("\n"));
+    assert_eq!(world.seen.refused, [version(2)]);
+}
+
+#[test]
+fn a_trial_leaves_the_node_that_runs_while_the_machine_is_held_or_the_api_server_is_away() {
+    type Change = fn(&mut World);
+    let cases: [(&str, Change, Reason); 4] = [
+        ("paused", |w| w.machine().paused = true, Reason::Paused),
+        ("deleting", |w| w.machine().deleting = true, Reason::MachineDeleting),
+        ("claimed", |w| w.machine().claimed_by = Some("worker-7".to_owned()), Reason::Claimed),
+        ("API away", |w| w.seen.api = Api::Away, Reason::ApiUnreachable),
+    ];
+    for (what, change, reason) in cases {
+        let mut world = about_to_repave(false);
+        let former = world.running().unwrap();
+        world.until("begin-trial");
+        assert_eq!(world.plan(), Plan::Do(Step::StopSlot { slot: former }));
+        change(&mut world);
+        let Plan::Wait(wait) = world.plan() else { panic!("{what}: {:?}", world.plan()) };
+        assert_eq!(wait.reason, reason, "{what}");
+    }
+    // Another version is selected: the trial is ended, and the node has never stopped.
+    let mut world = about_to_repave(false);
+    let slot = world.until("begin-trial");
+    // Only the slot on trial is looked into.
+    world.seen.health = Health::default();
+    world.select(3);
+    assert_eq!(world.plan(), Plan::Do(Step::Abandon { slot }));
+}
+
+#[test]
+fn a_drained_machine_has_its_trial_stopped_and_emptied_and_one_that_is_retained_has_not() {
+    let mut world = World::new(Some(1));
+    let slot = world.until("start-slot");
+    world.machine().deleting = true;
+    assert!(matches!(world.plan(), Plan::Wait(Wait { reason: Reason::MachineDeleting, .. })));
+    world.machine().drain = true;
+    assert_eq!(world.plan(), Plan::Do(Step::StopSlot { slot }));
+    world.apply(Step::StopSlot { slot });
+    assert_eq!(world.plan(), Plan::Do(Step::Abandon { slot }));
+    world.apply(Step::Abandon { slot });
+    assert!(matches!(world.plan(), Plan::Wait(Wait { reason: Reason::MachineDeleting, .. })));
+}
+
+#[test]
+fn a_node_that_the_running_slot_registered_again_is_no_deletion() {
+    let mut world = about_to_repave(false);
+    let slot = world.running().unwrap();
+    world.seen.node = NodeSeen::Present { uid: "again".to_owned(), ready_since: Some(at(0)) };
+    let plan = world.plan();
+    assert!(matches!(plan, Plan::Wait(Wait { reason: Reason::AwaitingController, .. })), "{plan:?}");
+    world.machine().node_ref = Some("again".to_owned());
+    assert_eq!(world.plan(), Plan::Do(Step::AdoptNode { slot, node_uid: "again".to_owned() }));
+}
+
+#[test]
+fn what_has_failed_stays_in_its_slot_until_it_is_tried_again_or_another_version_is_selected() {
+    let mut world = World::new(Some(1));
+    world.no_sandbox.push(1);
+    world.until("fail");
+    world.seen.not_before = later(world.seen.now, SignedDuration::from_secs(500));
+    world.until("stop-slot");
+    world.live_on();
+    let plan = world.plan();
+    assert!(matches!(plan, Plan::Wait(Wait { reason: Reason::BackOff, .. })), "{plan:?}");
+    world.select(2);
+    let plan = world.plan();
+    assert!(matches!(plan, Plan::Do(Step::PrepareSlot { .. })), "{plan:?}");
+    world.select(1);
+    world.seen.now = world.seen.not_before;
+    assert!(matches!(world.plan(), Plan::Do(Step::PrepareSlot { .. })));
+}
+
+#[test]
+fn a_version_that_ends_the_host_again_and_again_is_taken_back() {
+    let mut world = about_to_repave(false);
+    let slot = world.until("start-slot");
+    for _ in 0..2 {
+        world.boot();
+        assert_eq!(world.plan(), Plan::Do(Step::RestartTrial { slot }));
+        world.until("start-slot");
+    }
+    world.boot();
+    let Plan::Do(Step::Fail { reason, back_to: Some(_), .. }) = world.plan() else {
+        panic!("{:?}", world.plan())
+    };
+    assert_eq!(reason, "the host was booted anew 3 times in this trial");
+    world.settle();
+    assert_eq!(world.node(), Some(1), "{}", world.log.join("\n"));
+}
+
+#[test]
+fn the_time_of_a_trial_does_not_run_while_it_cannot_go_on() {
+    let mut world = about_to_repave(false);
+    world.until("begin-trial");
+    assert!(is_timed(&world.seen));
+    world.machine().paused = true;
+    assert!(!is_timed(&world.seen));
+    world.machine().paused = false;
+    world.machine().claimed_by = Some("worker-7".to_owned());
+    assert!(!is_timed(&world.seen));
+    world.machine().claimed_by = None;
+    world.seen.api = Api::Away;
+    assert!(!is_timed(&world.seen));
 }
