@@ -10,6 +10,7 @@ pub mod cri;
 pub mod fault;
 pub mod file;
 pub mod hardware;
+pub mod metrics;
 pub mod node;
 pub mod operation;
 pub mod service;

@@ -187,6 +187,19 @@ impl AgentHost {
             "metadata": { "name": format!("workers-v{number}") }, "spec": spec }))
     }
 
+    /// What the agent counts, asked as docs/operations.md says.
+    ///
+    /// # Errors
+    /// It does not answer, or its socket is open to others than root.
+    pub fn metrics(&self) -> Result<String> {
+        use std::os::unix::fs::PermissionsExt as _;
+        let socket = self.host.root().join("run/bedplate/metrics.sock");
+        let mode = std::fs::metadata(&socket)?.permissions().mode() & 0o777;
+        ensure!(mode == 0o600, "the socket's mode is {mode:o}");
+        let mut curl = Command::new("curl");
+        run(curl.args(["-sS", "--fail", "--unix-socket"]).arg(&socket).arg("http://agent/metrics"))
+    }
+
     /// Has the Machine run a version.
     ///
     /// # Errors

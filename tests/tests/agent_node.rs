@@ -37,6 +37,14 @@ fn a_host_is_paved_repaved_and_rolled_back_by_an_agent_in_its_own_unit() {
     .unwrap();
     let reason = site.status().unwrap()["rolledBack"]["reason"].as_str().unwrap().to_owned();
     assert!(reason.contains("no such cluster"), "{reason}");
+    let metrics = site.metrics().unwrap();
+    for line in [
+        "bedplate_agent_plane_live 1",
+        "bedplate_agent_gate_failures_total{then=\"rolled-back\"} 1",
+        "bedplate_agent_slot{slot=\"a\",state=\"running\"} 1",
+    ] {
+        assert!(metrics.lines().any(|found| found == line), "{line} is not in\n{metrics}");
+    }
     site.register_node().unwrap();
 
     // The third one, with an agent that is killed on the way.

@@ -29,6 +29,7 @@ use super::told::{Trouble, describe, told};
 use super::trial::TrialTime;
 use crate::bus::Changes;
 use crate::cluster::{ConditionTold, NodeTold, Seen, Truth};
+use crate::metrics::{METRICS, Went};
 use crate::fault::explained;
 
 /// So often it looks while a trial is on.
@@ -213,6 +214,15 @@ impl NodeLoop {
             self.probed = Some(Probed { slot: *slot, since, failure });
         }
         self.attempts.tried(key, Instant::now(), rand::random());
+        let went = match &result {
+            Ok(()) => Went::Done,
+            Err(ApplyError::Superseded(_)) => Went::Pending,
+            Err(_) => Went::Failed,
+        };
+        METRICS.step(name, went, started.elapsed());
+        if let (Step::Fail { back_to, .. }, Went::Done) = (step, went) {
+            METRICS.gate_failed(back_to.is_some());
+        }
         match result {
             Ok(()) => {
                 tracing::info!(step = name, slot, version, duration_ms, result = "done", "node step");
@@ -256,6 +266,7 @@ impl NodeLoop {
             Plan::Wait(_) => None,
         };
         let node = told(sight, planned, progress, trouble);
+        METRICS.node(sight.observed.api, &node.slots);
         let before = self.standing.clone();
         let standing = &mut self.standing;
         let plan = Planned::from(planned);

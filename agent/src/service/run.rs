@@ -25,6 +25,7 @@ use super::ways::Ways;
 use crate::cluster::Plane;
 use crate::fault::explained;
 use crate::hardware::read_text;
+use crate::metrics::{METRICS, Went};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Longest back-off of an enrolment, a renewal or a report.
@@ -203,7 +204,13 @@ impl Agent {
     }
 
     /// Notes how an act went, and until when it is held back.
-    fn settle(&mut self, act: &str, index: usize, result: Result<Outcome, ActError>) {
+    fn settle(&mut self, act: &'static str, index: usize, result: Result<Outcome, ActError>) {
+        let went = match &result {
+            Ok(Outcome::Done) => Went::Done,
+            Ok(Outcome::Pending { .. }) => Went::Pending,
+            Err(_) => Went::Failed,
+        };
+        METRICS.act(act, went, Timestamp::now());
         let wait = match result {
             Ok(Outcome::Done) => {
                 self.failures[index] = 0;
@@ -396,6 +403,7 @@ impl Agent {
             standing.machine = Some(enrolment.machine.clone());
             standing.site = Some(enrolment.site.clone());
             standing.certificate_ends = Some(enrolment.not_after);
+            METRICS.certificate(enrolment.not_after);
         }
         standing.cluster = self.ways.describe_cluster();
         standing.enrolled = self.enrolment.as_ref().is_some_and(|enrolment| now < enrolment.not_after);

@@ -1,0 +1,284 @@
+//! What the agent counts, and what `/metrics` on its socket shows: contact with who decides, steps and their time, slots, gates that
+//! were not passed, operations, the certificate, watches.
+//!
+//! One set for the process, as its log is: whoever does something says it here. Labels are closed sets of words. Nothing here decides.
+//! Called by `service`, `node`, `cluster` and `operation`; read by `process::health`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bedplate_api::machine::{Slot, SlotName, SlotState};
+use bedplate_api::operation::AGENT_OPERATIONS;
+use bedplate_process::family::{Row, count_rows, gauge_rows, seconds_rows};
+use jiff::Timestamp;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::registry::Registry;
+
+use crate::node::model::Api;
+
+/// The name of the socket, in the agent's directory below /run.
+pub const SOCKET: &str = "metrics.sock";
+
+/// Those of this process.
+pub static METRICS: Metrics = Metrics::new();
+
+/// How something went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Went {
+    /// It is done.
+    Done,
+    /// Another has to do something first, or it was not wanted any more.
+    Pending,
+    /// It failed, and is tried again.
+    Failed,
+}
+
+/// Two words of closed sets.
+type Words = (&'static str, &'static str);
+
+/// What is counted.
+#[derive(Debug)]
+pub struct Metrics {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    acts: BTreeMap<Words, u64>,
+    steps: BTreeMap<Words, (u64, Duration)>,
+    operations: BTreeMap<Words, u64>,
+    watches: BTreeMap<Words, u64>,
+    rolled_back: u64,
+    tried_again: u64,
+    live: Option<bool>,
+    last_report: Option<Timestamp>,
+    certificate_ends: Option<Timestamp>,
+    slots: [Option<SlotState>; 2],
+}
+
+impl Metrics {
+    const fn new() -> Self {
+        Self {
+            inner: Mutex::new(Inner {
+                acts: BTreeMap::new(),
+                steps: BTreeMap::new(),
+                operations: BTreeMap::new(),
+                watches: BTreeMap::new(),
+                rolled_back: 0,
+                tried_again: 0,
+                live: None,
+                last_report: None,
+                certificate_ends: None,
+                slots: [None, None],
+            }),
+        }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An act towards pxed or the cluster: enrol, renew, report.
+    pub fn act(&self, act: &'static str, went: Went, now: Timestamp) {
+        let mut inner = self.inner();
+        *inner.acts.entry((act, word(went))).or_default() += 1;
+        if act == "report" && went == Went::Done {
+            inner.last_report = Some(now);
+        }
+    }
+
+    /// A step of the node's plan, by its name.
+    pub fn step(&self, step: &'static str, went: Went, took: Duration) {
+        let mut inner = self.inner();
+        let (times, total) = inner.steps.entry((step, word(went))).or_default();
+        *times += 1;
+        *total += took;
+    }
+
+    /// A new node did not pass its gate; `rolled_back`: there was a slot to go back to.
+    pub fn gate_failed(&self, rolled_back: bool) {
+        let mut inner = self.inner();
+        if rolled_back { inner.rolled_back += 1 } else { inner.tried_again += 1 }
+    }
+
+    /// An operation has ended.
+    pub fn operation(&self, name: &str, complete: bool) {
+        let known = AGENT_OPERATIONS.into_iter().find(|known| *known == name).unwrap_or("other");
+        let result = if complete { "complete" } else { "failed" };
+        *self.inner().operations.entry((known, result)).or_default() += 1;
+    }
+
+    /// A watch was begun, or has failed.
+    pub fn watch(&self, what: &'static str, went: Went) {
+        *self.inner().watches.entry((what, word(went))).or_default() += 1;
+    }
+
+    /// How the certificate stands.
+    pub fn certificate(&self, ends: Timestamp) {
+        self.inner().certificate_ends = Some(ends);
+    }
+
+    /// Whether who decides about the node answers, and how the slots stand.
+    pub fn node(&self, api: Api, slots: &[Slot]) {
+        let mut inner = self.inner();
+        inner.live = match api {
+            Api::Unasked => None,
+            Api::Live => Some(true),
+            Api::Away => Some(false),
+        };
+        for slot in slots {
+            inner.slots[usize::from(slot.name == SlotName::B)] = Some(slot.state);
+        }
+    }
+}
+
+/// What the socket serves.
+pub fn registry() -> Registry {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Shown(&METRICS)));
+    registry
+}
+
+#[derive(Debug)]
+struct Shown(&'static Metrics);
+
+impl Collector for Shown {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let inner = self.0.inner();
+        inner.encode_contact(&mut encoder)?;
+        inner.encode_node(&mut encoder)?;
+        let operations = pairs(["operation", "result"], inner.operations.iter());
+        count_rows(&mut encoder, "bedplate_agent_operations", "Operations that ended", operations)
+    }
+}
+
+impl Inner {
+    fn encode_contact(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let alone = |value: Option<u64>| value.map(|value| (Vec::new(), value));
+        let live = alone(self.live.map(u64::from));
+        let help = "Whether who decides about the node answers: the cluster, or pxed";
+        gauge_rows(encoder, "bedplate_agent_plane_live", help, live)?;
+        let acts = pairs(["act", "result"], self.acts.iter());
+        count_rows(encoder, "bedplate_agent_acts", "Enrolments, renewals and reports", acts)?;
+        let watches = pairs(["watch", "result"], self.watches.iter());
+        count_rows(encoder, "bedplate_agent_watches", "Watches begun (done) and failed", watches)?;
+        let seconds = |time: Timestamp| u64::try_from(time.as_second()).unwrap_or(0);
+        let help = "When the last report was taken, Unix time";
+        let reported = alone(self.last_report.map(seconds));
+        gauge_rows(encoder, "bedplate_agent_last_report_timestamp_seconds", help, reported)?;
+        let help = "When the host's certificate ends, Unix time";
+        let ends = alone(self.certificate_ends.map(seconds));
+        gauge_rows(encoder, "bedplate_agent_certificate_end_timestamp_seconds", help, ends)
+    }
+
+    fn encode_node(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let times: Vec<_> = self.steps.iter().map(|(words, (times, _))| (words, times)).collect();
+        let steps = pairs(["step", "result"], times);
+        count_rows(encoder, "bedplate_agent_node_steps", "Steps of the node's plan", steps)?;
+        let taken = self.steps.iter().map(|(words, (_, total))| (words, total));
+        let taken = pairs(["step", "result"], taken);
+        seconds_rows(encoder, "bedplate_agent_node_step_duration", "Time of the node's steps", taken)?;
+        let failures = [("rolled-back", self.rolled_back), ("tried-again", self.tried_again)];
+        let failures = failures.map(|(then, times)| (vec![("then", then)], times));
+        let help = "New nodes that did not pass their gate";
+        count_rows(encoder, "bedplate_agent_gate_failures", help, failures)?;
+        let slots = ["a", "b"].into_iter().zip(self.slots).flat_map(|(slot, is)| {
+            let row = move |state| {
+                (vec![("slot", slot), ("state", state_word(state))], u64::from(is == Some(state)))
+            };
+            STATES.map(row)
+        });
+        gauge_rows(encoder, "bedplate_agent_slot", "1 for the state that a slot is in", slots)
+    }
+}
+
+/// Rows of two labels.
+fn pairs<'a, N: Copy + 'a>(
+    names: [&'static str; 2],
+    counted: impl IntoIterator<Item = (&'a Words, &'a N)>,
+) -> Vec<Row<N>> {
+    let row = |((one, other), value): (&Words, &N)| (vec![(names[0], *one), (names[1], *other)], *value);
+    counted.into_iter().map(row).collect()
+}
+
+const STATES: [SlotState; 5] =
+    [SlotState::Empty, SlotState::Preparing, SlotState::Prepared, SlotState::Running, SlotState::Failed];
+
+fn state_word(state: SlotState) -> &'static str {
+    match state {
+        SlotState::Empty => "empty",
+        SlotState::Preparing => "preparing",
+        SlotState::Prepared => "prepared",
+        SlotState::Running => "running",
+        SlotState::Failed => "failed",
+    }
+}
+
+fn word(went: Went) -> &'static str {
+    match went {
+        Went::Done => "done",
+        Went::Pending => "pending",
+        Went::Failed => "failed",
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_counted_is_shown_with_words_of_closed_sets() {
+        static SOME: Metrics = Metrics::new();
+        let time: Timestamp = "2026-11-22T07:00:00Z".parse().unwrap();
+        SOME.act("report", Went::Done, time);
+        SOME.act("renew", Went::Failed, time);
+        SOME.step("start-slot", Went::Done, Duration::from_millis(1500));
+        SOME.step("start-slot", Went::Done, Duration::from_millis(500));
+        SOME.gate_failed(true);
+        SOME.operation("reboot", true);
+        SOME.operation("a word of somebody's", false);
+        SOME.watch("machine", Went::Failed);
+        SOME.certificate(time);
+        let (configuration_name, version, image_digest) = Default::default();
+        let slot =
+            Slot { name: SlotName::B, configuration_name, version, image_digest, state: SlotState::Running };
+        SOME.node(Api::Live, &[slot]);
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Shown(&SOME)));
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        for line in [
+            "bedplate_agent_plane_live 1",
+            "bedplate_agent_acts_total{act=\"report\",result=\"done\"} 1",
+            "bedplate_agent_acts_total{act=\"renew\",result=\"failed\"} 1",
+            "bedplate_agent_last_report_timestamp_seconds 1795330800",
+            "bedplate_agent_certificate_end_timestamp_seconds 1795330800",
+            "bedplate_agent_node_steps_total{step=\"start-slot\",result=\"done\"} 2",
+            "bedplate_agent_node_step_duration_seconds_total{step=\"start-slot\",result=\"done\"} 2.0",
+            "bedplate_agent_gate_failures_total{then=\"rolled-back\"} 1",
+            "bedplate_agent_gate_failures_total{then=\"tried-again\"} 0",
+            "bedplate_agent_operations_total{operation=\"reboot\",result=\"complete\"} 1",
+            "bedplate_agent_operations_total{operation=\"other\",result=\"failed\"} 1",
+            "bedplate_agent_watches_total{watch=\"machine\",result=\"failed\"} 1",
+            "bedplate_agent_slot{slot=\"b\",state=\"running\"} 1",
+            "bedplate_agent_slot{slot=\"b\",state=\"failed\"} 0",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_yet_is_not_shown() {
+        static NONE: Metrics = Metrics::new();
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Shown(&NONE)));
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        assert!(!text.lines().any(|line| line.starts_with("bedplate_agent_plane_live ")), "{text}");
+        assert!(!text.lines().any(|line| line.starts_with("bedplate_agent_certificate")), "{text}");
+    }
+}
