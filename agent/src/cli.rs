@@ -2,13 +2,11 @@
 //!
 //! Reads flags and environment once. Called by `main`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
-use bedplate_process::exit::{Failure, chain, finish, usage};
-use bedplate_process::health;
+use bedplate_process::exit::{Failure, finish, usage};
 use bedplate_process::liveness::Liveness;
 use bedplate_process::logging::{self, LogArguments};
 use bedplate_process::manual::{self, Shell};
@@ -16,9 +14,7 @@ use bedplate_process::notify::Notifier;
 use bedplate_process::signals::Signals;
 use bedplate_process::tasks::Tasks;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
-use tokio_util::sync::CancellationToken;
 
-use crate::metrics;
 use crate::node::standing::NodeStanding;
 use crate::service::enrol::{EnrolError, Wanted, enrol};
 use crate::service::host::observe_facts;
@@ -35,6 +31,9 @@ struct Cli {
     /// Directory that ends with the boot: the seed, and where the agent stands
     #[arg(long, env = "BEDPLATE_AGENT_RUN", default_value = "/run/bedplate", global = true)]
     run_directory: PathBuf,
+    /// `run` acts upon nothing of this host: no slot, no operation; it only enrols, reports and renews
+    #[arg(long, env = "BEDPLATE_AGENT_REPORT_ONLY", global = true)]
+    report_only: bool,
     #[command(flatten)]
     log: LogArguments,
     #[command(subcommand)]
@@ -44,11 +43,7 @@ struct Cli {
 #[derive(Debug, Clone, Subcommand)]
 enum Command {
     /// Enrol, report, renew, make and keep a node, until stopped (the default)
-    Run {
-        /// Act upon nothing of this host: no slot, no operation; only enrol, report and renew
-        #[arg(long, env = "BEDPLATE_AGENT_REPORT_ONLY")]
-        report_only: bool,
-    },
+    Run,
     /// Enrol this host, which was not netbooted, by a token of `bedplate machine token`; the service has to run
     Enrol {
         /// Where pxed takes agents, instead of where the token says; may be repeated, the first that answers counts
@@ -109,8 +104,8 @@ pub fn main() -> ExitCode {
         run: cli.run_directory.clone(),
         root: PathBuf::from("/"),
     };
-    let result = match cli.command.clone().unwrap_or(Command::Run { report_only: false }) {
-        Command::Run { report_only } => serve(&cli.log, places, report_only),
+    let result = match cli.command.clone().unwrap_or(Command::Run) {
+        Command::Run => serve(&cli.log, places, cli.report_only),
         Command::Enrol { servers, token_file, wait } => {
             enrol_host(&places, &Wanted { servers, token: token_file, wait: Duration::from_secs(wait) })
         }
@@ -137,23 +132,15 @@ fn serve(log: &LogArguments, places: Places, report_only: bool) -> Result<(), Fa
         let notifier = Notifier::from_environment();
         let liveness = Liveness::new(signals.shutdown());
         let pulse = liveness.part("the service loop", PATIENCE);
-        let known = liveness.clone();
-        notifier.spawn_watchdog(&tasks, signals.shutdown(), move || known.check());
-        serve_metrics(&tasks, &places.run.join(metrics::SOCKET), liveness, signals.shutdown());
-        run(places, report_only, notifier, pulse, signals.shutdown()).await;
-        Ok(tasks.drain(Duration::from_secs(5), signals.hurry()).await?)
-    })
-}
-
-/// Health and metrics, for those who may read root's files. Without them the agent works as well.
-fn serve_metrics(tasks: &Tasks, path: &Path, liveness: Liveness, shutdown: CancellationToken) {
-    match health::bind_socket(path) {
-        Ok(listener) => {
-            let registry = Arc::new(metrics::registry());
-            tasks.spawn("metrics", health::serve(listener, Arc::new(liveness), registry, shutdown));
+        notifier.spawn_watchdog(&tasks, signals.shutdown(), move || liveness.check());
+        let ended = run(places, report_only, notifier, pulse, signals.shutdown()).await;
+        if ended.is_err() {
+            signals.shutdown().cancel();
         }
-        Err(error) => tracing::warn!(error = chain(&error), "no metrics are served"),
-    }
+        let drained = tasks.drain(Duration::from_secs(5), signals.hurry()).await;
+        ended?;
+        Ok(drained?)
+    })
 }
 
 fn enrol_host(places: &Places, wanted: &Wanted) -> Result<(), Failure> {
@@ -208,6 +195,15 @@ mod tests {
     #[test]
     fn the_definition_holds_together() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn report_only_counts_with_the_word_run_and_without_it() {
+        for words in [&["--report-only"][..], &["run", "--report-only"], &["--report-only", "run"]] {
+            let cli = Cli::try_parse_from([&["bedplate-agent"], words].concat()).unwrap();
+            assert!(cli.report_only && matches!(cli.command, None | Some(Command::Run)), "{words:?}");
+        }
+        assert!(!Cli::try_parse_from(["bedplate-agent"]).unwrap().report_only);
     }
 
     #[test]

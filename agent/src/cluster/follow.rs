@@ -3,6 +3,8 @@
 //! No timer asks anything while the watches stand. They end by their own time-out, after some five minutes each, and go on from
 //! where they were. Called by `server`.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bedplate_api::machine::Machine;
@@ -25,7 +27,6 @@ use super::client::Access;
 use super::gone::{self, Asked};
 use super::view::View;
 use super::{Seen, Watched};
-use crate::metrics::{METRICS, Went};
 use crate::node::model::Api as Contact;
 use crate::service::plan::back_off;
 
@@ -76,12 +77,18 @@ impl Drop for Told {
 }
 
 /// Watches until `access` has no sender any more; begins anew with every new access.
-pub(super) async fn follow(mut access: watch::Receiver<Access>, seen: watch::Sender<Seen>) {
+/// `expects`: another certificate may count already.
+pub(super) async fn follow(
+    mut access: watch::Receiver<Access>,
+    seen: watch::Sender<Seen>,
+    expects: Arc<AtomicBool>,
+) {
     let seen = Told(seen);
     let machine = access.borrow().machine().clone();
-    let mut view = View::new(machine, Instant::now().into_std());
+    let mut view = View::new(machine, Instant::now().into_std(), Arc::clone(&expects));
     loop {
         let with = access.borrow_and_update().clone();
+        expects.store(false, Ordering::Relaxed);
         view.reopened(with.fingerprint().to_owned(), Instant::now().into_std());
         tokio::select! {
             changed = access.changed() => if changed.is_err() { return },
@@ -111,7 +118,7 @@ async fn follow_with(access: &Access, view: &mut View, seen: &watch::Sender<Seen
 }
 
 /// Tells what is known, if that is news; says when it changes by itself.
-fn publish(view: &View, told: &watch::Sender<Seen>) -> Option<Instant> {
+fn publish(view: &mut View, told: &watch::Sender<Seen>) -> Option<Instant> {
     let (seen, until) = view.seen(Instant::now().into_std());
     told.send_if_modified(|known| {
         if known.api != seen.api {
@@ -131,17 +138,13 @@ fn take(view: &mut View, word: Word) {
         Word::Node(Ok(event)) => return view.take_node(event),
         Word::Version(Ok(event)) => return view.take_version(event),
         Word::Operation(Ok(event)) => return view.take_operation(event),
-        Word::Taken(watched) => {
-            METRICS.watch(watched.word(), Went::Done);
-            return view.taken(watched);
-        }
+        Word::Taken(watched) => return view.taken(watched),
         Word::Time => return,
         Word::Machine(Err(error)) => (Watched::Machine, error),
         Word::Node(Err(error)) => (Watched::Node, error),
         Word::Version(Err(error)) => (Watched::Version, error),
         Word::Operation(Err(error)) => (Watched::Operations, error),
     };
-    METRICS.watch(watched.word(), Went::Failed);
     let error = why(error);
     if view.failed(watched, error.clone(), now) {
         tracing::warn!(watched = watched.name(), error, "cannot be watched, will be tried again");
@@ -282,7 +285,7 @@ mod tests {
         let access = Access::new(&endpoint, &"node-1".parse().unwrap(), (&pem, &key)).unwrap();
         let (_access, current) = watch::channel(access);
         let (tell, mut seen) = watch::channel(Seen::default());
-        let task = tokio::spawn(follow(current, tell));
+        let task = tokio::spawn(follow(current, tell, Arc::default()));
         let refused = seen.wait_for(|seen| seen.trouble.len() == 3).await.unwrap().clone();
         assert_eq!(refused.api, Contact::Unasked, "the first answers are awaited for a while");
         assert!(refused.describe().contains("Connection refused"), "{}", refused.describe());

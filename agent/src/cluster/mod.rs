@@ -97,16 +97,6 @@ impl Watched {
             Self::Operations => "the own operations",
         }
     }
-
-    /// In metrics.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Machine => "machine",
-            Self::Node => "node",
-            Self::Version => "version",
-            Self::Operations => "operations",
-        }
-    }
 }
 
 /// What is known. As of now where `api` is [`Api::Live`]; else as it once was.
@@ -124,6 +114,10 @@ pub struct Seen {
     pub version: Option<Arc<MachineConfigurationVersion>>,
     /// The Machine's operations that have not ended, by name.
     pub operations: Vec<Arc<MachineOperation>>,
+    /// Whether these were listed: before that none is known.
+    pub operations_listed: bool,
+    /// The Machine's operations that have ended, by UID; whether one has shut the host down.
+    pub ended: BTreeMap<String, bool>,
     /// What cannot be watched at the moment, and why.
     pub trouble: BTreeMap<Watched, String>,
 }
@@ -149,6 +143,8 @@ impl Default for Seen {
             node: NodeState::Unknown,
             version: None,
             operations: Vec::new(),
+            operations_listed: false,
+            ended: BTreeMap::new(),
             trouble: BTreeMap::new(),
         }
     }
@@ -164,7 +160,7 @@ impl Seen {
         };
         let machine = match &self.machine {
             Some(_) if self.ours => "",
-            Some(_) => ", the Machine is another one",
+            Some(_) => ", the Machine is another one or knows another certificate",
             None if self.api == Api::Live => ", there is no such Machine",
             None => "",
         };

@@ -3,15 +3,18 @@
 //! Two tasks: one watches, one writes what the node says. Called by `service::ways`.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use bedplate_api::configuration::SecretRef;
 use bedplate_api::id::MachineName;
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus};
 use bedplate_api::wire::Report;
+use futures::FutureExt as _;
 use kube::ResourceExt;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use super::answer::AskServerError;
 use super::client::Access;
@@ -29,7 +32,10 @@ pub struct Cluster {
     access: watch::Sender<Access>,
     seen: watch::Receiver<Seen>,
     writer: Writer,
+    expects: Arc<AtomicBool>,
     tasks: JoinSet<()>,
+    /// One of them has ended.
+    over: CancellationToken,
 }
 
 impl Cluster {
@@ -38,10 +44,16 @@ impl Cluster {
         let (access, current) = watch::channel(access);
         let (told, seen) = watch::channel(Seen::default());
         let writer = Writer::new(current.clone(), seen.clone());
-        let mut tasks = JoinSet::new();
-        tasks.spawn(follow(current, told));
-        tasks.spawn(writer.clone().run());
-        Self { access, seen, writer, tasks }
+        let (mut tasks, over) = (JoinSet::new(), CancellationToken::new());
+        let expects = Arc::new(AtomicBool::new(false));
+        for work in [follow(current, told, Arc::clone(&expects)).boxed(), writer.clone().run().boxed()] {
+            let ends = over.clone().drop_guard();
+            tasks.spawn(async move {
+                let _ends = ends;
+                work.await;
+            });
+        }
+        Self { access, seen, writer, expects, tasks, over }
     }
 
     /// Goes on with another certificate, of the same Machine.
@@ -49,14 +61,20 @@ impl Cluster {
         self.access.send_replace(access);
     }
 
+    /// Another certificate of this Machine's is being asked for: until it is here, or `expects` is false again, a Machine that was ours and
+    /// shows another one still is.
+    pub fn expect(&self, another: bool) {
+        self.expects.store(another, Ordering::Relaxed);
+    }
+
     /// Whose agent it serves.
     pub fn machine(&self) -> MachineName {
         self.access.borrow().machine().clone()
     }
 
-    /// Whether it is still watched: a task that has panicked watches no more.
-    pub fn is_well(&self) -> bool {
-        self.seen.has_changed().is_ok()
+    /// Cancelled once it is watched, or written to, no more: a task has panicked.
+    pub fn over(&self) -> CancellationToken {
+        self.over.clone()
     }
 
     /// Ends the tasks and waits until they have ended.
@@ -104,5 +122,25 @@ impl Plane for Cluster {
     async fn secret(&self, secret: &SecretRef) -> Result<SecretData, ReadSecretError> {
         let access = self.access.borrow().clone();
         secret::read(access.client(), secret).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bedplate_api::wire::KubernetesEndpoint;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_cluster_that_nobody_watches_any_more_says_so() {
+        let own = rcgen::generate_simple_self_signed(vec!["x".to_owned()]).unwrap();
+        let (pem, key) = (own.cert.pem(), own.signing_key.serialize_pem());
+        let endpoint = KubernetesEndpoint { server: "https://127.0.0.1:1".to_owned(), ca_pem: pem.clone() };
+        let access = Access::new(&endpoint, &"node-1".parse().unwrap(), (&pem, &key)).unwrap();
+        let mut cluster = Cluster::start(access);
+        assert!(!cluster.over().is_cancelled());
+        cluster.tasks.abort_all();
+        cluster.over().cancelled().await;
+        assert!(cluster.tasks.join_next().await.is_some());
     }
 }

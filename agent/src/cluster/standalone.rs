@@ -18,10 +18,12 @@ use bedplate_api::machine::MachineStatus;
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus};
 use bedplate_api::wire::{NodeReport, OperationWrite, OperationWritten, Report, WatchRequest, WatchResponse};
 use bedplate_process::exit::chain;
+use futures::FutureExt as _;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use super::answer::AskServerError;
 use super::contact::{Contact, Counted};
@@ -49,6 +51,8 @@ pub struct Standalone {
     seen: watch::Receiver<Seen>,
     node: watch::Sender<Option<NodeTold>>,
     tasks: JoinSet<()>,
+    /// One of them has ended.
+    over: CancellationToken,
 }
 
 impl Standalone {
@@ -57,10 +61,15 @@ impl Standalone {
         let (client, current) = watch::channel(client);
         let (told, seen) = watch::channel(Seen::default());
         let (node, says) = watch::channel(None);
-        let mut tasks = JoinSet::new();
-        tasks.spawn(follow(current.clone(), Told(told)));
-        tasks.spawn(tell(current, says));
-        Self { machine, client, seen, node, tasks }
+        let (mut tasks, over) = (JoinSet::new(), CancellationToken::new());
+        for work in [follow(current.clone(), Told(told)).boxed(), tell(current, says).boxed()] {
+            let ends = over.clone().drop_guard();
+            tasks.spawn(async move {
+                let _ends = ends;
+                work.await;
+            });
+        }
+        Self { machine, client, seen, node, tasks, over }
     }
 
     /// Goes on with another certificate, of the same Machine.
@@ -71,6 +80,11 @@ impl Standalone {
     /// Whose agent it serves.
     pub fn machine(&self) -> &MachineName {
         &self.machine
+    }
+
+    /// Cancelled once pxed is asked, or told, no more: a task has panicked.
+    pub fn over(&self) -> CancellationToken {
+        self.over.clone()
     }
 
     /// Ends the tasks and waits until they have ended.
@@ -189,6 +203,7 @@ impl View {
         self.seen.trouble.clear();
         if let WatchResponse::Changed { revision, machine, operations } = answer {
             self.revision = Some(revision);
+            self.seen.operations_listed = true;
             (self.seen.machine, self.seen.ours) = (Some(Arc::from(machine)), true);
             self.seen.operations = operations.into_iter().map(Arc::new).collect();
         }

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use bedplate_api::id::MachineName;
@@ -18,6 +19,7 @@ use kube::{Resource, ResourceExt};
 use super::contact::{Contact, Counted};
 use super::gone::Asked;
 use super::{NodeState, Seen, Watched, facts};
+use crate::operation::progress::SHUT_DOWN;
 
 /// All that is known.
 #[derive(Debug)]
@@ -25,6 +27,10 @@ pub(super) struct View {
     own: MachineName,
     /// SHA-256 of the certificate that this host shows, as hex digits.
     fingerprint: String,
+    /// Another certificate is being asked for, and may count before it is here.
+    expects: Arc<AtomicBool>,
+    /// UID of the Machine that was ours last.
+    owned: Option<String>,
     contact: Contact,
     machine: Single<Machine>,
     node: Single<Node>,
@@ -49,8 +55,17 @@ struct Single<K> {
 /// The operations of this host.
 #[derive(Debug, Default)]
 struct Many {
-    known: BTreeMap<String, Arc<MachineOperation>>,
-    list: Option<BTreeMap<String, Arc<MachineOperation>>>,
+    known: Operations,
+    list: Option<Operations>,
+    listed: bool,
+}
+
+/// By their names.
+#[derive(Debug, Default)]
+struct Operations {
+    open: BTreeMap<String, Arc<MachineOperation>>,
+    /// UID, and whether it has shut the host down.
+    ended: BTreeMap<String, (String, bool)>,
 }
 
 impl<K> Default for Single<K> {
@@ -85,37 +100,54 @@ fn kept<K: ResourceExt>(mut object: K) -> Arc<K> {
     Arc::new(object)
 }
 
+impl Operations {
+    fn put(&mut self, object: MachineOperation, own: &MachineName) {
+        let name = object.name_any();
+        self.remove(&name);
+        // The label is anybody's to set: only what the spec says counts.
+        if object.spec.machine_ref.as_ref().is_none_or(|machine| machine.name != *own) {
+            return;
+        }
+        let status = object.status.as_ref();
+        match status.and_then(|status| status.state) {
+            Some(OperationState::Complete | OperationState::Failed) => {
+                let shut_down = status.and_then(|status| status.reason.as_deref()) == Some(SHUT_DOWN);
+                self.ended.insert(name, (object.uid().unwrap_or_default(), shut_down));
+            }
+            None | Some(OperationState::Pending | OperationState::InProgress) => {
+                self.open.insert(name, kept(object));
+            }
+        }
+    }
+
+    fn remove(&mut self, name: &str) {
+        self.open.remove(name);
+        self.ended.remove(name);
+    }
+}
+
 impl Many {
     fn take(&mut self, event: Event<MachineOperation>, own: &MachineName) {
-        // The label is anybody's to set: only what the spec says counts.
-        let counts = |object: &MachineOperation| {
-            object.spec.machine_ref.as_ref().is_some_and(|machine| machine.name == *own)
-                && !object.status.as_ref().is_some_and(|status| {
-                    matches!(status.state, Some(OperationState::Complete | OperationState::Failed))
-                })
-        };
         match event {
-            Event::Init => self.list = Some(BTreeMap::new()),
-            Event::InitApply(object) if counts(&object) => {
-                self.list.get_or_insert_default().insert(object.name_any(), kept(object));
+            Event::Init => self.list = Some(Operations::default()),
+            Event::InitApply(object) => self.list.get_or_insert_default().put(object, own),
+            Event::InitDone => {
+                self.known = self.list.take().unwrap_or_default();
+                self.listed = true;
             }
-            Event::InitDone => self.known = self.list.take().unwrap_or_default(),
-            Event::Apply(object) if counts(&object) => {
-                self.known.insert(object.name_any(), kept(object));
-            }
-            Event::Apply(object) | Event::Delete(object) => {
-                self.known.remove(&object.name_any());
-            }
-            Event::InitApply(_) => {}
+            Event::Apply(object) => self.known.put(object, own),
+            Event::Delete(object) => self.known.remove(&object.name_any()),
         }
     }
 }
 
 impl View {
-    pub(super) fn new(own: MachineName, now: Instant) -> Self {
+    pub(super) fn new(own: MachineName, now: Instant, expects: Arc<AtomicBool>) -> Self {
         Self {
             own,
             fingerprint: String::new(),
+            expects,
+            owned: None,
             contact: Contact::new(now),
             machine: Single::default(),
             node: Single::default(),
@@ -136,7 +168,7 @@ impl View {
     }
 
     pub(super) fn take_machine(&mut self, event: Event<Machine>) {
-        if self.machine.take(event, self.own.as_str()) {
+        if self.machine.take(event.modify(trim_machine), self.own.as_str()) {
             self.heard(Watched::Machine);
             self.contact.listed(Counted::Machine);
         }
@@ -212,8 +244,17 @@ impl View {
         Some(format!("{}-v{}", selected.name, selected.version))
     }
 
+    fn is_ours(&mut self, machine: &Machine) -> bool {
+        let uid = machine.uid().filter(|uid| !uid.is_empty());
+        if facts::is_ours(machine, &self.fingerprint) {
+            self.owned = uid;
+            return true;
+        }
+        self.expects.load(Ordering::Relaxed) && uid.is_some() && uid == self.owned
+    }
+
     /// How it all stands, and when that changes if nothing happens.
-    pub(super) fn seen(&self, now: Instant) -> (Seen, Option<Instant>) {
+    pub(super) fn seen(&mut self, now: Instant) -> (Seen, Option<Instant>) {
         let (api, until) = self.contact.state(now);
         let node = match &self.node.known {
             Some(node) => NodeState::Present(node.clone()),
@@ -221,14 +262,16 @@ impl View {
             None => NodeState::Unknown,
         };
         let machine = self.machine.known.clone();
-        let ours = machine.as_ref().is_some_and(|machine| facts::is_ours(machine, &self.fingerprint));
+        let ours = machine.as_ref().is_some_and(|machine| self.is_ours(machine));
         let seen = Seen {
             api,
             ours,
             machine,
             node,
             version: self.version.known.clone(),
-            operations: self.operations.known.values().cloned().collect(),
+            operations: self.operations.known.open.values().cloned().collect(),
+            operations_listed: self.operations.listed,
+            ended: self.operations.known.ended.values().cloned().collect(),
             trouble: self.trouble.clone(),
         };
         (seen, until)
@@ -243,10 +286,20 @@ fn counted(watched: Watched) -> Option<Counted> {
     }
 }
 
-/// What nobody here reads of a Node, above all the list of its images.
+/// What nobody here reads of a Machine, and changes with each heartbeat: our own word is no news.
+fn trim_machine(machine: &mut Machine) {
+    machine.metadata.resource_version = None;
+    if let Some(status) = &mut machine.status {
+        (status.agent, status.hardware) = (None, None);
+    }
+}
+
+/// What nobody here reads of a Node, above all the list of its images, and what changes with each of the kubelet's heartbeats.
 fn trim(node: &mut Node) {
+    node.metadata.resource_version = None;
     if let Some(status) = &mut node.status {
-        let conditions = status.conditions.take();
+        let mut conditions = status.conditions.take();
+        conditions.iter_mut().flatten().for_each(|condition| condition.last_heartbeat_time = None);
         *status = k8s_openapi::api::core::v1::NodeStatus { conditions, ..Default::default() };
     }
 }

@@ -13,7 +13,7 @@
 //! Called by `observe`, `apply` and `run`.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use bedplate_api::id::{Digest, MachineName};
@@ -91,6 +91,8 @@ pub struct Parts {
     pub node: Arc<dyn NodeApi>,
     /// The agent's credential.
     pub credentials: Arc<dyn Credentials>,
+    /// Held by who reads and writes records: the node's loop and operations do beside each other.
+    pub disk: Arc<Mutex<()>>,
 }
 
 impl Parts {
@@ -99,13 +101,17 @@ impl Parts {
         self.plane.seen().borrow().clone()
     }
 
-    /// Works on the slots' files where it may wait for a disk.
+    /// Works on the slots' files where it may wait for a disk. One after another: what `work` reads is as it was read until `work` ends.
     pub(crate) async fn on_disk<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Slots) -> Result<T, KeepSlotError> + Send + 'static,
     ) -> Result<T, KeepSlotError> {
-        let slots = self.slots.clone();
-        match tokio::task::spawn_blocking(move || work(&slots)).await {
+        let (slots, disk) = (self.slots.clone(), Arc::clone(&self.disk));
+        let work = move || {
+            let _held = disk.lock().unwrap_or_else(PoisonError::into_inner);
+            work(&slots)
+        };
+        match tokio::task::spawn_blocking(work).await {
             Ok(result) => result,
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         }

@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 const TAKEN: &str = "Taken";
 /// The condition that says that the Node was, or was about to be, cordoned for it.
 const CORDONED: &str = "Cordoned";
+/// Why a shutdown is complete; the Node that it cordoned stays so.
+pub const SHUT_DOWN: &str = "ShutDown";
 /// Before the boot id in that condition's message.
 const BOOT: &str = "in the boot ";
 /// Longest message of a status.

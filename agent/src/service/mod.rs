@@ -6,6 +6,7 @@
 pub mod ask;
 pub mod client;
 pub mod enrol;
+mod held;
 pub(crate) mod host;
 pub mod identity;
 mod node;

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bedplate_api::id::MachineName;
 use bedplate_process::exit::chain;
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -31,6 +33,8 @@ use crate::slot::store::Slots;
 pub(super) struct NodeTasks {
     tasks: JoinSet<()>,
     shutdown: CancellationToken,
+    /// One of them has ended, by a panic for instance.
+    over: CancellationToken,
 }
 
 impl fmt::Debug for NodeTasks {
@@ -44,17 +48,28 @@ impl NodeTasks {
     pub(super) fn start(plane: Arc<dyn Plane>, places: &Places, machine: MachineName) -> Self {
         let (shutdown, wake) = (CancellationToken::new(), Arc::new(Notify::new()));
         let parts = parts(plane, places, machine);
-        let mut tasks = JoinSet::new();
         let node = NodeLoop::new(parts.clone(), places.run.clone(), Arc::clone(&wake));
-        tasks.spawn(node.run(shutdown.clone()));
+        let node = node.run(shutdown.clone()).boxed();
         let power = Arc::new(Bus::host().logind());
-        tasks.spawn(crate::operation::node::serve(parts, power, wake, shutdown.clone()));
-        Self { tasks, shutdown }
+        let operations = crate::operation::node::serve(parts, power, wake, shutdown.clone()).boxed();
+        Self::of([node, operations], shutdown)
     }
 
-    /// Whether all of it runs.
-    pub(super) fn is_well(&mut self) -> bool {
-        self.tasks.try_join_next().is_none()
+    fn of(work: [BoxFuture<'static, ()>; 2], shutdown: CancellationToken) -> Self {
+        let (mut tasks, over) = (JoinSet::new(), CancellationToken::new());
+        for work in work {
+            let ends = over.clone().drop_guard();
+            tasks.spawn(async move {
+                let _ends = ends;
+                work.await;
+            });
+        }
+        Self { tasks, shutdown, over }
+    }
+
+    /// Cancelled once one of them has ended, however it did.
+    pub(super) fn over(&self) -> CancellationToken {
+        self.over.clone()
     }
 
     /// Ends it and waits until it has ended. What was begun in systemd goes on there.
@@ -83,6 +98,7 @@ fn parts(plane: Arc<dyn Plane>, places: &Places, machine: MachineName) -> Parts 
         gate: Arc::new(HostGate::new(machines, &places.root)),
         plane,
         credentials: Arc::new(Held { places: places.clone(), machine }),
+        disk: Arc::default(),
     }
 }
 
@@ -110,5 +126,20 @@ impl Credentials for Held {
             certificate_pem: enrolment.certificate_pem,
             key_pem,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_task_that_has_died_is_not_forgotten_after_it_was_asked_for_once() {
+        let dies = async { panic!("as a bug does") };
+        let tasks = NodeTasks::of([dies.boxed(), std::future::pending().boxed()], CancellationToken::new());
+        for _ in 0..3 {
+            tasks.over().cancelled().await;
+            assert!(tasks.over().is_cancelled());
+        }
     }
 }

@@ -55,6 +55,8 @@ pub struct Observed {
     pub last_report: Option<Timestamp>,
     /// What failures hold back.
     pub not_before: NotBefore,
+    /// The cluster's Machine is the one that was enrolled for, and knows another certificate: it is renewed before its time.
+    pub disowned: bool,
 }
 
 /// What is awaited when there is nothing to do.
@@ -97,7 +99,7 @@ const LOOK_FOR_SEED: SignedDuration = SignedDuration::from_secs(5);
 
 /// Decides.
 pub fn plan(observed: &Observed) -> Next {
-    let Observed { now, seed, seed_refused, unknown, held, last_report, not_before } = *observed;
+    let Observed { now, seed, seed_refused, unknown, held, last_report, not_before, disowned } = *observed;
     let held_now = held.filter(|held| now < held.not_after);
     match (seed, held) {
         (Some(boot), Some(held)) if boot == held.boot_id => return Next::ForgetSeed,
@@ -117,7 +119,8 @@ pub fn plan(observed: &Observed) -> Next {
     if seed.is_some() && !seed_refused {
         return retry;
     }
-    let renewal = renewal_time(&held).max(not_before.renew);
+    let due = if disowned { held.not_before } else { renewal_time(&held) };
+    let renewal = due.max(not_before.renew);
     if now >= renewal {
         return Next::Renew;
     }
@@ -182,6 +185,7 @@ mod tests {
             held,
             last_report: last_report.map(at),
             not_before: NotBefore { enrol: free, renew: free, report: free },
+            disowned: false,
         }
     }
 
@@ -237,6 +241,16 @@ mod tests {
         let mut reporting = observed(10, None, Some(OLD), None);
         reporting.not_before.report = at(30);
         assert_eq!(plan(&reporting), wait(30, Awaited::Heartbeat));
+    }
+
+    #[test]
+    fn a_certificate_that_the_cluster_does_not_know_any_more_is_renewed_before_its_time() {
+        let mut restored = observed(20, None, Some(OLD), Some(19));
+        assert_eq!(plan(&restored), wait(79, Awaited::Heartbeat));
+        restored.disowned = true;
+        assert_eq!(plan(&restored), Next::Renew);
+        restored.not_before.renew = at(50);
+        assert_eq!(plan(&restored), wait(50, Awaited::Heartbeat), "once in a while");
     }
 
     #[test]

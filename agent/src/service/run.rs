@@ -7,25 +7,20 @@ use std::time::Duration;
 
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::Hardware;
-use bedplate_api::wire::{EnrolRequest, EnrolResponse, RenewRequest, Report, Seed};
+use bedplate_api::wire::Seed;
 use bedplate_process::exit::chain;
 use bedplate_process::liveness::Pulse;
 use bedplate_process::notify::Notifier;
-use jiff::{SignedDuration, Timestamp};
-use tokio::time::Instant;
+use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
-use super::client::PxedClient;
-use super::host::{blocking, observe_facts, own_addresses, report_userspace};
-use super::identity::Identity;
-use super::outcome::{ActError, Outcome, pending};
-use super::plan::{Awaited, Held, Next, NotBefore, Observed, back_off, plan, spread};
+use super::held::HeldBack;
+use super::host::{blocking, observe_facts, report_userspace};
+use super::outcome::{ActError, Outcome};
+use super::plan::{Awaited, Held, Next, Observed, back_off, plan, spread};
 use super::state::{Enrolment, Places, Standing};
 use super::ways::Ways;
-use crate::cluster::Plane;
 use crate::fault::explained;
-use crate::hardware::read_text;
-use crate::metrics::{METRICS, Went};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Longest back-off of an enrolment, a renewal or a report.
@@ -37,6 +32,9 @@ const REFUSED: Duration = Duration::from_secs(300);
 pub const PATIENCE: Duration = Duration::from_secs(300);
 /// Longest sleep at a stretch: the clock may be set meanwhile.
 const LOOK: Duration = Duration::from_secs(30);
+/// Before a certificate is renewed that the cluster does not know any more, and between two such renewals.
+const AT_ONCE: Duration = Duration::from_secs(30);
+const DISOWNED: Duration = Duration::from_secs(900);
 /// How long the end may take: an answer that is being written is waited for.
 const CLOSING: Duration = Duration::from_secs(20);
 const HEARTBEATS: std::ops::RangeInclusive<u32> = 5..=3600;
@@ -54,8 +52,9 @@ struct Agent {
     last_report: Option<Timestamp>,
     heartbeat: Duration,
     failures: [u32; 3],
-    /// Until when each act is held back; not by the clock, which may be set meanwhile.
-    held_until: [Option<Instant>; 3],
+    held_back: HeldBack,
+    /// The cluster knows another certificate of this Machine's.
+    disowned: bool,
     standing: Standing,
 }
 
@@ -115,7 +114,8 @@ impl Agent {
             last_report: None,
             heartbeat: Duration::from_secs(60),
             failures: [0; 3],
-            held_until: [None; 3],
+            held_back: HeldBack::default(),
+            disowned: false,
             standing,
         }
     }
@@ -128,7 +128,7 @@ impl Agent {
         });
         if seed.as_ref().map(|seed| seed.boot_id) != self.seed.as_ref().map(|seed| seed.boot_id) {
             self.seed_refused = false;
-            self.held_until[0] = None;
+            self.held_back.free(0);
             self.failures[0] = 0;
         }
         self.unknown = seed.as_ref().filter(|seed| seed.token.is_none()).map(|seed| seed.machine.clone());
@@ -140,6 +140,29 @@ impl Agent {
                 None
             });
             self.adopt(enrolment);
+        }
+        self.compare();
+    }
+
+    /// Whether the cluster's Machine is the one that this host enrolled for, and knows its certificate. An API server that was restored knows
+    /// an older one.
+    fn compare(&mut self) {
+        let (seen, Some(enrolment)) = (self.ways.machine(), &mut self.enrolment) else { return };
+        let known = seen.filter(|(_, ours)| !ours).map(|(uid, _)| uid);
+        let disowned = known.is_some() && known == enrolment.machine_uid;
+        if disowned && !self.disowned {
+            tracing::warn!("the cluster knows another certificate of this Machine's: asking for a new one");
+            // A rack does not ask all at once.
+            self.held_back.hold(1, spread(AT_ONCE, rand::random()));
+        }
+        self.disowned = disowned;
+        if let Some((uid, true)) = self.ways.machine()
+            && enrolment.machine_uid.as_ref() != Some(&uid)
+        {
+            enrolment.machine_uid = Some(uid);
+            if let Err(error) = self.places.write_enrolment(enrolment) {
+                tracing::warn!(error = chain(&error), "the Machine's UID is not kept");
+            }
         }
     }
 
@@ -167,20 +190,9 @@ impl Agent {
             unknown: self.unknown.is_some(),
             held,
             last_report: self.last_report,
-            not_before: self.not_before(now),
+            not_before: self.held_back.not_before(now),
+            disowned: self.disowned,
         }
-    }
-
-    /// What is held back, by a clock that says `now`.
-    fn not_before(&self, now: Timestamp) -> NotBefore {
-        let [enrol, renew, report] = self.held_until.map(|until| {
-            let left = until.and_then(|until| until.checked_duration_since(Instant::now()));
-            let left = left.filter(|left| !left.is_zero()).map(SignedDuration::try_from);
-            left.map_or(Timestamp::MIN, |left| {
-                now.saturating_add(left.unwrap_or(SignedDuration::MAX)).unwrap_or(Timestamp::MAX)
-            })
-        });
-        NotBefore { enrol, renew, report }
     }
 
     async fn apply(&mut self, next: Next, now: Timestamp) {
@@ -205,12 +217,6 @@ impl Agent {
 
     /// Notes how an act went, and until when it is held back.
     fn settle(&mut self, act: &'static str, index: usize, result: Result<Outcome, ActError>) {
-        let went = match &result {
-            Ok(Outcome::Done) => Went::Done,
-            Ok(Outcome::Pending { .. }) => Went::Pending,
-            Err(_) => Went::Failed,
-        };
-        METRICS.act(act, went, Timestamp::now());
         let wait = match result {
             Ok(Outcome::Done) => {
                 self.failures[index] = 0;
@@ -219,7 +225,8 @@ impl Agent {
                 } else {
                     tracing::info!(act, "done");
                 }
-                Duration::ZERO
+                // A new certificate that is not known either is not replaced in a circle.
+                if index == 1 && self.disowned { spread(DISOWNED, rand::random()) } else { Duration::ZERO }
             }
             Ok(Outcome::Pending { reason, wait }) => {
                 tracing::info!(act, reason, wait_seconds = wait.as_secs(), "pending");
@@ -243,9 +250,7 @@ impl Agent {
                 wait
             }
         };
-        if let Some(until) = self.held_until.get_mut(index) {
-            *until = Some(Instant::now() + wait);
-        }
+        self.held_back.hold(index, wait);
     }
 
     async fn wait(&mut self, until: Timestamp, awaited: Awaited, now: Timestamp) {
@@ -272,108 +277,6 @@ impl Agent {
             // Said anew.
             () = self.ways.changed() => {}
         }
-    }
-
-    async fn enrol(&mut self) -> Result<Outcome, ActError> {
-        let Some(seed) = self.seed.clone() else { return Ok(Outcome::Done) };
-        let Some(token) = seed.token.clone() else { return Ok(Outcome::Done) };
-        self.standing.machine = Some(seed.machine.clone());
-        self.standing.site = Some(seed.site.clone());
-        self.say("enrolling", None);
-        let (state, machine) = (self.places.state.clone(), seed.machine.clone());
-        let identity = blocking(move || Identity::open(&state, &machine)).await?;
-        let facts = self.observe_facts().await;
-        let client = PxedClient::new(&seed.endpoints, &seed.ca_pem, None)?;
-        let request = EnrolRequest {
-            boot_id: seed.boot_id,
-            token,
-            csr_pem: identity.csr_pem().to_owned(),
-            agent_version: VERSION.to_owned(),
-            facts: facts.clone(),
-            challenge_answer: None,
-        };
-        match client.enrol(&request).await? {
-            EnrolResponse::Enrolled { certificate_pem, kubernetes, heartbeat_seconds } => {
-                let validity = identity.check(&certificate_pem)?;
-                let enrolment = Enrolment {
-                    machine: seed.machine,
-                    site: seed.site,
-                    boot_id: seed.boot_id,
-                    endpoints: seed.endpoints,
-                    ca_pem: seed.ca_pem,
-                    certificate_pem,
-                    not_before: validity.not_before,
-                    not_after: validity.not_after,
-                    heartbeat_seconds,
-                    kubernetes,
-                };
-                self.places.write_enrolment(&enrolment)?;
-                self.adopt(Some(enrolment));
-                self.ways.facts_taken = Some(facts);
-                Ok(Outcome::Done)
-            }
-            other => pending(other),
-        }
-    }
-
-    async fn renew(&mut self) -> Result<Outcome, ActError> {
-        let Some(enrolment) = self.enrolment.clone() else { return Ok(Outcome::Done) };
-        self.say("renewing the certificate", None);
-        let (state, machine) = (self.places.state.clone(), enrolment.machine.clone());
-        let identity = blocking(move || Identity::open(&state, &machine)).await?;
-        let client = self.ways.pxed(&enrolment, &identity)?;
-        match client.renew(&RenewRequest { csr_pem: identity.csr_pem().to_owned() }).await? {
-            EnrolResponse::Enrolled { certificate_pem, kubernetes, heartbeat_seconds } => {
-                let validity = identity.check(&certificate_pem)?;
-                let (not_before, not_after) = (validity.not_before, validity.not_after);
-                let kubernetes = kubernetes.or(enrolment.kubernetes);
-                let renewed = Enrolment {
-                    certificate_pem,
-                    not_before,
-                    not_after,
-                    heartbeat_seconds,
-                    kubernetes,
-                    ..enrolment
-                };
-                self.places.write_enrolment(&renewed)?;
-                self.adopt(Some(renewed));
-                Ok(Outcome::Done)
-            }
-            other => pending(other),
-        }
-    }
-
-    async fn report(&mut self) -> Result<Outcome, ActError> {
-        let Some(enrolment) = self.enrolment.clone() else { return Ok(Outcome::Done) };
-        let (state, machine) = (self.places.state.clone(), enrolment.machine.clone());
-        let identity = blocking(move || Identity::open(&state, &machine)).await?;
-        let facts = self.observe_facts().await;
-        let report = Report {
-            agent_version: VERSION.to_owned(),
-            kernel_boot_id: read_text(&self.places.root.join("proc/sys/kernel/random/boot_id"))
-                .unwrap_or_default(),
-            boot_id: Some(enrolment.boot_id),
-            facts: Some(facts),
-            addresses: own_addresses(),
-            state_disk: self.standing.state_disk.clone(),
-        };
-        match &enrolment.kubernetes {
-            // Nothing that pxed itself writes comes from reports: with a cluster it needs none.
-            Some(kubernetes) => {
-                self.standing.reports_to = Some(kubernetes.server.clone());
-                self.ways.cluster(&enrolment, kubernetes, &identity).await?.report(&report).await?;
-            }
-            None => {
-                self.standing.reports_to = Some("pxed".to_owned());
-                let client = self.ways.pxed(&enrolment, &identity)?;
-                self.ways.report_to_pxed(&client, report).await?;
-            }
-        }
-        self.last_report = Some(Timestamp::now());
-        self.standing.last_report = self.last_report;
-        self.heartbeat =
-            spread(Duration::from_secs(u64::from(enrolment.heartbeat_seconds.max(5))), rand::random());
-        Ok(Outcome::Done)
     }
 
     async fn observe_facts(&mut self) -> Hardware {
@@ -403,7 +306,6 @@ impl Agent {
             standing.machine = Some(enrolment.machine.clone());
             standing.site = Some(enrolment.site.clone());
             standing.certificate_ends = Some(enrolment.not_after);
-            METRICS.certificate(enrolment.not_after);
         }
         standing.cluster = self.ways.describe_cluster();
         standing.enrolled = self.enrolment.as_ref().is_some_and(|enrolment| now < enrolment.not_after);
@@ -413,6 +315,6 @@ impl Agent {
     }
 }
 
+mod act;
 #[cfg(test)]
-#[path = "run/tests.rs"]
 mod tests;

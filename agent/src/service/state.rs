@@ -76,6 +76,9 @@ pub struct Enrolment {
     /// The API server, in a cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubernetes: Option<KubernetesEndpoint>,
+    /// The Machine's UID, as soon as the cluster said that it is the one of this certificate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine_uid: Option<String>,
 }
 
 /// Where the agent stands, for a person.
@@ -261,6 +264,7 @@ mod tests {
             not_after: Timestamp::UNIX_EPOCH,
             heartbeat_seconds: 30,
             kubernetes: Some(kubernetes),
+            machine_uid: None,
         };
         assert_eq!(places.read_enrolment().unwrap(), None);
         places.write_enrolment(&enrolment).unwrap();

@@ -9,6 +9,7 @@ use bedplate_api::machine::Hardware;
 use bedplate_api::wire::{KubernetesEndpoint, Report};
 
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use super::ask::AskError;
 use super::client::PxedClient;
@@ -16,6 +17,7 @@ use super::identity::Identity;
 use super::node::NodeTasks;
 use super::state::{Enrolment, Places};
 use crate::cluster::{Access, Cluster, Plane as _, PrepareClientError, Seen, Standalone};
+use crate::node::model::Api;
 
 /// The ways, as far as they were used.
 #[derive(Debug)]
@@ -44,9 +46,24 @@ impl Ways {
         Self { places, report_only, node, pxed, cluster, standalone, seen, renewed: false, facts_taken }
     }
 
-    /// Whether all that acts upon the host runs as it should.
-    pub(super) fn is_well(&mut self) -> bool {
-        self.node.as_mut().is_none_or(NodeTasks::is_well)
+    /// Resolves once something that acts or watches has ended without being told to; with what. None of them ends by itself.
+    pub(super) fn broken(&self) -> impl Future<Output = &'static str> + use<> {
+        let over = |over: Option<CancellationToken>| async move {
+            match over {
+                Some(over) => over.cancelled().await,
+                None => std::future::pending().await,
+            }
+        };
+        let node = over(self.node.as_ref().map(NodeTasks::over));
+        let cluster = over(self.cluster.as_ref().map(|cluster| cluster.over()));
+        let standalone = over(self.standalone.as_ref().map(|standalone| standalone.over()));
+        async move {
+            tokio::select! {
+                () = node => "what acts upon the host",
+                () = cluster => "what watches the cluster",
+                () = standalone => "what watches pxed",
+            }
+        }
     }
 
     /// There is another certificate.
@@ -121,6 +138,21 @@ impl Ways {
         self.cluster = Some(cluster.clone());
         self.renewed = false;
         Ok(cluster)
+    }
+
+    /// The UID of the cluster's Machine, and whether it knows our certificate; none: nobody says so now.
+    pub(super) fn machine(&self) -> Option<(String, bool)> {
+        let seen = self.cluster.as_ref()?.seen();
+        let seen = seen.borrow();
+        let uid = seen.machine.as_ref().filter(|_| seen.api == Api::Live)?.metadata.uid.clone()?;
+        Some((uid, seen.ours))
+    }
+
+    /// Another certificate is asked for, which the cluster may know before we have it; or no more.
+    pub(super) fn expect(&self, another: bool) {
+        if let Some(cluster) = &self.cluster {
+            cluster.expect(another);
+        }
     }
 
     /// How the cluster answers, or pxed in its place, for a person, if it was asked before.

@@ -8,7 +8,7 @@ mod pxed;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use bedplate_agent::service::run::{PATIENCE, run};
+use bedplate_agent::service::run::{PATIENCE, RunAgentError, run};
 use bedplate_agent::service::state::{Enrolment, Places, Standing};
 use bedplate_api::id::BootId;
 use bedplate_api::wire::{SecretText, Seed};
@@ -24,7 +24,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// A host's directories, and the agent that runs on them.
 struct Host {
     directory: TempDir,
-    agent: Option<tokio::task::JoinHandle<()>>,
+    agent: Option<tokio::task::JoinHandle<Result<(), RunAgentError>>>,
     liveness: Liveness,
     shutdown: CancellationToken,
 }
@@ -318,6 +318,7 @@ async fn a_certificate_that_has_ended_is_not_shown_and_a_seed_is_awaited() {
         not_after: "2001-01-01T00:00:00Z".parse().unwrap(),
         heartbeat_seconds: 5,
         kubernetes: None,
+        machine_uid: None,
     };
     host.places().write_enrolment(&enrolment).unwrap();
     host.start();

@@ -29,7 +29,7 @@ fn operation(name: &str, of: &str, state: Value) -> MachineOperation {
 /// A view after the first lists, at its start.
 fn listed(machines: Vec<Machine>, nodes: Vec<Node>) -> (View, Instant) {
     let start = Instant::now();
-    let mut view = View::new("node-1".parse().unwrap(), start);
+    let mut view = View::new("node-1".parse().unwrap(), start, Arc::default());
     view.reopened("ab".repeat(32), start);
     view.take_machine(Event::Init);
     machines.into_iter().for_each(|machine| view.take_machine(Event::InitApply(machine)));
@@ -47,7 +47,7 @@ fn gone(uid: &str) -> Asked {
 #[test]
 fn the_own_objects_are_known_without_what_nobody_reads() {
     let status = json!({ "enrolment": { "certificateFingerprint": "ab".repeat(32) } });
-    let (view, start) = listed(vec![machine("m", &status)], vec![node("node-2"), node("node-1")]);
+    let (mut view, start) = listed(vec![machine("m", &status)], vec![node("node-2"), node("node-1")]);
     let (seen, _) = view.seen(start);
     assert_eq!((seen.api, seen.ours), (Api::Live, true));
     assert!(seen.machine.unwrap().metadata.managed_fields.as_ref().is_none_or(Vec::is_empty));
@@ -145,14 +145,79 @@ fn operations_are_those_of_this_machine_that_have_not_ended() {
     view.take_operation(Event::InitApply(operation("a", "node-1", json!(null))));
     view.take_operation(Event::InitApply(operation("done", "node-1", json!("Complete"))));
     view.take_operation(Event::InitApply(operation("other", "node-2", json!("Pending"))));
-    let names = |view: &View| -> Vec<String> {
+    let names = |view: &mut View| -> Vec<String> {
         view.seen(start).0.operations.iter().map(|operation| operation.name_any()).collect()
     };
-    assert_eq!(names(&view), Vec::<String>::new(), "a list counts when it is whole");
+    assert_eq!(names(&mut view), Vec::<String>::new(), "a list counts when it is whole");
     view.take_operation(Event::InitDone);
-    assert_eq!(names(&view), ["a", "b"]);
+    assert_eq!(names(&mut view), ["a", "b"]);
     view.take_operation(Event::Apply(operation("a", "node-1", json!("Failed"))));
     view.take_operation(Event::Apply(operation("c", "node-1", json!("InProgress"))));
     view.take_operation(Event::Delete(operation("b", "node-1", json!("Pending"))));
-    assert_eq!(names(&view), ["c"]);
+    assert_eq!(names(&mut view), ["c"]);
+}
+
+#[test]
+fn a_machine_stays_ours_while_its_next_certificate_is_on_its_way_and_no_longer() {
+    let shows = |uid: &str, digit: &str| {
+        machine(uid, &json!({ "enrolment": { "certificateFingerprint": digit.repeat(32) } }))
+    };
+    let (mut view, start) = listed(vec![shows("m", "ab")], vec![]);
+    assert!(view.seen(start).0.ours);
+    view.expects.store(true, Ordering::Relaxed);
+    view.take_machine(Event::Apply(shows("m", "cd")));
+    assert!(view.seen(start).0.ours, "pxed writes it before it answers");
+    view.take_machine(Event::Apply(shows("another", "cd")));
+    assert!(!view.seen(start).0.ours);
+    view.take_machine(Event::Apply(shows("m", "cd")));
+    view.expects.store(false, Ordering::Relaxed);
+    assert!(!view.seen(start).0.ours, "it did not come: somebody else has it");
+    view.reopened("cd".repeat(32), start);
+    assert!(view.seen(start).0.ours);
+}
+
+#[test]
+fn a_heartbeat_is_no_news() {
+    let at = |version: &str, beat: &str| {
+        let status = json!({ "agent": { "version": "1", "lastHeartbeat": beat }, "hardware": { "vendor": "x" },
+            "selected": { "name": "w", "version": 1, "by": "Selector" } });
+        let mut machine = machine("m", &status);
+        machine.metadata.resource_version = Some(version.to_owned());
+        let object = json!({ "metadata": { "name": "node-1", "uid": "n", "resourceVersion": version },
+            "status": { "conditions": [{ "type": "Ready", "status": "True", "lastHeartbeatTime": beat }] } });
+        (machine, serde_json::from_value::<Node>(object).unwrap())
+    };
+    let (machine, node) = at("1", "2026-01-01T00:00:00Z");
+    let (mut view, start) = listed(vec![machine], vec![node]);
+    let before = view.seen(start).0;
+    let (machine, node) = at("2", "2026-01-01T00:00:30Z");
+    view.take_machine(Event::Apply(machine));
+    view.take_node(Event::Apply(node));
+    assert_eq!(view.seen(start).0, before);
+    assert!(
+        before.machine_facts().unwrap().selected.is_some()
+            && before.node_seen() != crate::node::model::NodeSeen::Unknown
+    );
+}
+
+#[test]
+fn operations_that_have_ended_are_known_by_their_uid_once_they_were_listed() {
+    let (mut view, start) = listed(vec![machine("m", &json!({}))], vec![]);
+    assert!(!view.seen(start).0.operations_listed);
+    let ended = |name: &str, reason: &str| {
+        let mut ended = operation(name, "node-1", json!("Complete"));
+        ended.metadata.uid = Some(format!("uid-{name}"));
+        ended.status.as_mut().unwrap().reason = Some(reason.to_owned());
+        ended
+    };
+    view.take_operation(Event::Init);
+    view.take_operation(Event::InitApply(ended("a", "Rebooted")));
+    view.take_operation(Event::InitDone);
+    view.take_operation(Event::Apply(ended("b", "ShutDown")));
+    view.take_operation(Event::Apply(operation("c", "node-2", json!("Complete"))));
+    let seen = view.seen(start).0;
+    assert!(seen.operations_listed && seen.operations.is_empty());
+    assert_eq!(seen.ended, [("uid-a".to_owned(), false), ("uid-b".to_owned(), true)].into());
+    view.take_operation(Event::Delete(ended("a", "Rebooted")));
+    assert_eq!(view.seen(start).0.ended.len(), 1);
 }

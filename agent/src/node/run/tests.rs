@@ -36,6 +36,8 @@ use crate::slot::store::Slots;
 mod faults;
 #[path = "in_place_tests.rs"]
 mod in_place;
+#[path = "trial_tests.rs"]
+mod trials;
 
 struct FakePlane {
     seen: watch::Sender<Seen>,
@@ -234,6 +236,7 @@ impl World {
             plane: plane.clone(),
             node: node.clone(),
             credentials: Arc::new(FakeCredentials),
+            disk: Arc::default(),
         };
         let world = Self {
             directory,

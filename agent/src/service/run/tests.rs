@@ -1,0 +1,71 @@
+//! What the loop keeps between two acts, and what the plan makes of it.
+
+use bedplate_api::id::BootId;
+use jiff::SignedDuration;
+
+use super::*;
+
+fn agent(directory: &std::path::Path) -> Agent {
+    let path = directory.to_owned();
+    Agent::new(Places { state: path.clone(), run: path.clone(), root: path }, true, Notifier::default())
+}
+
+fn enrolment(now: Timestamp) -> Enrolment {
+    let day = SignedDuration::from_hours(24);
+    Enrolment {
+        machine: "node-1".parse().unwrap(),
+        site: "default".parse().unwrap(),
+        boot_id: BootId::from_random([1; 16]),
+        endpoints: vec!["https://p:8443".to_owned()],
+        ca_pem: "CA".to_owned(),
+        certificate_pem: "CERT".to_owned(),
+        not_before: now - day * 60,
+        not_after: now + day * 30,
+        heartbeat_seconds: 30,
+        kubernetes: None,
+        machine_uid: None,
+    }
+}
+
+/// What comes next, by a clock that is set to this.
+fn next(agent: &Agent, now: Timestamp) -> Next {
+    plan(&agent.observed(now))
+}
+
+fn failed() -> Result<Outcome, ActError> {
+    Err(ActError::Challenge("x".to_owned()))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_is_set_back_holds_no_act_back_longer_than_its_own_wait() {
+    let directory = tempfile::tempdir().unwrap();
+    let (now, hour) = (Timestamp::now(), SignedDuration::from_hours(1));
+    let mut agent = agent(directory.path());
+    agent.adopt(Some(Enrolment { not_before: now - hour * 48, ..enrolment(now) }));
+    assert_eq!(next(&agent, now), Next::Report);
+    agent.settle("report", 2, Ok(Outcome::Done));
+    agent.last_report = Some(now);
+    assert!(matches!(next(&agent, now), Next::Wait { .. }));
+    assert_eq!(next(&agent, now - hour * 3), Next::Report, "the last report is one of the future");
+    agent.adopt(Some(enrolment(now)));
+    assert_eq!(next(&agent, now + hour), Next::Renew);
+    agent.settle("renew", 1, failed());
+    assert_ne!(next(&agent, now + hour), Next::Renew, "it failed just now");
+    tokio::time::advance(Duration::from_secs(2)).await;
+    assert_eq!(next(&agent, now + hour - SignedDuration::from_mins(30)), Next::Renew);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_the_cluster_does_not_take_either_is_not_repeated_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let now = Timestamp::now();
+    let mut agent = agent(directory.path());
+    agent.adopt(Some(Enrolment { not_before: now, ..enrolment(now) }));
+    agent.last_report = Some(now);
+    agent.disowned = true;
+    assert_eq!(next(&agent, now), Next::Renew);
+    agent.settle("renew", 1, Ok(Outcome::Done));
+    assert_ne!(next(&agent, now), Next::Renew);
+    tokio::time::advance(DISOWNED * 2).await;
+    assert_eq!(next(&agent, now), Next::Renew);
+}
