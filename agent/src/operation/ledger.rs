@@ -1,5 +1,6 @@
 //! Where operations are read and their status is written: the cluster, or a pxed without one. Implemented by `cluster`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -14,6 +15,8 @@ pub struct View {
     pub operations: Vec<Arc<MachineOperation>>,
     /// These are all that there are, and were just now.
     pub complete: bool,
+    /// UIDs of those that have ended; whether one has shut the host down.
+    pub ended: BTreeMap<String, bool>,
     /// What the Machine allows.
     pub standing: Standing,
 }
@@ -21,7 +24,7 @@ pub struct View {
 impl Default for View {
     /// Nothing was read yet.
     fn default() -> Self {
-        Self { operations: Vec::new(), complete: false, standing: Standing::Unknown }
+        Self { operations: Vec::new(), complete: false, ended: BTreeMap::new(), standing: Standing::Unknown }
     }
 }
 

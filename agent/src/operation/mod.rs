@@ -36,3 +36,4 @@ pub mod run;
 #[cfg(test)]
 mod run_tests;
 pub mod slot;
+mod sweep;

@@ -79,8 +79,9 @@ fn view(seen: &Seen) -> View {
         }
         Some(_) | None => Standing::Unknown,
     };
-    let complete = seen.api == Api::Live && !seen.trouble.contains_key(&Watched::Operations);
-    View { operations: seen.operations.clone(), complete, standing }
+    let watched = !seen.trouble.contains_key(&Watched::Operations);
+    let complete = seen.api == Api::Live && watched && seen.operations_listed;
+    View { operations: seen.operations.clone(), complete, ended: seen.ended.clone(), standing }
 }
 
 /// The cluster as the place where operations are written.
@@ -174,7 +175,13 @@ impl Configuration for NodeConfiguration {
         else {
             return Err(ApplyError::Failed("no slot is the node any more".to_owned()));
         };
-        let filled = Filled { template: version.spec.template.clone(), ..running.clone() };
+        // Decided by what was selected then: it may be another version by now, with other changes.
+        let wanted = diff(&running.template, &version.spec.template);
+        if wanted.in_place != changes || !wanted.needs_repave.is_empty() {
+            return Err(failed("another version was selected meanwhile".to_owned()));
+        }
+        let (before, filled) =
+            (record.clone(), Filled { template: version.spec.template.clone(), ..running.clone() });
         if !changes.is_empty() {
             let container = slot::running(self.node.machines.as_ref()).await;
             let container = container.map_err(|error| failed(chain(&error)))?;
@@ -192,10 +199,16 @@ impl Configuration for NodeConfiguration {
         }
         (record.version, record.template) = (facts.reference, facts.template);
         let written = self.node.on_disk(move |slots| {
+            if slots.record(slot)?.as_ref() != Some(&before) {
+                return Ok(false);
+            }
             slots.write_filled(slot, &filled)?;
-            slots.write_record(slot, &record)
+            slots.write_record(slot, &record)?;
+            Ok(true)
         });
-        written.await.map_err(|error| ApplyError::Failed(chain(&error)))?;
+        if !written.await.map_err(|error| failed(chain(&error)))? {
+            return Err(failed("the slot has become another one meanwhile".to_owned()));
+        }
         self.wake.notify_one();
         Ok(())
     }
@@ -223,7 +236,13 @@ mod tests {
     #[test]
     fn a_machine_that_is_not_ours_has_nothing_begun() {
         let mut seen = Seen { api: Api::Live, ..Seen::default() };
-        assert_eq!((view(&seen).standing, view(&seen).complete), (Standing::Unknown, true));
+        assert_eq!(
+            (view(&seen).standing, view(&seen).complete),
+            (Standing::Unknown, false),
+            "not listed yet"
+        );
+        seen.operations_listed = true;
+        assert!(view(&seen).complete);
         seen.trouble.insert(Watched::Operations, "forbidden".to_owned());
         assert!(!view(&seen).complete);
     }

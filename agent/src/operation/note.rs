@@ -1,7 +1,7 @@
 //! The agent's own notes on operations: one small file for each, whole or not there, in `/var/lib/bedplate/operations`.
 //!
 //! A note says that an operation was begun before it is begun, and how it ended before anybody is told: so neither a kill nor an API
-//! server that is restored from a backup has it done again. Kept for a day after its object is gone. Called by `run`.
+//! server that is restored from a backup has it done again. Kept for thirty days. Called by `run`.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,8 +15,8 @@ use super::progress::End;
 use crate::file::{read_optional, remove_optional, write_atomic};
 use crate::hardware::names_in;
 
-/// So long after it was begun a note goes whose object is gone.
-const KEPT: SignedDuration = SignedDuration::from_hours(24);
+/// So long after it was begun a note goes whose object is gone: no backup that somebody restores is older.
+const KEPT: SignedDuration = SignedDuration::from_hours(30 * 24);
 /// More are not kept.
 const MOST: usize = 256;
 
@@ -112,7 +112,7 @@ impl Notes for NoteDirectory {
     }
 }
 
-/// UIDs of notes that have done their work: their object is not among `objects`, which are all that there are, and a day has gone by.
+/// UIDs of notes that have done their work: their object is not among `objects`, which are all that there are, ended or not, and thirty days have gone by.
 /// Beyond 256 the oldest of those go earlier.
 pub fn outdated(notes: &[Note], objects: &[&str], now: Timestamp) -> Vec<String> {
     let mut gone: Vec<&Note> = notes.iter().filter(|note| !objects.contains(&note.uid.as_str())).collect();
@@ -153,10 +153,10 @@ mod tests {
     }
 
     #[test]
-    fn a_note_outlives_its_object_by_a_day_and_there_are_never_many() {
-        let day = 24 * 3600;
-        let notes = [note("old", 0), note("new", day), note("held", 0)];
-        assert_eq!(outdated(&notes, &["held"], at(day + 1)), ["old"]);
+    fn a_note_outlives_its_object_by_thirty_days_and_there_are_never_many() {
+        let month = 30 * 24 * 3600;
+        let notes = [note("old", 0), note("new", month), note("held", 0)];
+        assert_eq!(outdated(&notes, &["held"], at(month + 1)), ["old"]);
         let many: Vec<Note> = (0..300).map(|number| note(&number.to_string(), number)).collect();
         assert_eq!(outdated(&many, &["0"], at(300)).len(), 44);
     }

@@ -25,7 +25,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::guard;
 use super::note::Note;
 use super::order::{Kind, Order, Task};
-use super::progress::{End, executor, is_cordoned, is_finished, taken_of};
+use super::progress::{End, SHUT_DOWN, executor, is_cordoned, is_finished, taken_of};
 
 /// So long after a reboot was asked for by an agent that was killed then, a host that still runs was not rebooted.
 const GOES_DOWN: SignedDuration = SignedDuration::from_secs(120);
@@ -136,7 +136,9 @@ pub fn choose<'a>(
 ) -> Option<&'a Arc<MachineOperation>> {
     let may_begin = |operation: &MachineOperation| match standing {
         Standing::Ready | Standing::Deleting => true,
-        Standing::Paused | Standing::Unknown => is_begun(operation),
+        Standing::Paused => is_begun(operation),
+        // What is in progress by an agent of this name may be another host's, which is the Machine by now.
+        Standing::Unknown => false,
     };
     let ours = operations.iter().filter(|operation| is_ours(operation, machine) && may_begin(operation));
     ours.min_by_key(|operation| {
@@ -226,7 +228,7 @@ impl Case<'_> {
                 End::done("Rebooted", format!("the host has booted since: its boot is now {boot_id}"))
             } else {
                 End::done(
-                    "ShutDown",
+                    SHUT_DOWN,
                     format!("the host was down, and has booted since: its boot is now {boot_id}"),
                 )
             };
@@ -239,7 +241,7 @@ impl Case<'_> {
         };
         if accepted && !reboots {
             let message = "the host is shutting down; it stays off until somebody switches it on";
-            return Next::Finish(Finish::plain(End::done("ShutDown", message)));
+            return Next::Finish(Finish::plain(End::done(SHUT_DOWN, message)));
         }
         let gives_up = if accepted { self.deadline } else { later(note.begun, GOES_DOWN).min(self.deadline) };
         if now < gives_up {
@@ -418,6 +420,13 @@ mod tests {
         assert_eq!(choose(&list[..1], "a", Standing::Paused), None);
         assert_eq!(decide_as(&new, None, 1, Standing::Unknown, false), Next::Ignore);
         assert!(!super::tests::reason(decide_as(&new, None, 1, Standing::Deleting, false)).0);
+    }
+
+    #[test]
+    fn o7_a_host_that_is_not_the_machine_any_more_leaves_the_operations_of_the_one_that_is() {
+        let of_another = [Arc::new(in_progress(operation("reboot", json!({"drain": "true"})), "b1"))];
+        assert_eq!(choose(&of_another, "a", Standing::Unknown), None);
+        assert!(choose(&of_another, "a", Standing::Ready).is_some());
     }
 
     #[test]

@@ -13,7 +13,7 @@ use bedplate_api::operation::{MachineOperation, MachineOperationStatus};
 use bedplate_process::exit::chain;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::apply::Configuration;
@@ -24,10 +24,12 @@ use super::order::{Order, Task};
 use super::plan::{Finish, Next, Observed, Standing, choose, cleaned_until, is_ours, later, next};
 use super::progress::{self, End, executor};
 use crate::bus::{BusError, Machines, Power, Units};
-use crate::metrics::METRICS;
+use crate::service::plan::back_off;
 
 /// Before something is tried again that did not work and may.
 pub(super) const AGAIN: Duration = Duration::from_secs(2);
+/// The longest wait between two writes that nobody takes.
+const MOST: Duration = Duration::from_secs(60);
 /// Between two looks at what is awaited.
 pub(super) const LOOK: Duration = Duration::from_secs(2);
 /// Between two messages about one operation.
@@ -99,6 +101,11 @@ pub(super) struct Runner {
     /// UIDs of what was ended here, as long as it is seen as it was before.
     ended: BTreeSet<String>,
     pub(super) running: Option<Running>,
+    /// The Node may be cordoned for an operation that nobody carries out any more: see `sweep`.
+    pub(super) sweep: bool,
+    /// Writes in a row that found nobody to take them, and until when none is tried.
+    unwritten: u32,
+    write_again: Option<Instant>,
 }
 
 /// Carries operations out until `shutdown`.
@@ -130,8 +137,17 @@ impl Runner {
         loop {
             match parts.notes.read().await {
                 Ok(notes) => {
-                    let ended = BTreeSet::new();
-                    return Some(Self { parts, views, shutdown, notes, ended, running: None });
+                    return Some(Self {
+                        parts,
+                        views,
+                        shutdown,
+                        notes,
+                        ended: BTreeSet::new(),
+                        running: None,
+                        sweep: true,
+                        unwritten: 0,
+                        write_again: None,
+                    });
                 }
                 Err(error) => tracing::warn!(error = chain(&error), "cannot read the notes on operations"),
             }
@@ -148,11 +164,21 @@ impl Runner {
 
     /// One act; when the next one is due, none: when something changes.
     pub(super) async fn turn(&mut self) -> Option<Duration> {
+        let had = self.running.is_some();
+        let again = self.act_once().await;
+        if had && self.running.is_none() {
+            self.sweep = true;
+            return again.or(Some(Duration::ZERO));
+        }
+        again
+    }
+
+    async fn act_once(&mut self) -> Option<Duration> {
         let view = self.views.borrow_and_update().clone();
         self.forget(&view).await;
         self.tell_paused(&view).await;
         self.look(&view);
-        let running = self.running.as_ref()?;
+        let Some(running) = self.running.as_ref() else { return self.sweep(&view).await };
         if let Some(finish) = running.finish.clone() {
             return self.finish(finish).await;
         }
@@ -210,12 +236,15 @@ impl Runner {
             let uid = &running.object.metadata.uid;
             let seen = view.operations.iter().find(|one| one.metadata.uid == *uid);
             let gone = view.complete && seen.is_none_or(|seen| !is_ours(seen, machine));
+            // Of a Machine that is another host's by now nothing is begun, and of what was not begun nothing goes on.
+            let lost = view.standing == Standing::Unknown && !running.accepted && running.finish.is_none();
             // What somebody else has ended, or taken away, is not ended by us; what is only seen late is.
-            if !gone {
+            if !gone && !lost {
                 return;
             }
             tracing::info!(
                 operation = running.object.metadata.name,
+                lost,
                 "an operation under way was ended or removed by somebody else"
             );
             self.running = None;
@@ -334,11 +363,17 @@ impl Runner {
         status: MachineOperationStatus,
     ) -> Option<Duration> {
         let name = object.metadata.name.as_deref().unwrap_or_default();
+        let held = self.write_again.and_then(|again| again.checked_duration_since(Instant::now()));
+        if let Some(left) = held.filter(|left| !left.is_zero() && !self.shutdown.is_cancelled()) {
+            return Some(left);
+        }
         let written = self.parts.ledger.write(object, status).await;
+        self.write_again = None;
         let running =
             self.running.as_mut().filter(|running| running.object.metadata.uid == object.metadata.uid);
         match written {
             Ok(object) => {
+                self.unwritten = 0;
                 if let Some(running) = running {
                     running.object = object;
                 }
@@ -354,7 +389,17 @@ impl Runner {
                 }
             }
             Err(error @ WriteOperationError::Later(_)) => {
-                tracing::debug!(operation = name, error = chain(&error), "an operation waits to be written");
+                self.unwritten = self.unwritten.saturating_add(1);
+                let wait = back_off(self.unwritten.saturating_add(1), MOST, rand::random());
+                self.write_again = Some(Instant::now() + wait);
+                let wait_seconds = wait.as_secs();
+                tracing::warn!(
+                    operation = name,
+                    error = chain(&error),
+                    wait_seconds,
+                    "an operation waits to be written"
+                );
+                return Some(wait);
             }
             Err(error @ (WriteOperationError::Gone | WriteOperationError::Refused(_))) => {
                 tracing::warn!(operation = name, error = chain(&error), "an operation cannot be written");
@@ -363,6 +408,12 @@ impl Runner {
             }
         }
         Some(AGAIN)
+    }
+
+    /// Whether a note says that this operation has shut the host down.
+    pub(super) fn has_shut_down(&self, uid: &str) -> bool {
+        let end = self.notes.iter().find(|note| note.uid == uid).and_then(|note| note.end.as_ref());
+        end.is_some_and(|end| end.complete && end.reason == progress::SHUT_DOWN)
     }
 
     /// Whether a note says that the operation under way was begun.
@@ -441,7 +492,6 @@ impl Runner {
                 message = end.message,
                 "an operation has ended"
             );
-            METRICS.operation(&object.spec.operation_name, end.complete);
             self.running = None;
             self.ended.insert(uid);
         }
@@ -474,8 +524,8 @@ impl Runner {
         if !view.complete || self.notes.is_empty() {
             return;
         }
-        let objects: Vec<&str> =
-            view.operations.iter().filter_map(|one| one.metadata.uid.as_deref()).collect();
+        let open = view.operations.iter().filter_map(|one| one.metadata.uid.as_deref());
+        let objects: Vec<&str> = open.chain(view.ended.keys().map(String::as_str)).collect();
         for uid in outdated(&self.notes, &objects, self.now()) {
             match self.parts.notes.remove(&uid).await {
                 Ok(()) => self.notes.retain(|note| note.uid != uid),

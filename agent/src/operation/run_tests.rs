@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -55,6 +55,9 @@ struct World {
     fuse: Fuse,
     views: watch::Sender<View>,
     written: AtomicU32,
+    /// Nobody takes a write, and how often one was tried.
+    busy: AtomicBool,
+    tried: AtomicU32,
     notes: Mutex<BTreeMap<String, Note>>,
     notes_in_memory: bool,
     boots: AtomicU32,
@@ -86,6 +89,10 @@ impl Ledger for World {
         status: MachineOperationStatus,
     ) -> Result<Arc<MachineOperation>, WriteOperationError> {
         self.fuse.pass().await;
+        self.tried.fetch_add(1, Ordering::SeqCst);
+        if self.busy.load(Ordering::SeqCst) {
+            return Err(WriteOperationError::Later("429".to_owned()));
+        }
         let Some(now) = self.views.borrow().operations.first().cloned() else {
             return Err(WriteOperationError::Gone);
         };
@@ -206,7 +213,7 @@ impl World {
             "metadata": {"name": "o", "uid": "u", "resourceVersion": "1", "creationTimestamp": "2026-01-01T00:00:00Z"},
             "spec": {"machineRef": {"name": "a"}, "operationName": operation, "parameters": parameters}});
         let operations = vec![Arc::new(serde_json::from_value(object).unwrap())];
-        let view = View { operations, complete: true, standing: Standing::Ready };
+        let view = View { operations, complete: true, standing: Standing::Ready, ..View::default() };
         let machines = FakeMachines::default();
         let slot = machines.add(&"bedplate-a".parse().unwrap(), Leader::new(100).unwrap());
         for units in [&slot, &FakeUnits::default()] {
@@ -217,6 +224,8 @@ impl World {
             fuse: Fuse { left: AtomicI64::new(i64::MAX), burnt: Mutex::default() },
             views: watch::Sender::new(view),
             written: AtomicU32::new(0),
+            busy: AtomicBool::new(false),
+            tried: AtomicU32::new(0),
             notes: Mutex::default(),
             notes_in_memory,
             boots: AtomicU32::new(0),
@@ -500,4 +509,57 @@ async fn an_operation_that_somebody_removes_while_its_node_is_drained_is_given_u
         () = person => {}
     }
     assert!(world.ends.lock().unwrap().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_server_that_takes_no_write_is_asked_ever_more_rarely() {
+    let world = World::new("reboot", json!({}), false);
+    world.busy.store(true, Ordering::SeqCst);
+    timeout(Duration::from_secs(600), world.live(i64::MAX)).await.expect_err("it waits");
+    let tried = world.tried.load(Ordering::SeqCst);
+    assert!((5..20).contains(&tried), "{tried}");
+    world.busy.store(false, Ordering::SeqCst);
+    world.live_to_the_end().await;
+    assert!(world.is_complete());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_was_cordoned_for_an_operation_that_is_over_is_given_free_but_not_after_a_shutdown() {
+    for (by, ended, complete, calls) in [
+        (Some("gone"), None, true, vec!["uncordon"]),
+        (Some("gone"), Some(false), true, vec!["uncordon"]),
+        (Some("gone"), Some(true), true, vec![]),
+        (Some("gone"), None, false, vec![]),
+        (None, None, true, vec![]),
+    ] {
+        let world = World::new("reboot", json!({}), false);
+        world.views.send_modify(|view| {
+            view.operations.clear();
+            view.complete = complete;
+            view.ended = ended.map(|shut_down| ("gone".to_owned(), shut_down)).into_iter().collect();
+        });
+        *world.node.lock().unwrap() =
+            FakeNode { cordoned: true, by: by.map(str::to_owned), ..FakeNode::default() };
+        timeout(Duration::from_secs(600), world.live(i64::MAX)).await.expect_err("it waits");
+        assert_eq!(world.node.lock().unwrap().calls, calls, "{by:?} {ended:?} {complete}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn o7_a_host_that_is_the_machine_no_more_ends_nothing_that_another_host_has_begun() {
+    let world = World::new("reboot", json!({}), false);
+    let mut taken = (*world.object()).clone();
+    taken.status = Some(super::progress::taken(
+        None,
+        "bedplate-agent/a",
+        "boot-of-another-host",
+        "2026-01-01T00:00:00Z".parse().unwrap(),
+    ));
+    world.show(Arc::new(taken));
+    world.views.send_modify(|view| view.standing = Standing::Unknown);
+    timeout(Duration::from_secs(600), world.live(i64::MAX)).await.expect_err("nothing is done");
+    assert_eq!(
+        (world.tried.load(Ordering::SeqCst), world.status().state),
+        (0, Some(OperationState::InProgress))
+    );
 }

@@ -178,3 +178,20 @@ fn o8_taints_are_a_persons_to_change_and_nothing_else_is_changed_before() {
         assert!(is_applied(&world, SlotName::A, 2));
     });
 }
+
+#[test]
+fn a_version_that_is_selected_meanwhile_is_not_said_to_be_applied() {
+    in_runtime(async {
+        let (world, configuration) = differing(&[("/sysctls", json!({"vm.swappiness": "1"}))]).await;
+        let standing = configuration.standing().await.unwrap();
+        let Decision::InPlace(changes) = decide(&standing, false, false) else { panic!("{standing:?}") };
+        world.select(3);
+        let why = configuration.change(&changes).await.unwrap_err();
+        assert!(
+            matches!(&why, ApplyError::Failed(why) if why.contains("another version was selected")),
+            "{why}"
+        );
+        let record = world.parts.slots.record(SlotName::A).unwrap().unwrap();
+        assert_eq!(record.version.version, 1);
+    });
+}
