@@ -26,6 +26,8 @@ const THREADS: [(&str, &str); 1] = [("power_faults", "16")];
 const ALONE: [&str; 1] = ["boot_many"];
 /// How many tests of a program that boots machines run at once; how many machines do is `GuestSlot`'s business.
 const BOOTS_AT_ONCE: &str = "2";
+/// A node is several times the work of a boot, and has what its deadlines count upon when it is alone.
+const NODES_AT_ONCE: &str = "1";
 
 /// A test program that is built.
 #[derive(Debug, PartialEq)]
@@ -100,12 +102,17 @@ fn job(program: &Program, filter: Option<&str>) -> Job {
     let mut command = Command::new(&program.file);
     command.current_dir(&program.package).env("CARGO_MANIFEST_DIR", &program.package).args(filter);
     let threads = THREADS.iter().find_map(|(name, threads)| (*name == program.name).then_some(*threads));
-    let threads = threads.or((program.tier != Tier::A).then_some(BOOTS_AT_ONCE));
+    let threads = threads.or(match program.tier {
+        Tier::A => None,
+        Tier::B => Some(BOOTS_AT_ONCE),
+        Tier::C => Some(NODES_AT_ONCE),
+    });
     if let Some(threads) = threads {
         command.args(["--test-threads", threads]);
     }
     demo::environment(&mut command);
-    Job { alone: ALONE.contains(&&*program.name), name: program.name.clone(), command }
+    let alone = program.tier == Tier::C || ALONE.contains(&&*program.name);
+    Job { alone, name: program.name.clone(), command }
 }
 
 /// The examples in the documentation of the crates, which rustdoc builds and runs.
