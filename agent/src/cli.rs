@@ -2,11 +2,13 @@
 //!
 //! Reads flags and environment once. Called by `main`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
-use bedplate_process::exit::{Failure, finish, usage};
+use bedplate_process::exit::{Failure, chain, finish, usage};
+use bedplate_process::health;
 use bedplate_process::liveness::Liveness;
 use bedplate_process::logging::{self, LogArguments};
 use bedplate_process::manual::{self, Shell};
@@ -14,7 +16,9 @@ use bedplate_process::notify::Notifier;
 use bedplate_process::signals::Signals;
 use bedplate_process::tasks::Tasks;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
+use tokio_util::sync::CancellationToken;
 
+use crate::metrics;
 use crate::node::standing::NodeStanding;
 use crate::service::enrol::{EnrolError, Wanted, enrol};
 use crate::service::host::observe_facts;
@@ -132,7 +136,9 @@ fn serve(log: &LogArguments, places: Places, report_only: bool) -> Result<(), Fa
         let notifier = Notifier::from_environment();
         let liveness = Liveness::new(signals.shutdown());
         let pulse = liveness.part("the service loop", PATIENCE);
-        notifier.spawn_watchdog(&tasks, signals.shutdown(), move || liveness.check());
+        let known = liveness.clone();
+        notifier.spawn_watchdog(&tasks, signals.shutdown(), move || known.check());
+        serve_metrics(&tasks, &places.run.join(metrics::SOCKET), liveness, signals.shutdown());
         let ended = run(places, report_only, notifier, pulse, signals.shutdown()).await;
         if ended.is_err() {
             signals.shutdown().cancel();
@@ -141,6 +147,17 @@ fn serve(log: &LogArguments, places: Places, report_only: bool) -> Result<(), Fa
         ended?;
         Ok(drained?)
     })
+}
+
+/// Health and metrics, for those who may read root's files. Without them the agent works as well.
+fn serve_metrics(tasks: &Tasks, path: &Path, liveness: Liveness, shutdown: CancellationToken) {
+    match health::bind_socket(path) {
+        Ok(listener) => {
+            let registry = Arc::new(metrics::registry());
+            tasks.spawn("metrics", health::serve(listener, Arc::new(liveness), registry, shutdown));
+        }
+        Err(error) => tracing::warn!(error = chain(&error), "no metrics are served"),
+    }
 }
 
 fn enrol_host(places: &Places, wanted: &Wanted) -> Result<(), Failure> {

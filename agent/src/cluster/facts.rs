@@ -55,6 +55,7 @@ fn machine(machine: &Machine, ours: bool) -> MachineFacts {
     let selected = status.and_then(|status| status.selected.as_ref());
     let annotations = machine.metadata.annotations.as_ref();
     MachineFacts {
+        uid: machine.metadata.uid.clone().unwrap_or_default(),
         ours,
         paused: machine.spec.paused,
         deleting: machine.metadata.deletion_timestamp.is_some(),
@@ -152,6 +153,7 @@ mod tests {
     fn a_machine_says_what_counts() {
         let plain = seen(&json!({ "name": "node-1" }), &json!({ "provider": "manual" }), &json!({}));
         let nothing = MachineFacts {
+            uid: String::new(),
             ours: false,
             paused: false,
             deleting: false,
@@ -167,6 +169,7 @@ mod tests {
         let status = json!({ "enrolment": { "certificateFingerprint": "ab".repeat(32) },
             "selected": { "name": "workers", "version": 3, "by": "Selector" }, "nodeRef": { "name": "node-1", "uid": "n" } });
         let all = MachineFacts {
+            uid: String::new(),
             ours: true,
             paused: true,
             deleting: true,

@@ -27,6 +27,7 @@ use super::client::Access;
 use super::gone::{self, Asked};
 use super::view::View;
 use super::{Seen, Watched};
+use crate::metrics::{METRICS, Went};
 use crate::node::model::Api as Contact;
 use crate::service::plan::back_off;
 
@@ -138,13 +139,17 @@ fn take(view: &mut View, word: Word) {
         Word::Node(Ok(event)) => return view.take_node(event),
         Word::Version(Ok(event)) => return view.take_version(event),
         Word::Operation(Ok(event)) => return view.take_operation(event),
-        Word::Taken(watched) => return view.taken(watched),
+        Word::Taken(watched) => {
+            METRICS.watch(watched.word(), Went::Done);
+            return view.taken(watched);
+        }
         Word::Time => return,
         Word::Machine(Err(error)) => (Watched::Machine, error),
         Word::Node(Err(error)) => (Watched::Node, error),
         Word::Version(Err(error)) => (Watched::Version, error),
         Word::Operation(Err(error)) => (Watched::Operations, error),
     };
+    METRICS.watch(watched.word(), Went::Failed);
     let error = why(error);
     if view.failed(watched, error.clone(), now) {
         tracing::warn!(watched = watched.name(), error, "cannot be watched, will be tried again");

@@ -97,6 +97,16 @@ impl Watched {
             Self::Operations => "the own operations",
         }
     }
+
+    /// In metrics.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Machine => "machine",
+            Self::Node => "node",
+            Self::Version => "version",
+            Self::Operations => "operations",
+        }
+    }
 }
 
 /// What is known. As of now where `api` is [`Api::Live`]; else as it once was.

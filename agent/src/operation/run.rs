@@ -24,6 +24,7 @@ use super::order::{Order, Task};
 use super::plan::{Finish, Next, Observed, Standing, choose, cleaned_until, is_ours, later, next};
 use super::progress::{self, End, executor};
 use crate::bus::{BusError, Machines, Power, Units};
+use crate::metrics::METRICS;
 use crate::service::plan::back_off;
 
 /// Before something is tried again that did not work and may.
@@ -492,6 +493,7 @@ impl Runner {
                 message = end.message,
                 "an operation has ended"
             );
+            METRICS.operation(&object.spec.operation_name, end.complete);
             self.running = None;
             self.ended.insert(uid);
         }

@@ -21,6 +21,7 @@ use super::plan::{Awaited, Held, Next, Observed, back_off, plan, spread};
 use super::state::{Enrolment, Places, Standing};
 use super::ways::Ways;
 use crate::fault::explained;
+use crate::metrics::{METRICS, Went};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Longest back-off of an enrolment, a renewal or a report.
@@ -217,6 +218,12 @@ impl Agent {
 
     /// Notes how an act went, and until when it is held back.
     fn settle(&mut self, act: &'static str, index: usize, result: Result<Outcome, ActError>) {
+        let went = match &result {
+            Ok(Outcome::Done) => Went::Done,
+            Ok(Outcome::Pending { .. }) => Went::Pending,
+            Err(_) => Went::Failed,
+        };
+        METRICS.act(act, went, Timestamp::now());
         let wait = match result {
             Ok(Outcome::Done) => {
                 self.failures[index] = 0;
@@ -306,6 +313,7 @@ impl Agent {
             standing.machine = Some(enrolment.machine.clone());
             standing.site = Some(enrolment.site.clone());
             standing.certificate_ends = Some(enrolment.not_after);
+            METRICS.certificate(enrolment.not_after);
         }
         standing.cluster = self.ways.describe_cluster();
         standing.enrolled = self.enrolment.as_ref().is_some_and(|enrolment| now < enrolment.not_after);
