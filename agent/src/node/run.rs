@@ -13,24 +13,26 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use bedplate_api::machine::SlotName;
 use bedplate_process::exit::chain;
 use jiff::Timestamp;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::apply::{ApplyError, allow_again, apply};
+use super::apply::{ApplyError, allow_again, apply, unit_name};
 use super::attempt::{Attempts, key};
 use super::effects::Parts;
-use super::model::{Api, Plan, Stage, Step, index};
+use super::model::{Api, Plan, Reason, Record, Stage, Step, index};
 use super::observe::{Probed, Sight, observe, on_trial, watched};
-use super::plan::plan;
+use super::plan::{is_timed, plan};
 use super::standing::{NodeStanding, Planned};
 use super::told::{Trouble, describe, told};
 use super::trial::TrialTime;
 use crate::bus::Changes;
 use crate::cluster::{ConditionTold, NodeTold, Seen, Truth};
-use crate::metrics::{METRICS, Went};
 use crate::fault::explained;
+use crate::metrics::{METRICS, Went};
+use crate::slot::places::service;
 
 /// So often it looks while a trial is on.
 const LOOK: Duration = Duration::from_secs(1);
@@ -118,7 +120,8 @@ impl NodeLoop {
                 return Pause::AtMost(AGAIN);
             }
         };
-        let (trial, api) = (on_trial(&sight.observed.slots), sight.observed.api);
+        let trial = on_trial(&sight.observed.slots);
+        let api = if is_timed(&sight.observed) { Api::Live } else { Api::Away };
         sight.observed.not_counted = self.trial.look(trial, api, now, Instant::now());
         match self.forgive(&sight).await {
             Ok(false) => {}
@@ -132,6 +135,8 @@ impl NodeLoop {
                 self.trouble = None;
                 self.say(&sight, &planned, None, wait.until);
                 let until = wait.until.map(|until| left(now, until).min(STRETCH));
+                // All else that is awaited is told.
+                let look = look.filter(|_| matches!(wait.reason, Reason::Joining | Reason::CheckingHealth));
                 match (until, look) {
                     (Some(until), Some(look)) => Pause::AtMost(until.min(look)),
                     (Some(one), None) | (None, Some(one)) => Pause::AtMost(one),
@@ -176,6 +181,11 @@ impl NodeLoop {
             }
         };
         let (cancel, now) = (CancellationToken::new(), Timestamp::now());
+        // An image may take an hour: the node is looked after meanwhile.
+        let node = running_node(sight).filter(|_| matches!(step, Step::PrepareSlot { .. }));
+        if node.is_some() {
+            self.watch_units().await;
+        }
         let parts = self.parts.clone();
         let applying = apply(&parts, step, now, &cancel, &say);
         tokio::pin!(applying);
@@ -185,6 +195,14 @@ impl NodeLoop {
                 () = progress.1.notified() => {
                     let text = progress.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
                     self.say(sight, planned, text.as_deref(), None);
+                }
+                kept = next_change(&mut self.changes), if node.is_some() && !cancel.is_cancelled() => {
+                    if !kept {
+                        self.changes = None;
+                    }
+                    if let Some(node) = &node && has_ended(&self.parts, *node).await {
+                        cancel.cancel();
+                    }
                 }
                 changed = self.seen.changed(), if !cancel.is_cancelled() => {
                     if changed.is_err() || is_superseded(&self.parts.seen(), step) {
@@ -321,15 +339,9 @@ impl NodeLoop {
                 None => std::future::pending().await,
             }
         };
-        let units = async {
-            match &mut self.changes {
-                Some(changes) => changes.next().await.is_ok(),
-                None => std::future::pending().await,
-            }
-        };
         let kept = tokio::select! {
             () = over => true,
-            kept = units => kept,
+            kept = next_change(&mut self.changes) => kept,
             () = self.wake.notified() => true,
             // Nobody tells any more: the process ends.
             changed = self.seen.changed() => {
@@ -361,6 +373,28 @@ impl NodeLoop {
                 Some(AGAIN)
             }
         }
+    }
+}
+
+/// The slot that is the node and runs.
+fn running_node(sight: &Sight) -> Option<SlotName> {
+    [SlotName::A, SlotName::B].into_iter().find(|slot| {
+        let seen = &sight.observed.slots[index(*slot)];
+        seen.runs && matches!(&seen.record, Some(Record { stage: Stage::Applied { .. }, .. }))
+    })
+}
+
+/// Whether it does not run any more, as far as systemd says.
+async fn has_ended(parts: &Parts, slot: SlotName) -> bool {
+    let Ok(unit) = unit_name(&service(slot)) else { return false };
+    parts.units.state(&unit).await.is_ok_and(|state| state.active.is_down())
+}
+
+/// Waits until a unit has changed; whether changes are still told. For ever, if nobody tells of any.
+async fn next_change(changes: &mut Option<Changes>) -> bool {
+    match changes {
+        Some(changes) => changes.next().await.is_ok(),
+        None => std::future::pending().await,
     }
 }
 

@@ -320,7 +320,7 @@ mod tests {
         for stage in [
             Stage::Preparing,
             Stage::Prepared,
-            Stage::Trial { boot_id: "b".to_owned(), since },
+            Stage::Trial { boot_id: "b".to_owned(), since, boots: 2 },
             Stage::Applied { node_uid: "n".to_owned(), since },
             Stage::Retired,
             Stage::Failed { reason: "why".to_owned() },
