@@ -227,8 +227,12 @@ async fn a_drain_waits_for_a_budget_evicts_as_the_kubelet_and_gives_the_node_fre
         "spec": { "minAvailable": 1, "selector": { "matchLabels": { "app": "web" } } } }));
     site.allow("web", 0);
     let root = site.joined();
-    let view =
-        View { operations: vec![Arc::new(reboot("drained"))], complete: true, standing: Standing::Ready };
+    let view = View {
+        operations: vec![Arc::new(reboot("drained"))],
+        complete: true,
+        standing: Standing::Ready,
+        ..View::default()
+    };
     let (views, seen) = watch::channel(view);
     let book = Arc::new(Book { views, writes: Mutex::default() });
     let power = Arc::<Switch>::default();
