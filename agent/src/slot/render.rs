@@ -9,11 +9,10 @@ use std::path::{Path, PathBuf};
 use bedplate_api::configuration::{ContainerNetwork, Template};
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::{SlotName, VersionRef};
+use bedplate_image::node::MOST_LAYERS;
 
 use super::places::{Places, machine, service};
-
-/// Most layers of an image: with their short names they fit into a mount's options.
-pub const MOST_LAYERS: usize = 100;
+use super::store::KEPT;
 
 /// All that the host's files depend on.
 #[derive(Debug, Clone)]

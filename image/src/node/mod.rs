@@ -34,6 +34,6 @@ pub use document::UNPACKED_BYTES;
 pub(crate) use document::{DOCKER_INDEX_TYPE, DOCKER_MANIFEST_TYPE};
 pub use ensure::Tell;
 pub use error::{EnsureNodeImageError, UnpackLayerError};
-pub use source::{Limits, NodeSource, Progress};
+pub use source::{Limits, MOST_LAYERS, NodeSource, Progress};
 pub use store::{LayerStore, NodeImage};
 pub use tar::Kind;

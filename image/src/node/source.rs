@@ -78,13 +78,15 @@ pub struct Limits {
     pub transfer: Options,
 }
 
+/// Most layers of an image. mount(2) takes 4095 bytes of options, and a slot names each layer by a link of some thirty bytes.
+pub const MOST_LAYERS: usize = 100;
+
 impl Default for Limits {
     fn default() -> Self {
         let processors = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
         Self {
             parallel_layers: processors.clamp(2, 4),
-            // mount(2) takes 4095 bytes of options; a layer's path has 90.
-            most_layers: 40,
+            most_layers: MOST_LAYERS,
             most_files: 1_000_000,
             largest_unpacked: 64 << 30,
             reserve: 128 << 20,
