@@ -11,9 +11,9 @@ use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
 
 use super::message::{
-    Empty, LinuxPodSandboxConfig, ListPodSandboxRequest, ListPodSandboxResponse, PodSandboxConfig,
-    PodSandboxFilter, PodSandboxMetadata, RunPodSandboxRequest, RunPodSandboxResponse, SandboxRequest,
-    StatusRequest, StatusResponse,
+    Empty, LinuxPodSandboxConfig, LinuxSandboxSecurityContext, ListPodSandboxRequest, ListPodSandboxResponse,
+    NODE, NamespaceOption, PodSandboxConfig, PodSandboxFilter, PodSandboxMetadata, RunPodSandboxRequest,
+    RunPodSandboxResponse, SandboxRequest, StatusRequest, StatusResponse,
 };
 
 /// How long a question may take.
@@ -111,27 +111,13 @@ impl Runtime {
         Ok(Readiness::Ready)
     }
 
-    /// Starts a Pod sandbox with a network of its own, and removes it again. `attempt` is not to be used twice on a slot.
+    /// Starts a Pod sandbox on the node's network, and removes it again. `attempt` is not to be used twice on a slot.
     ///
     /// # Errors
     /// It did not start; the text says why.
     pub async fn probe(&self, probe: &Probe, attempt: u32) -> Result<(), AskRuntimeError> {
         self.remove_probes().await?;
-        // A name that is not taken, in a namespace that no cluster can have: it holds an underscore.
-        let metadata = PodSandboxMetadata {
-            name: "bedplate-probe".to_owned(),
-            uid: format!("bedplate-probe-{attempt}"),
-            namespace: "bedplate_probe".to_owned(),
-            attempt,
-        };
-        let cgroup_parent = if probe.systemd_cgroups { "system.slice" } else { "/bedplate-probe" };
-        let config = PodSandboxConfig {
-            metadata: Some(metadata),
-            hostname: "bedplate-probe".to_owned(),
-            labels: HashMap::from([(LABEL.0.to_owned(), LABEL.1.to_owned())]),
-            linux: Some(LinuxPodSandboxConfig { cgroup_parent: cgroup_parent.to_owned() }),
-        };
-        let request = RunPodSandboxRequest { config: Some(config) };
+        let request = RunPodSandboxRequest { config: Some(sandbox(probe, attempt)) };
         // The kubelet may remove what it does not know of at any moment: that it started is what counts.
         let _: RunPodSandboxResponse = self.call("RunPodSandbox", START, request).await?;
         self.remove_probes().await
@@ -166,5 +152,47 @@ impl Runtime {
             answer.map(tonic::Response::into_inner).map_err(|status| refused(status.message().to_owned()))
         };
         timeout(limit, asked).await.map_err(|_| AskRuntimeError::Silent { call, limit })?
+    }
+}
+
+/// What a probe starts.
+fn sandbox(probe: &Probe, attempt: u32) -> PodSandboxConfig {
+    // A name that is not taken, in a namespace that no cluster can have: it holds an underscore.
+    let metadata = PodSandboxMetadata {
+        name: "bedplate-probe".to_owned(),
+        uid: format!("bedplate-probe-{attempt}"),
+        namespace: "bedplate_probe".to_owned(),
+        attempt,
+    };
+    let cgroup_parent = if probe.systemd_cgroups { "system.slice" } else { "/bedplate-probe" };
+    // On the node's network no network plug-in is asked: Calico, Multus and others look each Pod up in the API server, and fail for one that
+    // it does not know.
+    let namespace_options = Some(NamespaceOption { network: NODE });
+    PodSandboxConfig {
+        metadata: Some(metadata),
+        // No name of its own without a network of its own: runtimes share the node's host name then, and runc refuses to set it.
+        hostname: String::new(),
+        labels: HashMap::from([(LABEL.0.to_owned(), LABEL.1.to_owned())]),
+        linux: Some(LinuxPodSandboxConfig {
+            cgroup_parent: cgroup_parent.to_owned(),
+            security_context: Some(LinuxSandboxSecurityContext { namespace_options }),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message;
+
+    use super::*;
+
+    #[test]
+    fn a_probe_is_on_the_nodes_network_so_that_no_network_plug_in_looks_it_up_in_the_api_server() {
+        let config = sandbox(&Probe { systemd_cgroups: true }, 7);
+        assert_eq!(config.hostname, "");
+        // Of api.proto: security_context is 2, its namespace_options 1, of which network is 1, and NODE 2.
+        let linux = config.linux.unwrap().encode_to_vec();
+        let context = [0x12, 4, 0x0a, 2, 0x08, 2];
+        assert_eq!(linux, [&[0x0a, 12][..], b"system.slice", &context].concat());
     }
 }

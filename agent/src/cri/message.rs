@@ -51,7 +51,25 @@ pub(super) struct PodSandboxMetadata {
 pub(super) struct LinuxPodSandboxConfig {
     #[prost(string, tag = "1")]
     pub(super) cgroup_parent: String,
+    #[prost(message, optional, tag = "2")]
+    pub(super) security_context: Option<LinuxSandboxSecurityContext>,
 }
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct LinuxSandboxSecurityContext {
+    #[prost(message, optional, tag = "1")]
+    pub(super) namespace_options: Option<NamespaceOption>,
+}
+
+/// `network` is a `NamespaceMode`, of which the agent needs `NODE`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct NamespaceOption {
+    #[prost(int32, tag = "1")]
+    pub(super) network: i32,
+}
+
+/// The namespace of the node, which for a Pod is the host network.
+pub(super) const NODE: i32 = 2;
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct PodSandboxConfig {
