@@ -22,9 +22,9 @@ mark() {
     sync "$1" "${1%/*}" || fail "syncing $1" $?
 }
 
-# run FIELD NUMBER COMMAND
+# run FIELD NUMBER COMMAND. The command is not said: it may hold what only root may read, and the log's end goes into status.
 run() {
-    say "$1 $2: $3"
+    say "$1 $2"
     /bin/sh -c "$3" </dev/null || fail "$1 $2" $?
 }
 
