@@ -105,7 +105,8 @@ fn a_node_is_changed_in_place_and_a_kubelet_that_fails_is_told_by_its_log() {
     let node = || {
         serde_json::from_str::<Value>(&host.kubectl(&["get", "node", NAME, "-o", "json"]).unwrap()).unwrap()
     };
-    assert_eq!(node()["metadata"]["annotations"]["example.com/note"], "first", "before it is applied");
+    let annotated = |_: &Value| node()["metadata"]["annotations"]["example.com/note"] == "first";
+    host.until("the Node has the version's annotations", annotated).unwrap();
 
     // Everything that needs no repave, but taints.
     let changed = |template: &mut Value| {

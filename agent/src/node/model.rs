@@ -34,8 +34,21 @@ pub struct Observed {
     pub not_before: Timestamp,
     /// How long of the trial at hand does not count: the API server was away, or the clock leapt.
     pub not_counted: SignedDuration,
+    /// Whether the Node of the slot that is the node has its version's annotations.
+    pub annotations: Annotations,
     /// When the kubelet's certificate in the slot that is the node has ended, if it has.
     pub kubelet_ended: Option<Timestamp>,
+}
+
+/// How far the version's annotations are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Annotations {
+    /// They are on the Node, or there is no node.
+    Written,
+    /// They are to be written.
+    Due,
+    /// That failed of late: what matters more goes before.
+    Failing,
 }
 
 /// Whether the API server answers.
@@ -263,6 +276,13 @@ pub enum Step {
         /// The slot.
         slot: SlotName,
     },
+    /// Write the version's annotations to the Node.
+    AnnotateNode {
+        /// The slot.
+        slot: SlotName,
+        /// The Node.
+        node_uid: String,
+    },
     /// The controller took the Node that the running slot registered anew.
     AdoptNode {
         /// The slot.
@@ -287,6 +307,7 @@ impl Step {
             Self::Fail { .. } => "fail",
             Self::Abandon { .. } => "abandon",
             Self::RenewKubelet { .. } => "renew-kubelet",
+            Self::AnnotateNode { .. } => "annotate-node",
             Self::AdoptNode { .. } => "adopt-node",
         }
     }
@@ -305,6 +326,7 @@ impl Step {
             | Self::Fail { slot, .. }
             | Self::Abandon { slot }
             | Self::RenewKubelet { slot }
+            | Self::AnnotateNode { slot, .. }
             | Self::AdoptNode { slot, .. } => *slot,
         }
     }

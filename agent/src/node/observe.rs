@@ -9,10 +9,10 @@ use bedplate_bootstrap::unit;
 use bedplate_process::exit::chain;
 use jiff::{SignedDuration, Timestamp};
 
-use super::apply::{not_before, unit_name};
+use super::apply::{is_annotated, not_before, unit_name};
 use super::effects::Parts;
 use super::log::hidden;
-use super::model::{Bootstrap, Health, NodeSeen, Observed, Record, SlotSeen, Stage, index};
+use super::model::{Annotations, Bootstrap, Health, NodeSeen, Observed, Record, SlotSeen, Stage, index};
 use crate::bus::{
     ActiveState, BusError, ContainerName, Leader, LoadState, UnitName, UnitNameError, UnitState,
 };
@@ -87,6 +87,7 @@ pub async fn observe(parts: &Parts, probed: Option<&Probed>, now: Timestamp) -> 
     };
     let node = seen.node_seen();
     let kubelet_ended = kubelet_ended(parts, &slots, &node, now).await?;
+    let annotations = annotations(parts, &slots).await?;
     let observed = Observed {
         now,
         boot_id: parts.boot_id.clone(),
@@ -100,6 +101,7 @@ pub async fn observe(parts: &Parts, probed: Option<&Probed>, now: Timestamp) -> 
         failures: ledger.failures,
         not_before: not_before(&ledger, now),
         not_counted: SignedDuration::ZERO,
+        annotations,
         kubelet_ended,
     };
     Ok(Sight { observed, seen, ledger })
@@ -128,6 +130,19 @@ async fn kubelet_ended(
     let Some(slot) = SLOTS.into_iter().find(applied).filter(|_| not_ready) else { return Ok(None) };
     let ends = parts.on_disk(move |slots| Ok(slots.kubelet_certificate_ends(slot))).await?;
     Ok(ends.filter(|ends| *ends <= now))
+}
+
+/// Whether the Node of the slot that is the node has its annotations.
+async fn annotations(parts: &Parts, slots: &[SlotSeen; 2]) -> Result<Annotations, KeepSlotError> {
+    let of_node = SLOTS.into_iter().filter(|slot| slots[index(*slot)].runs).find_map(|slot| {
+        match &slots[index(slot)].record.as_ref()?.stage {
+            Stage::Applied { node_uid, .. } => Some((slot, node_uid.clone())),
+            _ => None,
+        }
+    });
+    let Some((slot, node_uid)) = of_node else { return Ok(Annotations::Written) };
+    let written = parts.on_disk(move |slots| is_annotated(slots, slot, &node_uid)).await?;
+    Ok(if written { Annotations::Written } else { Annotations::Due })
 }
 
 /// Process 1 of a slot, if machined knows it already.

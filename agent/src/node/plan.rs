@@ -6,8 +6,8 @@ use bedplate_api::machine::{SlotName, VersionRef};
 use jiff::{SignedDuration, Timestamp};
 
 use super::model::{
-    Api, Bootstrap, Log, MachineFacts, NodeSeen, Observed, Plan, Reason, Record, Stage, Step, VersionFacts,
-    Wait, index, other,
+    Annotations, Api, Bootstrap, Log, MachineFacts, NodeSeen, Observed, Plan, Reason, Record, Stage, Step,
+    VersionFacts, Wait, index, other,
 };
 
 const SLOTS: [SlotName; 2] = [SlotName::A, SlotName::B];
@@ -169,13 +169,20 @@ fn on_applied(seen: &Observed, slot: SlotName, node_uid: &str) -> Plan {
     if !runs(seen, slot) {
         return Plan::Do(Step::StartSlot { slot });
     }
-    match wanted(seen) {
+    let of_node = matches!(&seen.node, NodeSeen::Present { uid, .. } if uid == node_uid);
+    let annotate = of_node && is_timed(seen) && seen.annotations != Annotations::Written;
+    let annotate = annotate.then(|| Plan::Do(Step::AnnotateNode { slot, node_uid: node_uid.to_owned() }));
+    if let Some(step) = annotate.clone().filter(|_| seen.annotations == Annotations::Due) {
+        return step;
+    }
+    let rest = match wanted(seen) {
         Ok(version) if !is_prepared(seen, other(slot), version) => {
-            Plan::Do(Step::PrepareSlot { slot: other(slot), version: version.reference.clone() })
+            return Plan::Do(Step::PrepareSlot { slot: other(slot), version: version.reference.clone() });
         }
         Err(wait) if wait.reason == Reason::VersionRefused => Plan::Wait(wait),
         _ => wait(Reason::Applied, "the selected version runs, or waits until the Node is deleted"),
-    }
+    };
+    annotate.unwrap_or(rest)
 }
 
 /// What the Machine and the Node ask for, before the slot that is the node is kept running.
@@ -323,7 +330,7 @@ fn held(seen: &Observed) -> Option<Wait> {
     }
 }
 
-/// Whether the time of a trial runs: it can go on.
+/// Whether what was begun can go on: a trial, whose time runs then.
 pub fn is_timed(seen: &Observed) -> bool {
     seen.api == Api::Live && held(seen).is_none()
 }

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::apply::{ApplyError, allow_again, apply, unit_name};
 use super::attempt::{Attempts, key};
 use super::effects::Parts;
-use super::model::{Api, Plan, Reason, Record, Stage, Step, index};
+use super::model::{Annotations, Api, Plan, Reason, Record, Stage, Step, index};
 use super::observe::{Probed, Sight, observe, on_trial, watched};
 use super::plan::{is_timed, plan};
 use super::standing::{NodeStanding, Planned};
@@ -52,6 +52,8 @@ pub struct NodeLoop {
     trial: TrialTime,
     attempts: Attempts,
     trouble: Option<(String, Trouble)>,
+    /// The version's annotations were tried last in vain.
+    not_annotated: bool,
     standing: NodeStanding,
     /// What the cluster was told last.
     told: Option<NodeTold>,
@@ -83,6 +85,7 @@ impl NodeLoop {
             trial: TrialTime::default(),
             attempts: Attempts::default(),
             trouble: None,
+            not_annotated: false,
             standing,
             told: None,
         }
@@ -123,6 +126,9 @@ impl NodeLoop {
         let trial = on_trial(&sight.observed.slots);
         let api = if is_timed(&sight.observed) { Api::Live } else { Api::Away };
         sight.observed.not_counted = self.trial.look(trial, api, now, Instant::now());
+        if sight.observed.annotations == Annotations::Due && self.not_annotated {
+            sight.observed.annotations = Annotations::Failing;
+        }
         match self.forgive(&sight).await {
             Ok(false) => {}
             Ok(true) => return Pause::None,
@@ -230,6 +236,9 @@ impl NodeLoop {
         if let (Step::ProbeSandbox { slot }, Some(since)) = (step, trial_since(sight, step)) {
             let failure = result.as_ref().err().map(chain_of);
             self.probed = Some(Probed { slot: *slot, since, failure });
+        }
+        if matches!(step, Step::AnnotateNode { .. }) {
+            self.not_annotated = result.is_err();
         }
         self.attempts.tried(key, Instant::now(), rand::random());
         let went = match &result {

@@ -163,6 +163,7 @@ pub(super) fn describe(step: &Step) -> String {
                 "the kubelet's certificate in slot {slot} has ended: it asks for another one by the agent's"
             )
         }
+        Step::AnnotateNode { .. } => format!("writes the version's annotations to the Node of slot {slot}"),
         Step::AdoptNode { .. } => format!("the Node that slot {slot} registered anew is taken for its own"),
     }
 }
@@ -173,7 +174,9 @@ fn doing(step: &Step) -> &'static str {
         Step::BeginTrial { .. } | Step::RestartTrial { .. } | Step::StartSlot { .. } => "Starting",
         Step::StopSlot { .. } => "Stopping",
         Step::ProbeSandbox { .. } => "CheckingHealth",
-        Step::Commit { .. } | Step::Retire { .. } | Step::AdoptNode { .. } => "Applied",
+        Step::Commit { .. } | Step::Retire { .. } | Step::AnnotateNode { .. } | Step::AdoptNode { .. } => {
+            "Applied"
+        }
         Step::Fail { .. } => "GateFailed",
         Step::RenewKubelet { .. } => "KubeletCertificateEnded",
         Step::Abandon { .. } => "Abandoned",

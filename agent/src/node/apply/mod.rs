@@ -3,6 +3,7 @@
 //!
 //! Called by `run`.
 
+mod annotate;
 mod outcome;
 mod prepare;
 mod renew;
@@ -12,7 +13,6 @@ mod tail;
 
 use bedplate_api::configuration::SecretRef;
 use bedplate_api::machine::SlotName;
-use bedplate_bootstrap::diff::Edit;
 use bedplate_bootstrap::{
     Discovery, InitInput, Input, JOIN_KUBECONFIG, RenderKubeadmError, Rendered, init, join, makes_a_cluster,
 };
@@ -32,6 +32,7 @@ use crate::slot::filled::Filled;
 use crate::slot::render::RenderSlotError;
 use crate::slot::store::KeepSlotError;
 
+pub(super) use annotate::is_annotated;
 pub use outcome::allow_again;
 pub(super) use outcome::not_before;
 pub(crate) use start::host_files;
@@ -170,18 +171,15 @@ pub async fn apply(
         Step::StopSlot { slot } => stop::stop(parts, *slot).await,
         Step::StartSlot { slot } => start::start(parts, *slot).await,
         Step::ProbeSandbox { slot } => probe(parts, *slot).await,
-        Step::Commit { slot, node_uid } => {
-            annotate(parts, *slot).await?;
-            outcome::commit(parts, *slot, node_uid, now).await
-        }
+        Step::Commit { slot, node_uid } => outcome::commit(parts, *slot, node_uid, now).await,
         Step::Retire { slot } => outcome::change(parts, *slot, |record| record.stage = Stage::Retired).await,
         Step::Fail { slot, reason, log, back_to } => {
             outcome::fail(parts, *slot, reason, *log, *back_to, now).await
         }
         Step::Abandon { slot } => empty(parts, *slot).await,
         Step::RenewKubelet { slot } => renew::renew(parts, *slot).await,
+        Step::AnnotateNode { slot, node_uid } => annotate::annotate(parts, *slot, node_uid).await,
         Step::AdoptNode { slot, node_uid } => {
-            annotate(parts, *slot).await?;
             let uid = node_uid.clone();
             outcome::change(parts, *slot, move |record: &mut Record| {
                 if let Stage::Applied { node_uid, .. } = &mut record.stage {
@@ -197,26 +195,6 @@ pub async fn apply(
 async fn empty(parts: &Parts, slot: SlotName) -> Result<(), ApplyError> {
     stop::unmount(parts, slot).await?;
     Ok(parts.on_disk(move |slots| slots.clear(slot)).await?)
-}
-
-/// Writes the version's annotations to the Node, as the slot's kubelet, which cannot register them itself.
-async fn annotate(parts: &Parts, slot: SlotName) -> Result<(), ApplyError> {
-    let Some(filled) = parts.on_disk(move |slots| slots.filled(slot)).await? else { return Ok(()) };
-    let set = rendered(parts, &filled)?.node_annotations;
-    if set.is_empty() {
-        return Ok(());
-    }
-    let edit = Edit { set, remove: Vec::new() };
-    match parts.node.edit(None, Some(&edit)).await {
-        Ok(()) => Ok(()),
-        // A cluster's own policy may forbid one; the node is none the worse for it.
-        Err(error) if error.is_final() => {
-            let error = bedplate_process::exit::chain(&error);
-            tracing::warn!(error, "the version's annotations are not written to the Node");
-            Ok(())
-        }
-        Err(error) => Err(ApplyError::Annotate(error)),
-    }
 }
 
 /// A unit's name of ours.

@@ -54,6 +54,7 @@ impl World {
             failures: 0,
             not_before: Timestamp::MIN,
             not_counted: SignedDuration::ZERO,
+            annotations: Annotations::Written,
             kubelet_ended: None,
         };
         Self {
@@ -177,7 +178,9 @@ impl World {
                 self.seen.health.sandbox = !killed && !no_sandbox;
                 self.seen.health.message = no_sandbox.then(|| "no CNI plug-in".to_owned());
             }
+            Step::AnnotateNode { .. } => self.seen.annotations = Annotations::Written,
             Step::Commit { node_uid, .. } | Step::AdoptNode { node_uid, .. } => {
+                self.seen.annotations = Annotations::Due;
                 self.write(slot, Stage::Applied { node_uid, since: now });
             }
             Step::Retire { .. } => self.write(slot, Stage::Retired),
@@ -716,4 +719,20 @@ fn the_time_of_a_trial_does_not_run_while_it_cannot_go_on() {
     world.machine().claimed_by = None;
     world.seen.api = Api::Away;
     assert!(!is_timed(&world.seen));
+}
+
+#[test]
+fn annotations_that_cannot_be_written_hold_nothing_up() {
+    let mut world = World::new(Some(1));
+    let slot = world.until("commit");
+    let plan = world.plan();
+    assert!(matches!(plan, Plan::Do(Step::AnnotateNode { slot: of, .. }) if of == slot), "{plan:?}");
+    world.seen.annotations = Annotations::Failing;
+    assert!(matches!(world.plan(), Plan::Do(Step::PrepareSlot { .. })), "the next version goes before");
+    world.until("prepare-slot");
+    let plan = world.plan();
+    assert!(matches!(plan, Plan::Do(Step::AnnotateNode { .. })), "{plan:?}");
+    world.delete_node();
+    let plan = world.plan();
+    assert!(matches!(plan, Plan::Do(Step::BeginTrial { .. })), "a deletion is no failed trial: {plan:?}");
 }

@@ -150,7 +150,7 @@ fn an_api_server_that_is_gone_stops_nothing_and_begins_nothing() {
 }
 
 #[test]
-fn the_versions_annotations_are_on_the_node_before_it_is_applied() {
+fn the_versions_annotations_are_written_once_to_the_node_that_is_applied() {
     in_runtime(async {
         let world = applied().await;
         let edits = world.node.annotations.lock().unwrap().clone();

@@ -126,6 +126,9 @@ impl Gate for FakeGate {
 /// The Node as the slot's kubelet has it.
 #[derive(Default)]
 struct FakeNode {
+    units: FakeUnits,
+    /// It refuses for now.
+    fails: AtomicBool,
     annotations: Mutex<Vec<Edit>>,
     taints: Mutex<Vec<Taint>>,
 }
@@ -140,6 +143,14 @@ impl NodeApi for FakeNode {
         Ok(())
     }
     async fn edit(&self, _: Option<&Edit>, annotations: Option<&Edit>) -> Result<(), AskNodeError> {
+        use crate::bus::Units as _;
+        let mut runs = false;
+        for slot in [SlotName::A, SlotName::B] {
+            runs |= !self.units.state(&service(slot).parse().unwrap()).await.unwrap().active.is_down();
+        }
+        if !runs || self.fails.load(Ordering::Relaxed) {
+            return Err(AskNodeError::Kubeconfig("it is gone, the slot has stopped".to_owned()));
+        }
         self.annotations.lock().unwrap().extend(annotations.cloned());
         Ok(())
     }
@@ -222,7 +233,8 @@ impl World {
             hangs: AtomicBool::new(false),
             fails: Mutex::default(),
         });
-        let (gate, node) = (Arc::<FakeGate>::default(), Arc::<FakeNode>::default());
+        let gate = Arc::<FakeGate>::default();
+        let node = Arc::new(FakeNode { units: units.clone(), ..FakeNode::default() });
         let places = Places { state: below("state"), run: below("run"), machines: below("machines") };
         let parts = Parts {
             machine: "node-1".parse().unwrap(),

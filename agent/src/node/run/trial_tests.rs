@@ -114,3 +114,45 @@ fn a_version_that_would_make_a_cluster_is_refused_with_a_reason() {
         assert_eq!(world.images.asked.load(Ordering::Relaxed), 0);
     });
 }
+
+#[test]
+fn a_rollback_comes_to_its_end_whatever_becomes_of_annotations() {
+    in_runtime(async {
+        let mut world = prepared().await;
+        world.node.fails.store(true, Ordering::Relaxed);
+        world.gate.no_sandbox.store(true, Ordering::Relaxed);
+        world.delete_node(2);
+        let mut agent = world.agent();
+        for _ in 0..200 {
+            world.react().await;
+            agent.turn().await;
+            agent.attempts = Attempts::default();
+            if world.told().rolled_back.is_some()
+                && is_applied(&world, SlotName::A, 1)
+                && world.runs(SlotName::A).await
+            {
+                break;
+            }
+            // The sandbox was tried, and the time of the gate is over.
+            if world.gate.probes.load(Ordering::Relaxed) > 1
+                && let Some(mut record) = world.record(SlotName::B)
+                && matches!(record.stage, Stage::Trial { .. })
+            {
+                record.timeout_seconds = 0;
+                world.parts.slots.write_record(SlotName::B, &record).unwrap();
+            }
+        }
+        assert!(world.runs(SlotName::A).await, "{:?}", agent.standing);
+        for _ in 0..10 {
+            agent.turn().await;
+        }
+        let paved = world.told().paved.unwrap();
+        assert_eq!((paved.status, paved.reason), (Truth::True, "ApiUnreachable"), "{}", paved.message);
+        assert!(paved.message.contains("annotations"), "{}", paved.message);
+        // The Node that the trial registered is the former slot's, and has its annotations once it can.
+        world.node.fails.store(false, Ordering::Relaxed);
+        let before = world.node.annotations.lock().unwrap().len();
+        assert_eq!(world.settled().await, "VersionRefused");
+        assert_eq!(world.node.annotations.lock().unwrap().len(), before + 1);
+    });
+}
