@@ -112,7 +112,10 @@ fn last_failure(sight: &Sight, plan: &Plan) -> Option<String> {
         })
     };
     match wait.reason {
-        Reason::BackOff => failed().map(|why| format!("the last one: {why}")),
+        Reason::BackOff => {
+            let last = sight.ledger.last_failure.as_deref();
+            last.or_else(failed).map(|why| format!("the last one: {why}"))
+        }
         // An applyConfiguration may have had the slot be filled with something else.
         Reason::VersionRefused => {
             let back = sight.ledger.rolled_back.as_ref().map(|back| back.reason.as_str());

@@ -17,7 +17,7 @@ use super::inside::{Inside, WriteInsideError};
 use super::places::Places;
 use super::render::File;
 use crate::file::{read_optional, remove_optional, write_atomic};
-use crate::node::model::Record;
+use crate::node::model::{Record, Stage};
 
 /// What of a slot outlives its root.
 pub const KEPT: [&str; 3] = ["kubelet", "containerd", "log"];
@@ -61,6 +61,9 @@ pub struct Ledger {
     pub refused: Vec<VersionRef>,
     /// Trials in a row that failed with no slot to go back to.
     pub failures: u32,
+    /// Why the last of them failed, with the end of the log.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_failure: Option<String>,
     /// Before this time no new trial is begun.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_before: Option<Timestamp>,
@@ -118,6 +121,22 @@ impl Slots {
     pub fn write_ledger(&self, ledger: &Ledger) -> Result<(), KeepSlotError> {
         make_directory(&self.places.state, 0o755)?;
         write_json(&self.places.state.join("node.json"), ledger)
+    }
+
+    /// Keeps the logs of a slot whose trial failed, in `log.failed` beside what is emptied, in place of those of an earlier one.
+    ///
+    /// # Errors
+    /// They cannot be moved.
+    pub fn keep_failed_log(&self, slot: SlotName) -> Result<(), KeepSlotError> {
+        let failed_trial = matches!(self.record(slot)?, Some(Record { stage: Stage::Failed { .. }, .. }));
+        let (log, kept) = (self.places.kept(slot, "log"), self.places.slot(slot).join("log.failed"));
+        if !failed_trial || !log.exists() {
+            return Ok(());
+        }
+        match fs::remove_dir_all(&kept) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", &kept)(error)),
+            _ => fs::rename(&log, &kept).map_err(failed("move", &log)),
+        }
     }
 
     /// Empties a slot that neither runs nor is mounted: its record first, so that a kill leaves no record of half a slot.
@@ -290,7 +309,6 @@ mod tests {
     use bedplate_api::id::Digest;
 
     use super::*;
-    use crate::node::model::Stage;
 
     fn slots() -> (tempfile::TempDir, Slots) {
         let directory = tempfile::tempdir().unwrap();

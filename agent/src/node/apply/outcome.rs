@@ -144,6 +144,7 @@ fn failed(
         }
         None => {
             ledger.failures = ledger.failures.saturating_add(1);
+            ledger.last_failure = Some(reason.to_owned());
             let wait = back_off(ledger.failures.saturating_add(2), MOST, jitter);
             let wait = SignedDuration::try_from(wait).unwrap_or(SignedDuration::MAX);
             ledger.not_before = Some(now.saturating_add(wait).unwrap_or(Timestamp::MAX));

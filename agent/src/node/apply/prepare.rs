@@ -54,7 +54,11 @@ pub(super) async fn prepare(
         return Err(ApplyError::MakesCluster);
     }
     unmount(parts, slot).await?;
-    parts.on_disk(move |slots| slots.clear(slot)).await?;
+    let emptied = parts.on_disk(move |slots| {
+        slots.keep_failed_log(slot)?;
+        slots.clear(slot)
+    });
+    emptied.await?;
     say("reads what the version names".to_owned());
     let secrets = secrets(parts, &wanted.template).await?;
     // What cannot be rendered is told before gigabytes are fetched.

@@ -496,6 +496,7 @@ fn without_a_slot_to_go_back_to_a_failed_trial_is_counted_and_begins_again_later
         assert!(ledger.not_before.unwrap() > Timestamp::now());
         let paved = world.told().paved.unwrap();
         assert_eq!((paved.status, paved.reason), (Truth::False, "BackOff"));
+        assert!(paved.message.contains("no such cluster"), "{}", paved.message);
         // A person mends it, and time passes.
         world.bad.clear();
         for slot in [SlotName::A, SlotName::B] {
@@ -506,6 +507,8 @@ fn without_a_slot_to_go_back_to_a_failed_trial_is_counted_and_begins_again_later
         let ledger = crate::slot::store::Ledger { not_before: None, ..ledger };
         world.parts.slots.write_ledger(&ledger).unwrap();
         assert_eq!(world.settled().await, "Applied");
+        let log = world.parts.slots.places().slot(SlotName::A).join("log.failed/bedplate/kubeadm.log");
+        assert_eq!(std::fs::read_to_string(log).unwrap(), "no such cluster\n");
         assert_eq!(world.parts.slots.ledger().unwrap().failures, 0);
     });
 }
