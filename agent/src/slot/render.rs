@@ -67,7 +67,10 @@ pub enum RenderSlotError {
 
 /// What the kernel must allow before a kubelet starts: it refuses to change these itself where `/proc/sys` is read-only, as it is in
 /// a container. Nodes forward what Pods send, and bridged traffic passes the host's filters.
-const SYSCTLS: [(&str, &str); 9] = [
+const SYSCTLS: [(&str, &str); 11] = [
+    // Of the host's root, who is also the slot's and most Pods': 128 instances are used up by some sixty Pods.
+    ("fs.inotify.max_user_instances", "8192"),
+    ("fs.inotify.max_user_watches", "1048576"),
     ("kernel.keys.root_maxbytes", "25000000"),
     ("kernel.keys.root_maxkeys", "1000000"),
     ("kernel.panic", "10"),
@@ -91,6 +94,11 @@ pub fn host(input: &Input<'_>, places: &Places) -> Result<Vec<File>, RenderSlotE
     let file = |path: PathBuf, content: String| File { path, mode: 0o644, content };
     Ok(vec![
         file(system.join(places.mount_unit(input.slot)), mount_unit(input, places)?),
+/// The file of kernel parameters, below `/run`. The last one by its name counts: what a version says, before what the host has.
+pub const SYSCTL_FILE: &str = "sysctl.d/99-zz-bedplate-slot.conf";
+/// The file of kernel modules, below `/run`. One of the same name in `/etc` would be read instead of it.
+pub const MODULES_FILE: &str = "modules-load.d/60-bedplate-slot.conf";
+
         file(
             system.join(format!("{}.d/50-bedplate.conf", service(input.slot))),
             service_drop_in(input, places)?,
@@ -99,8 +107,8 @@ pub fn host(input: &Input<'_>, places: &Places) -> Result<Vec<File>, RenderSlotE
             places.run.join("systemd/nspawn").join(format!("{}.nspawn", machine(input.slot))),
             nspawn(input, places)?,
         ),
-        file(places.run.join("modules-load.d/bedplate.conf"), modules(input.template)),
-        file(places.run.join("sysctl.d/50-bedplate.conf"), sysctls(input.template)?),
+        file(places.run.join(MODULES_FILE), modules(input.template)),
+        file(places.run.join(SYSCTL_FILE), sysctls(input.template)?),
     ])
 }
 
@@ -128,6 +136,8 @@ fn mount_unit(input: &Input<'_>, places: &Places) -> Result<String, RenderSlotEr
 }
 
 fn service_drop_in(input: &Input<'_>, places: &Places) -> Result<String, RenderSlotError> {
+         # By mount(2): the newer way of mount(8) from 2.39 on takes 255 bytes of layers, which are eight.\n\
+         Environment=LIBMOUNT_FORCE_MOUNT2=always\n\
     let mut text = format!(
         "# Slot {name} ({version}), in addition to systemd's own systemd-nspawn@.service.\n\
          [Unit]\nRequires={mount}\nAfter={mount}\n\n\
@@ -355,6 +365,39 @@ mod tests {
             ("17E", Some(17_000_000_000_000_000_000)),
             ("99E", None),
             ("Gi", None),
+    #[test]
+    fn what_a_version_says_of_kernel_and_modules_counts_before_the_host_images_own_files() {
+        let names = |directory: &str| -> Vec<String> {
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../images/host/files/etc").join(directory);
+            let entries = std::fs::read_dir(path).unwrap();
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+        };
+        let (directory, parameters) = SYSCTL_FILE.split_once('/').unwrap();
+        let host = names(directory);
+        assert!(!host.is_empty() && host.iter().all(|name| name.as_str() < parameters), "{host:?}");
+        assert!("99-sysctl.conf" < parameters, "a host of another making has what is in /etc/sysctl.conf");
+        let (directory, modules) = MODULES_FILE.split_once('/').unwrap();
+        let host = names(directory);
+        assert!(!host.is_empty() && host.iter().all(|name| name != modules), "{host:?}");
+    }
+
+    #[test]
+    fn the_host_image_has_every_parameter_that_a_kubelet_needs() {
+        let path =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../images/host/files/etc/sysctl.d/90-bedplate.conf");
+        let text = std::fs::read_to_string(path).unwrap();
+        for (name, value) in SYSCTLS {
+            assert!(text.contains(&format!("\n{name} = {value}\n")), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_roots_mount_takes_more_layers_than_mount_s_newer_way_does() {
+        let text = rendered(&template(json!({})), SlotName::A).unwrap();
+        let mount = text.split("==> ").find(|file| file.contains("[Mount]")).unwrap();
+        assert!(mount.contains("\nEnvironment=LIBMOUNT_FORCE_MOUNT2=always\n"), "{mount}");
+    }
+
         ] {
             assert_eq!(bytes(text), expected, "{text}");
         }
