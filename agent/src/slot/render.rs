@@ -11,6 +11,7 @@ use bedplate_api::id::MachineName;
 use bedplate_api::machine::{SlotName, VersionRef};
 use bedplate_image::node::MOST_LAYERS;
 
+use super::bind::Bind;
 use super::places::{Places, machine, service};
 use super::store::KEPT;
 
@@ -29,8 +30,6 @@ pub struct Input<'a> {
     pub layers: usize,
     /// The host's list of name servers, as no stub of its own.
     pub resolv_conf: &'a Path,
-    /// The host's network interface, for `macvlan`.
-    pub interface: &'a str,
 }
 
 /// A file to be written.
@@ -58,6 +57,19 @@ pub enum RenderSlotError {
         /// What is in it.
         value: String,
     },
+    /// A bind that systemd-nspawn does not take.
+    #[error("container.binds has {bind:?}, of which {why}: correct the MachineConfiguration")]
+    Bind {
+        /// The bind.
+        bind: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A network in which nothing would bring the slot's interface up.
+    #[error(
+        "container.network is {0}, which is not supported yet: leave it out, and the node shares the host's network"
+    )]
+    Network(&'static str),
     /// Not a quantity of bytes.
     #[error(
         "container.memoryMax is {0:?}, which is not a quantity of bytes such as 8Gi: correct the MachineConfiguration"
@@ -82,6 +94,11 @@ const SYSCTLS: [(&str, &str); 11] = [
     ("vm.panic_on_oom", "0"),
 ];
 
+/// The file of kernel parameters, below `/run`. The last one by its name counts: what a version says, before what the host has.
+pub const SYSCTL_FILE: &str = "sysctl.d/99-zz-bedplate-slot.conf";
+/// The file of kernel modules, below `/run`. One of the same name in `/etc` would be read instead of it.
+pub const MODULES_FILE: &str = "modules-load.d/60-bedplate-slot.conf";
+
 /// What containers and their networks need, and cannot load themselves.
 const MODULES: [&str; 5] = ["overlay", "br_netfilter", "nf_conntrack", "bridge", "veth"];
 
@@ -94,11 +111,6 @@ pub fn host(input: &Input<'_>, places: &Places) -> Result<Vec<File>, RenderSlotE
     let file = |path: PathBuf, content: String| File { path, mode: 0o644, content };
     Ok(vec![
         file(system.join(places.mount_unit(input.slot)), mount_unit(input, places)?),
-/// The file of kernel parameters, below `/run`. The last one by its name counts: what a version says, before what the host has.
-pub const SYSCTL_FILE: &str = "sysctl.d/99-zz-bedplate-slot.conf";
-/// The file of kernel modules, below `/run`. One of the same name in `/etc` would be read instead of it.
-pub const MODULES_FILE: &str = "modules-load.d/60-bedplate-slot.conf";
-
         file(
             system.join(format!("{}.d/50-bedplate.conf", service(input.slot))),
             service_drop_in(input, places)?,
@@ -124,6 +136,8 @@ fn mount_unit(input: &Input<'_>, places: &Places) -> Result<String, RenderSlotEr
         "# The root of a node's slot. A unit of its own: what systemd-nspawn@ starts first is under its device policy.\n\
          [Unit]\nDescription=Root of slot {name} ({version})\n\n\
          [Mount]\nWhat=overlay\nType=overlay\nWhere={root}\n\
+         # By mount(2): the newer way of mount(8) from 2.39 on takes 255 bytes of layers, which are eight.\n\
+         Environment=LIBMOUNT_FORCE_MOUNT2=always\n\
          # Layers are shared by both slots and never written; what the node writes is in upper.\n\
          Options=lowerdir={lower},upperdir={upper},workdir={work}\n",
         name = machine(slot),
@@ -136,8 +150,6 @@ fn mount_unit(input: &Input<'_>, places: &Places) -> Result<String, RenderSlotEr
 }
 
 fn service_drop_in(input: &Input<'_>, places: &Places) -> Result<String, RenderSlotError> {
-         # By mount(2): the newer way of mount(8) from 2.39 on takes 255 bytes of layers, which are eight.\n\
-         Environment=LIBMOUNT_FORCE_MOUNT2=always\n\
     let mut text = format!(
         "# Slot {name} ({version}), in addition to systemd's own systemd-nspawn@.service.\n\
          [Unit]\nRequires={mount}\nAfter={mount}\n\n\
@@ -156,6 +168,14 @@ fn service_drop_in(input: &Input<'_>, places: &Places) -> Result<String, RenderS
             .and_then(|container| container.tasks_max)
             .map_or("infinity".to_owned(), |most| most.to_string()),
     );
+    for bind in check(input.template)? {
+        if let Some(device) = bind.device() {
+            text.push_str(&format!(
+                "# Bound into the slot.\nDeviceAllow={} rwm\n",
+                device.replace('%', "%%")
+            ));
+        }
+    }
     if let Some(container) = &input.template.container {
         if let Some(weight) = container.cpu_weight {
             text.push_str(&format!("CPUWeight={weight}\n"));
@@ -197,25 +217,34 @@ fn nspawn(input: &Input<'_>, places: &Places) -> Result<String, RenderSlotError>
         capabilities = capabilities.join(" "),
         resolv = input.resolv_conf.display(),
     );
-    for (name, target) in
-        [("kubelet", "/var/lib/kubelet"), ("containerd", "/var/lib/containerd"), ("log", "/var/log")]
-    {
+    for (name, target) in KEPT {
         text.push_str(&format!("Bind={}:{target}\n", places.kept(slot, name).display()));
     }
     text.push_str("# What agent and node tell each other; in memory.\n");
     text.push_str(&format!("Bind={}:/run/bedplate\n", places.shared(slot).display()));
-    for bind in &container.binds {
-        text.push_str(&format!("Bind={}\n", plain("container.binds", bind)?));
+    for bind in check(input.template)? {
+        text.push_str(&format!("{}\n", bind.setting()));
     }
-    text.push_str("\n[Network]\n");
-    match container.network {
-        ContainerNetwork::Host => text.push_str("# The host's network.\nVirtualEthernet=no\n"),
-        ContainerNetwork::Veth => text.push_str("VirtualEthernet=yes\n"),
-        ContainerNetwork::Macvlan => {
-            text.push_str(&format!("VirtualEthernet=no\nMACVLAN={}\n", plain("interface", input.interface)?));
-        }
-    }
+    text.push_str("\n[Network]\n# The host's network.\nVirtualEthernet=no\n");
     Ok(text)
+}
+
+/// What a template has bound into its slot, if a host can do for the slot what the template says.
+///
+/// # Errors
+/// It cannot.
+pub fn check(template: &Template) -> Result<Vec<Bind>, RenderSlotError> {
+    let Some(container) = &template.container else { return Ok(Vec::new()) };
+    match container.network {
+        ContainerNetwork::Host => {}
+        ContainerNetwork::Veth => return Err(RenderSlotError::Network("veth")),
+        ContainerNetwork::Macvlan => return Err(RenderSlotError::Network("macvlan")),
+    }
+    let parsed = container.binds.iter().map(|bind| {
+        let bind = plain("container.binds", bind)?;
+        Bind::parse(bind).map_err(|why| RenderSlotError::Bind { bind: bind.to_owned(), why })
+    });
+    parsed.collect()
 }
 
 fn modules(template: &Template) -> String {
@@ -306,7 +335,6 @@ mod tests {
             template,
             layers: 3,
             resolv_conf: Path::new("/etc/resolv.conf"),
-            interface: "eth0",
         };
         let files = host(&input, &Places::default())?;
         Ok(files
@@ -331,40 +359,12 @@ mod tests {
         let everything = template(json!({
             "sysctls": {"vm.max_map_count": "262144", "kernel.panic": "5"},
             "kernelModules": ["ip_vs", "nvme_tcp"],
-            "container": {"network": "macvlan", "binds": ["/srv/data:/data:ro"], "capabilities": ["CAP_SYS_RAWIO"],
+            "container": {"network": "host", "binds": ["/srv/data:/data:ro", "/dev/fuse"], "capabilities": ["CAP_SYS_RAWIO"],
                 "memoryMax": "8Gi", "cpuWeight": 200, "tasksMax": 32768},
         }));
         compare("slot-everything.txt", &rendered(&everything, SlotName::B).unwrap());
     }
 
-    #[test]
-    fn no_value_becomes_another_setting() {
-        for (more, field) in [
-            (json!({"sysctls": {"kernel.panic": "1\nvm.swappiness = 0"}}), "sysctls"),
-            (json!({"container": {"binds": ["/a\nBind=/b"]}}), "container.binds"),
-            (json!({"container": {"binds": ["/a\\"]}}), "container.binds"),
-        ] {
-            let error = rendered(&template(more), SlotName::A).unwrap_err();
-            assert!(
-                matches!(&error, RenderSlotError::Text { field: found, .. } if *found == field),
-                "{error}"
-            );
-        }
-    }
-
-    #[test]
-    fn quantities_are_bytes() {
-        for (text, expected) in [
-            ("8Gi", Some(8 << 30)),
-            ("1.5Gi", Some(3 << 29)),
-            ("500M", Some(500_000_000)),
-            ("1024", Some(1024)),
-            ("0", None),
-            ("-1", None),
-            ("1e3", None),
-            ("17E", Some(17_000_000_000_000_000_000)),
-            ("99E", None),
-            ("Gi", None),
     #[test]
     fn what_a_version_says_of_kernel_and_modules_counts_before_the_host_images_own_files() {
         let names = |directory: &str| -> Vec<String> {
@@ -398,6 +398,53 @@ mod tests {
         assert!(mount.contains("\nEnvironment=LIBMOUNT_FORCE_MOUNT2=always\n"), "{mount}");
     }
 
+    #[test]
+    fn no_value_becomes_another_setting() {
+        for (more, field) in [
+            (json!({"sysctls": {"kernel.panic": "1\nvm.swappiness = 0"}}), "sysctls"),
+            (json!({"container": {"binds": ["/a\nBind=/b"]}}), "container.binds"),
+            (json!({"container": {"binds": ["/a\\"]}}), "container.binds"),
+        ] {
+            let error = rendered(&template(more), SlotName::A).unwrap_err();
+            assert!(
+                matches!(&error, RenderSlotError::Text { field: found, .. } if *found == field),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_network_that_nothing_would_bring_up_is_refused() {
+        for network in ["veth", "macvlan"] {
+            let error =
+                rendered(&template(json!({"container": {"network": network}})), SlotName::A).unwrap_err();
+            assert!(error.to_string().contains(&format!("{network}, which is not supported yet")), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_bind_with_an_option_that_nspawn_does_not_take_is_refused_by_name() {
+        let error =
+            rendered(&template(json!({"container": {"binds": ["/a:/b:exec"]}})), SlotName::A).unwrap_err();
+        assert!(
+            error.to_string().contains("container.binds has \"/a:/b:exec\", of which \"exec\""),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn quantities_are_bytes() {
+        for (text, expected) in [
+            ("8Gi", Some(8 << 30)),
+            ("1.5Gi", Some(3 << 29)),
+            ("500M", Some(500_000_000)),
+            ("1024", Some(1024)),
+            ("0", None),
+            ("-1", None),
+            ("1e3", None),
+            ("17E", Some(17_000_000_000_000_000_000)),
+            ("99E", None),
+            ("Gi", None),
         ] {
             assert_eq!(bytes(text), expected, "{text}");
         }

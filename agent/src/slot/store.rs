@@ -19,8 +19,9 @@ use super::render::File;
 use crate::file::{read_optional, remove_optional, write_atomic};
 use crate::node::model::{Record, Stage};
 
-/// What of a slot outlives its root.
-pub const KEPT: [&str; 3] = ["kubelet", "containerd", "log"];
+/// What of a slot outlives its root: its name below `state`, and where the slot has it.
+pub const KEPT: [(&str, &str); 3] =
+    [("kubelet", "/var/lib/kubelet"), ("containerd", "/var/lib/containerd"), ("log", "/var/log")];
 
 /// Why a slot's things on disk could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -187,7 +188,7 @@ impl Slots {
         ] {
             make_directory(&path, 0o755)?;
         }
-        for name in KEPT {
+        for (name, _) in KEPT {
             make_directory(&self.places.kept(slot, name), 0o755)?;
         }
         for (number, layer) in layers.iter().enumerate() {

@@ -5,7 +5,6 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bedplate_api::configuration::ContainerNetwork;
 use bedplate_api::machine::SlotName;
 use bedplate_bootstrap::{JOIN_KUBECONFIG, JoinIdentity, Rendered, join_kubeconfig, makes_a_cluster, unit};
 use zeroize::Zeroizing;
@@ -70,17 +69,12 @@ pub(crate) async fn host_files(
 ) -> Result<Vec<render::File>, ApplyError> {
     let network = filled.template.container.as_ref().map(|container| container.network).unwrap_or_default();
     let root = parts.root.clone();
-    let looked = tokio::task::spawn_blocking(move || (name_servers(&root), interface(&root))).await;
-    let (resolv_conf, interface) =
+    let looked = tokio::task::spawn_blocking(move || name_servers(&root)).await;
+    let resolv_conf =
         looked.map_err(|error| ApplyError::Unfit(format!("the host cannot be looked at: {error}")))?;
     let resolv_conf = resolv_conf.ok_or_else(|| {
         ApplyError::Unfit("the host has no /etc/resolv.conf, which the node shares: make one".to_owned())
     })?;
-    if network == ContainerNetwork::Macvlan && interface.is_none() {
-        let why =
-            "container.network is macvlan, and the host has no default route that tells on which interface";
-        return Err(ApplyError::Unfit(why.to_owned()));
-    }
     let input = Input {
         slot,
         machine: &parts.machine,
@@ -88,7 +82,6 @@ pub(crate) async fn host_files(
         template: &filled.template,
         layers: filled.layers,
         resolv_conf: &resolv_conf,
-        interface: interface.as_deref().unwrap_or_default(),
     };
     Ok(render::host(&input, parts.slots.places())?)
 }
@@ -99,16 +92,6 @@ fn name_servers(root: &Path) -> Option<PathBuf> {
         .into_iter()
         .find(|path| std::fs::metadata(root.join(path)).is_ok_and(|metadata| metadata.is_file()));
     found.map(|path| Path::new("/").join(path))
-}
-
-/// The interface of the default route (Linux' `/proc/net/route`: interface, then destination).
-fn interface(root: &Path) -> Option<String> {
-    let routes = std::fs::read_to_string(root.join("proc/net/route")).ok()?;
-    routes.lines().skip(1).find_map(|line| {
-        let mut fields = line.split_whitespace();
-        let name = fields.next()?;
-        (fields.next()? == "00000000").then(|| name.to_owned())
-    })
 }
 
 /// What the slot gets in memory for its join: name below the shared directory, and content.
@@ -159,19 +142,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_gets_real_name_servers_and_the_interface_of_the_default_route() {
+    fn a_node_gets_real_name_servers() {
         let root = tempfile::tempdir().unwrap();
         let put = |path: &str, text: &str| {
             let path = root.path().join(path);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, text).unwrap();
         };
-        assert_eq!((name_servers(root.path()), interface(root.path())), (None, None));
+        assert_eq!(name_servers(root.path()), None);
         put("etc/resolv.conf", "nameserver 127.0.0.53\n");
         assert_eq!(name_servers(root.path()).unwrap(), Path::new("/etc/resolv.conf"));
         put("run/systemd/resolve/resolv.conf", "nameserver 10.0.0.1\n");
         assert_eq!(name_servers(root.path()).unwrap(), Path::new("/run/systemd/resolve/resolv.conf"));
-        put("proc/net/route", "Iface\tDestination\tGateway\neth1\t0000070A\t0\neth0\t00000000\t0100070A\n");
-        assert_eq!(interface(root.path()).as_deref(), Some("eth0"));
     }
 }
