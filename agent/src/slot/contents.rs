@@ -12,6 +12,9 @@ use bedplate_api::id::MachineName;
 use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
+use super::bind::{below, hidden_by, plain_path};
+use super::render::{self, RenderSlotError};
+
 /// The unit that enables and disables the configuration's units.
 pub const UNITS: &str = "bedplate-units.service";
 
@@ -75,6 +78,22 @@ pub enum MakeContentsError {
         /// Its path.
         path: String,
     },
+    /// Nobody in the node would see it.
+    #[error(
+        "files[{index}] ({path}): {above} is mounted over the slot's root when it starts, so that the node would not see the file: \
+         correct the MachineConfiguration"
+    )]
+    Hidden {
+        /// Which one.
+        index: usize,
+        /// Its path.
+        path: String,
+        /// What is mounted.
+        above: String,
+    },
+    /// What the host is to do for the slot.
+    #[error(transparent)]
+    Host(#[from] RenderSlotError),
     /// A key that the Secret has not.
     #[error(
         "files[{index}] ({path}): Secret {secret} has no key {key}: add it, or correct the MachineConfiguration"
@@ -106,12 +125,19 @@ pub fn make(
     template: &Template,
     secrets: &Secrets,
 ) -> Result<Contents, MakeContentsError> {
+    let binds = render::check(template)?;
     let mut contents = Contents::default();
     contents.files.push(text("/etc/hostname", 0o644, &format!("{machine}\n")));
     contents.files.push(text("/etc/hosts", 0o644, &hosts(machine)));
     // The kubelet tells it as the Node's machine id: the same after each repave, another one on each Machine.
     contents.files.push(text("/etc/machine-id", 0o444, &format!("{}\n", machine_id(machine_uid))));
     for (index, spec) in template.files.iter().enumerate() {
+        if let Some(bind) =
+            binds.iter().find(|bind| below(&plain_path(&spec.path), &plain_path(&bind.target)).is_some())
+        {
+            let above = format!("the bind {}", bind.target);
+            return Err(MakeContentsError::Hidden { index, path: spec.path.clone(), above });
+        }
         contents.files.push(file(index, spec, secrets)?);
     }
     for unit in &template.units {
@@ -144,6 +170,10 @@ fn hosts(machine: &MachineName) -> String {
 /// # Errors
 /// Its content cannot be had.
 pub fn file(index: usize, spec: &FileSpec, secrets: &Secrets) -> Result<SlotFile, MakeContentsError> {
+    if let Some(above) = hidden_by(&spec.path) {
+        let (path, above) = (spec.path.clone(), above.to_owned());
+        return Err(MakeContentsError::Hidden { index, path, above });
+    }
     Ok(SlotFile {
         path: spec.path.clone(),
         owner: spec.owner.clone(),
@@ -302,6 +332,28 @@ mod tests {
             let error = made(json!({"files": [one]}), &Secrets::new()).unwrap_err().to_string();
             assert!(error.starts_with(expected), "{error}");
         }
+    }
+
+    #[test]
+    fn a_file_that_the_node_would_not_see_is_refused_by_name() {
+        for path in
+            ["/run/x", "/var/run/x", "/tmp/x", "/dev/x", "/proc/x", "/sys/x", "/etc/resolv.conf", "/srv/a/x"]
+        {
+            let more = json!({"files": [{"path": path, "content": "x"}], "container": {"binds": ["/srv/b:/srv/a:ro"]}});
+            let error = made(more, &Secrets::new()).unwrap_err().to_string();
+            assert!(
+                error.starts_with(&format!("files[0] ({path}): ")) && error.contains("mounted over"),
+                "{error}"
+            );
+        }
+        let one = json!({"path": "/var/lib/kubelet/config.json", "content": "{}"});
+        assert!(made(json!({"files": [one]}), &Secrets::new()).is_ok());
+    }
+
+    #[test]
+    fn what_no_host_can_do_for_a_slot_is_told_before_anything_is_fetched() {
+        let error = made(json!({"container": {"network": "veth"}}), &Secrets::new()).unwrap_err();
+        assert!(matches!(error, MakeContentsError::Host(RenderSlotError::Network(_))), "{error}");
     }
 
     #[test]

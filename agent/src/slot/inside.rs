@@ -103,7 +103,15 @@ impl Inside {
     /// # Errors
     /// The owner is not known in the slot, or the file system refuses.
     pub fn write(&self, file: &SlotFile) -> Result<(), WriteInsideError> {
-        let owner = self.owner(file)?;
+        self.write_as(file, self)
+    }
+
+    /// The same, with owners as the root `users` knows them: this one may be a directory that is bound over it.
+    ///
+    /// # Errors
+    /// The owner is not known there, or the file system refuses.
+    pub fn write_as(&self, file: &SlotFile, users: &Self) -> Result<(), WriteInsideError> {
+        let owner = users.owner(file)?;
         let io = |act| {
             let path = file.path.clone();
             move |source: io::Error| WriteInsideError::Act { act, path, source }

@@ -3,6 +3,9 @@
 //!
 //! Blocking calls only. Called by `node`.
 
+use std::path::PathBuf;
+
+use bedplate_api::configuration::FileSpec;
 use bedplate_api::machine::SlotName;
 use jiff::Timestamp;
 use rustls_pki_types::CertificateDer;
@@ -10,6 +13,7 @@ use rustls_pki_types::pem::PemObject;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::inside::Inside;
+use super::bind;
 use super::store::{KeepSlotError, Slots};
 use crate::file::read_optional;
 
@@ -39,8 +43,17 @@ impl Slots {
         let Some(filled) = self.filled(slot)? else { return Ok(Vec::new()) };
         let files = filled.template.files.iter().filter(|file| file.content_from.is_some());
         let upper = Inside::open(&self.places().upper(slot))?;
-        let contents = files.filter_map(|file| upper.read(&file.path).ok().flatten());
-        Ok(contents.map(|content| String::from_utf8_lossy(&content).into_owned()).collect())
+        let content = |file: &FileSpec| match bind::kept(&file.path) {
+            Some((name, path)) => Inside::open(&self.places().kept(slot, name)).ok()?.read(&path).ok()?,
+            None => upper.read(&file.path).ok()?,
+        };
+        Ok(files.filter_map(content).map(|content| String::from_utf8_lossy(&content).into_owned()).collect())
+    }
+
+    /// The directory of a slot's own journal, for the host's journalctl; none if it is not there, or a link.
+    pub fn journal(&self, slot: SlotName) -> Option<PathBuf> {
+        let path = self.places().kept(slot, "log").join("journal");
+        std::fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_dir()).then_some(path)
     }
 }
 
@@ -83,13 +96,15 @@ mod tests {
         let (_directory, slots) = slots();
         let from = json!({"secret": {"namespace": "n", "name": "s", "key": "k"}});
         let template = json!({"image": {"reference": "r.example/node", "allowTag": true}, "kubernetes": {"version": "v1.34.4"},
-            "files": [{"path": "/etc/pass", "contentFrom": from}, {"path": "/etc/plain", "content": "x"}]});
+            "files": [{"path": "/etc/pass", "contentFrom": from}, {"path": "/var/lib/kubelet/config.json", "contentFrom": from}, {"path": "/etc/plain", "content": "x"}]});
         let template = serde_json::from_value(template).unwrap();
         slots.write_filled(SlotName::A, &Filled { template, layers: 1, cri_socket: String::new() }).unwrap();
         let etc = slots.places().upper(SlotName::A).join("etc");
         std::fs::create_dir(&etc).unwrap();
         std::fs::write(etc.join("pass"), "correct horse").unwrap();
         std::fs::write(etc.join("plain"), "x").unwrap();
-        assert_eq!(slots.secrets(SlotName::A).unwrap(), ["correct horse"]);
+        std::fs::write(slots.places().kept(SlotName::A, "kubelet").join("config.json"), "battery staple")
+            .unwrap();
+        assert_eq!(slots.secrets(SlotName::A).unwrap(), ["correct horse", "battery staple"]);
     }
 }

@@ -12,7 +12,8 @@ use bedplate_api::machine::{RolledBack, SlotName, VersionRef};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::contents::Contents;
+use super::bind;
+use super::contents::{Contents, SlotFile};
 use super::inside::{Inside, WriteInsideError};
 use super::places::Places;
 use super::render::File;
@@ -207,14 +208,20 @@ impl Slots {
         make_directory(&self.places.shared(slot), 0o700)
     }
 
-    /// Writes into a slot's root, which must be mounted.
+    /// Writes into a slot's root, which must be mounted, and into what is bound over it when it starts.
     ///
     /// # Errors
     /// Something cannot be written.
     pub fn fill(&self, slot: SlotName, contents: &Contents) -> Result<(), KeepSlotError> {
         let inside = Inside::open(&self.places.root(slot))?;
         for file in &contents.files {
-            inside.write(file)?;
+            match bind::kept(&file.path) {
+                Some((name, path)) => {
+                    let kept = Inside::open(&self.places.kept(slot, name))?;
+                    kept.write_as(&SlotFile { path, ..file.clone() }, &inside)?;
+                }
+                None => inside.write(file)?,
+            }
         }
         for link in &contents.links {
             inside.link(link)?;
@@ -309,6 +316,9 @@ fn write_json(path: &Path, value: &impl Serialize) -> Result<(), KeepSlotError> 
 mod tests {
     use bedplate_api::id::Digest;
 
+    use std::os::unix::fs::MetadataExt;
+
+    use super::super::contents::text;
     use super::*;
 
     fn slots() -> (tempfile::TempDir, Slots) {
