@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::{BusError, Output, TransientCommand, UnitName, Units};
+use super::{BusError, Output, Setting, TransientCommand, UnitName, Units};
 
 /// Bytes of it, at the end.
 const MOST: usize = 8 * 1024;
@@ -32,10 +32,26 @@ pub async fn last_lines(
         environment: Vec::new(),
         output: Output::Tail,
         limit: LIMIT,
-        settings: Vec::new(),
+        settings: if directory.is_some() { strangers() } else { Vec::new() },
     };
     let ran = units.run(&command).await?;
     let text = ran.output.trim();
     let start = (text.len().saturating_sub(MOST)..=text.len()).find(|at| text.is_char_boundary(*at));
     Ok(text.get(start.unwrap_or_default()..).unwrap_or_default().to_owned())
+}
+
+/// What journalctl may do that reads files of a slot's, whoever wrote them: read, and nothing else. A link in there that leads to the
+/// host's own journal leads nowhere.
+fn strangers() -> Vec<(&'static str, Setting)> {
+    vec![
+        ("NoNewPrivileges", Setting::Flag(true)),
+        ("ProtectSystem", Setting::Word("strict")),
+        ("ProtectHome", Setting::Word("yes")),
+        ("PrivateDevices", Setting::Flag(true)),
+        ("PrivateNetwork", Setting::Flag(true)),
+        ("PrivateTmp", Setting::Flag(true)),
+        // CAP_DAC_READ_SEARCH, and no other.
+        ("CapabilityBoundingSet", Setting::Number(1 << 2)),
+        ("InaccessiblePaths", Setting::List(vec!["-/var/log/journal", "-/run/log/journal"])),
+    ]
 }

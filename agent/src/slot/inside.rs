@@ -12,6 +12,9 @@ use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
 
 use super::contents::{SlotFile, SlotLink};
 
+/// Most bytes of a file that is read.
+const LARGEST: u64 = 8 << 20;
+
 /// A mounted root.
 #[derive(Debug)]
 pub struct Inside {
@@ -160,16 +163,29 @@ impl Inside {
         }
     }
 
-    /// A regular file's content, none if there is no such file. At most 1 MiB.
+    /// A regular file's content, none if there is no such file.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// It cannot be read, or has more than 8 MiB: a part of it is of no use to anybody, least of all to who adds to it.
     pub fn read(&self, path: &str) -> Result<Option<Vec<u8>>, WriteInsideError> {
         let Some(file) = self.open_file(path)? else { return Ok(None) };
         let mut content = Vec::new();
-        let io = |source| WriteInsideError::Act { act: "read", path: path.to_owned(), source };
-        file.take(1 << 20).read_to_end(&mut content).map_err(io)?;
+        let io = |source: io::Error| WriteInsideError::Act { act: "read", path: path.to_owned(), source };
+        file.take(LARGEST + 1).read_to_end(&mut content).map_err(io)?;
+        if content.len() as u64 > LARGEST {
+            return Err(io(io::Error::new(
+                io::ErrorKind::FileTooLarge,
+                format!("it has more than {LARGEST} bytes"),
+            )));
+        }
         Ok(Some(content))
+    }
+
+    /// The last name of what a symbolic link leads to; none if there is no such link.
+    pub fn link_name(&self, path: &str) -> Option<String> {
+        let link = self.at(path, OFlags::PATH | OFlags::NOFOLLOW, 0).ok()?;
+        let target = rustix::fs::readlinkat(&link, "", Vec::new()).ok()?.into_string().ok()?;
+        target.rsplit('/').next().filter(|name| !matches!(*name, "" | "." | "..")).map(str::to_owned)
     }
 
     /// Opens a regular file for reading, none if there is no such file. A device or a FIFO is not waited for.
@@ -280,6 +296,20 @@ mod tests {
         file.owner = "nobody-here:kube".to_owned();
         let error = inside.write(&file).unwrap_err().to_string();
         assert!(error.contains("no such user"), "{error}");
+    }
+
+    #[test]
+    fn what_is_added_to_is_kept_whole_or_the_file_stays_as_it_is() {
+        let (directory, inside) = root();
+        let path = directory.path().join("root/etc/ca.crt");
+        std::fs::write(&path, vec![b'x'; 3 << 20]).unwrap();
+        let mut file = text("/etc/ca.crt", 0o644, "one more");
+        file.append = true;
+        inside.write(&file).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), (3 << 20) + 8);
+        std::fs::write(&path, vec![b'x'; 9 << 20]).unwrap();
+        assert!(inside.write(&file).is_err());
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 9 << 20);
     }
 
     #[test]

@@ -11,25 +11,22 @@ use jiff::Timestamp;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use x509_parser::prelude::{FromDer, X509Certificate};
+use zeroize::Zeroizing;
 
-use super::inside::Inside;
 use super::bind;
+use super::inside::Inside;
 use super::store::{KeepSlotError, Slots};
-use crate::file::read_optional;
 
 /// The kubelet's certificate and key, below `/var/lib/kubelet`: a link to the latest.
-const CURRENT: &str = "pki/kubelet-client-current.pem";
+const CURRENT: &str = "/pki/kubelet-client-current.pem";
 
 impl Slots {
     /// When the client certificate of a slot's kubelet ends; none: it has none, or one that cannot be read.
     pub fn kubelet_certificate_ends(&self, slot: SlotName) -> Option<Timestamp> {
-        let link = self.places().kept(slot, "kubelet").join(CURRENT);
+        let kept = Inside::open(&self.places().kept(slot, "kubelet")).ok()?;
         // The link's target is a path of the slot's; the file itself lies beside the link.
-        let path = match std::fs::read_link(&link) {
-            Ok(target) => link.with_file_name(target.file_name()?),
-            Err(_) => link,
-        };
-        let pem = read_optional(&path).ok()??;
+        let path = kept.link_name(CURRENT).map_or(CURRENT.to_owned(), |name| format!("/pki/{name}"));
+        let pem = Zeroizing::new(kept.read(&path).ok()??);
         let der = CertificateDer::from_pem_slice(&pem).ok()?;
         let (_, certificate) = X509Certificate::from_der(&der).ok()?;
         Timestamp::from_second(certificate.validity().not_after.timestamp()).ok()
@@ -89,6 +86,31 @@ mod tests {
         symlink("/var/lib/kubelet/pki/kubelet-client-1.pem", pki.join("kubelet-client-current.pem")).unwrap();
         let ends = slots.kubelet_certificate_ends(SlotName::A).unwrap();
         assert_eq!(ends.to_string(), "2020-01-01T00:00:00Z");
+    }
+
+    #[test]
+    fn what_a_slot_puts_in_the_place_of_the_certificate_or_the_journal_neither_hangs_nor_leads_out() {
+        let (directory, slots) = slots();
+        let pki = slots.places().kept(SlotName::A, "kubelet").join("pki");
+        std::fs::create_dir(&pki).unwrap();
+        let fifo = pki.join("kubelet-client-current.pem");
+        let kind = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, kind, rustix::fs::Mode::from_raw_mode(0o600), 0).unwrap();
+        assert_eq!(slots.kubelet_certificate_ends(SlotName::A), None);
+        std::fs::remove_dir_all(&pki).unwrap();
+        let outside = directory.path().join("outside");
+        std::fs::create_dir(&outside).unwrap();
+        let key = rcgen::KeyPair::generate().unwrap();
+        let pem = rcgen::CertificateParams::new(vec![]).unwrap().self_signed(&key).unwrap().pem();
+        std::fs::write(outside.join("kubelet-client-current.pem"), pem).unwrap();
+        symlink(&outside, &pki).unwrap();
+        assert_eq!(slots.kubelet_certificate_ends(SlotName::A), None);
+        let journal = slots.places().kept(SlotName::A, "log").join("journal");
+        symlink(&outside, &journal).unwrap();
+        assert_eq!(slots.journal(SlotName::A), None);
+        std::fs::remove_file(&journal).unwrap();
+        std::fs::create_dir(&journal).unwrap();
+        assert_eq!(slots.journal(SlotName::A), Some(journal));
     }
 
     #[test]

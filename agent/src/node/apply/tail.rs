@@ -75,7 +75,7 @@ async fn journal(parts: &Parts, slot: SlotName, unit: &UnitName) -> Result<Strin
     match asked {
         Ok(text) if !text.is_empty() => Ok(text),
         _ => {
-            let files = parts.slots.places().kept(slot, "log").join("journal");
+            let Some(files) = parts.slots.journal(slot) else { return Ok(String::new()) };
             let found = last_lines(parts.units.as_ref(), unit, LINES, Some(&files)).await;
             found.map_err(|error| chain(&error))
         }
