@@ -8,6 +8,7 @@ pub mod contents;
 pub mod filled;
 pub mod inside;
 pub mod kubelet;
+pub mod links;
 pub mod places;
 pub mod render;
 pub mod store;

@@ -50,7 +50,7 @@ pub enum KeepSlotError {
     Inside(#[from] WriteInsideError),
 }
 
-fn failed(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> KeepSlotError {
+pub(super) fn failed(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> KeepSlotError {
     let path = path.to_owned();
     move |source| KeepSlotError::File { act, path, source }
 }
@@ -287,7 +287,7 @@ impl Slots {
 
 /// Makes a directory, and those above it, with exactly this mode: the agent's own umask would close a slot's root to all of its users
 /// but root. One that is there stays as it is.
-fn make_directory(path: &Path, mode: u32) -> Result<(), KeepSlotError> {
+pub(super) fn make_directory(path: &Path, mode: u32) -> Result<(), KeepSlotError> {
     match fs::create_dir(path) {
         Ok(()) => fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(failed("make", path)),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
@@ -300,13 +300,13 @@ fn make_directory(path: &Path, mode: u32) -> Result<(), KeepSlotError> {
     }
 }
 
-fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, KeepSlotError> {
+pub(super) fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, KeepSlotError> {
     let bytes = read_optional(path).map_err(failed("read", path))?;
     let parsed = bytes.map(|bytes| serde_json::from_slice(&bytes)).transpose();
     parsed.map_err(|source| KeepSlotError::Damaged { path: path.to_owned(), source })
 }
 
-fn write_json(path: &Path, value: &impl Serialize) -> Result<(), KeepSlotError> {
+pub(super) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), KeepSlotError> {
     let bytes = serde_json::to_vec(value);
     let bytes = bytes.map_err(|source| KeepSlotError::Damaged { path: path.to_owned(), source })?;
     write_atomic(path, &bytes, 0o600).map_err(failed("write", path))

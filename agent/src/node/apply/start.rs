@@ -11,6 +11,7 @@ use zeroize::Zeroizing;
 
 use super::super::effects::Parts;
 use super::super::model::Record;
+use super::stop::clean_links;
 use super::{ApplyError, job_error, reload, rendered, unit_name};
 use crate::slot::filled::Filled;
 use crate::slot::places::service;
@@ -53,6 +54,12 @@ pub(super) async fn start(parts: &Parts, slot: SlotName) -> Result<(), ApplyErro
         settle(parts, name).await;
     }
     parts.units.reset_failed(&unit).await?;
+    if parts.units.state(&unit).await?.active.is_down() {
+        // Of a slot that has ended without being stopped.
+        clean_links(parts).await;
+        let root = parts.root.clone();
+        parts.on_disk(move |slots| slots.remember_links(&root)).await?;
+    }
     let result = parts.units.start(&unit, START).await?;
     if result.is_done() {
         return Ok(());

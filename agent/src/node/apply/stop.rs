@@ -8,8 +8,9 @@ use bedplate_api::machine::SlotName;
 
 use super::super::effects::Parts;
 use super::{ApplyError, job_error, unit_name};
-use crate::bus::{BusError, ContainerName};
+use crate::bus::{BusError, ContainerName, Output, TransientCommand};
 use crate::slot::places::{machine, service};
+use crate::slot::store::Slots;
 
 /// How long a node may take to end what it runs; systemd itself kills after 90 s.
 const POLITE: Duration = Duration::from_secs(100);
@@ -43,12 +44,55 @@ pub(super) async fn stop(parts: &Parts, slot: SlotName) -> Result<(), ApplyError
             }
         }
     }
+    clean_links(parts).await;
     // Nobody needs the root any more; one that is busy for a moment hinders nothing before the slot is filled anew.
     if let Err(error) = unmount(parts, slot).await {
         let error = bedplate_process::exit::chain(&error);
         tracing::warn!(slot = ?slot, error, "a slot's root stays mounted for now");
     }
     Ok(())
+}
+
+/// Removes the links that a slot has left on the host's network, once none runs. Those that stay show in the log, and in the gate of the
+/// next slot if they matter.
+pub(super) async fn clean_links(parts: &Parts) {
+    let cleaned = async {
+        for slot in [SlotName::A, SlotName::B] {
+            if !parts.units.state(&unit_name(&service(slot))?).await?.active.is_down() {
+                return Ok(Vec::new());
+            }
+        }
+        let root = parts.root.clone();
+        let links = parts.on_disk(move |slots| slots.leftover_links(&root)).await?;
+        if !links.is_empty() {
+            let script = "for link; do ip link delete dev \"$link\"; done";
+            let argv = ["/bin/sh", "-c", script, "sh"].into_iter().map(str::to_owned).chain(links);
+            let command = TransientCommand {
+                unit: unit_name("bedplate-links.service")?,
+                description: "Removes network links of a stopped slot".to_owned(),
+                argv: argv.collect(),
+                environment: Vec::new(),
+                output: Output::Tail,
+                limit: HARD,
+                settings: Vec::new(),
+            };
+            parts.units.run(&command).await?;
+        }
+        let root = parts.root.clone();
+        let left = move |slots: &Slots| {
+            let left = slots.leftover_links(&root)?;
+            slots.forget_links().map(|()| left)
+        };
+        Ok::<_, ApplyError>(parts.on_disk(left).await?)
+    };
+    match cleaned.await {
+        Ok(left) if left.is_empty() => {}
+        Ok(left) => tracing::warn!(links = left.join(" "), "network links of a stopped slot stay"),
+        Err(error) => {
+            let error = bedplate_process::exit::chain(&error);
+            tracing::warn!(error, "network links of a stopped slot may stay");
+        }
+    }
 }
 
 /// Takes a slot's root off.

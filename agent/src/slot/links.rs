@@ -1,0 +1,169 @@
+//! Links that a stopped slot left on the host's network: bridges, tunnels and pairs of its network plug-ins.
+//!
+//! The next slot's Node may get another range of addresses, and then no Pod starts beside the old `cni0`. So the links of the host are noted
+//! before a slot starts, and what is there beside them once no slot runs any more, goes:
+//!
+//! ```text
+//!   no slot runs ── remember ── slot starts ... slot has stopped ── leftovers, `ip link delete` ── forget
+//! ```
+//! Left alone: hardware, what networkd was told to configure, and what people rather than network plug-ins make while a slot runs (bonds,
+//! VLANs, VPNs). The note lies in `/run`, as links do not outlive a boot either. Blocking calls only. Called by `node`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::store::{KeepSlotError, Slots, failed, make_directory, read_json, write_json};
+use crate::file::remove_optional;
+
+/// Made by the kernel itself with a module, and not to be removed.
+const KERNELS: [&str; 9] =
+    ["ip6_vti0", "ip6gre0", "ip6tnl0", "ip_vti0", "erspan0", "gre0", "gretap0", "sit0", "tunl0"];
+/// Kinds (`DEVTYPE`) that people make.
+const PEOPLES: [&str; 5] = ["bond", "vlan", "wireguard", "wlan", "wwan"];
+
+/// Names and numbers.
+type Links = BTreeMap<String, String>;
+
+impl Slots {
+    fn noted(&self) -> PathBuf {
+        self.places().run.join("bedplate/links.json")
+    }
+
+    /// Notes the links of the host at `root`.
+    ///
+    /// # Errors
+    /// The note cannot be written.
+    pub fn remember_links(&self, root: &Path) -> Result<(), KeepSlotError> {
+        let noted = self.noted();
+        noted.parent().map_or(Ok(()), |directory| make_directory(directory, 0o755))?;
+        write_json(&noted, &links(root))
+    }
+
+    /// Links that network plug-ins have made since; none if nothing was noted.
+    ///
+    /// # Errors
+    /// The note cannot be read.
+    pub fn leftover_links(&self, root: &Path) -> Result<Vec<String>, KeepSlotError> {
+        let Some(before) = read_json::<Links>(&self.noted())? else { return Ok(Vec::new()) };
+        let new = links(root).into_iter().filter(|(name, number)| before.get(name) != Some(number));
+        Ok(new.filter(|(name, number)| is_plug_ins(root, name, number)).map(|(name, _)| name).collect())
+    }
+
+    /// Removes the note.
+    ///
+    /// # Errors
+    /// It cannot be removed.
+    pub fn forget_links(&self) -> Result<(), KeepSlotError> {
+        let noted = self.noted();
+        remove_optional(&noted).map_err(failed("remove", &noted))
+    }
+}
+
+fn links(root: &Path) -> Links {
+    let entries = fs::read_dir(root.join("sys/class/net")).into_iter().flatten().flatten();
+    let link = |entry: fs::DirEntry| {
+        let number = fs::read_to_string(entry.path().join("ifindex")).ok()?;
+        Some((entry.file_name().into_string().ok()?, number.trim().to_owned()))
+    };
+    entries.filter_map(link).collect()
+}
+
+fn is_plug_ins(root: &Path, name: &str, number: &str) -> bool {
+    let link = root.join("sys/class/net").join(name);
+    let is_virtual = fs::read_link(&link).is_ok_and(|target| target.to_string_lossy().contains("/virtual/"));
+    let told = fs::read_to_string(link.join("uevent")).unwrap_or_default();
+    let is_peoples =
+        told.lines().filter_map(|line| line.strip_prefix("DEVTYPE=")).any(|kind| PEOPLES.contains(&kind));
+    let networkd = fs::read_to_string(root.join("run/systemd/netif/links").join(number)).unwrap_or_default();
+    is_virtual
+        && name != "lo"
+        && !KERNELS.contains(&name)
+        && !is_peoples
+        && !link.join("tun_flags").exists()
+        && !networkd.lines().any(|line| line.starts_with("NETWORK_FILE="))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use crate::slot::places::Places;
+
+    /// A host's `/sys/class/net`.
+    struct Host(tempfile::TempDir);
+
+    impl Host {
+        fn link(&self, name: &str, number: u32, below: &str, kind: &str) {
+            let device = self.0.path().join("sys/devices").join(below).join("net").join(name);
+            fs::create_dir_all(&device).unwrap();
+            fs::write(device.join("ifindex"), format!("{number}\n")).unwrap();
+            fs::write(device.join("uevent"), format!("{kind}INTERFACE={name}\n")).unwrap();
+            let class = self.0.path().join("sys/class/net");
+            fs::create_dir_all(&class).unwrap();
+            symlink(format!("../../devices/{below}/net/{name}"), class.join(name)).unwrap();
+        }
+    }
+
+    fn world() -> (Host, Slots) {
+        let directory = tempfile::tempdir().unwrap();
+        let below = |name: &str| directory.path().join(name);
+        let slots = Slots::new(Places { state: below("s"), run: below("r"), machines: below("m") });
+        let host = Host(directory);
+        host.link("lo", 1, "virtual", "");
+        host.link("eth0", 2, "pci0000:00", "");
+        host.link("docker0", 3, "virtual", "DEVTYPE=bridge\n");
+        (host, slots)
+    }
+
+    #[test]
+    fn networkd_of_the_host_image_takes_no_routes_rules_or_links_of_network_plug_ins() {
+        let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("../images/host/files");
+        let settings = fs::read_to_string(files.join("etc/systemd/networkd.conf.d/bedplate.conf")).unwrap();
+        for setting in ["ManageForeignRoutes=no", "ManageForeignRoutingPolicyRules=no"] {
+            assert!(settings.lines().any(|line| line == setting), "{setting}");
+        }
+        let setup = fs::read_to_string(files.join("usr/lib/bedplate/host-setup")).unwrap();
+        assert!(
+            setup.contains("match=\"Type=ether\nKind=!*\"\n"),
+            "a Pod's pair of interfaces asks no DHCP server"
+        );
+    }
+
+    #[test]
+    fn the_bridge_of_a_stopped_slot_is_a_leftover_and_the_hosts_own_links_are_not() {
+        let (host, slots) = world();
+        let root = host.0.path();
+        assert_eq!(slots.leftover_links(root).unwrap(), Vec::<String>::new(), "nothing was noted");
+        slots.remember_links(root).unwrap();
+        host.link("cni0", 10, "virtual", "DEVTYPE=bridge\n");
+        host.link("flannel.1", 11, "virtual", "DEVTYPE=vxlan\n");
+        host.link("vethab", 12, "virtual", "");
+        assert_eq!(slots.leftover_links(root).unwrap(), ["cni0", "flannel.1", "vethab"]);
+        slots.forget_links().unwrap();
+        slots.forget_links().unwrap();
+        assert_eq!(slots.leftover_links(root).unwrap(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_people_hardware_networkd_and_the_kernel_made_meanwhile_stays() {
+        let (host, slots) = world();
+        let root = host.0.path();
+        slots.remember_links(root).unwrap();
+        host.link("eth1", 20, "pci0000:01", "");
+        host.link("bond0", 21, "virtual", "DEVTYPE=bond\n");
+        host.link("wg0", 22, "virtual", "DEVTYPE=wireguard\n");
+        host.link("tunl0", 23, "virtual", "");
+        host.link("tun0", 24, "virtual", "");
+        fs::write(root.join("sys/class/net/tun0/tun_flags"), "0x1\n").unwrap();
+        host.link("br-office", 25, "virtual", "DEVTYPE=bridge\n");
+        fs::create_dir_all(root.join("run/systemd/netif/links")).unwrap();
+        fs::write(
+            root.join("run/systemd/netif/links/25"),
+            "ADMIN_STATE=configured\nNETWORK_FILE=/etc/x.network\n",
+        )
+        .unwrap();
+        assert_eq!(slots.leftover_links(root).unwrap(), Vec::<String>::new());
+    }
+}
