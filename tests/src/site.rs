@@ -89,6 +89,11 @@ impl<'r> Site<'r> {
         self.pxed.as_ref().context("pxed is not there")
     }
 
+    /// Its servers.
+    pub fn servers(&self) -> &[Server] {
+        &self.servers
+    }
+
     /// The server of that number, counted from 1.
     ///
     /// # Errors
@@ -139,9 +144,17 @@ impl<'r> Site<'r> {
     /// # Errors
     /// The API server refuses one of them.
     pub fn apply(&self, number: u8, more: &str) -> Result<()> {
+        self.apply_with(number, "", more)
+    }
+
+    /// The same, with `pxe` inside `spec.pxe`.
+    ///
+    /// # Errors
+    /// The API server refuses one of them.
+    pub fn apply_with(&self, number: u8, pxe: &str, more: &str) -> Result<()> {
         let server = self.server(number)?;
         let secret = self.write("secret.json", &server.secret().to_string())?;
-        let machine = pxed::manifest(number, &format!("{}{more}", server.bmc_yaml()));
+        let machine = pxed::manifest(number, &format!("{pxe}{}{more}", server.bmc_yaml()));
         let machine = self.write(&format!("{}.yaml", server.name()), &machine)?;
         self.kubectl(&["apply", "-f", &secret, "-f", &machine]).map(drop)
     }

@@ -9,7 +9,7 @@ use bedplate_tests::bmc::server::BmcKind;
 use bedplate_tests::boot::ENROLLED;
 use bedplate_tests::guard;
 use bedplate_tests::nodes::{self, Nodes, POD_NETWORK, has_applied, is_ready};
-use bedplate_tests::qemu::{Firmware, GuestSlot, Spec};
+use bedplate_tests::qemu::{Disk, Firmware, GuestSlot, Spec};
 use bedplate_tests::rack::{BRIDGE, Rack};
 use bedplate_tests::site::Site;
 use bedplate_tests::{timeline, wait};
@@ -20,13 +20,16 @@ const SLOT: Duration = Duration::from_secs(2400);
 /// An image is fetched, a container boots, kubeadm joins: under emulation, on a busy machine.
 const NODE: Duration = Duration::from_secs(900);
 const NAME: &str = "server-1";
+const STATE_DISK: &str =
+    "    stateDisk:\n      serial: bed-state\n      wipe: Once\n      wipeToken: first\n";
 /// What a Pod here says to who connects: its own name. It borrows the node's programs, for there is no registry of Pods' images.
 const SAYS: &str = "TCP-LISTEN:8080,fork,reuseaddr";
 
 /// A rack with one server that is off, a cluster, and what nodes need.
 struct Whole<'r> {
-    site: Site<'r>,
+    /// Ends before the cluster that it looks at.
     nodes: Nodes,
+    site: Site<'r>,
     rack: &'r Rack,
 }
 
@@ -36,7 +39,7 @@ impl<'r> Whole<'r> {
         let kubernetes = nodes::control_plane(rack)?;
         let nodes = Nodes::start(rack, &kubernetes)?;
         let site = Site::beside(test, rack, vec![server], kubernetes)?;
-        Ok(Self { site, nodes, rack })
+        Ok(Self { nodes, site, rack })
     }
 
     /// Waits until the version is applied and its Node Ready.
@@ -124,12 +127,7 @@ fn h5_a_server_that_is_off_becomes_a_node_is_repaved_and_rolled_back() -> Result
 
     // The next version fails: the first one runs again (H6, and the rollback).
     whole.nodes.select(&whole.site, NAME, 2)?;
-    let prepared = |number: u32| {
-        move |machine: &Value| {
-            let slots = machine["status"]["slots"].as_array().cloned().unwrap_or_default();
-            slots.iter().any(|slot| slot["state"] == "Prepared" && slot["version"] == number)
-        }
-    };
+    let prepared = |number: u32| move |machine: &Value| slot(machine, number)["state"] == "Prepared";
     whole.told(whole.nodes.until("version 2 is prepared", NODE, ("Machine", NAME), prepared(2)))?;
     whole.delete_node()?;
     let rolled_back = |machine: &Value| machine["status"]["rolledBack"]["from"]["version"] == 2;
@@ -145,6 +143,63 @@ fn h5_a_server_that_is_off_becomes_a_node_is_repaved_and_rolled_back() -> Result
     whole.pod_answers("third")?;
     rack.succeeded();
     Ok(())
+}
+
+#[test]
+fn o1_and_h6_a_node_with_a_state_disk_outlives_a_reboot_and_a_power_cut_in_its_repave() -> Result<()> {
+    let rack = Rack::new("whole-disk")?;
+    let disk = Disk { image: rack.file("state.disk"), serial: "bed-state".to_owned() };
+    std::fs::File::create(&disk.image)?.set_len(8 << 30)?;
+    let spec = Spec { memory_mib: 2048, disks: vec![disk], ..Rack::spec(1, Firmware::Bios) };
+    let whole = Whole::start("whole-disk", &rack, spec)?;
+    whole.nodes.version(&whole.site, 1, &json!({}))?;
+    whole.nodes.version(&whole.site, 2, &json!({"sysctls": {"vm.max_map_count": "262144"}}))?;
+    let _slot = GuestSlot::take(SLOT)?;
+    whole.site.apply_with(1, STATE_DISK, "")?;
+    let first = whole.site.boots(1, "", "enrolled", ENROLLED)?;
+    whole.nodes.select(&whole.site, NAME, 1)?;
+    let joined = whole.runs(1)?;
+
+    // The same slot comes back without another join.
+    let reboot = whole.site.create(1, "reboot", &json!({}))?;
+    let second = whole.site.boots(1, &first, "enrolled", ENROLLED)?;
+    let complete = |operation: &Value| operation["status"]["state"] == "Complete";
+    let ended = whole.told(whole.nodes.until(
+        "the reboot is complete",
+        NODE,
+        ("MachineOperation", &reboot),
+        complete,
+    ))?;
+    ensure!(ended["status"]["reason"] == "Rebooted", "{}", ended["status"]);
+    let boot = joined["status"]["nodeInfo"]["bootID"].clone();
+    let again = |node: &Value| is_ready(node) && node["status"]["nodeInfo"]["bootID"] != boot;
+    let node =
+        whole.told(whole.nodes.until("the Node of the next boot is Ready", NODE, ("Node", NAME), again))?;
+    ensure!(node["metadata"]["uid"] == joined["metadata"]["uid"], "the host has joined again: {node}");
+    whole.pod_answers("rebooted")?;
+
+    // The power is cut when the other slot has just been started.
+    whole.nodes.select(&whole.site, NAME, 2)?;
+    whole.told(whole.nodes.until("version 2 is prepared", NODE, ("Machine", NAME), |machine| {
+        slot(machine, 2)["state"] == "Prepared"
+    }))?;
+    whole.delete_node()?;
+    whole.told(whole.nodes.until("version 2 is on trial", NODE, ("Machine", NAME), |machine| {
+        slot(machine, 2)["state"] == "Running"
+    }))?;
+    let cycle = whole.site.create(1, "powerCycle", &json!({}))?;
+    whole.site.completes(&cycle, "PowerCycled")?;
+    whole.site.boots(1, &second, "enrolled", ENROLLED)?;
+    whole.runs(2)?;
+    whole.pod_answers("repaved")?;
+    rack.succeeded();
+    Ok(())
+}
+
+/// The slot that holds a version.
+fn slot(machine: &Value, number: u32) -> &Value {
+    let slots = machine["status"]["slots"].as_array();
+    slots.into_iter().flatten().find(|slot| slot["version"] == number).unwrap_or(&Value::Null)
 }
 
 fn condition<'v>(machine: &'v Value, kind: &str) -> &'v Value {
