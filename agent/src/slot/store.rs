@@ -392,6 +392,27 @@ mod tests {
     }
 
     #[test]
+    fn a_file_below_what_is_bound_over_the_root_is_put_where_the_node_sees_it() {
+        let (_directory, slots) = slots();
+        slots.lay(SlotName::A, &[]).unwrap();
+        let etc = slots.places().root(SlotName::A).join("etc");
+        fs::create_dir(&etc).unwrap();
+        fs::write(etc.join("passwd"), "kube:x:64:65::/:/bin/false\n").unwrap();
+        fs::write(etc.join("group"), "kube:x:65:\n").unwrap();
+        let mut file = text("/var/lib/kubelet/config.json", 0o600, "{}");
+        file.owner = "kube:kube".to_owned();
+        let files = vec![file, text("/var/log/own/x", 0o644, "x"), text("/etc/y", 0o644, "y")];
+        slots.fill(SlotName::A, &Contents { files, links: Vec::new() }).unwrap();
+        let config = slots.places().kept(SlotName::A, "kubelet").join("config.json");
+        let metadata = fs::metadata(&config).unwrap();
+        assert_eq!((fs::read(&config).unwrap(), metadata.mode() & 0o7777), (b"{}".to_vec(), 0o600));
+        assert_eq!((metadata.uid(), metadata.gid()), (64, 65), "names are those of the slot's root");
+        assert!(slots.places().kept(SlotName::A, "log").join("own/x").exists());
+        assert!(etc.join("y").exists());
+        assert!(!slots.places().root(SlotName::A).join("var").exists());
+    }
+
+    #[test]
     fn host_files_are_written_only_when_they_change() {
         let (directory, slots) = slots();
         let file = File { path: directory.path().join("run/x/a.conf"), mode: 0o644, content: "a".to_owned() };

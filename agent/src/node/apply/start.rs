@@ -74,7 +74,6 @@ pub(crate) async fn host_files(
     record: &Record,
     filled: &Filled,
 ) -> Result<Vec<render::File>, ApplyError> {
-    let network = filled.template.container.as_ref().map(|container| container.network).unwrap_or_default();
     let root = parts.root.clone();
     let looked = tokio::task::spawn_blocking(move || name_servers(&root)).await;
     let resolv_conf =
