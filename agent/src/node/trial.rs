@@ -1,4 +1,5 @@
-//! How long a trial has lasted, less what is not its fault: times in which the API server was away, and leaps of the clock.
+//! How long a trial has lasted, less what is not its fault: times in which the API server was away or the Machine held, and leaps of
+//! the clock.
 //!
 //! What a killed agent has counted is lost: the next one begins with what the clock says.
 //!
@@ -20,10 +21,12 @@ struct Counted {
     trial: (SlotName, Timestamp),
     lasted: Duration,
     looked: Instant,
+    /// Whether the trial could go on then.
+    api: Api,
 }
 
 impl TrialTime {
-    /// Looks at the trial that is on, told by its slot and since when. By how much its time-out is later than the clock would have it;
+    /// Looks at the trial that is on, told by its slot and since when; `api` is live while it can go on. By how much its time-out is later than the clock would have it;
     /// less than zero if the clock was set back.
     pub(super) fn look(
         &mut self,
@@ -39,11 +42,12 @@ impl TrialTime {
         let by_clock = clock.duration_since(trial.1);
         let counted = self.0.take().filter(|counted| counted.trial == trial).map(|counted| {
             let passed = now.saturating_duration_since(counted.looked);
-            let lasted = if api == Api::Live { counted.lasted + passed } else { counted.lasted };
-            Counted { lasted, looked: now, ..counted }
+            // A change wakes the loop at once: until then it was as it was at the last look, however long ago that is.
+            let lasted = if counted.api == Api::Live { counted.lasted + passed } else { counted.lasted };
+            Counted { lasted, looked: now, api, ..counted }
         });
-        let begun =
-            || Counted { trial, lasted: Duration::try_from(by_clock).unwrap_or_default(), looked: now };
+        let lasted = Duration::try_from(by_clock).unwrap_or_default();
+        let begun = || Counted { trial, lasted, looked: now, api };
         let counted = self.0.insert(counted.unwrap_or_else(begun));
         by_clock - SignedDuration::try_from(counted.lasted).unwrap_or(SignedDuration::MAX)
     }
@@ -82,6 +86,21 @@ mod tests {
         assert_eq!(look(10, 10), 0);
         assert_eq!(look(20, 7220), 7200, "two hours ahead");
         assert_eq!(look(30, -3570), -3600, "an hour back");
+    }
+
+    #[test]
+    fn what_lies_between_two_looks_counts_as_it_was_at_the_first() {
+        let (mut time, start) = (TrialTime::default(), Instant::now());
+        let trial = Some((SlotName::A, at(0)));
+        let mut look = |second: u64, api: Api| {
+            let clock = at(second.try_into().unwrap());
+            time.look(trial, api, clock, start + Duration::from_secs(second)).as_secs()
+        };
+        look(0, Api::Live);
+        look(10, Api::Away);
+        // Nothing had it look meanwhile.
+        assert_eq!(look(910, Api::Live), 900);
+        assert_eq!(look(920, Api::Live), 900);
     }
 
     #[test]
