@@ -53,8 +53,8 @@ fn o8_kernel_parameters_and_modules_are_set_on_the_host() {
         apply_in_place(&configuration).await.unwrap();
         let run = &world.parts.slots.places().run;
         let read = |path: &str| std::fs::read_to_string(run.join(path)).unwrap();
-        assert!(read("sysctl.d/50-bedplate.conf").contains("vm.swappiness = 1\n"));
-        assert!(read("modules-load.d/bedplate.conf").contains("nbd\n"));
+        assert!(read("sysctl.d/99-zz-bedplate-slot.conf").contains("vm.swappiness = 1\n"));
+        assert!(read("modules-load.d/60-bedplate-slot.conf").contains("nbd\n"));
         let calls = world.units.calls();
         for unit in ["systemd-sysctl.service", "systemd-modules-load.service"] {
             assert!(calls.iter().rev().take(4).any(|call| *call == format!("restart {unit}")), "{calls:?}");
