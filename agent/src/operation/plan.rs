@@ -147,6 +147,27 @@ pub fn choose<'a>(
     })
 }
 
+/// The operation that goes before one that only waits until the node is made: it may be what helps it.
+pub fn overtaking<'a>(
+    operations: &'a [Arc<MachineOperation>],
+    machine: &str,
+    standing: Standing,
+    waiting: &MachineOperation,
+) -> Option<&'a Arc<MachineOperation>> {
+    let kind = |operation: &MachineOperation| Kind::of(&operation.spec.operation_name);
+    if standing != Standing::Ready || kind(waiting) != Some(Kind::ApplyConfiguration) {
+        return None;
+    }
+    let before = |operation: &&Arc<MachineOperation>| match kind(operation) {
+        Some(Kind::Reboot | Kind::Shutdown | Kind::RestartService) => is_ours(operation, machine),
+        Some(Kind::ApplyConfiguration | Kind::PacketCapture) | None => false,
+    };
+    operations.iter().filter(before).min_by_key(|operation| {
+        let created = operation.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        (created, operation.metadata.name.clone())
+    })
+}
+
 /// What is next for this operation.
 pub fn next(observed: &Observed<'_>) -> Next {
     let Observed { now, operation, note, .. } = *observed;
@@ -427,6 +448,19 @@ mod tests {
         let of_another = [Arc::new(in_progress(operation("reboot", json!({"drain": "true"})), "b1"))];
         assert_eq!(choose(&of_another, "a", Standing::Unknown), None);
         assert!(choose(&of_another, "a", Standing::Ready).is_some());
+    }
+
+    #[test]
+    fn a_reboot_is_not_held_up_by_a_configuration_that_waits_for_the_node() {
+        let waiting = in_progress(operation("applyConfiguration", json!({})), "b0");
+        let list = ["packetCapture", "reboot", "applyConfiguration"]
+            .map(|kind| Arc::new(operation(kind, json!({}))))
+            .to_vec();
+        let before = |waiting, standing| overtaking(&list, "a", standing, waiting).cloned();
+        assert_eq!(before(&waiting, Standing::Ready), Some(Arc::clone(&list[1])));
+        assert_eq!(before(&waiting, Standing::Paused), None);
+        let draining = in_progress(operation("reboot", json!({})), "b0");
+        assert_eq!(before(&draining, Standing::Ready), None);
     }
 
     #[test]

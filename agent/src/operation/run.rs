@@ -21,7 +21,9 @@ use super::kubelet::NodeApi;
 use super::ledger::{Ledger, View, WriteOperationError};
 use super::note::{Note, Notes, outdated};
 use super::order::{Order, Task};
-use super::plan::{Finish, Next, Observed, Standing, choose, cleaned_until, is_ours, later, next};
+use super::plan::{
+    Finish, Next, Observed, Standing, choose, cleaned_until, is_ours, later, next, overtaking,
+};
 use super::progress::{self, End, executor};
 use crate::bus::{BusError, Machines, Power, Units};
 use crate::metrics::METRICS;
@@ -88,9 +90,17 @@ pub(super) struct Running {
     pub(super) object: Arc<MachineOperation>,
     /// This process has asked for the end of this boot, and it was accepted.
     accepted: bool,
+    /// Nothing of it is done, it waits for something else.
+    waits: bool,
     /// How it ends, once that is known.
     finish: Option<Finish>,
     told: Timestamp,
+}
+
+impl Running {
+    fn of(object: Arc<MachineOperation>) -> Self {
+        Self { object, accepted: false, waits: false, finish: None, told: Timestamp::MIN }
+    }
 }
 
 /// Carries operations out.
@@ -241,6 +251,13 @@ impl Runner {
             let lost = view.standing == Standing::Unknown && !running.accepted && running.finish.is_none();
             // What somebody else has ended, or taken away, is not ended by us; what is only seen late is.
             if !gone && !lost {
+                let before = overtaking(&view.operations, machine, view.standing, &running.object);
+                let known = |one: &MachineOperation| {
+                    self.ended.iter().any(|uid| one.metadata.uid.as_ref() == Some(uid))
+                };
+                if let Some(before) = before.filter(|one| running.waits && !known(one)).map(Arc::clone) {
+                    self.running = Some(Running::of(before));
+                }
                 return;
             }
             tracing::info!(
@@ -250,13 +267,11 @@ impl Runner {
             );
             self.running = None;
         }
-        let told = Timestamp::MIN;
         let uid = |one: &MachineOperation| one.metadata.uid.clone().unwrap_or_default();
         self.ended.retain(|ended| view.operations.iter().any(|one| uid(one) == *ended));
         let open: Vec<_> =
             view.operations.iter().filter(|one| !self.ended.contains(&uid(one))).cloned().collect();
-        let chosen = choose(&open, machine, view.standing).map(Arc::clone);
-        self.running = chosen.map(|object| Running { object, accepted: false, finish: None, told });
+        self.running = choose(&open, machine, view.standing).map(Arc::clone).map(Running::of);
     }
 
     /// Whether the operation under way is still wanted: nobody has removed or ended it.
@@ -337,6 +352,9 @@ impl Runner {
             }
             Outcome::Ready => Some(Duration::ZERO),
             Outcome::Later(why) => {
+                if let Some(running) = &mut self.running {
+                    running.waits = true;
+                }
                 self.tell(&why).await;
                 Some(AGAIN)
             }
