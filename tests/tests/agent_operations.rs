@@ -49,7 +49,7 @@ impl Paper {
             "metadata": {"name": format!("node-1-{}", operation.to_lowercase()), "uid": "3f2a7c10-1", "resourceVersion": "1"},
             "spec": {"machineRef": {"name": "node-1"}, "operationName": operation, "parameters": parameters}});
         let operations = vec![Arc::new(serde_json::from_value(object)?)];
-        let view = View { operations, complete: true, standing: Standing::Ready };
+        let view = View { operations, complete: true, standing: Standing::Ready, ..View::default() };
         Ok(Arc::new(Self { views: watch::Sender::new(view), version: AtomicU64::new(2) }))
     }
 
