@@ -326,10 +326,10 @@ pub struct DropIn {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Container {
-    /// Whose network it has. Default: `host`.
+    /// Whose network it has. Default: `host`; no other is supported yet.
     #[serde(default)]
     pub network: ContainerNetwork,
-    /// Paths of the host that it sees, as `source[:target[:options]]` (systemd.nspawn `Bind=`), at most 64.
+    /// Paths of the host that it sees, as `source[:target[:options]]`; options: `ro`, `rw`, `rbind`, `norbind`. At most 64.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 1024), regex(pattern = "^/")))]
     pub binds: Vec<String>,
