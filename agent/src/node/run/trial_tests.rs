@@ -20,9 +20,10 @@ async fn apply_step(world: &World, step: &Step) -> Result<(), ApplyError> {
 
 #[test]
 fn a_trial_is_begun_only_if_it_is_still_what_is_planned() {
+    type Change = fn(&mut Seen);
     in_runtime(async {
         let world = prepared().await;
-        let changes: [(&str, fn(&mut Seen)); 3] = [
+        let changes: [(&str, Change); 3] = [
             ("the watch broke", |seen| seen.api = Api::Away),
             ("the watch begins anew", |seen| seen.node = NodeState::Unknown),
             ("another Machine has the name", |seen| seen.ours = false),
