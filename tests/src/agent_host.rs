@@ -218,7 +218,7 @@ impl AgentHost {
         Ok(serde_json::from_str::<Value>(&object)?["status"].clone())
     }
 
-    /// Does what a kubelet would do.
+    /// Does what a kubelet would do, and the controller after it.
     ///
     /// # Errors
     /// It is refused.
@@ -226,7 +226,18 @@ impl AgentHost {
         self.apply(&json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NAME } }))?;
         let ready = json!([{ "type": "Ready", "status": "True", "reason": "KubeletReady", "message": "as a test says",
             "lastTransitionTime": "2026-01-01T00:00:00Z", "lastHeartbeatTime": "2026-01-01T00:00:00Z" }]);
-        self.patch("node", &json!({ "conditions": ready }))
+        self.patch("node", &json!({ "conditions": ready }))?;
+        let uid = self.kubectl(&["get", "node", NAME, "-o", "jsonpath={.metadata.uid}"])?;
+        self.patch("machine", &json!({ "nodeRef": { "name": NAME, "uid": uid } }))
+    }
+
+    /// Deletes the Node, and takes it back from the Machine as the controller does.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn delete_node(&self) -> Result<()> {
+        self.kubectl(&["delete", "node", NAME])?;
+        self.patch("machine", &json!({ "nodeRef": null }))
     }
 
     /// Waits for a status, and prints how long it took.

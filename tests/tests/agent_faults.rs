@@ -152,7 +152,7 @@ fn a_node_is_changed_in_place_and_a_kubelet_that_fails_is_told_by_its_log() {
         status["slots"][1]["state"] == "Prepared" && status["slots"][1]["version"] == 4
     })
     .unwrap();
-    host.kubectl(&["delete", "node", NAME]).unwrap();
+    host.delete_node().unwrap();
     host.until("the fourth version is taken back", |status| {
         status["rolledBack"]["from"]["version"] == 4 && status["slots"][0]["state"] == "Running"
     })

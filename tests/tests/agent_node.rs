@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use bedplate_tests::agent_host::{AgentHost, JOINS, NAME, has_applied, paved};
+use bedplate_tests::agent_host::{AgentHost, JOINS, has_applied, paved};
 
 #[test]
 fn a_host_is_paved_repaved_and_rolled_back_by_an_agent_in_its_own_unit() {
@@ -30,7 +30,7 @@ fn a_host_is_paved_repaved_and_rolled_back_by_an_agent_in_its_own_unit() {
     // The next one fails, and the first one runs again.
     site.select(2).unwrap();
     site.until("the second version is prepared", |status| status["slots"][1]["state"] == "Prepared").unwrap();
-    site.kubectl(&["delete", "node", NAME]).unwrap();
+    site.delete_node().unwrap();
     site.until("the second version is taken back", |status| {
         status["rolledBack"]["from"]["version"] == 2 && status["slots"][0]["state"] == "Running"
     })
@@ -53,7 +53,7 @@ fn a_host_is_paved_repaved_and_rolled_back_by_an_agent_in_its_own_unit() {
         status["slots"][1]["state"] == "Prepared" && status["slots"][1]["version"] == 3
     })
     .unwrap();
-    site.kubectl(&["delete", "node", NAME]).unwrap();
+    site.delete_node().unwrap();
     site.until("slot b runs", |status| status["slots"][1]["state"] == "Running").unwrap();
     site.host.run("systemctl", &["kill", "--signal=KILL", "bedplate-agent.service"]).unwrap();
     site.until_node_is_awaited().unwrap();

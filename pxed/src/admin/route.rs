@@ -26,7 +26,8 @@ use crate::status::StatusRegistry;
 pub type Explain = Arc<dyn Fn(&str) -> Option<Explanation> + Send + Sync>;
 
 /// Makes a token for the Machine of this name.
-pub(crate) type Issue = Arc<dyn Fn(String) -> BoxFuture<'static, Result<Seed, IssueTokenError>> + Send + Sync>;
+pub(crate) type Issue =
+    Arc<dyn Fn(String) -> BoxFuture<'static, Result<Seed, IssueTokenError>> + Send + Sync>;
 
 /// What the routes read.
 #[derive(Clone)]

@@ -4,11 +4,11 @@ use std::fmt;
 
 use prometheus_client::encoding::DescriptorEncoder;
 
-use bedplate_process::family::{count, count_rows, gauge, gauge_rows};
 use crate::boot::Boots;
 use crate::boot_path::Counters;
 use crate::counter::read;
 use crate::images::Images;
+use bedplate_process::family::{count, count_rows, gauge, gauge_rows};
 
 /// Where the boot path counts.
 pub struct Source {

@@ -7,9 +7,9 @@ use bedplate_api::machine::BmcProtocol;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 
-use bedplate_process::family::{count, count_rows, gauge};
 use crate::counter::read;
 use crate::power::Counters;
+use bedplate_process::family::{count, count_rows, gauge};
 
 /// Where power counts.
 pub struct Source {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
-use crate::agent_host::{AgentHost, JOINS, LIMIT, NAME, STARTED, fill, has_applied, image};
+use crate::agent_host::{AgentHost, JOINS, LIMIT, STARTED, fill, has_applied, image};
 use crate::bench::{Better, Context, OURS, Row, rows};
 use crate::guard;
 use crate::registry::Registry;
@@ -68,7 +68,7 @@ fn repave(site: &AgentHost, round: usize) -> Result<Duration> {
     let started = state.join(Path::new(STARTED).file_name().context("a name")?);
     let _ = std::fs::remove_file(&started);
     let begun = Instant::now();
-    site.kubectl(&["delete", "node", NAME])?;
+    site.delete_node()?;
     wait_for(&started)?;
     let took = begun.elapsed();
     site.until_node_is_awaited()?;
