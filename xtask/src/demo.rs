@@ -6,12 +6,18 @@ use anyhow::{Context, Result};
 
 use crate::{build, host, image, progress, setup};
 
-/// Everything that the rack needs: packages, static binaries, the host image.
-pub(crate) fn prepare() -> Result<()> {
-    setup::run(setup::Need::Rack)?;
+/// The benches that need neither a cluster nor the node image.
+const WITHOUT_NODES: [&str; 6] = ["size", "memory", "power", "tftp", "http", "dhcp"];
+/// Those that do.
+const WITH_NODES: [&str; 2] = ["unpack", "agent"];
+
+/// Everything that two servers of the rack and their cluster need: packages, static binaries, Kubernetes' programs, both images.
+fn prepare() -> Result<()> {
+    setup::run(setup::Need::Cluster)?;
     progress::heading("Build");
     build::run()?;
-    image::host()
+    image::host()?;
+    image::node::ensure()
 }
 
 /// What tells the programs in `tests` where things are.
@@ -21,7 +27,7 @@ pub(crate) fn environment(command: &mut Command) -> &mut Command {
     command.env("BEDPLATE_CACHE", host::cache()).env("BEDPLATE_BIN_DIR", build::release())
 }
 
-/// Has two virtual servers switched on and shows them come up.
+/// Has two virtual servers switched on and shows them become Nodes.
 pub(crate) fn run(keep: bool) -> Result<()> {
     prepare()?;
     let program = program("bedplate-demo", false)?;
@@ -30,11 +36,17 @@ pub(crate) fn run(keep: bool) -> Result<()> {
     hand_over(environment(command.args(keep.then_some("--keep"))))
 }
 
-/// Measures pxed against its peers.
+/// Measures pxed and the agent against their peers.
 pub(crate) fn bench(arguments: &[String]) -> Result<()> {
-    setup::run(setup::Need::Rack)?;
+    let names = |benches: &[&str]| arguments.iter().any(|argument| benches.contains(&argument.as_str()));
+    // None named: all of them.
+    let nodes = names(&WITH_NODES) || !names(&WITHOUT_NODES);
+    setup::run(if nodes { setup::Need::Tests } else { setup::Need::Rack })?;
     progress::heading("Build");
     build::run()?;
+    if nodes {
+        image::node::ensure()?;
+    }
     // Beside it: what is measured against must not be a part of it.
     program("bedplate-bmc-simulator", true)?;
     let program = program("bedplate-bench", true)?;
