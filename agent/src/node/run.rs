@@ -241,15 +241,7 @@ impl NodeLoop {
             self.not_annotated = result.is_err();
         }
         self.attempts.tried(key, Instant::now(), rand::random());
-        let went = match &result {
-            Ok(()) => Went::Done,
-            Err(ApplyError::Superseded(_)) => Went::Pending,
-            Err(_) => Went::Failed,
-        };
-        METRICS.step(name, went, started.elapsed());
-        if let (Step::Fail { back_to, .. }, Went::Done) = (step, went) {
-            METRICS.gate_failed(back_to.is_some());
-        }
+        count(step, &result, started.elapsed());
         match result {
             Ok(()) => {
                 tracing::info!(step = name, slot, version, duration_ms, result = "done", "node step");
@@ -404,6 +396,19 @@ async fn next_change(changes: &mut Option<Changes>) -> bool {
     match changes {
         Some(changes) => changes.next().await.is_ok(),
         None => std::future::pending().await,
+    }
+}
+
+/// In the metrics.
+fn count(step: &Step, result: &Result<(), ApplyError>, took: Duration) {
+    let went = match result {
+        Ok(()) => Went::Done,
+        Err(ApplyError::Superseded(_)) => Went::Pending,
+        Err(_) => Went::Failed,
+    };
+    METRICS.step(step.name(), went, took);
+    if let (Step::Fail { back_to, .. }, Went::Done) = (step, went) {
+        METRICS.gate_failed(back_to.is_some());
     }
 }
 
