@@ -89,11 +89,6 @@ impl<'r> Site<'r> {
         self.pxed.as_ref().context("pxed is not there")
     }
 
-    /// Its servers.
-    pub fn servers(&self) -> &[Server] {
-        &self.servers
-    }
-
     /// The server of that number, counted from 1.
     ///
     /// # Errors

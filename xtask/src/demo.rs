@@ -11,13 +11,12 @@ const WITHOUT_NODES: [&str; 6] = ["size", "memory", "power", "tftp", "http", "dh
 /// Those that do.
 const WITH_NODES: [&str; 2] = ["unpack", "agent"];
 
-/// Everything that two servers of the rack and their cluster need: packages, static binaries, Kubernetes' programs, both images.
+/// Everything that the rack needs: packages, static binaries, the host image.
 fn prepare() -> Result<()> {
-    setup::run(setup::Need::Cluster)?;
+    setup::run(setup::Need::Rack)?;
     progress::heading("Build");
     build::run()?;
-    image::host()?;
-    image::node::ensure()
+    image::host()
 }
 
 /// What tells the programs in `tests` where things are.
@@ -27,7 +26,7 @@ pub(crate) fn environment(command: &mut Command) -> &mut Command {
     command.env("BEDPLATE_CACHE", host::cache()).env("BEDPLATE_BIN_DIR", build::release())
 }
 
-/// Has two virtual servers switched on and shows them become Nodes.
+/// Has two virtual servers switched on and shows them come up.
 pub(crate) fn run(keep: bool) -> Result<()> {
     prepare()?;
     let program = program("bedplate-demo", false)?;

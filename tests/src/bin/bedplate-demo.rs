@@ -1,5 +1,5 @@
 //! The demonstration: two virtual servers, one BIOS and one UEFI, that pxed switches on through their BMCs, from power-on to
-//! enrolled and on to two Nodes of a real cluster, watched live; then one of them is power-cycled by a MachineOperation.
+//! enrolled, watched live; then one of them is power-cycled by a MachineOperation.
 //!
 //! `cargo xtask demo` has prepared everything before it starts this. Everything is removed at the end, also after Ctrl-C.
 
@@ -10,12 +10,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use bedplate_tests::bmc::server::{BmcKind, Server};
-use bedplate_tests::nodes::{self, Nodes, is_ready};
-use bedplate_tests::pxed::{self, Pxed};
-use bedplate_tests::qemu::{Firmware, GuestSlot, Spec};
+use bedplate_tests::pxed::{self, Pxed, Setup};
+use bedplate_tests::qemu::{Firmware, GuestSlot};
 use bedplate_tests::rack::Rack;
-use bedplate_tests::site::Site;
-use bedplate_tests::{boot, guard, timeline, wait};
+use bedplate_tests::{boot, guard, timeline};
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -32,11 +30,6 @@ const STAGES: [&str; 10] = [
     "userspace",
     "enrolled",
 ];
-
-/// From a version's selection to a Ready Node, with two servers on two emulated processors each.
-const NODE: Duration = Duration::from_secs(900);
-/// Of each server: the host, the node image and what runs in it are in memory.
-const MEMORY_MIB: u32 = 3072;
 
 /// How often the table is drawn anew.
 const REFRESH: Duration = Duration::from_millis(100);
@@ -84,8 +77,7 @@ fn run(keep: bool) -> Result<()> {
     let rack = Rack::new("demo")?;
     println!("  network  {} with bridge br0, 10.7.0.1/24", rack.network().name());
     let add = |exhibit: &Exhibit| {
-        let spec = Spec { memory_mib: MEMORY_MIB, ..Rack::spec(exhibit.number, exhibit.firmware.1) };
-        rack.machine(spec).with_bmc(exhibit.bmc.1)
+        rack.machine(Rack::spec(exhibit.number, exhibit.firmware.1)).with_bmc(exhibit.bmc.1)
     };
     let servers = SERVERS.iter().map(add).collect::<Result<Vec<Server>>>()?;
     let described = |(server, exhibit): (&Server, &Exhibit)| {
@@ -95,101 +87,59 @@ fn run(keep: bool) -> Result<()> {
         "  servers  {}, both off",
         servers.iter().zip(&SERVERS).map(described).collect::<Vec<_>>().join(", ")
     );
-    let kubernetes = nodes::control_plane(&rack)?;
-    println!("  cluster  kube-apiserver at {}, as kubeadm leaves one", kubernetes.address());
-    let registry = Nodes::start(&rack, &kubernetes)?;
     let _slots = (GuestSlot::take(boot::ENROLLED)?, GuestSlot::take(boot::ENROLLED)?);
     let since = Timestamp::now();
-    let site = Site::beside("demo", &rack, servers, kubernetes)?;
-    println!("  pxed     DHCP server for the Machines of the cluster, whose servers it switches on\n");
-    for exhibit in &SERVERS {
-        site.apply(exhibit.number, "")?;
-    }
-    let all = Awaited { servers: site.servers(), before: None, stage: "enrolled" };
-    watch(site.pxed()?, &all, since)?;
+    let mut pxed = start_pxed(&rack, &servers)?;
+    println!(
+        "  pxed     pid {}, DHCP server for two known machines, which it switches on\n",
+        pxed.process().pid()
+    );
+    let all = Awaited { servers: &servers, before: None, stage: "enrolled" };
+    watch(&pxed, &all, since)?;
     println!();
-    for server in site.servers() {
-        print_times(site.pxed()?, server, since)?;
+    for server in &servers {
+        print_times(&pxed, server, since)?;
     }
-    let socket = site.pxed()?.socket();
+    let socket = pxed.socket();
     bedplate(&socket, &["machine", "list"])?;
-    become_nodes(&site, &registry)?;
-    cycle(&site)?;
+    bedplate(&socket, &["machine", "show", servers[0].name()])?;
+    cycle(&pxed, &servers[..1])?;
     rack.succeeded();
     if keep {
         leave_running(&rack, &socket)?;
     }
-    println!("\nremoving servers, pxed, cluster and network ...");
-    drop((registry, site));
+    println!("\nremoving servers, pxed and network ...");
+    drop(pxed);
+    drop(servers);
     drop(rack);
-    println!("{}", colour("32", "done: both servers came up and became Nodes, one was power-cycled"));
+    println!("{}", colour("32", "done: both servers came up and enrolled, one was power-cycled"));
     Ok(())
 }
 
-/// Selects a version for both servers, and shows them become Nodes.
-fn become_nodes(site: &Site<'_>, nodes: &Nodes) -> Result<()> {
-    nodes.version(site, 1, &serde_json::json!({}))?;
-    println!("\n{}", bold("workers-v1 is selected for both: image, slot, kubeadm join"));
-    let started = Instant::now();
-    for server in site.servers() {
-        nodes.select(site, server.name(), 1)?;
+/// A pxed that knows the servers as Machines, with their BMCs.
+fn start_pxed<'r>(rack: &'r Rack, servers: &[Server]) -> Result<Pxed<'r>> {
+    let setup = Setup::new(pxed::host_image()?).with_bmcs(rack.path());
+    let mut manifests = Vec::new();
+    for (server, exhibit) in servers.iter().zip(&SERVERS) {
+        server.write_credentials(&pxed::credentials_directory(rack.path()))?;
+        manifests.push(pxed::manifest(exhibit.number, &server.bmc_yaml()));
     }
-    let mut told = vec![String::new(); SERVERS.len()];
-    let ready = wait::until("two Ready Nodes", NODE, || {
-        let mut ready = 0;
-        for (server, told) in site.servers().iter().zip(&mut told) {
-            let machine = nodes.object("Machine", server.name()).unwrap_or_default();
-            let line = paved(&machine);
-            // A number that only counts on is no news.
-            let news: String = line.chars().filter(|sign| !sign.is_ascii_digit()).collect();
-            if *told != news && !line.is_empty() {
-                println!("  {:>5.1} s  {}  {line}", started.elapsed().as_secs_f64(), server.name());
-                *told = news;
-            }
-            ready += usize::from(nodes.object("Node", server.name()).is_some_and(|node| is_ready(&node)));
-        }
-        Ok((ready == SERVERS.len()).then_some(()))
-    });
-    ready.with_context(|| {
-        let serial =
-            |server: &Server| format!("{}:\n{}", server.name(), guard::last_lines(&server.serial(), 25));
-        site.servers().iter().map(serial).collect::<Vec<_>>().join("\n")
-    })?;
-    println!("\n{}", bold("$ kubectl get nodes -o wide"));
-    print!("{}", site.kubectl(&["get", "nodes", "-o", "wide"])?);
-    println!("\n{}", bold("$ kubectl get machines"));
-    print!("{}", site.kubectl(&["get", "machines"])?);
-    Ok(())
-}
-
-/// Where a server's node stands, in the words of its condition.
-fn paved(machine: &Value) -> String {
-    let conditions = machine.pointer("/status/conditions").and_then(Value::as_array);
-    let paved = conditions.into_iter().flatten().find(|condition| condition["type"] == "Paved");
-    let text = |key: &str| paved.and_then(|paved| paved[key].as_str()).unwrap_or_default();
-    match text("reason") {
-        "" => String::new(),
-        reason => format!("{reason}: {:.110}", text("message")),
-    }
+    Pxed::start(&setup, &manifests, rack.network(), rack.path())
 }
 
 /// Has a server switched off and on by a MachineOperation, and shows its next boot begin.
-fn cycle(site: &Site<'_>) -> Result<()> {
-    let servers = site.servers().get(..1).unwrap_or_default();
+fn cycle(pxed: &Pxed<'_>, servers: &[Server]) -> Result<()> {
+    let socket = pxed.socket();
     let Some(server) = servers.first() else { return Ok(()) };
-    let before = boot_id(&site.pxed()?.machine(server.name())?);
+    let before = boot_id(&pxed.machine(server.name())?);
     let since = Timestamp::now();
-    println!("\n{}", bold(&format!("$ kubectl create: MachineOperation powerCycle of {}", server.name())));
-    let operation = site.create(1, "powerCycle", &serde_json::json!({}))?;
-    site.completes(&operation, "PowerCycled")?;
+    bedplate(&socket, &["power", "cycle", server.name(), "--wait"])?;
     println!();
-    watch(site.pxed()?, &Awaited { servers, before: Some(before.clone()), stage: "kernel" }, since)?;
+    watch(pxed, &Awaited { servers, before: Some(before.clone()), stage: "kernel" }, since)?;
     println!();
-    print_times(site.pxed()?, server, since)?;
-    println!("  boot      {before} -> {}", boot_id(&site.pxed()?.machine(server.name())?));
-    println!("\n{}", bold("$ kubectl get machineoperations"));
-    print!("{}", site.kubectl(&["get", "machineoperations"])?);
-    Ok(())
+    print_times(pxed, server, since)?;
+    println!("  boot      {before} -> {}", boot_id(&pxed.machine(server.name())?));
+    bedplate(&socket, &["operation", "list"])
 }
 
 /// When a server was last switched on, and when its boot came to each stage.
