@@ -6,6 +6,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 
 /// Why a text is not the identifier that was asked for. The message says what was expected and what was found.
@@ -43,6 +44,15 @@ impl MacAddress {
     /// Whether this can be one interface's address: the group bit is clear (IEEE 802-2014, 8.2.2) and not all is zero.
     pub const fn is_unicast(self) -> bool {
         self.0[0] & 1 == 0 && !matches!(self.0, [0, 0, 0, 0, 0, 0])
+    }
+
+    /// The address of a node that has one of its own on its host's wire (`container.network: macvlan`): `02`, which is locally
+    /// administered and one interface's, then the first five octets of SHA-256 of `bedplate slot <name>`. Of both slots, so that a
+    /// repave keeps the lease; agent, pxed and whoever keeps another DHCP server come to the same one, so it never changes.
+    pub fn of_slot(machine: &MachineName) -> Self {
+        let hash: [u8; 32] = Sha256::digest(format!("bedplate slot {machine}").as_bytes()).into();
+        let [a, b, c, d, e, ..] = hash;
+        Self([0x02, a, b, c, d, e])
     }
 }
 
@@ -270,6 +280,15 @@ mod tests {
         assert!(!"01:00:5e:00:00:01".parse::<MacAddress>().unwrap().is_unicast());
         assert!(!"00:00:00:00:00:00".parse::<MacAddress>().unwrap().is_unicast());
         assert!("52:54:00:00:00:01".parse::<MacAddress>().unwrap().is_unicast());
+    }
+
+    /// `printf 'bedplate slot node-1' | sha256sum`: frozen, leases and other DHCP servers' files hold it.
+    #[test]
+    fn a_nodes_own_address_comes_of_the_machines_name_and_stays() {
+        let of = |name: &str| MacAddress::of_slot(&name.parse().unwrap());
+        assert_eq!(of("node-1").to_string(), "02:83:90:9c:ab:61");
+        assert!(of("node-1").is_unicast());
+        assert_ne!(of("node-1"), of("node-2"));
     }
 
     #[test]

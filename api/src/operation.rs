@@ -20,9 +20,18 @@ pub const POWER_ON_TIMEOUT: i32 = 300;
 /// How long a powerOff or a powerCycle may take without `timeoutSeconds`, in seconds (docs/bmc.md).
 pub const POWER_OFF_TIMEOUT: i32 = 600;
 
+/// Machines of one operation with a selector, at most; a selector that matches more is refused.
+pub const MOST_MACHINES: usize = 10_000;
+
+/// The operations that pxed carries out (O7).
+pub const POWER_OPERATIONS: [&str; 4] = ["powerOn", "powerOff", "powerCycle", "reset"];
 /// The operations that the agent on the machine carries out (O7).
 pub const AGENT_OPERATIONS: [&str; 5] =
     ["reboot", "shutdown", "restartService", "packetCapture", "applyConfiguration"];
+
+/// On an applyConfiguration with `disruption=allow`: the condition by which the agent says that the Pods have left the Node, and that
+/// it may be deleted, so that the host is paved anew. An agent may not delete a Node; the controller does it.
+pub const DRAINED: &str = "Drained";
 
 /// Something to be done once.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
@@ -128,6 +137,10 @@ pub struct MachineOperationStatus {
     /// On an operation with a selector: how many Machines are how far.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counts: Option<OperationCounts>,
+    /// On an operation with a selector: its Machines, as the selector matched them when it was taken, by how far they are. No other
+    /// is added later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machines: Option<OperationMachines>,
     /// Conditions, at most 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
@@ -167,4 +180,26 @@ pub struct OperationCounts {
     /// Failed.
     #[serde(default)]
     pub failed: i32,
+}
+
+/// The Machines of an operation with a selector; each is in one of these, 10000 at most.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct OperationMachines {
+    /// Not begun.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 10000))]
+    pub waiting: Vec<MachineName>,
+    /// Begun: each has an operation of its own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 10000))]
+    pub begun: Vec<MachineName>,
+    /// Done.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 10000))]
+    pub complete: Vec<MachineName>,
+    /// Not done, or it is not known; also those whose operation somebody deleted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 10000))]
+    pub failed: Vec<MachineName>,
 }

@@ -6,7 +6,7 @@
 //!
 //! Pure: no clock, no file, no socket.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
@@ -64,8 +64,11 @@ pub struct MachineConfigurationVersionSpec {
     pub template: Template,
 }
 
+/// The condition of a version whose image is named by a tag: whether `status.imageDigest` says what the tag stands for.
+pub const IMAGE_RESOLVED: &str = "ImageResolved";
+
 /// What became of a version.
-#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq, Default)]
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct MachineConfigurationVersionStatus {
     /// Whether a Machine uses or has used it; then its spec is fixed.
@@ -78,7 +81,26 @@ pub struct MachineConfigurationVersionStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub machines: Option<i32>,
-    /// The digest that `template.image` stands for.
+    /// The digest that the tag in `imageReference` stood for when it was resolved, once for all Machines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_digest: Option<Digest>,
+    /// What `imageDigest` was resolved from. It counts while `template.image.reference` is that: a version that was never used may
+    /// still get another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub image_reference: Option<String>,
+    /// `ImageResolved`, of a version whose image is named by a tag. At most 16.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
+    pub conditions: Vec<Condition>,
+}
+
+impl MachineConfigurationVersionSpec {
+    /// The digest that its tag was resolved to, as `status` has it; none if that was for another reference.
+    pub fn image_digest(&self, status: Option<&MachineConfigurationVersionStatus>) -> Option<Digest> {
+        let status = status?;
+        let is_of_it = status.image_reference.as_ref() == Some(&self.template.image.reference);
+        status.image_digest.filter(|_| is_of_it)
+    }
 }

@@ -2,14 +2,16 @@
 //!
 //! JSON over HTTP(S). Released bytes have a frozen test; a field is added with a default, never renamed.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{BootId, Digest, MachineName, SiteName};
-use crate::machine::{Applied, Condition, Hardware, Machine, RolledBack, Slot, StateDiskStatus};
+use crate::machine::{Applied, Condition, Hardware, Machine, NodeRef, RolledBack, Slot, StateDiskStatus};
 use crate::operation::{MachineOperation, MachineOperationStatus};
+use crate::version::MachineConfigurationVersion;
 
 /// A text that must not reach a log, a status or an error: `Debug` hides it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -265,8 +267,11 @@ pub enum WatchResponse {
     Changed {
         /// Tells it from what was before; nothing else is to be read out of it.
         revision: String,
-        /// The Machine, without its status.
+        /// The Machine; of its status what pxed decides in the controller's place (`selected`, `nodeRef`) and `applied`.
         machine: Box<Machine>,
+        /// The version that the Machine's `status.selected` names.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        version: Option<Box<MachineConfigurationVersion>>,
         /// The Machine's operations that are the agent's and have not ended.
         operations: Vec<MachineOperation>,
     },
@@ -320,6 +325,34 @@ pub struct NodeReport {
     /// `Paved` and `NodeReady`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
+    /// The Node that is there now; absent: none, or nobody knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<NodeRef>,
+    /// The UID of the Node that a live read has just said to be gone: the one thing that makes pxed choose again (docs/rules.md,
+    /// H6).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_gone: Option<String>,
+}
+
+/// `POST /v1/secret` over mutual TLS, without a cluster: a Secret that the Machine's selected version names.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SecretRequest {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+/// Answer to a [`SecretRequest`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SecretResponse {
+    /// Its type, such as `kubernetes.io/dockerconfigjson`.
+    #[serde(rename = "type", default)]
+    pub kind: String,
+    /// Its values by their keys, in base64.
+    pub data: BTreeMap<String, SecretText>,
 }
 
 /// Every refusal on pxed's HTTP(S) listeners has this body.

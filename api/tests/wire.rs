@@ -6,13 +6,13 @@
 use std::fmt::Debug;
 
 use bedplate_api::id::{BootId, Digest};
-use bedplate_api::machine::{Disk, Firmware, FirmwareMode, Hardware, StateDiskStatus};
+use bedplate_api::machine::{Disk, Firmware, FirmwareMode, Hardware, NodeRef, StateDiskStatus};
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus, OperationState};
 use bedplate_api::wire::{
     BOOT_MAC_ARGUMENT, BOOT_URL_ARGUMENT, DiskSelector, EnrolRequest, EnrolResponse, ExplainedDecision,
     Explanation, KubernetesEndpoint, NodeReport, OperationWrite, OperationWritten, Refusal, RenewRequest,
-    Report, RootFs, SEED_PATH, SecretText, Seed, Stage, StageReport, StateDiskRequest, WatchRequest,
-    WatchResponse, WipeRequest,
+    Report, RootFs, SEED_PATH, SecretRequest, SecretResponse, SecretText, Seed, Stage, StageReport,
+    StateDiskRequest, WatchRequest, WatchResponse, WipeRequest,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -221,7 +221,12 @@ fn what_an_agent_is_told_and_says_without_a_cluster_is_frozen() {
     let machine = serde_json::from_str(machine).unwrap();
     let operation = r#"{"apiVersion":"bedplate.dev/v1alpha1","kind":"MachineOperation","metadata":{"name":"x"},"spec":{"machineRef":{"name":"a"},"operationName":"reboot"}}"#;
     let object: MachineOperation = serde_json::from_str(operation).unwrap();
-    let told = WatchResponse::Changed { revision: "r2".into(), machine, operations: vec![object.clone()] };
+    let told = WatchResponse::Changed {
+        revision: "r2".into(),
+        machine,
+        version: None,
+        operations: vec![object.clone()],
+    };
     let text = serde_json::to_string(&told).unwrap();
     assert!(text.starts_with(r#"{"result":"changed","revision":"r2","machine":{"apiVersion":"#), "{text}");
     assert!(text.ends_with(&format!(r#""operations":[{operation}]}}"#)), "{text}");
@@ -241,4 +246,15 @@ fn what_an_agent_is_told_and_says_without_a_cluster_is_frozen() {
     let changed = OperationWritten::Changed { operation: Box::new(object) };
     frozen(&changed, &format!(r#"{{"result":"changed","operation":{operation}}}"#));
     frozen(&NodeReport::default(), "{}");
+    let node = NodeRef { name: "a".into(), uid: "n1".into() };
+    frozen(
+        &NodeReport { node: Some(node), node_gone: Some("n0".into()), ..NodeReport::default() },
+        r#"{"node":{"name":"a","uid":"n1"},"nodeGone":"n0"}"#,
+    );
+    frozen(
+        &SecretRequest { namespace: "ns".into(), name: "pull".into() },
+        r#"{"namespace":"ns","name":"pull"}"#,
+    );
+    let data = [("k".to_owned(), SecretText("dg==".into()))].into();
+    frozen(&SecretResponse { kind: "Opaque".into(), data }, r#"{"type":"Opaque","data":{"k":"dg=="}}"#);
 }

@@ -212,7 +212,7 @@ pub struct FileSpec {
     /// How `content` is encoded. Default: `plain`.
     #[serde(default)]
     pub encoding: FileEncoding,
-    /// Adds to the end of a file that is there. Default: false.
+    /// Adds to the end of a file that is there, which keeps its owner and mode unless others than the defaults are named. Default: false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub append: bool,
     /// The content, at most 512 KiB.
@@ -326,7 +326,7 @@ pub struct DropIn {
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Container {
-    /// Whose network it has. Default: `host`; no other is supported yet.
+    /// Whose network it has. Default: `host`.
     #[serde(default)]
     pub network: ContainerNetwork,
     /// Paths of the host that it sees, as `source[:target[:options]]`; options: `ro`, `rw`, `rbind`, `norbind`. At most 64.

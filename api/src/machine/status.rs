@@ -29,6 +29,8 @@ pub mod condition_type {
     pub const PAVED: &str = "Paved";
     /// Agent: the Node is Ready.
     pub const NODE_READY: &str = "NodeReady";
+    /// Controller: the Node of a Machine that is deleted with `deletionPolicy: Drain` is drained and gone.
+    pub const DRAINED: &str = "Drained";
     /// Controller: the sum of the others; its message names the first thing that is not met.
     pub const READY: &str = "Ready";
 }
@@ -40,8 +42,8 @@ pub struct MachineStatus {
     /// A summary of the conditions for display. No program reads it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<Phase>,
-    /// `BMCReachable`, `PoweredOn`, `Booted`, `Enrolled`, `ConfigurationPending`, `Paved`, `NodeReady`, `Ready`, each
-    /// with a message that says what is awaited and since when. At most 16.
+    /// `BMCReachable`, `PoweredOn`, `Booted`, `Enrolled`, `ConfigurationPending`, `Paved`, `NodeReady`, `Drained`
+    /// (while it is deleted with `deletionPolicy: Drain`), `Ready`, each with a message that says what is awaited and since when. At most 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
@@ -256,7 +258,7 @@ pub struct AgentStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub boot_id: Option<String>,
-    /// When the agent was last heard.
+    /// When the agent was last heard: in a cluster it says so every five minutes and with each change, without one every 30 s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_heartbeat: Option<Time>,
 }
