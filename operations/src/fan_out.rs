@@ -1,0 +1,267 @@
+//! Pure: an operation with a selector: which of its Machines' operations begin now, and what they amount to (docs/rules.md, O3).
+//!
+//! ```text
+//! targets (fixed when it is taken) --at most maxParallel unfinished--> children --all ended, or failureLimit--> Complete | Failed
+//! ```
+//! Which Machines are how far stands in the parent's `status.machines`: what has ended stays so, also when its child is gone.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bedplate_api::id::MachineName;
+use bedplate_api::machine::Time;
+use bedplate_api::operation::{
+    MachineOperation, MachineOperationStatus, MachineRef, OperationCounts, OperationMachines, OperationState,
+};
+use jiff::Timestamp;
+
+/// On a child: its parent's name.
+pub const PARENT: &str = "bedplate.dev/parent";
+/// On an operation of one Machine: that one's name (O5).
+pub const MACHINE: &str = "bedplate.dev/machine";
+/// The same of its site.
+pub const SITE: &str = "bedplate.dev/site";
+/// Failed Machines that a message names; more are only counted.
+const NAMED: usize = 8;
+/// Characters that an object's name may have, and a label's value.
+const MOST_NAME: usize = 253;
+const MOST_LABEL: usize = 63;
+
+/// What a Machine's operation is called.
+pub fn child_name(parent: &MachineOperation, machine: &MachineName) -> String {
+    let (name, uid) = named(parent);
+    let plain = format!("{name}-{machine}");
+    if plain.len() <= MOST_NAME {
+        return plain;
+    }
+    // Another parent's name may begin with the same: the UID tells them apart.
+    let rest = uid.len() + machine.as_str().len() + 2;
+    let short: String = name.chars().take(MOST_NAME.saturating_sub(rest)).collect();
+    format!("{}-{uid}-{machine}", short.trim_end_matches(['-', '.']))
+}
+
+/// What a child's label says of its parent: its name, or where that is no label its UID.
+pub fn parent_label(name: &str, uid: &str) -> String {
+    if name.len() <= MOST_LABEL { name.to_owned() } else { uid.to_owned() }
+}
+
+fn named(operation: &MachineOperation) -> (&str, &str) {
+    let metadata = &operation.metadata;
+    (metadata.name.as_deref().unwrap_or_default(), metadata.uid.as_deref().unwrap_or_default())
+}
+
+/// The operation of one Machine.
+pub fn child(parent: &MachineOperation, machine: &MachineName) -> MachineOperation {
+    let (name, uid) = named(parent);
+    let mut child = MachineOperation::new(&child_name(parent, machine), parent.spec.clone());
+    let labels = [(PARENT, parent_label(name, uid)), (MACHINE, machine.to_string())];
+    child.metadata.labels = Some(labels.map(|(key, value)| (key.to_owned(), value)).into());
+    let spec = &mut child.spec;
+    spec.machine_ref = Some(MachineRef { name: machine.clone() });
+    (spec.machine_selector, spec.max_parallel, spec.failure_limit) = (None, None, None);
+    spec.ttl_seconds_after_finished = None;
+    child
+}
+
+/// How far a child is; none: it was not begun.
+pub type Progress = Option<OperationState>;
+
+/// How far each Machine is, by name: as `known` has it, and of what was begun and of what may have been as `seen` says.
+pub fn standing(
+    known: &OperationMachines,
+    seen: impl Fn(&MachineName) -> Progress,
+) -> Vec<(MachineName, Progress)> {
+    let begun = |name: &MachineName| seen(name).or(Some(OperationState::Pending));
+    let mut all = BTreeMap::new();
+    all.extend(known.waiting.iter().map(|name| (name.clone(), seen(name))));
+    all.extend(known.begun.iter().map(|name| (name.clone(), begun(name))));
+    all.extend(known.complete.iter().map(|name| (name.clone(), Some(OperationState::Complete))));
+    all.extend(known.failed.iter().map(|name| (name.clone(), Some(OperationState::Failed))));
+    all.into_iter().collect()
+}
+
+/// What is so when it is planned.
+#[derive(Debug, Clone, Copy)]
+pub struct Now {
+    /// So many may begin at most.
+    pub room: usize,
+    /// It was deleted, or its manifest is gone: none begins any more.
+    pub stopped: bool,
+    /// The time.
+    pub time: Timestamp,
+}
+
+/// What to do with a parent now.
+#[derive(Debug, PartialEq)]
+pub struct Fan {
+    /// Machines whose operation begins now.
+    pub start: Vec<MachineName>,
+    /// The parent's status once they have.
+    pub status: MachineOperationStatus,
+}
+
+/// Plans.
+pub fn plan(parent: &MachineOperation, targets: &[(MachineName, Progress)], now: Now) -> Fan {
+    let number = |limit: Option<i32>| limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(0));
+    let count =
+        |state: OperationState| targets.iter().filter(|(_, progress)| *progress == Some(state)).count();
+    let (complete, failed) = (count(OperationState::Complete), count(OperationState::Failed));
+    let begun = targets.iter().filter(|(_, progress)| progress.is_some()).count();
+    let running = begun.saturating_sub(complete).saturating_sub(failed);
+    let is_stopped = now.stopped || failed >= number(parent.spec.failure_limit);
+    let most =
+        if is_stopped { 0 } else { number(parent.spec.max_parallel).saturating_sub(running).min(now.room) };
+    let waiting = targets.iter().filter(|(_, progress)| progress.is_none());
+    let start: Vec<MachineName> = waiting.take(most).map(|(name, _)| name.clone()).collect();
+    let unbegun = targets.len().saturating_sub(begun);
+    let is_over = running == 0 && start.is_empty() && (unbegun == 0 || is_stopped);
+    let small = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
+    let in_progress = count(OperationState::InProgress);
+    let counts = OperationCounts {
+        total: small(targets.len()),
+        pending: small(targets.len() - complete - failed - in_progress),
+        in_progress: small(in_progress),
+        complete: small(complete),
+        failed: small(failed),
+    };
+    let before = parent.status.clone().unwrap_or_default();
+    let (state, reason, message) = match (is_over, targets.is_empty(), failed) {
+        (_, true, _) => {
+            (OperationState::Complete, "NothingMatched", "no Machine matches the selector".to_owned())
+        }
+        (false, ..) => (OperationState::InProgress, "InProgress", String::new()),
+        (true, _, 0) if unbegun == 0 => {
+            (OperationState::Complete, "AllComplete", format!("done on {complete} Machines"))
+        }
+        (true, _, 0) => (OperationState::Failed, "Stopped", format!("not begun on {unbegun} Machines")),
+        (true, ..) => (OperationState::Failed, "MachinesFailed", failure(targets, failed, unbegun, now)),
+    };
+    let ended = state != OperationState::InProgress;
+    let status = MachineOperationStatus {
+        state: Some(state),
+        start_time: before.start_time.or(Some(Time(now.time))),
+        completion_time: ended.then_some(Time(now.time)),
+        reason: ended.then(|| reason.to_owned()),
+        message: ended.then_some(message),
+        counts: Some(counts),
+        machines: Some(machines(targets, &start)),
+        ..MachineOperationStatus::default()
+    };
+    Fan { start, status }
+}
+
+/// Who is how far once these have begun.
+fn machines(targets: &[(MachineName, Progress)], start: &[MachineName]) -> OperationMachines {
+    let (mut machines, start) = (OperationMachines::default(), start.iter().collect::<BTreeSet<_>>());
+    for (name, progress) in targets {
+        let list = match progress {
+            None if start.contains(name) => &mut machines.begun,
+            None => &mut machines.waiting,
+            Some(OperationState::Pending | OperationState::InProgress) => &mut machines.begun,
+            Some(OperationState::Complete) => &mut machines.complete,
+            Some(OperationState::Failed) => &mut machines.failed,
+        };
+        list.push(name.clone());
+    }
+    machines
+}
+
+fn failure(targets: &[(MachineName, Progress)], failed: usize, unbegun: usize, now: Now) -> String {
+    let names = targets.iter().filter(|(_, progress)| *progress == Some(OperationState::Failed));
+    let names: Vec<&str> = names.take(NAMED).map(|(name, _)| name.as_str()).collect();
+    let more = if failed > names.len() { ", ..." } else { "" };
+    let mut message = format!("failed on {failed} of {} Machines: {}{more}", targets.len(), names.join(", "));
+    if unbegun > 0 {
+        let why = if now.stopped { "" } else { " because of failureLimit" };
+        message.push_str(&format!("; not begun on {unbegun}{why}"));
+    }
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn parent(more: &serde_json::Value) -> MachineOperation {
+        let mut spec = json!({ "operationName": "powerOn", "ttlSecondsAfterFinished": 9,
+            "machineSelector": { "matchLabels": { "rack": "1" } } });
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        serde_json::from_value(json!({
+            "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation", "metadata": { "name": "all" }, "spec": spec,
+        }))
+        .unwrap()
+    }
+
+    const NOW: Now = Now { room: 100, stopped: false, time: Timestamp::UNIX_EPOCH };
+    const PENDING: Progress = Some(OperationState::Pending);
+    const DONE: Progress = Some(OperationState::Complete);
+    const FAILED: Progress = Some(OperationState::Failed);
+
+    /// Names of those that begin, and the parent's state and reason.
+    fn run(more: &serde_json::Value, progress: &[Progress]) -> (Vec<String>, Option<OperationState>, String) {
+        let name = |n: usize| format!("m{n}").parse().unwrap();
+        let targets: Vec<_> = progress.iter().enumerate().map(|(n, p)| (name(n), *p)).collect();
+        let fan = plan(&parent(more), &targets, NOW);
+        let start = fan.start.iter().map(ToString::to_string).collect();
+        (start, fan.status.state, fan.status.reason.unwrap_or_default())
+    }
+
+    #[test]
+    fn o3_no_more_than_max_parallel_run_and_none_begins_after_the_failure_limit() {
+        use OperationState::{Complete, Failed, InProgress};
+        let two = json!({ "maxParallel": 2, "failureLimit": 1 });
+        let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+        for (progress, start, state, reason) in [
+            (&[None, None, None][..], &["m0", "m1"][..], InProgress, ""),
+            (&[PENDING, PENDING, None], &[], InProgress, ""),
+            (&[DONE, PENDING, None], &["m2"], InProgress, ""),
+            (&[FAILED, PENDING, None], &[], InProgress, ""),
+            (&[FAILED, DONE, None], &[], Failed, "MachinesFailed"),
+            (&[DONE, DONE, DONE], &[], Complete, "AllComplete"),
+            (&[], &[], Complete, "NothingMatched"),
+        ] {
+            assert_eq!(run(&two, progress), (names(start), Some(state), reason.to_owned()), "{progress:?}");
+        }
+        assert_eq!(run(&json!({}), &[None, None, FAILED]).0, ["m0", "m1"], "no limits");
+    }
+
+    #[test]
+    fn a_child_is_the_parents_operation_for_one_machine_and_does_not_go_by_itself() {
+        let child = child(&parent(&json!({ "maxParallel": 1 })), &"m1".parse().unwrap());
+        assert_eq!(child.metadata.name.as_deref(), Some("all-m1"));
+        assert_eq!(child.metadata.labels.as_ref().unwrap()[PARENT], "all");
+        let spec = serde_json::to_value(&child.spec).unwrap();
+        assert_eq!(spec, json!({ "operationName": "powerOn", "machineRef": { "name": "m1" } }));
+    }
+
+    #[test]
+    fn o3_one_that_is_stopped_begins_no_more_and_is_over_when_what_runs_is() {
+        let name = |n: usize| format!("m{n}").parse().unwrap();
+        let stopped = Now { stopped: true, ..NOW };
+        for (progress, state, reason) in [
+            ([DONE, PENDING, None], OperationState::InProgress, None),
+            ([DONE, DONE, None], OperationState::Failed, Some("Stopped")),
+            ([DONE, FAILED, None], OperationState::Failed, Some("MachinesFailed")),
+            ([DONE, DONE, DONE], OperationState::Complete, Some("AllComplete")),
+        ] {
+            let targets: Vec<_> = progress.iter().enumerate().map(|(n, p)| (name(n), *p)).collect();
+            let fan = plan(&parent(&json!({})), &targets, stopped);
+            assert_eq!((fan.start.len(), fan.status.state), (0, Some(state)), "{progress:?}");
+            assert_eq!(fan.status.reason.as_deref(), reason, "{progress:?}");
+        }
+    }
+
+    #[test]
+    fn a_childs_name_is_one_also_if_its_parents_is_as_long_as_it_may_be() {
+        let mut long = parent(&json!({}));
+        let (machine, uid) = ("m".repeat(63), "0b5f0d9c-5b0e-4d3c-9f0a-0c6f8a1d2e3f");
+        long.metadata.name = Some(format!("{}.{}", "a".repeat(150), "b".repeat(102)));
+        long.metadata.uid = Some(uid.to_owned());
+        let name = child_name(&long, &machine.parse().unwrap());
+        assert!(name.len() <= 253 && name.ends_with(&format!("-{uid}-{machine}")), "{name}");
+        assert!(!name.contains(".-"), "{name}");
+        let child = child(&long, &machine.parse().unwrap());
+        assert_eq!(child.metadata.labels.unwrap()[PARENT], uid, "a label has 63 characters at most");
+    }
+}

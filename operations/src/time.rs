@@ -1,0 +1,108 @@
+//! Pure: how long an operation may wait for who carries it out, and how long that may take.
+//!
+//! What an executor has as its own default is here too, so that nobody else gives an operation up before it.
+
+use bedplate_api::operation::{
+    AGENT_OPERATIONS, MachineOperationSpec, POWER_OFF_TIMEOUT, POWER_ON_TIMEOUT, POWER_OPERATIONS,
+};
+use jiff::SignedDuration;
+
+/// So long after its time an operation is left to who took it, who ends it itself.
+pub const LEFT_TO_EXECUTOR: SignedDuration = SignedDuration::from_secs(30);
+
+/// An operation of ours waits so long where it does not say: others of its Machine may go before, and drain.
+const PATIENCE: i64 = 3600;
+/// One that is not ours waits so long: the name may be a mistake.
+const STRANGE: i64 = 300;
+/// So long may one take that is not ours and does not say.
+const STRANGE_TAKES: i64 = 3600;
+/// A drain without `drainTimeoutSeconds`.
+const DRAIN: i64 = 600;
+
+/// How long it may be until somebody takes it.
+pub fn taken_within(spec: &MachineOperationSpec) -> SignedDuration {
+    let name = spec.operation_name.as_str();
+    let own = if POWER_OPERATIONS.contains(&name) || AGENT_OPERATIONS.contains(&name) {
+        PATIENCE.saturating_add(number(spec, "drainTimeoutSeconds").unwrap_or(0))
+    } else {
+        STRANGE
+    };
+    SignedDuration::from_secs(spec.timeout_seconds.map_or(own, i64::from))
+}
+
+/// How long it may take once it was taken; no less than its executor gives it.
+pub fn done_within(spec: &MachineOperationSpec) -> SignedDuration {
+    let drain = match spec.parameters.get("drain").map(String::as_str) {
+        Some("true") => number(spec, "drainTimeoutSeconds").unwrap_or(DRAIN),
+        Some(_) | None => 0,
+    };
+    let own = match spec.operation_name.as_str() {
+        "powerOn" | "reset" => i64::from(POWER_ON_TIMEOUT),
+        "powerOff" | "powerCycle" => {
+            let grace = number(spec, "gracePeriodSeconds").unwrap_or(0);
+            i64::from(POWER_OFF_TIMEOUT).max(grace.saturating_add(120))
+        }
+        "reboot" => 900 + drain,
+        "shutdown" => 300 + drain,
+        "restartService" => 300,
+        "packetCapture" => number(spec, "seconds").unwrap_or(30).saturating_add(60),
+        "applyConfiguration" => match spec.parameters.get("disruption").map(String::as_str) {
+            Some("allow") => 3600,
+            Some(_) | None => 300,
+        },
+        _ => STRANGE_TAKES,
+    };
+    SignedDuration::from_secs(spec.timeout_seconds.map_or(own, i64::from))
+}
+
+/// A parameter that is a number of seconds; what its executor would refuse counts as none.
+fn number(spec: &MachineOperationSpec, name: &str) -> Option<i64> {
+    let seconds = spec.parameters.get(name)?.parse::<u32>().ok()?;
+    Some(i64::from(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn spec(name: &str, parameters: &Value, timeout: Option<i32>) -> MachineOperationSpec {
+        serde_json::from_value(json!({ "operationName": name, "machineRef": { "name": "a" },
+            "parameters": parameters, "timeoutSeconds": timeout }))
+        .unwrap()
+    }
+
+    #[test]
+    fn an_operation_may_take_as_long_as_its_executor_gives_it() {
+        let none = json!({});
+        for (name, parameters, seconds) in [
+            ("powerOn", &none, 300),
+            ("powerCycle", &none, 600),
+            ("powerOff", &json!({ "gracePeriodSeconds": "900" }), 1020),
+            ("reboot", &none, 900),
+            ("reboot", &json!({ "drain": "true" }), 1500),
+            ("shutdown", &json!({ "drain": "true", "drainTimeoutSeconds": "60" }), 360),
+            ("restartService", &none, 300),
+            ("packetCapture", &json!({ "seconds": "200" }), 260),
+            ("applyConfiguration", &none, 300),
+            ("applyConfiguration", &json!({ "disruption": "allow" }), 3600),
+            ("dance", &none, 3600),
+        ] {
+            assert_eq!(done_within(&spec(name, parameters, None)).as_secs(), seconds, "{name} {parameters}");
+            assert_eq!(done_within(&spec(name, parameters, Some(7))).as_secs(), 7);
+        }
+    }
+
+    #[test]
+    fn what_nobody_here_knows_waits_for_five_minutes_and_what_is_ours_for_an_hour() {
+        let none = json!({});
+        for (name, timeout, seconds) in
+            [("dance", None, 300), ("dance", Some(9), 9), ("reboot", None, 3600), ("powerOn", Some(9), 9)]
+        {
+            assert_eq!(taken_within(&spec(name, &none, timeout)).as_secs(), seconds, "{name}");
+        }
+        let drain = json!({ "drain": "true", "drainTimeoutSeconds": "100" });
+        assert_eq!(taken_within(&spec("reboot", &drain, None)).as_secs(), 3700);
+    }
+}

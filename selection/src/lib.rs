@@ -1,0 +1,24 @@
+//! What a configuration's versions are, and which of them a Machine gets (docs/rules.md, H3, H4, C1 to C6, V3).
+//!
+//! Pure: no clock, no file, no socket, no randomness. The kinds of `bedplate-api` in, plans as plain data out; whoever
+//! calls it writes them. Called by `bedplate-controller` in a cluster, and by pxed where there is none.
+//!
+//! ```text
+//! edit --plan_versions--> version N (may change) --choose: lock, then select--> version N (fixed) --next edit--> version N+1
+//! ```
+
+mod choose;
+mod reference;
+mod selector;
+mod template;
+mod version;
+
+pub use choose::{
+    Again, CLAIMED_BY, Choice, Miss, Pending, PendingReason, Select, choose, reference_changed, repave,
+};
+pub use reference::{Hold, Holder, References};
+pub use selector::matches;
+pub use template::means_the_same;
+pub use version::{
+    OWN_FINALIZER, Removal, VersionPlan, Write, is_deployed, is_of, plan_versions, version_name,
+};
