@@ -28,6 +28,7 @@ mod registry;
 mod resolution;
 mod source;
 mod store;
+mod tag;
 
 pub use collect::Collected;
 pub use error::EnsureImageError;
@@ -35,3 +36,4 @@ pub use layout::write as write_layout;
 pub use manifest::{Blob, BootImage, UNKNOWN_ARCHITECTURE};
 pub use source::{Access, Options, Progress, Source};
 pub use store::Store;
+pub use tag::resolve_tag;

@@ -103,6 +103,21 @@ impl Repository {
         access: &Access,
         options: &Options,
     ) -> Result<Self, EnsureImageError> {
+        let authorities = match &access.ca_file {
+            Some(path) => authorities(name, path).await?,
+            None => Vec::new(),
+        };
+        Self::trusting(authorities, name, (reference, allow_tag), access, options).await
+    }
+
+    /// The same; these authorities are trusted besides the system's, whatever file `access` names.
+    pub(crate) async fn trusting(
+        authorities: Vec<Certificate>,
+        name: &str,
+        (reference, allow_tag): (&str, bool),
+        access: &Access,
+        options: &Options,
+    ) -> Result<Self, EnsureImageError> {
         let image = || name.to_owned();
         let invalid = |problem: String| EnsureImageError::InvalidReference { image: image(), problem };
         let parsed = Reference::parse(reference).map_err(|e| invalid(e.to_string()))?;
@@ -119,10 +134,6 @@ impl Repository {
                 Some(credentials::read(name, path, &names, &parsed.repository).await?)
             }
             None => None,
-        };
-        let authorities = match &access.ca_file {
-            Some(path) => authorities(name, path).await?,
-            None => Vec::new(),
         };
         Ok(Self {
             client: client(access.insecure_http, authorities, options)
@@ -264,19 +275,22 @@ impl Repository {
 /// The certificates of a PEM file.
 async fn authorities(name: &str, path: &Path) -> Result<Vec<Certificate>, EnsureImageError> {
     let at = path.to_owned();
-    let read = blocking(move || {
-        let pem = read_limited(&at, LARGEST_CERTIFICATES)?;
-        match Certificate::from_pem_bundle(&pem) {
-            Ok(certificates) if !certificates.is_empty() => Ok(certificates),
-            Ok(_) => Err(io::Error::other("it has no certificate in PEM form")),
-            Err(error) => Err(io::Error::other(error)),
-        }
-    });
+    let read =
+        blocking(move || certificates(&read_limited(&at, LARGEST_CERTIFICATES)?).map_err(io::Error::other));
     read.await.map_err(|source| EnsureImageError::ReadFile {
         image: name.to_owned(),
         path: path.to_owned(),
         source,
     })
+}
+
+/// The certificates of a text in PEM form, of which there is at least one.
+pub(crate) fn certificates(pem: &[u8]) -> Result<Vec<Certificate>, String> {
+    match Certificate::from_pem_bundle(pem) {
+        Ok(certificates) if !certificates.is_empty() => Ok(certificates),
+        Ok(_) => Err("it has no certificate in PEM form".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 fn client(insecure_http: bool, authorities: Vec<Certificate>, options: &Options) -> Result<Client, String> {

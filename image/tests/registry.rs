@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 
 use bedplate_api::id::Digest;
-use bedplate_image::{Access, BootImage, EnsureImageError, Progress, Source, Store};
+use bedplate_image::{Access, BootImage, EnsureImageError, Options, Progress, Source, Store, resolve_tag};
 use fixture::{Fault, ROOTFS, Registry, content, digest, layout, quiet, store};
 
 struct Case {
@@ -452,4 +452,25 @@ async fn collection_keeps_what_an_unfinished_image_that_is_pinned_by_its_index_a
     assert_eq!(case.registry.asked(&kernel).len(), asked, "what is there is not fetched again");
     assert_eq!(store.collect(&keep).unwrap().blobs, 0);
     assert_eq!(store.cached(&source).unwrap().digest, case.manifest);
+}
+
+#[tokio::test]
+async fn a_tag_stands_for_the_digest_of_what_the_registry_gives_for_it_and_nothing_is_fetched() {
+    let directory = tempfile::tempdir().unwrap();
+    let (registry, pem) = Registry::start_tls().await;
+    let (path, manifest) = layout(directory.path(), 1);
+    registry.push(&path, &manifest);
+    let reference = format!("{}/bedplate/node:latest", registry.address);
+    let options = Options { attempts: 1, ..fixture::options() };
+    let access = Access::default();
+    let ask = |authorities| resolve_tag(&reference, &access, authorities, &options);
+    assert_eq!(ask(Some(&pem)).await.unwrap(), manifest);
+    assert_eq!(registry.content().seen.len(), 1, "the manifest alone");
+    // Who is not trusted is not believed, and what is no certificate is no authority.
+    assert!(matches!(ask(None).await, Err(EnsureImageError::Unreachable { .. })));
+    assert!(matches!(ask(Some("x")).await, Err(EnsureImageError::Client { .. })));
+    registry.content().tags.insert("latest".into(), b"<html>sign in</html>".to_vec());
+    assert!(matches!(ask(Some(&pem)).await, Err(EnsureImageError::Refused { .. })), "a page is no manifest");
+    registry.content().tags.clear();
+    assert!(matches!(ask(Some(&pem)).await, Err(EnsureImageError::Refused { .. })));
 }
