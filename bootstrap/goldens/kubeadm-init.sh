@@ -5,6 +5,7 @@ set -u
 attempt=/etc/kubernetes/.bedplate-attempt
 joined=/var/lib/kubelet/.bedplate-joined
 finished=/var/lib/kubelet/.bedplate-finished
+etcd=/var/lib/etcd/member
 log=/var/log/bedplate/kubeadm.log
 
 say() {
@@ -48,6 +49,10 @@ if [ ! -e "$joined" ]; then
         kubeadm reset --force --cri-socket unix:///run/containerd/containerd.sock --cert-dir /run/bedplate/no-certificates ||
             fail "kubeadm reset" $?
         rm -f "$attempt"
+    elif [ -e "$etcd" ]; then
+        # A cluster that somebody has restored, or whose mark was removed: kubeadm would stumble over it, and the reset after that remove it.
+        say "$etcd was there before kubeadm: nothing is done. To keep that cluster: touch $joined; to begin anew without it: remove $etcd"
+        exit 1
     fi
     mark "$attempt"
     kubeadm init --config /run/bedplate/kubeadm.yaml --upload-certs </dev/null || fail "kubeadm init" $?

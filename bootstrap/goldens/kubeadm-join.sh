@@ -5,6 +5,7 @@ set -u
 attempt=/etc/kubernetes/.bedplate-attempt
 joined=/var/lib/kubelet/.bedplate-joined
 finished=/var/lib/kubelet/.bedplate-finished
+etcd=/var/lib/etcd/member
 log=/var/log/bedplate/kubeadm.log
 
 say() {
@@ -49,6 +50,10 @@ if [ ! -e "$joined" ]; then
             fail "kubeadm reset" $?
         rm -f /etc/kubernetes/pki/ca.crt
         rm -f "$attempt"
+    elif [ -e "$etcd" ]; then
+        # A cluster that somebody has restored, or whose mark was removed: kubeadm would stumble over it, and the reset after that remove it.
+        say "$etcd was there before kubeadm: nothing is done. To keep that cluster: touch $joined; to begin anew without it: remove $etcd"
+        exit 1
     fi
     run preKubeadmCommands 1 'modprobe br_netfilter'
     run preKubeadmCommands 2 'echo '\''it'\'''\''s'\''

@@ -118,6 +118,11 @@ pub(crate) fn join(input: &Input<'_>) -> Result<Rendered, RenderKubeadmError> {
     mistakes.or(rendered)
 }
 
+/// Whether a JoinConfiguration has a discovery.
+pub(crate) fn names_discovery(theirs: &Value) -> bool {
+    ["discovery.file", "discovery.bootstrapToken"].iter().any(|path| at(theirs, path).is_some())
+}
+
 /// Adds the discovery unless the version names one; gives the files that are of no use after the join.
 fn add_discovery(
     discovery: Discovery<'_>,
@@ -125,7 +130,7 @@ fn add_discovery(
     ours: &mut Map<String, Value>,
     mistakes: &mut Mistakes,
 ) -> Vec<String> {
-    if ["discovery.file", "discovery.bootstrapToken"].iter().any(|path| at(theirs, path).is_some()) {
+    if names_discovery(theirs) {
         return Vec::new();
     }
     ours.insert("discovery".to_owned(), discovery.document(mistakes));

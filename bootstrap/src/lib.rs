@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+mod again;
 mod argument;
 mod configuration;
 pub mod diff;
@@ -25,6 +26,7 @@ pub mod unit;
 use bedplate_api::configuration::{KubernetesSpec, NodeRole};
 use bedplate_api::id::MachineName;
 
+pub use again::{JoinedBy, joined_by, kubeconfig_with_token};
 pub use discovery::{Discovery, HashCaError, JoinIdentity, ca_cert_hashes, join_kubeconfig};
 pub use kubelet::{Reconfiguration, reconfigure_kubelet};
 pub use mistake::{Mistake, RenderKubeadmError};
@@ -105,6 +107,11 @@ pub struct Rendered {
 /// the first.
 pub fn makes_a_cluster(kubernetes: &KubernetesSpec) -> bool {
     kubernetes.role == NodeRole::ControlPlane && kubernetes.join_configuration.is_none()
+}
+
+/// Whether a version says itself which cluster its node joins, and how that is believed.
+pub fn names_discovery(kubernetes: &KubernetesSpec) -> bool {
+    kubernetes.join_configuration.as_ref().is_some_and(configuration::names_discovery)
 }
 
 /// Renders `kubeadm join`, for a worker and for a further control plane, as the role says.

@@ -7,6 +7,7 @@
 //!                                  ▲            │           └──── killed here: post commands again
 //!                                  │            └──────────────── killed or failed here: kubeadm reset, from the start
 //!                                  └───────────────────────────── killed before: from the start
+//!  etcd's data, and neither mark ──► refused: they are of no attempt of this script
 //! ```
 //!
 //! A half join cannot be told by kubeadm's own files: kubeadm stumbles over the first file that it wrote (the kubelet's
@@ -27,11 +28,17 @@ pub const ATTEMPT: &str = "/etc/kubernetes/.bedplate-attempt";
 /// There when kubeadm has succeeded; in the kubelet's state, which lives on.
 pub const JOINED: &str = "/var/lib/kubelet/.bedplate-joined";
 
+/// There while etcd has data. Without [`ATTEMPT`] and [`JOINED`] they are not ours to reset: somebody has restored a cluster, or removed the mark.
+pub const ETCD_DATA: &str = "/var/lib/etcd/member";
+
 /// There when the commands after kubeadm have succeeded too.
 pub const FINISHED: &str = "/var/lib/kubelet/.bedplate-finished";
 
 /// Output of all attempts; the one before the last MiB is beside it with `.1`.
 pub const LOG: &str = "/var/log/bedplate/kubeadm.log";
+
+/// How the line begins that the script says first of each attempt: all that the log has until a command or kubeadm says something.
+pub const STARTED: &str = "bedplate: started at ";
 
 const SCRIPT: &str = "/etc/bedplate/kubeadm.sh";
 
@@ -176,6 +183,7 @@ set -u
 attempt={ATTEMPT}
 joined={JOINED}
 finished={FINISHED}
+etcd={ETCD_DATA}
 log={LOG}
 {FUNCTIONS}
 # The output of all attempts, at most two files of a MiB or one attempt each.
@@ -198,6 +206,10 @@ if [ ! -e "$joined" ]; then
         kubeadm reset --force --cri-socket {socket} --cert-dir /run/bedplate/no-certificates ||
             fail "kubeadm reset" $?
 {leftovers}        rm -f "$attempt"
+    elif [ -e "$etcd" ]; then
+        # A cluster that somebody has restored, or whose mark was removed: kubeadm would stumble over it, and the reset after that remove it.
+        say "$etcd was there before kubeadm: nothing is done. To keep that cluster: touch $joined; to begin anew without it: remove $etcd"
+        exit 1
     fi
 {before}    mark "$attempt"
     {kubeadm} </dev/null || fail "{action}" $?
@@ -247,6 +259,8 @@ mod tests {
     fn unit_and_script_equal_their_goldens() {
         let template = template(&["modprobe br_netfilter", "echo 'it''s'\nexit 0"], &["touch /etc/ready"]);
         let unit = render(&rendered(), &template).unwrap();
+        let says = format!("say \"{}$(date", STARTED.trim_start_matches("bedplate: "));
+        assert!(unit.files[1].content.contains(&says), "{says}");
         golden(NAME, &unit.files[0].content);
         golden("kubeadm-join.sh", &unit.files[1].content);
         assert_eq!((unit.files[0].mode, unit.files[1].mode), (0o644, 0o700));

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use bedplate_api::configuration::Template;
-use bedplate_bootstrap::{Discovery, Input, JOIN_KUBECONFIG, join, unit};
+use bedplate_bootstrap::{Discovery, InitInput, Input, JOIN_KUBECONFIG, init, join, unit};
 use serde_json::json;
 
 /// Counts a point of work; at the chosen one script and program are killed.
@@ -31,6 +31,7 @@ point() {
 const KUBEADM: &str = r#"
 etc=$ROOT/etc/kubernetes
 kubelet=$ROOT/var/lib/kubelet
+etcd=$ROOT/var/lib/etcd
 echo "$1" >>"$ROOT/events"
 echo "stand-in: $*"
 point
@@ -55,11 +56,25 @@ join)
     fi
     echo joined >>"$ROOT/events"
     ;;
+init)
+    for file in "$etc/kubelet.conf" "$etcd/member"; do
+        if [ -e "$file" ]; then
+            echo "preflight: $file already exists"
+            exit 1
+        fi
+    done
+    echo written >"$etc/kubelet.conf"
+    point
+    mkdir -p "$etcd/member"
+    point
+    echo joined >>"$ROOT/events"
+    ;;
 reset)
     [ "$2 $3 $5" = "--force --cri-socket --cert-dir" ] || exit 1
     find "$kubelet" -mindepth 1 -delete
     point
     find "$6" -mindepth 1 -delete
+    find "$etcd" -mindepth 1 -delete
     rm -f "$etc/kubelet.conf" "$etc/bootstrap-kubelet.conf"
     ;;
 esac
@@ -79,9 +94,19 @@ enum Run {
 }
 
 impl Slot {
+    /// Of a worker.
     fn new(before: &[&str], after: &[&str]) -> Self {
+        Self::of("worker", before, after)
+    }
+
+    /// Of a control plane that makes the cluster.
+    fn first() -> Self {
+        Self::of("controlPlane", &["pre"], &["post"])
+    }
+
+    fn of(role: &str, before: &[&str], after: &[&str]) -> Self {
         let slot = Self { root: tempfile::tempdir().unwrap() };
-        for folder in ["bin", "etc/kubernetes/pki", "var/lib/kubelet", "run/bedplate"] {
+        for folder in ["bin", "etc/kubernetes/pki", "var/lib/kubelet", "var/lib/etcd", "run/bedplate"] {
             fs::create_dir_all(slot.path(folder)).unwrap();
         }
         fs::write(slot.path("etc/kubernetes/pki/version.crt"), "brought by the version").unwrap();
@@ -96,7 +121,7 @@ impl Slot {
         }
         // Nothing here outlasts the kernel.
         slot.program("sync", "point");
-        fs::write(slot.path("script"), slot.script(before, after)).unwrap();
+        fs::write(slot.path("script"), slot.script(role, before, after)).unwrap();
         slot
     }
 
@@ -110,23 +135,25 @@ impl Slot {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
-    fn script(&self, before: &[&str], after: &[&str]) -> String {
+    fn script(&self, role: &str, before: &[&str], after: &[&str]) -> String {
         let template: Template = serde_json::from_value(json!({
-            "image": {"reference": "r"}, "kubernetes": {"version": "v1.34.4"},
+            "image": {"reference": "r"}, "kubernetes": {"version": "v1.34.4", "role": role},
             "preKubeadmCommands": before, "postKubeadmCommands": after,
         }))
         .unwrap();
-        let rendered = join(&Input {
-            node_name: &"server-1".parse().unwrap(),
-            provider_id: "bedplate://server-1",
-            kubernetes: &template.kubernetes,
-            cri_socket: "/run/containerd/containerd.sock",
-            discovery: Discovery::File { kubeconfig_path: JOIN_KUBECONFIG },
-        })
-        .unwrap();
+        let (node_name, provider_id) = (&"server-1".parse().unwrap(), "bedplate://server-1");
+        let (kubernetes, cri_socket) = (&template.kubernetes, "/run/containerd/containerd.sock");
+        let discovery = Discovery::File { kubeconfig_path: JOIN_KUBECONFIG };
+        let rendered = if role == "worker" {
+            join(&Input { node_name, provider_id, kubernetes, cri_socket, discovery }).unwrap()
+        } else {
+            init(&InitInput { node_name, provider_id, kubernetes, cri_socket }).unwrap()
+        };
         let unit = unit::render(&rendered, &template).unwrap();
         let mut script = unit.files[1].content.clone();
-        for folder in ["/etc/kubernetes", "/var/lib/kubelet", "/run/bedplate", "/var/log/bedplate"] {
+        for folder in
+            ["/etc/kubernetes", "/var/lib/kubelet", "/var/lib/etcd", "/run/bedplate", "/var/log/bedplate"]
+        {
             script = script.replace(folder, &format!("{}{folder}", self.root.path().display()));
         }
         script
@@ -248,6 +275,54 @@ fn failed_join_is_taken_back_before_the_next() {
     assert_eq!(slot.run(0), Run::Succeeded, "{}", slot.log());
     assert_eq!(slot.events(), ["pre", "join", "reset", "pre", "join", "joined", "post"]);
     slot.assert_joined("failed once");
+}
+
+#[test]
+fn cluster_whose_mark_is_gone_is_neither_reset_nor_made_anew_and_goes_on_once_the_mark_is_back() {
+    let slot = Slot::first();
+    assert_eq!(slot.run(0), Run::Succeeded, "{}", slot.log());
+    let events = slot.events();
+    fs::remove_dir_all(slot.path("var/lib/kubelet")).unwrap();
+    for _ in 0..2 {
+        slot.start_anew();
+        assert_eq!(slot.run(0), Run::Failed);
+        assert_eq!(slot.events(), events, "{}", slot.log());
+        assert!(slot.path("var/lib/etcd/member").exists());
+        assert!(!slot.path("etc/kubernetes/.bedplate-attempt").exists(), "the next run would reset");
+    }
+    let last = slot.log().lines().last().unwrap().to_owned();
+    assert!(last.contains("nothing is done") && last.contains(".bedplate-joined"), "{last}");
+    fs::write(slot.path("var/lib/kubelet/.bedplate-joined"), "").unwrap();
+    assert_eq!(slot.run(0), Run::Succeeded, "{}", slot.log());
+    assert_eq!(slot.events()[events.len()..], ["post"]);
+}
+
+#[test]
+fn cluster_that_was_restored_into_a_fresh_slot_is_not_reset() {
+    let slot = Slot::first();
+    fs::create_dir_all(slot.path("var/lib/etcd/member")).unwrap();
+    assert_eq!((slot.run(0), slot.run(0)), (Run::Failed, Run::Failed));
+    assert_eq!(slot.events(), [""; 0]);
+    fs::remove_dir_all(slot.path("var/lib/etcd/member")).unwrap();
+    assert_eq!(slot.run(0), Run::Succeeded, "{}", slot.log());
+}
+
+#[test]
+fn first_control_plane_killed_anywhere_takes_its_own_etcd_back_and_makes_the_cluster() {
+    for kill_at in 1.. {
+        let slot = Slot::first();
+        let run = slot.run(kill_at);
+        if run == Run::Killed {
+            slot.start_anew();
+            assert_eq!(slot.run(0), Run::Succeeded, "killed at {kill_at}: {}", slot.log());
+        }
+        assert!(slot.path("var/lib/etcd/member").exists(), "killed at {kill_at}");
+        assert!(slot.path("var/lib/kubelet/.bedplate-joined").exists(), "killed at {kill_at}");
+        if run == Run::Succeeded {
+            assert!(kill_at > 10, "only {kill_at} points");
+            break;
+        }
+    }
 }
 
 #[test]

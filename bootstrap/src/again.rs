@@ -1,0 +1,116 @@
+//! Pure: how a kubelet that has joined asks for a certificate once more, after its own has ended: by the discovery that its version names,
+//! as kubeadm had it ask at the join.
+
+use std::fmt;
+
+use bedplate_api::configuration::KubernetesSpec;
+use serde_json::{Map, Value, json};
+
+use crate::merge::at;
+
+/// The user of a kubeconfig that is made here.
+const USER: &str = "tls-bootstrap-token-user";
+
+/// What a version has a node join by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum JoinedBy<'a> {
+    /// A kubeconfig of the slot's.
+    File {
+        /// Its path there.
+        path: &'a str,
+        /// The token that is shown instead of what the kubeconfig has.
+        token: Option<&'a str>,
+    },
+    /// A token alone. The cluster's CA is the one that the node believes already.
+    Token {
+        /// The API server as `host:port`.
+        endpoint: &'a str,
+        /// The token.
+        token: &'a str,
+    },
+}
+
+/// Without the token.
+impl fmt::Debug for JoinedBy<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { path, .. } => write!(f, "File({path})"),
+            Self::Token { endpoint, .. } => write!(f, "Token({endpoint})"),
+        }
+    }
+}
+
+/// What this version has a node join by, if it says so itself.
+pub fn joined_by(kubernetes: &KubernetesSpec) -> Option<JoinedBy<'_>> {
+    let join = kubernetes.join_configuration.as_ref()?;
+    let text = |path: &str| at(join, path).and_then(Value::as_str).filter(|text| !text.is_empty());
+    let token = text("discovery.tlsBootstrapToken");
+    if let Some(path) = text("discovery.file.kubeConfigPath") {
+        return Some(JoinedBy::File { path, token });
+    }
+    let endpoint = text("discovery.bootstrapToken.apiServerEndpoint")?;
+    let token = token.or_else(|| text("discovery.bootstrapToken.token"))?;
+    Some(JoinedBy::Token { endpoint, token })
+}
+
+/// A kubeconfig that shows this token, at this API server (`host:port`) if one is said; none: the text is no kubeconfig.
+pub fn kubeconfig_with_token(text: &str, endpoint: Option<&str>, token: &str) -> Option<String> {
+    let mut config: Map<String, Value> = serde_saphyr::from_str(text).ok()?;
+    let mut set = |list: &str, of: &str, field: &str, value: &Value| -> Option<()> {
+        for named in config.get_mut(list)?.as_array_mut()? {
+            let object = named.get_mut(of)?.as_object_mut()?;
+            object.insert(field.to_owned(), value.clone());
+        }
+        Some(())
+    };
+    if let Some(endpoint) = endpoint {
+        set("clusters", "cluster", "server", &json!(format!("https://{endpoint}")))?;
+    }
+    set("contexts", "context", "user", &json!(USER))?;
+    config.insert("users".to_owned(), json!([{ "name": USER, "user": { "token": token } }]));
+    Some(Value::Object(config).to_string())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+mod tests {
+    use super::*;
+
+    fn kubernetes(discovery: &Value) -> KubernetesSpec {
+        let spec = json!({ "version": "v1.34.4", "joinConfiguration": { "discovery": discovery } });
+        serde_json::from_value(spec).unwrap()
+    }
+
+    #[test]
+    fn a_node_asks_again_by_what_it_has_joined_by() {
+        let path = "/etc/kubernetes/join.conf";
+        let file = kubernetes(&json!({ "file": { "kubeConfigPath": path } }));
+        assert_eq!(joined_by(&file), Some(JoinedBy::File { path, token: None }));
+        let both = kubernetes(&json!({ "file": { "kubeConfigPath": path }, "tlsBootstrapToken": "a.b" }));
+        assert_eq!(joined_by(&both), Some(JoinedBy::File { path, token: Some("a.b") }));
+        let token = json!({ "bootstrapToken": { "apiServerEndpoint": "k:6443", "token": "c.d" } });
+        let token = kubernetes(&token);
+        assert_eq!(joined_by(&token), Some(JoinedBy::Token { endpoint: "k:6443", token: "c.d" }));
+        assert!(!format!("{:?}", joined_by(&token)).contains("c.d"));
+        assert_eq!(joined_by(&kubernetes(&json!({}))), None);
+    }
+
+    #[test]
+    fn a_token_takes_the_place_of_the_user_and_the_cluster_stays() {
+        let text = "apiVersion: v1\nkind: Config\nclusters:\n- name: default-cluster\n  cluster:\n    certificate-authority-data: Q0E=\n    \
+                    server: https://own:6443\ncontexts:\n- name: c\n  context: {cluster: default-cluster, user: default-auth}\n\
+                    current-context: c\nusers:\n- name: default-auth\n  user: {client-key: /key}\n";
+        let made = |endpoint| -> Value {
+            serde_json::from_str(&kubeconfig_with_token(text, endpoint, "a.b").unwrap()).unwrap()
+        };
+        assert_eq!(made(None)["clusters"][0]["cluster"]["server"], "https://own:6443");
+        let other = made(Some("other:6443"));
+        assert_eq!(other["clusters"][0]["cluster"]["server"], "https://other:6443");
+        assert_eq!(other["clusters"][0]["cluster"]["certificate-authority-data"], "Q0E=");
+        assert_eq!(other["contexts"][0]["context"]["user"], other["users"][0]["name"]);
+        assert_eq!(other["users"], json!([{ "name": USER, "user": { "token": "a.b" } }]));
+        for text in ["- 1", "kind: Config", "clusters: [1]"] {
+            assert_eq!(kubeconfig_with_token(text, Some("k:1"), "a.b"), None, "{text}");
+        }
+    }
+}
