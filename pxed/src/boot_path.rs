@@ -29,6 +29,7 @@ use crate::enrol::authority::{Authority, OpenAuthorityError};
 use crate::enrol::cluster::ClusterSigner;
 use crate::enrol::service::Service;
 use crate::enrol::signer::{LocalSigner, Signer};
+use crate::enrol::standalone::StandIn;
 use crate::enrol::tls::Configurations;
 use crate::enrol::token::Tokens;
 use crate::files::LoaderFiles;
@@ -39,7 +40,6 @@ use crate::http::streams::Streams;
 use crate::images::Images;
 use crate::loaders::Loaders;
 use crate::machine::Machines;
-use crate::power::operations::local::LocalOperations;
 use crate::present::Present;
 use crate::status::StatusRegistry;
 use crate::store::{Store, StoreError};
@@ -81,8 +81,8 @@ pub struct Daemon {
     pub store: Store,
     /// Told of each unknown machine that asks, while discovery is on.
     pub discovered: Discovered,
-    /// Operations, where there is no cluster.
-    pub operations: Option<LocalOperations>,
+    /// What stands in for a cluster, where there is none.
+    pub stand_in: Option<StandIn>,
 }
 
 /// The boot path; clones share it.
@@ -319,7 +319,7 @@ impl BootPath {
             boots: self.boots.clone(),
             registry: self.daemon.registry.clone(),
             store: self.daemon.store.clone(),
-            operations: self.daemon.operations.clone(),
+            stand_in: self.daemon.stand_in.clone(),
             signer,
             counters: self.counters.enrol.clone(),
         };

@@ -325,6 +325,20 @@ mod tests {
     }
 
     #[test]
+    fn a_node_with_its_own_address_is_given_one_and_never_boots() {
+        let rig = Rig::new();
+        let clients = clients(&rig);
+        for loader in [Loader::None, Loader::Pxe, Loader::Http, Loader::Ipxe] {
+            let mac = MacAddress::of_slot(&"node1".parse().unwrap());
+            let slot = Query { mac, ..query(loader, &[7], 1) };
+            let Client::Known(known) = clients.client(&slot) else { panic!("it is node1's") };
+            assert_eq!((known.machine.as_str(), known.addresses), ("node1", Vec::new()));
+            assert_eq!(clients.boot(&slot), None);
+        }
+        assert!(rig.boots().records().is_empty());
+    }
+
+    #[test]
     fn stages_of_dhcp_reach_the_timeline() {
         let rig = Rig::new();
         let clients = clients(&rig);

@@ -26,6 +26,8 @@ pub struct KnownMachine {
     pub machine: Arc<Machine>,
     /// Its interfaces, in the order of the manifest.
     pub interfaces: Vec<Interface>,
+    /// The address of its node, if that has one of its own on the host's wire.
+    pub slot_mac: MacAddress,
 }
 
 /// One interface of a Machine. IPv6 settings are left out: the boot path is IPv4.
@@ -220,6 +222,10 @@ impl Snapshot {
                 }
             }
         }
+        // Nobody but a node asks with such an address, unless a Machine names it as an interface's: then what stands there counts.
+        for machine in self.by_name.values() {
+            self.by_mac.entry(machine.slot_mac).or_insert_with(|| Claim::One(machine.clone()));
+        }
         let several = self.by_mac.iter().filter_map(|(mac, claim)| match claim {
             Claim::Several(machines) => Some(Problem::DuplicateMac { mac: *mac, machines: machines.clone() }),
             Claim::One(_) => None,
@@ -227,7 +233,7 @@ impl Snapshot {
         self.problems.extend(several);
     }
 
-    /// Whose this address is.
+    /// Whose this address is: an interface's, or a node's own.
     pub fn by_mac(&self, mac: MacAddress) -> Found {
         match self.by_mac.get(&mac) {
             None => Found::Nobody,
@@ -307,7 +313,8 @@ impl KnownMachine {
             });
             interfaces.collect()
         });
-        Self { name, uid, machine, interfaces }
+        let slot_mac = MacAddress::of_slot(&name);
+        Self { name, uid, machine, interfaces, slot_mac }
     }
 
     /// Whether pxed netboots it and drives its power. Else a person installs its agent, and pxed only knows that.
@@ -444,6 +451,22 @@ pub(crate) mod tests {
             snapshot.problems()[0].to_string(),
             format!("{A} is claimed by one and three and two: none of them is served")
         );
+    }
+
+    #[test]
+    fn a_nodes_own_address_is_its_machines_unless_a_machine_names_it() {
+        let slot = |name: &str| MacAddress::of_slot(&name.parse().unwrap());
+        let taker = slot("one").to_string();
+        let snapshot = Snapshot::build(&site(), [machine("one", &[A]), machine("two", &[B, &taker])]);
+        let owner = |mac| match snapshot.by_mac(mac) {
+            Found::One(known) => known.name.to_string(),
+            other => panic!("{mac}: {other:?}"),
+        };
+        assert_eq!(owner(slot("two")), "two");
+        assert_eq!(owner(slot("one")), "two", "what a Machine names counts");
+        assert_eq!(snapshot.problems(), []);
+        let Found::One(two) = snapshot.by_mac(slot("two")) else { panic!("it is known") };
+        assert_eq!(two.interface(slot("two")), None, "it has no fixed address, and does not netboot");
     }
 
     #[test]

@@ -1,7 +1,12 @@
-//! pxed as a process in directory mode, on loopback, DHCP off: mistakes, reload, broken manifests, kill -9, drain, the watchdog; and
-//! with a cluster that is not there yet.
+//! pxed as a process in directory mode, on loopback, DHCP off: mistakes, reload, broken manifests, kill -9, drain, the watchdog; with
+//! a cluster that is not there yet; how a host becomes a node (`node`); and what the documents show (`documents`).
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+#[path = "directory_mode/documents.rs"]
+mod documents;
+#[path = "directory_mode/node.rs"]
+mod node;
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixDatagram, UnixStream};
@@ -152,9 +157,14 @@ impl Drop for Pxed {
 }
 
 fn get(socket: &Path, path: &str) -> Option<Value> {
+    ask(socket, "GET", path)
+}
+
+fn ask(socket: &Path, method: &str, path: &str) -> Option<Value> {
     let mut stream = UnixStream::connect(socket).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: pxed\r\nConnection: close\r\n\r\n").ok()?;
+    let length = "Content-Length: 0\r\n";
+    write!(stream, "{method} {path} HTTP/1.1\r\nHost: pxed\r\nConnection: close\r\n{length}\r\n").ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
     let (_, body) = answer.split_once("\r\n\r\n")?;

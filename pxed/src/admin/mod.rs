@@ -3,6 +3,7 @@
 //!
 //! No secrets pass here. Spawned by `run`.
 
+mod configuration;
 mod operation;
 mod route;
 mod token;

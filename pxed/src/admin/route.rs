@@ -15,10 +15,11 @@ use bedplate_process::health::Health;
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
-use super::{operation, token};
+use super::{configuration, operation, token};
 use crate::discovered::Discovered;
 use crate::enrol::token::IssueTokenError;
 use crate::machine::{Found, Machines};
+use crate::node_choice::NodeChoice;
 use crate::power::OperationDesk;
 use crate::status::StatusRegistry;
 
@@ -44,6 +45,8 @@ pub struct AdminState {
     pub explain: Explain,
     /// MachineOperations.
     pub operations: Arc<dyn OperationDesk>,
+    /// Which version each Machine gets; none in a cluster.
+    pub choice: Option<NodeChoice>,
     /// A token for a host that a person installs the agent on.
     pub token: Issue,
     /// Whether machines can boot.
@@ -63,6 +66,8 @@ pub fn router(state: AdminState) -> Router {
         .route("/v1/status", get(status))
         .route("/v1/operations", get(operation::list).post(operation::create))
         .route("/v1/operations/{name}", get(operation::get))
+        .route("/v1/configurations", get(configuration::list))
+        .route("/v1/configurations/{name}", get(configuration::get))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .with_state(state)

@@ -91,6 +91,7 @@ fn serving(desk: Desk) -> (tempfile::TempDir, PathBuf, tokio::task::JoinHandle<i
         stage: Arc::new(|_| None),
         explain: Arc::new(|_| None),
         operations: Arc::new(desk),
+        choice: None,
         token: Arc::new(|name| Box::pin(async { Err(IssueTokenError::NoMachine(name)) })),
         health: Arc::new(AlwaysReady),
         about: Arc::new(|| json!({})),
@@ -216,6 +217,7 @@ async fn machines_are_shown_with_their_status() {
         stage: Arc::new(|mac| (mac.octets()[5] == 0x0b).then_some(Stage::Userspace)),
         explain: Arc::new(|_| None),
         operations: Arc::new(Desk::default()),
+        choice: None,
         token: Arc::new(|name| Box::pin(async { Err(IssueTokenError::NoMachine(name)) })),
         health: Arc::new(AlwaysReady),
         about: Arc::new(|| json!({ "site": "default" })),
@@ -263,4 +265,13 @@ async fn a_socket_left_by_a_killed_pxed_is_replaced_and_a_living_one_is_not() {
         bind(&directory.path().join("x"), Some("no-such-group")),
         Err(BindSocketError::NoGroup { .. })
     ));
+}
+
+#[tokio::test]
+async fn configurations_of_a_cluster_are_the_clusters_to_show() {
+    let (_directory, path, _server) = serving(Desk::default());
+    for route in ["/v1/configurations", "/v1/configurations/w"] {
+        let (code, refusal) = get(&path, route).await;
+        assert_eq!((code, refusal["reason"].as_str()), (409, Some("UseCluster")), "{route}");
+    }
 }

@@ -46,6 +46,8 @@ pub struct Config {
     pub socket_group: Option<String>,
     /// Where Machines come from.
     pub source: SourceConfig,
+    /// Where Secrets of nodes lie without a cluster.
+    pub secrets_directory: PathBuf,
     /// DHCP and proxyDHCP.
     pub dhcp: DhcpConfig,
     /// TFTP.

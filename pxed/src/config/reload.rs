@@ -22,6 +22,7 @@ pub fn plan_reload(old: &Config, new: &Config) -> Reload {
     config.socket.clone_from(&old.socket);
     config.socket_group.clone_from(&old.socket_group);
     config.source.clone_from(&old.source);
+    config.secrets_directory.clone_from(&old.secrets_directory);
     config.dhcp.mode = old.dhcp.mode;
     config.dhcp.server_port = old.dhcp.server_port;
     config.dhcp.client_port = old.dhcp.client_port;
@@ -46,7 +47,7 @@ fn differences(a: &Config, b: &Config) -> Vec<&'static str> {
         ("state-directory", a.state_directory != b.state_directory),
         ("socket", a.socket != b.socket),
         ("socket-group", a.socket_group != b.socket_group),
-        ("source", a.source != b.source),
+        ("source", a.source != b.source || a.secrets_directory != b.secrets_directory),
         ("default-image", a.default_image != b.default_image),
         ("discovery-image", a.discovery_image != b.discovery_image),
         ("dhcp", a.dhcp != b.dhcp),

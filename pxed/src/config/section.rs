@@ -28,14 +28,16 @@ const NAMESPACE: &str = "a namespace: at most 63 of a-z, 0-9 and '-', not first 
 const FILE: &str = "a file name (letters, digits, '.', '-', '_') inside loaders.directory";
 
 pub(super) fn read_config(reader: &mut Reader, mut top: Section<'_>) -> Config {
+    let (source, secrets_directory) = source(&mut top, reader);
     let config = Config {
+        source,
+        secrets_directory,
         site: top
             .parse(reader, "site", "a site name: at most 63 of a-z, 0-9 and '-', not first or last '-'")
             .unwrap_or_else(|| "default".parse().expect("\"default\" is a DNS label")),
         state_directory: path(&mut top, reader, "state-directory", "/var/lib/bedplate/pxed"),
         socket: path(&mut top, reader, "socket", "/run/bedplate/pxed.sock"),
         socket_group: top.text(reader, "socket-group"),
-        source: source(&mut top, reader),
         dhcp: dhcp(&mut top, reader),
         tftp: tftp(&mut top, reader),
         http: http(&mut top, reader),
@@ -84,9 +86,10 @@ fn seconds(
     Duration::from_secs(section.integer(reader, key, limits).unwrap_or(default).into())
 }
 
-fn source(top: &mut Section<'_>, reader: &mut Reader) -> SourceConfig {
+fn source(top: &mut Section<'_>, reader: &mut Reader) -> (SourceConfig, PathBuf) {
     let mut section = top.section(reader, "source");
     let directory = optional_path(&mut section, reader, "directory");
+    let secrets = path(&mut section, reader, "secrets-directory", "/etc/bedplate/secrets");
     let mut kubernetes = section.section(reader, "kubernetes");
     let kubeconfig = optional_path(&mut kubernetes, reader, "kubeconfig");
     let context = kubernetes.text(reader, "context");
@@ -99,12 +102,17 @@ fn source(top: &mut Section<'_>, reader: &mut Reader) -> SourceConfig {
         (true, true) => {
             reader.problem("source.kubernetes", "and source.directory are both given", "keep one");
         }
+        (false, true) if reader.is_given("source.secrets-directory") => {
+            let remedy = "remove it: in a cluster agents read its Secrets";
+            reader.problem("source.secrets-directory", "belongs to source.directory", remedy);
+        }
         _ => {}
     }
-    match directory {
+    let source = match directory {
         Some(directory) => SourceConfig::Directory(directory),
         None => SourceConfig::Kubernetes { kubeconfig, context, advertise },
-    }
+    };
+    (source, secrets)
 }
 
 fn dhcp(top: &mut Section<'_>, reader: &mut Reader) -> DhcpConfig {

@@ -89,6 +89,19 @@ fn an_empty_file_is_told_what_it_must_say() {
 }
 
 #[test]
+fn secrets_of_nodes_lie_beside_manifests_and_are_a_clusters_otherwise() {
+    assert_eq!(good().secrets_directory, PathBuf::from("/etc/bedplate/secrets"));
+    let text = "[source]\nkubernetes = {}\nsecrets-directory = \"/s\"\n[dhcp]\nmode = \"off\"\n";
+    let found = mistakes(text);
+    assert_eq!(
+        found,
+        [
+            "3: source.secrets-directory: belongs to source.directory; remove it: in a cluster agents read its Secrets"
+        ]
+    );
+}
+
+#[test]
 fn contradictions_between_keys_are_found() {
     let cases = [
         ("default-image = \"host\"", "default-image = \"hots\"", "did you mean \"host\"?"),

@@ -1,12 +1,21 @@
 //! Pure: what is kept of an agent's report, field by field: no more than the Machine's definition takes, and of what it
 //! leaves open, no more than a person would read. Longer texts are cut: a report is not refused for the length of a name.
 //!
-//! Called by `service`.
+//! Called by `service` and `standalone`.
 
-use bedplate_api::machine::{Clock, Cpu, Disk, Firmware, Hardware, Nic, StateDiskStatus, Tpm};
+use bedplate_api::machine::{
+    Applied, Clock, Condition, Cpu, Disk, Firmware, Hardware, Nic, RolledBack, Slot, StateDiskStatus, Tpm,
+    VersionRef,
+};
 
 /// Characters of a version or an id.
 pub(super) const WORD: usize = 63;
+/// Of a configuration's name.
+const CONFIGURATION: usize = 240;
+/// Of a condition's message.
+const MESSAGE: usize = 4096;
+/// Of the reason of a roll-back.
+const REASON: usize = 1024;
 /// Characters of any other text.
 const TEXT: usize = 256;
 /// Disks, names of one disk, network interfaces.
@@ -32,6 +41,46 @@ fn text(text: Option<String>) -> Option<String> {
 pub(super) fn state_disk(disk: StateDiskStatus) -> StateDiskStatus {
     let StateDiskStatus { name, wipe_token } = disk;
     StateDiskStatus { name: text(name), wipe_token: wipe_token.map(|token| cut(token, WORD)) }
+}
+
+/// What runs on a host.
+pub(super) fn applied(applied: Applied) -> Applied {
+    let Applied { name, version, slot, image_digest, node_uid, time } = applied;
+    Applied {
+        name: cut(name, CONFIGURATION),
+        version,
+        slot,
+        image_digest,
+        node_uid: node_uid.map(|uid| cut(uid, WORD)),
+        time,
+    }
+}
+
+/// What is in a slot.
+pub(super) fn slot(slot: Slot) -> Slot {
+    let Slot { name, configuration_name, version, image_digest, state } = slot;
+    let configuration_name = configuration_name.map(|name| cut(name, CONFIGURATION));
+    Slot { name, configuration_name, version, image_digest, state }
+}
+
+/// An update that was taken back.
+pub(super) fn rolled_back(back: RolledBack) -> RolledBack {
+    let RolledBack { from, to, reason, time } = back;
+    let of = |VersionRef { name, version }| VersionRef { name: cut(name, CONFIGURATION), version };
+    RolledBack { from: of(from), to: of(to), reason: cut(reason, REASON), time }
+}
+
+/// A condition.
+pub(super) fn condition(condition: Condition) -> Condition {
+    let Condition { type_, status, reason, message, last_transition_time, observed_generation } = condition;
+    Condition {
+        type_: cut(type_, WORD),
+        status: cut(status, WORD),
+        reason: cut(reason, WORD),
+        message: cut(message, MESSAGE),
+        last_transition_time,
+        observed_generation,
+    }
 }
 
 /// The facts, without the BMC's, which are pxed's own to tell.

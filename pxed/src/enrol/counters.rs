@@ -41,6 +41,12 @@ labels! {
         SignerFailed => "SignerFailed",
         /// What was asked for is the cluster's to answer.
         UseCluster => "UseCluster",
+        /// The Machine's selected version does not name that Secret.
+        SecretNotNamed => "SecretNotNamed",
+        /// No file of that Secret is there.
+        SecretMissing => "SecretMissing",
+        /// A file of that Secret is there and cannot be used.
+        SecretUnreadable => "SecretUnreadable",
         /// The store failed.
         StoreFailed => "StoreFailed",
     }
@@ -50,7 +56,7 @@ impl Reason {
     /// The HTTP status of the answer.
     pub const fn status(self) -> StatusCode {
         match self {
-            Self::UnknownPath | Self::MachineGone => StatusCode::NOT_FOUND,
+            Self::UnknownPath | Self::MachineGone | Self::SecretMissing => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::NoClientCertificate => StatusCode::UNAUTHORIZED,
             Self::BadBody | Self::BadCertificateRequest => StatusCode::BAD_REQUEST,
@@ -61,9 +67,12 @@ impl Reason {
             | Self::TokenExpired
             | Self::NotAMachine
             | Self::OtherKey
-            | Self::KeyReplaced => StatusCode::FORBIDDEN,
+            | Self::KeyReplaced
+            | Self::SecretNotNamed => StatusCode::FORBIDDEN,
             Self::TokenUsed | Self::UseCluster => StatusCode::CONFLICT,
-            Self::SignerFailed | Self::StoreFailed => StatusCode::SERVICE_UNAVAILABLE,
+            Self::SignerFailed | Self::StoreFailed | Self::SecretUnreadable => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
         }
     }
 }

@@ -21,7 +21,7 @@ pub mod request;
 pub mod serve;
 pub mod service;
 pub mod signer;
-mod standalone;
+pub mod standalone;
 #[cfg(test)]
 mod tests;
 pub mod tls;

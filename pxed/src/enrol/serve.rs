@@ -1,4 +1,4 @@
-//! The TLS listener for agents: `/v1/enrol`, `/v1/renew`, `/v1/report`, and without a cluster `/v1/watch`, `/v1/operation`, `/v1/node`. Bounds handshakes and bodies; accepting and its limits
+//! The TLS listener for agents: `/v1/enrol`, `/v1/renew`, `/v1/report`, and without a cluster `/v1/watch`, `/v1/operation`, `/v1/node`, `/v1/secret`. Bounds handshakes and bodies; accepting and its limits
 //! are `http::listen`'s.
 
 use std::sync::Arc;
@@ -35,7 +35,8 @@ const MAX_BODY: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What there is.
-const PATHS: [&str; 6] = ["/v1/enrol", "/v1/renew", "/v1/report", "/v1/watch", "/v1/operation", "/v1/node"];
+const PATHS: [&str; 7] =
+    ["/v1/enrol", "/v1/renew", "/v1/report", "/v1/watch", "/v1/operation", "/v1/node", "/v1/secret"];
 
 type Answer = Response<Full<Bytes>>;
 
@@ -148,6 +149,9 @@ async fn decide(
         ("/v1/node", Some(identity)) => {
             service.take_node(identity, read(body).await?).await?;
             Ok(empty())
+        }
+        ("/v1/secret", Some(identity)) => {
+            Ok(json(StatusCode::OK, &service.secret(identity, read(body).await?).await?))
         }
         (_, Some(identity)) => {
             service.report(identity, read(body).await?, now).await?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bedplate_api::id::{Digest, MachineName};
-use bedplate_api::machine::{Address, AgentStatus, Hardware, Time, condition_type};
+use bedplate_api::machine::{Address, AgentStatus, Hardware, MachineStatus, Time, condition_type};
 use bedplate_api::wire::{EnrolRequest, EnrolResponse, RenewRequest, Report, Stage};
 use bedplate_process::exit::chain;
 use jiff::{SignedDuration, Timestamp};
@@ -14,12 +14,13 @@ use super::counters::{Counters, Enrolment, Reason, Renewal, Reported};
 use super::identity::Identity;
 use super::request::{CertificateRequest, ReadRequestError};
 use super::signer::{SignError, Signed, Signer};
+use super::standalone::StandIn;
 use crate::boot::report::reason;
 use crate::boot::seeds::CheckTokenError;
 use crate::boot::{Boots, Owner, public_id};
 use crate::counter::Label as _;
 use crate::machine::Machines;
-use crate::power::operations::local::LocalOperations;
+use crate::status::condition::condition;
 use crate::status::{EventReason, StatusRegistry, set_condition};
 use crate::store::{Store, Table};
 
@@ -64,8 +65,8 @@ pub struct Service {
     pub registry: StatusRegistry,
     /// Where certificates are remembered.
     pub store: Store,
-    /// Operations, where there is no cluster.
-    pub operations: Option<LocalOperations>,
+    /// What stands in for a cluster, where there is none.
+    pub stand_in: Option<StandIn>,
     /// Who signs.
     pub signer: Arc<dyn Signer>,
     /// What is counted.
@@ -237,6 +238,7 @@ impl Service {
         let addresses = Address::of_host(name, &report.addresses);
         let kernel = bounds::cut(report.kernel_boot_id, bounds::WORD);
         let state_disk = report.state_disk.map(bounds::state_disk);
+        self.heard(name, now);
         self.registry.update(name, |status| {
             status.addresses = addresses;
             status.state_disk = state_disk;
@@ -244,6 +246,19 @@ impl Service {
         });
         self.take_facts(name, report.agent_version, report.facts, now);
         Ok(())
+    }
+
+    /// A host that has its certificate is enrolled, also where nothing says so any more: its Machine was away for a while, or the store
+    /// was lost. In a cluster the object says so.
+    fn heard(&self, name: &MachineName, now: Timestamp) {
+        let known = |status: &MachineStatus| condition(status, condition_type::ENROLLED).is_some();
+        if self.stand_in.is_none() || self.registry.read(name, known) == Some(true) {
+            return;
+        }
+        let message = "the host's agent reports by the certificate that it enrolled for";
+        self.registry.update(name, |status| {
+            set_condition(status, condition_type::ENROLLED, true, reason::ENROLLED, message, now);
+        });
     }
 
     fn enrolled(&self, certificate_pem: String) -> EnrolResponse {

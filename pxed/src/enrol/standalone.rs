@@ -1,20 +1,24 @@
-//! What stands in for a cluster to an agent whose pxed has none: its Machine and its operations, and how they go.
+//! What stands in for a cluster to an agent whose pxed has none: its Machine, the version that it gets and the Secrets of that, and
+//! its operations; and how its node goes.
 //!
 //! ```text
 //!   agent                                             pxed
 //!     | POST /v1/watch, the revision that it knows --> | answered when that is not the newest, at the latest after 20 s
 //!     | POST /v1/operation, a status ----------------> | taken if the operation is as the agent has read it
-//!     | POST /v1/node -------------------------------> | how the host's node stands, for people
+//!     | POST /v1/node -------------------------------> | how the host's node stands, and its Node: kept before it is answered
+//!     | POST /v1/secret -----------------------------> | what the selected version names of it
 //! ```
-//! Each agent is told of its own Machine only, by its certificate. Chooses no configuration. Called by `serve`.
+//! Each agent is told of its own Machine only, by its certificate. Chooses nothing itself: `node_choice` does. Called by `serve`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_api::id::Digest;
-use bedplate_api::machine::{Machine, Slot, condition_type};
+use bedplate_api::machine::{Applied, Machine, MachineStatus, Slot, condition_type};
 use bedplate_api::operation::MachineOperation;
 use bedplate_api::wire::{
-    NodeReport, OperationWrite, OperationWritten, WATCH_SECONDS, WatchRequest, WatchResponse,
+    NodeReport, OperationWrite, OperationWritten, SecretRequest, SecretResponse, WATCH_SECONDS, WatchRequest,
+    WatchResponse,
 };
 use kube::core::ObjectMeta;
 use sha2::Digest as _;
@@ -26,14 +30,23 @@ use super::counters::Reason;
 use super::identity::Identity;
 use super::service::{Refused, Service, refused};
 use crate::machine::KnownMachine;
+use crate::node_choice::{NodeChoice, State, Told};
 use crate::power::operations::local::LocalOperations;
+use crate::secret::{NodeSecrets, ReadSecretError, named_keys};
+
+/// What stands in for a cluster; clones share it.
+#[derive(Clone)]
+pub struct StandIn {
+    /// Operations of manifests and of the socket.
+    pub operations: LocalOperations,
+    /// Which version each Machine gets.
+    pub choice: NodeChoice,
+    /// Secrets that versions name.
+    pub secrets: NodeSecrets,
+}
 
 /// Slots of a host.
 const SLOTS: usize = 2;
-/// What is kept of a condition's message, in characters.
-const MOST_MESSAGE: usize = 4096;
-/// What is kept of the reason of a roll-back, in characters.
-const MOST_REASON: usize = 1024;
 
 impl Service {
     /// `POST /v1/watch`, by an agent that showed its certificate.
@@ -41,38 +54,58 @@ impl Service {
     /// # Errors
     /// The refusal.
     pub async fn watch(&self, identity: &Identity, request: WatchRequest) -> Result<WatchResponse, Refused> {
-        let operations = self.standalone()?;
+        let stand_in = self.standalone()?;
         let until = Instant::now() + Duration::from_secs(WATCH_SECONDS);
-        let (mut changed, mut machines) = (operations.changes(), self.machines.subscribe());
+        let mut news = News {
+            operations: stand_in.operations.changes(),
+            machines: self.machines.subscribe(),
+            choice: stand_in.choice.changes(),
+        };
         loop {
-            changed.mark_unchanged();
-            machines.mark_unchanged();
+            news.forget();
             self.check_identity(identity).await?;
-            let word = self.word(identity, operations)?;
+            let (word, told) = self.word(identity, stand_in)?;
             if let WatchResponse::Changed { revision, .. } = &word
                 && request.known.as_ref() != Some(revision)
             {
                 return Ok(word);
             }
-            if timeout_at(until, either(&mut changed, &mut machines)).await.is_err() {
+            let other = || match self.machines.load().by_name(&identity.machine) {
+                Some(known) => stand_in.choice.told(known) != told,
+                None => true,
+            };
+            if timeout_at(until, news.wait(other)).await.is_err() {
                 return Ok(WatchResponse::Same);
             }
         }
     }
 
-    /// All that the agent is told.
-    fn word(&self, identity: &Identity, operations: &LocalOperations) -> Result<WatchResponse, Refused> {
-        let name = &identity.machine;
-        let Some(known) = self.machines.load().by_name(name).cloned() else {
-            return refused(Reason::MachineGone, format!("Machine {name} is no longer known here"));
-        };
-        let machine = Box::new(told(&known));
-        let operations: Vec<_> =
-            operations.of_agent(name).iter().map(|one| MachineOperation::clone(one)).collect();
+    /// All that the agent is told, and what of it is chosen.
+    fn word(&self, identity: &Identity, stand_in: &StandIn) -> Result<(WatchResponse, Told), Refused> {
+        let known = self.own_machine(identity)?;
+        let told = stand_in.choice.told(&known);
+        let said = |status: &MachineStatus| (status.applied.clone(), status.slots.clone());
+        let said = self.registry.read(&known.name, said).unwrap_or_default();
+        let machine = Box::new(told_machine(&known, &told, said));
+        let version = told.version.as_deref().cloned().map(Box::new);
+        let operations: Vec<_> = stand_in
+            .operations
+            .of_agent(&known.name)
+            .iter()
+            .map(|one| MachineOperation::clone(one))
+            .collect();
         // Plain data with text keys: it always has a JSON form.
-        let text = serde_json::to_vec(&(&machine, &operations)).unwrap_or_default();
+        let text = serde_json::to_vec(&(&machine, &version, &operations)).unwrap_or_default();
         let revision = Digest::from_sha256(sha2::Sha256::digest(text).into()).hex();
-        Ok(WatchResponse::Changed { revision, machine, operations })
+        Ok((WatchResponse::Changed { revision, machine, version, operations }, told))
+    }
+
+    fn own_machine(&self, identity: &Identity) -> Result<Arc<KnownMachine>, Refused> {
+        let name = &identity.machine;
+        match self.machines.load().by_name(name) {
+            Some(known) => Ok(known.clone()),
+            None => refused(Reason::MachineGone, format!("Machine {name} is no longer known here")),
+        }
     }
 
     /// `POST /v1/operation`, by an agent that showed its certificate.
@@ -84,9 +117,9 @@ impl Service {
         identity: &Identity,
         write: OperationWrite,
     ) -> Result<OperationWritten, Refused> {
-        let operations = self.standalone()?;
+        let stand_in = self.standalone()?;
         self.check_identity(identity).await?;
-        let written = operations.write_of_agent(&identity.machine, write).await;
+        let written = stand_in.operations.write_of_agent(&identity.machine, write).await;
         written
             .or_else(|why| refused(Reason::StoreFailed, format!("the operation cannot be kept now: {why}")))
     }
@@ -96,42 +129,93 @@ impl Service {
     /// # Errors
     /// The refusal.
     pub async fn take_node(&self, identity: &Identity, node: NodeReport) -> Result<(), Refused> {
-        self.standalone()?;
+        let stand_in = self.standalone()?;
         self.check_identity(identity).await?;
-        let NodeReport { applied, mut slots, mut rolled_back, conditions } = node;
-        slots.truncate(SLOTS);
-        let slots: Vec<Slot> = slots;
-        if let Some(back) = &mut rolled_back {
-            back.reason = bounds::cut(std::mem::take(&mut back.reason), MOST_REASON);
-        }
+        let known = self.own_machine(identity)?;
+        let selected = stand_in.choice.told(&known).chosen.and_then(|chosen| chosen.selected.clone());
+        let reference = known.machine.spec.configuration_ref.as_ref().map(|reference| &reference.name);
+        let given: Vec<&String> = selected.iter().map(|selected| &selected.name).chain(reference).collect();
+        let NodeReport { applied, slots, rolled_back, conditions, node, node_gone } = node;
         let own = [condition_type::PAVED, condition_type::NODE_READY];
         self.registry.update(&identity.machine, |status| {
-            (status.applied, status.slots, status.rolled_back) = (applied, slots, rolled_back);
+            let told = applied.map(bounds::applied);
+            let (applied, slots) = of_its_own(told, slots.into_iter().take(SLOTS), &given, status);
+            (status.applied, status.slots) = (applied, slots);
+            status.rolled_back = rolled_back.map(bounds::rolled_back);
             status.conditions.retain(|condition| !own.contains(&condition.type_.as_str()));
-            for kind in own {
-                let Some(mut condition) = conditions.iter().find(|told| told.type_ == kind).cloned() else {
-                    continue;
-                };
-                condition.reason = bounds::cut(condition.reason, bounds::WORD);
-                condition.status = bounds::cut(condition.status, bounds::WORD);
-                condition.message = bounds::cut(condition.message, MOST_MESSAGE);
-                status.conditions.push(condition);
-            }
+            let told = |kind| conditions.iter().find(|told| told.type_ == kind).cloned();
+            status.conditions.extend(own.into_iter().filter_map(told).map(bounds::condition));
         });
-        Ok(())
+        // After what runs is known: whether a Node that is gone is paved again depends on it.
+        let kept = stand_in.choice.report(&known, node, node_gone).await;
+        kept.or_else(|error| refused(Reason::StoreFailed, error.to_string()))
     }
 
-    fn standalone(&self) -> Result<&LocalOperations, Refused> {
-        match &self.operations {
-            Some(operations) => Ok(operations),
+    /// `POST /v1/secret`, by an agent that showed its certificate.
+    ///
+    /// # Errors
+    /// The refusal: the Machine's selected version does not name it, or it cannot be read.
+    pub async fn secret(
+        &self,
+        identity: &Identity,
+        request: SecretRequest,
+    ) -> Result<SecretResponse, Refused> {
+        let stand_in = self.standalone()?;
+        self.check_identity(identity).await?;
+        let known = self.own_machine(identity)?;
+        let version = stand_in.choice.told(&known).version;
+        let keys = version.map(|version| named_keys(&version.spec.template, &request)).unwrap_or_default();
+        if keys.is_empty() {
+            let message =
+                format!("the version that is selected for Machine {} names no such Secret", known.name);
+            return refused(Reason::SecretNotNamed, message);
+        }
+        let read = stand_in.secrets.read(request, keys).await;
+        read.or_else(|error| {
+            tracing::warn!(machine = %known.name, %error, "a secret that a version names is not given");
+            let reason = match error {
+                ReadSecretError::Missing(_) => Reason::SecretMissing,
+                ReadSecretError::Unreadable(_) => Reason::SecretUnreadable,
+            };
+            refused(reason, error.to_string())
+        })
+    }
+
+    fn standalone(&self) -> Result<&StandIn, Refused> {
+        match &self.stand_in {
+            Some(stand_in) => Ok(stand_in),
             None => refused(Reason::UseCluster, "this pxed belongs to a cluster: ask its API server"),
         }
     }
 }
 
-/// A Machine as its agent is told of it: what a person wrote, and which one it is.
-fn told(known: &KnownMachine) -> Machine {
+/// What a host says of what runs and lies in its slots, without versions of a configuration that its Machine was never given: what is
+/// applied holds a version and its configuration (docs/rules.md, V3), and who has a host's key could hold any.
+fn of_its_own(
+    applied: Option<Applied>,
+    slots: impl Iterator<Item = Slot>,
+    given: &[&String],
+    before: &MachineStatus,
+) -> (Option<Applied>, Vec<Slot>) {
+    let had = before.slots.iter().filter_map(|slot| slot.configuration_name.as_ref());
+    let had: Vec<&String> = had.chain(before.applied.as_ref().map(|applied| &applied.name)).collect();
+    let is_own = |name: &String| given.contains(&name) || had.contains(&name);
+    let slots = slots.map(bounds::slot).map(|slot| match &slot.configuration_name {
+        Some(name) if !is_own(name) => Slot { configuration_name: None, version: None, ..slot },
+        _ => slot,
+    });
+    (applied.filter(|applied| is_own(&applied.name)), slots.collect())
+}
+
+/// A Machine as its agent is told of it: what a person wrote, which one it is, what was chosen for it, and what is known here of its node:
+/// what is not, it says again.
+fn told_machine(
+    known: &KnownMachine,
+    told: &Told,
+    (applied, slots): (Option<Applied>, Vec<Slot>),
+) -> Machine {
     let metadata = &known.machine.metadata;
+    let chosen = told.chosen.as_deref();
     Machine {
         metadata: ObjectMeta {
             name: metadata.name.clone(),
@@ -141,17 +225,46 @@ fn told(known: &KnownMachine) -> Machine {
             ..ObjectMeta::default()
         },
         spec: known.machine.spec.clone(),
-        status: None,
+        status: Some(MachineStatus {
+            selected: chosen.and_then(|chosen| chosen.selected.clone()),
+            node_ref: chosen.and_then(|chosen| chosen.node.clone()),
+            applied,
+            slots,
+            ..MachineStatus::default()
+        }),
     }
 }
 
-/// Ends when one of them has changed; never if nobody can change them any more.
-async fn either(operations: &mut watch::Receiver<()>, machines: &mut watch::Receiver<u64>) {
-    let changed = tokio::select! {
-        changed = operations.changed() => changed,
-        changed = machines.changed() => changed,
-    };
-    if changed.is_err() {
-        std::future::pending::<()>().await;
+/// What may bring news to an agent.
+struct News {
+    operations: watch::Receiver<()>,
+    machines: watch::Receiver<u64>,
+    choice: watch::Receiver<Arc<State>>,
+}
+
+impl News {
+    /// What has changed until now is none.
+    fn forget(&mut self) {
+        self.operations.mark_unchanged();
+        self.machines.mark_unchanged();
+        self.choice.mark_unchanged();
+    }
+
+    /// Ends when there may be news; never if nobody can make any. Choices are for one Machine each: `other` says whether it is this
+    /// one's.
+    async fn wait(&mut self, other: impl Fn() -> bool) {
+        loop {
+            let (changed, sure) = tokio::select! {
+                changed = self.operations.changed() => (changed, true),
+                changed = self.machines.changed() => (changed, true),
+                changed = self.choice.changed() => (changed, false),
+            };
+            if changed.is_err() {
+                std::future::pending::<()>().await;
+            }
+            if sure || other() {
+                return;
+            }
+        }
     }
 }

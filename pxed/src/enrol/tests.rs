@@ -20,11 +20,11 @@ use super::counters::{Counters, Enrolment, Reason, Renewal, Reported};
 use super::request::CertificateRequest;
 use super::service::Service;
 use super::signer::{LocalSigner, SignError, Signed, Signer};
+use super::standalone::StandIn;
 use super::tls::Configurations;
 use crate::http::listen::Limits;
 use crate::http::tests::{Rig, listening, plain};
 use crate::machine::Snapshot;
-use crate::power::operations::local::LocalOperations;
 
 mod standalone;
 
@@ -46,7 +46,7 @@ impl Agents {
         Self::start_beside(rig, signer, None).await
     }
 
-    async fn start_beside(rig: Rig, signer: Arc<dyn Signer>, operations: Option<LocalOperations>) -> Self {
+    async fn start_beside(rig: Rig, signer: Arc<dyn Signer>, stand_in: Option<StandIn>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let configurations = Arc::new(Configurations::new(rig.authority.clone(), None));
@@ -57,7 +57,7 @@ impl Agents {
             boots: rig.boots().clone(),
             registry: rig.registry.clone(),
             store: rig.store.clone(),
-            operations,
+            stand_in,
             signer,
             counters: counters.clone(),
         };
@@ -340,7 +340,7 @@ async fn a_clusters_certificate_that_is_older_than_its_machine_is_refused_though
         boots: rig.boots().clone(),
         registry: rig.registry.clone(),
         store: rig.store.clone(),
-        operations: None,
+        stand_in: None,
         signer: Arc::new(LocalSigner { authority: rig.authority.clone() }),
         counters: Arc::default(),
     };

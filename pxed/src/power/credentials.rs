@@ -4,9 +4,6 @@
 //! address of his own. What is read is zeroised when it is dropped; nothing is kept or logged. (The answer's text inside the
 //! Kubernetes client is freed without that.)
 
-use std::fs::File;
-use std::io::Read;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -18,12 +15,12 @@ use bedplate_process::exit::chain;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use secrecy::SecretString;
 use tokio::sync::Semaphore;
 use zeroize::{Zeroize as _, Zeroizing};
 
 use super::{CredentialsError, CredentialsSource, CredentialsVersion, Issued};
+use crate::private_file::{self, Private, is_step};
 
 /// A user name or a password is not longer (bytes); BMCs take far less.
 const MAX_BYTES: usize = 4096;
@@ -170,9 +167,7 @@ impl SecretFiles {
 
     fn get(&self, secret: &CredentialsSecretRef) -> Result<Issued, String> {
         check_namespace(&self.namespaces, secret)?;
-        let plain =
-            |name: &str| !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\0']);
-        if !plain(&secret.namespace) || !plain(&secret.name) {
+        if !is_step(&secret.namespace) || !is_step(&secret.name) {
             return Err("its name is no file name".to_owned());
         }
         let below = Path::new(&secret.namespace).join(&secret.name);
@@ -184,54 +179,16 @@ impl SecretFiles {
 
     /// A file's bytes without the line's end, and its stamp.
     fn read_file(&self, below: &Path) -> Result<(Zeroizing<Vec<u8>>, String), String> {
-        let path = self.directory.join(below);
-        let shown = path.display();
-        let file = self.open(below).map_err(|error| match error {
-            rustix::io::Errno::XDEV => {
-                format!("{shown} is a link that leads out of {}: copy the file", self.directory.display())
-            }
-            error => format!("{shown} cannot be opened: {error}"),
-        })?;
-        let metadata = file.metadata().map_err(|error| format!("{shown} cannot be looked at: {error}"))?;
-        if !metadata.is_file() {
-            return Err(format!("{shown} is no file"));
-        }
-        let (owner, own) = (metadata.uid(), rustix::process::geteuid().as_raw());
-        if owner != 0 && owner != own {
-            return Err(format!("{shown} belongs to user {owner}: give it to root or to pxed's own user"));
-        }
-        let mode = metadata.mode() & 0o7777;
-        if mode & !0o600 != 0 {
-            return Err(format!("{shown} has mode {mode:04o}: make it 0600 (chmod 600)"));
-        }
-        let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_BYTES + 2));
-        // One more than is allowed, so that what is too long shows; never more, which would move what was read.
-        let read = file.take(MAX_BYTES as u64 + 2).read_to_end(&mut bytes);
-        read.map_err(|error| format!("{shown} cannot be read: {error}"))?;
+        // A line's end beside the longest text; one more shows that it is too long.
+        let Private { mut bytes, stamp } = private_file::read(&self.directory, below, MAX_BYTES + 1)
+            .map_err(private_file::Problem::into_text)?;
         if bytes.last() == Some(&b'\n') {
             bytes.pop();
         }
         if bytes.last() == Some(&b'\r') {
             bytes.pop();
         }
-        let stamp = format!(
-            "{}.{}.{}.{}.{}",
-            metadata.ino(),
-            metadata.len(),
-            metadata.mtime(),
-            metadata.mtime_nsec(),
-            metadata.ctime_nsec()
-        );
         Ok((bytes, stamp))
-    }
-
-    /// Opens a file below the directory; links that lead out of it are refused by the kernel.
-    fn open(&self, below: &Path) -> Result<File, rustix::io::Errno> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let directory = openat(CWD, &self.directory, flags | OFlags::DIRECTORY, Mode::empty())?;
-        // Not blocking: a pipe would hold the thread for ever.
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        openat2(&directory, below, flags | OFlags::NONBLOCK, Mode::empty(), resolve).map(File::from)
     }
 }
 

@@ -66,7 +66,7 @@ impl Daemon {
     /// Makes the parts and binds the sockets.
     pub(super) async fn assemble(config: Config, liveness: Liveness) -> Result<(Self, Writer), Failure> {
         let (knowledge, feeding, operations, writer) = Knowledge::open(&config).await?;
-        let boot_path = BootPath::open(&config, knowledge.for_boot_path(&operations))?;
+        let boot_path = BootPath::open(&config, knowledge.for_boot_path(&config, &operations))?;
         let dhcp = bind_dhcp(&config, &boot_path)?;
         let tftp = bind_tftp(&config, &boot_path)?;
         let http = listen("http.listen", config.http.listen).await?;
@@ -107,7 +107,7 @@ impl Daemon {
     /// Starts every task. Once.
     pub(super) fn spawn(&mut self, tasks: &Tasks, shutdown: &CancellationToken) {
         let Some(Start { feeding, http, https, health, socket }) = self.start.take() else { return };
-        feeding.spawn(tasks, self.liveness.part("source", DISK_PATIENCE), shutdown.clone());
+        feeding.spawn(tasks, &self.liveness, shutdown.clone());
         infallible(
             tasks,
             "boot path",
@@ -142,6 +142,7 @@ impl Daemon {
             stage: Arc::new(move |mac| boots.timeline(&Owner::Unknown { mac }).map(|t| t.stage)),
             explain: Arc::new(move |subject| boot_path.explain(subject)),
             operations: self.power.desk.clone(),
+            choice: self.knowledge.choice.clone(),
             token: Arc::new(move |name| {
                 let tokens = tokens.clone();
                 Box::pin(async move { tokens.issue(&name, Timestamp::now()).await })

@@ -7,21 +7,25 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use bedplate_process::exit::Failure;
-use bedplate_process::liveness::Pulse;
+use bedplate_process::liveness::Liveness;
 use bedplate_process::tasks::Tasks;
 use jiff::Timestamp;
 use thiserror::Error;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use super::alive::DISK_PATIENCE;
 use super::cluster::{Access, Cluster};
 use super::{infallible, power};
 use crate::boot_path;
 use crate::config::{Config, SourceConfig};
 use crate::discovered::Discovered;
+use crate::enrol::standalone::StandIn;
 use crate::machine::Machines;
+use crate::node_choice::{Choosing, NodeChoice};
 use crate::power::OperationUpdate;
 use crate::power::operations::local::LocalOperations;
+use crate::secret::NodeSecrets;
 use crate::source::directory::Directory;
 use crate::source::{self, Follower, SourceEnded, SourceState, Sourced, Update, kubernetes};
 use crate::status::write::WriteCounters;
@@ -48,12 +52,15 @@ pub(super) struct Knowledge {
     pub(super) discovered: Discovered,
     pub(super) source: Arc<ArcSwap<SourceState>>,
     pub(super) statuses: Arc<WriteCounters>,
+    /// Which version each Machine gets; none in a cluster.
+    pub(super) choice: Option<NodeChoice>,
 }
 
 /// The source and what follows it, to be spawned once.
 pub(super) struct Feeding {
     feed: Feed,
     follower: Follower,
+    choosing: Option<Choosing>,
 }
 
 /// Where operations come from, to be handed over once.
@@ -101,7 +108,12 @@ impl Knowledge {
             tracing::warn!(source = name, reason, "the source of machines cannot be asked yet");
         }
         let state = SourceState { source: name, unreachable: problem, ..SourceState::default() };
+        let choosing = standalone
+            .then(|| NodeChoice::open(store.clone(), machines.clone(), registry.clone()))
+            .transpose()?;
+        let (choice, choosing) = choosing.unzip();
         let knowledge = Self {
+            choice,
             discovered: Discovered::load(store.clone(), limit)?,
             source: Arc::new(ArcSwap::from_pointee(state)),
             statuses: Arc::default(),
@@ -118,6 +130,7 @@ impl Knowledge {
         };
         let mut follower = Follower {
             operations: operations.local().cloned(),
+            choice: knowledge.choice.clone(),
             site: config.site.clone(),
             machines: knowledge.machines.clone(),
             store: knowledge.store.clone(),
@@ -134,18 +147,23 @@ impl Knowledge {
             events,
             counters: knowledge.statuses.clone(),
         };
-        Ok((knowledge, Feeding { feed, follower }, operations, writer))
+        Ok((knowledge, Feeding { feed, follower, choosing }, operations, writer))
     }
 
     /// What the boot path is built on.
-    pub(super) fn for_boot_path(&self, operations: &OperationFeed) -> boot_path::Daemon {
+    pub(super) fn for_boot_path(&self, config: &Config, operations: &OperationFeed) -> boot_path::Daemon {
+        let stand_in = operations.local().zip(self.choice.clone()).map(|(operations, choice)| StandIn {
+            operations: operations.clone(),
+            choice,
+            secrets: NodeSecrets::new(config.secrets_directory.clone()),
+        });
         let discovered = self.discovered.clone();
         boot_path::Daemon {
             machines: self.machines.clone(),
             registry: self.registry.clone(),
             store: self.store.clone(),
             discovered: Arc::new(move |query| discovered.record(query, Timestamp::now())),
-            operations: operations.local().cloned(),
+            stand_in,
         }
     }
 }
@@ -166,9 +184,14 @@ impl Feed {
 
 impl Feeding {
     /// Asks the source from now on.
-    pub(super) fn spawn(self, tasks: &Tasks, pulse: Pulse, shutdown: CancellationToken) {
+    pub(super) fn spawn(self, tasks: &Tasks, liveness: &Liveness, shutdown: CancellationToken) {
         let (sender, updates) = mpsc::channel::<Update>(UPDATES);
-        let Self { feed, follower } = self;
+        let Self { feed, follower, choosing } = self;
+        let pulse = liveness.part("source", DISK_PATIENCE);
+        if let Some(choosing) = choosing {
+            let pulse = liveness.part("node choice", DISK_PATIENCE);
+            infallible(tasks, "node choice", choosing.run(pulse, shutdown.clone()));
+        }
         let site = follower.site.clone();
         // Its end ends the program, which then begins anew: Machines that are never read again help nobody.
         tasks.spawn("source", async move {

@@ -56,12 +56,19 @@ impl Look {
         }
         let missing = self.boot_path.loaders().missing().iter().map(|m| m.problem.clone()).collect();
         View {
-            source: SourceState::clone(&self.knowledge.source.load()),
+            source: self.source(),
             machines: machines.collect(),
             interfaces_serving: serving,
             interfaces_waiting: waiting,
             missing_loaders: missing,
         }
+    }
+
+    /// How the source stands, with what is wrong with its configurations and what a controller would be needed for.
+    fn source(&self) -> SourceState {
+        let mut state = SourceState::clone(&self.knowledge.source.load());
+        state.problems.extend(self.knowledge.choice.iter().flat_map(|choice| choice.problems().to_vec()));
+        state
     }
 
     /// `/v1/status` beyond readiness.
@@ -91,7 +98,7 @@ impl Look {
         json!({
             "version": env!("CARGO_PKG_VERSION"),
             "site": config.site,
-            "source": SourceState::clone(&self.knowledge.source.load()),
+            "source": self.source(),
             "machines": self.knowledge.machines.load().len(),
             "images": images.collect::<Vec<_>>(),
             "statusWrites": {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use bedplate_lease::Candidate;
 use bedplate_process::exit::Failure;
 use bedplate_process::liveness::Liveness;
 use bedplate_process::tasks::Tasks;
@@ -20,7 +21,6 @@ use crate::config::{Config, translate};
 use crate::power::credentials::{ClusterSecrets, SecretFiles};
 use crate::power::dial::NetworkDial;
 use crate::power::holding::{Finalizers, Strangers};
-use crate::power::leader::{Candidate, always};
 use crate::power::operations::kubernetes::ClusterOperations;
 use crate::power::operations::local::LocalOperations;
 use crate::power::{
@@ -117,7 +117,7 @@ impl Power {
             candidate: None,
             strangers: None,
         };
-        Self::new(config, knowledge, kind, updates, always())
+        Self::new(config, knowledge, kind, updates, Tenure::always())
     }
 
     /// By a client that may come later.
@@ -125,7 +125,8 @@ impl Power {
         let operations = ClusterOperations::new(access.clone());
         let (sender, updates) = mpsc::channel(UPDATES);
         let namespace = config.bmc.lease_namespace.clone().unwrap_or_else(pod_namespace);
-        let (candidate, tenure) = Candidate::new(access.clone(), &config.site, namespace, &instance());
+        let lease = (namespace, format!("bedplate-pxed-{}", config.site));
+        let (candidate, tenure) = Candidate::new(access.clone(), lease, &instance(), "pxed");
         knowledge.registry.lead_with(tenure.clone());
         let shared = Arc::new(operations.clone());
         let strangers = Strangers::new(

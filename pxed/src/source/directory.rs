@@ -1,10 +1,10 @@
-//! Machines and MachineOperations from a directory of manifests (`*.yaml`, `*.yml`, `*.json`; no subdirectories, no hidden files).
+//! Machines, MachineOperations and MachineConfigurations from a directory of manifests (`*.yaml`, `*.yml`, `*.json`; no subdirectories, no hidden files).
 //!
 //! Watched, with a pause to let an editor finish; looked at again every [`RESCAN`] in case a change was not told. Only a
 //! file that has another time, length or inode than before is read and checked, several at once; a Machine in it that is
 //! as it was stays the same object, so that nobody behind this looks at it again. A file with a mistake keeps its last good content in force, also over a restart (the store remembers which Machine came from which
-//! file; and an operation that stood in a file which nobody could read yet goes on). One name in two places: neither, both
-//! places named.
+//! file; and an operation or a configuration that stood in a file which nobody could read yet goes on). One name in two places: neither,
+//! both places named.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::convert::Infallible;
@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::manifest::{MAX_BYTES, read_manifest};
 use super::parallel::for_each;
-use super::{SourceEnded, Sourced, SourcedOperation, Update};
+use super::{Beside, SourceEnded, Sourced, SourcedConfiguration, SourcedOperation, Update};
 
 /// How long to wait after a change before reading.
 const DEBOUNCE: Duration = Duration::from_millis(150);
@@ -50,6 +50,7 @@ struct File {
     /// Machines with their lines (0 where only the store knows them).
     good: Vec<(u64, Sourced)>,
     operations: Vec<SourcedOperation>,
+    configurations: Vec<SourcedConfiguration>,
     problems: Vec<String>,
     /// Whether it was read without a mistake since this process began.
     was_good: bool,
@@ -200,8 +201,9 @@ impl Directory {
             }
         }
         let operations = self.files.values().flat_map(|file| file.operations.clone()).collect();
+        let configurations = self.files.values().flat_map(|file| file.configurations.clone()).collect();
         let whole = self.files.values().all(|file| file.was_good);
-        Update::Set { machines, operations, whole, problems }
+        Update::Set { machines, beside: Beside { operations, configurations, whole }, problems }
     }
 }
 
@@ -221,7 +223,7 @@ impl File {
         match read_manifest(&text) {
             Ok(manifest) => {
                 for (line, kind) in &manifest.ignored {
-                    tracing::info!(file = %path.display(), line, kind, "neither a Machine nor a MachineOperation, left out");
+                    tracing::info!(file = %path.display(), line, kind, "of a kind that is not read, left out");
                 }
                 let origin = path.display().to_string();
                 let operation = |(line, operation)| SourcedOperation {
@@ -230,6 +232,12 @@ impl File {
                     operation: Arc::new(operation),
                 };
                 self.operations = manifest.operations.into_iter().map(operation).collect();
+                let configuration = |(line, configuration)| SourcedConfiguration {
+                    origin: origin.clone(),
+                    line,
+                    configuration: Arc::new(configuration),
+                };
+                self.configurations = manifest.configurations.into_iter().map(configuration).collect();
                 self.take(&origin, manifest.machines);
                 self.problems.clear();
                 self.was_good = true;
@@ -260,11 +268,11 @@ impl File {
     }
 
     fn consequence(&self) -> &'static str {
-        let holds = !self.good.is_empty() || !self.operations.is_empty();
+        let holds = !self.good.is_empty() || !self.operations.is_empty() || !self.configurations.is_empty();
         match (holds, self.was_good) {
             (true, _) => " (the file's last good content stays in force)",
             (false, true) => "",
-            (false, false) => " (operations that stood in it go on)",
+            (false, false) => " (operations and configurations that stood in it go on)",
         }
     }
 }
@@ -391,12 +399,12 @@ mod tests {
         let mut told = |text: &str| {
             std::fs::write(&file, text).unwrap();
             directory.read();
-            let Update::Set { operations, whole, problems, .. } = directory.update() else { panic!("a set") };
-            (operations.len(), whole, problems.first().cloned().unwrap_or_default())
+            let Update::Set { beside, problems, .. } = directory.update() else { panic!("a set") };
+            (beside.operations.len(), beside.whole, problems.first().cloned().unwrap_or_default())
         };
         let (operations, whole, problem) = told("broken: [");
         assert_eq!((operations, whole), (0, false));
-        assert!(problem.ends_with(" (operations that stood in it go on)"), "{problem}");
+        assert!(problem.ends_with(" (operations and configurations that stood in it go on)"), "{problem}");
         assert_eq!(told(operation), (1, true, String::new()));
         let (operations, whole, problem) = told("broken: [[");
         assert_eq!((operations, whole), (1, true), "what stood in it is known");

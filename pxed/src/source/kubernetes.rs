@@ -26,7 +26,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{SourceEnded, Sourced, Update, until};
+use super::{Beside, SourceEnded, Sourced, Update, until};
 
 /// How long changes are gathered.
 const GATHER: Duration = Duration::from_millis(100);
@@ -255,7 +255,7 @@ impl View {
     fn update(&self) -> Update {
         let machines = self.machines.values().cloned();
         let machines = machines.map(|machine| Sourced { origin: String::new(), machine }).collect();
-        Update::Set { machines, operations: Vec::new(), whole: true, problems: Vec::new() }
+        Update::Set { machines, beside: Beside::NOTHING, problems: Vec::new() }
     }
 }
 

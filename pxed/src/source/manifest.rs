@@ -1,17 +1,22 @@
-//! Pure: a manifest file's text -> the Machines and MachineOperations in it, or every mistake with line and field.
+//! Pure: a manifest file's text -> the Machines, MachineOperations and MachineConfigurations in it, or every mistake with line
+//! and field.
 //!
-//! YAML or JSON, several documents, `List`, `MachineList` and `MachineOperationList` unrolled. Other kinds are left out with a note. A file with a
-//! mistake gives nothing at all: half a file is worse than the last good one. Called by `directory`, and by the fuzzer.
+//! YAML or JSON, several documents, `List` and the lists of these kinds unrolled. Other kinds are left out with a note, but for
+//! versions, which are nobody's to write (V1). A file with a mistake gives nothing at all: half a file is worse than the last good
+//! one. Called by `directory`, and by the fuzzer.
 
 use std::fmt;
 
+use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::machine::Machine;
 use bedplate_api::operation::MachineOperation;
+use bedplate_api::version::MachineConfigurationVersion;
 use kube::Resource;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::parallel::for_each;
-use super::schema::{check_machine, check_operation};
+use super::schema::{Finding, check_configuration, check_machine, check_operation};
 use super::yaml::{Document, Lines, read_documents};
 
 /// Larger files are refused unread: about ten thousand Machines.
@@ -27,6 +32,8 @@ pub struct Manifest {
     pub machines: Vec<(u64, Machine)>,
     /// MachineOperations with the line that each begins at.
     pub operations: Vec<(u64, MachineOperation)>,
+    /// MachineConfigurations with the line that each begins at.
+    pub configurations: Vec<(u64, MachineConfiguration)>,
     /// Objects of other kinds, left out: line and kind.
     pub ignored: Vec<(u64, String)>,
 }
@@ -73,6 +80,7 @@ pub fn read_manifest(text: &str) -> Result<Manifest, Vec<ManifestProblem>> {
     for part in parts {
         manifest.machines.extend(part.manifest.machines);
         manifest.operations.extend(part.manifest.operations);
+        manifest.configurations.extend(part.manifest.configurations);
         manifest.ignored.extend(part.manifest.ignored);
         problems.extend(part.problems);
     }
@@ -95,6 +103,65 @@ impl Part {
     }
 }
 
+/// A kind that is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Machine,
+    Operation,
+    Configuration,
+    /// Read by nobody, and refused.
+    Version,
+}
+
+impl Kind {
+    fn of(kind: &str, api_version: &str) -> Option<Self> {
+        let kinds = [
+            (Machine::kind(&()), Self::Machine),
+            (MachineOperation::kind(&()), Self::Operation),
+            (MachineConfiguration::kind(&()), Self::Configuration),
+            (MachineConfigurationVersion::kind(&()), Self::Version),
+        ];
+        let found = kinds.into_iter().find(|(known, _)| known == kind).map(|(_, kind)| kind);
+        found.filter(|_| api_version.starts_with("bedplate.dev/"))
+    }
+
+    /// Whether this is the name of a list of objects, which are looked at one by one.
+    fn is_list(kind: &str) -> bool {
+        ["List", "MachineList", "MachineOperationList", "MachineConfigurationList"].contains(&kind)
+    }
+
+    /// Every field that the API server would not take.
+    fn check(self, object: &Value) -> Vec<Finding> {
+        match self {
+            Self::Machine => check_machine(object),
+            Self::Operation => check_operation(object),
+            Self::Configuration => check_configuration(object),
+            Self::Version => {
+                let message = "a version is not written by hand: write a MachineConfiguration, whose template pxed copies into versions";
+                vec![("kind".to_owned(), message.to_owned())]
+            }
+        }
+    }
+
+    /// Takes an object without mistakes over.
+    fn take(self, (line, object): (u64, Value), manifest: &mut Manifest) -> Result<(), serde_json::Error> {
+        match self {
+            Self::Machine => keep(&mut manifest.machines, line, object),
+            Self::Operation => keep(&mut manifest.operations, line, object),
+            Self::Configuration => keep(&mut manifest.configurations, line, object),
+            Self::Version => Ok(()),
+        }
+    }
+}
+
+fn keep<T: DeserializeOwned>(
+    list: &mut Vec<(u64, T)>,
+    line: u64,
+    object: Value,
+) -> Result<(), serde_json::Error> {
+    serde_json::from_value(object).map(|read| list.push((line, read)))
+}
+
 fn read_object(
     mut object: Value,
     prefix: &str,
@@ -115,18 +182,17 @@ fn read_object(
         problem("", "is not a Kubernetes object: apiVersion and kind are needed".to_owned());
         return;
     };
-    if ["List", "MachineList", "MachineOperationList"].contains(&kind.as_str()) && prefix.is_empty() {
+    if Kind::is_list(&kind) && prefix.is_empty() {
         let items = object.get_mut("items").map(Value::take);
         for (index, item) in items.as_ref().and_then(Value::as_array).into_iter().flatten().enumerate() {
             read_object(item.clone(), &format!("items[{index}]"), lines, manifest, problems);
         }
         return;
     }
-    let is_machine = kind == Machine::kind(&());
-    if (!is_machine && kind != MachineOperation::kind(&())) || !version.starts_with("bedplate.dev/") {
+    let Some(known) = Kind::of(&kind, &version) else {
         manifest.ignored.push((line, kind));
         return;
-    }
+    };
     if version != Machine::api_version(&()) {
         problem("apiVersion", format!("{version:?} is not known; write {:?}", Machine::api_version(&())));
         return;
@@ -136,31 +202,24 @@ fn read_object(
         // Written by programs, not read from files.
         object.remove("status");
     }
-    if let Err((field, message)) = check_name(&object, is_machine) {
+    if let Err((field, message)) = check_name(&object, known) {
         problem(field, message);
     }
-    let findings = if is_machine { check_machine(&object) } else { check_operation(&object) };
-    for (field, message) in findings {
+    for (field, message) in known.check(&object) {
         problem(&field, message);
     }
-    if !problems.is_empty() {
-        return;
-    }
-    let read = if is_machine {
-        serde_json::from_value(object).map(|machine| manifest.machines.push((line, machine)))
-    } else {
-        serde_json::from_value(object).map(|operation| manifest.operations.push((line, operation)))
-    };
-    if let Err(error) = read {
+    if problems.is_empty()
+        && let Err(error) = known.take((line, object), manifest)
+    {
         problems.push(ManifestProblem { line, field: prefix.to_owned(), message: error.to_string() });
     }
 }
 
 /// Whether an object has a name that it may have; a Machine's form is one of its rules.
-fn check_name(object: &Value, is_machine: bool) -> Result<(), (&'static str, String)> {
+fn check_name(object: &Value, kind: Kind) -> Result<(), (&'static str, String)> {
     match object.pointer("/metadata/name").and_then(Value::as_str) {
         None => Err(("", "metadata.name is missing".to_owned())),
-        Some(name) if !is_machine && !is_object_name(name) => {
+        Some(name) if kind != Kind::Machine && !is_object_name(name) => {
             Err(("metadata.name", format!("{name:?} is no name: at most 253 of a-z, 0-9, '-' and '.'")))
         }
         Some(_) => Ok(()),
@@ -296,6 +355,42 @@ spec:
         assert!(found[0].contains("exactly one of machineRef and machineSelector"), "{found:?}");
         let found = problems(&operation.replace("cycle-1", "Cycle_1"));
         assert!(found[0].starts_with("4: metadata.name: "), "{found:?}");
+    }
+
+    #[test]
+    fn configurations_are_held_against_their_rules_and_v1_versions_are_nobodys_to_write() {
+        let configuration = "apiVersion: bedplate.dev/v1alpha1\nkind: MachineConfiguration\nmetadata:\n  name: workers\nspec:\n  \
+            template:\n    image: {reference: 'r.example/node:1', allowTag: true}\n    kubernetes: {version: v1.34.4}\n";
+        let manifest = read_manifest(&format!("{GOOD}---\n{configuration}")).unwrap();
+        assert_eq!(manifest.configurations[0].0, 14);
+        assert_eq!(manifest.configurations[0].1.spec.revision_history_limit, 10);
+        let found = problems(&configuration.replace("version: v1.34.4", "version: '1.34'"));
+        assert!(
+            found[0].starts_with("8: spec.template.kubernetes.version: \"1.34\" does not match"),
+            "{found:?}"
+        );
+        let found = problems(&configuration.replace(", allowTag: true", ""));
+        assert!(found[0].contains("needs a digest (@sha256:...) unless allowTag is true"), "{found:?}");
+        let found = problems(&configuration.replace("template:", "templat:"));
+        assert!(found[1].contains("did you mean \"template\"?"), "{found:?}");
+        let free =
+            configuration.replace("{version: v1.34.4}", "{version: v1.34.4, initConfiguration: {any: [1]}}");
+        assert!(read_manifest(&free).is_ok(), "kubeadm's fields are kubeadm's");
+        let content = "x".repeat(500_000);
+        let file = |path: &str| format!("    - {{path: {path}, content: {content}}}\n");
+        let large = format!("{configuration}    files:\n{}{}{}", file("/a"), file("/b"), file("/c"));
+        assert!(
+            problems(&large)[0].contains(": spec.template: is larger than 1024 KiB"),
+            "as large as an agent takes"
+        );
+        let version =
+            configuration.replace("kind: MachineConfiguration", "kind: MachineConfigurationVersion");
+        let found = problems(&version);
+        assert_eq!(found.len(), 1);
+        assert!(
+            found[0].starts_with("2: kind: ") && found[0].contains("write a MachineConfiguration"),
+            "{found:?}"
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Where Machines come from: a directory of manifests or the Kubernetes API, behind one stream of complete sets.
 //!
 //! A source (`directory`, `kubernetes`) sends an [`Update`] for every new set; [`follow`] makes it the index, keeps it in
-//! the store, and tells the status registry. Before the source has spoken, the set that the store kept is served, so that
+//! the store, tells the status registry, and hands on what stands beside the Machines. Before the source has spoken, the set that the store kept is served, so that
 //! a restarted pxed boots known Machines while the API server is away; [`SourceState`] says so.
 
 pub mod directory;
@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::id::Digest;
 use bedplate_api::id::SiteName;
 use bedplate_api::machine::Machine;
@@ -27,6 +28,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::machine::{Machines, Snapshot};
+use crate::node_choice::NodeChoice;
 use crate::power::operations::local::LocalOperations;
 use crate::status::StatusRegistry;
 use crate::store::{Change, Store, StoreError, Table};
@@ -69,6 +71,41 @@ impl SourcedOperation {
     }
 }
 
+/// A MachineConfiguration of a manifest.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SourcedConfiguration {
+    /// The file.
+    pub origin: String,
+    /// The line that it begins at.
+    pub line: u64,
+    /// The object.
+    pub configuration: Arc<MachineConfiguration>,
+}
+
+impl SourcedConfiguration {
+    /// File and line, for people.
+    pub fn place(&self) -> String {
+        format!("{}:{}", self.origin, self.line)
+    }
+}
+
+/// What stands in manifests beside the Machines; of a cluster nothing, where others follow it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Beside {
+    /// The operations.
+    pub operations: Vec<SourcedOperation>,
+    /// The configurations; two of one name if that stands in two places.
+    pub configurations: Vec<SourcedConfiguration>,
+    /// Whether nothing is missing: false while a file has a mistake and was never read well by this process, so that nobody
+    /// knows what stands in it.
+    pub whole: bool,
+}
+
+impl Beside {
+    /// Nothing at all.
+    pub const NOTHING: Self = Self { operations: Vec::new(), configurations: Vec::new(), whole: true };
+}
+
 fn write_shared<S: Serializer>(machine: &Arc<Machine>, serializer: S) -> Result<S::Ok, S::Error> {
     machine.as_ref().serialize(serializer)
 }
@@ -84,11 +121,8 @@ pub enum Update {
     Set {
         /// The Machines.
         machines: Vec<Sourced>,
-        /// The operations that stand beside them; of a cluster none, which are watched apart.
-        operations: Vec<SourcedOperation>,
-        /// Whether nothing is missing: false while a file has a mistake and was never read well by this process, so that nobody
-        /// knows which operations stand in it.
-        whole: bool,
+        /// What stands beside them.
+        beside: Beside,
         /// One line each, for people.
         problems: Vec<String>,
     },
@@ -141,6 +175,8 @@ pub struct Follower {
     pub registry: StatusRegistry,
     /// Who takes the operations of manifests; none in a cluster.
     pub operations: Option<LocalOperations>,
+    /// Who takes the configurations of manifests; none in a cluster.
+    pub choice: Option<NodeChoice>,
     /// How the source stands.
     pub state: Arc<ArcSwap<SourceState>>,
     /// What the store holds now.
@@ -214,8 +250,8 @@ impl Follower {
         loop {
             let kept = tokio::select! {
                 update = updates.recv() => match update {
-                    Some(Update::Set { machines, operations, whole, problems }) => {
-                        self.take(machines, (operations, whole), problems).await
+                    Some(Update::Set { machines, beside, problems }) => {
+                        self.take(machines, beside, problems).await
                     }
                     Some(Update::Unreachable { reason }) => {
                         self.unreachable(reason);
@@ -256,19 +292,18 @@ impl Follower {
     }
 
     /// Takes a new set over; whether the store holds it.
-    async fn take(
-        &mut self,
-        machines: Vec<Sourced>,
-        (operations, whole): (Vec<SourcedOperation>, bool),
-        mut problems: Vec<String>,
-    ) -> bool {
+    async fn take(&mut self, machines: Vec<Sourced>, beside: Beside, mut problems: Vec<String>) -> bool {
         let last = self.machines.load();
         let snapshot = last.next(&self.site, machines.iter().map(|sourced| sourced.machine.clone()));
         problems.extend(snapshot.problems().iter().map(ToString::to_string));
         let known = snapshot.len();
         self.machines.store(snapshot);
+        let Beside { operations, configurations, whole } = beside;
         if let Some(taker) = &self.operations {
             problems.extend(taker.take(operations, whole).await);
+        }
+        if let Some(taker) = &self.choice {
+            taker.take(configurations, whole).await;
         }
         let before = self.state.load_full();
         let told: HashSet<&String> = before.problems.iter().collect();

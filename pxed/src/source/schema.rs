@@ -1,11 +1,12 @@
-//! Pure: holds a Machine or a MachineOperation against the schema and the CEL rules of its CustomResourceDefinition, so that
-//! a directory, or the admin socket, accepts what an API server would.
+//! Pure: holds a Machine, a MachineOperation or a MachineConfiguration against the schema and the CEL rules of its
+//! CustomResourceDefinition, so that a directory, or the admin socket, accepts what an API server would.
 //!
 //! One difference: an unknown field is refused, where an API server drops it with a warning that nobody would see here.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
+use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::machine::Machine;
 use bedplate_api::operation::MachineOperation;
 use kube::CustomResourceExt;
@@ -14,6 +15,9 @@ use regex::Regex;
 use serde_json::{Map, Value};
 
 use crate::config::problem::nearest;
+
+/// A MachineConfiguration's JSON, in bytes.
+const MOST_CONFIGURATION: usize = 1 << 20;
 
 /// A field and what is wrong with it.
 pub(crate) type Finding = (String, String);
@@ -48,12 +52,17 @@ fn operation_rules() -> &'static Rules {
     RULES.get_or_init(Rules::of::<MachineOperation>)
 }
 
+fn configuration_rules() -> &'static Rules {
+    static RULES: OnceLock<Rules> = OnceLock::new();
+    RULES.get_or_init(Rules::of::<MachineConfiguration>)
+}
+
 /// Compiled once: a directory of ten thousand Machines tries each of them as often.
 fn patterns() -> &'static HashMap<String, Regex> {
     static PATTERNS: OnceLock<HashMap<String, Regex>> = OnceLock::new();
     PATTERNS.get_or_init(|| {
         let mut patterns = HashMap::new();
-        for rules in [machine_rules(), operation_rules()] {
+        for rules in [machine_rules(), operation_rules(), configuration_rules()] {
             collect_patterns(&rules.schema, &mut patterns);
         }
         patterns
@@ -85,6 +94,19 @@ pub(super) fn check_machine(object: &Value) -> Vec<Finding> {
 /// Every field of a MachineOperation that the API server would not take.
 pub(crate) fn check_operation(object: &Value) -> Vec<Finding> {
     check(operation_rules(), object)
+}
+
+/// Every field of a MachineConfiguration that the API server would not take; nor is one taken that does not fit into an answer to an
+/// agent, which an API server's own limit sees to.
+pub(super) fn check_configuration(object: &Value) -> Vec<Finding> {
+    let findings = check(configuration_rules(), object);
+    let length = serde_json::to_vec(object).map(|text| text.len()).unwrap_or_default();
+    if findings.is_empty() && length > MOST_CONFIGURATION {
+        let message =
+            format!("is larger than {} KiB: put large files into the node image", MOST_CONFIGURATION >> 10);
+        return vec![("spec.template".to_owned(), message)];
+    }
+    findings
 }
 
 fn check(rules: &Rules, object: &Value) -> Vec<Finding> {

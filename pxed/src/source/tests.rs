@@ -17,6 +17,7 @@ fn rig() -> Rig {
     let (registry, _events) = StatusRegistry::new(machines.clone(), &store, true).unwrap();
     let follower = Follower {
         operations: None,
+        choice: None,
         site: SiteName::default(),
         machines,
         store,
@@ -37,7 +38,7 @@ fn sourced(number: u32) -> Sourced {
 async fn a_set_in_which_one_machine_changed_costs_the_work_of_one() {
     let Rig { directory: _directory, mut follower } = rig();
     let mut set: Vec<Sourced> = (0..200).map(sourced).collect();
-    follower.take(set.clone(), (Vec::new(), true), Vec::new()).await;
+    follower.take(set.clone(), Beside::NOTHING, Vec::new()).await;
     assert_eq!(follower.kept.len(), 200);
     let before = follower.machines.load();
     follower.registry.take_changes();
@@ -52,7 +53,7 @@ async fn a_set_in_which_one_machine_changed_costs_the_work_of_one() {
     assert_eq!(new.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["m7"]);
     assert_eq!(gone, HashSet::from(["m8".to_owned()]));
 
-    follower.take(set, (Vec::new(), true), Vec::new()).await;
+    follower.take(set, Beside::NOTHING, Vec::new()).await;
     let after = follower.machines.load();
     let changed: Vec<_> = after.changed_since(&before).map(|known| known.name.to_string()).collect();
     assert_eq!(changed, ["m7"], "index and statuses look at no other");
@@ -64,10 +65,10 @@ async fn a_machine_that_others_let_go_of_is_looked_at_again() {
     let Rig { directory: _directory, mut follower } = rig();
     let claim = |name: &str| Sourced { origin: String::new(), machine: machine(name, &[A]).into() };
     let (a, b, other) = (claim("a"), claim("b"), sourced(1));
-    follower.take(vec![a.clone(), b.clone(), other.clone()], (Vec::new(), true), Vec::new()).await;
+    follower.take(vec![a.clone(), b.clone(), other.clone()], Beside::NOTHING, Vec::new()).await;
     let contested = follower.machines.load();
     assert_eq!(contested.contested(&"a".parse().unwrap()).len(), 1);
-    follower.take(vec![a, other], (Vec::new(), true), Vec::new()).await;
+    follower.take(vec![a, other], Beside::NOTHING, Vec::new()).await;
     let free = follower.machines.load();
     let changed: Vec<_> = free.changed_since(&contested).map(|known| known.name.to_string()).collect();
     assert_eq!(changed, ["a"]);
@@ -78,7 +79,7 @@ async fn a_machine_that_others_let_go_of_is_looked_at_again() {
 async fn what_the_store_kept_is_not_written_again_after_a_restart() {
     let Rig { directory: _directory, mut follower } = rig();
     let set = || -> Vec<Sourced> { (0..3).map(sourced).collect() };
-    follower.take(set(), (Vec::new(), true), Vec::new()).await;
+    follower.take(set(), Beside::NOTHING, Vec::new()).await;
     let (_, kept) = kept(&follower.store).unwrap();
     follower.kept = kept;
     // The source makes objects of its own, which are equal and not the same.
@@ -92,10 +93,7 @@ async fn following(follower: Follower, count: u32) -> (Store, StatusRegistry, mp
     let (updates, receiver) = mpsc::channel(1);
     tokio::spawn(follower.follow(receiver));
     let machines = (0..count).map(sourced).collect();
-    updates
-        .send(Update::Set { machines, operations: Vec::new(), whole: true, problems: Vec::new() })
-        .await
-        .unwrap();
+    updates.send(Update::Set { machines, beside: Beside::NOTHING, problems: Vec::new() }).await.unwrap();
     reached("the set is kept", || store.scan(Table::Machines).is_ok_and(|kept| kept.len() == count as usize))
         .await;
     (store, registry, updates)
@@ -129,7 +127,7 @@ async fn a_store_that_is_begun_anew_holds_every_machine_and_status_without_a_new
 #[tokio::test]
 async fn a_store_that_is_begun_anew_before_the_source_has_spoken_holds_what_it_kept() {
     let Rig { directory, mut follower } = rig();
-    follower.take((0..5).map(sourced).collect(), (Vec::new(), true), Vec::new()).await;
+    follower.take((0..5).map(sourced).collect(), Beside::NOTHING, Vec::new()).await;
     let (machines, kept) = kept(&follower.store).unwrap();
     follower.kept = kept;
     follower.begin(machines);
@@ -150,10 +148,7 @@ async fn machines_whose_write_failed_are_written_again_without_a_new_set() {
     let (store, _, updates) = following(follower, 3).await;
     crate::store::tests::break_next_write(&store);
     let machines = (0..4).map(sourced).collect();
-    updates
-        .send(Update::Set { machines, operations: Vec::new(), whole: true, problems: Vec::new() })
-        .await
-        .unwrap();
+    updates.send(Update::Set { machines, beside: Beside::NOTHING, problems: Vec::new() }).await.unwrap();
     reached("the write failed", || store.counters().failures.load(std::sync::atomic::Ordering::Relaxed) == 1)
         .await;
     reached("all are kept", || store.scan(Table::Machines).is_ok_and(|kept| kept.len() == 4)).await;

@@ -1,12 +1,10 @@
-//! Pure: conditions: set with a transition time that moves only when the status does (Kubernetes API conventions).
+//! Pure: what the conditions of a Machine say, and what is said where addresses are claimed twice.
 
+pub use bedplate_api::condition::{ConditionState, set_condition};
 use bedplate_api::id::{MacAddress, MachineName};
-use bedplate_api::machine::{Condition, MachineStatus, Time, condition_type};
+use bedplate_api::machine::{Condition, MachineStatus, condition_type};
 use bedplate_api::wire::Stage;
 use jiff::Timestamp;
-
-/// Characters of a condition's message that are kept; the API server refuses more than 32768.
-const MAX_MESSAGE: usize = 1024;
 
 /// Reasons that this module uses itself; the boot path has its own.
 pub mod reason {
@@ -16,62 +14,6 @@ pub mod reason {
     pub const AWAITING_BOOT: &str = "AwaitingBoot";
     /// The host's user space has started.
     pub const USERSPACE: &str = "Userspace";
-}
-
-/// The status of a condition.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the API's own three words")]
-pub enum ConditionState {
-    True,
-    False,
-    Unknown,
-}
-
-impl ConditionState {
-    /// The word in the API.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::True => "True",
-            Self::False => "False",
-            Self::Unknown => "Unknown",
-        }
-    }
-}
-
-impl From<bool> for ConditionState {
-    fn from(value: bool) -> Self {
-        if value { Self::True } else { Self::False }
-    }
-}
-
-/// Sets a condition. Its transition time stays as it is while the status does.
-pub fn set_condition(
-    status: &mut MachineStatus,
-    type_: &str,
-    state: impl Into<ConditionState>,
-    reason: &str,
-    message: &str,
-    now: Timestamp,
-) {
-    let state = state.into().as_str();
-    let message: String = message.chars().take(MAX_MESSAGE).collect();
-    if let Some(condition) = status.conditions.iter_mut().find(|c| c.type_ == type_) {
-        if condition.status != state {
-            state.clone_into(&mut condition.status);
-            condition.last_transition_time = Time(now);
-        }
-        reason.clone_into(&mut condition.reason);
-        condition.message = message;
-        return;
-    }
-    status.conditions.push(Condition {
-        last_transition_time: Time(now),
-        message,
-        observed_generation: None,
-        reason: reason.to_owned(),
-        status: state.to_owned(),
-        type_: type_.to_owned(),
-    });
 }
 
 /// A condition by its type.

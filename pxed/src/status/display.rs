@@ -47,8 +47,7 @@ fn judge(paused: bool, status: &MachineStatus) -> (Phase, bool, &'static str, St
         return (phase, false, why, c.message.clone());
     }
     if is_true(status, condition_type::ENROLLED) {
-        let message = "the host is enrolled; without a cluster there is no configuration to apply";
-        return (Phase::Enrolled, true, "Enrolled", message.to_owned());
+        return judge_node(status);
     }
     let stage = status.boot.as_ref().and_then(|boot| boot.stage);
     let first_unmet = booted_condition
@@ -65,6 +64,39 @@ fn judge(paused: bool, status: &MachineStatus) -> (Phase, bool, &'static str, St
             (Phase::Booting, false, "Booting", message)
         }
     }
+}
+
+/// How far the node of an enrolled host is.
+fn judge_node(status: &MachineStatus) -> (Phase, bool, &'static str, String) {
+    let unmet = |type_| condition(status, type_).filter(|c| c.status != "True").map(|c| c.message.clone());
+    match condition(status, condition_type::CONFIGURATION_PENDING) {
+        None => {
+            return (Phase::Enrolled, false, "Enrolled", "waiting for the choice of a version".to_owned());
+        }
+        Some(c) if c.status == "True" => {
+            return (Phase::ConfigurationPending, false, "ConfigurationPending", c.message.clone());
+        }
+        Some(_) => {}
+    }
+    if status.selected.is_none() {
+        return (Phase::Enrolled, false, "Enrolled", "waiting for the choice of a version".to_owned());
+    }
+    let awaits_agent = || "waiting for its agent, which makes the node".to_owned();
+    if let Some(message) = unmet(condition_type::PAVED) {
+        let phase = match (&status.rolled_back, &status.applied) {
+            (Some(_), _) => Phase::RolledBack,
+            (None, Some(_)) => Phase::Repaving,
+            (None, None) => Phase::Paving,
+        };
+        return (phase, false, "NotPaved", message);
+    }
+    if let Some(message) = unmet(condition_type::NODE_READY) {
+        return (Phase::Paving, false, "NodeNotReady", message);
+    }
+    if !is_true(status, condition_type::PAVED) || !is_true(status, condition_type::NODE_READY) {
+        return (Phase::Paving, false, "NotPaved", awaits_agent());
+    }
+    (Phase::Ready, true, "NodeReady", "the Node is Ready".to_owned())
 }
 
 #[cfg(test)]
@@ -90,5 +122,36 @@ mod tests {
             derive(false, &mut status, now);
             assert_eq!(status.phase, Some(Phase::Enrolled));
         }
+    }
+
+    #[test]
+    fn an_enrolled_machine_is_ready_with_its_node_and_says_until_then_what_is_awaited() {
+        let (mut status, now) = (MachineStatus::default(), Timestamp::UNIX_EPOCH);
+        let mut then = |type_: &str, state: bool, message: &str| {
+            set_condition(&mut status, type_, state, "x", message, now);
+            if type_ == condition_type::PAVED {
+                let selected = serde_json::json!({ "name": "w", "version": 1, "by": "Selector" });
+                status.selected = serde_json::from_value(selected).unwrap();
+            }
+            derive(false, &mut status, now);
+            let ready = condition(&status, condition_type::READY).unwrap();
+            (status.phase.unwrap(), ready.status.clone(), ready.message.clone())
+        };
+        let waits = |phase, message: &str| (phase, "False".to_owned(), message.to_owned());
+        assert_eq!(
+            then(condition_type::ENROLLED, true, ""),
+            waits(Phase::Enrolled, "waiting for the choice of a version")
+        );
+        let pending = condition_type::CONFIGURATION_PENDING;
+        assert_eq!(then(pending, true, "none matches"), waits(Phase::ConfigurationPending, "none matches"));
+        then(pending, false, "");
+        assert_eq!(then(condition_type::PAVED, false, "starting"), waits(Phase::Paving, "starting"));
+        assert_eq!(
+            then(condition_type::PAVED, true, ""),
+            waits(Phase::Paving, "waiting for its agent, which makes the node")
+        );
+        assert_eq!(then(condition_type::NODE_READY, false, "kubelet"), waits(Phase::Paving, "kubelet"));
+        let ready = then(condition_type::NODE_READY, true, "");
+        assert_eq!((ready.0, ready.1.as_str()), (Phase::Ready, "True"));
     }
 }

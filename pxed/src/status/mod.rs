@@ -16,11 +16,11 @@ pub mod write;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bedplate_api::id::MachineName;
-use bedplate_api::machine::{BootStatus, Machine, MachineStatus, Time};
+use bedplate_api::machine::{BootStatus, Machine, MachineStatus, Time, condition_type};
 use bedplate_api::wire::Stage;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -55,6 +55,8 @@ struct State {
     changed: Vec<(MachineName, Parts)>,
     /// Machines that are gone, whose kept status is to go too.
     gone: Vec<MachineName>,
+    /// Machines of which something has changed that a choice of their version depends on; kept where pxed chooses.
+    concerned: BTreeSet<MachineName>,
 }
 
 /// The statuses; clones share them.
@@ -72,6 +74,8 @@ struct Inner {
     /// Whether this pxed leads its site, in a cluster.
     tenure: OnceLock<Tenure>,
     wake: Notify,
+    /// Wakes who chooses.
+    concern: Notify,
     events: mpsc::Sender<Event>,
 }
 
@@ -99,8 +103,8 @@ impl StatusRegistry {
         }
         let (events, receiver) = mpsc::channel(EVENT_QUEUE);
         let state = Mutex::new(state);
-        let (tenure, wake) = (OnceLock::new(), Notify::new());
-        let inner = Inner { state, machines, derive_display, tenure, wake, events };
+        let (tenure, wake, concern) = (OnceLock::new(), Notify::new(), Notify::new());
+        let inner = Inner { state, machines, derive_display, tenure, wake, concern, events };
         Ok((Self { inner: Arc::new(inner) }, receiver))
     }
 
@@ -128,7 +132,13 @@ impl StatusRegistry {
         if *kept != before {
             let same = kept.uid == before.uid;
             let parts = if same { Parts::changed(&before.status, &kept.status) } else { Parts::BOTH };
+            let concerns =
+                self.inner.derive_display && (!same || concerns_choice(&before.status, &kept.status));
             state.changed.push((name.clone(), parts));
+            if concerns {
+                state.concerned.insert(name.clone());
+                self.inner.concern.notify_one();
+            }
             drop(state);
             self.inner.wake.notify_one();
         }
@@ -181,6 +191,21 @@ impl StatusRegistry {
     /// A Machine's status, if there is any.
     pub fn get(&self, name: &MachineName) -> Option<MachineStatus> {
         self.lock().kept.get(name).map(|kept| kept.status.clone())
+    }
+
+    /// What `read` takes of a Machine's status, if there is any.
+    pub fn read<T>(&self, name: &MachineName, read: impl FnOnce(&MachineStatus) -> T) -> Option<T> {
+        self.lock().kept.get(name).map(|kept| read(&kept.status))
+    }
+
+    /// Waits until something may have changed that a choice of a version depends on.
+    pub(crate) async fn concerned(&self) {
+        self.inner.concern.notified().await;
+    }
+
+    /// The Machines of which it has since this was last asked.
+    pub(crate) fn take_concerned(&self) -> BTreeSet<MachineName> {
+        std::mem::take(&mut self.lock().concerned)
     }
 
     /// The Machine as its source gave it, with its status filled in: what `bedplate machine show` shows.
@@ -327,6 +352,12 @@ impl StatusRegistry {
         // Every change is whole before the lock is let go; a panic in a caller's closure loses only that change.
         self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether the host is enrolled, and what runs on it: what the choice of a version depends on.
+fn concerns_choice(before: &MachineStatus, after: &MachineStatus) -> bool {
+    let enrolled = |status: &MachineStatus| condition::is_true(status, condition_type::ENROLLED);
+    enrolled(before) != enrolled(after) || before.applied != after.applied
 }
 
 /// The boot in a status, made if there is none.

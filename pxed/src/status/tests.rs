@@ -268,7 +268,10 @@ fn display_names_the_first_thing_that_is_not_met() {
     set_condition(&mut status, condition_type::BOOTED, true, "Userspace", "", at(4));
     set_condition(&mut status, condition_type::ENROLLED, true, "Enrolled", "", at(4));
     display::derive(false, &mut status, at(4));
-    assert!(status.phase == Some(Phase::Enrolled) && is_true(&status, condition_type::READY));
+    assert!(
+        status.phase == Some(Phase::Enrolled) && !is_true(&status, condition_type::READY),
+        "it has no node"
+    );
     display::derive(true, &mut status, at(5));
     assert_eq!(status.phase, Some(Phase::Paused));
 }

@@ -1,4 +1,5 @@
-//! What must outlive a crash: boots, seeds, known Machines, their status, certificates, discovered machines.
+//! What must outlive a crash: boots, seeds, known Machines, their status, certificates, discovered machines; operations,
+//! configurations and choices where there is no cluster.
 //!
 //! One redb file of byte tables. [`Store::put`] returns when its change is on disk; changes that wait together are one
 //! commit (see `writer`). Keys and values are their owners' business. Not for the packet path: reads are file reads.
@@ -36,11 +37,17 @@ pub enum Table {
     Operations,
     /// Machines whose manifest is gone and whose power is to be switched off, by name (JSON).
     Departing,
+    /// MachineConfigurations of manifests, by name (JSON); only without a cluster, as the two below.
+    Configurations,
+    /// MachineConfigurationVersions by name (JSON).
+    Versions,
+    /// Which version each Machine gets, and its Node, by the Machine's name (JSON).
+    Choices,
 }
 
 impl Table {
     /// Every table.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 11] = [
         Self::Boots,
         Self::Seeds,
         Self::Machines,
@@ -49,6 +56,9 @@ impl Table {
         Self::Discovered,
         Self::Operations,
         Self::Departing,
+        Self::Configurations,
+        Self::Versions,
+        Self::Choices,
     ];
 
     /// What is in it and how it comes back, for people who have lost it.
@@ -64,6 +74,9 @@ impl Table {
             Self::Discovered => "discovered machines (seen again when they ask again)",
             Self::Operations => "operations (what became of them is unknown)",
             Self::Departing => "machines to be switched off because their manifest is gone (they stay on)",
+            Self::Configurations => "configurations (read from their manifests again)",
+            Self::Versions => "versions of configurations (their numbers begin at 1 again)",
+            Self::Choices => "which version each machine gets (chosen again, and what runs goes on)",
         }
     }
 
@@ -77,6 +90,9 @@ impl Table {
             Self::Discovered => "discovered",
             Self::Operations => "operations",
             Self::Departing => "departing",
+            Self::Configurations => "configurations",
+            Self::Versions => "versions",
+            Self::Choices => "choices",
         })
     }
 }

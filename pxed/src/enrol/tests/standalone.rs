@@ -3,12 +3,15 @@
 use bedplate_api::machine::{SlotName, SlotState};
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus, OperationState};
 use bedplate_api::wire::{NodeReport, OperationWrite, OperationWritten, WatchRequest, WatchResponse};
+use bedplate_process::liveness::Pulse;
 use serde_json::json;
 
 use super::*;
 use crate::enrol::token::{IssueTokenError, Tokens};
+use crate::node_choice::NodeChoice;
 use crate::power::OperationDesk as _;
 use crate::power::operations::local::LocalOperations;
+use crate::secret::NodeSecrets;
 
 fn operation(name: &str, machine: &str) -> MachineOperation {
     let object = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation", "metadata": { "name": name },
@@ -32,7 +35,7 @@ impl Agent<'_> {
 
     async fn told(&self, known: Option<&str>) -> (String, Vec<MachineOperation>) {
         match self.watch(known).await {
-            WatchResponse::Changed { revision, machine, operations } => {
+            WatchResponse::Changed { revision, machine, operations, .. } => {
                 assert_eq!(machine.metadata.name.as_deref(), Some("node1"));
                 (revision, operations)
             }
@@ -58,7 +61,12 @@ async fn standalone() -> (Agents, LocalOperations) {
     let rig = Rig::new().with_images().await;
     let operations = LocalOperations::open(rig.store.clone(), rig.machines.clone(), false).unwrap().0;
     let signer = Arc::new(LocalSigner { authority: rig.authority.clone() });
-    (Agents::start_beside(rig, signer, Some(operations.clone())).await, operations)
+    let (choice, choosing) =
+        NodeChoice::open(rig.store.clone(), rig.machines.clone(), rig.registry.clone()).unwrap();
+    tokio::spawn(choosing.run(Pulse::unwatched(), CancellationToken::new()));
+    let secrets = NodeSecrets::new(rig.directory.path().join("secrets"));
+    let stand_in = StandIn { operations: operations.clone(), choice, secrets };
+    (Agents::start_beside(rig, signer, Some(stand_in)).await, operations)
 }
 
 #[tokio::test]
@@ -143,6 +151,94 @@ async fn a_hosts_slots_are_told_to_people_and_what_is_pxeds_own_stays() {
     assert_eq!(agents.post(&client, "/v1/node", &node).await.0, 204);
     assert_eq!(agents.condition("Paved"), ("False".to_owned(), "NothingSelected".to_owned()));
     assert_eq!(agents.condition("Enrolled").0, "True", "not the agent's to say");
+    agents.stop().await;
+}
+
+/// A node that runs version 1 of a configuration, and has it in slot a.
+fn runs(configuration: &str) -> NodeReport {
+    let applied = json!({ "name": configuration, "version": 1, "slot": "a", "nodeUid": "u".repeat(100) });
+    let slot = json!({ "name": "a", "configurationName": configuration, "version": 1, "state": "Running" });
+    serde_json::from_value(json!({ "applied": applied, "slots": [slot] })).unwrap()
+}
+
+/// node1 is given a configuration by a person.
+fn refer(agents: &Agents, configuration: &str) {
+    let machines = &agents.rig.machines;
+    let known = machines.load().by_name(&"node1".parse().unwrap()).unwrap().clone();
+    let mut machine = (*known.machine).clone();
+    machine.spec.configuration_ref = serde_json::from_value(json!({ "name": configuration })).unwrap();
+    machines.store(Snapshot::build(&"default".parse().unwrap(), [machine]));
+}
+
+#[tokio::test]
+async fn v3_a_host_holds_no_configuration_that_its_machine_was_never_given_and_no_more_text_than_a_cluster_takes()
+ {
+    let (agents, _) = standalone().await;
+    let key = KeyPair::generate().unwrap();
+    let (certificate, _) = agents.enrolled(1, &key).await;
+    let client = agents.client(Some((&certificate, &key)));
+    let status = || agents.rig.registry.get(&"node1".parse().unwrap()).unwrap();
+    let said = async |node: &NodeReport| assert_eq!(agents.post(&client, "/v1/node", node).await.0, 204);
+    let names = || {
+        let status = status();
+        let slot = status.slots[0].configuration_name.clone().unwrap_or_default();
+        (status.applied.map(|applied| applied.name).unwrap_or_default(), slot)
+    };
+    let both = |name: &str| (name.to_owned(), name.to_owned());
+
+    said(&runs("others")).await;
+    assert_eq!(names(), both(""));
+    assert_eq!((status().slots[0].version, status().slots[0].state), (None, SlotState::Running));
+    refer(&agents, "first");
+    said(&runs("first")).await;
+    assert_eq!(names(), both("first"));
+    refer(&agents, "second");
+    said(&runs("first")).await;
+    assert_eq!(names(), both("first"), "it runs what was given before");
+    said(&runs("others")).await;
+    assert_eq!(names(), both(""));
+
+    let long = "x".repeat(10_000);
+    refer(&agents, &long[..240]);
+    let mut node = runs(&long);
+    let of = json!({ "name": long, "version": 1 });
+    let back = json!({ "from": of, "to": of, "reason": long, "time": "2026-01-01T00:00:00Z" });
+    node.rolled_back = serde_json::from_value(back).unwrap();
+    said(&node).await;
+    assert_eq!(names(), both(&long[..240]));
+    assert_eq!(status().applied.unwrap().node_uid.unwrap().len(), 63);
+    let back = status().rolled_back.unwrap();
+    assert_eq!((back.from.name.len(), back.to.name.len(), back.reason.len()), (240, 240, 1024));
+    agents.stop().await;
+}
+
+#[tokio::test]
+async fn an_agent_is_told_what_pxed_knows_of_its_node_so_that_it_says_again_what_was_forgotten() {
+    let (agents, _) = standalone().await;
+    let key = KeyPair::generate().unwrap();
+    let (certificate, _) = agents.enrolled(1, &key).await;
+    let agent = Agent { agents: &agents, client: agents.client(Some((&certificate, &key))) };
+    refer(&agents, "first");
+    let told = async || match agent.watch(None).await {
+        WatchResponse::Changed { machine, .. } => {
+            let status = machine.status.unwrap();
+            (status.applied.map(|applied| applied.name), status.slots.len())
+        }
+        WatchResponse::Same => panic!("nothing new"),
+    };
+    let node = runs("first");
+    assert_eq!(agents.post(&agent.client, "/v1/node", &node).await.0, 204);
+    assert_eq!(told().await, (Some("first".to_owned()), 1));
+
+    // Its manifest is away for a moment.
+    let before = agents.rig.machines.load();
+    let machine = before.by_name(&"node1".parse().unwrap()).unwrap().machine.clone();
+    agents.rig.machines.store(Snapshot::default());
+    agents.rig.registry.follow(&before, &agents.rig.machines.load());
+    let (status, _) = agents.post(&agent.client, "/v1/watch", &WatchRequest::default()).await;
+    assert_ne!(status, 200);
+    agents.rig.machines.store(Snapshot::build(&"default".parse().unwrap(), [machine]));
+    assert_eq!(told().await, (None, 0));
     agents.stop().await;
 }
 

@@ -13,12 +13,12 @@ use async_trait::async_trait;
 use bedplate_api::id::MachineName;
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus, OperationState};
 use bedplate_process::liveness::Pulse;
+use bedplate_selection::matches;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::fan_out::matches;
 use super::local_plan::{Memory, Plan, Record, is_known, unknown_name};
 use super::{is_finished, sort_by_age};
 use crate::machine::{KnownMachine, Machines};

@@ -15,12 +15,12 @@ use std::sync::Arc;
 use bedplate_api::id::{Digest, MachineName};
 use bedplate_api::machine::Time;
 use bedplate_api::operation::{AGENT_OPERATIONS, MachineOperation, MachineOperationStatus, OperationState};
+use bedplate_operations::{Now, child, child_name, plan as plan_fan};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde::{Deserialize, Serialize};
 use sha2::Digest as _;
 
-use super::fan_out::{child, child_name, plan as plan_fan};
 use super::{age, is_finished};
 use crate::power::order::Kind;
 use crate::power::{Operation, OperationKey};
@@ -269,7 +269,7 @@ impl Memory {
                 continue;
             }
             let progress = |machine: &MachineName| {
-                let child = self.records.get(&child_name(name, machine))?;
+                let child = self.records.get(&child_name(&record.object, machine))?;
                 if child.parent.as_ref() != Some(name) {
                     // Another has that name: this Machine is left out, and it shows.
                     return Some(OperationState::Failed);
@@ -280,7 +280,7 @@ impl Memory {
             let targets: Vec<_> =
                 targets.iter().map(|machine| (machine.clone(), progress(machine))).collect();
             let room = MOST.saturating_sub(self.records.len()).saturating_sub(changed.len());
-            let fan = plan_fan(&record.object, &targets, room, now);
+            let fan = plan_fan(&record.object, &targets, Now { room, stopped: false, time: now });
             let made = |machine: &MachineName| {
                 let made = Record::new(child(&record.object, machine), uid(), false, now);
                 Record { parent: Some(name.clone()), ..made }

@@ -1,7 +1,6 @@
 //! Where MachineOperations come from and where it is written how they go: the Kubernetes API (`kubernetes`), or manifests and
 //! the admin socket (`local`).
 
-mod fan_out;
 pub mod kubernetes;
 pub mod local;
 mod local_plan;

@@ -10,6 +10,7 @@ use bedplate_api::id::MachineName;
 use bedplate_api::machine::Time;
 use bedplate_api::operation::{AGENT_OPERATIONS, MachineOperation, MachineOperationStatus, OperationState};
 use bedplate_api::wire::{OperationWrite, OperationWritten};
+use bedplate_operations::{LEFT_TO_EXECUTOR, taken_within};
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 
@@ -19,10 +20,6 @@ use crate::power::{Operation, OperationKey, OperationWriter as _, WriteOperation
 
 /// How long after its start pxed ends nothing of the agents'.
 pub(super) const GRACE: Duration = Duration::from_secs(60);
-/// How long an operation waits for its agent, and goes on, where it does not say: no less than any of the agent's own defaults.
-const PATIENCE: SignedDuration = SignedDuration::from_hours(1);
-/// So long after its time an operation is left to the agent that took it, which ends it itself.
-const LEFT_TO_AGENT: SignedDuration = SignedDuration::from_secs(30);
 /// What is kept of texts, in characters: what the definition takes.
 const MOST_REASON: usize = 63;
 const MOST_MESSAGE: usize = 4096;
@@ -127,11 +124,12 @@ fn given_up(operation: &MachineOperation, now: Timestamp) -> Option<MachineOpera
         return None;
     }
     let before = operation.status.clone().unwrap_or_default();
-    let limit = limit(operation);
+    // No less than any of the agent's own defaults, too.
+    let limit = taken_within(&operation.spec);
     let seconds = limit.as_secs();
     let taken = before.state == Some(OperationState::InProgress);
     let (since, left) = if taken {
-        (before.start_time.as_ref(), LEFT_TO_AGENT)
+        (before.start_time.as_ref(), LEFT_TO_EXECUTOR)
     } else {
         (operation.metadata.creation_timestamp.as_ref(), SignedDuration::ZERO)
     };
@@ -159,17 +157,6 @@ fn given_up(operation: &MachineOperation, now: Timestamp) -> Option<MachineOpera
     })
 }
 
-/// How long an operation may wait, and how long it may take.
-fn limit(operation: &MachineOperation) -> SignedDuration {
-    if let Some(seconds) = operation.spec.timeout_seconds {
-        return SignedDuration::from_secs(seconds.into());
-    }
-    // A drain's time comes on top of the agent's own default.
-    let drain = operation.spec.parameters.get("drainTimeoutSeconds");
-    let drain = drain.and_then(|text| text.parse::<u32>().ok()).unwrap_or_default();
-    PATIENCE + SignedDuration::from_secs(drain.into())
-}
-
 fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
     time.saturating_add(by).unwrap_or(Timestamp::MAX)
 }
@@ -187,6 +174,7 @@ fn bounded(status: MachineOperationStatus) -> MachineOperationStatus {
         message: cut(status.message, MOST_MESSAGE),
         executor: cut(status.executor, MOST_EXECUTOR),
         counts: None,
+        machines: None,
         conditions,
     }
 }
