@@ -109,7 +109,7 @@ mod tests {
         ] {
             assert!(advice(text).is_some_and(|advice| advice.contains(told)), "{text}: {:?}", advice(text));
         }
-        let unresolved = crate::service::ask::not_resolved("k8s.example").to_string();
+        let unresolved = crate::name::not_resolved("k8s.example", "no answer").to_string();
         assert!(
             advice(&unresolved).is_some_and(|advice| advice.contains("/etc/resolv.conf")),
             "{unresolved}"

@@ -4,7 +4,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 /// Writes `content` to `path` with `mode`: to a neighbour first, flushed, then renamed over, then the directory flushed.
@@ -18,6 +18,8 @@ pub fn write_atomic(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
         _ => {}
     }
     let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&neighbour)?;
+    // The agent's own umask would close it to those whom it is for: networkd is a user of its own.
+    file.set_permissions(fs::Permissions::from_mode(mode))?;
     file.write_all(content)?;
     file.sync_all()?;
     fs::rename(&neighbour, path)?;
@@ -46,8 +48,6 @@ pub fn remove_optional(path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     #[test]
@@ -60,6 +60,9 @@ mod tests {
         assert_eq!(read_optional(&path).unwrap().unwrap(), b"two");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(crate::hardware::names_in(directory.path()), ["key.pem"]);
+        // As no usual umask leaves it: what is asked for counts.
+        write_atomic(&path, b"three", 0o666).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o666);
         remove_optional(&path).unwrap();
         remove_optional(&path).unwrap();
         assert_eq!(read_optional(&path).unwrap(), None);

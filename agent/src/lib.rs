@@ -11,6 +11,7 @@ pub mod fault;
 pub mod file;
 pub mod hardware;
 pub mod metrics;
+pub mod name;
 pub mod node;
 pub mod operation;
 pub mod service;

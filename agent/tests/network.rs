@@ -148,3 +148,40 @@ fn a_lease_of_udhcpd_is_taken_and_set() {
         network.run("busybox", &["udhcpd", "-f", "-S", &file("conf")]);
     });
 }
+
+#[test]
+fn chains_of_a_stopped_node_leave_the_packet_filter_and_all_else_stays() {
+    unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace: this test needs root");
+    let shell = |script: &str| {
+        let output = Command::new("/bin/sh").args(["-c", script]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{script}: {said} (iptables is Debian's package of that name)");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let tools = ["iptables-nft", "ip6tables-nft", "iptables-legacy"];
+    let rules = |tool: &str| {
+        let saved = shell(&format!("{tool}-save"));
+        let lines = saved.lines().filter(|line| !line.starts_with('#'));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let clean = || shell(include_str!("../src/node/apply/rules.sh"));
+    for tool in tools {
+        shell(&format!(
+            "set -e; {tool} -N mine; {tool} -A INPUT -p tcp --dport 22 -j mine; {tool} -t nat -A POSTROUTING -o eth9 -j MASQUERADE"
+        ));
+    }
+    let before = tools.map(rules);
+    clean();
+    assert_eq!(tools.map(rules), before, "nothing of a node is there");
+    for tool in tools {
+        shell(&format!(
+            "set -e; n='{tool} -t nat'; $n -N KUBE-SERVICES; $n -N KUBE-MARK-MASQ; $n -N CNI-01ab; {tool} -N KUBE-FIREWALL
+             $n -A KUBE-SERVICES -m comment --comment 'a \"quoted\" name' -p tcp -j KUBE-MARK-MASQ
+             $n -A PREROUTING -m comment --comment 'kubernetes service portals' -j KUBE-SERVICES
+             $n -A POSTROUTING -m comment --comment 'name: \"cni0\" id: \"x\"' -j CNI-01ab
+             $n -A CNI-01ab -j MASQUERADE; {tool} -I INPUT -j KUBE-FIREWALL"
+        ));
+    }
+    clean();
+    assert_eq!(tools.map(rules), before);
+}

@@ -53,6 +53,8 @@ pub enum Setting {
     Flag(bool),
     /// A word.
     Word(&'static str),
+    /// A text.
+    Text(String),
     /// A number, or a set of bits.
     Number(u64),
     /// Words.
@@ -67,6 +69,7 @@ impl Setting {
         match self {
             Self::Flag(flag) => Variant::new(*flag),
             Self::Word(word) => Variant::new((*word).to_owned()),
+            Self::Text(text) => Variant::new(text.clone()),
             Self::Number(number) => Variant::new(*number),
             Self::List(words) => Variant::new(owned(words)),
             Self::Only(words) => Variant::new((true, owned(words))),

@@ -21,14 +21,21 @@ pub(super) enum Asked {
     There,
 }
 
-/// Asks.
-pub(super) async fn ask(client: &Client, name: &str) -> Result<Asked, AskServerError> {
+/// Whether the API server itself says that it has no such Node.
+pub(super) async fn is_node_gone(client: &Client, name: &str) -> Result<bool, AskServerError> {
     let nodes: Api<Node> = Api::all(client.clone());
     match within(nodes.get(name)).await {
-        Ok(Ok(_)) => return Ok(Asked::There),
-        Ok(Err(kube::Error::Api(status))) if is_not_found(&status, ("", "nodes"), name) => {}
-        Ok(Err(error)) => return Err(AskServerError::of(format!("Node {name}"), error)),
-        Err(late) => return Err(late(format!("Node {name}"))),
+        Ok(Ok(_)) => Ok(false),
+        Ok(Err(kube::Error::Api(status))) if is_not_found(&status, ("", "nodes"), name) => Ok(true),
+        Ok(Err(error)) => Err(AskServerError::of(format!("Node {name}"), error)),
+        Err(late) => Err(late(format!("Node {name}"))),
+    }
+}
+
+/// Asks.
+pub(super) async fn ask(client: &Client, name: &str) -> Result<Asked, AskServerError> {
+    if !is_node_gone(client, name).await? {
+        return Ok(Asked::There);
     }
     let machines: Api<Machine> = Api::all(client.clone());
     match within(machines.get(name)).await {

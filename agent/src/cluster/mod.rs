@@ -70,6 +70,11 @@ pub trait Plane: Send + Sync {
         status: MachineOperationStatus,
     ) -> Result<Arc<MachineOperation>, WriteOperationError>;
 
+    /// Whether no cluster is behind it: the Node is asked about where the slot has it, and a slot may make a cluster of its own.
+    fn is_standalone(&self) -> bool {
+        false
+    }
+
     /// The content of a Secret that a version names.
     async fn secret(&self, secret: &SecretRef) -> Result<SecretData, ReadSecretError>;
 }

@@ -1,37 +1,45 @@
-//! pxed as a [`Plane`], where there is no cluster: the own Machine and the own operations, by one request that pxed answers when
-//! something is new.
+//! pxed as a [`Plane`], where there is no cluster: the own Machine, its version and the own operations, by one request that pxed answers
+//! when something is new; and the own Node, by the credential of the kubelet in the slot.
 //!
 //! ```text
-//!   pxed --what is new, or nothing within 20 s--> Seen
-//!        <--status of own operations, how the node stands--
+//!   pxed --what is new, or nothing within 20 s--> Seen <--watch, live GET-- the API server of the slot's kubelet
+//!        <--status of own operations, how the node stands, that the Node is gone--
 //! ```
-//! Nobody there knows a Node or chooses a version: the Node is never said to be gone, and nothing is selected. Called by
+//! Whether what is seen is as of now goes by pxed, and by the kubelet's API server where that is not the slot's own. Called by
 //! `service::ways`.
+
+mod own_node;
+mod tell;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bedplate_api::configuration::SecretRef;
 use bedplate_api::id::MachineName;
-use bedplate_api::machine::MachineStatus;
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus};
-use bedplate_api::wire::{NodeReport, OperationWrite, OperationWritten, Report, WatchRequest, WatchResponse};
+use bedplate_api::wire::{
+    OperationWrite, OperationWritten, Report, SecretRequest, SecretResponse, WatchRequest, WatchResponse,
+};
 use bedplate_process::exit::chain;
 use futures::FutureExt as _;
-use jiff::Timestamp;
 use kube::ResourceExt;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use zeroize::Zeroizing;
 
+use self::own_node::{OwnNode, ask_gone, follow_node, node_state};
 use super::answer::AskServerError;
 use super::contact::{Contact, Counted};
 use super::operation::WriteOperationError;
 use super::secret::{ReadSecretError, SecretData};
-use super::status::{NodeTold, conditions};
+use super::status::NodeTold;
 use super::{Plane, Seen, Watched};
 use crate::node::model::Api;
+use crate::operation::credential::{FindKubelet, Kubelet};
 use crate::service::ask::AskError;
 use crate::service::client::PxedClient;
 use crate::service::plan::back_off;
@@ -40,36 +48,49 @@ use crate::service::plan::back_off;
 const MOST: Duration = Duration::from_secs(60);
 /// An answer that nothing is new takes longer.
 const SOON: Duration = Duration::from_secs(1);
-/// Between two words about the node.
-const GAP: Duration = Duration::from_secs(5);
 
 /// pxed, as one Machine's agent sees it. Its tasks end when it is dropped.
-#[derive(Debug)]
 pub struct Standalone {
     machine: MachineName,
     client: watch::Sender<PxedClient>,
+    kubelet: Arc<dyn FindKubelet>,
     seen: watch::Receiver<Seen>,
     node: watch::Sender<Option<NodeTold>>,
+    /// Something was done to the slots, perhaps: is there another kubelet?
+    look: Arc<Notify>,
     tasks: JoinSet<()>,
     /// One of them has ended.
     over: CancellationToken,
 }
 
+impl std::fmt::Debug for Standalone {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Standalone").field("machine", &self.machine).finish_non_exhaustive()
+    }
+}
+
 impl Standalone {
     /// Begins to watch.
-    pub fn start(machine: MachineName, client: PxedClient) -> Self {
+    pub fn start(machine: MachineName, client: PxedClient, kubelet: Arc<dyn FindKubelet>) -> Self {
         let (client, current) = watch::channel(client);
         let (told, seen) = watch::channel(Seen::default());
         let (node, says) = watch::channel(None);
+        let (own, own_seen) = watch::channel(OwnNode::default());
+        let look = Arc::new(Notify::new());
         let (mut tasks, over) = (JoinSet::new(), CancellationToken::new());
-        for work in [follow(current.clone(), Told(told)).boxed(), tell(current, says).boxed()] {
+        let work = [
+            follow(current.clone(), own_seen.clone(), Told(told)).boxed(),
+            follow_node(Arc::clone(&kubelet), machine.clone(), Arc::clone(&look), own).boxed(),
+            tell::tell(current, says, own_seen, seen.clone()).boxed(),
+        ];
+        for work in work {
             let ends = over.clone().drop_guard();
             tasks.spawn(async move {
                 let _ends = ends;
                 work.await;
             });
         }
-        Self { machine, client, seen, node, tasks, over }
+        Self { machine, client, kubelet, seen, node, look, tasks, over }
     }
 
     /// Goes on with another certificate, of the same Machine.
@@ -109,8 +130,18 @@ impl Plane for Standalone {
     }
 
     async fn node_is_gone(&self) -> Result<bool, AskServerError> {
-        // pxed knows no Nodes.
-        Ok(false)
+        let unknown =
+            |problem| AskServerError::Answer { what: "the credential of the kubelet".to_owned(), problem };
+        match self.kubelet.find().await.map_err(unknown)? {
+            Kubelet::Joined(joined) => ask_gone(&joined, &self.machine).await,
+            // Nothing here has a Node, and pxed knows of none.
+            Kubelet::Nowhere => Ok(self.seen.borrow().node == super::NodeState::Absent),
+            Kubelet::NotJoined | Kubelet::Asleep { .. } => Ok(false),
+        }
+    }
+
+    fn is_standalone(&self) -> bool {
+        true
     }
 
     async fn report(&self, report: &Report) -> Result<(), AskServerError> {
@@ -123,6 +154,7 @@ impl Plane for Standalone {
             *known = Some(told);
             changed
         });
+        self.look.notify_one();
     }
 
     async fn write_operation(
@@ -156,8 +188,32 @@ impl Plane for Standalone {
     }
 
     async fn secret(&self, secret: &SecretRef) -> Result<SecretData, ReadSecretError> {
-        Err(ReadSecretError::Missing { namespace: secret.namespace.clone(), name: secret.name.clone() })
+        let SecretRef { namespace, name } = secret.clone();
+        let what = format!("Secret {namespace}/{name}");
+        let request = SecretRequest { namespace: namespace.clone(), name: name.clone() };
+        match self.client().secret(&request).await {
+            Ok(found) => decoded(found).map_err(|key| {
+                let problem = format!("the value of {key} is not base64");
+                ReadSecretError::Server(AskServerError::Answer { what, problem })
+            }),
+            Err(AskError::Refused { reason, .. }) if reason == "SecretMissing" => {
+                Err(ReadSecretError::Missing { namespace, name })
+            }
+            Err(error) => Err(ReadSecretError::Server(server_error(&what, error))),
+        }
     }
+}
+
+/// The values of a Secret; or the key of one that is none.
+fn decoded(found: SecretResponse) -> Result<SecretData, String> {
+    let data = found.data.into_iter().map(|(key, value)| {
+        let value = Zeroizing::new(value.0);
+        match STANDARD.decode(value.as_bytes()) {
+            Ok(bytes) => Ok((key, Zeroizing::new(bytes))),
+            Err(_) => Err(key),
+        }
+    });
+    Ok(SecretData { kind: found.kind, data: data.collect::<Result<_, _>>()? })
 }
 
 /// The same failure in the words of who asks an API server.
@@ -188,23 +244,24 @@ impl Drop for Told {
 struct View {
     contact: Contact,
     revision: Option<String>,
+    own: OwnNode,
     seen: Seen,
 }
 
 impl View {
     fn new(now: Instant) -> Self {
-        Self { contact: Contact::new(now), revision: None, seen: Seen::default() }
+        Self { contact: Contact::new(now), revision: None, own: OwnNode::default(), seen: Seen::default() }
     }
 
     /// pxed has answered.
     fn take(&mut self, answer: WatchResponse) {
         self.contact.listed(Counted::Machine);
-        self.contact.listed(Counted::Node);
-        self.seen.trouble.clear();
-        if let WatchResponse::Changed { revision, machine, operations } = answer {
+        self.seen.trouble.remove(&Watched::Machine);
+        if let WatchResponse::Changed { revision, machine, version, operations } = answer {
             self.revision = Some(revision);
             self.seen.operations_listed = true;
             (self.seen.machine, self.seen.ours) = (Some(Arc::from(machine)), true);
+            self.seen.version = version.map(Arc::from);
             self.seen.operations = operations.into_iter().map(Arc::new).collect();
         }
     }
@@ -221,7 +278,6 @@ impl View {
             }
             if matches!(reason.as_str(), "MachineGone" | "KeyReplaced") {
                 self.contact.listed(Counted::Machine);
-                self.contact.listed(Counted::Node);
                 self.revision = None;
                 self.seen.operations.clear();
                 self.seen.trouble.insert(Watched::Machine, why);
@@ -229,14 +285,40 @@ impl View {
             }
         }
         self.contact.broken(Counted::Machine, now);
-        self.contact.broken(Counted::Node, now);
         self.seen.trouble.insert(Watched::Machine, why);
+    }
+
+    /// The own Node, as its API server says now, or does not.
+    fn take_own(&mut self, own: OwnNode, now: Instant) {
+        match &own {
+            OwnNode::Unasked => {}
+            OwnNode::Silent { why, runs_api } => {
+                self.seen.trouble.insert(Watched::Node, why.clone());
+                if *runs_api {
+                    self.contact.listed(Counted::Node);
+                } else {
+                    self.contact.broken(Counted::Node, now);
+                }
+            }
+            OwnNode::Nowhere
+            | OwnNode::NotJoined
+            | OwnNode::Asleep { .. }
+            | OwnNode::Gone
+            | OwnNode::Present(_) => {
+                self.seen.trouble.remove(&Watched::Node);
+                self.contact.listed(Counted::Node);
+            }
+        }
+        self.own = own;
     }
 
     /// Tells what is known, if that is news; says when it changes by itself.
     fn publish(&mut self, now: Instant, told: &watch::Sender<Seen>) -> Option<Instant> {
         let until;
         (self.seen.api, until) = self.contact.state(now);
+        if let Some(node) = node_state(&self.own, self.seen.machine.as_deref()) {
+            self.seen.node = node;
+        }
         told.send_if_modified(|known| {
             let changed = *known != self.seen;
             if known.api != self.seen.api {
@@ -250,7 +332,7 @@ impl View {
 }
 
 /// Asks until `client` has no sender any more; anew with every new client.
-async fn follow(mut client: watch::Receiver<PxedClient>, told: Told) {
+async fn follow(mut client: watch::Receiver<PxedClient>, mut own: watch::Receiver<OwnNode>, told: Told) {
     let (mut view, mut failures) = (View::new(Instant::now()), 0);
     loop {
         let with = client.borrow_and_update().clone();
@@ -261,7 +343,7 @@ async fn follow(mut client: watch::Receiver<PxedClient>, told: Told) {
                 Ok(()) => continue,
                 Err(_) => return,
             },
-            answer = publishing(&mut view, &told.0, with.watch(&request)) => answer,
+            answer = publishing(&mut view, &mut own, &told.0, with.watch(&request)) => answer,
         };
         match answer {
             Ok(answer) => {
@@ -270,7 +352,7 @@ async fn follow(mut client: watch::Receiver<PxedClient>, told: Told) {
                 view.take(answer);
                 if soon {
                     // A pxed that is being stopped, or is no pxed, is not asked in a circle.
-                    publishing(&mut view, &told.0, tokio::time::sleep(SOON)).await;
+                    publishing(&mut view, &mut own, &told.0, tokio::time::sleep(SOON)).await;
                 }
                 continue;
             }
@@ -282,15 +364,21 @@ async fn follow(mut client: watch::Receiver<PxedClient>, told: Told) {
         let wait = back_off(failures, MOST, rand::random());
         tokio::select! {
             changed = client.changed() => if changed.is_err() { return },
-            () = publishing(&mut view, &told.0, tokio::time::sleep(wait)) => {}
+            () = publishing(&mut view, &mut own, &told.0, tokio::time::sleep(wait)) => {}
         }
     }
 }
 
-/// Waits for `act`, and tells meanwhile what is known as it grows old.
-async fn publishing<T>(view: &mut View, told: &watch::Sender<Seen>, act: impl Future<Output = T>) -> T {
+/// Waits for `act`, and tells meanwhile what is known as it grows old, and of the own Node as it is.
+async fn publishing<T>(
+    view: &mut View,
+    own: &mut watch::Receiver<OwnNode>,
+    told: &watch::Sender<Seen>,
+    act: impl Future<Output = T>,
+) -> T {
     let mut act = std::pin::pin!(act);
     loop {
+        view.take_own(own.borrow_and_update().clone(), Instant::now());
         let until = view.publish(Instant::now(), told);
         let due = async {
             match until {
@@ -301,40 +389,7 @@ async fn publishing<T>(view: &mut View, told: &watch::Sender<Seen>, act: impl Fu
         tokio::select! {
             done = &mut act => return done,
             () = due => {}
-        }
-    }
-}
-
-/// Says how the node stands, when that has changed and until nobody can say anything any more.
-async fn tell(client: watch::Receiver<PxedClient>, mut node: watch::Receiver<Option<NodeTold>>) {
-    let (mut before, mut failures) = (MachineStatus::default(), 0);
-    while node.changed().await.is_ok() {
-        loop {
-            let Some(told) = node.borrow_and_update().clone() else { break };
-            before.conditions = conditions(&told, &before, Timestamp::now());
-            let report = NodeReport {
-                applied: told.applied,
-                slots: told.slots,
-                rolled_back: told.rolled_back,
-                conditions: before.conditions.clone(),
-            };
-            let with = client.borrow().clone();
-            match with.tell_node(&report).await {
-                Ok(()) => {
-                    failures = 0;
-                    tokio::time::sleep(GAP).await;
-                    break;
-                }
-                Err(error) => {
-                    failures += 1;
-                    let wait = back_off(failures, MOST, rand::random());
-                    tracing::info!(
-                        error = chain(&error),
-                        "how the node stands is not told, will be tried again"
-                    );
-                    tokio::time::sleep(wait).await;
-                }
-            }
+            Ok(()) = own.changed() => {}
         }
     }
 }
@@ -376,6 +431,7 @@ mod tests {
         let told = watch::Sender::new(Seen::default());
         let mut view = View::new(start);
         view.take(changed());
+        view.take_own(OwnNode::Nowhere, start);
         assert_eq!(view.publish(start, &told), None);
         assert!(told.borrow().ours && told.borrow().api == Api::Live);
         view.fail(&AskError::NoEndpoint, start);
@@ -403,5 +459,37 @@ mod tests {
         view.take(changed());
         view.fail(&refused("StoreFailed"), start);
         assert!(view.seen.ours, "it may know it again in a moment");
+    }
+
+    #[test]
+    fn an_api_server_that_is_away_is_no_fault_of_a_worker_and_one_in_the_slot_is_the_slots() {
+        let start = Instant::now();
+        let told = watch::Sender::new(Seen::default());
+        let later = start + Duration::from_secs(10);
+        let silent = |runs_api| OwnNode::Silent { why: "refused".to_owned(), runs_api };
+        let node = || OwnNode::Present(Arc::default());
+        for (runs_api, api) in [(false, Api::Away), (true, Api::Live)] {
+            let mut view = View::new(start);
+            view.take(changed());
+            view.take_own(node(), start);
+            view.take_own(silent(runs_api), start);
+            view.take_own(silent(runs_api), later);
+            view.publish(later, &told);
+            assert_eq!(told.borrow().api, api);
+            assert!(told.borrow().describe().contains("the own Node cannot be watched: refused"));
+            view.take_own(node(), later);
+            view.publish(later, &told);
+            assert!(told.borrow().api == Api::Live && told.borrow().trouble.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_secrets_values_are_taken_out_of_base64_or_named_by_their_key() {
+        let found = |value: &str| {
+            let answer = json!({ "type": "Opaque", "data": { "conf": value } });
+            decoded(serde_json::from_value(answer).unwrap())
+        };
+        assert_eq!(found("aHVudGVyMg==").unwrap().data["conf"].as_slice(), b"hunter2");
+        assert_eq!(found("!").unwrap_err(), "conf");
     }
 }

@@ -45,11 +45,11 @@ pub(super) struct View {
 
 /// An object that is watched by its name.
 #[derive(Debug)]
-struct Single<K> {
-    known: Option<Arc<K>>,
+pub(super) struct Single<K> {
+    pub(super) known: Option<Arc<K>>,
     /// A list that is being received.
     list: Option<Arc<K>>,
-    listed: bool,
+    pub(super) listed: bool,
 }
 
 /// The operations of this host.
@@ -76,7 +76,7 @@ impl<K> Default for Single<K> {
 
 impl<K: Resource + Debug> Single<K> {
     /// True: a list has ended.
-    fn take(&mut self, event: Event<K>, name: &str) -> bool {
+    pub(super) fn take(&mut self, event: Event<K>, name: &str) -> bool {
         let own = |object: &K| object.name_any() == name;
         match event {
             Event::Init => self.list = None,
@@ -295,7 +295,7 @@ fn trim_machine(machine: &mut Machine) {
 }
 
 /// What nobody here reads of a Node, above all the list of its images, and what changes with each of the kubelet's heartbeats.
-fn trim(node: &mut Node) {
+pub(super) fn trim(node: &mut Node) {
     node.metadata.resource_version = None;
     if let Some(status) = &mut node.status {
         let mut conditions = status.conditions.take();

@@ -1,7 +1,8 @@
 //! Writes the agent's own fields of its Machine's status.
 //!
-//! What the host says is written when it says it (the heartbeat); what the node says as soon as it has changed, but what only
-//! tells of progress at most every 5 s. A write that failed is tried again with back-off. Called by `server`.
+//! What the host says is written when it has changed, or else every five minutes (the heartbeat): each write is the whole object, for etcd and
+//! for everybody who watches. What the node says is written as soon as it has changed, but what only tells of progress at most every
+//! 5 s. A write that failed is tried again with back-off. Called by `server`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,6 +29,8 @@ const FIELD_MANAGER: &str = "bedplate-agent";
 const MATTER: Duration = Duration::from_secs(1);
 /// Between two writes of progress.
 const PROGRESS: Duration = Duration::from_secs(5);
+/// Between two writes of what has not changed.
+const UNCHANGED: Duration = Duration::from_secs(300);
 /// Longest wait after failures.
 const MOST: Duration = Duration::from_secs(60);
 
@@ -45,7 +48,20 @@ pub(super) struct Writer {
 struct Kept {
     host: Option<Report>,
     written: Option<MachineStatus>,
+    /// When the API server took it, and the fingerprint of the certificate that was shown.
+    taken: Option<(Instant, String)>,
+    /// When a write was tried last.
     at: Option<Instant>,
+}
+
+impl Kept {
+    /// Whether a report of the host is to be written: it says something new, the last one is old, or another certificate has not been tried yet.
+    fn is_due(&self, status: &MachineStatus, fingerprint: &str, now: Instant) -> bool {
+        let (Some(written), Some((taken, shown))) = (&self.written, &self.taken) else { return true };
+        change(written, status) != Change::Nothing
+            || now.saturating_duration_since(*taken) >= UNCHANGED
+            || shown != fingerprint
+    }
 }
 
 impl Writer {
@@ -53,12 +69,13 @@ impl Writer {
         Self { access, seen, node: Arc::new(watch::Sender::new(None)), kept: Arc::default() }
     }
 
-    /// Says what the host is, and all the rest with it.
+    /// Says what the host is, and all the rest with it, if that is due.
     pub(super) async fn report(&self, report: &Report) -> Result<(), AskServerError> {
         let mut kept = self.kept.lock().await;
         kept.host = Some(report.clone());
         let status = self.compose(&kept).await?;
-        self.write(&mut kept, status).await
+        let due = kept.is_due(&status, self.access.borrow().fingerprint(), Instant::now());
+        if due { self.write(&mut kept, status).await } else { Ok(()) }
     }
 
     /// What the node says from now on.
@@ -164,10 +181,40 @@ impl Writer {
         match within(machines.patch_status(machine.as_str(), &parameters, &patch)).await {
             Ok(Ok(_)) => {
                 kept.written = Some(status);
+                kept.taken = Some((Instant::now(), access.fingerprint().to_owned()));
                 Ok(())
             }
             Ok(Err(error)) => Err(AskServerError::of(format!("status of Machine {machine}"), error)),
             Err(late) => Err(late(format!("status of Machine {machine}"))),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bedplate_api::machine::{AgentStatus, Time};
+
+    use super::*;
+
+    fn status(version: &str, heartbeat: i64) -> MachineStatus {
+        let last_heartbeat = Timestamp::from_second(heartbeat).ok().map(Time);
+        let agent = AgentStatus { version: Some(version.to_owned()), boot_id: None, last_heartbeat };
+        MachineStatus { agent: Some(agent), ..MachineStatus::default() }
+    }
+
+    #[test]
+    fn an_unchanged_status_is_written_once_in_five_minutes() {
+        let start = Instant::now();
+        assert!(Kept::default().is_due(&status("1", 0), "own", start), "the first one");
+        let kept =
+            Kept { written: Some(status("1", 0)), taken: Some((start, "own".to_owned())), ..Kept::default() };
+        let due = |version, after, fingerprint| {
+            let now = start + Duration::from_secs(after);
+            kept.is_due(&status(version, 1), fingerprint, now)
+        };
+        assert!(!due("1", 30, "own") && !due("1", 299, "own"));
+        assert!(due("1", 300, "own"));
+        assert!(due("2", 30, "own"), "another agent");
+        assert!(due("1", 30, "renewed"), "whether another certificate counts is found out at once");
     }
 }

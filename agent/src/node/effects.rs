@@ -43,6 +43,8 @@ pub trait Gate: Send + Sync {
     async fn kubelet(&self, leader: Leader, filled: &Filled) -> Result<(), String>;
     /// Whether the container runtime and its network are ready.
     async fn runtime(&self, leader: Leader, socket: &str) -> Result<(), String>;
+    /// Whether the API server that the slot itself runs is ready; a worker runs none.
+    async fn control_plane(&self, leader: Leader, filled: &Filled) -> Result<(), String>;
     /// Whether a Pod sandbox really starts. `attempt` is another one each time.
     async fn sandbox(&self, leader: Leader, socket: &str, attempt: u32) -> Result<(), String>;
 }

@@ -7,6 +7,8 @@
 
 use std::collections::BTreeSet;
 
+use bedplate_bootstrap::unit;
+
 /// In the place of what is hidden.
 const HIDDEN: &str = "[hidden]";
 /// Most characters of one line.
@@ -18,17 +20,27 @@ const RANDOM: usize = 40;
 /// Names whose values are hidden, at the end of a word.
 const NAMES: [&str; 8] =
     ["token", "password", "passwd", "secret", "apikey", "api-key", "private-key", "key-data"];
-/// What systemd says of a service that it restarts again and again.
-const NOISE: [&str; 6] =
-    [": Scheduled restart job", ": Consumed ", "Starting ", "Started ", "Stopping ", "Stopped "];
+/// What systemd says of a service that it restarts again and again, and the script before kubeadm.
+const NOISE: [&str; 7] = [
+    ": Scheduled restart job",
+    ": Consumed ",
+    "Starting ",
+    "Started ",
+    "Stopping ",
+    "Stopped ",
+    unit::STARTED,
+];
 
-/// A reason with the end of a log below it, at most `most` characters. `secrets` are values that must not be in it.
+/// A reason with the end of a log below it, at most `most` characters, nothing twice. `secrets` are values that must not be in it.
 pub fn with_log(reason: &str, log: &str, secrets: &[String], most: usize) -> String {
     let reason = cut(&hidden(reason, secrets), most / 2);
     let mut left = most.saturating_sub(reason.chars().count());
     let mut lines = Vec::new();
     for line in told(log).iter().rev() {
         let line = cut(&hidden(line, secrets), LINE);
+        if reason.contains(&line) {
+            continue;
+        }
         let needed = line.chars().count() + INDENT.chars().count();
         if needed > left {
             break;
@@ -37,6 +49,11 @@ pub fn with_log(reason: &str, log: &str, secrets: &[String], most: usize) -> Str
         lines.push(line);
     }
     lines.iter().rev().fold(reason, |text, line| text + INDENT + line)
+}
+
+/// The last line that tells something.
+pub fn last_told(log: &str) -> Option<&str> {
+    told(log).last().copied()
 }
 
 /// Before each line of a log: `kubectl describe` shows it as it is.
@@ -246,6 +263,16 @@ mod tests {
         );
         let calm = format!("{}waits for the API server\n", header('I', 1));
         assert_eq!(with_log("r", &calm, &[], 1024), "r\n    waits for the API server");
+    }
+
+    #[test]
+    fn what_the_reason_has_already_is_not_below_it_once_more_and_that_kubeadm_was_started_tells_nothing() {
+        let log = "bedplate: started at 2026-11-22T08:00:00Z\nno such cluster\nbedplate: started at 2026-11-22T08:00:05Z\n";
+        assert_eq!(last_told(log), Some("no such cluster"));
+        let reason = "kubeadm has not ended: it says: no such cluster";
+        assert_eq!(with_log(reason, log, &[], 1024), reason);
+        assert_eq!(with_log("kubeadm failed", log, &[], 1024), "kubeadm failed\n    no such cluster");
+        assert_eq!(last_told("bedplate: started at 2026-11-22T08:00:00Z\n"), None);
     }
 
     #[test]

@@ -11,6 +11,7 @@
 
 pub mod apply;
 mod attempt;
+pub mod control_plane;
 pub mod effects;
 pub mod gate;
 pub mod log;

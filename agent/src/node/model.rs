@@ -32,12 +32,14 @@ pub struct Observed {
     pub failures: u32,
     /// Before this time no new trial is begun.
     pub not_before: Timestamp,
-    /// How long of the trial at hand does not count: the API server was away, or the clock leapt.
+    /// How long of the trial at hand does not count: the API server or the agent was away, or the clock leapt.
     pub not_counted: SignedDuration,
     /// Whether the Node of the slot that is the node has its version's annotations.
     pub annotations: Annotations,
     /// When the kubelet's certificate in the slot that is the node has ended, if it has.
     pub kubelet_ended: Option<Timestamp>,
+    /// Without a cluster: the version in that slot names what its kubelet can ask for another one by.
+    pub joins_again: bool,
 }
 
 /// How far the version's annotations are.
@@ -119,6 +121,22 @@ pub struct SlotSeen {
     pub record: Option<Record>,
     /// Whether its machine runs.
     pub runs: bool,
+    /// Whether kubeadm has made a cluster in it: its etcd is that cluster, and nothing ends it but a person.
+    pub made_cluster: bool,
+    /// Whether it is a control plane that has joined a cluster: its etcd counts for that cluster's quorum.
+    pub joined_control_plane: bool,
+    /// Whether that is being undone: its member of etcd is out of the cluster, or will be in a moment.
+    pub leaving: bool,
+}
+
+impl SlotSeen {
+    /// Whether no failed trial, boot or selection stops or empties it. One that has joined is kept on trial alone: once it was the node, who
+    /// deletes that Node has it paved anew.
+    pub fn is_kept(&self) -> bool {
+        let stage = self.record.as_ref().map(|record| &record.stage);
+        let tried = matches!(stage, Some(Stage::Trial { .. } | Stage::Failed { .. }));
+        self.made_cluster || self.joined_control_plane && tried
+    }
 }
 
 /// A slot's record, kept on disk.
@@ -186,10 +204,14 @@ pub enum Stage {
 pub struct Health {
     /// kubeadm and the version's commands.
     pub bootstrap: Bootstrap,
+    /// The kubelet has no credential yet, so that no Node came of the slot, whoever can be asked.
+    pub no_credential: bool,
     /// Whether the kubelet says that it is well.
     pub kubelet: bool,
     /// Whether the container runtime says that it and its network are ready.
     pub runtime: bool,
+    /// The slot's own API server is awaited; never, where the slot is no control plane.
+    pub awaits_control_plane: bool,
     /// Whether a Pod sandbox was started on this trial.
     pub sandbox: bool,
     /// What the next thing awaited said last, for a person.
@@ -223,7 +245,7 @@ pub enum Step {
         /// The slot.
         slot: SlotName,
     },
-    /// The host was booted anew in a trial: its time begins again.
+    /// The host was booted anew in a trial, or a control plane was there before its trial was failed: its time begins again.
     RestartTrial {
         /// The slot.
         slot: SlotName,
@@ -250,6 +272,11 @@ pub enum Step {
         /// The Node that came of it.
         node_uid: String,
     },
+    /// Take the etcd member of a joined control plane out of its cluster, and write that its slot is the node no more.
+    LeaveCluster {
+        /// The slot.
+        slot: SlotName,
+    },
     /// Write that a slot is the node no more, another is.
     Retire {
         /// The slot.
@@ -271,7 +298,7 @@ pub enum Step {
         /// The slot.
         slot: SlotName,
     },
-    /// Have the kubelet of the slot that is the node ask for a certificate again, by the agent's: its own has ended.
+    /// Have the kubelet of the slot that is the node ask for a certificate again, as at its join: its own has ended.
     RenewKubelet {
         /// The slot.
         slot: SlotName,
@@ -303,6 +330,7 @@ impl Step {
             Self::StartSlot { .. } => "start-slot",
             Self::ProbeSandbox { .. } => "probe-sandbox",
             Self::Commit { .. } => "commit",
+            Self::LeaveCluster { .. } => "leave-cluster",
             Self::Retire { .. } => "retire",
             Self::Fail { .. } => "fail",
             Self::Abandon { .. } => "abandon",
@@ -322,6 +350,7 @@ impl Step {
             | Self::StartSlot { slot }
             | Self::ProbeSandbox { slot }
             | Self::Commit { slot, .. }
+            | Self::LeaveCluster { slot }
             | Self::Retire { slot }
             | Self::Fail { slot, .. }
             | Self::Abandon { slot }
@@ -386,6 +415,10 @@ pub enum Reason {
     Claimed,
     /// The Node is gone, and the controller has not chosen yet.
     AwaitingController,
+    /// The slot's etcd is the cluster, or counts for its quorum: it is neither paved anew nor emptied.
+    ControlPlaneKept,
+    /// Without a cluster: the API server that the slot has joined cannot be asked any more.
+    KubeletCertificateEnded,
     /// A Node of this name is Ready though no slot runs it.
     NodeStillReady,
     /// The selected version failed here.

@@ -5,20 +5,20 @@
 use std::collections::BTreeSet;
 
 use bedplate_api::machine::SlotName;
-use bedplate_bootstrap::unit;
+use bedplate_bootstrap::{joined_by, unit};
 use bedplate_process::exit::chain;
 use jiff::{SignedDuration, Timestamp};
 
 use super::apply::{is_annotated, not_before, unit_name};
 use super::effects::Parts;
-use super::log::hidden;
-use super::model::{Annotations, Bootstrap, Health, NodeSeen, Observed, Record, SlotSeen, Stage, index};
+use super::log::{hidden, last_told};
+use super::model::{Annotations, Api, Bootstrap, Health, NodeSeen, Observed, Record, SlotSeen, Stage, index};
 use crate::bus::{
     ActiveState, BusError, ContainerName, Leader, LoadState, UnitName, UnitNameError, UnitState,
 };
 use crate::cluster::Seen;
 use crate::slot::places::{machine, service};
-use crate::slot::store::{KeepSlotError, Ledger};
+use crate::slot::store::{KeepSlotError, Ledger, Slots};
 
 const SLOTS: [SlotName; 2] = [SlotName::A, SlotName::B];
 /// How much of kubeadm's output a message has, in bytes.
@@ -73,20 +73,21 @@ pub struct Probed {
 /// Looks.
 pub async fn observe(parts: &Parts, probed: Option<&Probed>, now: Timestamp) -> Result<Sight, ObserveError> {
     let seen = parts.seen();
-    let (records, ledger) = parts
-        .on_disk(|slots| Ok(([slots.record(SlotName::A)?, slots.record(SlotName::B)?], slots.ledger()?)))
-        .await?;
+    let ledger = parts.on_disk(Slots::ledger).await?;
     let mut slots: [SlotSeen; 2] = Default::default();
-    for (slot, record) in SLOTS.into_iter().zip(records) {
-        let state = parts.units.state(&unit_name(&service(slot))?).await?;
-        slots[index(slot)] = SlotSeen { record, runs: !state.active.is_down() };
+    for slot in SLOTS {
+        let runs = !parts.units.state(&unit_name(&service(slot))?).await?.active.is_down();
+        slots[index(slot)] = parts.on_disk(move |slots| slots.look(slot, runs)).await?;
     }
     let health = match on_trial(&slots) {
         Some((slot, since)) if slots[index(slot)].runs => look_into(parts, slot, since, probed).await?,
         Some(_) | None => Health::default(),
     };
     let node = seen.node_seen();
-    let kubelet_ended = kubelet_ended(parts, &slots, &node, now).await?;
+    let is_told = seen.api == Api::Live && node != NodeSeen::Unknown;
+    let silent = parts.plane.is_standalone() && !is_told;
+    let not_ready = matches!(node, NodeSeen::Present { ready_since: None, .. });
+    let ended = if silent || not_ready { kubelet_ended(parts, &slots, now).await? } else { None };
     let annotations = annotations(parts, &slots).await?;
     let observed = Observed {
         now,
@@ -102,7 +103,8 @@ pub async fn observe(parts: &Parts, probed: Option<&Probed>, now: Timestamp) -> 
         not_before: not_before(&ledger, now),
         not_counted: SignedDuration::ZERO,
         annotations,
-        kubelet_ended,
+        kubelet_ended: ended.map(|(ended, _)| ended),
+        joins_again: parts.plane.is_standalone() && ended.is_some_and(|(_, joins_again)| joins_again),
     };
     Ok(Sight { observed, seen, ledger })
 }
@@ -115,21 +117,26 @@ pub(super) fn on_trial(slots: &[SlotSeen; 2]) -> Option<(SlotName, Timestamp)> {
     })
 }
 
-/// When the kubelet's certificate has ended; looked at only where it may be why its Node is not Ready.
+/// When the kubelet's certificate has ended, and whether the version says what to join by; looked at only where it may be why its Node is
+/// not Ready, or its API server tells nothing.
 async fn kubelet_ended(
     parts: &Parts,
     slots: &[SlotSeen; 2],
-    node: &NodeSeen,
     now: Timestamp,
-) -> Result<Option<Timestamp>, KeepSlotError> {
+) -> Result<Option<(Timestamp, bool)>, KeepSlotError> {
     let applied = |slot: &SlotName| {
-        let SlotSeen { record, runs } = &slots[index(*slot)];
+        let SlotSeen { record, runs, .. } = &slots[index(*slot)];
         *runs && record.as_ref().is_some_and(|record| matches!(record.stage, Stage::Applied { .. }))
     };
-    let not_ready = matches!(node, NodeSeen::Present { ready_since: None, .. });
-    let Some(slot) = SLOTS.into_iter().find(applied).filter(|_| not_ready) else { return Ok(None) };
-    let ends = parts.on_disk(move |slots| Ok(slots.kubelet_certificate_ends(slot))).await?;
-    Ok(ends.filter(|ends| *ends <= now))
+    let Some(slot) = SLOTS.into_iter().find(applied) else { return Ok(None) };
+    let read = parts.on_disk(move |slots| {
+        let Some(ended) = slots.kubelet_certificate_ends(slot).filter(|ends| *ends <= now) else {
+            return Ok(None);
+        };
+        let filled = slots.filled(slot)?;
+        Ok(Some((ended, filled.is_some_and(|filled| joined_by(&filled.template.kubernetes).is_some()))))
+    });
+    read.await
 }
 
 /// Whether the Node of the slot that is the node has its annotations.
@@ -163,13 +170,15 @@ async fn look_into(
         health.message = Some("its machine is not registered yet".to_owned());
         return Ok(health);
     };
-    let (filled, finished, said) = parts
+    let (filled, finished, credential, said) = parts
         .on_disk(move |slots| {
             let said = slots.tail(slot, "log", "/bedplate/kubeadm.log", SAID);
             let said = said.map(|said| hidden(&said, &slots.secrets(slot).unwrap_or_default()));
-            Ok((slots.filled(slot)?, slots.has_mark(slot, unit::FINISHED), said))
+            let finished = slots.has_mark(slot, unit::FINISHED);
+            Ok((slots.filled(slot)?, finished, slots.has_credential(slot), said))
         })
         .await?;
+    health.no_credential = !credential;
     if finished {
         health.bootstrap = Bootstrap::Done;
     } else {
@@ -195,6 +204,10 @@ async fn look_into(
         return Ok(health);
     }
     health.runtime = true;
+    if let Err(why) = parts.gate.control_plane(leader, &filled).await {
+        (health.awaits_control_plane, health.message) = (true, Some(why));
+        return Ok(health);
+    }
     if let Some(probed) = probed.filter(|probed| probed.slot == slot && probed.since == since) {
         health.sandbox = probed.failure.is_none();
         health.message.clone_from(&probed.failure);
@@ -232,8 +245,7 @@ fn bootstrap(state: &UnitState, said: Option<&str>) -> (Bootstrap, Option<String
     }
     // It restarts on failure, so that this is a unit of somebody else's making.
     let failed = state.active == ActiveState::Failed && !state.has_job;
-    let last = said.and_then(|said| said.lines().rev().find(|line| !line.trim().is_empty()));
-    let last = last.map(|last| hidden(last, &[]));
+    let last = said.and_then(last_told).map(|last| hidden(last.trim(), &[]));
     let tries = state.restarts.filter(|restarts| *restarts > 0);
     let message = match (tries, last) {
         (Some(tries), Some(last)) => {
@@ -271,9 +283,12 @@ mod tests {
     fn kubeadm_is_at_work_until_its_unit_gives_up_and_says_what_it_said_last() {
         let mut state = unit_state(ActiveState::Activating, "auto-restart");
         state.restarts = Some(2);
-        let (how, message) = bootstrap(&state, Some("first\nno API server\n\n"));
+        let (how, message) = bootstrap(&state, Some("first\n\tno API server\n\n"));
         assert_eq!(how, Bootstrap::Running);
         assert_eq!(message.as_deref(), Some("it failed 2 times and is tried again; it says: no API server"));
+        state.restarts = None;
+        let (_, message) = bootstrap(&state, Some("bedplate: started at 2026-11-22T08:00:00Z\n"));
+        assert_eq!(message, None, "that it was started is nothing that kubeadm says");
         let (how, _) = bootstrap(&unit_state(ActiveState::Failed, "failed"), None);
         assert_eq!(how, Bootstrap::Failed);
         let missing = UnitState { load: LoadState::NotFound, ..unit_state(ActiveState::Inactive, "dead") };

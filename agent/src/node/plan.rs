@@ -2,13 +2,19 @@
 //!
 //! Pure: what is seen in, one step or one wait out. Called by the node's loop, anew after each step and each change.
 
+mod kept;
+mod word;
+
 use bedplate_api::machine::{SlotName, VersionRef};
 use jiff::{SignedDuration, Timestamp};
 
 use super::model::{
-    Annotations, Api, Bootstrap, Log, MachineFacts, NodeSeen, Observed, Plan, Reason, Record, Stage, Step,
-    VersionFacts, Wait, index, other,
+    Annotations, Api, Bootstrap, Log, NodeSeen, Observed, Plan, Reason, Record, Stage, Step, VersionFacts,
+    Wait, index, other,
 };
+use kept::{is_kept, made_cluster};
+pub use word::is_timed;
+use word::{gone, held, is_drained, is_free, is_made_for};
 
 const SLOTS: [SlotName; 2] = [SlotName::A, SlotName::B];
 
@@ -20,6 +26,9 @@ pub fn plan(seen: &Observed) -> Plan {
     if let Some(slot) = SLOTS.into_iter().find(|slot| matches!(stage(seen, *slot), Some(Stage::Trial { .. })))
     {
         return on_trial(seen, slot);
+    }
+    if let Some(plan) = kept::astray(seen) {
+        return plan;
     }
     match applied(seen) {
         Some((slot, node_uid)) => on_applied(seen, slot, node_uid),
@@ -34,20 +43,20 @@ fn on_trial(seen: &Observed, slot: SlotName) -> Plan {
     let former = applied(seen).map(|(slot, _)| slot);
     if *boot_id != seen.boot_id {
         let boots = boots.saturating_add(1);
-        if boots < BOOTS {
+        if boots < BOOTS || is_kept(seen, slot) {
             return Plan::Do(Step::RestartTrial { slot });
         }
         let reason = format!("the host was booted anew {boots} times in this trial");
         return Plan::Do(Step::Fail { slot, reason, log: Log::Slot, back_to: former });
     }
     if is_drained(seen) {
-        return Plan::Do(stop_and_empty(seen, slot));
+        return Plan::Do(kept::give_up(seen, slot));
     }
     // Before the former slot is stopped: until then the node that it is serves on.
     if let Some(held) = held(seen) {
         return Plan::Wait(held);
     }
-    if is_unwanted(seen, record) {
+    if is_unwanted(seen, record) && !is_kept(seen, slot) {
         return Plan::Do(stop_and_empty(seen, slot));
     }
     if runs(seen, other(slot)) {
@@ -57,7 +66,7 @@ fn on_trial(seen: &Observed, slot: SlotName) -> Plan {
         return Plan::Do(Step::StopSlot { slot: other(slot) });
     }
     let deadline = later(*since, SignedDuration::from_secs(record.timeout_seconds) + seen.not_counted);
-    let over = seen.now >= deadline || seen.health.bootstrap == Bootstrap::Failed;
+    let over = !is_kept(seen, slot) && (seen.now >= deadline || seen.health.bootstrap == Bootstrap::Failed);
     let awaited = match gate(seen, record, slot) {
         // A probe that failed is tried again, but not for ever.
         Ok(Step::ProbeSandbox { .. }) if over && let Some(why) = &seen.health.message => Wait {
@@ -80,8 +89,7 @@ fn on_trial(seen: &Observed, slot: SlotName) -> Plan {
     if !runs(seen, slot) {
         return Plan::Do(Step::StartSlot { slot });
     }
-    let until = awaited.until.map_or(deadline, |until| until.min(deadline));
-    Plan::Wait(Wait { until: Some(until), ..awaited })
+    Plan::Wait(kept::until(seen, slot, awaited, deadline))
 }
 
 /// Who knows why the gate is not passed.
@@ -102,7 +110,7 @@ fn whose_log(seen: &Observed, slot: SlotName) -> Log {
 fn is_unwanted(seen: &Observed, record: &Record) -> bool {
     let selected = seen.machine.as_ref().and_then(|machine| machine.selected.as_ref());
     seen.api == Api::Live
-        && seen.node == NodeSeen::Absent
+        && (seen.node == NodeSeen::Absent || seen.node == NodeSeen::Unknown && seen.health.no_credential)
         && seen.health.bootstrap != Bootstrap::Done
         && selected.is_some_and(|selected| *selected != record.version)
 }
@@ -124,6 +132,9 @@ fn gate(seen: &Observed, record: &Record, slot: SlotName) -> Result<Step, Wait> 
     }
     if !seen.health.runtime {
         return awaits(Reason::CheckingHealth, "the container runtime is not ready");
+    }
+    if seen.health.awaits_control_plane {
+        return awaits(Reason::CheckingHealth, "the API server of the slot is not ready");
     }
     if seen.api != Api::Live {
         return awaits(Reason::ApiUnreachable, "the API server cannot be asked whether the Node is Ready");
@@ -169,6 +180,9 @@ fn on_applied(seen: &Observed, slot: SlotName, node_uid: &str) -> Plan {
     if !runs(seen, slot) {
         return Plan::Do(Step::StartSlot { slot });
     }
+    if let Some(plan) = mute(seen, slot) {
+        return plan;
+    }
     let of_node = matches!(&seen.node, NodeSeen::Present { uid, .. } if uid == node_uid);
     let annotate = of_node && is_timed(seen) && seen.annotations != Annotations::Written;
     let annotate = annotate.then(|| Plan::Do(Step::AnnotateNode { slot, node_uid: node_uid.to_owned() }));
@@ -176,6 +190,13 @@ fn on_applied(seen: &Observed, slot: SlotName, node_uid: &str) -> Plan {
         return step;
     }
     let rest = match wanted(seen) {
+        Ok(version) if made_cluster(seen, slot) => {
+            let runs = record(seen, slot).is_some_and(|record| record.version == version.reference);
+            wait(if runs { Reason::Applied } else { Reason::ControlPlaneKept }, kept::CLUSTER)
+        }
+        Ok(version) if !is_prepared(seen, other(slot), version) && is_kept(seen, other(slot)) => {
+            kept::in_the_way(other(slot))
+        }
         Ok(version) if !is_prepared(seen, other(slot), version) => {
             return Plan::Do(Step::PrepareSlot { slot: other(slot), version: version.reference.clone() });
         }
@@ -185,8 +206,25 @@ fn on_applied(seen: &Observed, slot: SlotName, node_uid: &str) -> Plan {
     annotate.unwrap_or(rest)
 }
 
+/// Nobody here can ask the cluster that the slot has joined, for the one credential for that has ended: another one, or a person's help.
+fn mute(seen: &Observed, slot: SlotName) -> Option<Plan> {
+    let ended = seen.kubelet_ended.filter(|_| seen.api != Api::Live || seen.node == NodeSeen::Unknown)?;
+    if seen.joins_again && seen.machine.as_ref().is_none_or(is_free) {
+        return Some(Plan::Do(Step::RenewKubelet { slot }));
+    }
+    let message = format!(
+        "the kubelet's certificate ended at {ended:.0}: its API server tells this host nothing any more, not even that the Node is deleted; \
+         docs/node.md, \"Without a cluster\", says how it gets another one, or how the host is paved anew"
+    );
+    Some(wait(Reason::KubeletCertificateEnded, &message))
+}
+
 /// What the Machine and the Node ask for, before the slot that is the node is kept running.
 fn on_applied_live(seen: &Observed, slot: SlotName, node_uid: &str) -> Option<Plan> {
+    // Begun is finished, though the API server in the slot may have gone with its etcd.
+    if seen.slots[index(slot)].leaving {
+        return Some(Plan::Do(Step::LeaveCluster { slot }));
+    }
     let machine = match &seen.machine {
         Some(machine) if machine.ours => machine,
         // What a reboot has stopped is started: that an API server was restored, without the Machine or with an older certificate, is no
@@ -218,9 +256,14 @@ fn on_applied_live(seen: &Observed, slot: SlotName, node_uid: &str) -> Option<Pl
         }
     }
     if is_drained(seen) {
-        return Some(Plan::Do(stop_and_empty(seen, slot)));
+        return Some(Plan::Do(kept::give_up(seen, slot)));
     }
-    match pave(seen, Some(slot)) {
+    if made_cluster(seen, slot) {
+        let why = "the Node is gone, but the cluster is in this slot, which stays: `systemctl restart kubelet.service` in the slot has the Node \
+                   register again";
+        return runs(seen, slot).then(|| wait(Reason::ControlPlaneKept, why));
+    }
+    match kept::leave_first(seen, slot, pave(seen, Some(slot))) {
         // What a reboot or a failed trial has stopped is started, unless the controller is about to choose: its start would
         // register the Node that a person deleted.
         Plan::Wait(awaited) if !runs(seen, slot) && awaited.reason != Reason::AwaitingController => None,
@@ -231,7 +274,9 @@ fn on_applied_live(seen: &Observed, slot: SlotName, node_uid: &str) -> Option<Pl
 /// From nothing, or from a Node that is gone, to a trial of the selected version.
 fn pave(seen: &Observed, former: Option<SlotName>) -> Plan {
     let has_failed = |slot: &SlotName| matches!(stage(seen, *slot), Some(Stage::Failed { .. }));
-    if let Some(slot) = SLOTS.into_iter().find(has_failed).filter(|_| former.is_none()) {
+    // Without a slot that is the node, one that was it was taken out of its cluster.
+    let is_over = |slot: &SlotName| has_failed(slot) || stage(seen, *slot) == Some(&Stage::Retired);
+    if let Some(slot) = SLOTS.into_iter().find(is_over).filter(|_| former.is_none()) {
         if is_drained(seen) {
             return Plan::Do(stop_and_empty(seen, slot));
         }
@@ -267,6 +312,10 @@ fn pave(seen: &Observed, former: Option<SlotName>) -> Plan {
         return Plan::Do(Step::StopSlot { slot });
     }
     let ready = SLOTS.into_iter().find(|slot| former != Some(*slot) && is_prepared(seen, *slot, version));
+    let in_the_way = |slot: &SlotName| former != Some(*slot) && ready != Some(*slot) && is_kept(seen, *slot);
+    if let Some(slot) = SLOTS.into_iter().find(in_the_way) {
+        return kept::in_the_way(slot);
+    }
     let slot = ready.or(former.map(other)).unwrap_or(SlotName::A);
     let too_early = seen.now < seen.not_before;
     // What has failed stays readable in its slot until it is tried again.
@@ -309,56 +358,6 @@ fn wanted(seen: &Observed) -> Result<&VersionFacts, Wait> {
         return Err(because(Reason::VersionRefused, &message));
     }
     Ok(version)
-}
-
-/// Why the machine is left as it is, as far as the API server is heard.
-fn held(seen: &Observed) -> Option<Wait> {
-    let because = |reason, message: String| Some(Wait { reason, message, until: None });
-    if seen.api != Api::Live {
-        return None;
-    }
-    let Some(machine) = seen.machine.as_ref().filter(|machine| machine.ours) else {
-        return because(Reason::MachineGone, gone(seen, seen.machine.as_ref()).to_owned());
-    };
-    if machine.deleting {
-        because(Reason::MachineDeleting, "the Machine is being deleted".to_owned())
-    } else if machine.paused {
-        because(Reason::Paused, "spec.paused is true".to_owned())
-    } else {
-        let claim = machine.claimed_by.as_ref()?;
-        because(Reason::Claimed, format!("{claim} claims this Machine and decides about its Node"))
-    }
-}
-
-/// Whether what was begun can go on: a trial, whose time runs then.
-pub fn is_timed(seen: &Observed) -> bool {
-    seen.api == Api::Live && held(seen).is_none()
-}
-
-/// Whether the Machine is deleted with Drain, and its Node is gone: no slot of it runs any more.
-fn is_drained(seen: &Observed) -> bool {
-    let machine = seen.machine.as_ref().filter(|machine| machine.ours);
-    seen.api == Api::Live
-        && seen.node == NodeSeen::Absent
-        && machine.is_some_and(|machine| machine.deleting && machine.drain)
-}
-
-/// Whether a slot was filled for this very Machine.
-fn is_made_for(seen: &Observed, machine: &MachineFacts) -> bool {
-    SLOTS.into_iter().filter_map(|slot| record(seen, slot)).any(|record| record.machine_uid == machine.uid)
-}
-
-fn gone(seen: &Observed, machine: Option<&MachineFacts>) -> &'static str {
-    match machine {
-        None => "the Machine is gone: its Node is left as it is",
-        Some(machine) if is_made_for(seen, machine) => {
-            "the Machine was enrolled with another certificate than this host has: its API server was restored from a backup, and this host \
-             asks pxed for a new one by itself; or another host has enrolled as it since"
-        }
-        Some(_) => {
-            "another Machine has the name of the one that this host enrolled for: boot the host again to enrol it"
-        }
-    }
 }
 
 /// The slot that is the node, and its Node's UID; of two the later one, for a kill may have come between two writes.

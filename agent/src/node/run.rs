@@ -75,6 +75,7 @@ impl NodeLoop {
     pub fn new(parts: Parts, run_directory: PathBuf, wake: Arc<Notify>) -> Self {
         let seen = parts.plane.seen();
         let standing = NodeStanding::read(&run_directory).ok().flatten().unwrap_or_default();
+        let trial = TrialTime::read(&run_directory);
         Self {
             parts,
             run_directory,
@@ -82,7 +83,7 @@ impl NodeLoop {
             seen,
             changes: None,
             probed: None,
-            trial: TrialTime::default(),
+            trial,
             attempts: Attempts::default(),
             trouble: None,
             not_annotated: false,
@@ -126,6 +127,9 @@ impl NodeLoop {
         let trial = on_trial(&sight.observed.slots);
         let api = if is_timed(&sight.observed) { Api::Live } else { Api::Away };
         sight.observed.not_counted = self.trial.look(trial, api, now, Instant::now());
+        if let Err(error) = self.trial.write(&self.run_directory) {
+            tracing::warn!(%error, "how long a trial has lasted cannot be noted");
+        }
         if sight.observed.annotations == Annotations::Due && self.not_annotated {
             sight.observed.annotations = Annotations::Failing;
         }

@@ -149,12 +149,15 @@ pub(super) fn describe(step: &Step) -> String {
         }
         Step::BeginTrial { .. } => format!("slot {slot} is to be the node"),
         Step::RestartTrial { .. } => {
-            format!("the host was booted anew, the time of slot {slot} begins again")
+            format!("the trial in slot {slot} goes on, its time begins again")
         }
         Step::StopSlot { .. } => format!("stops slot {slot}"),
         Step::StartSlot { .. } => format!("starts slot {slot}"),
         Step::ProbeSandbox { .. } => format!("starts a Pod sandbox in slot {slot}"),
         Step::Commit { .. } => format!("slot {slot} is the node"),
+        Step::LeaveCluster { .. } => {
+            format!("takes the etcd member of slot {slot} out of its cluster, before the slot is left")
+        }
         Step::Retire { .. } => format!("slot {slot} is the node no more"),
         Step::Fail { reason, back_to: Some(_), .. } => {
             format!("slot {slot} did not become the node, the former one runs again: {reason}")
@@ -163,7 +166,7 @@ pub(super) fn describe(step: &Step) -> String {
         Step::Abandon { .. } => format!("slot {slot} is not wanted any more, and emptied"),
         Step::RenewKubelet { .. } => {
             format!(
-                "the kubelet's certificate in slot {slot} has ended: it asks for another one by the agent's"
+                "the kubelet's certificate in slot {slot} has ended: it asks for another one as at its join"
             )
         }
         Step::AnnotateNode { .. } => format!("writes the version's annotations to the Node of slot {slot}"),
@@ -175,7 +178,7 @@ fn doing(step: &Step) -> &'static str {
     match step {
         Step::PrepareSlot { .. } => "Preparing",
         Step::BeginTrial { .. } | Step::RestartTrial { .. } | Step::StartSlot { .. } => "Starting",
-        Step::StopSlot { .. } => "Stopping",
+        Step::StopSlot { .. } | Step::LeaveCluster { .. } => "Stopping",
         Step::ProbeSandbox { .. } => "CheckingHealth",
         Step::Commit { .. } | Step::Retire { .. } | Step::AnnotateNode { .. } | Step::AdoptNode { .. } => {
             "Applied"
@@ -198,6 +201,8 @@ pub(super) fn waiting(reason: Reason) -> &'static str {
         Reason::MachineGone => "MachineGone",
         Reason::Claimed => "Claimed",
         Reason::AwaitingController => "AwaitingController",
+        Reason::ControlPlaneKept => "ControlPlaneKept",
+        Reason::KubeletCertificateEnded => "KubeletCertificateEnded",
         Reason::NodeStillReady => "NodeStillReady",
         Reason::VersionRefused => "VersionRefused",
         Reason::BackOff => "BackOff",

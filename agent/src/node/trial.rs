@@ -1,20 +1,49 @@
 //! How long a trial has lasted, less what is not its fault: times in which the API server was away or the Machine held, and leaps of
 //! the clock.
 //!
-//! What a killed agent has counted is lost: the next one begins with what the clock says.
+//! What was counted is kept in `/run`, so that the next agent goes on from there: a time without an agent is no fault of the trial either.
+//! Without that note it begins with what the clock says. The note ends with the boot, with which a trial begins anew too.
 //!
-//! Pure: the caller says what time it is. Called by `run`.
+//! But for the note nothing is touched: the caller says what time it is. Called by `run`.
 
+use std::io;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bedplate_api::machine::SlotName;
 use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
 
 use super::model::Api;
+use crate::file::{read_optional, write_atomic};
+
+/// The note, below `/run/bedplate`.
+const FILE: &str = "trial.json";
+/// So much more has to be counted before it is noted again.
+const NOTED: Duration = Duration::from_secs(1);
 
 /// The time of the trial at hand.
 #[derive(Debug, Default)]
-pub(super) struct TrialTime(Option<Counted>);
+pub(super) struct TrialTime {
+    counted: Option<Counted>,
+    /// What was noted last, by this agent or the one before.
+    noted: Option<Lasted>,
+}
+
+/// How long a trial had lasted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Lasted {
+    slot: SlotName,
+    since: Timestamp,
+    milliseconds: u64,
+}
+
+impl Lasted {
+    fn time(&self) -> Duration {
+        Duration::from_millis(self.milliseconds)
+    }
+}
 
 #[derive(Debug)]
 struct Counted {
@@ -26,6 +55,27 @@ struct Counted {
 }
 
 impl TrialTime {
+    /// Goes on from the note of the agent before, if there is one of this boot.
+    pub(super) fn read(run_directory: &Path) -> Self {
+        let bytes = read_optional(&run_directory.join(FILE)).ok().flatten();
+        let noted = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        Self { counted: None, noted }
+    }
+
+    /// Notes what was counted, if that is more than what was noted last.
+    pub(super) fn write(&mut self, run_directory: &Path) -> io::Result<()> {
+        let Some(Counted { trial: (slot, since), lasted, .. }) = self.counted else { return Ok(()) };
+        let noted = self.noted.as_ref().filter(|noted| (noted.slot, noted.since) == (slot, since));
+        if noted.is_some_and(|noted| lasted < noted.time() + NOTED) {
+            return Ok(());
+        }
+        let milliseconds = u64::try_from(lasted.as_millis()).unwrap_or(u64::MAX);
+        let lasted = Lasted { slot, since, milliseconds };
+        write_atomic(&run_directory.join(FILE), &serde_json::to_vec(&lasted)?, 0o600)?;
+        self.noted = Some(lasted);
+        Ok(())
+    }
+
     /// Looks at the trial that is on, told by its slot and since when; `api` is live while it can go on. By how much its time-out is later than the clock would have it;
     /// less than zero if the clock was set back.
     pub(super) fn look(
@@ -36,19 +86,20 @@ impl TrialTime {
         now: Instant,
     ) -> SignedDuration {
         let Some(trial) = trial else {
-            self.0 = None;
+            self.counted = None;
             return SignedDuration::ZERO;
         };
         let by_clock = clock.duration_since(trial.1);
-        let counted = self.0.take().filter(|counted| counted.trial == trial).map(|counted| {
+        let counted = self.counted.take().filter(|counted| counted.trial == trial).map(|counted| {
             let passed = now.saturating_duration_since(counted.looked);
             // A change wakes the loop at once: until then it was as it was at the last look, however long ago that is.
             let lasted = if counted.api == Api::Live { counted.lasted + passed } else { counted.lasted };
             Counted { lasted, looked: now, api, ..counted }
         });
-        let lasted = Duration::try_from(by_clock).unwrap_or_default();
+        let noted = self.noted.as_ref().filter(|noted| (noted.slot, noted.since) == trial).map(Lasted::time);
+        let lasted = noted.unwrap_or_else(|| Duration::try_from(by_clock).unwrap_or_default());
         let begun = || Counted { trial, lasted, looked: now, api };
-        let counted = self.0.insert(counted.unwrap_or_else(begun));
+        let counted = self.counted.insert(counted.unwrap_or_else(begun));
         by_clock - SignedDuration::try_from(counted.lasted).unwrap_or(SignedDuration::MAX)
     }
 }
@@ -104,7 +155,33 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_begins_in_a_trial_goes_by_the_clock() {
+    fn an_agent_that_takes_a_trial_over_goes_on_counting_where_the_one_before_was() {
+        let (directory, start) = (tempfile::tempdir().unwrap(), Instant::now());
+        let trial = Some((SlotName::B, at(0)));
+        let mut time = TrialTime::read(directory.path());
+        let look = |time: &mut TrialTime, second: u64, api: Api| {
+            let now = start + Duration::from_secs(second);
+            let later = time.look(trial, api, at(second.try_into().unwrap()), now).as_secs();
+            time.write(directory.path()).unwrap();
+            later
+        };
+        look(&mut time, 0, Api::Live);
+        look(&mut time, 60, Api::Away);
+        assert_eq!(look(&mut time, 900, Api::Live), 840, "paused, or without the API server");
+        // Killed; the next one begins after ten minutes.
+        let mut next = TrialTime::read(directory.path());
+        assert_eq!(look(&mut next, 1500, Api::Live), 1440, "60 s were counted");
+        assert_eq!(look(&mut next, 1530, Api::Live), 1440, "and 30 s more");
+        let mut third = TrialTime::read(directory.path());
+        assert_eq!(look(&mut third, 1531, Api::Live), 1441);
+        let anew = third.look(Some((SlotName::B, at(1600))), Api::Live, at(1605), start);
+        assert_eq!(anew, SignedDuration::ZERO, "another trial of the same slot");
+        std::fs::write(directory.path().join(FILE), "{").unwrap();
+        assert_eq!(TrialTime::read(directory.path()).noted, None);
+    }
+
+    #[test]
+    fn an_agent_that_finds_no_note_of_a_trial_goes_by_the_clock() {
         let (mut time, start) = (TrialTime::default(), Instant::now());
         assert_eq!(time.look(Some((SlotName::A, at(0))), Api::Live, at(90), start), SignedDuration::ZERO);
         let another = time.look(Some((SlotName::B, at(100))), Api::Live, at(90), start);

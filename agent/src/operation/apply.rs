@@ -3,16 +3,20 @@
 //! Each turn looks anew, so that it goes on after a kill, and after the reboot of the host. A repave is asked for once: a version that
 //! fails then is not tried a second time for the same operation.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use async_trait::async_trait;
 use bedplate_api::machine::VersionRef;
 use bedplate_bootstrap::diff::InPlace;
+use bedplate_drain::Drain;
 use bedplate_process::exit::chain;
 use jiff::{SignedDuration, Timestamp};
 
 use super::configuration::{Decision, Standing, decide};
-use super::order::Drain;
-use super::progress::End;
-use super::run::{Outcome, Runner};
+use super::outcome::Outcome;
+use super::progress::{self, End};
+use super::run::Runner;
 
 /// A repave ends what runs: Pods are asked to leave first, and their budgets are honoured, for so long.
 const DRAIN: Drain =
@@ -44,7 +48,7 @@ pub trait Configuration: Send + Sync {
     async fn change(&self, changes: &[InPlace]) -> Result<(), ApplyError>;
     /// Whether that is possible; also has a version that failed here be tried again, because a person asks.
     async fn may_repave(&self, version: &VersionRef) -> Result<(), ApplyError>;
-    /// Has the node be paved anew with this version, also if it failed before: its Node is removed. May be asked for twice.
+    /// Has the node be paved anew with this version, also if it failed before, once its Node is gone. May be asked for twice.
     async fn repave(&self, version: &VersionRef) -> Result<(), ApplyError>;
 }
 
@@ -68,6 +72,15 @@ impl Runner {
                 }
             }
             Decision::Repave(version) => {
+                let name = format!("{}-v{}", version.name, version.version);
+                let awaits = format!(
+                    "the Pods have left; bedplate-controller deletes the Node, so that it is paved with {name} or a newer one"
+                );
+                let running = self.running.as_ref().map(|running| Arc::clone(&running.object));
+                let Some(object) = running else { return Outcome::Interrupted };
+                if progress::is_drained(object.status.as_ref()) {
+                    return Outcome::Later(awaits);
+                }
                 if let Err(error) = self.parts.configuration.may_repave(&version).await {
                     return refused(&error);
                 }
@@ -79,13 +92,24 @@ impl Runner {
                     return Outcome::Later(format!("the agent's note cannot be kept: {}", chain(&error)));
                 }
                 match self.parts.configuration.repave(&version).await {
-                    Ok(()) => {
-                        let name = format!("{}-v{}", version.name, version.version);
-                        Outcome::Later(format!("the Node was removed, so that it is paved with {name}"))
-                    }
+                    Ok(()) => self.let_go(&awaits).await,
                     Err(error) => refused(&error),
                 }
             }
+        }
+    }
+}
+
+impl Runner {
+    /// Says that the Node may be deleted.
+    async fn let_go(&mut self, awaits: &str) -> Outcome {
+        // As it is after the drain, which has written too.
+        let running = self.running.as_ref().map(|running| Arc::clone(&running.object));
+        let Some(object) = running else { return Outcome::Interrupted };
+        let status = progress::drained(object.status.as_ref(), awaits, self.now());
+        match self.write(&object, status).await {
+            Some(Duration::ZERO) => Outcome::Later(awaits.to_owned()),
+            _ => Outcome::Interrupted,
         }
     }
 }

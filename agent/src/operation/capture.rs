@@ -16,9 +16,10 @@ use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 
 use super::order::Capture;
+use super::outcome::{Outcome, bus_end};
 use super::pcap::{HEADER, RECORD, captured, order};
 use super::progress::End;
-use super::run::{Outcome, Runner, bus_end};
+use super::run::Runner;
 use crate::bus::{Exit, Output, Ran, Setting, TransientCommand, UnitName};
 
 const TCPDUMP: &str = "/usr/bin/tcpdump";

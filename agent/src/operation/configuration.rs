@@ -21,6 +21,8 @@ pub struct Standing {
     pub refused: bool,
     /// The node is just being made.
     pub paving: bool,
+    /// The cluster was made in the slot that is the node, and stays there.
+    pub made_cluster: bool,
     /// How what runs differs from what is selected; none: what runs is not known that closely.
     pub difference: Option<Difference>,
 }
@@ -69,7 +71,7 @@ pub fn decide(standing: &Standing, disruption: bool, asked: bool) -> Decision {
     if asked && standing.refused {
         return rolled_back(&name);
     }
-    if disruption {
+    if disruption && !standing.made_cluster {
         return Decision::Repave(selected.clone());
     }
     let changes = match &standing.difference {
@@ -78,6 +80,13 @@ pub fn decide(standing: &Standing, disruption: bool, asked: bool) -> Decision {
         }
         None => format!("what runs is {}-v{}", applied.name, applied.version),
     };
+    if standing.made_cluster {
+        let message = format!(
+            "{name} needs a repave ({changes}), and the cluster that was made here is in this slot, which stays: leave the Node as it is; a newer \
+             Kubernetes comes by `kubeadm upgrade` in the slot (docs/node.md, \"The first control plane\")"
+        );
+        return Decision::End(End::failed("ControlPlaneKept", message));
+    }
     let message =
         format!("{name} needs a repave ({changes}); parameter disruption=allow does it, or delete the Node");
     Decision::End(End::failed("NeedsRepave", message))
@@ -105,6 +114,7 @@ mod tests {
             applied: Some(version(applied)),
             refused: false,
             paving: false,
+            made_cluster: false,
             difference,
         }
     }
@@ -142,6 +152,25 @@ mod tests {
         for difference in [None, Some(Difference::default())] {
             assert_eq!(reason(decide(&standing(1, 1, difference), true, false)), "Applied");
         }
+    }
+
+    #[test]
+    fn a_cluster_that_was_made_here_is_never_to_be_paved_anew_and_nobody_is_told_to_delete_its_node() {
+        for (disruption, difference) in [(false, repave()), (true, repave()), (true, None)] {
+            let kept = Standing { made_cluster: true, ..standing(2, 1, difference) };
+            let Decision::End(end) = decide(&kept, disruption, false) else { panic!("{disruption}") };
+            assert_eq!((end.complete, end.reason.as_str()), (false, "ControlPlaneKept"));
+            assert!(
+                end.message.contains("kubeadm upgrade") && !end.message.contains("delete"),
+                "{}",
+                end.message
+            );
+        }
+        let kept = Standing { made_cluster: true, ..standing(2, 1, in_place()) };
+        assert!(
+            matches!(decide(&kept, false, false), Decision::InPlace(_)),
+            "what needs no repave is applied"
+        );
     }
 
     #[test]

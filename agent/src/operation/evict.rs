@@ -1,4 +1,4 @@
-//! Cordons the Node, has its Pods leave, and gives it free again. Part of `run`; which Pods, `drain` decides.
+//! Cordons the Node, has its Pods leave, and gives it free again. Part of `run`; which Pods, `bedplate-drain` decides.
 //!
 //! Each turn looks at the Pods anew, so that an agent that was killed goes on where it was. Only what was cordoned for an operation is
 //! given free after it: the Node's annotation says so.
@@ -7,16 +7,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bedplate_drain::{Drain, Evicted, Pod, Refusal, again, list, refusal};
 use bedplate_process::exit::chain;
 use jiff::Timestamp;
 use tokio::time::sleep;
 
-use super::drain::{Pod, again, list, refusal};
-use super::kubelet::{AskNodeError, Evicted, NodeView};
-use super::order::Drain;
+use super::kubelet::{AskNodeError, NodeView};
+use super::outcome::Outcome;
 use super::plan::later;
 use super::progress::{End, cordoned, is_cordoned, taken_of};
-use super::run::{LOOK, Outcome, Runner};
+use super::run::{LOOK, Runner};
 
 impl Runner {
     /// Until no Pod is left that has to leave.
@@ -90,8 +90,8 @@ impl Runner {
         // Without a slot that has joined there is no Pod of a cluster here.
         let Some(seen) = node.node().await? else { return Ok(Progress::Done) };
         let pods = node.pods().await?;
-        if let Some((reason, message)) = refusal(&pods, drain) {
-            return Ok(Progress::Refused(reason, message));
+        if let Some(refusal) = refusal(&pods, drain) {
+            return Ok(refused(&refusal));
         }
         if !seen.cordoned {
             // Pods that were placed a moment before are in the next look.
@@ -132,6 +132,24 @@ impl Runner {
             return Ok(());
         }
         node.cordon(&seen, None).await.map_err(|error| chain(&error))
+    }
+}
+
+/// Why the operation fails, and which parameter has these Pods evicted all the same.
+fn refused(refusal: &Refusal) -> Progress {
+    match refusal {
+        Refusal::Unmanaged(names) => {
+            let message =
+                format!("nobody makes these Pods again: {}; parameter force evicts them", list(names));
+            Progress::Refused("UnmanagedPods", message)
+        }
+        Refusal::EmptyDir(names) => {
+            let message = format!(
+                "these Pods would lose what is in their emptyDir: {}; parameter deleteEmptyDirData evicts them",
+                list(names)
+            );
+            Progress::Refused("EmptyDirData", message)
+        }
     }
 }
 

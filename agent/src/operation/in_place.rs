@@ -27,7 +27,8 @@ use crate::node::model::Record;
 use crate::slot::contents::{self, Secrets, SlotFile};
 use crate::slot::filled::Filled;
 use crate::slot::inside::Inside;
-use crate::slot::render::{MODULES_FILE, SYSCTL_FILE};
+use crate::slot::network;
+use crate::slot::render::{MODULES_FILE, SYSCTL_FILE, SYSCTLS};
 use crate::slot::store::KeepSlotError;
 
 /// How long the restart of a service may take.
@@ -149,10 +150,17 @@ impl Running<'_> {
 
     async fn set_parameters(&self, edit: &Edit) -> Result<(), ApplyError> {
         let failed = self.apply_host_file(SYSCTL_FILE, "systemd-sysctl.service").await?;
+        let own = network::is_own(&self.wanted.template);
+        if own {
+            self.write(vec![network::parameters(&self.wanted.template, &SYSCTLS)]).await?;
+            restarted(self.units().as_ref(), &unit_name("systemd-sysctl.service")?).await?;
+        }
         // The service fails for what is none of this change too: a parameter of a module that is not there.
         let Some(said) = failed else { return Ok(()) };
         let root = self.parts.root.clone();
-        let set = edit.set.clone();
+        let mut set = edit.set.clone();
+        // Of the node's own network the host does not see how they stand.
+        set.retain(|name, _| !own || !network::is_of_network(name));
         let wrong = tokio::task::spawn_blocking(move || {
             set.into_iter()
                 .filter(|(name, value)| !has_value(&root, name, value))
@@ -248,6 +256,7 @@ impl Running<'_> {
         let units = self.units();
         let ran = units.run(&command).await.map_err(|error| ApplyError::Failed(chain(&error)))?;
         let kubelet = unit_name(how.restart)?;
+        self.follow_health_port(units.as_ref()).await?;
         let why = if ran.exit == Exit::Code(0) {
             match self.is_well(units.as_ref(), &kubelet).await {
                 Ok(()) => return Ok(()),
@@ -270,6 +279,18 @@ impl Running<'_> {
             )));
         }
         Err(ApplyError::Broken(format!("the kubelet's new configuration does not hold: {why}")))
+    }
+
+    /// Where the agent asks a kubelet of another loopback, what leads there has its port.
+    async fn follow_health_port(&self, units: &dyn Units) -> Result<(), ApplyError> {
+        let files = network::health(&self.wanted.template);
+        if files.is_empty() {
+            return Ok(());
+        }
+        self.write(files).await?;
+        let failed = |error: crate::bus::BusError| ApplyError::Failed(chain(&error));
+        units.daemon_reload().await.map_err(failed)?;
+        units.stop(&unit_name(network::HEALTH_UNIT)?, RESTART).await.map(drop).map_err(failed)
     }
 
     async fn former_configuration(&self) -> Result<Option<zeroize::Zeroizing<Vec<u8>>>, ApplyError> {

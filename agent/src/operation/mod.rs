@@ -11,14 +11,16 @@
 //!              └─ Complete or Failed is in the object
 //! ```
 //! After a restart the note and the boot id decide: another boot id proves a reboot; a note that says begun and no more has the
-//! host asked what came of it, and if it cannot tell, the operation fails and says so. One operation at a time, oldest first.
+//! host asked what came of it, and if it cannot tell, the operation fails and says so. One operation at a time, oldest first;
+//! `beside` says what goes on while another one drains.
 //!
-//! `order`, `guard`, `progress`, `plan`, `drain`, `configuration` and `pcap` are pure; `run` is the loop. Called by `service`, by `node`.
+//! `order`, `guard`, `progress`, `plan`, `configuration` and `pcap` are pure; `run` is the loop. Called by `service`, by `node`.
 
 pub mod apply;
+mod beside;
 pub mod capture;
 pub mod configuration;
-pub mod drain;
+pub mod credential;
 mod evict;
 pub mod guard;
 mod in_place;
@@ -26,7 +28,9 @@ pub mod kubelet;
 pub mod ledger;
 pub mod node;
 pub mod note;
+mod noted;
 pub mod order;
+mod outcome;
 pub mod pcap;
 pub mod plan;
 mod power;
@@ -37,3 +41,5 @@ pub mod run;
 mod run_tests;
 pub mod slot;
 mod sweep;
+mod tell;
+pub mod way;

@@ -24,7 +24,7 @@ use crate::bus::Power;
 use crate::cluster::{self, Plane, Seen, Watched};
 use crate::node::apply::allow_again;
 use crate::node::effects;
-use crate::node::model::{Api, Record, Stage};
+use crate::node::model::{Api, Record, SlotSeen, Stage};
 use crate::slot::filled::Filled;
 use crate::slot::places::machine;
 
@@ -115,6 +115,7 @@ struct Applied {
     slot: SlotName,
     record: Record,
     filled: Option<Filled>,
+    made_cluster: bool,
 }
 
 impl NodeConfiguration {
@@ -128,10 +129,11 @@ impl NodeConfiguration {
         let read = self.node.on_disk(|slots| {
             let (mut applied, mut trial) = (None, false);
             for slot in [SlotName::A, SlotName::B] {
-                let Some(record) = slots.record(slot)? else { continue };
+                let SlotSeen { record, made_cluster, .. } = slots.look(slot, false)?;
+                let Some(record) = record else { continue };
                 match record.stage {
                     Stage::Applied { .. } => {
-                        applied = Some(Applied { slot, record, filled: slots.filled(slot)? });
+                        applied = Some(Applied { slot, record, filled: slots.filled(slot)?, made_cluster });
                     }
                     Stage::Trial { .. } => trial = true,
                     Stage::Preparing | Stage::Prepared | Stage::Retired | Stage::Failed { .. } => {}
@@ -159,6 +161,7 @@ impl Configuration for NodeConfiguration {
         Ok(Configured {
             refused: selected.as_ref().is_some_and(|selected| refused.contains(selected)),
             selected,
+            made_cluster: applied.as_ref().is_some_and(|applied| applied.made_cluster),
             applied: applied.map(|applied| applied.record.version),
             paving,
             difference,
@@ -171,7 +174,8 @@ impl Configuration for NodeConfiguration {
         let (Some(facts), Some(version)) = (seen.version_facts(), seen.version.clone()) else {
             return Err(failed("the selected version is not known any more".to_owned()));
         };
-        let Some(Applied { slot, mut record, filled: Some(running) }) = self.slots().await.map_err(failed)?.0
+        let Some(Applied { slot, mut record, filled: Some(running), .. }) =
+            self.slots().await.map_err(failed)?.0
         else {
             return Err(ApplyError::Failed("no slot is the node any more".to_owned()));
         };
@@ -214,18 +218,22 @@ impl Configuration for NodeConfiguration {
     }
 
     async fn may_repave(&self, version: &VersionRef) -> Result<(), ApplyError> {
-        allow_again(&self.node, version).await.map_err(|error| ApplyError::Failed(chain(&error)))?;
-        self.wake.notify_one();
+        if !self.node.plane.is_standalone() {
+            return Ok(());
+        }
+        self.repave(version).await?;
         let node = &self.node.machine;
         Err(ApplyError::NotSupported(format!(
             "{}-v{} is tried again if it failed here; to have the node paved with it, `kubectl drain {node}` and `kubectl \
-             delete node {node}`: an agent may not delete its Node",
+             delete node {node}`: an agent may not delete its Node, and here is no bedplate-controller to do it",
             version.name, version.version
         )))
     }
 
     async fn repave(&self, version: &VersionRef) -> Result<(), ApplyError> {
-        self.may_repave(version).await
+        allow_again(&self.node, version).await.map_err(|error| ApplyError::Failed(chain(&error)))?;
+        self.wake.notify_one();
+        Ok(())
     }
 }
 

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use bedplate_api::operation::MachineOperationSpec;
+use bedplate_drain::Drain;
 use jiff::SignedDuration;
 
 use crate::bus::UnitName;
@@ -67,19 +68,6 @@ impl Kind {
             Self::ApplyConfiguration => &["disruption"],
         }
     }
-}
-
-/// How Pods are made to leave.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Drain {
-    /// When it is given up, after the operation was begun.
-    pub limit: SignedDuration,
-    /// How long a Pod may take to end, in seconds; none: its own time.
-    pub grace: Option<u32>,
-    /// Pods leave also if they lose what is in an emptyDir.
-    pub delete_empty_dir: bool,
-    /// Pods leave also if nobody makes them again elsewhere.
-    pub force: bool,
 }
 
 /// Where a service runs.

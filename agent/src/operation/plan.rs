@@ -147,6 +147,14 @@ pub fn choose<'a>(
     })
 }
 
+/// Whether it may be carried out while another one drains.
+pub fn goes_beside(operation: &MachineOperation) -> bool {
+    match Kind::of(&operation.spec.operation_name) {
+        Some(Kind::RestartService | Kind::PacketCapture) => true,
+        Some(Kind::Reboot | Kind::Shutdown | Kind::ApplyConfiguration) | None => false,
+    }
+}
+
 /// The operation that goes before one that only waits until the node is made: it may be what helps it.
 pub fn overtaking<'a>(
     operations: &'a [Arc<MachineOperation>],

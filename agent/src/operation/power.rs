@@ -2,10 +2,11 @@
 //!
 //! An inhibitor is looked for first, so that no Pod has to leave for nothing.
 
+use bedplate_drain::Drain;
 use jiff::Timestamp;
 
-use super::order::Drain;
-use super::run::{Outcome, Runner, before_act, bus_end};
+use super::outcome::{Outcome, before_act, bus_end};
+use super::run::Runner;
 use crate::bus::{BusError, Inhibition, Inhibitor};
 
 impl Runner {
@@ -21,7 +22,7 @@ impl Runner {
             }
         }
         match drain {
-            Some(drain) => self.drain(&drain, deadline).await,
+            Some(drain) => self.drain_and_others(&drain, deadline).await,
             None => Outcome::Ready,
         }
     }

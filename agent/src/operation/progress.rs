@@ -3,7 +3,7 @@
 //! Pure: no clock, no file, no socket. Callers: `plan`, `run`.
 
 use bedplate_api::machine::{Condition, Time};
-use bedplate_api::operation::{MachineOperationStatus, OperationState};
+use bedplate_api::operation::{DRAINED, MachineOperationStatus, OperationState};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -117,6 +117,30 @@ pub fn cordoned(before: Option<&MachineOperationStatus>, now: Timestamp) -> Mach
         observed_generation: None,
     });
     status
+}
+
+/// The Pods have left; its Node is to be deleted by who may.
+pub fn drained(
+    before: Option<&MachineOperationStatus>,
+    message: &str,
+    now: Timestamp,
+) -> MachineOperationStatus {
+    let mut status = under_way(before, message);
+    status.conditions.retain(|condition| condition.type_ != DRAINED);
+    status.conditions.push(Condition {
+        type_: DRAINED.to_owned(),
+        status: "True".to_owned(),
+        reason: "PodsLeft".to_owned(),
+        message: "the Pods have left the Node, which may be deleted".to_owned(),
+        last_transition_time: Time(now),
+        observed_generation: None,
+    });
+    status
+}
+
+/// Whether its Node was drained to be deleted.
+pub fn is_drained(status: Option<&MachineOperationStatus>) -> bool {
+    status.is_some_and(|status| status.conditions.iter().any(|condition| condition.type_ == DRAINED))
 }
 
 /// Whether the Node may have been cordoned for it.

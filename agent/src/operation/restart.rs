@@ -8,8 +8,9 @@ use jiff::Timestamp;
 use tokio::time::sleep;
 
 use super::order::Place;
+use super::outcome::{Outcome, before_act, bus_end};
 use super::progress::End;
-use super::run::{Outcome, Runner, before_act, bus_end};
+use super::run::Runner;
 use super::slot;
 use crate::bus::journal::last_lines;
 use crate::bus::{ActiveState, BusError, LoadState, UnitName, UnitState, Units};

@@ -1,4 +1,5 @@
-//! The loop: takes the Machine's operations, one at a time, and writes how they go. `plan` decides, this does it.
+//! The loop: takes the Machine's operations, one at a time but for what goes beside a drain (`beside`), and does what `plan` decides; `tell`
+//! writes how they go.
 //!
 //! What is written to the object or noted on disk comes before what it announces; whoever is killed in between leaves it to the next
 //! agent. A stop interrupts what may be begun again, and waits for an answer that is being written. Called by `service`.
@@ -9,36 +10,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_api::id::MachineName;
-use bedplate_api::operation::{MachineOperation, MachineOperationStatus};
+use bedplate_api::operation::MachineOperation;
 use bedplate_process::exit::chain;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::apply::Configuration;
 use super::kubelet::NodeApi;
-use super::ledger::{Ledger, View, WriteOperationError};
-use super::note::{Note, Notes, outdated};
+use super::ledger::{Ledger, View};
+use super::note::{Note, Notes};
 use super::order::{Order, Task};
+use super::outcome::Outcome;
 use super::plan::{
-    Finish, Next, Observed, Standing, choose, cleaned_until, is_ours, later, next, overtaking,
+    Finish, Next, Observed, Standing, choose, cleaned_until, goes_beside, is_begun, is_ours, next, overtaking,
 };
-use super::progress::{self, End, executor};
-use crate::bus::{BusError, Machines, Power, Units};
-use crate::metrics::METRICS;
-use crate::service::plan::back_off;
+use super::progress::{self, executor};
+use crate::bus::{Machines, Power, Units};
 
 /// Before something is tried again that did not work and may.
 pub(super) const AGAIN: Duration = Duration::from_secs(2);
-/// The longest wait between two writes that nobody takes.
-const MOST: Duration = Duration::from_secs(60);
 /// Between two looks at what is awaited.
 pub(super) const LOOK: Duration = Duration::from_secs(2);
-/// Between two messages about one operation.
-const TELL: SignedDuration = SignedDuration::from_secs(10);
-/// After a stop so long for an answer that is being written.
-const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// Tells the time.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
@@ -70,31 +64,17 @@ pub struct Parts {
     pub captures: PathBuf,
 }
 
-/// How an effect has ended.
-#[derive(Debug)]
-pub(super) enum Outcome {
-    /// The operation is over.
-    End(End),
-    /// The end of this boot was asked for, and accepted.
-    Accepted,
-    /// Ready for the act itself; or nothing was done, and it may be tried again at once.
-    Ready,
-    /// Nothing was done: try again later. Why, for a person.
-    Later(String),
-    /// The agent stops, or nobody wants it any more.
-    Interrupted,
-}
-
 /// An operation that is under way.
 pub(super) struct Running {
     pub(super) object: Arc<MachineOperation>,
     /// This process has asked for the end of this boot, and it was accepted.
-    accepted: bool,
+    pub(super) accepted: bool,
     /// Nothing of it is done, it waits for something else.
     waits: bool,
     /// How it ends, once that is known.
-    finish: Option<Finish>,
-    told: Timestamp,
+    pub(super) finish: Option<Finish>,
+    /// When it was last said what is being done.
+    pub(super) told: Timestamp,
 }
 
 impl Running {
@@ -108,15 +88,17 @@ pub(super) struct Runner {
     pub(super) parts: Parts,
     pub(super) views: watch::Receiver<View>,
     pub(super) shutdown: CancellationToken,
-    notes: Vec<Note>,
+    pub(super) notes: Vec<Note>,
     /// UIDs of what was ended here, as long as it is seen as it was before.
-    ended: BTreeSet<String>,
+    pub(super) ended: BTreeSet<String>,
     pub(super) running: Option<Running>,
+    /// It takes only what goes beside a drain, and no more once this is cancelled.
+    pub(super) beside: Option<CancellationToken>,
     /// The Node may be cordoned for an operation that nobody carries out any more: see `sweep`.
     pub(super) sweep: bool,
     /// Writes in a row that found nobody to take them, and until when none is tried.
-    unwritten: u32,
-    write_again: Option<Instant>,
+    pub(super) unwritten: u32,
+    pub(super) write_again: Option<Instant>,
 }
 
 /// Carries operations out until `shutdown`.
@@ -127,19 +109,21 @@ pub async fn run(parts: Parts, views: watch::Receiver<View>, shutdown: Cancellat
         if shutdown.is_cancelled() {
             break;
         }
-        let pause = async {
-            match again {
-                Some(pause) => sleep(pause).await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
-            () = pause => {}
+            () = pause(again) => {}
             changed = runner.views.changed() => if changed.is_err() { break },
             () = shutdown.cancelled() => break,
         }
     }
     runner.last_words().await;
+}
+
+/// So long, or for ever.
+pub(super) async fn pause(length: Option<Duration>) {
+    match length {
+        Some(length) => sleep(length).await,
+        None => std::future::pending().await,
+    }
 }
 
 impl Runner {
@@ -155,6 +139,7 @@ impl Runner {
                         notes,
                         ended: BTreeSet::new(),
                         running: None,
+                        beside: None,
                         sweep: true,
                         unwritten: 0,
                         write_again: None,
@@ -242,6 +227,7 @@ impl Runner {
 
     /// Which operation is under way: the one that was, as long as it is there and not over; else the next.
     fn look(&mut self, view: &View) {
+        self.leave_what_waits(view);
         let machine = self.parts.machine.as_str();
         if let Some(running) = &self.running {
             let uid = &running.object.metadata.uid;
@@ -269,9 +255,27 @@ impl Runner {
         }
         let uid = |one: &MachineOperation| one.metadata.uid.clone().unwrap_or_default();
         self.ended.retain(|ended| view.operations.iter().any(|one| uid(one) == *ended));
-        let open: Vec<_> =
-            view.operations.iter().filter(|one| !self.ended.contains(&uid(one))).cloned().collect();
+        // Beside a drain that is over, only what was taken before goes on.
+        let goes_on = |one: &MachineOperation| match &self.beside {
+            None => true,
+            Some(drained) => goes_beside(one) && (is_begun(one) || !drained.is_cancelled()),
+        };
+        let open = view.operations.iter().filter(|one| !self.ended.contains(&uid(one)) && goes_on(one));
+        let open: Vec<_> = open.cloned().collect();
         self.running = choose(&open, machine, view.standing).map(Arc::clone).map(Running::of);
+    }
+
+    /// Beside a drain that is over, what was picked and not taken yet is none of ours any more.
+    fn leave_what_waits(&mut self, view: &View) {
+        let over = self.beside.as_ref().is_some_and(CancellationToken::is_cancelled);
+        let Some(running) = self.running.as_ref().filter(|running| over && running.finish.is_none()) else {
+            return;
+        };
+        let uid = &running.object.metadata.uid;
+        let seen = view.operations.iter().find(|one| one.metadata.uid == *uid);
+        if !is_begun(&running.object) && !seen.is_some_and(|seen| is_begun(seen)) {
+            self.running = None;
+        }
     }
 
     /// Whether the operation under way is still wanted: nobody has removed or ended it.
@@ -361,233 +365,4 @@ impl Runner {
             Outcome::Interrupted => Some(AGAIN),
         }
     }
-
-    /// Says what is being done or awaited, not too often.
-    pub(super) async fn tell(&mut self, message: &str) {
-        let now = self.now();
-        let Some(running) = &mut self.running else { return };
-        let object = Arc::clone(&running.object);
-        let same = object.status.as_ref().is_some_and(|status| status.message.as_deref() == Some(message));
-        if same || (running.told <= now && now < later(running.told, TELL)) {
-            return;
-        }
-        running.told = now;
-        self.write(&object, progress::under_way(object.status.as_ref(), message)).await;
-    }
-
-    /// Writes a status; zero if it was written, else when to look again.
-    pub(super) async fn write(
-        &mut self,
-        object: &MachineOperation,
-        status: MachineOperationStatus,
-    ) -> Option<Duration> {
-        let name = object.metadata.name.as_deref().unwrap_or_default();
-        let held = self.write_again.and_then(|again| again.checked_duration_since(Instant::now()));
-        if let Some(left) = held.filter(|left| !left.is_zero() && !self.shutdown.is_cancelled()) {
-            return Some(left);
-        }
-        let written = self.parts.ledger.write(object, status).await;
-        self.write_again = None;
-        let running =
-            self.running.as_mut().filter(|running| running.object.metadata.uid == object.metadata.uid);
-        match written {
-            Ok(object) => {
-                self.unwritten = 0;
-                if let Some(running) = running {
-                    running.object = object;
-                }
-                return Some(Duration::ZERO);
-            }
-            Err(WriteOperationError::Conflict(now)) => {
-                tracing::debug!(
-                    operation = name,
-                    "an operation was written by somebody else: looking at it anew"
-                );
-                if let Some(running) = running {
-                    running.object = Arc::from(now);
-                }
-            }
-            Err(error @ WriteOperationError::Later(_)) => {
-                self.unwritten = self.unwritten.saturating_add(1);
-                let wait = back_off(self.unwritten.saturating_add(1), MOST, rand::random());
-                self.write_again = Some(Instant::now() + wait);
-                let wait_seconds = wait.as_secs();
-                tracing::warn!(
-                    operation = name,
-                    error = chain(&error),
-                    wait_seconds,
-                    "an operation waits to be written"
-                );
-                return Some(wait);
-            }
-            Err(error @ (WriteOperationError::Gone | WriteOperationError::Refused(_))) => {
-                tracing::warn!(operation = name, error = chain(&error), "an operation cannot be written");
-                self.running = None;
-                return Some(AGAIN * 15);
-            }
-        }
-        Some(AGAIN)
-    }
-
-    /// Whether a note says that this operation has shut the host down.
-    pub(super) fn has_shut_down(&self, uid: &str) -> bool {
-        let end = self.notes.iter().find(|note| note.uid == uid).and_then(|note| note.end.as_ref());
-        end.is_some_and(|end| end.complete && end.reason == progress::SHUT_DOWN)
-    }
-
-    /// Whether a note says that the operation under way was begun.
-    pub(super) fn is_begun(&self) -> bool {
-        let uid = self.running.as_ref().and_then(|running| running.object.metadata.uid.as_deref());
-        self.notes.iter().any(|note| Some(note.uid.as_str()) == uid)
-    }
-
-    /// Notes that the operation under way is begun. One that is noted stays as it is.
-    pub(super) async fn note_begun(&mut self) -> std::io::Result<()> {
-        let Some(running) = &self.running else { return Ok(()) };
-        if self.is_begun() {
-            return Ok(());
-        }
-        let metadata = &running.object.metadata;
-        let note = Note {
-            uid: metadata.uid.clone().unwrap_or_default(),
-            name: metadata.name.clone().unwrap_or_default(),
-            boot_id: self.parts.boot_id.clone(),
-            begun: self.now(),
-            end: None,
-        };
-        self.keep(note).await
-    }
-
-    /// Keeps a note, on disk and here.
-    async fn keep(&mut self, note: Note) -> std::io::Result<()> {
-        self.parts.notes.put(&note).await?;
-        self.notes.retain(|known| known.uid != note.uid);
-        self.notes.push(note);
-        Ok(())
-    }
-
-    /// Ends an operation: the Node is given free, the end is noted, then it is told.
-    async fn finish(&mut self, finish: Finish) -> Option<Duration> {
-        let running = self.running.as_mut()?;
-        let object = Arc::clone(&running.object);
-        let uid = object.metadata.uid.clone().unwrap_or_default();
-        running.finish = Some(finish.clone());
-        let Finish { mut end, uncordon } = finish;
-        if let Some(until) = uncordon
-            && let Err(why) = self.uncordon(&uid).await
-        {
-            if self.now() < until && !self.shutdown.is_cancelled() {
-                self.tell(&format!("{}; the Node is not given free yet: {why}", end.message)).await;
-                return Some(AGAIN);
-            }
-            let node = &self.parts.machine;
-            end.message =
-                format!("{}; the Node may still be cordoned ({why}): `kubectl uncordon {node}`", end.message);
-            if end.complete {
-                end = End::failed("NotUncordoned", end.message);
-            }
-        }
-        if let Some(running) = &mut self.running {
-            running.finish = Some(Finish::plain(end.clone()));
-        }
-        if let Some(known) = self.notes.iter().find(|note| note.uid == uid && note.end.is_none()).cloned()
-            && let Err(error) = self.keep(Note { end: Some(end.clone()), ..known }).await
-        {
-            tracing::warn!(
-                operation = object.metadata.name,
-                error = chain(&error),
-                "the end of an operation is not noted"
-            );
-        }
-        let by = executor(self.parts.machine.as_str());
-        let status = progress::ended(object.status.as_ref(), &end, &by, self.now());
-        let written = self.write(&object, status).await;
-        if written == Some(Duration::ZERO) {
-            tracing::info!(
-                operation = object.metadata.name,
-                kind = object.spec.operation_name,
-                complete = end.complete,
-                reason = end.reason,
-                message = end.message,
-                "an operation has ended"
-            );
-            METRICS.operation(&object.spec.operation_name, end.complete);
-            self.running = None;
-            self.ended.insert(uid);
-        }
-        written
-    }
-
-    /// Those that are not begun because the Machine is paused say so.
-    async fn tell_paused(&mut self, view: &View) {
-        if view.standing != Standing::Paused {
-            return;
-        }
-        for operation in &view.operations {
-            let observed = Observed {
-                now: self.now(),
-                machine: self.parts.machine.as_str(),
-                boot_id: &self.parts.boot_id,
-                standing: view.standing,
-                operation,
-                note: None,
-                accepted: false,
-            };
-            if let Next::Wait { reason, message } = next(&observed) {
-                self.write(operation, progress::waits(operation.status.as_ref(), reason, &message)).await;
-            }
-        }
-    }
-
-    /// Removes notes whose objects are gone for long.
-    async fn forget(&mut self, view: &View) {
-        if !view.complete || self.notes.is_empty() {
-            return;
-        }
-        let open = view.operations.iter().filter_map(|one| one.metadata.uid.as_deref());
-        let objects: Vec<&str> = open.chain(view.ended.keys().map(String::as_str)).collect();
-        for uid in outdated(&self.notes, &objects, self.now()) {
-            match self.parts.notes.remove(&uid).await {
-                Ok(()) => self.notes.retain(|note| note.uid != uid),
-                Err(error) => {
-                    tracing::warn!(uid, error = chain(&error), "a note on an operation is not removed");
-                }
-            }
-        }
-    }
-
-    /// The host goes down: what is known is told, if that is quick.
-    async fn last_words(&mut self) {
-        let said = tokio::time::timeout(LAST_WORDS, async {
-            while self.running.as_ref().is_some_and(|running| running.finish.is_some() || running.accepted) {
-                match self.turn().await {
-                    Some(Duration::ZERO) => {}
-                    Some(pause) if pause <= AGAIN => sleep(pause).await,
-                    Some(_) | None => break,
-                }
-            }
-        });
-        if said.await.is_err() {
-            tracing::debug!("an operation's end is told by the next agent");
-        }
-    }
-}
-
-/// The end of an operation that a bus would not do.
-pub(super) fn bus_end(error: &BusError) -> End {
-    let reason = match error {
-        BusError::Away { .. } | BusError::NoAccess { .. } | BusError::NotALeader { .. } => "DBusUnavailable",
-        BusError::NoAnswer { .. } | BusError::JobHangs { .. } => "TimedOut",
-        BusError::NoUnit { .. } => "ServiceNotFound",
-        BusError::NoService { .. } => "NotSupported",
-        BusError::Inhibited { .. } => "Inhibited",
-        BusError::Refused { .. } => "Refused",
-        BusError::Unexpected { .. } => "ProtocolError",
-    };
-    End::failed(reason, chain(error))
-}
-
-/// Before an act: trouble that may pass is waited for, any other is the end.
-pub(super) fn before_act(error: &BusError) -> Outcome {
-    if error.is_transient() { Outcome::Later(chain(error)) } else { Outcome::End(bus_end(error)) }
 }

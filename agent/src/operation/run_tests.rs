@@ -19,14 +19,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::apply::{ApplyError, Configuration};
 use super::configuration::Standing as Configured;
-use super::drain::Pod;
-use super::kubelet::{AskNodeError, Evicted, NodeApi, NodeView};
+use super::kubelet::{AskNodeError, NodeApi, NodeView};
 use super::ledger::{Ledger, View, WriteOperationError};
 use super::note::{Note, Notes};
 use super::plan::Standing;
 use super::run::{Parts, run};
 use crate::bus::fake::{FakeMachines, FakeUnits, unit_state};
 use crate::bus::{ActiveState, BusError, Exit, Inhibition, Inhibitor, Leader, Power, Ran};
+use bedplate_drain::{Evicted, Pod};
 
 /// Longer than any operation here, on a clock that only tests move.
 const LONG: Duration = Duration::from_secs(7200);
@@ -57,6 +57,8 @@ struct World {
     written: AtomicU32,
     /// Nobody takes a write, and how often one was tried.
     busy: AtomicBool,
+    /// Nobody takes a write about the operation with this UID.
+    busy_for: Mutex<Option<&'static str>>,
     tried: AtomicU32,
     notes: Mutex<BTreeMap<String, Note>>,
     notes_in_memory: bool,
@@ -90,12 +92,14 @@ impl Ledger for World {
     ) -> Result<Arc<MachineOperation>, WriteOperationError> {
         self.fuse.pass().await;
         self.tried.fetch_add(1, Ordering::SeqCst);
-        if self.busy.load(Ordering::SeqCst) {
+        let busy_for = *self.busy_for.lock().unwrap();
+        let refused = busy_for.is_some() && operation.metadata.uid.as_deref() == busy_for;
+        if refused || self.busy.load(Ordering::SeqCst) {
             return Err(WriteOperationError::Later("429".to_owned()));
         }
-        let Some(now) = self.views.borrow().operations.first().cloned() else {
-            return Err(WriteOperationError::Gone);
-        };
+        let uid = &operation.metadata.uid;
+        let now = self.views.borrow().operations.iter().find(|one| one.metadata.uid == *uid).cloned();
+        let Some(now) = now else { return Err(WriteOperationError::Gone) };
         if now.metadata.resource_version != operation.metadata.resource_version {
             return Err(WriteOperationError::Conflict(Box::new((*now).clone())));
         }
@@ -104,7 +108,10 @@ impl Ledger for World {
         let version = self.written.fetch_add(1, Ordering::SeqCst) + 2;
         after.metadata.resource_version = Some(version.to_string());
         let after = Arc::new(after);
-        self.show(Arc::clone(&after));
+        self.views.send_modify(|view| {
+            let place = view.operations.iter_mut().find(|one| one.metadata.uid == after.metadata.uid);
+            *place.unwrap() = Arc::clone(&after);
+        });
         self.fuse.pass().await;
         Ok(after)
     }
@@ -209,10 +216,7 @@ impl Configuration for World {
 impl World {
     #[allow(clippy::needless_pass_by_value, reason = "it is written where it is used")]
     fn new(operation: &str, parameters: Value, notes_in_memory: bool) -> Arc<Self> {
-        let object = json!({"apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation",
-            "metadata": {"name": "o", "uid": "u", "resourceVersion": "1", "creationTimestamp": "2026-01-01T00:00:00Z"},
-            "spec": {"machineRef": {"name": "a"}, "operationName": operation, "parameters": parameters}});
-        let operations = vec![Arc::new(serde_json::from_value(object).unwrap())];
+        let operations = vec![object("u", operation, &parameters)];
         let view = View { operations, complete: true, standing: Standing::Ready, ..View::default() };
         let machines = FakeMachines::default();
         let slot = machines.add(&"bedplate-a".parse().unwrap(), Leader::new(100).unwrap());
@@ -225,6 +229,7 @@ impl World {
             views: watch::Sender::new(view),
             written: AtomicU32::new(0),
             busy: AtomicBool::new(false),
+            busy_for: Mutex::default(),
             tried: AtomicU32::new(0),
             notes: Mutex::default(),
             notes_in_memory,
@@ -240,6 +245,7 @@ impl World {
                 applied: version(1),
                 refused: false,
                 paving: false,
+                made_cluster: false,
                 difference: None,
             }),
             captures: PathBuf::from("/nonexistent"),
@@ -249,6 +255,13 @@ impl World {
 
     fn object(&self) -> Arc<MachineOperation> {
         Arc::clone(&self.views.borrow().operations[0])
+    }
+
+    /// The status of the one with this UID.
+    fn status_of(&self, uid: &str) -> MachineOperationStatus {
+        let view = self.views.borrow();
+        let one = view.operations.iter().find(|one| one.metadata.uid.as_deref() == Some(uid));
+        one.unwrap().status.clone().unwrap_or_default()
     }
 
     fn show(&self, object: Arc<MachineOperation>) {
@@ -326,6 +339,15 @@ impl World {
     fn is_complete(&self) -> bool {
         self.status().state == Some(OperationState::Complete)
     }
+}
+
+/// An operation for this Machine; `uid` is its name too, and the later ones are those with the longer one.
+fn object(uid: &str, operation: &str, parameters: &Value) -> Arc<MachineOperation> {
+    let created = format!("2026-01-01T00:00:0{}Z", uid.len() - 1);
+    let object = json!({"apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation",
+        "metadata": {"name": uid, "uid": uid, "resourceVersion": "1", "creationTimestamp": created},
+        "spec": {"machineRef": {"name": "a"}, "operationName": operation, "parameters": parameters}});
+    Arc::new(serde_json::from_value(object).unwrap())
 }
 
 fn pod(name: &str, controller: &str) -> Pod {
@@ -487,6 +509,13 @@ async fn o8_a_repave_is_asked_for_only_with_leave_and_after_a_drain() {
         );
         assert!(world.node.lock().unwrap().pods.is_empty());
     }
+    let world = World::new("applyConfiguration", json!({"disruption": "allow"}), false);
+    world.live_to_the_end().await;
+    let status = world.views.borrow().operations[0].status.clone();
+    assert!(
+        super::progress::is_drained(status.as_ref()),
+        "so that its Node is deleted by who may: {status:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -562,4 +591,71 @@ async fn o7_a_host_that_is_the_machine_no_more_ends_nothing_that_another_host_ha
         (world.tried.load(Ordering::SeqCst), world.status().state),
         (0, Some(OperationState::InProgress))
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn o7_a_service_is_restarted_while_a_drain_waits_and_what_restarts_the_kubelet_is_not() {
+    let world = World::new("reboot", json!({"drain": "true"}), false);
+    *world.node.lock().unwrap() =
+        FakeNode { pods: vec![pod("web", "ReplicaSet")], held: 30, ..FakeNode::default() };
+    let others = [
+        object("uu", "restartService", &json!({"service": "kubelet"})),
+        object("uuu", "applyConfiguration", &json!({})),
+    ];
+    world.views.send_modify(|view| view.operations.extend(others));
+    world.live_to_the_end().await;
+    let times = |uid: &str| {
+        let status = world.status_of(uid);
+        (status.start_time.unwrap().0, status.completion_time.map(|time| time.0))
+    };
+    assert_eq!(
+        (world.reason(), world.status_of("uu").reason.unwrap()),
+        ("Rebooted".into(), "Restarted".into())
+    );
+    let (reboot, restart, apply) = (times("u"), times("uu"), times("uuu"));
+    let drained_for = reboot.1.unwrap().duration_since(reboot.0).as_secs();
+    assert!(drained_for >= 300 && restart.1.unwrap().duration_since(reboot.0).as_secs() < 30, "{restart:?}");
+    assert!(apply.0 >= reboot.1.unwrap(), "{apply:?} {reboot:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn o1_what_goes_on_beside_a_drain_is_awaited_and_done_at_most_once_wherever_the_agent_is_killed() {
+    let mut points = 0;
+    loop {
+        let world = World::new("reboot", json!({"drain": "true"}), false);
+        world.node.lock().unwrap().pods = vec![pod("web", "ReplicaSet")];
+        let restart = object("uu", "restartService", &json!({"service": "kubelet"}));
+        world.views.send_modify(|view| view.operations.push(restart));
+        let killed = world.live(points).await && world.fuse.left.load(Ordering::SeqCst) < 0;
+        world.live_to_the_end().await;
+        let restarts = world.slot.calls().iter().filter(|call| *call == "restart kubelet.service").count();
+        let ends = world.ends.lock().unwrap().len();
+        assert!(ends <= 1 && restarts <= 1, "killed at {points}: {ends} {restarts}");
+        let reason = world.status_of("uu").reason.unwrap_or_default();
+        assert_ne!(reason, "HostRebooted", "killed at {points}");
+        if !killed {
+            assert!(points >= 12, "only {points} points");
+            assert_eq!((ends, restarts, reason.as_str()), (1, 1, "Restarted"));
+            break;
+        }
+        points += 1;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn o7_what_could_not_be_taken_before_a_drain_was_over_is_not_begun_beside_it_any_more() {
+    let world = World::new("reboot", json!({"drain": "true"}), false);
+    *world.node.lock().unwrap() =
+        FakeNode { pods: vec![pod("web", "ReplicaSet")], held: 30, ..FakeNode::default() };
+    let restart = object("uu", "restartService", &json!({"service": "kubelet"}));
+    world.views.send_modify(|view| view.operations.push(restart));
+    *world.busy_for.lock().unwrap() = Some("uu");
+    assert!(world.live(i64::MAX).await, "the host goes down, and nothing is waited for");
+    assert_eq!(world.ends.lock().unwrap().as_slice(), ["reboot"]);
+    let status = world.status_of("uu");
+    assert!(status.start_time.is_none(), "{status:?}");
+    assert!(!world.slot.calls().iter().any(|call| call == "restart kubelet.service"));
+    // It is the next boot's.
+    *world.busy_for.lock().unwrap() = None;
+    world.live_to_the_end().await;
 }

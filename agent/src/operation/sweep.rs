@@ -17,7 +17,7 @@ const AGAIN: Duration = Duration::from_secs(60);
 impl Runner {
     /// Looks once after each operation and at the start; when again, if it has not worked.
     pub(super) async fn sweep(&mut self, view: &View) -> Option<Duration> {
-        if !self.sweep || !view.complete || view.standing == Standing::Unknown {
+        if self.beside.is_some() || !self.sweep || !view.complete || view.standing == Standing::Unknown {
             return None;
         }
         let node = &self.parts.node;

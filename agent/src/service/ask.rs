@@ -3,8 +3,7 @@
 //! Believes only the authority that it is given, follows no redirect, uses no proxy, resolves names itself (a static
 //! binary has no resolver). Called by `client` and by `cluster`.
 
-use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +14,8 @@ use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use thiserror::Error;
+
+use crate::name::look_up;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -158,7 +159,7 @@ fn refused(url: &str, status: StatusCode, bytes: &[u8]) -> AskError {
     AskError::Refused { url: url.to_owned(), status: status.as_u16(), reason: refusal.reason, message }
 }
 
-/// Asks the name servers of /etc/resolv.conf for IPv4 addresses.
+/// Looks names up by the host's /etc/hosts and name servers.
 #[derive(Debug, Clone, Copy)]
 struct OwnResolver;
 
@@ -166,28 +167,9 @@ impl Resolve for OwnResolver {
     fn resolve(&self, name: Name) -> Resolving {
         Box::pin(async move {
             let host = name.as_str().to_owned();
-            let found = tokio::task::spawn_blocking(move || look_up(&host)).await?;
-            let address = found.ok_or_else(|| not_resolved(name.as_str()))?;
-            let addresses: Addrs = Box::new(std::iter::once(SocketAddr::new(address, 0)));
+            let found = tokio::task::spawn_blocking(move || look_up(&host)).await??;
+            let addresses: Addrs = Box::new(found.into_iter().map(|address| SocketAddr::new(address, 0)));
             Ok(addresses)
         })
     }
-}
-
-/// A name that nobody knows, or whose servers do not answer.
-pub(crate) fn not_resolved(host: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::NotFound, format!("the name {host} was not resolved"))
-}
-
-fn look_up(host: &str) -> Option<IpAddr> {
-    if host == "localhost" {
-        return Some(IpAddr::from([127, 0, 0, 1]));
-    }
-    let text = std::fs::read_to_string("/etc/resolv.conf").ok()?;
-    let servers: Vec<_> = text
-        .lines()
-        .filter_map(|line| line.strip_prefix("nameserver")?.trim().parse().ok())
-        .take(3)
-        .collect();
-    crate::stage1::name_query::resolve(host, &servers).map(IpAddr::V4)
 }

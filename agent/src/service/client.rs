@@ -4,7 +4,7 @@
 
 use bedplate_api::wire::{
     EnrolRequest, EnrolResponse, NodeReport, OperationWrite, OperationWritten, RenewRequest, Report,
-    WatchRequest, WatchResponse,
+    SecretRequest, SecretResponse, WatchRequest, WatchResponse,
 };
 use reqwest::Method;
 use serde::Serialize;
@@ -52,6 +52,11 @@ impl PxedClient {
     /// Says how the node stands, where there is no cluster.
     pub async fn tell_node(&self, node: &NodeReport) -> Result<(), AskError> {
         self.ask("/v1/node", node, |_| Ok(())).await
+    }
+
+    /// Reads a Secret that the selected version names, where there is no cluster.
+    pub async fn secret(&self, request: &SecretRequest) -> Result<SecretResponse, AskError> {
+        self.ask("/v1/secret", request, read_json).await
     }
 
     /// Asks one endpoint after another until one answers; a final refusal is an answer.

@@ -14,4 +14,5 @@ mod outcome;
 pub mod plan;
 pub mod run;
 pub mod state;
+mod text;
 mod ways;

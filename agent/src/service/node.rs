@@ -25,6 +25,7 @@ use crate::hardware::read_text;
 use crate::node::effects::{Credential, Credentials, Parts, Store};
 use crate::node::gate::HostGate;
 use crate::node::run::NodeLoop;
+use crate::operation::credential::SlotCredential;
 use crate::operation::kubelet::SlotKubelet;
 use crate::slot;
 use crate::slot::store::Slots;
@@ -79,18 +80,29 @@ impl NodeTasks {
     }
 }
 
+/// The slots on disk: `/var/lib/bedplate` above the agent's own `/var/lib/bedplate/agent`, `/run` above `/run/bedplate`.
+fn slots(places: &Places) -> Slots {
+    let state = places.state.parent().map_or_else(|| PathBuf::from("/var/lib/bedplate"), PathBuf::from);
+    let run = places.run.parent().map_or_else(|| PathBuf::from("/run"), PathBuf::from);
+    Slots::new(slot::places::Places { state, run, ..Default::default() })
+}
+
+/// The kubelet of this host's node.
+pub(super) fn kubelet(places: &Places) -> SlotCredential {
+    SlotCredential::new(Arc::new(Bus::host().machined()), &places.root, slots(places))
+}
+
 fn parts(plane: Arc<dyn Plane>, places: &Places, machine: MachineName) -> Parts {
     let bus = Bus::host();
     let machines: Arc<dyn Machines> = Arc::new(bus.machined());
-    // `/var/lib/bedplate` above the agent's own `/var/lib/bedplate/agent`, `/run` above `/run/bedplate`.
-    let state = places.state.parent().map_or_else(|| PathBuf::from("/var/lib/bedplate"), PathBuf::from);
-    let run = places.run.parent().map_or_else(|| PathBuf::from("/run"), PathBuf::from);
+    let slots = slots(places);
+    let state = slots.places().state.clone();
     let boot_id = read_text(&places.root.join("proc/sys/kernel/random/boot_id")).unwrap_or_default();
     Parts {
         machine: machine.clone(),
         boot_id: boot_id.trim().to_owned(),
         root: places.root.clone(),
-        slots: Slots::new(slot::places::Places { state: state.clone(), run, ..Default::default() }),
+        slots,
         units: Arc::new(bus.manager()),
         machines: Arc::clone(&machines),
         images: Arc::new(Store::new(state)),
@@ -119,7 +131,8 @@ impl Credentials for Held {
         });
         let (enrolment, key_pem) = read.await?;
         let enrolment = enrolment.ok_or("the host is not enrolled")?;
-        let kubernetes = enrolment.kubernetes.ok_or("the enrolment names no cluster")?;
+        let kubernetes =
+            enrolment.kubernetes.ok_or("there is no cluster that this host's certificate is good for")?;
         Ok(Credential {
             server: kubernetes.server,
             ca_pem: kubernetes.ca_pem,

@@ -19,6 +19,7 @@ use super::host::{blocking, observe_facts, report_userspace};
 use super::outcome::{ActError, Outcome};
 use super::plan::{Awaited, Held, Next, Observed, back_off, plan, spread};
 use super::state::{Enrolment, Places, Standing};
+use super::text::give_back;
 use super::ways::Ways;
 use crate::fault::explained;
 use crate::metrics::{METRICS, Went};
@@ -229,6 +230,10 @@ impl Agent {
                 self.failures[index] = 0;
                 if act == "report" {
                     tracing::debug!(act, "done");
+                    // What follows is mostly rest.
+                    if let Err(error) = give_back() {
+                        tracing::debug!(error = chain(&error), "the program's text stays mapped");
+                    }
                 } else {
                     tracing::info!(act, "done");
                 }

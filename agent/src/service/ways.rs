@@ -98,7 +98,8 @@ impl Ways {
         }
         // Of another Machine: what was begun for it is left as a killed agent leaves it.
         self.node = None;
-        let standalone = Arc::new(Standalone::start(machine.clone(), client));
+        let kubelet = Arc::new(super::node::kubelet(&self.places));
+        let standalone = Arc::new(Standalone::start(machine.clone(), client, kubelet));
         if !self.report_only {
             self.node = Some(NodeTasks::start(standalone.clone(), &self.places, machine.clone()));
         }

@@ -5,7 +5,9 @@
 //! ```
 //! Pure. Called by `render`, `contents` and `store`.
 
-use super::store::KEPT;
+use bedplate_api::configuration::NodeRole;
+
+use super::store;
 
 /// A path of the host's in a slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,11 +111,11 @@ pub fn hidden_by(path: &str) -> Option<&'static str> {
 }
 
 /// Where a path of the slot lies, if not in its root: which of the kept directories, and the path below it.
-pub fn kept(path: &str) -> Option<(&'static str, String)> {
+pub fn kept(path: &str, role: NodeRole) -> Option<(&'static str, String)> {
     let path = plain_path(path);
-    KEPT.into_iter().find_map(|(name, target)| {
+    store::kept(role).iter().find_map(|(name, target)| {
         let rest = below(&path, target).filter(|rest| !rest.is_empty())?;
-        Some((name, format!("/{rest}")))
+        Some((*name, format!("/{rest}")))
     })
 }
 
@@ -157,7 +159,14 @@ mod tests {
         assert_eq!(below("/runner", "/run"), None);
         assert_eq!(hidden_by("//run/./x"), Some("/run"));
         assert_eq!(hidden_by("/etc/resolv.conf.d/x"), None);
-        assert_eq!(kept("/var/lib/kubelet//config.json"), Some(("kubelet", "/config.json".to_owned())));
-        assert_eq!(kept("/var/lib/kubelet-x"), None);
+        let (worker, control_plane) = (NodeRole::Worker, NodeRole::ControlPlane);
+        assert_eq!(
+            kept("/var/lib/kubelet//config.json", worker),
+            Some(("kubelet", "/config.json".to_owned()))
+        );
+        assert_eq!(kept("/var/lib/kubelet-x", worker), None);
+        assert_eq!(kept("/etc/kubernetes/pki/ca.crt", worker), None);
+        let ca = kept("/etc/kubernetes/pki/ca.crt", control_plane);
+        assert_eq!(ca, Some(("kubernetes", "/pki/ca.crt".to_owned())));
     }
 }

@@ -7,12 +7,15 @@ use std::io::Read;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use bedplate_api::configuration::{FileEncoding, FileSpec, SecretKeyRef, Template, UnitSpec};
+use bedplate_api::configuration::{
+    ContainerNetwork, FileEncoding, FileSpec, SecretKeyRef, Template, UnitSpec,
+};
 use bedplate_api::id::MachineName;
 use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
 use super::bind::{below, hidden_by, plain_path};
+use super::network;
 use super::render::{self, RenderSlotError};
 
 /// The unit that enables and disables the configuration's units.
@@ -128,10 +131,17 @@ pub fn make(
     let binds = render::check(template)?;
     let mut contents = Contents::default();
     contents.files.push(text("/etc/hostname", 0o644, &format!("{machine}\n")));
-    contents.files.push(text("/etc/hosts", 0o644, &hosts(machine)));
+    contents.files.push(text("/etc/hosts", 0o644, &hosts(machine, "127.0.1.1")));
     // The kubelet tells it as the Node's machine id: the same after each repave, another one on each Machine.
     contents.files.push(text("/etc/machine-id", 0o444, &format!("{}\n", machine_id(machine_uid))));
+    let own = network::contents(template, machine, &render::SYSCTLS);
+    contents.files.extend(own.files);
+    contents.links.extend(own.links);
     for (index, spec) in template.files.iter().enumerate() {
+        if network::of(template) == ContainerNetwork::Veth && plain_path(&spec.path) == "/etc/hosts" {
+            let above = "the list of hosts of container.network veth".to_owned();
+            return Err(MakeContentsError::Hidden { index, path: spec.path.clone(), above });
+        }
         if let Some(bind) =
             binds.iter().find(|bind| below(&plain_path(&spec.path), &plain_path(&bind.target)).is_some())
         {
@@ -159,10 +169,10 @@ pub fn make(
     Ok(contents)
 }
 
-/// kubeadm and the kubelet ask for the node's own name, and would wait for name servers that do not know it. An address of the loopback:
-/// the kubelet then takes the Node's from the host's default route.
-fn hosts(machine: &MachineName) -> String {
-    format!("127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n127.0.1.1 {machine}\n")
+/// kubeadm and the kubelet ask for the node's own name, and would wait for name servers that do not know it. With an address of the
+/// loopback the kubelet takes the Node's from the default route.
+pub(super) fn hosts(machine: &MachineName, address: &str) -> String {
+    format!("127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n{address} {machine}\n")
 }
 
 /// One of a template's files, the `index`th.
@@ -352,8 +362,19 @@ mod tests {
 
     #[test]
     fn what_no_host_can_do_for_a_slot_is_told_before_anything_is_fetched() {
-        let error = made(json!({"container": {"network": "veth"}}), &Secrets::new()).unwrap_err();
-        assert!(matches!(error, MakeContentsError::Host(RenderSlotError::Network(_))), "{error}");
+        let more = json!({"container": {"network": "veth"}, "kubernetes": {"version": "v1.34.4", "role": "controlPlane"}});
+        let error = made(more, &Secrets::new()).unwrap_err();
+        assert!(matches!(error, MakeContentsError::Host(RenderSlotError::ControlPlane { .. })), "{error}");
+    }
+
+    #[test]
+    fn a_list_of_hosts_that_a_node_behind_its_host_would_not_see_is_refused() {
+        let with = |network: &str| {
+            let files = json!([{"path": "/etc/hosts", "content": "127.0.0.1 localhost\n"}]);
+            made(json!({"files": files, "container": {"network": network}}), &Secrets::new())
+        };
+        assert!(matches!(with("veth"), Err(MakeContentsError::Hidden { index: 0, .. })));
+        with("macvlan").unwrap();
     }
 
     #[test]

@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
@@ -14,6 +15,8 @@ use super::contents::{SlotFile, SlotLink};
 
 /// Most bytes of a file that is read.
 const LARGEST: u64 = 8 << 20;
+/// Permissions of a file that names none.
+const PLAIN: u32 = 0o644;
 
 /// A mounted root.
 #[derive(Debug)]
@@ -100,7 +103,7 @@ impl Inside {
         Ok((parent.map_err(failed("open", &directory))?, name))
     }
 
-    /// Writes a file, with its owner and permissions. What has its name and is no regular file is replaced, so that nothing is
+    /// Writes a file, with its owner and permissions; one that is added to keeps those where the file names the defaults. What has its name and is no regular file is replaced, so that nothing is
     /// written through a link or into a device.
     ///
     /// # Errors
@@ -114,12 +117,26 @@ impl Inside {
     /// # Errors
     /// The owner is not known there, or the file system refuses.
     pub fn write_as(&self, file: &SlotFile, users: &Self) -> Result<(), WriteInsideError> {
-        let owner = users.owner(file)?;
+        let mut owner = users.owner(file)?;
+        let mut mode = file.mode;
         let io = |act| {
             let path = file.path.clone();
             move |source: io::Error| WriteInsideError::Act { act, path, source }
         };
-        let before = if file.append { self.read(&file.path)?.unwrap_or_default() } else { Vec::new() };
+        let mut before = Vec::new();
+        if file.append
+            && let Some(there) = self.open_file(&file.path)?
+        {
+            let metadata = there.metadata().map_err(io("read"))?;
+            // Who adds a line to a file does not open it to others unasked.
+            if owner == (0, 0) {
+                owner = (metadata.uid(), metadata.gid());
+            }
+            if mode == PLAIN {
+                mode = metadata.mode() & 0o7777;
+            }
+            before = content(there, &file.path)?;
+        }
         let (parent, name) = self.parent(&file.path)?;
         match rustix::fs::unlinkat(&parent, name, AtFlags::empty()) {
             Ok(()) | Err(rustix::io::Errno::NOENT) => {}
@@ -133,7 +150,7 @@ impl Inside {
         let (user, group) = owner;
         std::os::unix::fs::fchown(&written, Some(user), Some(group)).map_err(io("change the owner of"))?;
         // After the owner: a change of owner takes set-user-id away.
-        rustix::fs::fchmod(&written, Mode::from_raw_mode(file.mode))
+        rustix::fs::fchmod(&written, Mode::from_raw_mode(mode))
             .map_err(failed("change the permissions of", &file.path))?;
         Ok(())
     }
@@ -168,17 +185,7 @@ impl Inside {
     /// # Errors
     /// It cannot be read, or has more than 8 MiB: a part of it is of no use to anybody, least of all to who adds to it.
     pub fn read(&self, path: &str) -> Result<Option<Vec<u8>>, WriteInsideError> {
-        let Some(file) = self.open_file(path)? else { return Ok(None) };
-        let mut content = Vec::new();
-        let io = |source: io::Error| WriteInsideError::Act { act: "read", path: path.to_owned(), source };
-        file.take(LARGEST + 1).read_to_end(&mut content).map_err(io)?;
-        if content.len() as u64 > LARGEST {
-            return Err(io(io::Error::new(
-                io::ErrorKind::FileTooLarge,
-                format!("it has more than {LARGEST} bytes"),
-            )));
-        }
-        Ok(Some(content))
+        self.open_file(path)?.map(|file| content(file, path)).transpose()
     }
 
     /// The last name of what a symbolic link leads to; none if there is no such link.
@@ -228,9 +235,21 @@ impl Inside {
     }
 }
 
+/// All of a file's content.
+fn content(file: File, path: &str) -> Result<Vec<u8>, WriteInsideError> {
+    let mut content = Vec::new();
+    let io = |source: io::Error| WriteInsideError::Act { act: "read", path: path.to_owned(), source };
+    file.take(LARGEST + 1).read_to_end(&mut content).map_err(io)?;
+    if content.len() as u64 > LARGEST {
+        let problem = format!("it has more than {LARGEST} bytes");
+        return Err(io(io::Error::new(io::ErrorKind::FileTooLarge, problem)));
+    }
+    Ok(content)
+}
+
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::super::contents::text;
     use super::*;
@@ -296,6 +315,34 @@ mod tests {
         file.owner = "nobody-here:kube".to_owned();
         let error = inside.write(&file).unwrap_err().to_string();
         assert!(error.contains("no such user"), "{error}");
+    }
+
+    #[test]
+    fn what_is_added_to_keeps_its_owner_and_permissions_unless_others_are_named() {
+        let (directory, inside) = root();
+        let path = directory.path().join("root/etc/shadow");
+        std::fs::write(&path, "root:*\n").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+        std::os::unix::fs::chown(&path, Some(64), Some(65)).unwrap();
+        let mut file = text("/etc/shadow", 0o644, "kube:*\n");
+        file.append = true;
+        let is = |owner: (u32, u32), mode: u32| {
+            let metadata = std::fs::metadata(&path).unwrap();
+            assert_eq!(((metadata.uid(), metadata.gid()), metadata.mode() & 0o7777), (owner, mode));
+        };
+        inside.write(&file).unwrap();
+        is((64, 65), 0o640);
+        file.mode = 0o600;
+        inside.write(&file).unwrap();
+        is((64, 65), 0o600);
+        (file.mode, file.owner) = (0o644, "0:kube".to_owned());
+        inside.write(&file).unwrap();
+        is((0, 65), 0o600);
+        assert_eq!(std::fs::read(&path).unwrap(), b"root:*\nkube:*\nkube:*\nkube:*\n");
+        let mut new = text("/etc/new", 0o644, "x");
+        new.append = true;
+        inside.write(&new).unwrap();
+        assert_eq!(std::fs::metadata(directory.path().join("root/etc/new")).unwrap().mode() & 0o7777, 0o644);
     }
 
     #[test]

@@ -32,6 +32,14 @@ impl Slots {
         Timestamp::from_second(certificate.validity().not_after.timestamp()).ok()
     }
 
+    /// Whether the kubelet of a slot has, or may have, a credential: `kubelet.conf`, which the join writes.
+    pub fn has_credential(&self, slot: SlotName) -> bool {
+        const PATH: &str = "/etc/kubernetes/kubelet.conf";
+        let upper = Inside::open(&self.places().upper(slot));
+        let above = upper.and_then(|upper| upper.open_file(PATH));
+        self.has_mark(slot, PATH) || !matches!(above, Ok(None))
+    }
+
     /// What the files of a slot hold that its version takes from Secrets.
     ///
     /// # Errors
@@ -40,7 +48,7 @@ impl Slots {
         let Some(filled) = self.filled(slot)? else { return Ok(Vec::new()) };
         let files = filled.template.files.iter().filter(|file| file.content_from.is_some());
         let upper = Inside::open(&self.places().upper(slot))?;
-        let content = |file: &FileSpec| match bind::kept(&file.path) {
+        let content = |file: &FileSpec| match bind::kept(&file.path, filled.template.kubernetes.role) {
             Some((name, path)) => Inside::open(&self.places().kept(slot, name)).ok()?.read(&path).ok()?,
             None => upper.read(&file.path).ok()?,
         };
@@ -111,6 +119,21 @@ mod tests {
         std::fs::remove_file(&journal).unwrap();
         std::fs::create_dir(&journal).unwrap();
         assert_eq!(slots.journal(SlotName::A), Some(journal));
+    }
+
+    #[test]
+    fn a_kubelet_has_a_credential_where_a_worker_or_a_control_plane_keeps_it() {
+        let (_directory, slots) = slots();
+        assert!(!slots.has_credential(SlotName::A));
+        let kept = slots.places().kept(SlotName::A, "kubernetes").join("kubelet.conf");
+        std::fs::write(&kept, "x").unwrap();
+        assert!(slots.has_credential(SlotName::A));
+        std::fs::remove_file(kept).unwrap();
+        let etc = slots.places().upper(SlotName::A).join("etc/kubernetes");
+        std::fs::create_dir_all(&etc).unwrap();
+        assert!(!slots.has_credential(SlotName::A));
+        std::fs::write(etc.join("kubelet.conf"), "x").unwrap();
+        assert!(slots.has_credential(SlotName::A));
     }
 
     #[test]

@@ -9,6 +9,8 @@ pub mod filled;
 pub mod inside;
 pub mod kubelet;
 pub mod links;
+pub mod network;
 pub mod places;
 pub mod render;
 pub mod store;
+pub mod uplink;

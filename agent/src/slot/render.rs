@@ -12,8 +12,9 @@ use bedplate_api::machine::{SlotName, VersionRef};
 use bedplate_image::node::MOST_LAYERS;
 
 use super::bind::Bind;
+use super::network::{self, Uplink};
 use super::places::{Places, machine, service};
-use super::store::KEPT;
+use super::store;
 
 /// All that the host's files depend on.
 #[derive(Debug, Clone)]
@@ -30,6 +31,8 @@ pub struct Input<'a> {
     pub layers: usize,
     /// The host's list of name servers, as no stub of its own.
     pub resolv_conf: &'a Path,
+    /// The host's way out, for a slot with a network of its own.
+    pub uplink: Option<&'a Uplink>,
 }
 
 /// A file to be written.
@@ -65,11 +68,21 @@ pub enum RenderSlotError {
         /// What is wrong with it.
         why: String,
     },
-    /// A network in which nothing would bring the slot's interface up.
+    /// A control plane in a network where nobody would reach it.
     #[error(
-        "container.network is {0}, which is not supported yet: leave it out, and the node shares the host's network"
+        "container.network is {network}, and role controlPlane cannot be had in it: {why}; leave container.network out"
     )]
-    Network(&'static str),
+    ControlPlane {
+        /// Which network.
+        network: &'static str,
+        /// What would not work.
+        why: &'static str,
+    },
+    /// Nothing to put a network of the slot's own upon.
+    #[error(
+        "container.network is veth or macvlan, and this host has no interface with an IPv4 address and a default route to put it upon"
+    )]
+    NoUplink,
     /// Not a quantity of bytes.
     #[error(
         "container.memoryMax is {0:?}, which is not a quantity of bytes such as 8Gi: correct the MachineConfiguration"
@@ -79,7 +92,7 @@ pub enum RenderSlotError {
 
 /// What the kernel must allow before a kubelet starts: it refuses to change these itself where `/proc/sys` is read-only, as it is in
 /// a container. Nodes forward what Pods send, and bridged traffic passes the host's filters.
-const SYSCTLS: [(&str, &str); 11] = [
+pub(crate) const SYSCTLS: [(&str, &str); 11] = [
     // Of the host's root, who is also the slot's and most Pods': 128 instances are used up by some sixty Pods.
     ("fs.inotify.max_user_instances", "8192"),
     ("fs.inotify.max_user_watches", "1048576"),
@@ -109,7 +122,7 @@ const MODULES: [&str; 5] = ["overlay", "br_netfilter", "nf_conntrack", "bridge",
 pub fn host(input: &Input<'_>, places: &Places) -> Result<Vec<File>, RenderSlotError> {
     let system = places.run.join("systemd/system");
     let file = |path: PathBuf, content: String| File { path, mode: 0o644, content };
-    Ok(vec![
+    let mut files = vec![
         file(system.join(places.mount_unit(input.slot)), mount_unit(input, places)?),
         file(
             system.join(format!("{}.d/50-bedplate.conf", service(input.slot))),
@@ -121,7 +134,9 @@ pub fn host(input: &Input<'_>, places: &Places) -> Result<Vec<File>, RenderSlotE
         ),
         file(places.run.join(MODULES_FILE), modules(input.template)),
         file(places.run.join(SYSCTL_FILE), sysctls(input.template)?),
-    ])
+    ];
+    files.extend(network::files(input.template, input.machine, input.slot, input.uplink, places)?);
+    Ok(files)
 }
 
 fn mount_unit(input: &Input<'_>, places: &Places) -> Result<String, RenderSlotError> {
@@ -217,7 +232,7 @@ fn nspawn(input: &Input<'_>, places: &Places) -> Result<String, RenderSlotError>
         capabilities = capabilities.join(" "),
         resolv = input.resolv_conf.display(),
     );
-    for (name, target) in KEPT {
+    for (name, target) in store::kept(input.template.kubernetes.role) {
         text.push_str(&format!("Bind={}:{target}\n", places.kept(slot, name).display()));
     }
     text.push_str("# What agent and node tell each other; in memory.\n");
@@ -225,7 +240,7 @@ fn nspawn(input: &Input<'_>, places: &Places) -> Result<String, RenderSlotError>
     for bind in check(input.template)? {
         text.push_str(&format!("{}\n", bind.setting()));
     }
-    text.push_str("\n[Network]\n# The host's network.\nVirtualEthernet=no\n");
+    text.push_str(&network::nspawn(input.template, slot, input.uplink, places)?);
     Ok(text)
 }
 
@@ -234,12 +249,8 @@ fn nspawn(input: &Input<'_>, places: &Places) -> Result<String, RenderSlotError>
 /// # Errors
 /// It cannot.
 pub fn check(template: &Template) -> Result<Vec<Bind>, RenderSlotError> {
+    network::check(template)?;
     let Some(container) = &template.container else { return Ok(Vec::new()) };
-    match container.network {
-        ContainerNetwork::Host => {}
-        ContainerNetwork::Veth => return Err(RenderSlotError::Network("veth")),
-        ContainerNetwork::Macvlan => return Err(RenderSlotError::Network("macvlan")),
-    }
     let parsed = container.binds.iter().map(|bind| {
         let bind = plain("container.binds", bind)?;
         Bind::parse(bind).map_err(|why| RenderSlotError::Bind { bind: bind.to_owned(), why })
@@ -250,7 +261,9 @@ pub fn check(template: &Template) -> Result<Vec<Bind>, RenderSlotError> {
 fn modules(template: &Template) -> String {
     let mut text =
         "# What the node needs from the host's kernel, and what its configuration names.\n".to_owned();
-    for module in MODULES.iter().copied().chain(template.kernel_modules.iter().map(String::as_str)) {
+    let own = (network::of(template) == ContainerNetwork::Macvlan).then_some("macvlan");
+    for module in MODULES.iter().copied().chain(own).chain(template.kernel_modules.iter().map(String::as_str))
+    {
         text.push_str(module);
         text.push('\n');
     }
@@ -314,6 +327,7 @@ fn bytes(quantity: &str) -> Option<u64> {
 mod tests {
     use serde_json::json;
 
+    use super::super::contents::{self, Secrets};
     use super::*;
 
     #[allow(clippy::needless_pass_by_value, reason = "it is written where it is used")]
@@ -335,6 +349,11 @@ mod tests {
             template,
             layers: 3,
             resolv_conf: Path::new("/etc/resolv.conf"),
+            uplink: Some(&Uplink {
+                interface: "eth0".to_owned(),
+                address: [10, 7, 0, 101].into(),
+                mtu: 1500,
+            }),
         };
         let files = host(&input, &Places::default())?;
         Ok(files
@@ -363,6 +382,26 @@ mod tests {
                 "memoryMax": "8Gi", "cpuWeight": 200, "tasksMax": 32768},
         }));
         compare("slot-everything.txt", &rendered(&everything, SlotName::B).unwrap());
+        for network in ["macvlan", "veth"] {
+            let template = template(json!({"container": {"network": network}}));
+            let contents =
+                contents::make(&"node-1".parse().unwrap(), "uid-1", &template, &Secrets::new()).unwrap();
+            let lines = contents.files.iter().map(|file| {
+                format!(
+                    "==> slot {} {:o}\n{}\n",
+                    file.path,
+                    file.mode,
+                    String::from_utf8_lossy(&file.content)
+                )
+            });
+            let links =
+                contents.links.iter().map(|link| format!("==> slot {} -> {}\n", link.path, link.target));
+            let text = rendered(&template, SlotName::A).unwrap();
+            compare(
+                &format!("slot-{network}.txt"),
+                &lines.chain(links).fold(text, |text, more| text + &more),
+            );
+        }
     }
 
     #[test]
@@ -410,15 +449,6 @@ mod tests {
                 matches!(&error, RenderSlotError::Text { field: found, .. } if *found == field),
                 "{error}"
             );
-        }
-    }
-
-    #[test]
-    fn a_network_that_nothing_would_bring_up_is_refused() {
-        for network in ["veth", "macvlan"] {
-            let error =
-                rendered(&template(json!({"container": {"network": network}})), SlotName::A).unwrap_err();
-            assert!(error.to_string().contains(&format!("{network}, which is not supported yet")), "{error}");
         }
     }
 

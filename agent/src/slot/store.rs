@@ -8,6 +8,7 @@ use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
+use bedplate_api::configuration::NodeRole;
 use bedplate_api::machine::{RolledBack, SlotName, VersionRef};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -20,9 +21,23 @@ use super::render::File;
 use crate::file::{read_optional, remove_optional, write_atomic};
 use crate::node::model::{Record, Stage};
 
-/// What of a slot outlives its root: its name below `state`, and where the slot has it.
-pub const KEPT: [(&str, &str); 3] =
-    [("kubelet", "/var/lib/kubelet"), ("containerd", "/var/lib/containerd"), ("log", "/var/log")];
+/// What of a slot outlives its root: its name below `state`, and where the slot has it. The last two are a control plane's: what
+/// the image has there is hidden from it.
+const KEPT: [(&str, &str); 5] = [
+    ("kubelet", "/var/lib/kubelet"),
+    ("containerd", "/var/lib/containerd"),
+    ("log", "/var/log"),
+    ("etcd", "/var/lib/etcd"),
+    ("kubernetes", "/etc/kubernetes"),
+];
+
+/// That of a node of this role.
+pub fn kept(role: NodeRole) -> &'static [(&'static str, &'static str)] {
+    match role {
+        NodeRole::Worker => &KEPT[..3],
+        NodeRole::ControlPlane => &KEPT,
+    }
+}
 
 /// Why a slot's things on disk could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +53,10 @@ pub enum KeepSlotError {
         source: io::Error,
     },
     /// A file of ours that is not what we wrote.
-    #[error("{} is damaged: remove it, and the slot is filled anew", path.display())]
+    #[error(
+        "{} is damaged: remove it, and the slot is filled anew, unless a control plane is in it (docs/node.md, \"The first control plane\")",
+        path.display()
+    )]
     Damaged {
         /// Which one.
         path: PathBuf,
@@ -190,7 +208,9 @@ impl Slots {
             make_directory(&path, 0o755)?;
         }
         for (name, _) in KEPT {
-            make_directory(&self.places.kept(slot, name), 0o755)?;
+            // etcd wants its data closed to others.
+            let mode = if name == "etcd" { 0o700 } else { 0o755 };
+            make_directory(&self.places.kept(slot, name), mode)?;
         }
         for (number, layer) in layers.iter().enumerate() {
             let link = self.places.layer(slot, number);
@@ -208,14 +228,14 @@ impl Slots {
         make_directory(&self.places.shared(slot), 0o700)
     }
 
-    /// Writes into a slot's root, which must be mounted, and into what is bound over it when it starts.
+    /// Writes into a slot's root, which must be mounted, and into what is bound over it when it starts as a node of this role.
     ///
     /// # Errors
     /// Something cannot be written.
-    pub fn fill(&self, slot: SlotName, contents: &Contents) -> Result<(), KeepSlotError> {
+    pub fn fill(&self, slot: SlotName, contents: &Contents, role: NodeRole) -> Result<(), KeepSlotError> {
         let inside = Inside::open(&self.places.root(slot))?;
         for file in &contents.files {
-            match bind::kept(&file.path) {
+            match bind::kept(&file.path, role) {
                 Some((name, path)) => {
                     let kept = Inside::open(&self.places.kept(slot, name))?;
                     kept.write_as(&SlotFile { path, ..file.clone() }, &inside)?;
@@ -402,7 +422,7 @@ mod tests {
         let mut file = text("/var/lib/kubelet/config.json", 0o600, "{}");
         file.owner = "kube:kube".to_owned();
         let files = vec![file, text("/var/log/own/x", 0o644, "x"), text("/etc/y", 0o644, "y")];
-        slots.fill(SlotName::A, &Contents { files, links: Vec::new() }).unwrap();
+        slots.fill(SlotName::A, &Contents { files, links: Vec::new() }, NodeRole::Worker).unwrap();
         let config = slots.places().kept(SlotName::A, "kubelet").join("config.json");
         let metadata = fs::metadata(&config).unwrap();
         assert_eq!((fs::read(&config).unwrap(), metadata.mode() & 0o7777), (b"{}".to_vec(), 0o600));

@@ -10,7 +10,7 @@ use bedplate_api::wire::{Refusal, StageReport};
 
 use super::error::StageError;
 use super::http_wire::{HttpUrl, MAX_HEAD, ResponseHead, get_head, parse_head, post_head};
-use super::name_query::resolve;
+use crate::name;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// pxed gives image streams their turn; a stream that stands still for longer has died.
@@ -71,7 +71,7 @@ fn exchange(
 ) -> Result<Response, StageError> {
     let address = match url.host().parse::<IpAddr>() {
         Ok(address) => address,
-        Err(_) => IpAddr::V4(resolve(url.host(), nameservers).ok_or_else(|| StageError::Resolve {
+        Err(_) => IpAddr::V4(name::ipv4(url.host(), nameservers).ok_or_else(|| StageError::Resolve {
             host: url.host().to_owned(),
             servers: format!("{nameservers:?}"),
         })?),

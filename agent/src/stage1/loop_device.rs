@@ -1,6 +1,6 @@
 //! Makes a block device of an open file (loop(4)).
 //!
-//! The one module of the agent with `unsafe`: two ioctls that nix has no safe call for. Called by `new_root`.
+//! One of two modules of the agent with `unsafe`: two ioctls that nix has no safe call for. Called by `new_root`.
 //!
 //! Why it is sound: `LOOP_CTL_GET_FREE` takes no argument. `LOOP_CONFIGURE` reads a `struct loop_config`
 //! (linux/loop.h) through a pointer to a value that lives across the call; `Configuration` has that layout, which its

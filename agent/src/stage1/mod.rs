@@ -35,7 +35,6 @@ pub mod link;
 pub mod loop_device;
 pub mod module_index;
 pub mod modules;
-pub mod name_query;
 pub mod netlink;
 pub mod new_root;
 pub mod plan;

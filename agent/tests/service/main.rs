@@ -87,6 +87,13 @@ impl Host {
         }
     }
 
+    /// The host says that it was made by somebody else.
+    fn has_vendor(&self, vendor: &str) {
+        let identity = self.directory.path().join("root/sys/class/dmi/id");
+        std::fs::create_dir_all(&identity).unwrap();
+        std::fs::write(identity.join("sys_vendor"), vendor).unwrap();
+    }
+
     fn enrolment(&self) -> Option<Enrolment> {
         self.places().read_enrolment().unwrap()
     }
@@ -352,7 +359,9 @@ async fn in_a_cluster_the_agent_writes_its_own_fields_to_the_api_server_alone() 
     std::fs::write(random.join("boot_id"), "0f5d2a3e\n").unwrap();
     host.give_seed(&pxed, 1, &pxed.ca_pem);
     host.start();
-    until("a heartbeat after the first write", || server.seen.lock().unwrap().writes.len() >= 2).await;
+    until("a first write", || !server.seen.lock().unwrap().writes.is_empty()).await;
+    host.has_vendor("another");
+    until("a write of what has changed", || server.seen.lock().unwrap().writes.len() >= 2).await;
     until("it says to whom", || host.standing().reports_to.as_deref() == Some(server.url.as_str())).await;
     assert!(host.standing().last_report.is_some());
     assert!(pxed.seen.lock().unwrap().reports.is_empty(), "nothing of a report is pxed's to write");
@@ -376,7 +385,22 @@ async fn in_a_cluster_the_agent_writes_its_own_fields_to_the_api_server_alone() 
     let [first, .., last] = seen.writes.as_slice() else { panic!("two writes") };
     let heartbeat = |write: &pxed::StatusWrite| write.body["status"]["agent"]["lastHeartbeat"].clone();
     assert_ne!(heartbeat(first), heartbeat(last));
-    assert_eq!(first.body["status"]["hardware"], last.body["status"]["hardware"]);
+    assert_eq!(last.body["status"]["hardware"]["vendor"], "another");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_heartbeat_without_news_writes_no_object() {
+    let pxed = Pxed::start(DAY).await;
+    let server = pxed.start_api_server().await;
+    let mut host = Host::new();
+    host.give_seed(&pxed, 1, &pxed.ca_pem);
+    host.start();
+    until("a first report", || host.standing().last_report.is_some()).await;
+    for _ in 0..2 {
+        let last = host.standing().last_report;
+        until("another report", || host.standing().last_report != last).await;
+    }
+    assert_eq!(server.seen.lock().unwrap().writes.len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -410,6 +434,7 @@ async fn writes_go_on_when_the_api_server_comes_back() {
     host.start();
     until("a first write", || !server.seen.lock().unwrap().writes.is_empty()).await;
     server.stop();
+    host.has_vendor("another");
     let said = "cannot ask for status of Machine node-1";
     until("a failure", || host.standing().last_error.is_some_and(|error| error.contains(said))).await;
     server.seen.lock().unwrap().writes.clear();

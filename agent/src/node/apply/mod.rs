@@ -4,9 +4,11 @@
 //! Called by `run`.
 
 mod annotate;
+mod leave;
 mod outcome;
 mod prepare;
 mod renew;
+mod rules;
 mod start;
 mod stop;
 mod tail;
@@ -33,6 +35,7 @@ use crate::slot::render::RenderSlotError;
 use crate::slot::store::KeepSlotError;
 
 pub(super) use annotate::is_annotated;
+pub use leave::LeaveEtcdError;
 pub use outcome::allow_again;
 pub(super) use outcome::not_before;
 pub(crate) use start::host_files;
@@ -61,12 +64,19 @@ pub enum ApplyError {
     /// The version's files cannot be made.
     #[error(transparent)]
     Contents(#[from] MakeContentsError),
-    /// It would make a cluster, and no gate can tell whether it has.
+    /// It would make a cluster beside the one that the agent follows.
     #[error(
-        "role controlPlane without a joinConfiguration would make a cluster of its own, and whether that is well the agent cannot tell yet: \
-         make the first control plane by hand, and give this one a joinConfiguration"
+        "role controlPlane without a joinConfiguration makes a cluster of its own, which a host does only without one (docs/node.md, \
+         \"The first control plane\"): give it a joinConfiguration, and it joins this one"
     )]
     MakesCluster,
+    /// Nobody says which cluster is to be joined.
+    #[error(
+        "the version does not say which cluster it joins, and without a cluster nobody else does: name one in \
+         kubernetes.joinConfiguration.discovery, file.kubeConfigPath with a kubeconfig that comes by files[].contentFrom.secret, or \
+         bootstrapToken (docs/node.md, \"Without a cluster\")"
+    )]
+    NoDiscovery,
     /// The version cannot be rendered for kubeadm.
     #[error("the version cannot be rendered for kubeadm: correct the MachineConfiguration")]
     Kubeadm(#[from] RenderKubeadmError),
@@ -106,9 +116,19 @@ pub enum ApplyError {
     /// Nobody gave the kubelet another certificate.
     #[error(
         "the kubelet's certificate has ended, and it has asked for another one in vain: `kubectl get csr` shows whether its request \
-         awaits approval"
+         awaits approval; without a cluster the token or kubeconfig that the version joins by may be good no more, and so asks nobody \
+         (docs/node.md, \"Without a cluster\")"
     )]
     KubeletCertificate,
+    /// The version says nothing by which another one could be asked for.
+    #[error(
+        "the kubelet's certificate has ended, and the version's way to join does not lead to another one: {0}; docs/node.md, \"Without a \
+         cluster\", says how it gets one, or how the host is paved anew"
+    )]
+    KubeletWay(String),
+    /// The etcd member of a control plane that is to be left.
+    #[error("the etcd member of this host is not out of its cluster yet, so that its slot stays")]
+    Leave(#[from] LeaveEtcdError),
     /// No credential to join with.
     #[error("there is no credential for the join: {0}")]
     Credential(String),
@@ -128,7 +148,8 @@ impl ApplyError {
             Self::Observe(error) => error.reason(),
             Self::Slot(_) => "DiskFailed",
             Self::Bus(_) | Self::Name(_) => "DBusFailed",
-            Self::Host(_) | Self::Contents(_) | Self::Kubeadm(_) | Self::MakesCluster => {
+            Self::Host(RenderSlotError::NoUplink) => "HostUnfit",
+            Self::Host(_) | Self::Contents(_) | Self::Kubeadm(_) | Self::MakesCluster | Self::NoDiscovery => {
                 "InvalidConfiguration"
             }
             Self::Image(EnsureNodeImageError::NoRoom { .. }) => "NoRoom",
@@ -138,7 +159,8 @@ impl ApplyError {
             Self::Ask(_) | Self::Annotate(_) => "ApiUnreachable",
             Self::Job { .. } => "UnitFailed",
             Self::Sandbox(_) => "SandboxFailed",
-            Self::KubeletCertificate => "KubeletCertificateEnded",
+            Self::KubeletCertificate | Self::KubeletWay(_) => "KubeletCertificateEnded",
+            Self::Leave(_) => "ControlPlaneKept",
             Self::Credential(_) => "NoCredential",
             Self::Unfit(_) => "HostUnfit",
             Self::Superseded(_) => "Superseded",
@@ -172,6 +194,7 @@ pub async fn apply(
         Step::StartSlot { slot } => start::start(parts, *slot).await,
         Step::ProbeSandbox { slot } => probe(parts, *slot).await,
         Step::Commit { slot, node_uid } => outcome::commit(parts, *slot, node_uid, now).await,
+        Step::LeaveCluster { slot } => leave::leave(parts, *slot, now).await,
         Step::Retire { slot } => outcome::change(parts, *slot, |record| record.stage = Stage::Retired).await,
         Step::Fail { slot, reason, log, back_to } => {
             outcome::fail(parts, *slot, reason, *log, *back_to, now).await

@@ -107,7 +107,12 @@ pub(super) async fn fail(
     tracing::warn!(slot = ?slot, back_to = ?back_to, reason, "the new node did not pass its gate");
     let jitter = rand::random();
     let written = parts.on_disk(move |slots| {
-        let Some(mut record) = slots.record(slot)? else { return Ok(()) };
+        let seen = slots.look(slot, true)?;
+        // The logs took a while, and kubeadm may have come to its end meanwhile.
+        if seen.is_kept() {
+            return Ok(false);
+        }
+        let Some(mut record) = seen.record else { return Ok(true) };
         let former = match back_to {
             Some(former) => slots.record(former)?,
             None => None,
@@ -116,9 +121,9 @@ pub(super) async fn fail(
         let ledger = failed(slots.ledger()?, &record, former.as_ref(), &reason, now, jitter);
         slots.write_ledger(&ledger)?;
         record.stage = Stage::Failed { reason };
-        slots.write_record(slot, &record)
+        slots.write_record(slot, &record).map(|()| true)
     });
-    Ok(written.await?)
+    if written.await? { Ok(()) } else { Err(ApplyError::Superseded("a control plane has come of it")) }
 }
 
 /// What is remembered of a trial that failed. Pure.

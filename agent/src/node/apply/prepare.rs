@@ -11,7 +11,7 @@ use std::time::Duration;
 use bedplate_api::configuration::{SecretRef, Template};
 use bedplate_api::id::Digest;
 use bedplate_api::machine::{SlotName, VersionRef};
-use bedplate_bootstrap::{makes_a_cluster, unit};
+use bedplate_bootstrap::{makes_a_cluster, names_discovery, unit};
 use bedplate_image::Access;
 use bedplate_image::node::{NodeImage, NodeSource, Progress};
 use tokio_util::sync::CancellationToken;
@@ -49,9 +49,17 @@ pub(super) async fn prepare(
     say: Say<'_>,
 ) -> Result<(), ApplyError> {
     let wanted = wanted(parts, version)?;
-    // Its Node is one of the cluster that it makes: the gate would wait for it here in vain, and wipe that cluster.
-    if makes_a_cluster(&wanted.template.kubernetes) {
+    let kubernetes = &wanted.template.kubernetes;
+    // Its Node is one of the cluster that it makes: the gate would wait for it in another one in vain.
+    if makes_a_cluster(kubernetes) && !parts.plane.is_standalone() {
         return Err(ApplyError::MakesCluster);
+    }
+    if parts.plane.is_standalone() && !makes_a_cluster(kubernetes) && !names_discovery(kubernetes) {
+        return Err(ApplyError::NoDiscovery);
+    }
+    // The plan asks for no such thing.
+    if parts.on_disk(move |slots| slots.look(slot, false)).await?.is_kept() {
+        return Err(ApplyError::Superseded("the control plane in the slot stays"));
     }
     unmount(parts, slot).await?;
     let emptied = parts.on_disk(move |slots| {
@@ -83,7 +91,7 @@ fn wanted(parts: &Parts, version: &VersionRef) -> Result<Wanted, ApplyError> {
     Ok(Wanted {
         facts,
         template: object.spec.template.clone(),
-        image_digest: object.status.as_ref().and_then(|status| status.image_digest),
+        image_digest: object.spec.image_digest(object.status.as_ref()),
         machine_uid: machine.metadata.uid.clone().unwrap_or_default(),
     })
 }
@@ -205,7 +213,7 @@ async fn fill(
         generation: 0,
         stage: Stage::Preparing,
     };
-    let mount = parts.slots.places().mount_unit(slot);
+    let (mount, role) = (parts.slots.places().mount_unit(slot), filled.template.kubernetes.role);
     let mut files = host_files(parts, slot, &record, &filled).await?;
     // The others are of the slot that runs, until this one starts.
     files.retain(|file| file.path.file_name().is_some_and(|name| name.to_string_lossy() == mount));
@@ -226,7 +234,7 @@ async fn fill(
     }
     let whole = Record { stage: Stage::Prepared, ..record };
     let filling = parts.on_disk(move |slots| {
-        slots.fill(slot, &contents)?;
+        slots.fill(slot, &contents, role)?;
         slots.sync(slot)?;
         slots.write_record(slot, &whole)
     });

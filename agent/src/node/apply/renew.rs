@@ -1,22 +1,29 @@
 //! Gets the kubelet of a slot another certificate when its own has ended: the host was off, or the API server away, for longer than it
-//! lasted. The kubelet asks for it as at its join, with the agent's certificate.
+//! lasted. The kubelet asks for it as at its join: in a cluster with the agent's certificate, without one by what its version names.
 //!
 //! ```text
 //!   /run/bedplate/kubelet-bootstrap.conf (memory) <-- /etc/kubernetes/bootstrap-kubelet.conf ── restart kubelet ── await ── remove both
 //! ```
 //! kubeadm's drop-in has the kubelet look there, and it does so only while its own certificate is of no use. Called by `apply`.
 
+use std::path::Path;
 use std::time::Duration;
 
+use bedplate_api::configuration::SecretRef;
 use bedplate_api::machine::SlotName;
-use bedplate_bootstrap::{JoinIdentity, join_kubeconfig};
+use bedplate_bootstrap::{JoinIdentity, JoinedBy, join_kubeconfig, joined_by, kubeconfig_with_token};
+use bedplate_process::exit::chain;
 use jiff::Timestamp;
 use zeroize::Zeroizing;
 
 use super::super::effects::Parts;
 use super::super::observe::leader;
 use super::{ApplyError, unit_name};
+use crate::operation::slot::{read_inside, root_of};
+use crate::operation::way::KUBECONFIG;
+use crate::slot::bind::plain_path;
 use crate::slot::contents::SlotLink;
+use crate::slot::filled::Filled;
 use crate::slot::inside::Inside;
 use crate::slot::store::KeepSlotError;
 
@@ -36,17 +43,14 @@ pub(super) async fn renew(parts: &Parts, slot: SlotName) -> Result<(), ApplyErro
     let Some(leader) = leader(parts, slot).await? else {
         return Err(ApplyError::Superseded("the slot does not run any more"));
     };
-    let credential = parts.credentials.current().await.map_err(ApplyError::Credential)?;
     let filled = parts.on_disk(move |slots| slots.filled(slot)).await?;
-    let endpoint = filled.and_then(|filled| filled.template.kubernetes.api_server_endpoint);
-    let identity = JoinIdentity {
-        endpoint: endpoint.as_deref().unwrap_or(&credential.server),
-        ca: &credential.ca_pem,
-        certificate: &credential.certificate_pem,
-        key: &credential.key_pem,
+    let root = root_of(&parts.root, leader);
+    let content = if parts.plane.is_standalone() {
+        let filled = filled.ok_or(ApplyError::Superseded("the slot is not filled"))?;
+        named(parts, &root, &filled).await.map_err(ApplyError::KubeletWay)?
+    } else {
+        own(parts, filled.as_ref()).await?
     };
-    let content = Zeroizing::new(join_kubeconfig(&identity).into_bytes());
-    let root = crate::operation::slot::root_of(&parts.root, leader);
     let given = {
         let root = root.clone();
         parts.on_disk(move |slots| {
@@ -59,7 +63,7 @@ pub(super) async fn renew(parts: &Parts, slot: SlotName) -> Result<(), ApplyErro
         Ok(()) => restarted(parts, slot, leader).await,
         Err(error) => Err(error.into()),
     };
-    // The agent's own key is in it.
+    // A key or a token is in it.
     let taken_back = parts.on_disk(move |slots| {
         let path = slots.places().shared(slot).join(FILE);
         crate::file::remove_optional(&path).map_err(|source| KeepSlotError::File {
@@ -71,6 +75,61 @@ pub(super) async fn renew(parts: &Parts, slot: SlotName) -> Result<(), ApplyErro
     });
     taken_back.await?;
     renewed
+}
+
+/// A kubeconfig with the agent's own certificate.
+async fn own(parts: &Parts, filled: Option<&Filled>) -> Result<Zeroizing<Vec<u8>>, ApplyError> {
+    let credential = parts.credentials.current().await.map_err(ApplyError::Credential)?;
+    let endpoint = filled.and_then(|filled| filled.template.kubernetes.api_server_endpoint.as_deref());
+    let identity = JoinIdentity {
+        endpoint: endpoint.unwrap_or(&credential.server),
+        ca: &credential.ca_pem,
+        certificate: &credential.certificate_pem,
+        key: &credential.key_pem,
+    };
+    Ok(Zeroizing::new(join_kubeconfig(&identity).into_bytes()))
+}
+
+/// A kubeconfig by what the version names. An error is a text for a person.
+async fn named(parts: &Parts, root: &Path, filled: &Filled) -> Result<Zeroizing<Vec<u8>>, String> {
+    let read = |path: &str| -> Result<Zeroizing<String>, String> {
+        let text = read_inside(root, path).map_err(|error| format!("{path} cannot be read: {error}"))?;
+        text.map(Zeroizing::new).ok_or_else(|| format!("there is no {path}"))
+    };
+    let (text, endpoint, token) = match joined_by(&filled.template.kubernetes) {
+        None => return Err("it names no discovery".to_owned()),
+        Some(JoinedBy::File { path, token }) => {
+            let text = match of_secret(parts, filled, path).await {
+                Some(text) => text,
+                None => read(path)?,
+            };
+            (text, None, token)
+        }
+        Some(JoinedBy::Token { endpoint, token }) => (read(KUBECONFIG)?, Some(endpoint), Some(token)),
+    };
+    let Some(token) = token else { return Ok(Zeroizing::new(text.as_bytes().to_vec())) };
+    let made = kubeconfig_with_token(&text, endpoint, token);
+    made.map(|made| Zeroizing::new(made.into_bytes()))
+        .ok_or_else(|| "what it joins by is no kubeconfig".to_owned())
+}
+
+/// What a file of the version would hold if the slot were filled now: the token in the one that it has may have ended, and the Secret been
+/// given another since.
+async fn of_secret(parts: &Parts, filled: &Filled, path: &str) -> Option<Zeroizing<String>> {
+    let path = plain_path(path);
+    let file = filled.template.files.iter().find(|file| plain_path(&file.path) == path)?;
+    let key = &file.content_from.as_ref()?.secret;
+    let secret = SecretRef { namespace: key.namespace.clone(), name: key.name.clone() };
+    match parts.plane.secret(&secret).await {
+        Ok(mut found) => {
+            let bytes = found.data.remove(&key.key)?;
+            std::str::from_utf8(&bytes).ok().map(|text| Zeroizing::new(text.to_owned()))
+        }
+        Err(error) => {
+            tracing::info!(path, error = chain(&error), "what the kubelet joined by is taken from its slot");
+            None
+        }
+    }
 }
 
 async fn restarted(parts: &Parts, slot: SlotName, leader: crate::bus::Leader) -> Result<(), ApplyError> {

@@ -5,17 +5,23 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bedplate_api::configuration::ContainerNetwork;
 use bedplate_api::machine::SlotName;
-use bedplate_bootstrap::{JOIN_KUBECONFIG, JoinIdentity, Rendered, join_kubeconfig, makes_a_cluster, unit};
+use bedplate_bootstrap::{
+    JOIN_KUBECONFIG, JoinIdentity, Rendered, join_kubeconfig, makes_a_cluster, names_discovery, unit,
+};
 use zeroize::Zeroizing;
 
 use super::super::effects::Parts;
 use super::super::model::Record;
+use super::rules::clean_rules;
 use super::stop::clean_links;
 use super::{ApplyError, job_error, reload, rendered, unit_name};
 use crate::slot::filled::Filled;
+use crate::slot::network;
 use crate::slot::places::service;
 use crate::slot::render::{self, Input};
+use crate::slot::uplink::uplink;
 
 /// How long nspawn may take until the slot's own process 1 runs; under emulation its mounts alone take seconds.
 const START: Duration = Duration::from_secs(120);
@@ -53,9 +59,13 @@ pub(super) async fn start(parts: &Parts, slot: SlotName) -> Result<(), ApplyErro
     for name in HOST_UNITS {
         settle(parts, name).await;
     }
+    if network::of(&filled.template) == ContainerNetwork::Veth {
+        tell_networkd(parts).await?;
+    }
     parts.units.reset_failed(&unit).await?;
     if parts.units.state(&unit).await?.active.is_down() {
         // Of a slot that has ended without being stopped.
+        clean_rules(parts, slot).await;
         clean_links(parts).await;
         let root = parts.root.clone();
         parts.on_disk(move |slots| slots.remember_links(&root)).await?;
@@ -74,9 +84,14 @@ pub(crate) async fn host_files(
     record: &Record,
     filled: &Filled,
 ) -> Result<Vec<render::File>, ApplyError> {
+    if network::of(&filled.template) == ContainerNetwork::Veth {
+        need_networkd(parts).await?;
+    }
     let root = parts.root.clone();
-    let looked = tokio::task::spawn_blocking(move || name_servers(&root)).await;
-    let resolv_conf =
+    let own = network::is_own(&filled.template);
+    let look = move || (name_servers(&root), if own { uplink(&root) } else { None });
+    let looked = tokio::task::spawn_blocking(look).await;
+    let (resolv_conf, uplink) =
         looked.map_err(|error| ApplyError::Unfit(format!("the host cannot be looked at: {error}")))?;
     let resolv_conf = resolv_conf.ok_or_else(|| {
         ApplyError::Unfit("the host has no /etc/resolv.conf, which the node shares: make one".to_owned())
@@ -88,6 +103,7 @@ pub(crate) async fn host_files(
         template: &filled.template,
         layers: filled.layers,
         resolv_conf: &resolv_conf,
+        uplink: uplink.as_ref(),
     };
     Ok(render::host(&input, parts.slots.places())?)
 }
@@ -113,7 +129,7 @@ async fn shared(
         .filter_map(|file| Some((below(&file.path)?, Zeroizing::new(file.content.clone().into_bytes()))))
         .collect();
     let kubernetes = &filled.template.kubernetes;
-    if !makes_a_cluster(kubernetes) {
+    if !makes_a_cluster(kubernetes) && !names_discovery(kubernetes) {
         let credential = parts.credentials.current().await.map_err(ApplyError::Credential)?;
         let identity = JoinIdentity {
             endpoint: kubernetes.api_server_endpoint.as_deref().unwrap_or(&credential.server),
@@ -141,6 +157,28 @@ async fn settle(parts: &Parts, name: &str) {
             tracing::warn!(%unit, error, "kernel modules or parameters may not be applied");
         }
     }
+}
+
+/// Refuses a slot whose link to the host would have no address.
+async fn need_networkd(parts: &Parts) -> Result<(), ApplyError> {
+    let unit = unit_name(network::HOST_NETWORKD)?;
+    if !parts.units.state(&unit).await?.active.is_down() {
+        return Ok(());
+    }
+    Err(ApplyError::Unfit(format!(
+        "container.network is veth, and {unit} does not run on this host, which gives the link its address: `systemctl enable --now {unit}`, \
+         or leave container.network out"
+    )))
+}
+
+/// Has the host's networkd read what it is to do with the slot's link.
+async fn tell_networkd(parts: &Parts) -> Result<(), ApplyError> {
+    let unit = unit_name(network::HOST_NETWORKD)?;
+    let result = parts.units.reload(&unit, SETTLE).await?;
+    if result.is_done() {
+        return Ok(());
+    }
+    Err(job_error(parts, unit, result.as_str().to_owned()).await)
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bedplate_api::machine::SlotName;
 
 use super::super::effects::Parts;
+use super::rules::clean_rules;
 use super::{ApplyError, job_error, unit_name};
 use crate::bus::{BusError, ContainerName, Output, TransientCommand};
 use crate::slot::places::{machine, service};
@@ -44,6 +45,7 @@ pub(super) async fn stop(parts: &Parts, slot: SlotName) -> Result<(), ApplyError
             }
         }
     }
+    clean_rules(parts, slot).await;
     clean_links(parts).await;
     // Nobody needs the root any more; one that is busy for a moment hinders nothing before the slot is filled anew.
     if let Err(error) = unmount(parts, slot).await {

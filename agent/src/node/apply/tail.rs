@@ -7,6 +7,7 @@ use bedplate_bootstrap::unit;
 use bedplate_process::exit::chain;
 
 use super::super::effects::Parts;
+use super::super::log::last_told;
 use super::super::model::Log;
 use super::super::observe::leader;
 use super::unit_name;
@@ -19,6 +20,10 @@ use crate::slot::store::Slots;
 const TAIL: u64 = 8 * 1024;
 /// How many lines of a journal are looked at.
 const LINES: u32 = 60;
+const KUBELET: &str = "kubelet.service";
+const SCRIPTS: &str = "bedplate: kubeadm ";
+/// In kubeadm's last line while it waits for the kubelet, or has waited in vain.
+const AWAITS_KUBELET: [&str; 4] = ["[kubelet-", "phase kubelet-", "[wait-control-plane]", "TLS Bootstrap"];
 
 /// What was said last, and what must not be told of it.
 #[derive(Debug, Default)]
@@ -39,30 +44,57 @@ pub(super) async fn tail(parts: &Parts, slot: SlotName, log: Log) -> Tail {
         tracing::warn!(error = chain(&error), "what a failed slot holds cannot be read");
         Default::default()
     });
-    let unit = match log {
-        Log::Kubeadm => {
-            if let Some(log) = kubeadm.filter(|log| !log.trim().is_empty()) {
-                return Tail { log, secrets };
-            }
-            unit::NAME.to_owned()
-        }
-        Log::Kubelet => "kubelet.service".to_owned(),
-        Log::Runtime => {
-            runtime_unit(filled.as_ref().map_or("", |filled| filled.cri_socket.as_str())).to_owned()
-        }
-        Log::Slot => service(slot),
+    let socket = filled.as_ref().map_or("", |filled| filled.cri_socket.as_str());
+    let log = match log {
+        Log::Kubeadm => of_kubeadm(parts, slot, kubeadm.unwrap_or_default()).await,
+        Log::Kubelet => of_unit(parts, slot, KUBELET).await,
+        Log::Runtime => of_unit(parts, slot, runtime_unit(socket)).await,
+        Log::Slot => of_slot(parts, slot).await,
     };
-    let Ok(unit) = unit_name(&unit) else { return Tail::default() };
-    let log = if log == Log::Slot {
-        last_lines(parts.units.as_ref(), &unit, LINES, None).await.map_err(|error| chain(&error))
+    Tail { log, secrets }
+}
+
+/// What kubeadm said; the kubelet's log while kubeadm has said nothing, or waits for the kubelet, which is the one that knows why.
+async fn of_kubeadm(parts: &Parts, slot: SlotName, kubeadm: String) -> String {
+    // That it failed and is tried again is the script's word.
+    let own: String =
+        kubeadm.lines().filter(|line| !line.starts_with(SCRIPTS)).map(|line| format!("{line}\n")).collect();
+    let last = last_told(&own);
+    if last.is_some_and(|last| !awaits_kubelet(last)) {
+        return kubeadm;
+    }
+    let kubelet = of_unit(parts, slot, KUBELET).await;
+    if last_told(&kubelet).is_some() {
+        kubelet
+    } else if last.is_some() {
+        kubeadm
     } else {
-        journal(parts, slot, &unit).await
-    };
-    let log = log.unwrap_or_else(|error| {
+        of_unit(parts, slot, unit::NAME).await
+    }
+}
+
+fn awaits_kubelet(last: &str) -> bool {
+    AWAITS_KUBELET.iter().any(|phase| last.contains(phase))
+}
+
+/// Of a unit in the slot.
+async fn of_unit(parts: &Parts, slot: SlotName, unit: &str) -> String {
+    let Ok(unit) = unit_name(unit) else { return String::new() };
+    readable(&unit, journal(parts, slot, &unit).await)
+}
+
+/// Of the slot's own unit, on the host.
+async fn of_slot(parts: &Parts, slot: SlotName) -> String {
+    let Ok(unit) = unit_name(&service(slot)) else { return String::new() };
+    let said = last_lines(parts.units.as_ref(), &unit, LINES, None).await;
+    readable(&unit, said.map_err(|error| chain(&error)))
+}
+
+fn readable(unit: &UnitName, said: Result<String, String>) -> String {
+    said.unwrap_or_else(|error| {
         tracing::warn!(%unit, error, "the log of what failed cannot be read");
         String::new()
-    });
-    Tail { log, secrets }
+    })
 }
 
 /// Of the slot's own systemd; else of the files that its journal has left.
@@ -94,6 +126,29 @@ fn runtime_unit(socket: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn kubeadm_that_waits_for_the_kubelet_is_known_by_its_last_line() {
+        for (last, expected) in [
+            (
+                "[kubelet-check] Waiting for a healthy kubelet at http://127.0.0.1:10248/healthz. This can take up to 4m0s",
+                true,
+            ),
+            ("[kubelet-start] Waiting for the kubelet to perform the TLS Bootstrap", true),
+            (
+                "error: error execution phase kubelet-start: failed while waiting for the kubelet to start",
+                true,
+            ),
+            ("[preflight] Running pre-flight checks", false),
+            (
+                "error: error execution phase preflight: couldn't validate the identity of the API Server",
+                false,
+            ),
+            ("bedplate: preKubeadmCommands 1", false),
+        ] {
+            assert_eq!(awaits_kubelet(last), expected, "{last}");
+        }
+    }
 
     #[test]
     fn a_runtimes_unit_is_known_by_its_socket() {

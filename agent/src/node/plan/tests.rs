@@ -3,7 +3,10 @@
 use bedplate_api::id::Digest;
 
 use super::*;
-use crate::node::model::{Health, SlotSeen};
+use crate::node::model::{Health, MachineFacts, SlotSeen};
+
+#[path = "control_plane_tests.rs"]
+mod control_plane;
 
 fn version(number: i64) -> VersionRef {
     VersionRef { name: "workers".to_owned(), version: number }
@@ -56,6 +59,7 @@ impl World {
             not_counted: SignedDuration::ZERO,
             annotations: Annotations::Written,
             kubelet_ended: None,
+            joins_again: false,
         };
         Self {
             seen,
@@ -109,7 +113,8 @@ impl World {
         let sandbox = healthy && self.seen.health.sandbox;
         let bootstrap = if healthy { Bootstrap::Done } else { Bootstrap::Running };
         let message = self.seen.health.message.take().filter(|_| healthy);
-        self.seen.health = Health { bootstrap, kubelet: healthy, runtime: healthy, sandbox, message };
+        self.seen.health =
+            Health { bootstrap, kubelet: healthy, runtime: healthy, sandbox, message, ..Health::default() };
         let ready_since = healthy.then_some(self.seen.now);
         match &mut self.seen.node {
             NodeSeen::Present { ready_since: ready, .. } if healthy => *ready = ready.or(ready_since),
@@ -182,6 +187,11 @@ impl World {
             Step::Commit { node_uid, .. } | Step::AdoptNode { node_uid, .. } => {
                 self.seen.annotations = Annotations::Due;
                 self.write(slot, Stage::Applied { node_uid, since: now });
+            }
+            Step::LeaveCluster { .. } if killed => self.seen.slots[index(slot)].leaving = true,
+            Step::LeaveCluster { .. } => {
+                self.seen.slots[index(slot)].leaving = false;
+                self.write(slot, Stage::Retired);
             }
             Step::Retire { .. } => self.write(slot, Stage::Retired),
             Step::Fail { reason, back_to, .. } => {

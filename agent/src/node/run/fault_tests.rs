@@ -77,6 +77,43 @@ fn the_log_of_the_kubelet_that_is_not_well_is_in_the_reason_without_tokens() {
 }
 
 #[test]
+fn before_kubeadm_has_said_anything_the_reason_is_what_the_kubelets_log_says_once() {
+    in_runtime(async {
+        let mut world = applied().await;
+        world.delete_node(2);
+        let slot = inside(&world, SlotName::B);
+        slot.set(&unit::NAME.parse().unwrap(), unit_state(ActiveState::Activating, "start"));
+        slot.command_ends(ran(
+            "Started kubelet.service - k.\nopen /etc/kubernetes/pki/ca.crt: no such file\n",
+        ));
+        let mut agent = world.agent();
+        while world.told().rolled_back.is_none() {
+            let runs = world.runs(SlotName::B).await;
+            if !runs {
+                world.react().await;
+            }
+            agent.turn().await;
+            agent.attempts = Attempts::default();
+            if runs
+                && let Some(mut record) = world.record(SlotName::B)
+                && let Stage::Trial { since, .. } = &mut record.stage
+            {
+                let log = world.parts.slots.places().kept(SlotName::B, "log").join("bedplate");
+                std::fs::create_dir_all(&log).unwrap();
+                let first = format!("{}2026-11-22T08:00:00Z\n", unit::STARTED);
+                std::fs::write(log.join("kubeadm.log"), first).unwrap();
+                *since = Timestamp::now() - jiff::SignedDuration::from_secs(601);
+                world.parts.slots.write_record(SlotName::B, &record).unwrap();
+            }
+        }
+        let reason = world.told().rolled_back.unwrap().reason;
+        assert_eq!(reason, "kubeadm has not ended\n    open /etc/kubernetes/pki/ca.crt: no such file");
+        let calls = slot.calls();
+        assert!(calls.iter().any(|call| call.ends_with("--unit kubelet.service")), "{calls:?}");
+    });
+}
+
+#[test]
 fn a_disk_that_is_full_is_told_the_half_slot_goes_and_the_node_that_runs_stays() {
     in_runtime(async {
         let mut world = applied().await;
@@ -186,7 +223,9 @@ fn a_kubelet_whose_certificate_ended_while_the_host_was_off_gets_another_by_the_
         let given = shared.join("kubelet-bootstrap.conf");
         let link = root.join("etc/kubernetes/bootstrap-kubelet.conf");
         let kubelet = async {
+            let begun = Instant::now();
             while !units.calls().contains(&"restart kubelet.service".to_owned()) {
+                assert!(begun.elapsed() < Duration::from_secs(30), "the kubelet is not restarted");
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
             let kubeconfig = std::fs::read_to_string(&given).unwrap();
@@ -200,6 +239,53 @@ fn a_kubelet_whose_certificate_ended_while_the_host_was_off_gets_another_by_the_
         assert_eq!(told.reason, "KubeletCertificateEnded");
         assert!(told.message.contains("has ended"), "{}", told.message);
         assert!(!given.exists() && !link.is_symlink(), "the agent's key is not left there");
+        agent.turn().await;
+        assert_eq!(world.told().paved.unwrap().reason, "Applied");
+    });
+}
+
+#[test]
+fn without_a_cluster_a_kubelet_whose_certificate_ended_asks_again_by_what_its_version_joins_by() {
+    in_runtime(async {
+        let world = applied().await;
+        let slots = &world.parts.slots;
+        let pki = slots.places().kept(SlotName::A, "kubelet").join("pki");
+        std::fs::create_dir_all(&pki).unwrap();
+        std::fs::write(pki.join("kubelet-client-current.pem"), kubelet_certificate(2020)).unwrap();
+        let mut filled = slots.filled(SlotName::A).unwrap().unwrap();
+        let path = "/etc/kubernetes/join.conf";
+        filled.template.kubernetes.join_configuration =
+            Some(json!({ "discovery": { "file": { "kubeConfigPath": path } } }));
+        slots.write_filled(SlotName::A, &filled).unwrap();
+        world.plane.standalone.store(true, Ordering::Relaxed);
+        world.plane.seen.send_modify(|seen| seen.api = Api::Away);
+        let root = world.parts.root.join("proc/100/root/etc/kubernetes");
+        std::fs::create_dir_all(&root).unwrap();
+        let mut agent = world.agent();
+        agent.turn().await;
+        let told = world.told().paved.unwrap();
+        assert_eq!((told.status, told.reason), (Truth::True, "KubeletCertificateEnded"));
+        assert!(
+            told.message.contains("there is no /etc/kubernetes/join.conf; docs/node.md"),
+            "{}",
+            told.message
+        );
+
+        std::fs::write(root.join("join.conf"), "kind: Config # of the version's Secret").unwrap();
+        let given = slots.places().shared(SlotName::A).join("kubelet-bootstrap.conf");
+        let units = inside(&world, SlotName::A);
+        let kubelet = async {
+            let begun = Instant::now();
+            while !units.calls().contains(&"restart kubelet.service".to_owned()) {
+                assert!(begun.elapsed() < Duration::from_secs(30), "the kubelet is not restarted");
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            assert!(std::fs::read_to_string(&given).unwrap().contains("of the version's Secret"));
+            std::fs::write(pki.join("kubelet-client-current.pem"), kubelet_certificate(2090)).unwrap();
+        };
+        agent.attempts = Attempts::default();
+        tokio::join!(agent.turn(), kubelet);
+        assert!(!given.exists() && !root.join("bootstrap-kubelet.conf").is_symlink());
         agent.turn().await;
         assert_eq!(world.told().paved.unwrap().reason, "Applied");
     });

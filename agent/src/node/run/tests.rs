@@ -26,11 +26,11 @@ use crate::bus::fake::{FakeMachines, FakeUnits, Fault, unit_state};
 use crate::bus::{ActiveState, JobResult, Leader, UnitName};
 use crate::cluster::{AskServerError, NodeState, Plane, ReadSecretError, SecretData, WriteOperationError};
 use crate::node::effects::{Credential, Credentials, Gate, Images};
-use crate::operation::drain::Pod;
-use crate::operation::kubelet::{AskNodeError, Evicted, NodeApi, NodeView};
+use crate::operation::kubelet::{AskNodeError, NodeApi, NodeView};
 use crate::slot::filled::Filled;
 use crate::slot::places::{Places, machine, service};
 use crate::slot::store::Slots;
+use bedplate_drain::{Evicted, Pod};
 
 #[path = "fault_tests.rs"]
 mod faults;
@@ -44,12 +44,16 @@ struct FakePlane {
     told: Mutex<Vec<NodeTold>>,
     /// A live GET says that the Node is there, whatever the watch said.
     there: AtomicBool,
+    standalone: AtomicBool,
 }
 
 #[async_trait]
 impl Plane for FakePlane {
     fn seen(&self) -> watch::Receiver<Seen> {
         self.seen.subscribe()
+    }
+    fn is_standalone(&self) -> bool {
+        self.standalone.load(Ordering::Relaxed)
     }
     async fn node_is_gone(&self) -> Result<bool, AskServerError> {
         Ok(!self.there.load(Ordering::Relaxed))
@@ -115,6 +119,9 @@ impl Gate for FakeGate {
         self.kubelet_ill.lock().unwrap().clone().map_or(Ok(()), Err)
     }
     async fn runtime(&self, _: Leader, _: &str) -> Result<(), String> {
+        Ok(())
+    }
+    async fn control_plane(&self, _: Leader, _: &Filled) -> Result<(), String> {
         Ok(())
     }
     async fn sandbox(&self, _: Leader, _: &str, _: u32) -> Result<(), String> {
@@ -225,8 +232,8 @@ impl World {
             machines.add(&machine(slot).parse().unwrap(), Leader::new(number(slot)).unwrap());
         }
         let seen = Seen { api: Api::Live, ours: true, node: NodeState::Absent, ..Seen::default() };
-        let (told, there) = Default::default();
-        let plane = Arc::new(FakePlane { seen: watch::channel(seen).0, told, there });
+        let (told, there, standalone) = Default::default();
+        let plane = Arc::new(FakePlane { seen: watch::channel(seen).0, told, there, standalone });
         let images = Arc::new(FakeImages {
             layer: below("layer"),
             asked: AtomicU32::new(0),

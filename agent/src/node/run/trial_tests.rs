@@ -117,6 +117,61 @@ fn a_version_that_would_make_a_cluster_is_refused_with_a_reason() {
 }
 
 #[test]
+fn a_control_plane_that_joins_while_its_trial_is_failed_is_neither_failed_nor_emptied() {
+    in_runtime(async {
+        let world = prepared().await;
+        world.delete_node(2);
+        let mut agent = world.agent();
+        agent.turn().await;
+        let slots = &world.parts.slots;
+        let mut filled = slots.filled(SlotName::B).unwrap().unwrap();
+        let kubernetes = json!({"version": "v1.34.4", "role": "controlPlane", "joinConfiguration": {}});
+        filled.template.kubernetes = serde_json::from_value(kubernetes).unwrap();
+        slots.write_filled(SlotName::B, &filled).unwrap();
+        let mark = Path::new(unit::JOINED).file_name().unwrap();
+        std::fs::write(slots.places().kept(SlotName::B, "kubelet").join(mark), "").unwrap();
+        let fail = Step::Fail {
+            slot: SlotName::B,
+            reason: "late".to_owned(),
+            log: crate::node::model::Log::Kubeadm,
+            back_to: Some(SlotName::A),
+        };
+        let result = apply_step(&world, &fail).await;
+        assert!(matches!(result, Err(ApplyError::Superseded(_))), "{result:?}");
+        assert!(matches!(world.record(SlotName::B).unwrap().stage, Stage::Trial { .. }));
+        assert_eq!(slots.ledger().unwrap().refused, []);
+        let version = VersionRef { name: "workers".to_owned(), version: 2 };
+        let result = apply_step(&world, &Step::PrepareSlot { slot: SlotName::B, version }).await;
+        assert!(matches!(result, Err(ApplyError::Superseded(_))), "{result:?}");
+        assert!(slots.look(SlotName::B, false).unwrap().is_kept());
+    });
+}
+
+#[test]
+fn without_a_cluster_an_ended_certificate_of_the_kubelet_is_told_once_its_api_server_tells_nothing() {
+    in_runtime(async {
+        let world = prepared().await;
+        let pki = world.parts.slots.places().kept(SlotName::A, "kubelet").join("pki");
+        std::fs::create_dir_all(&pki).unwrap();
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::new(vec![]).unwrap();
+        params.not_after = rcgen::date_time_ymd(2020, 1, 1);
+        std::fs::write(pki.join("kubelet-client-current.pem"), params.self_signed(&key).unwrap().pem())
+            .unwrap();
+        let reason = async || {
+            world.agent().turn().await;
+            world.told().paved.unwrap().reason
+        };
+        world.plane.seen.send_modify(|seen| seen.api = Api::Away);
+        assert_eq!(reason().await, "Applied", "in a cluster it is renewed once there is an answer");
+        world.plane.standalone.store(true, Ordering::Relaxed);
+        assert_eq!(reason().await, "KubeletCertificateEnded");
+        world.plane.seen.send_modify(|seen| seen.api = Api::Live);
+        assert_eq!(reason().await, "Applied");
+    });
+}
+
+#[test]
 fn a_rollback_comes_to_its_end_whatever_becomes_of_annotations() {
     in_runtime(async {
         let mut world = prepared().await;

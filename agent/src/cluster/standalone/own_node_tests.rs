@@ -1,0 +1,60 @@
+//! What is made of what the kubelet's API server says, and of what nobody says.
+
+use serde_json::json;
+
+use super::*;
+
+fn machine(status: serde_json::Value) -> Machine {
+    let mut object = json!({ "metadata": { "name": "a" }, "spec": { "provider": "manual" } });
+    object["status"] = status;
+    serde_json::from_value(object).unwrap()
+}
+
+fn node(uid: &str) -> Node {
+    serde_json::from_value(json!({ "metadata": { "name": "a", "uid": uid } })).unwrap()
+}
+
+fn uid(state: Option<NodeState>) -> Option<String> {
+    match state {
+        Some(NodeState::Present(node)) => node.metadata.uid.clone(),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_host_that_never_had_a_node_has_none_and_one_that_pxed_knows_is_there_without_being_ready() {
+    let fresh = machine(json!({}));
+    let noted = machine(json!({ "nodeRef": { "name": "a", "uid": "n" } }));
+    for own in [OwnNode::Nowhere, OwnNode::NotJoined] {
+        assert_eq!(node_state(&own, Some(&fresh)), Some(NodeState::Absent), "{own:?}");
+    }
+    assert_eq!(uid(node_state(&OwnNode::Nowhere, Some(&noted))).as_deref(), Some("n"));
+    assert_eq!(node_state(&OwnNode::NotJoined, Some(&noted)), Some(NodeState::Unknown));
+    let asleep = OwnNode::Asleep { node_uid: "m".to_owned() };
+    assert_eq!(uid(node_state(&asleep, Some(&fresh))).as_deref(), Some("m"));
+}
+
+#[test]
+fn h6_silence_is_no_word_that_the_node_is_gone() {
+    let known = machine(json!({ "nodeRef": { "name": "a", "uid": "n" } }));
+    let silent = |runs_api| OwnNode::Silent { why: "refused".to_owned(), runs_api };
+    assert_eq!(node_state(&silent(false), Some(&known)), None, "as it was, until it is old");
+    assert_eq!(node_state(&silent(true), Some(&known)), Some(NodeState::Unknown));
+    assert_eq!(node_state(&OwnNode::Unasked, Some(&known)), None);
+    assert_eq!(node_state(&OwnNode::Gone, Some(&known)), Some(NodeState::Absent));
+}
+
+#[test]
+fn what_a_live_read_said_holds_until_the_watch_tells_of_a_node() {
+    let mut followed = Followed { machine: "a".parse().unwrap(), single: Single::default(), absent: false };
+    assert!(!followed.asks(), "nothing was listed yet");
+    followed.take(Event::Init);
+    followed.take(Event::InitDone);
+    assert!(followed.asks() && followed.own().is_none(), "a watch's word is not enough");
+    followed.absent = true;
+    assert_eq!(followed.own(), Some(OwnNode::Gone));
+    followed.take(Event::Apply(node("n")));
+    assert!(matches!(followed.own(), Some(OwnNode::Present(_))));
+    followed.take(Event::Delete(node("n")));
+    assert!(followed.asks() && followed.own().is_none());
+}

@@ -1,0 +1,91 @@
+//! Names to addresses: a static binary has no resolver of its own, and needs one before there is a root.
+//!
+//! ```text
+//!   /etc/hosts ── known ─────────────────────────────────────────────────► addresses
+//!        └── not ── for each candidate (search list, ndots): A and AAAA ─► the first that exists
+//!                      │   (one that the servers fail to answer for is passed over, as glibc does)
+//!                      └── each name server in turn, twice; who answers, counts
+//! ```
+//! Over UDP alone, without EDNS: a host's addresses fit into 512 bytes. What nsswitch.conf, mDNS or an encrypted resolver know, it does not.
+//! Blocking calls. Called by `service::ask`, by `stage1`.
+
+pub mod configuration;
+pub mod query;
+pub mod wire;
+
+use std::fs::read_to_string;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use configuration::{Configuration, hosts};
+use query::{Asked, ask};
+use wire::Kind;
+
+/// Servers that DHCP named are asked so often, and each so long.
+const ATTEMPTS: u32 = 2;
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The addresses of a host's name, as this host's files say; those of IPv4 first.
+///
+/// # Errors
+/// Nobody knows it, or no server answers.
+pub fn look_up(name: &str) -> io::Result<Vec<IpAddr>> {
+    let known = read_to_string("/etc/hosts").map(|text| hosts(&text, name)).unwrap_or_default();
+    if !known.is_empty() {
+        return Ok(known);
+    }
+    if name.trim_end_matches('.') == "localhost" {
+        return Ok(vec![Ipv4Addr::LOCALHOST.into()]);
+    }
+    let text = read_to_string("/etc/resolv.conf").unwrap_or_default();
+    let number = |zone: &str| nix::net::if_::if_nametoindex(zone).ok();
+    find(name, &Configuration::parse(&text, &number))
+}
+
+/// The addresses of a name, by these servers.
+///
+/// # Errors
+/// Nobody knows it, or no server answers.
+pub fn find(name: &str, configuration: &Configuration) -> io::Result<Vec<IpAddr>> {
+    let Configuration { servers, timeout, attempts, .. } = configuration;
+    let mut refused = None;
+    for candidate in configuration.candidates(name) {
+        match ask(&candidate, &[Kind::A, Kind::Aaaa], servers, *attempts, *timeout) {
+            Asked::Found(addresses) => return Ok(addresses),
+            Asked::Absent => {}
+            Asked::Refused => refused = refused.or(Some(candidate)),
+            // They would be as silent about the next candidate.
+            Asked::Silent => return Err(not_resolved(name, &silent(servers))),
+        }
+    }
+    let why = match refused {
+        Some(candidate) => format!("{} cannot say whether there is {candidate}", listed(servers)),
+        None => "the name servers say that there is no such name".to_owned(),
+    };
+    Err(not_resolved(name, &why))
+}
+
+/// The IPv4 address of a name, by the servers that DHCP named.
+pub fn ipv4(name: &str, servers: &[Ipv4Addr]) -> Option<Ipv4Addr> {
+    let servers: Vec<_> = servers.iter().map(|server| SocketAddr::from((*server, wire::PORT))).collect();
+    let Asked::Found(addresses) = ask(name, &[Kind::A], &servers, ATTEMPTS, TIMEOUT) else { return None };
+    addresses.into_iter().find_map(|address| match address {
+        IpAddr::V4(address) => Some(address),
+        IpAddr::V6(_) => None,
+    })
+}
+
+/// A name that nobody knows, or whose servers do not answer.
+pub(crate) fn not_resolved(name: &str, why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, format!("the name {name} was not resolved: {why}"))
+}
+
+fn silent(servers: &[SocketAddr]) -> String {
+    format!("no answer of use from {}", listed(servers))
+}
+
+fn listed(servers: &[SocketAddr]) -> String {
+    let servers: Vec<_> = servers.iter().map(|server| server.ip().to_string()).collect();
+    servers.join(", ")
+}

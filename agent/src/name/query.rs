@@ -1,0 +1,222 @@
+//! Asks name servers, one after the other, until one of them can say.
+//!
+//! Blocking; every wait is bounded. Called by `name`.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use super::wire::{Answer, Kind, decode_answer, encode_question};
+
+/// So long the answer for one family is awaited once the other's is there: some servers never give it.
+const SECOND: Duration = Duration::from_millis(500);
+
+/// What became of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Asked {
+    /// These; at least one.
+    Found(Vec<IpAddr>),
+    /// There is none of that name.
+    Absent,
+    /// Nobody could say, but somebody has answered: another name may be known there.
+    Refused,
+    /// Nobody has answered.
+    Silent,
+}
+
+/// Asks for addresses of these kinds, which come in their order.
+pub fn ask(name: &str, kinds: &[Kind], servers: &[SocketAddr], attempts: u32, timeout: Duration) -> Asked {
+    let mut last = Asked::Silent;
+    for server in (0..attempts).flat_map(|_| servers) {
+        match ask_one(name, kinds, *server, timeout) {
+            Ok(said @ (Asked::Found(_) | Asked::Absent)) => return said,
+            Ok(Asked::Refused) => last = Asked::Refused,
+            Ok(Asked::Silent) => {}
+            Err(error) => tracing::debug!(%server, name, %error, "a name server does not answer"),
+        }
+    }
+    last
+}
+
+/// What one server says.
+fn ask_one(name: &str, kinds: &[Kind], server: SocketAddr, timeout: Duration) -> io::Result<Asked> {
+    let any: IpAddr = match server {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    // A fresh port of the kernel's choosing for each try; the connected socket takes answers of this server only.
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.connect(server)?;
+    let first: u16 = rand::random();
+    let ids: Vec<u16> =
+        (0..kinds.len()).filter_map(|n| Some(first.wrapping_add(u16::try_from(n).ok()?))).collect();
+    for (id, kind) in ids.iter().zip(kinds) {
+        // Of what is no name there is none.
+        let Some(question) = encode_question(*id, name, *kind) else { return Ok(Asked::Absent) };
+        socket.send(&question)?;
+    }
+    let mut answers: Vec<Option<Answer>> = vec![None; kinds.len()];
+    let mut deadline = Instant::now() + timeout;
+    while answers.iter().any(Option::is_none) {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        socket.set_read_timeout(Some(left))?;
+        let mut buffer = [0; 1500];
+        let length = match socket.recv(&mut buffer) {
+            Ok(length) => length,
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                break;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        for ((answer, id), kind) in
+            answers.iter_mut().zip(&ids).zip(kinds).filter(|((answer, _), _)| answer.is_none())
+        {
+            *answer = decode_answer(*id, *kind, buffer.get(..length).unwrap_or_default());
+        }
+        if answers.iter().flatten().any(|answer| matches!(answer, Answer::Found(_))) {
+            deadline = deadline.min(Instant::now() + SECOND);
+        }
+    }
+    Ok(sum(answers))
+}
+
+/// What the answers come to: all that was found; nothing, if all say so; else it cannot say, if it says anything.
+fn sum(answers: Vec<Option<Answer>>) -> Asked {
+    let all_absent = answers.iter().all(|answer| *answer == Some(Answer::Absent));
+    let said = answers.iter().any(Option::is_some);
+    let found: Vec<IpAddr> = answers
+        .into_iter()
+        .flatten()
+        .flat_map(|answer| match answer {
+            Answer::Found(addresses) => addresses,
+            Answer::Absent | Answer::Refused => Vec::new(),
+        })
+        .collect();
+    match (found.is_empty(), all_absent, said) {
+        (false, ..) => Asked::Found(found),
+        (true, true, _) => Asked::Absent,
+        (true, false, true) => Asked::Refused,
+        (true, false, false) => Asked::Silent,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::configuration::Configuration;
+    use super::super::find;
+    use super::*;
+
+    const QUICK: Duration = Duration::from_millis(200);
+
+    /// Answers what `said` says of name and kind (1 or 28): addresses, or a code of failure; nothing: it is silent.
+    fn server(
+        at: &str,
+        said: impl Fn(&str, u16) -> Option<Result<Vec<IpAddr>, u8>> + Send + 'static,
+    ) -> SocketAddr {
+        let socket = UdpSocket::bind((at, 0)).unwrap();
+        let address = socket.local_addr().unwrap();
+        std::thread::spawn(move || {
+            let mut buffer = [0; 512];
+            while let Ok((length, peer)) = socket.recv_from(&mut buffer) {
+                let question = &buffer[..length];
+                let kind = u16::from_be_bytes([question[length - 4], question[length - 3]]);
+                let mut labels = Vec::new();
+                let mut place = 12;
+                while question[place] != 0 {
+                    let end = place + 1 + usize::from(question[place]);
+                    labels.push(String::from_utf8_lossy(&question[place + 1..end]).into_owned());
+                    place = end;
+                }
+                let Some(said) = said(&labels.join("."), kind) else { continue };
+                let mut answer = question.to_vec();
+                (answer[2], answer[3]) = (0x81, 0x80 | said.as_ref().err().copied().unwrap_or(0));
+                for address in said.unwrap_or_default() {
+                    answer[7] += 1;
+                    let octets = match address {
+                        IpAddr::V4(address) => address.octets().to_vec(),
+                        IpAddr::V6(address) => address.octets().to_vec(),
+                    };
+                    answer.extend([0xc0, 12, 0, u8::try_from(kind).unwrap(), 0, 1, 0, 0, 0, 9, 0]);
+                    answer.push(u8::try_from(octets.len()).unwrap());
+                    answer.extend(octets);
+                }
+                let _ = socket.send_to(&answer, peer);
+            }
+        });
+        address
+    }
+
+    fn configuration(servers: Vec<SocketAddr>) -> Configuration {
+        Configuration {
+            servers,
+            search: vec!["rack.example".to_owned()],
+            ndots: 1,
+            timeout: QUICK,
+            attempts: 2,
+        }
+    }
+
+    fn v6() -> IpAddr {
+        "fd00::7".parse().unwrap()
+    }
+
+    #[test]
+    fn a_name_with_ipv6_addresses_alone_is_found_at_a_server_of_ipv6_behind_ones_that_are_of_no_use() {
+        let silent = server("127.0.0.1", |_, _| None);
+        let broken = server("127.0.0.1", |_, _| Some(Err(2)));
+        let knows = server("::1", |_, kind| Some(Ok(if kind == 28 { vec![v6()] } else { Vec::new() })));
+        let found = find("api.rack.example", &configuration(vec![silent, broken, knows])).unwrap();
+        assert_eq!(found, [v6()]);
+    }
+
+    #[test]
+    fn addresses_of_ipv4_come_first_and_a_server_that_never_tells_those_of_ipv6_holds_up_nobody() {
+        let v4: IpAddr = [10, 7, 0, 1].into();
+        let both = server("127.0.0.1", move |_, kind| Some(Ok(vec![if kind == 1 { v4 } else { v6() }])));
+        assert_eq!(find("api.x", &configuration(vec![both])).unwrap(), [v4, v6()]);
+        let half = server("127.0.0.1", move |_, kind| (kind == 1).then(|| Ok(vec![v4])));
+        assert_eq!(find("api.x", &configuration(vec![half])).unwrap(), [v4]);
+    }
+
+    #[test]
+    fn a_short_name_is_found_in_the_search_list_and_one_that_is_nowhere_is_told_from_servers_that_are_away() {
+        let v4: IpAddr = [10, 7, 0, 1].into();
+        let knows = server("127.0.0.1", move |name, kind| {
+            Some(if (name, kind) == ("api.rack.example", 1) { Ok(vec![v4]) } else { Err(3) })
+        });
+        // The other family of the name: no such name, says a server that is not quite right.
+        assert_eq!(find("api", &configuration(vec![knows])).unwrap(), [v4]);
+        let error = find("else", &configuration(vec![knows])).unwrap_err().to_string();
+        assert_eq!(error, "the name else was not resolved: the name servers say that there is no such name");
+        let away = server("127.0.0.1", |_, _| None);
+        let error = find("api", &configuration(vec![away])).unwrap_err().to_string();
+        assert_eq!(error, "the name api was not resolved: no answer of use from 127.0.0.1");
+    }
+
+    #[test]
+    fn a_search_domain_that_no_server_can_answer_for_does_not_end_the_look_up_as_with_glibc() {
+        let v4: IpAddr = [10, 7, 0, 1].into();
+        let mut configuration = configuration(vec![server("127.0.0.1", move |name, kind| {
+            Some(match (name, kind) {
+                ("api.corp.example", _) => Err(2),
+                ("api.half.example", 1) => Err(3),
+                ("api.half.example", _) => Err(5),
+                ("api.rack.example", 1) => Ok(vec![v4]),
+                _ => Err(3),
+            })
+        })]);
+        let search = ["corp.example", "half.example", "rack.example"];
+        configuration.search = search.map(str::to_owned).to_vec();
+        assert_eq!(find("api", &configuration).unwrap(), [v4]);
+        let error = find("else", &configuration).unwrap_err().to_string();
+        assert!(error.ends_with("the name servers say that there is no such name"), "{error}");
+        configuration.search.pop();
+        let error = find("api", &configuration).unwrap_err().to_string();
+        let why = "127.0.0.1 cannot say whether there is api.corp.example";
+        assert_eq!(error, format!("the name api was not resolved: {why}"));
+    }
+}

@@ -1,0 +1,174 @@
+//! Questions for the addresses of a name, and their answers (RFC 1035, RFC 3596).
+//!
+//! Each record of the kind that was asked for counts, wherever aliases led to it. Parsing is by bounds-checked reads only.
+//!
+//! Pure: bytes in, bytes out. Called by `query`.
+#![deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Where name servers listen.
+pub const PORT: u16 = 53;
+/// More addresses of one name are not kept.
+const MOST: usize = 16;
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Addresses of IPv4.
+    A,
+    /// Addresses of IPv6.
+    Aaaa,
+}
+
+impl Kind {
+    fn number(self) -> u16 {
+        match self {
+            Self::A => 1,
+            Self::Aaaa => 28,
+        }
+    }
+}
+
+/// What a server said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// These; at least one.
+    Found(Vec<IpAddr>),
+    /// There is no such name, or it has none of that kind.
+    Absent,
+    /// It cannot say: another one may.
+    Refused,
+}
+
+/// The question for the addresses of `name`; `None` if it is not a host name.
+pub fn encode_question(id: u16, name: &str, kind: Kind) -> Option<Vec<u8>> {
+    let mut bytes = id.to_be_bytes().to_vec();
+    bytes.extend([1, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
+    let name = name.strip_suffix('.').unwrap_or(name);
+    for label in name.split('.') {
+        let length = u8::try_from(label.len()).ok().filter(|length| (1..=63).contains(length))?;
+        bytes.push(length);
+        bytes.extend(label.bytes());
+    }
+    bytes.push(0);
+    bytes.extend(kind.number().to_be_bytes());
+    bytes.extend([0, 1]);
+    (bytes.len() <= 272).then_some(bytes)
+}
+
+/// The answer to question `id` for addresses of that kind; `None` if these bytes are something else.
+pub fn decode_answer(id: u16, kind: Kind, bytes: &[u8]) -> Option<Answer> {
+    let word = |at: usize| Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?));
+    let flags = word(2)?;
+    if word(0)? != id || flags & 0x8000 == 0 {
+        return None;
+    }
+    match flags & 0x000f {
+        0 => {}
+        3 => return Some(Answer::Absent),
+        _ => return Some(Answer::Refused),
+    }
+    let (questions, answers) = (word(4)?, word(6)?);
+    let mut at = 12;
+    for _ in 0..questions {
+        at = skip_name(bytes, at)?.checked_add(4)?;
+    }
+    let mut found = Vec::new();
+    for _ in 0..answers {
+        at = skip_name(bytes, at)?;
+        let (number, class, length) = (word(at)?, word(at.checked_add(2)?)?, word(at.checked_add(8)?)?);
+        at = at.checked_add(10)?;
+        let end = at.checked_add(usize::from(length))?;
+        let data = bytes.get(at..end)?;
+        if class == 1 && number == kind.number() && found.len() < MOST {
+            found.push(address(kind, data)?);
+        }
+        at = end;
+    }
+    let cut = flags & 0x0200 != 0;
+    Some(match found.is_empty() {
+        false => Answer::Found(found),
+        true if cut => Answer::Refused,
+        true => Answer::Absent,
+    })
+}
+
+fn address(kind: Kind, data: &[u8]) -> Option<IpAddr> {
+    match kind {
+        Kind::A => <[u8; 4]>::try_from(data).ok().map(|octets| Ipv4Addr::from(octets).into()),
+        Kind::Aaaa => <[u8; 16]>::try_from(data).ok().map(|octets| Ipv6Addr::from(octets).into()),
+    }
+}
+
+/// The position after the name at `at`: labels up to an empty one, or a pointer (RFC 1035, 4.1.4).
+fn skip_name(bytes: &[u8], mut at: usize) -> Option<usize> {
+    loop {
+        match *bytes.get(at)? {
+            0 => return at.checked_add(1),
+            length if length & 0xc0 == 0xc0 => return at.checked_add(2),
+            length if length & 0xc0 == 0 => at = at.checked_add(usize::from(length))?.checked_add(1)?,
+            _ => return None,
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+mod tests {
+    use super::*;
+
+    fn answer(id: u16, kind: Kind, flags: u16, records: &[&[u8]]) -> Vec<u8> {
+        let mut bytes = encode_question(id, "pxe.rack.example", kind).unwrap();
+        bytes[2..4].copy_from_slice(&flags.to_be_bytes());
+        bytes[7] = u8::try_from(records.len()).unwrap();
+        records.iter().for_each(|record| bytes.extend(*record));
+        bytes
+    }
+
+    const CNAME: &[u8] = &[0xc0, 12, 0, 5, 0, 1, 0, 0, 0, 9, 0, 4, 1, b'x', 0xc0, 16];
+    const A: &[u8] = &[1, b'x', 0xc0, 16, 0, 1, 0, 1, 0, 0, 0, 9, 0, 4, 10, 7, 0, 1];
+    const AAAA: &[u8] =
+        &[0xc0, 12, 0, 28, 0, 1, 0, 0, 0, 9, 0, 16, 0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7];
+
+    #[test]
+    fn every_address_behind_aliases_counts_that_was_asked_for() {
+        let found = |kind, records: &[&[u8]]| decode_answer(7, kind, &answer(7, kind, 0x8180, records));
+        let v4: IpAddr = [10, 7, 0, 1].into();
+        let v6: IpAddr = "fd00::7".parse().unwrap();
+        assert_eq!(found(Kind::A, &[CNAME, A, A, AAAA]), Some(Answer::Found(vec![v4, v4])));
+        assert_eq!(found(Kind::Aaaa, &[CNAME, A, AAAA]), Some(Answer::Found(vec![v6])));
+    }
+
+    #[test]
+    fn a_name_that_is_not_there_is_another_thing_than_a_server_that_cannot_say() {
+        let says = |flags, records: &[&[u8]]| decode_answer(7, Kind::A, &answer(7, Kind::A, flags, records));
+        assert_eq!(says(0x8183, &[]), Some(Answer::Absent));
+        assert_eq!(says(0x8180, &[CNAME]), Some(Answer::Absent));
+        for flags in [0x8182, 0x8185, 0x8380] {
+            assert_eq!(says(flags, &[]), Some(Answer::Refused), "{flags:x}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_the_answer_is_nothing() {
+        for bytes in [answer(8, Kind::A, 0x8180, &[A]), answer(7, Kind::A, 0x0100, &[A])] {
+            assert_eq!(decode_answer(7, Kind::A, &bytes), None);
+        }
+        for (kind, record) in [(Kind::A, A), (Kind::Aaaa, AAAA)] {
+            let whole = answer(7, kind, 0x8180, &[CNAME, record]);
+            for cut in 0..whole.len() {
+                assert_eq!(decode_answer(7, kind, &whole[..cut]), None, "{cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn only_host_names_are_asked_for() {
+        let long = "a".repeat(64);
+        for name in ["", "a..b", "a..", &long] {
+            assert_eq!(encode_question(1, name, Kind::A), None, "{name}");
+        }
+        assert_eq!(encode_question(1, "a.b.", Kind::A), encode_question(1, "a.b", Kind::A));
+    }
+}

@@ -1,0 +1,298 @@
+//! A slot in which kubeadm has made a cluster: nothing ends it but a person.
+
+use super::*;
+
+/// A host on which the first control plane is the node.
+fn made() -> World {
+    let mut world = World::new(Some(1));
+    world.until("start-slot");
+    world.seen.slots[0].made_cluster = true;
+    world.settle();
+    assert!(matches!(stage(&world.seen, SlotName::A), Some(Stage::Applied { .. })));
+    world
+}
+
+#[test]
+fn a_cluster_outlives_its_node_whatever_is_selected() {
+    let mut world = made();
+    world.select(2);
+    let wait = world.settle();
+    assert_eq!(wait.reason, Reason::ControlPlaneKept);
+    assert_eq!(record(&world.seen, SlotName::B), None, "nothing is filled that would make another cluster");
+    world.delete_node();
+    let Plan::Wait(wait) = world.plan() else { panic!("nothing is to be done") };
+    assert_eq!(wait.reason, Reason::ControlPlaneKept);
+    assert!(wait.message.contains("restart kubelet"), "{}", wait.message);
+    assert!(runs(&world.seen, SlotName::A));
+}
+
+#[test]
+fn a_cluster_whose_node_is_gone_is_started_after_a_boot() {
+    let mut world = made();
+    world.delete_node();
+    world.boot();
+    assert_eq!(world.plan(), Plan::Do(Step::StartSlot { slot: SlotName::A }));
+}
+
+#[test]
+fn a_cluster_that_is_made_waits_for_what_a_person_brings_however_long_and_however_often_the_host_boots() {
+    let mut world = World::new(Some(1));
+    world.bad = vec![1];
+    world.until("start-slot");
+    world.seen.slots[0].made_cluster = true;
+    for _ in 0..5 {
+        let wait = world.settle();
+        assert_eq!((wait.reason, wait.until), (Reason::Joining, None), "{wait:?}");
+        world.boot();
+    }
+    assert!(!world.log.iter().any(|step| step.starts_with("Fail") || step.starts_with("Abandon")));
+    world.select(2);
+    world.settle();
+    assert!(matches!(stage(&world.seen, SlotName::A), Some(Stage::Trial { .. })));
+}
+
+#[test]
+fn a_trial_whose_kubeadm_has_not_made_a_cluster_fails_as_any_other() {
+    let mut world = World::new(Some(1));
+    world.bad = vec![1];
+    world.until("fail");
+}
+
+#[test]
+fn the_gate_of_a_control_plane_waits_for_its_own_api_server() {
+    let mut world = World::new(Some(1));
+    world.until("start-slot");
+    world.live_on();
+    world.seen.health.awaits_control_plane = true;
+    world.seen.health.message = Some("it answers 500".to_owned());
+    let Plan::Wait(wait) = world.plan() else { panic!("the gate is passed") };
+    assert_eq!(wait.message, "the API server of the slot is not ready: it answers 500");
+}
+
+/// A host on trial as a further control plane that never becomes healthy.
+fn joined() -> World {
+    let mut world = World::new(Some(1));
+    world.bad = vec![1];
+    world.until("start-slot");
+    world.seen.slots[0].joined_control_plane = true;
+    world
+}
+
+#[test]
+fn a_further_control_plane_that_has_joined_keeps_its_etcd_whatever_becomes_of_its_trial() {
+    let mut world = joined();
+    for _ in 0..5 {
+        let wait = world.settle();
+        assert!(wait.message.contains("is kept"), "{wait:?}");
+        world.boot();
+    }
+    world.select(2);
+    world.settle();
+    assert!(matches!(stage(&world.seen, SlotName::A), Some(Stage::Trial { .. })));
+    let ends = ["Fail", "Abandon", "StopSlot", "PrepareSlot { slot: B"];
+    assert!(!world.log.iter().any(|step| ends.iter().any(|end| step.starts_with(end))), "{:?}", world.log);
+    // Once a person has taken it out of the cluster, by `kubeadm reset`, the trial is one as any other.
+    world.seen.slots[0].joined_control_plane = false;
+    world.until("abandon");
+}
+
+/// A host on which a further control plane is the node, and version 2 is ready beside it.
+fn further() -> World {
+    let mut world = World::new(Some(1));
+    world.settle();
+    world.seen.slots[0].joined_control_plane = true;
+    world.select(2);
+    world.settle();
+    world.log.clear();
+    world
+}
+
+#[test]
+fn h6_a_further_control_plane_that_was_the_node_is_taken_out_of_its_cluster_and_then_paved_anew() {
+    let mut world = further();
+    world.delete_node();
+    world.settle();
+    assert_eq!(world.node(), Some(2), "{}", world.log.join("\n"));
+    let first: Vec<&str> = world.log.iter().take(3).map(|step| step.split(' ').next().unwrap()).collect();
+    assert_eq!(first, ["LeaveCluster", "StopSlot", "BeginTrial"]);
+    world.select(3);
+    world.settle();
+    assert_eq!(
+        stage(&world.seen, SlotName::A),
+        Some(&Stage::Prepared),
+        "what was the node once is filled anew"
+    );
+}
+
+#[test]
+fn a_further_control_plane_is_not_taken_out_before_what_follows_it_is_ready_and_asked_for() {
+    let mut world = World::new(Some(1));
+    world.settle();
+    world.seen.slots[0].joined_control_plane = true;
+    world.seen.node = NodeSeen::Absent;
+    let Plan::Wait(wait) = world.plan() else { panic!("{:?}", world.plan()) };
+    assert_eq!(wait.reason, Reason::AwaitingController);
+    world.select(2);
+    world.delete_node();
+    assert!(
+        matches!(world.plan(), Plan::Do(Step::PrepareSlot { slot: SlotName::B, .. })),
+        "{:?}",
+        world.plan()
+    );
+    world.until("prepare-slot");
+    world.seen.node = NodeSeen::Absent;
+    world.machine().paused = true;
+    assert!(matches!(world.plan(), Plan::Wait(_)));
+}
+
+#[test]
+fn a_further_control_plane_that_was_being_taken_out_is_so_whatever_its_own_api_server_says_then() {
+    let mut world = further();
+    world.delete_node();
+    world.kill_after = Some(0);
+    let Plan::Do(step) = world.plan() else { panic!("{:?}", world.plan()) };
+    world.apply(step);
+    assert!(world.seen.slots[0].leaving);
+    for runs in [true, false] {
+        world.seen.slots[0].runs = runs;
+        world.seen.node = NodeSeen::Unknown;
+        assert_eq!(world.plan(), Plan::Do(Step::LeaveCluster { slot: SlotName::A }));
+    }
+    world.seen.slots[0].runs = true;
+    let Plan::Do(step) = world.plan() else { panic!("{:?}", world.plan()) };
+    world.apply(step);
+    assert_eq!(
+        world.plan(),
+        Plan::Do(Step::StopSlot { slot: SlotName::A }),
+        "nobody is asked by it any more"
+    );
+}
+
+#[test]
+fn one_that_was_taken_out_is_no_way_back_for_its_etcd_would_be_no_member() {
+    let mut world = further();
+    world.bad.push(2);
+    world.delete_node();
+    let slot = world.until("fail");
+    assert_eq!(slot, SlotName::B);
+    assert_eq!(world.seen.refused, [], "there is nothing to go back to: it is tried again");
+    world.seen.not_before = later(world.seen.now, SignedDuration::from_hours(24));
+    assert_eq!(world.settle().reason, Reason::BackOff);
+    assert_eq!(world.running(), None);
+}
+
+#[test]
+fn a_machine_that_is_drained_takes_its_control_plane_out_of_the_cluster_first() {
+    for trial in [false, true] {
+        let mut world = if trial { joined() } else { further() };
+        world.delete_node();
+        (world.machine().deleting, world.machine().drain) = (true, true);
+        world.log.clear();
+        for _ in 0..4 {
+            if let Plan::Do(step) = world.plan() {
+                world.apply(step);
+            }
+        }
+        let steps: Vec<&str> = world.log.iter().map(|step| step.split(' ').next().unwrap()).collect();
+        assert_eq!(steps, ["LeaveCluster", "StopSlot", "Abandon"], "on trial: {trial}");
+        assert_eq!(record(&world.seen, SlotName::A), None);
+    }
+}
+
+#[test]
+fn a_control_plane_that_came_while_its_trial_was_failed_goes_on_and_becomes_the_node() {
+    for cluster in [true, false] {
+        let mut world = World::new(Some(1));
+        world.bad = vec![1];
+        let slot = world.until("fail");
+        let seen = &mut world.seen.slots[index(slot)];
+        (seen.made_cluster, seen.joined_control_plane) = (cluster, !cluster);
+        assert_eq!(world.plan(), Plan::Do(Step::RestartTrial { slot }), "it is not stopped");
+        world.log.clear();
+        world.bad.clear();
+        assert_eq!(world.settle().reason, Reason::Applied);
+        assert!(!world.log.iter().any(|step| step.starts_with("StopSlot")), "{:?}", world.log);
+    }
+}
+
+#[test]
+fn a_control_plane_whose_trial_was_failed_does_not_stop_the_node_that_runs_again() {
+    let mut world = World::new(Some(1));
+    world.settle();
+    world.bad.push(2);
+    world.select(2);
+    world.settle();
+    world.delete_node();
+    let slot = world.until("fail");
+    world.settle();
+    world.seen.slots[index(slot)].joined_control_plane = true;
+    world.select(3);
+    assert_eq!(world.settle().reason, Reason::ControlPlaneKept);
+    assert_eq!(world.running(), Some(other(slot)));
+    assert!(matches!(stage(&world.seen, slot), Some(Stage::Failed { .. })));
+}
+
+#[test]
+fn a_cluster_without_a_record_is_neither_stopped_nor_emptied_and_no_other_is_made_beside_it() {
+    for slot in SLOTS {
+        for runs in [true, false] {
+            let mut world = World::new(Some(1));
+            world.seen.slots[index(slot)] = SlotSeen { runs, made_cluster: true, ..SlotSeen::default() };
+            let Plan::Wait(wait) = world.plan() else { panic!("{:?}", world.plan()) };
+            assert_eq!(wait.reason, Reason::ControlPlaneKept);
+            assert!(wait.message.contains("record.json"), "{}", wait.message);
+        }
+    }
+}
+
+#[test]
+fn a_cluster_that_was_restored_into_a_prepared_slot_is_started_and_nothing_is_put_in_its_place() {
+    let mut world = World::new(Some(1));
+    world.until("prepare-slot");
+    world.seen.slots[0].made_cluster = true;
+    assert_eq!(world.plan(), Plan::Do(Step::BeginTrial { slot: SlotName::A }));
+    world.select(2);
+    let Plan::Wait(wait) = world.plan() else { panic!("{:?}", world.plan()) };
+    assert_eq!(wait.reason, Reason::ControlPlaneKept);
+}
+
+#[test]
+fn an_ended_certificate_of_the_kubelet_is_named_where_nobody_else_can_be_asked() {
+    let mut world = World::new(Some(1));
+    world.settle();
+    world.seen.kubelet_ended = Some(at(0));
+    let reason = |world: &mut World| match world.plan() {
+        Plan::Wait(wait) => (wait.reason, wait.message),
+        step @ Plan::Do(_) => panic!("{step:?}"),
+    };
+    world.seen.api = Api::Away;
+    let (away, message) = reason(&mut world);
+    assert_eq!(away, Reason::KubeletCertificateEnded);
+    assert!(message.contains("2023-11-14T22:13:20Z") && message.contains("docs/node.md"), "{message}");
+    world.seen.api = Api::Live;
+    assert_eq!(reason(&mut world).0, Reason::Applied, "it is told of its Node");
+    world.seen.node = NodeSeen::Unknown;
+    assert_eq!(reason(&mut world).0, Reason::KubeletCertificateEnded);
+    // The version says by what it has joined.
+    world.seen.joins_again = true;
+    assert_eq!(world.plan(), Plan::Do(Step::RenewKubelet { slot: SlotName::A }));
+    world.seen.api = Api::Away;
+    assert_eq!(world.plan(), Plan::Do(Step::RenewKubelet { slot: SlotName::A }));
+    world.machine().paused = true;
+    assert_eq!(reason(&mut world).0, Reason::KubeletCertificateEnded, "as was told last");
+}
+
+#[test]
+fn without_a_cluster_a_trial_that_cannot_join_is_left_as_soon_as_another_version_is_selected() {
+    let mut world = World::new(Some(1));
+    world.bad = vec![1];
+    world.until("start-slot");
+    world.select(2);
+    // Nobody can be asked: the kubelet whose credential it would be has none.
+    world.seen.node = NodeSeen::Unknown;
+    assert!(matches!(world.plan(), Plan::Wait(_)), "a Node may have come of it");
+    world.seen.health.no_credential = true;
+    assert_eq!(world.plan(), Plan::Do(Step::StopSlot { slot: SlotName::A }));
+    world.seen.slots[0].joined_control_plane = true;
+    assert!(matches!(world.plan(), Plan::Wait(_)), "its etcd has joined");
+}

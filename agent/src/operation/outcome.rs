@@ -1,0 +1,40 @@
+//! How what is done for an operation has ended, and what a bus that would not do it means for that. Part of `run`.
+
+use bedplate_process::exit::chain;
+
+use super::progress::End;
+use crate::bus::BusError;
+
+/// How an effect has ended.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// The operation is over.
+    End(End),
+    /// The end of this boot was asked for, and accepted.
+    Accepted,
+    /// Ready for the act itself; or nothing was done, and it may be tried again at once.
+    Ready,
+    /// Nothing was done: try again later. Why, for a person.
+    Later(String),
+    /// The agent stops, or nobody wants it any more.
+    Interrupted,
+}
+
+/// The end of an operation that a bus would not do.
+pub(super) fn bus_end(error: &BusError) -> End {
+    let reason = match error {
+        BusError::Away { .. } | BusError::NoAccess { .. } | BusError::NotALeader { .. } => "DBusUnavailable",
+        BusError::NoAnswer { .. } | BusError::JobHangs { .. } => "TimedOut",
+        BusError::NoUnit { .. } => "ServiceNotFound",
+        BusError::NoService { .. } => "NotSupported",
+        BusError::Inhibited { .. } => "Inhibited",
+        BusError::Refused { .. } => "Refused",
+        BusError::Unexpected { .. } => "ProtocolError",
+    };
+    End::failed(reason, chain(error))
+}
+
+/// Before an act: trouble that may pass is waited for, any other is the end.
+pub(super) fn before_act(error: &BusError) -> Outcome {
+    if error.is_transient() { Outcome::Later(chain(error)) } else { Outcome::End(bus_end(error)) }
+}
