@@ -1,0 +1,139 @@
+//! Pure: when an object is tried again that failed, and whether that is worth a line in the log.
+//!
+//! Failures of one sort in a row double the wait, up to a limit, each object for itself and with some chance in it, so that many do not
+//! come back at once. A reason is told when it is another one; a conflict, which is usual, when it does not end. Asked by `engine`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::write::WriteError;
+
+/// Conflicts in a row after which one is told: no watch is that far behind.
+const CONFLICTS_TOLD: u32 = 6;
+
+/// Objects of one kind that failed when they were looked at last.
+#[derive(Debug, Default)]
+pub struct Backoff(BTreeMap<String, Failure>);
+
+#[derive(Debug)]
+struct Failure {
+    sort: Sort,
+    reason: String,
+    /// In a row.
+    times: u32,
+}
+
+/// What comes after a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Again {
+    /// It is tried again after this time.
+    pub after: Duration,
+    /// It is to be told.
+    pub told: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sort {
+    Conflict,
+    Later,
+    Refused,
+    Deposed,
+}
+
+impl Sort {
+    fn of(error: &WriteError) -> Self {
+        match error {
+            WriteError::Conflict { .. } => Self::Conflict,
+            WriteError::Later { .. } => Self::Later,
+            WriteError::Refused { .. } => Self::Refused,
+            WriteError::Deposed => Self::Deposed,
+        }
+    }
+
+    /// The first wait and the longest.
+    fn waits(self) -> (Duration, Duration) {
+        match self {
+            // The watch brings what has changed.
+            Self::Conflict => (Duration::from_millis(200), Duration::from_secs(10)),
+            Self::Later => (Duration::from_secs(1), Duration::from_secs(60)),
+            // Only a person can change it, and mostly by an edit, which comes by the watch.
+            Self::Refused => (Duration::from_secs(30), Duration::from_secs(300)),
+            // A lease that lapsed for a moment is there again soon; who waits for another controller's end waits for long.
+            Self::Deposed => (Duration::from_secs(1), Duration::from_secs(60)),
+        }
+    }
+}
+
+impl Backoff {
+    /// An object has failed; `random` is at least 0 and less than 1.
+    pub fn failed(&mut self, object: &str, error: &WriteError, random: f64) -> Again {
+        let (sort, reason) = (Sort::of(error), error.to_string());
+        let before = self.0.remove(object).filter(|before| before.sort == sort);
+        let times = before.as_ref().map_or(1, |before| before.times.saturating_add(1));
+        let told = match sort {
+            Sort::Conflict => times == CONFLICTS_TOLD,
+            Sort::Later | Sort::Refused => before.is_none_or(|before| before.reason != reason),
+            Sort::Deposed => false,
+        };
+        self.0.insert(object.to_owned(), Failure { sort, reason, times });
+        let (first, longest) = sort.waits();
+        let doubled = first.saturating_mul(2_u32.saturating_pow(times.saturating_sub(1)));
+        Again { after: doubled.min(longest).mul_f64(0.75 + random / 2.0), told }
+    }
+
+    /// An object is as it ought to be, or gone.
+    pub fn done(&mut self, object: &str) {
+        self.0.remove(object);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No chance in it.
+    const EVEN: f64 = 0.5;
+
+    fn later(why: &str) -> WriteError {
+        WriteError::Later { what: "Machine a".to_owned(), why: why.to_owned() }
+    }
+
+    fn conflict() -> WriteError {
+        WriteError::Conflict { what: "Machine a".to_owned() }
+    }
+
+    #[test]
+    fn who_fails_again_waits_twice_as_long_up_to_a_limit_and_each_object_for_itself() {
+        let mut backoff = Backoff::default();
+        let seconds = |again: Again| again.after.as_secs_f64();
+        let waits: Vec<f64> = (0..8).map(|_| seconds(backoff.failed("a", &later("away"), EVEN))).collect();
+        assert_eq!(waits, [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]);
+        assert_eq!(seconds(backoff.failed("b", &later("away"), EVEN)), 1.0);
+        backoff.done("a");
+        assert_eq!(seconds(backoff.failed("a", &later("away"), 0.0)), 0.75);
+        for _ in 0..40 {
+            let wait = seconds(backoff.failed("c", &conflict(), 0.999));
+            assert!(wait <= 12.5, "{wait}");
+        }
+        assert_eq!(seconds(backoff.failed("c", &later("away"), EVEN)), 1.0, "another sort begins anew");
+    }
+
+    #[test]
+    fn a_reason_is_told_once_until_it_is_another_one() {
+        let mut backoff = Backoff::default();
+        let mut told = |error: &WriteError| backoff.failed("a", error, EVEN).told;
+        assert!(told(&later("503")));
+        assert!(!told(&later("503")));
+        assert!(told(&later("403")));
+        assert!(!told(&WriteError::Deposed));
+        let refused = WriteError::Refused { what: "Machine a".to_owned(), why: "422".to_owned() };
+        assert_eq!([told(&refused), told(&refused)], [true, false]);
+    }
+
+    #[test]
+    fn conflicts_are_told_once_when_they_do_not_end() {
+        let mut backoff = Backoff::default();
+        let told: Vec<u32> = (1..100).filter(|_| backoff.failed("a", &conflict(), EVEN).told).collect();
+        assert_eq!(told, [CONFLICTS_TOLD]);
+    }
+}

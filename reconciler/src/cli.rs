@@ -1,0 +1,28 @@
+//! The controller's command line and environment: one clap definition.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use bedplate_process::logging::LogArguments;
+use clap::Parser;
+
+/// Makes versions of MachineConfigurations, selects them for Machines, follows Nodes, and approves kubelets' certificates.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "bedplate-controller", version)]
+pub struct Cli {
+    /// The kubeconfig file; absent: the service account of the pod
+    #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// The namespace of the Lease by which of several controllers one acts
+    #[arg(long, env = "POD_NAMESPACE", value_name = "NAMESPACE", default_value = "bedplate-system")]
+    pub namespace: String,
+    /// What this controller calls itself in the Lease
+    #[arg(long, env = "POD_NAME", value_name = "NAME", default_value = "bedplate-controller")]
+    pub instance: String,
+    /// Where /healthz, /readyz and /metrics are served
+    #[arg(long, env = "BEDPLATE_LISTEN", value_name = "ADDRESS", default_value = "127.0.0.1:9069")]
+    pub listen: SocketAddr,
+    /// Logging
+    #[command(flatten)]
+    pub log: LogArguments,
+}

@@ -1,0 +1,236 @@
+//! MachineConfigurations: their versions, counts and finalizers (C1, C2, C5, C6, V3).
+//!
+//! Read: the index. Decided: `plan`. Written here, each step bound to what was read, in an order that a death between any two of them
+//! leaves whole: the finalizer before the first version, a version before its number in the status, that before it is let go. A step
+//! that fails keeps none from being done that does not depend on it.
+
+pub mod conditions;
+mod plan;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bedplate_api::configuration::MachineConfiguration;
+use bedplate_api::version::MachineConfigurationVersion;
+use bedplate_selection::{OWN_FINALIZER, VersionPlan, Write, is_deployed, version_name};
+use jiff::Timestamp;
+use kube::api::PostParams;
+use kube::runtime::reflector::ObjectRef;
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+
+pub use self::plan::{Plan, plan};
+use crate::counters::Kind;
+use crate::image;
+use crate::news::Reason;
+use crate::rollout;
+use crate::world::World;
+use crate::write::{self, FIELD_MANAGER, Failed, WriteError, apply_status, ask, called, set_finalizer};
+
+/// Between two looks at one with rolling updates, if nothing changes before.
+const LOOK: Duration = Duration::from_secs(60);
+
+/// Makes one configuration's versions and status as they ought to be.
+///
+/// # Errors
+/// [`WriteError`]
+pub async fn reconcile(
+    configuration: Arc<MachineConfiguration>,
+    world: Arc<World>,
+) -> Result<Option<Duration>, WriteError> {
+    let nodes = |name: &str| world.stores.nodes.get(&ObjectRef::new(name));
+    // Whether an agent is heard is told by the clock.
+    let after = rollout::settings(&configuration).map(|_| LOOK);
+    let (plan, versions) = {
+        let index = world.stores.index();
+        let versions: Vec<_> = index.versions_of(&configuration.name_any()).into_iter().cloned().collect();
+        (plan(&configuration, &index, &nodes, Timestamp::now()), versions)
+    };
+    if plan.is_empty() {
+        return Ok(after);
+    }
+    let versions: Vec<_> = versions.iter().map(AsRef::as_ref).collect();
+    world.leading(apply(&configuration, &plan, &versions, &world)).await.map(|()| after)
+}
+
+async fn apply(
+    configuration: &MachineConfiguration,
+    plan: &Plan,
+    versions: &[&MachineConfigurationVersion],
+    world: &World,
+) -> Result<(), WriteError> {
+    let all: Api<MachineConfiguration> = Api::all(world.client.clone());
+    if plan.hold {
+        world.counters.wrote(Kind::Configuration);
+        // Comes again by the watch, with its finalizer.
+        return set_finalizer(&all, configuration, OWN_FINALIZER, true).await;
+    }
+    let mut failed = Failed::default();
+    let made = match &plan.versions.write {
+        Some(write) => make(write, versions, world).await,
+        None => Ok(()),
+    };
+    let refused = made.as_ref().err().and_then(WriteError::refusal).map(str::to_owned);
+    let made = failed.note(made);
+    if let Some(write) = plan.versions.write.as_ref().filter(|_| made) {
+        let (reason, note) = match write {
+            Write::Create(object) => (Reason::VersionCreated, format!("{} is made of it", object.name_any())),
+            Write::Copy(object) => {
+                let note = format!("the edit went into {}, which no Machine has used yet", object.name_any());
+                (Reason::VersionUpdated, note)
+            }
+        };
+        world.news.tell(configuration, reason, &note);
+    }
+    failed.note(count(configuration, plan, versions, world).await);
+    // The status depends on what was made, for it has its number, or says why it was not.
+    let mut known = configuration.status.as_ref().and_then(|status| status.latest_version).unwrap_or(0);
+    let status = match &refused {
+        Some(why) => plan.status_of(configuration, Some(why), Timestamp::now()),
+        None => plan.status.clone().filter(|_| made),
+    };
+    if let Some(status) = status {
+        world.counters.wrote(Kind::Configuration);
+        if failed.note(apply_status(&all, configuration, &status).await.map(drop)) {
+            known = status.latest_version();
+            if let Some(held) = status.newly_held(configuration) {
+                world.news.tell(configuration, Reason::DeletionHeld, held);
+            }
+        }
+    }
+    // One more of the older ones is too many only beside what was made.
+    if made {
+        failed.note(remove(configuration, &plan.versions, world).await);
+    }
+    failed.note(release(configuration, &plan.versions, known, (versions, world)).await);
+    failed.end()
+}
+
+/// Writes into versions how many Machines hold them.
+async fn count(
+    configuration: &MachineConfiguration,
+    plan: &Plan,
+    versions: &[&MachineConfigurationVersion],
+    world: &World,
+) -> Result<(), WriteError> {
+    let each: Api<MachineConfigurationVersion> = Api::all(world.client.clone());
+    let mut failed = Failed::default();
+    for counted in &plan.counted {
+        let found = versions.iter().find(|version| {
+            version.spec.version == counted.version && bedplate_selection::is_of(version, configuration)
+        });
+        let Some(version) = found else { continue };
+        world.counters.wrote(Kind::Configuration);
+        let status = status_of(version, is_deployed(version), counted.machines);
+        failed.note(apply_status(&each, *version, &status).await.map(drop));
+    }
+    failed.end()
+}
+
+/// Deletes the versions that go; a policy may refuse one of them, for its Machines are known to the API server a moment later.
+async fn remove(
+    configuration: &MachineConfiguration,
+    plan: &VersionPlan,
+    world: &World,
+) -> Result<(), WriteError> {
+    let each: Api<MachineConfigurationVersion> = Api::all(world.client.clone());
+    let name = configuration.name_any();
+    let mut failed = Failed::default();
+    for removal in &plan.remove {
+        let (uid, resource_version) = (removal.uid.clone(), removal.resource_version.clone());
+        world.counters.wrote(Kind::Configuration);
+        let gone = write::delete(&each, &version_name(&name, removal.version), uid, resource_version).await;
+        tracing::info!(configuration = name, version = removal.version, ok = gone.is_ok(), "a version goes");
+        if failed.note(gone) {
+            let version = version_name(&name, removal.version);
+            let note =
+                format!("{version} goes: no Machine uses it, and it is not among the newest that are kept");
+            world.news.tell(configuration, Reason::VersionDeleted, &note);
+        }
+    }
+    failed.end()
+}
+
+/// Makes or changes a version.
+async fn make(
+    write: &Write,
+    known: &[&MachineConfigurationVersion],
+    world: &World,
+) -> Result<(), WriteError> {
+    let versions: Api<MachineConfigurationVersion> = Api::all(world.client.clone());
+    if let Write::Create(object) = write {
+        // The one before it may just have been made: the watch of versions is a moment behind that of configurations then.
+        let before = version_name(&object.spec.configuration_name, object.spec.version.saturating_sub(1));
+        let is_known = known.iter().any(|version| version.name_any() == before);
+        let what = format!("MachineConfigurationVersion {before}");
+        if !is_known && ask(&what, versions.get_opt(&before)).await?.is_some() {
+            return Err(WriteError::Conflict { what });
+        }
+    }
+    let parameters = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+    let (Write::Create(object) | Write::Copy(object)) = write;
+    let (name, what) = (object.name_any(), called(&**object));
+    world.counters.wrote(Kind::Configuration);
+    let (step, written) = match write {
+        Write::Create(_) => ("create", ask(&what, versions.create(&parameters, object)).await),
+        Write::Copy(_) => ("copy", ask(&what, versions.replace(&name, &parameters, object)).await),
+    };
+    tracing::info!(version = name, step, ok = written.is_ok(), "a version is written");
+    written.map(drop)
+}
+
+/// What is ours of a version's status, whole: what an apply leaves out is taken away.
+pub fn status_of(version: &MachineConfigurationVersion, deployed: bool, machines: i32) -> Value {
+    let status = version.status.clone().unwrap_or_default();
+    let mut body = json!({ "deployed": deployed, "machines": machines });
+    image::keep_in(&mut body, version);
+    if let Some(time) = status.deployed_time {
+        body["deployedTime"] = json!(time);
+    } else if deployed {
+        body["deployedTime"] = json!(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::now()));
+    }
+    body
+}
+
+/// Lets go what is being deleted and really held by nobody. `known`: the highest number that stands in the configuration's status; one
+/// beyond it would be given twice.
+async fn release(
+    configuration: &MachineConfiguration,
+    plan: &VersionPlan,
+    known: i64,
+    (versions, world): (&[&MachineConfigurationVersion], &World),
+) -> Result<(), WriteError> {
+    let numbers: Vec<i64> = plan.release.iter().copied().filter(|number| *number <= known).collect();
+    // What a Machine holds by what is known already is not in the plan: for it nobody is asked.
+    if numbers.is_empty() && !plan.release_configuration {
+        return Ok(());
+    }
+    let name = configuration.name_any();
+    let (references, giving) = world.live_references().await?;
+    let each: Api<MachineConfigurationVersion> = Api::all(world.client.clone());
+    let mut failed = Failed::default();
+    for number in numbers {
+        let is_given = giving.contains(&(name.clone(), number));
+        let found = versions.iter().find(|version| version.name_any() == version_name(&name, number));
+        let Some(version) = found.filter(|_| !is_given && !references.is_held(&name, number)) else {
+            continue;
+        };
+        world.counters.wrote(Kind::Configuration);
+        failed.note(set_finalizer(&each, *version, OWN_FINALIZER, false).await);
+    }
+    let is_given = giving.iter().any(|(given, _)| *given == name);
+    if plan.release_configuration && !is_given && references.is_free(&name) {
+        let all: Api<MachineConfiguration> = Api::all(world.client.clone());
+        world.counters.wrote(Kind::Configuration);
+        let gone = set_finalizer(&all, configuration, OWN_FINALIZER, false).await;
+        tracing::info!(configuration = name, ok = gone.is_ok(), "it goes, nobody holds it");
+        if failed.note(gone) {
+            world.news.tell(
+                configuration,
+                Reason::Released,
+                "it goes, with its versions: no Machine names or has it",
+            );
+        }
+    }
+    failed.end()
+}

@@ -1,0 +1,277 @@
+//! Pure: what is to be written for one MachineConfiguration: its versions, its status, how many Machines are how far.
+
+use std::collections::BTreeMap;
+
+use bedplate_api::configuration::{Condition, MachineConfiguration, MachineCounts};
+use bedplate_api::machine::{Machine, condition_type};
+use bedplate_api::version::MachineConfigurationVersion;
+use bedplate_selection::{
+    Again, CLAIMED_BY, Choice, OWN_FINALIZER, VersionPlan, Write, choose, is_of, plan_versions, version_name,
+};
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::conditions::{self, Awaited, DELETION_HELD, Standing, at_rest, leaving, merge};
+use crate::image;
+use crate::index::Index;
+use crate::rollout::{self, Nodes};
+
+/// Everything that is to be written, in this order.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// The configuration has not got our finalizer yet.
+    pub hold: bool,
+    /// What becomes of the versions.
+    pub versions: VersionPlan,
+    /// The configuration's status when all of it is done, if it is another than the one that is there.
+    pub status: Option<Status>,
+    /// What its Machines come to, as soon as `versions` is written.
+    pub reckoned: Reckoned,
+    /// The same if the new version is not made.
+    pub without: Option<Reckoned>,
+    /// Versions whose status is another than the one that is there.
+    pub counted: Vec<Counted>,
+    /// Why the newest version's image is not known.
+    pub unresolved: Option<String>,
+}
+
+impl Plan {
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        let versions = &self.versions;
+        let untouched = versions.write.is_none() && versions.remove.is_empty() && versions.release.is_empty();
+        !self.hold
+            && untouched
+            && !versions.release_configuration
+            && self.status.is_none()
+            && self.counted.is_empty()
+    }
+}
+
+/// What is ours of a MachineConfiguration's status.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Status {
+    latest_version: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deployed_version: Option<i64>,
+    machines: MachineCounts,
+    conditions: Vec<Condition>,
+}
+
+impl Status {
+    /// The highest number that stands in it.
+    pub fn latest_version(&self) -> i64 {
+        self.latest_version
+    }
+}
+
+impl Status {
+    /// Who holds the configuration, which is being deleted, if that was not said before.
+    pub fn newly_held(&self, configuration: &MachineConfiguration) -> Option<&str> {
+        let is_it = |c: &&Condition| c.reason == DELETION_HELD;
+        let held = self.conditions.iter().find(is_it)?;
+        let before = configuration.status.iter().flat_map(|status| &status.conditions).find(is_it);
+        (before.map(|before| &before.message) != Some(&held.message)).then_some(held.message.as_str())
+    }
+}
+
+/// What the Machines of a configuration come to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reckoned {
+    /// How many are how far.
+    pub counts: MachineCounts,
+    /// Whether something moves by itself.
+    pub standing: Standing,
+}
+
+/// A version and what is ours of its status.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Counted {
+    /// Its number.
+    pub version: i64,
+    /// How many Machines hold it.
+    pub machines: i32,
+}
+
+/// Plans for one configuration, of everything that there is.
+pub fn plan(configuration: &MachineConfiguration, index: &Index, nodes: Nodes<'_>, now: Timestamp) -> Plan {
+    let name = configuration.metadata.name.as_deref().unwrap_or_default();
+    let references = index.references();
+    let versions: Vec<_> = index.versions_of(name).into_iter().map(AsRef::as_ref).collect();
+    let plan = plan_versions(configuration, &versions, references);
+    let made = match &plan.write {
+        Some(Write::Create(object)) => Some(&**object),
+        Some(Write::Copy(_)) | None => None,
+    };
+    let own = versions.iter().filter(|version| is_of(version, configuration));
+    let counted = own.filter_map(|version| {
+        let machines = i32::try_from(references.machines(name, version.spec.version)).unwrap_or(i32::MAX);
+        let status = version.status.as_ref();
+        let same =
+            status.is_some_and(|status| status.machines == Some(machines) && status.deployed.is_some());
+        (!same).then_some(Counted { version: version.spec.version, machines })
+    });
+    let is_held = configuration.metadata.finalizers.iter().flatten().any(|held| held == OWN_FINALIZER);
+    let mut plan = Plan {
+        hold: !is_held && configuration.metadata.deletion_timestamp.is_none(),
+        counted: counted.collect(),
+        status: None,
+        reckoned: reckon(name, plan.latest, index, made),
+        without: made.map(|made| reckon(name, made.spec.version.saturating_sub(1), index, None)),
+        unresolved: newest(configuration, &versions).and_then(|newest| {
+            Some(format!("{}: {}", newest.metadata.name.as_deref()?, image::failure(newest)?))
+        }),
+        versions: plan,
+    };
+    if configuration.metadata.deletion_timestamp.is_some() {
+        plan.reckoned.standing = leaving(&references.of_configuration(name));
+    }
+    let machines: Vec<_> = index.users_of(name).map(AsRef::as_ref).collect();
+    if let Some(standing) = rollout::standing(configuration, &machines, nodes, &versions, now) {
+        let others = plan.without.iter_mut();
+        others.chain([&mut plan.reckoned]).for_each(|reckoned| reckoned.standing = standing.clone());
+    }
+    plan.status = plan.status_of(configuration, None, now);
+    plan
+}
+
+impl Plan {
+    /// The configuration's status, if it is another than the one that is there. `refused`: why the version that was to be written is not.
+    pub fn status_of(
+        &self,
+        configuration: &MachineConfiguration,
+        refused: Option<&str>,
+        now: Timestamp,
+    ) -> Option<Status> {
+        let versions = &self.versions;
+        let unmade = match (&versions.write, refused) {
+            (Some(Write::Create(object)), Some(_)) => Some(object.spec.version),
+            (Some(Write::Copy(_)) | None, _) | (_, None) => None,
+        };
+        let refusal = refused.zip(versions.write.as_ref()).map(|(why, write)| {
+            let name =
+                version_name(configuration.metadata.name.as_deref().unwrap_or_default(), write.version());
+            ("VersionRefused", format!("the edit did not get into MachineConfigurationVersion {name}: {why}"))
+        });
+        let reckoned = self.without.as_ref().filter(|_| unmade.is_some()).unwrap_or(&self.reckoned);
+        let before = configuration.status.as_ref().map_or(&[][..], |status| &status.conditions);
+        let unresolved = self.unresolved.clone().map(|why| ("ImageUnresolved", why));
+        let troubles: Vec<_> = refusal.into_iter().chain(unresolved).collect();
+        let generation = configuration.metadata.generation;
+        let wanted = Status {
+            latest_version: unmade.map_or(versions.latest, |number| number.saturating_sub(1)),
+            deployed_version: versions.deployed,
+            machines: reckoned.counts.clone(),
+            conditions: merge(before, &reckoned.standing, &troubles, generation, now),
+        };
+        (current(configuration) != Some(wanted.clone())).then_some(wanted)
+    }
+}
+
+/// Its newest version that does not go.
+fn newest<'a>(
+    configuration: &MachineConfiguration,
+    versions: &[&'a MachineConfigurationVersion],
+) -> Option<&'a MachineConfigurationVersion> {
+    let own = versions.iter().copied().filter(|version| is_of(version, configuration));
+    let live = own.filter(|version| version.metadata.deletion_timestamp.is_none());
+    live.max_by_key(|version| version.spec.version)
+}
+
+fn current(configuration: &MachineConfiguration) -> Option<Status> {
+    let status = configuration.status.clone()?;
+    Some(Status {
+        latest_version: status.latest_version?,
+        deployed_version: status.deployed_version,
+        machines: status.machines?,
+        conditions: conditions::own(&status.conditions),
+    })
+}
+
+/// What the Machines of a configuration come to, once `made` is there too.
+fn reckon(name: &str, latest: i64, index: &Index, made: Option<&MachineConfigurationVersion>) -> Reckoned {
+    let (mut counts, mut awaited) = (MachineCounts::default(), Awaited::default());
+    let mut repaved = Repaved { index, made, known: BTreeMap::new() };
+    for machine in index.users_of(name) {
+        let Some(status) = &machine.status else { continue };
+        let selected = status.selected.as_ref().filter(|selected| selected.name == name);
+        let applied = status.applied.as_ref().filter(|applied| applied.name == name);
+        let is_ready = |c: &bedplate_api::machine::Condition| {
+            c.type_ == condition_type::NODE_READY && c.status == "True"
+        };
+        let called = machine.metadata.name.as_deref().unwrap_or_default();
+        awaited.users += usize::from(selected.is_some() || applied.is_some());
+        if let Some(selected) = selected {
+            counts.selected += 1;
+            if status.node_ref.is_none() {
+                awaited.moving.add(called);
+            }
+            if status
+                .rolled_back
+                .as_ref()
+                .is_some_and(|back| back.from.name == selected.name && back.from.version == selected.version)
+            {
+                awaited.rolled_back.add(called);
+            }
+            counts.unavailable += i32::from(!status.conditions.iter().any(is_ready));
+        }
+        let Some(applied) = applied else { continue };
+        counts.applied += 1;
+        let next = repaved.with(machine);
+        if next.is_some_and(|next| (next.0.as_str(), next.1) != (applied.name.as_str(), applied.version)) {
+            counts.outdated += 1;
+            if status.node_ref.is_some() {
+                awaited.outdated.add(called);
+            }
+        }
+    }
+    Reckoned { counts, standing: at_rest(name, latest, &awaited) }
+}
+
+/// What of a Machine that has a choice decides which version a repave gives: the configuration, and the version that is pinned.
+type Case = (String, Option<i64>);
+
+/// Which versions repaves would give now, each case asked once.
+struct Repaved<'a> {
+    index: &'a Index,
+    made: Option<&'a MachineConfigurationVersion>,
+    known: BTreeMap<Case, Option<(String, i64)>>,
+}
+
+impl Repaved<'_> {
+    /// For one Machine; `None`: it is left as it is, or there is nothing to give.
+    fn with(&mut self, machine: &Machine) -> Option<(String, i64)> {
+        let selected = machine.status.as_ref().and_then(|status| status.selected.as_ref());
+        // Without a choice its labels decide; whoever is left alone or claimed is given nothing.
+        let Some(selected) = selected.filter(|_| !is_left(machine)) else { return self.asked(machine) };
+        let case = match &machine.spec.configuration_ref {
+            Some(reference) => (reference.name.clone(), reference.version),
+            None => (selected.name.clone(), None),
+        };
+        if let Some(known) = self.known.get(&case) {
+            return known.clone();
+        }
+        let next = self.asked(machine);
+        self.known.insert(case, next.clone());
+        next
+    }
+
+    fn asked(&self, machine: &Machine) -> Option<(String, i64)> {
+        let known = self.index.known(machine);
+        let (configurations, mut versions) = known.slices();
+        versions.extend(self.made);
+        match choose(machine, Some(Again::NodeGone), &configurations, &versions) {
+            Choice::Select(next) => Some((next.selected.name, next.selected.version)),
+            Choice::LeaveAlone | Choice::Pending(_) | Choice::Matched(_) | Choice::Keep(_) => None,
+        }
+    }
+}
+
+/// Paused, being deleted, or claimed.
+fn is_left(machine: &Machine) -> bool {
+    let claim = machine.metadata.annotations.as_ref().and_then(|all| all.get(CLAIMED_BY));
+    machine.spec.paused
+        || machine.metadata.deletion_timestamp.is_some()
+        || claim.is_some_and(|by| !by.is_empty())
+}

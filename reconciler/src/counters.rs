@@ -1,0 +1,232 @@
+//! What the controller counts, and how `/metrics` shows it. Labels are closed sets: no Machine's name.
+
+mod queue;
+mod turns;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bedplate_process::family::{Row, count_rows, gauge, gauge_rows};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+
+use self::queue::{Durations, Waiting};
+use self::turns::Turns;
+pub use self::turns::{Eviction, Turn};
+
+/// What is reconciled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// MachineConfigurations and their versions.
+    Configuration,
+    /// Versions whose configuration is gone.
+    Version,
+    /// Machines and their Nodes.
+    Machine,
+    /// Certificate signing requests.
+    Request,
+    /// MachineOperations.
+    Operation,
+    /// Rolling updates of MachineConfigurations.
+    Rollout,
+    /// Machines that are drained before they go.
+    Departure,
+    /// Images that versions name by a tag.
+    Image,
+}
+
+impl Kind {
+    const ALL: [Self; 8] = [
+        Self::Configuration,
+        Self::Version,
+        Self::Machine,
+        Self::Request,
+        Self::Operation,
+        Self::Rollout,
+        Self::Departure,
+        Self::Image,
+    ];
+
+    /// As it stands in a label.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Configuration => "MachineConfiguration",
+            Self::Version => "MachineConfigurationVersion",
+            Self::Machine => "Machine",
+            Self::Request => "CertificateSigningRequest",
+            Self::Operation => "MachineOperation",
+            Self::Rollout => "Rollout",
+            Self::Departure => "Departure",
+            Self::Image => "Image",
+        }
+    }
+}
+
+/// How one reconciliation ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// As it ought to be.
+    Done,
+    /// What was read is not what is there any more; it is tried again soon.
+    Conflict,
+    /// The API server is away or busy.
+    Later,
+    /// The API server will not have it.
+    Refused,
+}
+
+impl Outcome {
+    const ALL: [Self; 4] = [Self::Done, Self::Conflict, Self::Later, Self::Refused];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Conflict => "conflict",
+            Self::Later => "later",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+/// The counters; clones share them.
+#[derive(Debug, Clone, Default)]
+pub struct Counters(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    reconciles: [[AtomicU64; Outcome::ALL.len()]; Kind::ALL.len()],
+    writes: [AtomicU64; Kind::ALL.len()],
+    watch_errors: AtomicU64,
+    leads: AtomicU64,
+    turns: Turns,
+    waiting: [Mutex<Waiting>; Kind::ALL.len()],
+    durations: [Durations; Kind::ALL.len()],
+    /// When each watch was heard last, by its kind.
+    heard: Mutex<BTreeMap<&'static str, Instant>>,
+}
+
+impl Counters {
+    /// One reconciliation has ended.
+    pub fn reconciled(&self, kind: Kind, outcome: Outcome) {
+        self.0.reconciles[kind as usize][outcome as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// An object waits to be looked at.
+    pub fn waits(&self, kind: Kind, object: &str) {
+        self.waiting(kind).waits(object, Instant::now());
+    }
+
+    /// An object does not wait any more: it is being looked at, or gone.
+    pub fn taken(&self, kind: Kind, object: &str) {
+        self.waiting(kind).taken(object);
+    }
+
+    /// How many objects of a kind wait.
+    pub fn depth(&self, kind: Kind) -> usize {
+        self.waiting(kind).depth()
+    }
+
+    fn waiting(&self, kind: Kind) -> MutexGuard<'_, Waiting> {
+        self.0.waiting[kind as usize].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One look has taken so long.
+    pub fn took(&self, kind: Kind, time: Duration) {
+        self.0.durations[kind as usize].took(time);
+    }
+
+    /// The watch of a kind has said something.
+    pub fn heard(&self, kind: &'static str) {
+        self.0.heard.lock().unwrap_or_else(PoisonError::into_inner).insert(kind, Instant::now());
+    }
+
+    /// One object was written.
+    pub fn wrote(&self, kind: Kind) {
+        self.0.writes[kind as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A step of a rolling update was done, or failed.
+    pub fn turned(&self, turn: Turn, done: bool) {
+        self.0.turns.turned(turn, done);
+    }
+
+    /// A Pod was asked to end.
+    pub fn evicted(&self, eviction: Eviction) {
+        self.0.turns.evicted(eviction);
+    }
+
+    /// A watch has failed; it begins anew by itself.
+    pub fn watch_failed(&self) {
+        self.0.watch_errors.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether this controller leads.
+    pub fn leads(&self, leads: bool) {
+        self.0.leads.store(u64::from(leads), Ordering::Relaxed);
+    }
+}
+
+impl Counters {
+    fn encode_queues(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let now = Instant::now();
+        // Who waits to lead has everything in its queues: that is no delay.
+        let leads = self.0.leads.load(Ordering::Relaxed) > 0;
+        let of = |value: &dyn Fn(&Waiting) -> u64| {
+            Kind::ALL.map(|kind| {
+                let value = if leads { value(&self.waiting(kind)) } else { 0 };
+                (vec![("kind", kind.as_str())], value)
+            })
+        };
+        let depth = of(&|waiting| waiting.depth().try_into().unwrap_or(u64::MAX));
+        let help = "Objects that wait to be looked at";
+        gauge_rows(encoder, "bedplate_controller_queue_depth", help, depth)?;
+        let oldest = of(&|waiting| waiting.oldest(now).as_secs());
+        let help = "How long the oldest of them has waited";
+        gauge_rows(encoder, "bedplate_controller_queue_oldest_seconds", help, oldest)?;
+        let heard = self.0.heard.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let ages = heard
+            .iter()
+            .map(|(kind, last)| (vec![("kind", *kind)], now.saturating_duration_since(*last).as_secs()));
+        let help = "Since a watch brought its last event or bookmark";
+        gauge_rows(encoder, "bedplate_controller_watch_age_seconds", help, ages)?;
+        let each = Kind::ALL.map(|kind| (kind.as_str(), &self.0.durations[kind as usize]));
+        queue::encode_durations(encoder, &each)
+    }
+}
+
+impl Collector for Counters {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let mut rows: Vec<Row> = Vec::new();
+        for kind in Kind::ALL {
+            for outcome in Outcome::ALL {
+                let labels = vec![("kind", kind.as_str()), ("result", outcome.as_str())];
+                rows.push((labels, read(&self.0.reconciles[kind as usize][outcome as usize])));
+            }
+        }
+        let help = "Reconciliations by kind and how they ended";
+        count_rows(&mut encoder, "bedplate_controller_reconciles", help, rows)?;
+        let writes =
+            Kind::ALL.map(|kind| (vec![("kind", kind.as_str())], read(&self.0.writes[kind as usize])));
+        count_rows(
+            &mut encoder,
+            "bedplate_controller_writes",
+            "Writes to the API server, by what they are for",
+            writes,
+        )?;
+        let errors = [(Vec::new(), read(&self.0.watch_errors))];
+        count_rows(
+            &mut encoder,
+            "bedplate_controller_watch_errors",
+            "Watches that failed and began anew",
+            errors,
+        )?;
+        let leads = vec![("", read(&self.0.leads))];
+        gauge(&mut encoder, "bedplate_controller_leads", "1 while this controller leads", "", leads)?;
+        self.0.turns.encode(&mut encoder)?;
+        self.encode_queues(&mut encoder)
+    }
+}

@@ -1,0 +1,117 @@
+//! Machines that are deleted with `deletionPolicy: Drain`: the Node is cordoned, drained and deleted, the agent stops the slot, and the
+//! object goes after that.
+//!
+//! Decided by `plan`. The agent stops the slot once the Node is gone and its Machine is being deleted with this policy; the finalizer
+//! keeps the object for as long, which the agent could not read otherwise.
+
+mod plan;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bedplate_api::machine::Machine;
+use bedplate_drain::{Drain, Pod};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::runtime::reflector::ObjectRef;
+use kube::{Api, ResourceExt};
+
+pub use self::plan::{FINALIZER, Plan, Step, concerns, plan};
+use crate::counters::Kind;
+use crate::rollout::{Purpose, limit};
+use crate::world::World;
+use crate::write::{WriteError, set_finalizer};
+use crate::{emptying, machine};
+
+/// Does what is next for one Machine.
+///
+/// # Errors
+/// [`WriteError`]
+pub async fn reconcile(machine: Arc<Machine>, world: Arc<World>) -> Result<Option<Duration>, WriteError> {
+    if !concerns(&machine) {
+        return Ok(None);
+    }
+    let name = machine.name_any();
+    // What is done to a Node, and that there is none, is not decided by what was.
+    let node = match machine.metadata.deletion_timestamp {
+        Some(_) => world.live_node(&name).await?,
+        None => world.stores.nodes.get(&ObjectRef::new(&name)).map(|node| (*node).clone()),
+    };
+    let selected = machine.status.as_ref().and_then(|status| status.selected.as_ref());
+    let configuration = selected.and_then(|selected| world.configuration(&selected.name));
+    let limit = limit(configuration.as_deref());
+    let now = Timestamp::now();
+    let plan = plan(&machine, node.as_ref(), limit, now);
+    if plan.step == Step::Rest && plan.drained.is_none() {
+        return Ok(None);
+    }
+    let after = world.leading(apply(&machine, node.as_ref(), &plan, now, &world)).await?;
+    let until = plan.until.map(|until| until.duration_since(now).unsigned_abs().max(Duration::from_secs(1)));
+    Ok(after.or(until))
+}
+
+async fn apply(
+    machine: &Machine,
+    node: Option<&Node>,
+    plan: &Plan,
+    now: Timestamp,
+    world: &World,
+) -> Result<Option<Duration>, WriteError> {
+    let name = machine.name_any();
+    let lets_go = matches!(plan.step, Step::Release | Step::FreeAndRelease);
+    if let Some(drained) = plan.drained.as_ref().filter(|_| !lets_go) {
+        machine::say_drained(machine, drained, now, world).await?;
+    }
+    match (&plan.step, node) {
+        (Step::Hold, _) => hold(machine, true, world).await?,
+        (Step::Release, _) => hold(machine, false, world).await?,
+        (Step::FreeAndRelease, node) => {
+            if let Some(node) = node {
+                emptying::free(world, node, None).await?;
+            }
+            hold(machine, false, world).await?;
+        }
+        (Step::Cordon, Some(node)) => {
+            emptying::cordon(world, node, &Purpose::Deletion, now).await?;
+            tracing::info!(machine = name, "it is deleted with deletionPolicy Drain, its Node is cordoned");
+            return Ok(Some(Duration::from_millis(200)));
+        }
+        (Step::Empty { anyway }, Some(node)) => return empty(&name, node, *anyway, now, world).await,
+        (Step::Cordon | Step::Empty { .. } | Step::Await | Step::Rest, _) => {}
+    }
+    Ok(None)
+}
+
+/// Its Machine is deleted by a person: what only this Node had is not kept by an update that nobody has asked for.
+const DRAIN: Drain =
+    Drain { limit: jiff::SignedDuration::MAX, grace: None, delete_empty_dir: true, force: true };
+
+async fn empty(
+    name: &str,
+    node: &Node,
+    anyway: bool,
+    now: Timestamp,
+    world: &World,
+) -> Result<Option<Duration>, WriteError> {
+    let pods = emptying::pods(world, name).await?;
+    if anyway || !pods.iter().any(Pod::has_to_leave) {
+        emptying::remove(world, node).await?;
+        tracing::info!(machine = name, anyway, "its Node is deleted");
+        return Ok(Some(Duration::from_millis(200)));
+    }
+    let left = emptying::evict_all(world, &pods, &DRAIN, now).await?;
+    if let Some(left) = &left {
+        emptying::say_awaited(world, node, &left.awaits).await?;
+    }
+    Ok(Some(left.map_or(Duration::ZERO, |left| left.after)))
+}
+
+async fn hold(machine: &Machine, held: bool, world: &World) -> Result<(), WriteError> {
+    let machines: Api<Machine> = Api::all(world.client.clone());
+    world.counters.wrote(Kind::Departure);
+    set_finalizer(&machines, machine, FINALIZER, held).await?;
+    if !held {
+        tracing::info!(machine = machine.name_any(), "nothing of it is awaited any more");
+    }
+    Ok(())
+}

@@ -1,0 +1,249 @@
+//! Pure: what comes next for a Machine with `deletionPolicy: Drain`.
+//!
+//! ```text
+//! Drain: finalizer --deleted--> cordon --> Pods leave --> Node deleted --agent stops the slot, or the time is over--> let go
+//! any other policy: no finalizer; a cordon that was made for this is taken back
+//! ```
+
+use bedplate_api::machine::{DeletionPolicy, Machine, MachineStatus, SlotState, condition_type};
+use bedplate_selection::CLAIMED_BY;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Node;
+
+use crate::rollout::mark::{Cordon, Purpose, cordon_of, is_ready};
+
+/// Keeps a Machine until its Node is drained and its slot stopped.
+pub const FINALIZER: &str = "bedplate.dev/drain";
+
+/// What is done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing, until something changes.
+    Rest,
+    /// Put the finalizer on.
+    Hold,
+    /// Give the Node free that was cordoned for this, then as [`Self::Release`].
+    FreeAndRelease,
+    /// Take the finalizer away.
+    Release,
+    /// Have no more Pods be placed on the Node.
+    Cordon,
+    /// Have its Pods leave, and delete it when there is none left; `anyway`: even if some do not leave, for nobody is there to end them.
+    Empty {
+        /// The time is over, and the host is not there.
+        anyway: bool,
+    },
+    /// Nothing but to wait.
+    Await,
+}
+
+/// What is done, and what is said about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// What is done.
+    pub step: Step,
+    /// Status, reason and message of the condition `Drained`.
+    pub drained: Option<(bool, &'static str, String)>,
+    /// When it is looked at again, if nothing changes before.
+    pub until: Option<Timestamp>,
+}
+
+/// Whether there is anything to look after.
+pub fn concerns(machine: &Machine) -> bool {
+    machine.spec.deletion_policy == DeletionPolicy::Drain || is_held(machine)
+}
+
+fn is_held(machine: &Machine) -> bool {
+    machine.metadata.finalizers.iter().flatten().any(|held| held == FINALIZER)
+}
+
+fn only(step: Step) -> Plan {
+    Plan { step, drained: None, until: None }
+}
+
+/// Plans. `node`: the one of its name, if there is one, asked live where it is not. `limit`: how long the slot's end is waited for.
+pub fn plan(machine: &Machine, node: Option<&Node>, limit: SignedDuration, now: Timestamp) -> Plan {
+    let drains = machine.spec.deletion_policy == DeletionPolicy::Drain;
+    let cordon = node.map(cordon_of);
+    let is_ours = matches!(&cordon, Some(Cordon::Ours(hold)) if hold.purpose == Purpose::Deletion);
+    let Some(deleted) = &machine.metadata.deletion_timestamp else {
+        return only(match (drains, is_held(machine)) {
+            (true, false) => Step::Hold,
+            (false, true) => Step::Release,
+            (true, true) | (false, false) => Step::Rest,
+        });
+    };
+    // None can be put on an object that is being deleted.
+    if !is_held(machine) {
+        return only(Step::Rest);
+    }
+    if !drains {
+        return only(if is_ours { Step::FreeAndRelease } else { Step::Release });
+    }
+    let over = deleted.0.saturating_add(limit).unwrap_or(Timestamp::MAX);
+    let name = machine.metadata.name.as_deref().unwrap_or_default();
+    let provider_id = format!("bedplate://{name}");
+    let status = machine.status.clone().unwrap_or_default();
+    let Some(node) = node else { return slot(&status, limit, now) };
+    let found = node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()).unwrap_or_default();
+    if found != provider_id {
+        let message = format!("the Node of its name is left as it is, its providerID is not {provider_id}");
+        let step = if now >= over { Step::Release } else { Step::Await };
+        return Plan { step, drained: Some((false, "ForeignNode", message)), until: Some(over) };
+    }
+    if let Some((reason, why)) = stands_still(machine) {
+        let message = format!("{why}: its Node is left as it is; deletionPolicy Retain lets the Machine go");
+        return Plan { step: Step::Await, drained: Some((false, reason, message)), until: None };
+    }
+    let step = match cordon {
+        Some(Cordon::Ours(hold)) if hold.purpose == Purpose::Deletion && hold.cordoned => {
+            Step::Empty { anyway: now >= over && !is_ready(node) }
+        }
+        // A person's stays a person's, also if the policy is changed yet.
+        Some(Cordon::Foreign | Cordon::Operation) => Step::Empty { anyway: now >= over && !is_ready(node) },
+        Some(Cordon::Ours(_) | Cordon::Free) | None => Step::Cordon,
+    };
+    let awaits = match cordon_of(node) {
+        Cordon::Ours(hold) => hold.awaits,
+        _ => None,
+    };
+    let awaits = awaits.map(|awaits| format!(": waiting for {awaits}")).unwrap_or_default();
+    let message = format!("its Node is drained{awaits}");
+    Plan { step, drained: Some((false, "Draining", message)), until: None }
+}
+
+fn stands_still(machine: &Machine) -> Option<(&'static str, String)> {
+    if machine.spec.paused {
+        return Some(("Paused", "spec.paused is set".to_owned()));
+    }
+    let claim = machine.metadata.annotations.as_ref()?.get(CLAIMED_BY).filter(|by| !by.is_empty())?;
+    Some(("Claimed", format!("{claim} has claimed it")))
+}
+
+/// The Node is gone: the agent stops the slot.
+fn slot(status: &MachineStatus, limit: SignedDuration, now: Timestamp) -> Plan {
+    let runs = status.slots.iter().any(|slot| slot.state == SlotState::Running);
+    if !runs && status.applied.is_none() {
+        return only(Step::Release);
+    }
+    let since = status.conditions.iter().find(|c| c.type_ == condition_type::DRAINED && c.status == "True");
+    let since = since.map_or(now, |c| c.last_transition_time.0);
+    let until = since.saturating_add(limit).unwrap_or(Timestamp::MAX);
+    let message = format!("its Node is gone; the agent stops the slot, which is waited for until {until:.0}");
+    let step = if now >= until { Step::Release } else { Step::Await };
+    Plan { step, drained: Some((true, "AwaitingSlot", message)), until: Some(until) }
+}
+
+#[cfg(test)]
+mod tests {
+    use bedplate_drain::CORDONED_BY;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const LIMIT: SignedDuration = SignedDuration::from_secs(600);
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    /// A Machine whose slot runs, deleted at second 0.
+    fn machine(policy: &str, more: &Value, status: &Value) -> Machine {
+        let mut metadata =
+            json!({ "name": "a", "finalizers": [FINALIZER], "deletionTimestamp": "1970-01-01T00:00:00Z" });
+        metadata.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let mut all = json!({ "slots": [{ "name": "a", "state": "Running" }] });
+        all.as_object_mut().unwrap().extend(status.as_object().unwrap().clone());
+        let object = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": metadata,
+            "spec": { "provider": "manual", "deletionPolicy": policy }, "status": all });
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn node(annotations: &Value, unschedulable: bool, ready: &str) -> Node {
+        serde_json::from_value(json!({ "metadata": { "name": "a", "annotations": annotations },
+            "spec": { "unschedulable": unschedulable, "providerID": "bedplate://a" },
+            "status": { "conditions": [{ "type": "Ready", "status": ready }] } }))
+        .unwrap()
+    }
+
+    fn step(machine: &Machine, node: Option<&Node>, second: i64) -> Step {
+        plan(machine, node, LIMIT, at(second)).step
+    }
+
+    #[test]
+    fn only_a_machine_that_is_to_be_drained_is_held() {
+        let alive = json!({ "deletionTimestamp": null });
+        let free = json!({ "deletionTimestamp": null, "finalizers": [] });
+        assert_eq!(step(&machine("Drain", &free, &json!({})), None, 0), Step::Hold);
+        assert_eq!(step(&machine("Drain", &alive, &json!({})), None, 0), Step::Rest);
+        for policy in ["Retain", "PowerOff"] {
+            assert_eq!(step(&machine(policy, &free, &json!({})), None, 0), Step::Rest);
+            assert_eq!(step(&machine(policy, &alive, &json!({})), None, 0), Step::Release);
+            let late = json!({ "finalizers": ["other"] });
+            assert_eq!(step(&machine(policy, &late, &json!({})), None, 0), Step::Rest);
+        }
+        let late = json!({ "finalizers": ["other"] });
+        assert_eq!(
+            step(&machine("Drain", &late, &json!({})), None, 0),
+            Step::Rest,
+            "it cannot be held any more"
+        );
+    }
+
+    #[test]
+    fn a_node_is_cordoned_and_emptied_and_its_slot_waited_for() {
+        let gone = machine("Drain", &json!({}), &json!({}));
+        let ours = json!({ CORDONED_BY: "deletion" });
+        assert_eq!(step(&gone, Some(&node(&json!({}), false, "True")), 0), Step::Cordon);
+        let rolling = json!({ CORDONED_BY: "rollout/w-v2" });
+        assert_eq!(step(&gone, Some(&node(&rolling, true, "True")), 0), Step::Cordon, "it is ours by now");
+        for annotations in [&ours, &json!({})] {
+            let there = node(annotations, true, "True");
+            assert_eq!(step(&gone, Some(&there), 9000), Step::Empty { anyway: false }, "budgets are kept");
+        }
+        let down = node(&ours, true, "False");
+        assert_eq!(step(&gone, Some(&down), 599), Step::Empty { anyway: false });
+        assert_eq!(step(&gone, Some(&down), 600), Step::Empty { anyway: true });
+        let condition = json!([{ "type": "Drained", "status": "True", "reason": "AwaitingSlot", "message": "",
+            "lastTransitionTime": "1970-01-01T00:10:00Z" }]);
+        let drained = machine("Drain", &json!({}), &json!({ "conditions": condition }));
+        assert_eq!([step(&drained, None, 1199), step(&drained, None, 1200)], [Step::Await, Step::Release]);
+        let stopped = machine("Drain", &json!({}), &json!({ "slots": [{ "name": "a", "state": "Empty" }] }));
+        assert_eq!(step(&stopped, None, 0), Step::Release);
+    }
+
+    #[test]
+    fn a_policy_that_is_changed_while_it_is_deleted_counts_at_once() {
+        for policy in ["Retain", "PowerOff"] {
+            let gone = machine(policy, &json!({}), &json!({}));
+            let ours = node(&json!({ CORDONED_BY: "deletion" }), true, "True");
+            assert_eq!(step(&gone, Some(&ours), 0), Step::FreeAndRelease);
+            assert_eq!(
+                step(&gone, Some(&node(&json!({}), true, "True")), 0),
+                Step::Release,
+                "a person's cordon stays"
+            );
+            assert_eq!(step(&gone, None, 0), Step::Release);
+        }
+    }
+
+    #[test]
+    fn h1_a_paused_or_claimed_machine_and_a_foreign_node_are_left_as_they_are() {
+        let there = node(&json!({}), false, "True");
+        let mut paused = machine("Drain", &json!({}), &json!({}));
+        paused.spec.paused = true;
+        let claimed = machine("Drain", &json!({ "annotations": { CLAIMED_BY: "cluster-a" } }), &json!({}));
+        for held in [paused, claimed] {
+            let plan = plan(&held, Some(&there), LIMIT, at(9000));
+            assert_eq!(plan.step, Step::Await);
+            assert!(plan.drained.unwrap().2.contains("Retain"));
+        }
+        let mut foreign = there.clone();
+        foreign.spec.as_mut().unwrap().provider_id = Some("other://a".to_owned());
+        let gone = machine("Drain", &json!({}), &json!({}));
+        assert_eq!(
+            [step(&gone, Some(&foreign), 0), step(&gone, Some(&foreign), 600)],
+            [Step::Await, Step::Release]
+        );
+    }
+}

@@ -1,0 +1,157 @@
+//! Runs reconciliations: watches fill the stores (`keep`) and tell what is touched; for each kind a queue, a few at a time, never one
+//! object twice at once; what fails is tried again (`backoff`).
+//!
+//! Nothing is reconciled before every store is whole, or a version would look unused because its Machines were not read yet; and
+//! nothing while another controller leads. What comes meanwhile waits: a lease that lapsed for a moment and was renewed is no new
+//! beginning, at which everything would be looked at. Spawned by `run`.
+
+use std::convert::Infallible;
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bedplate_process::exit::chain;
+use bedplate_process::liveness::Pulse;
+use futures::{StreamExt, stream};
+use kube::runtime::controller::{self, Action, Config, applier};
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::{Resource, ResourceExt};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::backoff::Backoff;
+use crate::counters::{Counters, Kind, Outcome};
+use crate::news::Reason;
+use crate::world::World;
+use crate::write::WriteError;
+
+/// So many of a kind are reconciled at once.
+const AT_ONCE: u16 = 8;
+
+/// What a reconciliation that has ended says of the next one.
+pub trait Next {
+    /// It is looked at again after this time, if nothing touches it before; `None`: only then.
+    fn after(self) -> Option<Duration>;
+}
+
+impl Next for () {
+    fn after(self) -> Option<Duration> {
+        None
+    }
+}
+
+impl Next for Option<Duration> {
+    fn after(self) -> Option<Duration> {
+        self
+    }
+}
+
+/// Who of a kind has failed; clones share it.
+#[derive(Clone)]
+struct Failures {
+    kind: Kind,
+    counters: Counters,
+    backoff: Arc<Mutex<Backoff>>,
+}
+
+impl Failures {
+    fn backoff(&self) -> MutexGuard<'_, Backoff> {
+        self.backoff.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is done about a failure, and whether it is another one than before.
+    fn again(&self, object: &str, error: &WriteError) -> (Action, bool) {
+        let again = self.backoff().failed(object, error, rand::random());
+        if again.told {
+            let (kind, after_ms) = (self.kind.as_str(), again.after.as_millis());
+            tracing::warn!(
+                kind,
+                object,
+                error = chain(error),
+                after_ms,
+                "it is tried again, until it is done"
+            );
+        }
+        let outcome = match error {
+            WriteError::Conflict { .. } => Some(Outcome::Conflict),
+            WriteError::Later { .. } => Some(Outcome::Later),
+            WriteError::Refused { .. } => Some(Outcome::Refused),
+            WriteError::Deposed => None,
+        };
+        if let Some(outcome) = outcome {
+            self.counters.reconciled(self.kind, outcome);
+        }
+        (Action::requeue(again.after), again.told)
+    }
+
+    /// The same, and a refusal is told of the object. An image's is told by itself.
+    fn tell<K: Resource<DynamicType = ()>>(&self, object: &K, error: &WriteError, world: &World) -> Action {
+        let (action, is_new) = self.again(&object.name_any(), error);
+        if is_new && error.refusal().is_some() && self.kind != Kind::Image {
+            world.news.tell(object, Reason::WriteRefused, &error.to_string());
+        }
+        action
+    }
+}
+
+/// Reconciles what a queue says, until `shutdown`.
+pub async fn work<K, F, N>(
+    kind: Kind,
+    world: Arc<World>,
+    store: Store<K>,
+    queue: mpsc::Receiver<ObjectRef<K>>,
+    reconcile: impl Fn(Arc<K>, Arc<World>) -> F + Clone + Send + 'static,
+    (pulse, shutdown): (Pulse, CancellationToken),
+) where
+    K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + 'static,
+    F: Future<Output = Result<N, WriteError>> + Send + 'static,
+    N: Next,
+{
+    let queue = stream::unfold(queue, async |mut queue| queue.recv().await.map(|object| (object, queue)));
+    let queue = Box::pin(queue.map(Ok::<_, Infallible>).take_until(shutdown.clone().cancelled_owned()));
+    let failures = Failures { kind, counters: world.counters.clone(), backoff: Arc::default() };
+    let one = |object: Arc<K>, world: Arc<World>| {
+        let (store, mut tenure, shutdown) = (store.clone(), world.tenure.clone(), shutdown.clone());
+        let (reconcile, counters) = (reconcile.clone(), world.counters.clone());
+        Box::pin(async move {
+            let mut object = Some(object);
+            // Who does not lead waits in its place: what comes meanwhile waits behind it, each object once.
+            while !tenure.leads() {
+                tokio::select! {
+                    () = tenure.changed() => {}
+                    () = shutdown.cancelled() => return Err(WriteError::Deposed),
+                }
+                object = object.and_then(|object| store.get(&ObjectRef::from_obj(&*object)));
+            }
+            let Some(object) = object else { return Ok(Action::await_change()) };
+            counters.taken(kind, &object.name_any());
+            let begun = Instant::now();
+            let done = reconcile(object, world).await;
+            counters.took(kind, begun.elapsed());
+            done.map(|next| next.after().map_or_else(Action::await_change, Action::requeue))
+        })
+    };
+    let again = |it: Arc<K>, error: &WriteError, world: Arc<World>| failures.tell(&*it, error, &world);
+    let config = Config::default().concurrency(AT_ONCE);
+    let mut results = Box::pin(applier(one, again, world, store.clone(), queue, config));
+    loop {
+        pulse.beat();
+        tokio::select! {
+            result = results.next() => match result {
+                Some(Ok((object, _))) => {
+                    failures.backoff().done(&object.name);
+                    failures.counters.reconciled(kind, Outcome::Done);
+                }
+                // Not there any more: nothing is to be done.
+                Some(Err(controller::Error::ObjectNotFound(object))) => {
+                    failures.counters.taken(kind, &object.name);
+                    failures.backoff().done(&object.name);
+                }
+                // Failed: told and counted above.
+                Some(Err(_)) => {}
+                None => return,
+            },
+            never = pulse.beating() => match never {},
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! The watches: each keeps its store and says what a change touches. Spawned by `run`.
+
+use std::collections::BTreeMap;
+
+use bedplate_api::configuration::MachineConfiguration;
+use bedplate_api::machine::Machine;
+use bedplate_api::operation::MachineOperation;
+use bedplate_api::version::MachineConfigurationVersion;
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use k8s_openapi::api::core::v1::Node;
+use kube::runtime::reflector::store::Writer;
+use kube::runtime::{reflector, watcher};
+use kube::{Client, ResourceExt};
+
+use crate::counters::Counters;
+use crate::index::makes_versions;
+use crate::keep::{Seen, watch};
+use crate::operation::{is_finished, parent_of};
+use crate::trigger::{Queues, weighs};
+use crate::world::Stores;
+use crate::{request, rollout, strip};
+
+/// The ends of the stores that watches write to.
+pub struct Writers {
+    configurations: Writer<MachineConfiguration>,
+    versions: Writer<MachineConfigurationVersion>,
+    machines: Writer<Machine>,
+    nodes: Writer<Node>,
+    requests: Writer<CertificateSigningRequest>,
+    operations: Writer<MachineOperation>,
+}
+
+/// Empty stores.
+pub fn stores() -> (Stores, Writers) {
+    let (configurations, configuration_writer) = reflector::store();
+    let (versions, version_writer) = reflector::store();
+    let (machines, machine_writer) = reflector::store();
+    let (nodes, node_writer) = reflector::store();
+    let (requests, request_writer) = reflector::store();
+    let (operations, operation_writer) = reflector::store();
+    let writers = Writers {
+        configurations: configuration_writer,
+        versions: version_writer,
+        machines: machine_writer,
+        nodes: node_writer,
+        requests: request_writer,
+        operations: operation_writer,
+    };
+    let (index, whose) = Default::default();
+    (Stores { machines, configurations, versions, nodes, requests, operations, index, whose }, writers)
+}
+
+/// The watches by their names; none ends by itself.
+pub fn tasks(
+    client: &Client,
+    writers: Writers,
+    stores: &Stores,
+    queues: &Queues,
+    counters: &Counters,
+) -> [(&'static str, BoxFuture<'static, ()>); 6] {
+    let every = watcher::Config::default();
+    let of_kubelets = every.clone().fields(&format!("spec.signerName={}", request::SIGNER));
+    let (q, s, c) = (queues, stores, counters);
+    let configurations = watch(client, every.clone(), writers.configurations, strip::bare, c.clone());
+    let versions = watch(client, every.clone(), writers.versions, strip::bare, c.clone());
+    let machines = watch(client, every.clone(), writers.machines, strip::machine, c.clone());
+    let nodes = watch(client, every.clone(), writers.nodes, strip::node, c.clone());
+    let operations = watch(client, every, writers.operations, strip::bare, c.clone());
+    let requests = watch(client, of_kubelets, writers.requests, |_| {}, c.clone());
+    [
+        (
+            "watch configurations",
+            Box::pin(follow_configurations(Box::pin(configurations), q.clone(), s.clone())),
+        ),
+        ("watch versions", Box::pin(follow_versions(Box::pin(versions), q.clone(), s.clone()))),
+        ("watch machines", Box::pin(follow_machines(Box::pin(machines), q.clone(), s.clone()))),
+        ("watch nodes", Box::pin(follow_nodes(Box::pin(nodes), q.clone(), s.clone()))),
+        ("watch requests", Box::pin(follow_requests(Box::pin(requests), q.clone()))),
+        ("watch operations", Box::pin(follow_operations(Box::pin(operations), q.clone(), s.clone()))),
+    ]
+}
+
+type Stream<K> = std::pin::Pin<Box<dyn futures::Stream<Item = Seen<K>> + Send>>;
+
+async fn follow_configurations(mut seen: Stream<MachineConfiguration>, queues: Queues, stores: Stores) {
+    // What of it people write decides, about it and about Machines; its finalizers about it alone. Its status is ours.
+    let mut known = BTreeMap::new();
+    while let Some(event) = seen.next().await {
+        let (Seen::There(object) | Seen::Gone(object)) = &event;
+        let (name, is_there) = (object.name_any(), matches!(event, Seen::There(_)));
+        stores.index_mut().configuration(&name, is_there.then(|| object.clone()));
+        let meta = &object.metadata;
+        let deletion = meta.deletion_timestamp.clone();
+        let written = is_there.then(|| (meta.uid.clone(), meta.generation, deletion, makes_versions(object)));
+        let held = meta.finalizers.clone();
+        let before = known.insert(name.clone(), (written.clone(), held.clone()));
+        if before != Some((written.clone(), held)) {
+            queues.configuration(&name).await;
+            queues.leaving_of(&name, &stores).await;
+        } else {
+            queues.configuration_later(&name).await;
+        }
+        if before.is_none_or(|(before, _)| before != written) {
+            queues.dependents_of(&name, &stores).await;
+            queues.rollout(&name).await;
+        }
+        if !is_there {
+            known.remove(&name);
+        }
+    }
+}
+
+async fn follow_versions(mut seen: Stream<MachineConfigurationVersion>, queues: Queues, stores: Stores) {
+    let mut weights = BTreeMap::new();
+    while let Some(event) = seen.next().await {
+        let (Seen::There(object) | Seen::Gone(object)) = &event;
+        let (name, is_there) = (object.name_any(), matches!(event, Seen::There(_)));
+        let configuration = &object.spec.configuration_name;
+        stores.index_mut().version(configuration, &name, is_there.then(|| object.clone()));
+        if is_there {
+            queues.version(object).await;
+        }
+        let weight = is_there.then(|| weighs(object));
+        if weights.insert(name.clone(), weight.clone()) != Some(weight) {
+            if is_there {
+                queues.image(object).await;
+            }
+            queues.configuration(configuration).await;
+            queues.dependents_of(configuration, &stores).await;
+            queues.rollout(configuration).await;
+        } else {
+            queues.configuration_later(configuration).await;
+        }
+        if !is_there {
+            weights.remove(&name);
+        }
+    }
+}
+
+async fn follow_machines(mut seen: Stream<Machine>, queues: Queues, stores: Stores) {
+    // What of each its operations depend on.
+    let mut hosts = BTreeMap::new();
+    let mut turns = rollout::Weights::default();
+    while let Some(event) = seen.next().await {
+        let (Seen::There(object) | Seen::Gone(object)) = &event;
+        let (name, is_there) = (object.name_any(), matches!(event, Seen::There(_)));
+        let host = is_there.then(|| (object.spec.paused, object.spec.site.clone()));
+        let before = match &host {
+            Some(host) => hosts.insert(name.clone(), host.clone()),
+            None => hosts.remove(&name),
+        };
+        if before != host {
+            queues.operations_of(&name, &stores).await;
+        }
+        let touched = stores.index_mut().machine(&name, is_there.then(|| object.clone()));
+        if is_there {
+            queues.machine(&name).await;
+            queues.departure(object).await;
+        }
+        for configuration in turns.touched(&name, is_there.then_some(&**object)) {
+            queues.rollout(&configuration).await;
+            queues.configuration_later(&configuration).await;
+        }
+        for configuration in touched {
+            queues.configuration_later(&configuration).await;
+            queues.leaving_of(&configuration, &stores).await;
+        }
+    }
+}
+
+async fn follow_nodes(mut seen: Stream<Node>, queues: Queues, stores: Stores) {
+    while let Some(Seen::There(object) | Seen::Gone(object)) = seen.next().await {
+        let name = object.name_any();
+        queues.machine(&name).await;
+        queues.dependents_of_node(&name, &stores).await;
+    }
+}
+
+async fn follow_operations(mut seen: Stream<MachineOperation>, queues: Queues, stores: Stores) {
+    while let Some(event) = seen.next().await {
+        let (Seen::There(object) | Seen::Gone(object)) = &event;
+        if matches!(event, Seen::There(_)) {
+            stores.whose.put(object);
+            queues.operation(&object.name_any()).await;
+            // Others of its Machine have waited for its end.
+            if let Some(reference) = object.spec.machine_ref.as_ref().filter(|_| is_finished(object)) {
+                queues.operations_of(reference.name.as_str(), &stores).await;
+            }
+        } else {
+            stores.whose.remove(object);
+        }
+        if let Some((parent, _)) = parent_of(object) {
+            queues.operation(parent).await;
+        }
+    }
+}
+
+async fn follow_requests(mut seen: Stream<CertificateSigningRequest>, queues: Queues) {
+    while let Some(event) = seen.next().await {
+        if let Seen::There(object) = event {
+            queues.request(&object.name_any()).await;
+        }
+    }
+}

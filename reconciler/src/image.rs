@@ -1,0 +1,281 @@
+//! Images that a version names by a tag: what the tag stands for is asked of the registry once, and written into the version's status
+//! before the version is used. All its Machines get the same.
+//!
+//! ```text
+//! tag --the registry's answer--> imageDigest --then only--> deployed, selected
+//!  `--no answer--> ImageResolved False --> Degraded of the configuration; asked again, less and less often
+//! ```
+//!
+//! Each version for itself: who waits for a registry holds up nobody else. Versions that name a digest are never asked for. The
+//! controller reads no Secret: an image that takes one to be pulled, or that lies on the hosts, is resolved by each host.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bedplate_api::condition::set_condition;
+use bedplate_api::configuration::NodeImage;
+use bedplate_api::id::Digest;
+use bedplate_api::version::{IMAGE_RESOLVED, MachineConfigurationVersion, MachineConfigurationVersionStatus};
+use bedplate_image::{Access, EnsureImageError, Options, resolve_tag};
+use bedplate_selection::{Choice, Pending, PendingReason, is_deployed, version_name};
+use jiff::Timestamp;
+use kube::{Api, ResourceExt};
+use serde_json::json;
+
+use crate::configuration::status_of;
+use crate::counters::Kind;
+use crate::news::Reason;
+use crate::world::World;
+use crate::write::{WriteError, apply_status};
+
+/// How long a registry is waited for.
+const LIMIT: Duration = Duration::from_secs(20);
+/// How long it may say nothing.
+const STALL: Duration = Duration::from_secs(8);
+/// Begins a reference to what lies on the hosts.
+const LAYOUT: &str = "oci:";
+
+/// Whether an image is named by a tag.
+fn is_tag(image: &NodeImage) -> bool {
+    !image.reference.contains('@')
+}
+
+/// Why each host resolves an image for itself, if it does.
+pub fn resolved_by_hosts(image: &NodeImage) -> Option<&'static str> {
+    if !is_tag(image) {
+        None
+    } else if image.reference.starts_with(LAYOUT) {
+        Some("lies on the hosts")
+    } else {
+        image
+            .pull_secret_ref
+            .as_ref()
+            .map(|_| "takes a Secret to be asked for, which the controller does not read")
+    }
+}
+
+/// Whether a version's tag is still to be resolved here.
+pub fn is_open(version: &MachineConfigurationVersion) -> bool {
+    let image = &version.spec.template.image;
+    is_tag(image)
+        && resolved_by_hosts(image).is_none()
+        && version.spec.image_digest(version.status.as_ref()).is_none()
+        && version.metadata.deletion_timestamp.is_none()
+}
+
+/// Why a version's image could not be resolved when that was tried last.
+pub fn failure(version: &MachineConfigurationVersion) -> Option<&str> {
+    let conditions = &version.status.as_ref()?.conditions;
+    let found = conditions.iter().find(|c| c.type_ == IMAGE_RESOLVED && c.status == "False");
+    found.filter(|_| is_open(version)).map(|c| c.message.as_str())
+}
+
+/// A choice, once the image of what is chosen is known: a version is not locked before.
+pub fn once_resolved(
+    choice: Choice,
+    has_selected: bool,
+    versions: &[&MachineConfigurationVersion],
+) -> Choice {
+    let Choice::Select(select) = choice else { return choice };
+    let name = version_name(&select.selected.name, select.selected.version);
+    let version = versions.iter().find(|version| version.name_any() == name);
+    let Some(version) = version.filter(|version| select.lock && is_open(version)) else {
+        return Choice::Select(select);
+    };
+    let why = failure(version).unwrap_or("the registry has not answered yet");
+    let pending = Pending {
+        reason: PendingReason::ImageUnresolved,
+        message: format!("{name} names its image by a tag: {why}"),
+        nearest: Vec::new(),
+    };
+    if has_selected { Choice::Keep(Some(pending)) } else { Choice::Pending(pending) }
+}
+
+/// Resolves one version's tag.
+///
+/// # Errors
+/// The registry did not say, or [`WriteError`].
+pub async fn reconcile(
+    version: Arc<MachineConfigurationVersion>,
+    world: Arc<World>,
+) -> Result<(), WriteError> {
+    if !is_open(&version) {
+        return Ok(());
+    }
+    let image = &version.spec.template.image;
+    let answer = ask_registry(image).await;
+    let status = answered(&version, answer.as_ref().map_err(|error| told(image, error)), Timestamp::now());
+    if version.status.as_ref() != Some(&status) {
+        let whole = MachineConfigurationVersion { status: Some(status), ..(*version).clone() };
+        let machines = whole.status.as_ref().and_then(|status| status.machines).unwrap_or(0);
+        let versions: Api<MachineConfigurationVersion> = Api::all(world.client.clone());
+        world.counters.wrote(Kind::Image);
+        let body = status_of(&whole, is_deployed(&version), machines);
+        world.leading(apply_status(&versions, &*version, &body)).await?;
+        let name = version.name_any();
+        tracing::info!(version = name, image = image.reference, ok = answer.is_ok(), "a tag was asked for");
+        match &answer {
+            Ok(digest) => {
+                let note = format!("{} stands for {digest}, for all its Machines", image.reference);
+                world.news.tell(&*version, Reason::ImageResolved, &note);
+            }
+            Err(error) => world.news.tell(&*version, Reason::ImageUnresolved, &told(image, error)),
+        }
+    }
+    let what = format!("the image of MachineConfigurationVersion {}", version.name_any());
+    match answer {
+        Ok(_) => Ok(()),
+        Err(error @ (EnsureImageError::Refused { .. } | EnsureImageError::InvalidReference { .. })) => {
+            Err(WriteError::Refused { what, why: told(image, &error) })
+        }
+        Err(error) => Err(WriteError::Later { what, why: told(image, &error) }),
+    }
+}
+
+async fn ask_registry(image: &NodeImage) -> Result<Digest, EnsureImageError> {
+    let options = Options { attempts: 1, stall: STALL, ..Options::default() };
+    let access = Access::default();
+    let asked = resolve_tag(&image.reference, &access, image.ca_bundle.as_deref(), &options);
+    tokio::time::timeout(LIMIT, asked).await.unwrap_or_else(|_| {
+        Err(EnsureImageError::Unreachable {
+            image: image.reference.clone(),
+            what: "a manifest".to_owned(),
+            attempts: 1,
+            problem: format!("no answer within {} s", LIMIT.as_secs()),
+        })
+    })
+}
+
+/// Why there is no answer, for a person.
+fn told(image: &NodeImage, error: &EnsureImageError) -> String {
+    let why = match error {
+        EnsureImageError::Unreachable { problem, .. } => format!("the registry does not answer ({problem})"),
+        EnsureImageError::Refused { problem, .. } => format!("the registry refuses ({problem})"),
+        other => other.to_string(),
+    };
+    format!("{}: {why}; it is asked again, or name the digest (@sha256:...)", image.reference)
+}
+
+/// A version's status after an answer.
+fn answered(
+    version: &MachineConfigurationVersion,
+    answer: Result<&Digest, String>,
+    now: Timestamp,
+) -> MachineConfigurationVersionStatus {
+    let mut status = version.status.clone().unwrap_or_default();
+    match answer {
+        Ok(digest) => {
+            status.image_digest = Some(*digest);
+            status.image_reference = Some(version.spec.template.image.reference.clone());
+            set_condition(&mut status, IMAGE_RESOLVED, true, "Resolved", "", now);
+        }
+        Err(why) => {
+            (status.image_digest, status.image_reference) = (None, None);
+            set_condition(&mut status, IMAGE_RESOLVED, false, "Unresolved", &why, now);
+        }
+    }
+    status
+}
+
+/// What of a version's status is written here, into `body`, as it stands in the version: by whoever writes the rest of it.
+pub fn keep_in(body: &mut serde_json::Value, version: &MachineConfigurationVersion) {
+    let Some(status) = &version.status else { return };
+    if !is_tag(&version.spec.template.image) {
+        return;
+    }
+    if let Some(digest) = &status.image_digest {
+        body["imageDigest"] = json!(digest);
+    }
+    if let Some(reference) = &status.image_reference {
+        body["imageReference"] = json!(reference);
+    }
+    let own: Vec<_> = status.conditions.iter().filter(|c| c.type_ == IMAGE_RESOLVED).collect();
+    if !own.is_empty() {
+        body["conditions"] = json!(own);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bedplate_selection::Select;
+    use serde_json::Value;
+
+    use super::*;
+
+    const TAG: &str = "r.example/node:1";
+
+    fn version(image: &Value, status: &Value) -> MachineConfigurationVersion {
+        let object = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfigurationVersion",
+            "metadata": { "name": "w-v1" }, "status": status, "spec": { "configurationName": "w", "version": 1,
+                "template": { "image": image, "kubernetes": { "version": "v1.34.0" } } } });
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn tagged(status: &Value) -> MachineConfigurationVersion {
+        version(&json!({ "reference": TAG, "allowTag": true }), status)
+    }
+
+    fn digest() -> String {
+        format!("sha256:{:064}", 7)
+    }
+
+    #[test]
+    fn what_a_tag_stands_for_is_asked_once_and_only_where_nothing_else_says_it() {
+        let pinned = format!("r.example/node:1@{}", digest());
+        let secret = json!({ "namespace": "n", "name": "s" });
+        for (image, status, open) in [
+            (json!({ "reference": TAG, "allowTag": true }), json!({}), true),
+            (json!({ "reference": pinned, "allowTag": true }), json!({}), false),
+            (json!({ "reference": TAG, "allowTag": true, "pullSecretRef": secret }), json!({}), false),
+            (json!({ "reference": "oci:/images:1", "allowTag": true }), json!({}), false),
+            (
+                json!({ "reference": TAG, "allowTag": true }),
+                json!({ "imageDigest": digest(), "imageReference": TAG }),
+                false,
+            ),
+            // Nobody had used it, and an edit has named another tag since.
+            (
+                json!({ "reference": "r.example/node:2", "allowTag": true }),
+                json!({ "imageDigest": digest(), "imageReference": TAG }),
+                true,
+            ),
+        ] {
+            assert_eq!(is_open(&version(&image, &status)), open, "{image} {status}");
+        }
+    }
+
+    #[test]
+    fn h4_no_version_is_chosen_before_its_image_is_known_and_one_that_is_used_stays() {
+        let select = |lock| {
+            let selected =
+                serde_json::from_value(json!({ "name": "w", "version": 1, "by": "Reference" })).unwrap();
+            Choice::Select(Select { selected, lock })
+        };
+        let failed = json!([{ "type": IMAGE_RESOLVED, "status": "False", "reason": "Unresolved", "message": "away",
+            "lastTransitionTime": "2026-01-01T00:00:00Z" }]);
+        let open = tagged(&json!({ "conditions": failed }));
+        let Choice::Pending(pending) = once_resolved(select(true), false, &[&open]) else { panic!() };
+        assert_eq!(pending.reason, PendingReason::ImageUnresolved);
+        assert!(pending.message.contains("w-v1") && pending.message.contains("away"), "{}", pending.message);
+        assert!(matches!(once_resolved(select(true), true, &[&open]), Choice::Keep(Some(_))));
+        assert_eq!(once_resolved(select(false), true, &[&open]), select(false));
+        let known = tagged(&json!({ "imageDigest": digest(), "imageReference": TAG }));
+        assert_eq!(once_resolved(select(true), false, &[&known]), select(true));
+    }
+
+    #[test]
+    fn an_answer_is_kept_by_whoever_writes_the_status_next() {
+        let known = digest().parse().unwrap();
+        let mut version = tagged(&json!({ "deployed": false, "machines": 0 }));
+        let refused = answered(&version, Err("away".to_owned()), Timestamp::UNIX_EPOCH);
+        version.status = Some(refused.clone());
+        assert_eq!(failure(&version), Some("away"));
+        let again = answered(&version, Err("away".to_owned()), Timestamp::now());
+        assert_eq!(again, refused, "the same is not written again");
+        version.status = Some(answered(&version, Ok(&known), Timestamp::UNIX_EPOCH));
+        assert_eq!(failure(&version), None);
+        let body = status_of(&version, true, 3);
+        assert_eq!((&body["imageDigest"], &body["imageReference"]), (&json!(digest()), &json!(TAG)));
+        assert_eq!(body["conditions"][0]["status"], "True");
+    }
+}

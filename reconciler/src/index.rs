@@ -1,0 +1,265 @@
+//! Pure: what the stores hold, found by the questions that are asked of it: versions by their configuration, Machines by the
+//! configurations that they name, who holds what. Kept by the watches, one object at a time (`follow`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bedplate_api::configuration::MachineConfiguration;
+use bedplate_api::machine::{Condition, Machine, RolledBack, condition_type};
+use bedplate_api::version::MachineConfigurationVersion;
+use bedplate_selection::{CLAIMED_BY, References, matches};
+
+use crate::configuration::conditions::DEGRADED;
+
+/// All objects that decide about versions and Machines.
+#[derive(Debug, Default)]
+pub struct Index {
+    configurations: BTreeMap<String, Arc<MachineConfiguration>>,
+    /// By configuration, then by their own names.
+    versions: BTreeMap<String, BTreeMap<String, Arc<MachineConfigurationVersion>>>,
+    machines: BTreeMap<String, Arc<Machine>>,
+    /// The Machines that name a configuration, by its name.
+    users: BTreeMap<String, BTreeSet<String>>,
+    /// Machines without a choice, and without a reference: any configuration may become theirs.
+    waiting: BTreeSet<String>,
+    references: References,
+}
+
+/// What a choice for one Machine may fall on.
+#[derive(Debug, Default)]
+pub struct Known {
+    /// All configurations.
+    pub configurations: Vec<Arc<MachineConfiguration>>,
+    /// The versions of those that this Machine may get.
+    pub versions: Vec<Arc<MachineConfigurationVersion>>,
+}
+
+impl Known {
+    /// As `bedplate_selection::choose` takes them.
+    pub fn slices(&self) -> (Vec<&MachineConfiguration>, Vec<&MachineConfigurationVersion>) {
+        (
+            self.configurations.iter().map(AsRef::as_ref).collect(),
+            self.versions.iter().map(AsRef::as_ref).collect(),
+        )
+    }
+}
+
+impl Index {
+    /// A configuration has come, changed, or gone.
+    pub fn configuration(&mut self, name: &str, after: Option<Arc<MachineConfiguration>>) {
+        put(&mut self.configurations, name, after);
+    }
+
+    /// A version has come, changed, or gone; `configuration`: the one that it is of, which never changes.
+    pub fn version(
+        &mut self,
+        configuration: &str,
+        name: &str,
+        after: Option<Arc<MachineConfigurationVersion>>,
+    ) {
+        let of = self.versions.entry(configuration.to_owned()).or_default();
+        put(of, name, after);
+        if of.is_empty() {
+            self.versions.remove(configuration);
+        }
+    }
+
+    /// A Machine has come, changed, or gone. What is given back: the configurations for which that counts.
+    pub fn machine(&mut self, name: &str, after: Option<Arc<Machine>>) -> BTreeSet<String> {
+        let now = after.clone();
+        let before = put(&mut self.machines, name, after);
+        let (before, now) = (before.as_deref(), now.as_deref());
+        self.references.change(before, now);
+        let (uses_before, uses) = (before.map(Uses::of), now.map(Uses::of));
+        if uses_before == uses {
+            return BTreeSet::new();
+        }
+        let (old, new) = (names(uses_before.as_ref()), names(uses.as_ref()));
+        for gone in old.difference(&new) {
+            if let Some(users) = self.users.get_mut(*gone) {
+                users.remove(name);
+                if users.is_empty() {
+                    self.users.remove(*gone);
+                }
+            }
+        }
+        for come in new.difference(&old) {
+            self.users.entry((*come).to_owned()).or_default().insert(name.to_owned());
+        }
+        if uses.as_ref().is_some_and(Uses::waits) {
+            self.waiting.insert(name.to_owned());
+        } else {
+            self.waiting.remove(name);
+        }
+        old.union(&new).map(|name| (*name).to_owned()).collect()
+    }
+
+    /// Who holds what.
+    pub fn references(&self) -> &References {
+        &self.references
+    }
+
+    /// All configurations.
+    pub fn configurations(&self) -> impl Iterator<Item = &Arc<MachineConfiguration>> {
+        self.configurations.values()
+    }
+
+    /// The versions that are named after a configuration, by their numbers.
+    pub fn versions_of(&self, configuration: &str) -> Vec<&Arc<MachineConfigurationVersion>> {
+        let mut all: Vec<_> =
+            self.versions.get(configuration).into_iter().flat_map(BTreeMap::values).collect();
+        all.sort_by_key(|version| version.spec.version);
+        all
+    }
+
+    /// The Machines that name a configuration: by reference, by choice, by what they have.
+    pub fn users_of(&self, configuration: &str) -> impl Iterator<Item = &Arc<Machine>> {
+        let names = self.users.get(configuration).into_iter().flatten();
+        names.filter_map(|name| self.machines.get(name))
+    }
+
+    /// The Machines that a change of a configuration or its versions may touch: those that name it, and those that wait for any.
+    pub fn touched_by(&self, configuration: &str) -> BTreeSet<String> {
+        let users = self.users.get(configuration).into_iter().flatten();
+        users.chain(&self.waiting).cloned().collect()
+    }
+
+    /// The other configurations that Machines of this one name, or such as wait: what a repave would give them counts there too.
+    pub fn beside(&self, configuration: &str) -> BTreeSet<String> {
+        let names = self.users.get(configuration).into_iter().flatten().chain(&self.waiting);
+        let machines = names.filter_map(|name| self.machines.get(name));
+        let named: BTreeSet<&str> = machines.flat_map(|machine| Uses::of(machine).names()).collect();
+        named.into_iter().filter(|name| *name != configuration).map(str::to_owned).collect()
+    }
+
+    /// Whether a Machine was taken on.
+    pub fn machine_is_known(&self, name: &str) -> bool {
+        self.machines.contains_key(name)
+    }
+
+    /// Whether a version was taken on.
+    pub fn version_is_known(&self, version: &MachineConfigurationVersion) -> bool {
+        let of = self.versions.get(&version.spec.configuration_name);
+        of.zip(version.metadata.name.as_ref()).is_some_and(|(of, name)| of.contains_key(name))
+    }
+
+    /// Whether a configuration was taken on.
+    pub fn configuration_is_known(&self, name: &str) -> bool {
+        self.configurations.contains_key(name)
+    }
+
+    /// What a choice for one Machine may fall on.
+    pub fn known(&self, machine: &Machine) -> Known {
+        let versions = self.may_get(machine).into_iter().flat_map(|name| self.versions_of(name)).cloned();
+        Known {
+            configurations: self.configurations.values().cloned().collect(),
+            versions: versions.collect(),
+        }
+    }
+
+    /// Whether a Machine that has nothing yet may get a version that is only being made: what would be said of it now would be
+    /// otherwise in a moment.
+    pub fn awaits_first_version(&self, machine: &Machine) -> bool {
+        let has_choice = machine.status.as_ref().is_some_and(|status| status.selected.is_some());
+        let is_made = |name: &str| {
+            let configuration = self.configurations.get(name);
+            configuration.is_some_and(|configuration| makes_versions(configuration))
+                && !self.versions.contains_key(name)
+        };
+        !has_choice && self.may_get(machine).into_iter().any(is_made)
+    }
+
+    /// The configurations whose versions a choice for a Machine may fall on.
+    fn may_get<'a>(&'a self, machine: &'a Machine) -> BTreeSet<&'a str> {
+        let selected = machine.status.as_ref().and_then(|status| status.selected.as_ref());
+        let selected = selected.map(|selected| selected.name.as_str());
+        let reference = machine.spec.configuration_ref.as_ref().map(|reference| reference.name.as_str());
+        if selected.is_none() && reference.is_none() {
+            let labels = machine.metadata.labels.clone().unwrap_or_default();
+            let selects = |configuration: &MachineConfiguration| {
+                configuration
+                    .spec
+                    .machine_selector
+                    .as_ref()
+                    .is_some_and(|selector| matches(selector, &labels))
+            };
+            let all = self.configurations.iter().filter(|(_, configuration)| selects(configuration));
+            return all.map(|(name, _)| name.as_str()).collect();
+        }
+        selected.into_iter().chain(reference).collect()
+    }
+}
+
+/// Whether a configuration's versions are made as they ought to be: it stays, and none was refused.
+pub fn makes_versions(configuration: &MachineConfiguration) -> bool {
+    let mut conditions = configuration.status.iter().flat_map(|status| &status.conditions);
+    let is_degraded = conditions.any(|c| c.type_ == DEGRADED && c.status == "True");
+    configuration.metadata.deletion_timestamp.is_none() && !is_degraded
+}
+
+fn names<'a>(uses: Option<&Uses<'a>>) -> BTreeSet<&'a str> {
+    uses.into_iter().flat_map(Uses::names).collect()
+}
+
+/// Puts an object there or takes it away; what was there before.
+fn put<K>(map: &mut BTreeMap<String, Arc<K>>, name: &str, after: Option<Arc<K>>) -> Option<Arc<K>> {
+    match (after, map.get_mut(name)) {
+        (Some(after), Some(there)) => Some(std::mem::replace(there, after)),
+        (Some(after), None) => map.insert(name.to_owned(), after),
+        (None, _) => map.remove(name),
+    }
+}
+
+/// What of a Machine counts for the configurations that it names. Its heartbeats do not.
+#[derive(Debug, PartialEq, Eq)]
+struct Uses<'a> {
+    reference: Option<(&'a str, Option<i64>)>,
+    selected: Option<(&'a str, i64)>,
+    applied: Option<(&'a str, i64)>,
+    rolled_back: Option<(&'a str, i64)>,
+    ready: bool,
+    has_node: bool,
+    /// What of a choice after its Node's end depends on more than the above.
+    left_alone: bool,
+    claimed: bool,
+    enrolled: bool,
+    labels: Option<&'a BTreeMap<String, String>>,
+}
+
+impl<'a> Uses<'a> {
+    fn of(machine: &'a Machine) -> Self {
+        let status = machine.status.as_ref();
+        let conditions = status.map_or(&[][..], |status| &status.conditions);
+        let is_ready = |c: &Condition| c.type_ == condition_type::NODE_READY && c.status == "True";
+        let from = |back: &'a RolledBack| (back.from.name.as_str(), back.from.version);
+        let claim = machine.metadata.annotations.as_ref().and_then(|all| all.get(CLAIMED_BY));
+        let reference = machine.spec.configuration_ref.as_ref();
+        let selected = status.and_then(|status| status.selected.as_ref());
+        let applied = status.and_then(|status| status.applied.as_ref());
+        let is_enrolled = |c: &Condition| c.type_ == condition_type::ENROLLED && c.status == "True";
+        let unchosen = selected.is_none();
+        Self {
+            reference: reference.map(|r| (r.name.as_str(), r.version)),
+            selected: selected.map(|s| (s.name.as_str(), s.version)),
+            applied: applied.map(|a| (a.name.as_str(), a.version)),
+            rolled_back: status.and_then(|status| status.rolled_back.as_ref()).map(from),
+            ready: conditions.iter().any(is_ready),
+            has_node: status.is_some_and(|status| status.node_ref.is_some()),
+            left_alone: machine.spec.paused || machine.metadata.deletion_timestamp.is_some(),
+            claimed: claim.is_some_and(|by| !by.is_empty()),
+            enrolled: unchosen && conditions.iter().any(is_enrolled),
+            labels: machine.metadata.labels.as_ref().filter(|_| unchosen && reference.is_none()),
+        }
+    }
+
+    fn names(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        let reference = self.reference.map(|(name, _)| name);
+        [reference, self.selected.map(|(name, _)| name), self.applied.map(|(name, _)| name)]
+            .into_iter()
+            .flatten()
+    }
+
+    fn waits(&self) -> bool {
+        self.reference.is_none() && self.selected.is_none()
+    }
+}

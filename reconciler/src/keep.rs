@@ -1,0 +1,198 @@
+//! Keeps a store by a watch, and tells of every change, after the store has it. Called by `follow`.
+//!
+//! The first list fills the store as a whole, at its end. One that comes later, because a watch could not go on, is taken object by
+//! object: there is no second store beside the first, and what has not changed is not told.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use bedplate_process::exit::chain;
+use futures::{Stream, StreamExt, stream};
+use http_body_util::BodyExt as _;
+use kube::client::Body;
+use kube::runtime::reflector::{ObjectRef, Store, store::Writer};
+use kube::runtime::watcher::Event;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+
+use crate::counters::Counters;
+
+/// What a watch saw.
+#[derive(Debug)]
+pub enum Seen<K> {
+    /// It is there.
+    There(Arc<K>),
+    /// It is gone.
+    Gone(Arc<K>),
+}
+
+/// Keeps a store by a watch, and tells of every change.
+pub fn watch<K, S>(
+    client: &Client,
+    config: watcher::Config,
+    writer: Writer<K>,
+    strip: S,
+    counters: Counters,
+) -> impl Stream<Item = Seen<K>> + Send + use<K, S>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+    S: Fn(&mut K) + Send + 'static,
+{
+    let kind = match K::kind(&()) {
+        Cow::Borrowed(kind) => kind,
+        Cow::Owned(_) => "",
+    };
+    let api = kube::Api::all(heard(client, kind, counters.clone()));
+    let mut keeper = Keeper::new(writer);
+    watcher(api, config).default_backoff().modify(strip).flat_map(move |event| {
+        let seen = match event {
+            Ok(event) => keeper.take(event),
+            Err(error) => {
+                counters.watch_failed();
+                tracing::warn!(kind, error = chain(&error), "a watch failed and begins anew");
+                Vec::new()
+            }
+        };
+        stream::iter(seen)
+    })
+}
+
+/// A client whose every answer is noted, piece by piece: of a watch those are its events and its bookmarks.
+fn heard(client: &Client, kind: &'static str, counters: Counters) -> Client {
+    let client = client.clone();
+    counters.heard(kind);
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        let (client, counters) = (client.clone(), counters.clone());
+        async move {
+            let answer = client.send(request).await?;
+            Ok::<_, kube::Error>(answer.map(|body| {
+                body.map_frame(move |frame| {
+                    counters.heard(kind);
+                    frame
+                })
+            }))
+        }
+    });
+    Client::new(service, "default")
+}
+
+/// Fills a store.
+struct Keeper<K: Resource<DynamicType = ()> + Clone + 'static> {
+    writer: Writer<K>,
+    store: Store<K>,
+    /// The first list is whole.
+    whole: bool,
+    /// What a later list has.
+    listed: HashSet<ObjectRef<K>>,
+}
+
+impl<K: Resource<DynamicType = ()> + Clone + 'static> Keeper<K> {
+    fn new(writer: Writer<K>) -> Self {
+        let store = writer.as_reader();
+        Self { writer, store, whole: false, listed: HashSet::new() }
+    }
+
+    /// Takes on what a watch says; what of it is a change.
+    fn take(&mut self, event: Event<K>) -> Vec<Seen<K>> {
+        match event {
+            Event::Init => {
+                self.listed.clear();
+                if !self.whole {
+                    self.writer.apply_watcher_event(&event);
+                }
+                Vec::new()
+            }
+            Event::InitApply(_) if !self.whole => {
+                self.writer.apply_watcher_event(&event);
+                Vec::new()
+            }
+            Event::InitApply(object) => {
+                let name = ObjectRef::from_obj(&object);
+                let same = self.store.get(&name).is_some_and(|known| {
+                    known.uid() == object.uid() && known.resource_version() == object.resource_version()
+                });
+                self.listed.insert(name);
+                if same { Vec::new() } else { self.put(object) }
+            }
+            Event::InitDone if !self.whole => {
+                self.writer.apply_watcher_event(&event);
+                self.whole = true;
+                self.store.state().into_iter().map(Seen::There).collect()
+            }
+            Event::InitDone => {
+                let listed = std::mem::take(&mut self.listed);
+                let is_gone = |object: &Arc<K>| !listed.contains(&ObjectRef::from_obj(&**object));
+                let gone: Vec<_> = self.store.state().into_iter().filter(is_gone).collect();
+                for object in &gone {
+                    self.writer.apply_watcher_event(&Event::Delete((**object).clone()));
+                }
+                gone.into_iter().map(Seen::Gone).collect()
+            }
+            Event::Apply(object) => self.put(object),
+            Event::Delete(_) => {
+                self.writer.apply_watcher_event(&event);
+                let Event::Delete(object) = event else { return Vec::new() };
+                vec![Seen::Gone(Arc::new(object))]
+            }
+        }
+    }
+
+    fn put(&mut self, object: K) -> Vec<Seen<K>> {
+        let name = ObjectRef::from_obj(&object);
+        self.writer.apply_watcher_event(&Event::Apply(object));
+        // The store's own: there is one of each.
+        self.store.get(&name).map(Seen::There).into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bedplate_api::machine::Machine;
+    use kube::runtime::reflector;
+    use serde_json::json;
+
+    use super::*;
+
+    fn machine(name: &str, version: u32) -> Machine {
+        let object = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine",
+            "metadata": { "name": name, "uid": name, "resourceVersion": version.to_string() }, "spec": { "provider": "manual" } });
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn told(seen: Vec<Seen<Machine>>) -> Vec<String> {
+        let mut told: Vec<String> = seen
+            .into_iter()
+            .map(|seen| match seen {
+                Seen::There(object) => {
+                    format!("{} {}", object.name_any(), object.resource_version().unwrap())
+                }
+                Seen::Gone(object) => format!("{} gone", object.name_any()),
+            })
+            .collect();
+        told.sort();
+        told
+    }
+
+    #[test]
+    fn of_a_later_list_only_what_has_changed_or_gone_is_told_and_the_store_is_never_empty() {
+        let (store, writer) = reflector::store();
+        let mut keeper = Keeper::new(writer);
+        let mut list = |objects: &[(&str, u32)]| {
+            let mut seen = keeper.take(Event::Init);
+            for (name, version) in objects {
+                seen.extend(keeper.take(Event::InitApply(machine(name, *version))));
+                assert_eq!(store.is_empty(), !keeper.whole);
+            }
+            seen.extend(keeper.take(Event::InitDone));
+            told(seen)
+        };
+        assert_eq!(list(&[("a", 1), ("b", 1), ("c", 1)]), ["a 1", "b 1", "c 1"]);
+        assert_eq!(list(&[("a", 1), ("b", 2), ("d", 3)]), ["b 2", "c gone", "d 3"]);
+        assert_eq!(told(keeper.take(Event::Apply(machine("a", 4)))), ["a 4"]);
+        assert_eq!(told(keeper.take(Event::Delete(machine("a", 5)))), ["a gone"]);
+        assert_eq!(store.len(), 2);
+    }
+}

@@ -1,0 +1,144 @@
+//! Machines: which version they get, their Nodes, and how they look (H3 to H7, C3).
+//!
+//! Read: the stores; whether a Node is gone is asked live. Decided: `plan`. Written here: the lock of a version before the choice of
+//! it, bound to the Machine as it was read, so that a choice that was made already is never made again by who has not seen it.
+
+mod display;
+mod plan;
+mod told;
+
+use std::sync::Arc;
+
+use bedplate_api::machine::Machine;
+use bedplate_api::version::MachineConfigurationVersion;
+use bedplate_selection::{Again, version_name};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::runtime::reflector::ObjectRef;
+use kube::{Api, ResourceExt};
+use serde_json::json;
+
+pub use self::plan::{NODE_CONFIGURATION, NODE_VERSION, NodeSeen, Plan, Status, foreign, plan};
+use crate::configuration::status_of;
+use crate::counters::Kind;
+use crate::news::Reason;
+use crate::world::World;
+use crate::write::{WriteError, apply_annotations, apply_status};
+
+/// Makes one Machine's fields as they ought to be.
+///
+/// # Errors
+/// [`WriteError`]
+pub async fn reconcile(machine: Arc<Machine>, world: Arc<World>) -> Result<(), WriteError> {
+    look(machine, None, &world).await
+}
+
+/// Gives a Machine what is newest: a rolling update has its turn.
+///
+/// # Errors
+/// [`WriteError`]
+pub async fn take(machine: Arc<Machine>, world: &World) -> Result<(), WriteError> {
+    look(machine, Some(Again::RollingUpdate), world).await
+}
+
+async fn look(machine: Arc<Machine>, turn: Option<Again>, world: &World) -> Result<(), WriteError> {
+    let name = machine.name_any();
+    let cached = world.stores.nodes.get(&ObjectRef::new(&name));
+    let has_node = machine.status.as_ref().is_some_and(|status| status.node_ref.is_some());
+    // A store that is a moment behind must not have a host paved.
+    let live = if cached.is_none() && has_node { world.live_node(&name).await? } else { None };
+    let seen = match (&cached, &live) {
+        (Some(node), _) => NodeSeen::Present(node),
+        (None, Some(node)) => NodeSeen::Present(node),
+        (None, None) if has_node => NodeSeen::Gone,
+        (None, None) => NodeSeen::Absent,
+    };
+    // What comes of the version that is being made looks at it again: until then nothing would be true for long.
+    if matches!(seen, NodeSeen::Absent) && world.stores.index().awaits_first_version(&machine) {
+        return Ok(());
+    }
+    let known = world.known(&machine);
+    let (configurations, versions) = known.slices();
+    let plan = plan(&machine, seen, turn, (&configurations, &versions), Timestamp::now());
+    if plan == Plan::default() {
+        return Ok(());
+    }
+    world.leading(apply(&machine, seen, &plan, &versions, world)).await
+}
+
+async fn apply(
+    machine: &Machine,
+    node: NodeSeen<'_>,
+    plan: &Plan,
+    versions: &[&MachineConfigurationVersion],
+    world: &World,
+) -> Result<(), WriteError> {
+    let name = machine.name_any();
+    if let Some(status) = &plan.status {
+        let selected = status.selected.as_ref();
+        let _giving = selected.map(|selected| world.give(&name, &selected.name, selected.version));
+        if let Some((configuration, number)) = &plan.lock {
+            lock(machine, &version_name(configuration, *number), versions, world).await?;
+        }
+        world.counters.wrote(Kind::Machine);
+        let machines: Api<Machine> = Api::all(world.client.clone());
+        apply_status(&machines, machine, status).await?;
+        let before = machine.status.as_ref().and_then(|status| status.selected.as_ref());
+        if let Some(selected) = selected.filter(|selected| Some(*selected) != before) {
+            let version = version_name(&selected.name, selected.version);
+            tracing::info!(machine = name, version, by = ?selected.by, "a version is selected");
+        }
+        let before = machine.status.clone().unwrap_or_default();
+        for (reason, note) in told::told(&before, status) {
+            if reason == Reason::NodeRegisteredAnew {
+                tracing::warn!(
+                    machine = name,
+                    note,
+                    "a Node was deleted, and registered anew before that was seen"
+                );
+            }
+            world.news.tell(machine, reason, &note);
+        }
+    }
+    if let (Some((configuration, version)), NodeSeen::Present(node)) = (&plan.annotate, node) {
+        let nodes: Api<Node> = Api::all(world.client.clone());
+        let annotations = json!({ NODE_CONFIGURATION: configuration, NODE_VERSION: version.to_string() });
+        world.counters.wrote(Kind::Machine);
+        apply_annotations(&nodes, node, &annotations).await?;
+    }
+    Ok(())
+}
+
+/// Says how far a Machine is that is drained before it goes: status, reason and message of `Drained`.
+///
+/// # Errors
+/// [`WriteError`]
+pub async fn say_drained(
+    machine: &Machine,
+    drained: &(bool, &'static str, String),
+    now: Timestamp,
+    world: &World,
+) -> Result<(), WriteError> {
+    let Some(status) = plan::drained(machine, drained, now) else { return Ok(()) };
+    let machines: Api<Machine> = Api::all(world.client.clone());
+    world.counters.wrote(Kind::Departure);
+    apply_status(&machines, machine, &status).await.map(drop)
+}
+
+/// H4: a version that is used does not change any more.
+async fn lock(
+    machine: &Machine,
+    name: &str,
+    versions: &[&MachineConfigurationVersion],
+    world: &World,
+) -> Result<(), WriteError> {
+    let Some(version) = versions.iter().find(|version| version.name_any() == name) else { return Ok(()) };
+    let machines = version.status.as_ref().and_then(|status| status.machines).unwrap_or(0);
+    let all: Api<MachineConfigurationVersion> = Api::all(world.client.clone());
+    world.counters.wrote(Kind::Machine);
+    apply_status(&all, *version, &status_of(version, true, machines)).await?;
+    tracing::info!(version = name, "a version is locked");
+    let note = format!("Machine {} uses it: it does not change any more", machine.name_any());
+    world.news.tell(*version, Reason::VersionLocked, &note);
+    Ok(())
+}

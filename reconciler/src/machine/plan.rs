@@ -1,0 +1,488 @@
+//! Pure: what is to be written for one Machine (H3 to H7, C3).
+//!
+//! ```text
+//! nothing selected --choice--> lock the version, then selected --Node joined--> nodeRef, annotated
+//!                                   ^                                              |
+//!                                   `-- selected anew and nodeRef cleared in one --Node gone (live 404)
+//! ```
+
+use bedplate_api::condition::set_condition;
+use bedplate_api::configuration::{MachineConfiguration, NodeRole};
+use bedplate_api::machine::{
+    Condition, Machine, MachineStatus, NodeRef, Phase, Selected, SelectedBy, VersionRef, condition_type,
+};
+use bedplate_api::version::MachineConfigurationVersion;
+use bedplate_selection::{Again, Choice, Pending, choose, reference_changed, version_name};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use serde::Serialize;
+
+use super::display;
+use crate::image;
+
+/// `Ready` False: the Node of the Machine's name is another host's.
+pub(super) const FOREIGN_NODE: &str = "ForeignNode";
+/// `Ready` False: a repave was asked for, and nobody saw it in time.
+pub(super) const NODE_REGISTERED_ANEW: &str = "NodeRegisteredAnew";
+/// H5: what a Node's configuration is.
+pub const NODE_CONFIGURATION: &str = "bedplate.dev/machine-configuration";
+/// H5: which version of it.
+pub const NODE_VERSION: &str = "bedplate.dev/machine-configuration-version";
+
+/// The Node of the Machine's name.
+#[derive(Debug, Clone, Copy)]
+pub enum NodeSeen<'a> {
+    /// It is there.
+    Present(&'a Node),
+    /// It is not, by a live answer of the API server.
+    Gone,
+    /// It was not seen, and nobody asked: nothing depends on it.
+    Absent,
+}
+
+/// Everything that is to be written, in this order.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Plan {
+    /// The version that is chosen is not deployed yet: name and number.
+    pub lock: Option<(String, i64)>,
+    /// What is ours of the status, if it is another than the one that is there.
+    pub status: Option<Status>,
+    /// The Node has not got these annotations: name and version of what is applied.
+    pub annotate: Option<(String, i64)>,
+}
+
+/// What is ours of a Machine's status, whole: what an apply leaves out is taken away.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Status {
+    pub(super) phase: Phase,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) selected: Option<Selected>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) node_ref: Option<NodeRef>,
+    #[serde(rename = "providerID", skip_serializing_if = "Option::is_none")]
+    pub(super) provider_id: Option<String>,
+    pub(super) conditions: Vec<Condition>,
+}
+
+/// What a choice comes to.
+#[derive(Default)]
+struct Chosen {
+    lock: Option<(String, i64)>,
+    selected: Option<Selected>,
+    /// Status, reason and message of `ConfigurationPending`.
+    pending: (bool, &'static str, String),
+    /// A choice that is due and cannot be made.
+    trouble: Option<Pending>,
+    /// The Node is gone, and what comes after it is chosen.
+    repave: bool,
+    /// Nothing of the choice is written.
+    left_alone: bool,
+}
+
+/// Plans for one Machine. `turn`: why it is chosen for again beside what is seen of it.
+pub fn plan(
+    machine: &Machine,
+    node: NodeSeen<'_>,
+    turn: Option<Again>,
+    (configurations, versions): (&[&MachineConfiguration], &[&MachineConfigurationVersion]),
+    now: Timestamp,
+) -> Plan {
+    let before = machine.status.clone().unwrap_or_default();
+    let is_gone = before.node_ref.is_some() && matches!(node, NodeSeen::Gone);
+    let again = match (is_gone, reference_changed(machine)) {
+        (true, _) => Some(Again::NodeGone),
+        (false, true) => Some(Again::PersonChangedReference),
+        (false, false) => turn,
+    };
+    let choice = choose(machine, again, configurations, versions);
+    let choice = image::once_resolved(choice, before.selected.is_some(), versions);
+    let chosen = judge(choice, &before, is_gone);
+    let mut after = before.clone();
+    let mut stranger = None;
+    if !chosen.left_alone {
+        after.selected.clone_from(&chosen.selected);
+        match follow(machine, &before, node, chosen.repave) {
+            Ok(node_ref) => after.node_ref = node_ref,
+            Err(why) => stranger = Some(why),
+        }
+        let (pending, reason, message) = &chosen.pending;
+        set_condition(&mut after, condition_type::CONFIGURATION_PENDING, *pending, reason, message, now);
+    }
+    let provider_id = provider_id(machine);
+    after.provider_id = after.node_ref.as_ref().map(|_| provider_id);
+    let trouble = chosen.trouble.as_ref().map(|trouble| (trouble.reason.as_str(), trouble.message.as_str()));
+    let anew =
+        registered_anew(machine, &before, node, configurations, versions).filter(|_| !chosen.left_alone);
+    let trouble = stranger.as_deref().map(|why| (FOREIGN_NODE, why)).or(trouble);
+    let trouble = trouble.or(anew.as_deref().map(|why| (NODE_REGISTERED_ANEW, why)));
+    let pending = chosen.pending.0.then_some((chosen.pending.1, chosen.pending.2.as_str()));
+    let mut shown = display::derive(machine, &after, pending, trouble);
+    if !shown.ready && !chosen.left_alone && stranger.is_none() {
+        shown.message.push_str(&way_out(machine, &after, node, configurations, versions).unwrap_or_default());
+    }
+    set_condition(&mut after, condition_type::READY, shown.ready, &shown.reason, &shown.message, now);
+    after.phase = Some(shown.phase);
+    let wanted = own(&after);
+    Plan {
+        lock: chosen.lock,
+        annotate: annotate(&after, node).filter(|_| !chosen.left_alone),
+        status: (own(&before) != wanted).then_some(wanted).flatten(),
+    }
+}
+
+fn judge(choice: Choice, before: &MachineStatus, is_gone: bool) -> Chosen {
+    let is = |selected: &Selected| {
+        format!("{}, {}", version_name(&selected.name, selected.version), by(selected.by))
+    };
+    match choice {
+        Choice::LeaveAlone => Chosen { left_alone: true, ..Chosen::default() },
+        Choice::Pending(pending) => {
+            Chosen { pending: (true, pending.reason.as_str(), pending.message), ..Chosen::default() }
+        }
+        Choice::Matched(selected) => {
+            let message = format!("it will be {}, once the host is enrolled", is(&selected));
+            Chosen { pending: (false, "Matched", message), ..Chosen::default() }
+        }
+        Choice::Select(select) => Chosen {
+            lock: select.lock.then(|| (select.selected.name.clone(), select.selected.version)),
+            pending: (false, "Selected", is(&select.selected)),
+            selected: Some(select.selected),
+            repave: is_gone,
+            ..Chosen::default()
+        },
+        Choice::Keep(trouble) => Chosen {
+            pending: (false, "Selected", before.selected.as_ref().map(is).unwrap_or_default()),
+            selected: before.selected.clone(),
+            trouble,
+            ..Chosen::default()
+        },
+    }
+}
+
+fn by(by: SelectedBy) -> &'static str {
+    match by {
+        SelectedBy::Reference => "by spec.configurationRef",
+        SelectedBy::Selector => "by its machineSelector",
+    }
+}
+
+fn provider_id(machine: &Machine) -> String {
+    format!("bedplate://{}", machine.metadata.name.as_deref().unwrap_or_default())
+}
+
+/// Whose the Node of a Machine's name is, if it is another host's.
+pub fn foreign(machine: &Machine, node: &Node) -> Option<String> {
+    let found = node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()).unwrap_or_default();
+    let name = node.metadata.name.as_deref().unwrap_or_default();
+    (!found.is_empty() && found != provider_id(machine))
+        .then(|| format!("Node {name} has providerID {found}: it is not this Machine's"))
+}
+
+/// What to do about a Machine that has no Node whose end could have it paved anew, while there is something newer.
+fn way_out(
+    machine: &Machine,
+    after: &MachineStatus,
+    node: NodeSeen<'_>,
+    configurations: &[&MachineConfiguration],
+    versions: &[&MachineConfigurationVersion],
+) -> Option<String> {
+    let selected = after.selected.as_ref()?;
+    if after.node_ref.is_some() || matches!(node, NodeSeen::Present(_)) {
+        return None;
+    }
+    let mut chosen = machine.clone();
+    chosen.status = Some(after.clone());
+    let Choice::Select(next) = choose(&chosen, Some(Again::NodeGone), configurations, versions) else {
+        return None;
+    };
+    let next = next.selected;
+    (next.version > selected.version && next.name == selected.name).then(|| {
+        let newer = version_name(&next.name, next.version);
+        format!(
+            "; {newer} is newer, and there is no Node to delete: spec.configurationRef with name {} and version {} moves the Machine",
+            next.name, next.version
+        )
+    })
+}
+
+/// H6: whoever deleted the Node asked for a repave. If its kubelet registers anew before that was seen here, the host runs on as it is: that is
+/// said for as long as a repave would give something else. A control plane that keeps its slot registers anew by itself.
+fn registered_anew(
+    machine: &Machine,
+    before: &MachineStatus,
+    node: NodeSeen<'_>,
+    configurations: &[&MachineConfiguration],
+    versions: &[&MachineConfigurationVersion],
+) -> Option<String> {
+    let (NodeSeen::Present(node), Some(applied)) = (node, &before.applied) else { return None };
+    let (known, uid) = (before.node_ref.as_ref()?, node.metadata.uid.as_deref().unwrap_or_default());
+    let ready = before.conditions.iter().find(|c| c.type_ == condition_type::READY);
+    let was_said = known.uid == uid && ready.is_some_and(|c| c.reason == NODE_REGISTERED_ANEW);
+    if known.uid == uid && !was_said {
+        return None;
+    }
+    let is_applied = |s: &VersionRef| (&s.name, s.version) == (&applied.name, applied.version);
+    let went_back = before.rolled_back.as_ref().is_some_and(|back| is_applied(&back.to));
+    let name = version_name(&applied.name, applied.version);
+    let running = versions.iter().find(|version| version.metadata.name.as_deref() == Some(name.as_str()));
+    let is_worker = running.is_none_or(|version| version.spec.template.kubernetes.role == NodeRole::Worker);
+    let Choice::Select(next) = choose(machine, Some(Again::NodeGone), configurations, versions) else {
+        return None;
+    };
+    let next = next.selected;
+    let differs = (&next.name, next.version) != (&applied.name, applied.version);
+    (differs && is_worker && !went_back).then(|| {
+        let called = node.metadata.name.as_deref().unwrap_or_default();
+        format!(
+            "Node {called} was deleted, and registered anew before the host was paved: it still runs {name}, and a repave would give {}; \
+             delete it again",
+            version_name(&next.name, next.version)
+        )
+    })
+}
+
+/// `nodeRef` after this look. The error says whose Node it is, if not this Machine's.
+fn follow(
+    machine: &Machine,
+    before: &MachineStatus,
+    node: NodeSeen<'_>,
+    repave: bool,
+) -> Result<Option<NodeRef>, String> {
+    let node = match node {
+        NodeSeen::Present(node) => node,
+        NodeSeen::Gone if repave => return Ok(None),
+        // No choice could be made: the host is not paved by a stale one.
+        NodeSeen::Gone | NodeSeen::Absent => return Ok(before.node_ref.clone()),
+    };
+    let name = node.metadata.name.clone().unwrap_or_default();
+    if let Some(why) = foreign(machine, node) {
+        return Err(why);
+    }
+    Ok(Some(NodeRef { name, uid: node.metadata.uid.clone().unwrap_or_default() }))
+}
+
+/// H5, once the agent has said that this Node is what came of the version.
+fn annotate(status: &MachineStatus, node: NodeSeen<'_>) -> Option<(String, i64)> {
+    let NodeSeen::Present(node) = node else { return None };
+    let applied = status.applied.as_ref()?;
+    let is_its = applied.node_uid.is_some() && applied.node_uid == node.metadata.uid;
+    let is_ours = status.node_ref.as_ref().map(|node| &node.uid) == node.metadata.uid.as_ref();
+    let there = node.metadata.annotations.clone().unwrap_or_default();
+    let same = there.get(NODE_CONFIGURATION) == Some(&applied.name)
+        && there.get(NODE_VERSION) == Some(&applied.version.to_string());
+    (is_its && is_ours && !same).then(|| (applied.name.clone(), applied.version))
+}
+
+/// Our part with this status, reason and message of `Drained`; none if it says so already.
+pub(super) fn drained(
+    machine: &Machine,
+    (drained, reason, message): &(bool, &'static str, String),
+    now: Timestamp,
+) -> Option<Status> {
+    let before = machine.status.clone().unwrap_or_default();
+    let mut after = before.clone();
+    set_condition(&mut after, condition_type::DRAINED, *drained, reason, message, now);
+    after.phase = after.phase.or(Some(Phase::Deleting));
+    let wanted = own(&after);
+    (own(&before) != wanted).then_some(wanted).flatten()
+}
+
+/// Our part; none before there is a phase.
+fn own(status: &MachineStatus) -> Option<Status> {
+    let ours = [condition_type::CONFIGURATION_PENDING, condition_type::READY, condition_type::DRAINED];
+    let conditions = ours.iter().filter_map(|type_| status.conditions.iter().find(|c| c.type_ == **type_));
+    Some(Status {
+        phase: status.phase?,
+        selected: status.selected.clone(),
+        node_ref: status.node_ref.clone(),
+        provider_id: status.provider_id.clone(),
+        conditions: conditions.cloned().collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// By its digest: a tag would have to be resolved first.
+    const NODE_IMAGE: &str =
+        "registry.example/node@sha256:0000000000000000000000000000000000000000000000000000000000000001";
+
+    fn object<K: serde::de::DeserializeOwned>(object: &Value) -> K {
+        serde_json::from_value(object.clone()).unwrap()
+    }
+
+    /// A Machine with a node by version 1 of a configuration, of which there are two versions.
+    fn machine(more: &Value) -> Machine {
+        let condition = json!({ "type": "Enrolled", "status": "True", "reason": "Enrolled", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z" });
+        let mut status = json!({ "conditions": [condition], "nodeRef": { "name": "a", "uid": "n1" },
+            "selected": { "name": "w", "version": 1, "by": "Reference" },
+            "applied": { "name": "w", "version": 1, "slot": "a", "nodeUid": "n1" } });
+        status.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        object(
+            &json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": "a" },
+            "spec": { "provider": "manual", "configurationRef": { "name": "w" } }, "status": status }),
+        )
+    }
+
+    fn node(uid: &str, provider_id: &str) -> Node {
+        object(&json!({ "metadata": { "name": "a", "uid": uid }, "spec": { "providerID": provider_id } }))
+    }
+
+    fn planned(machine: &Machine, node: NodeSeen<'_>, versions: &[i64]) -> Plan {
+        let template = json!({ "image": { "reference": NODE_IMAGE },
+            "kubernetes": { "version": "v1.34.0" } });
+        let configuration: MachineConfiguration = object(&json!({ "apiVersion": "bedplate.dev/v1alpha1",
+            "kind": "MachineConfiguration", "metadata": { "name": "w", "uid": "u" }, "spec": { "template": template } }));
+        let versions: Vec<MachineConfigurationVersion> = versions
+            .iter()
+            .map(|number| {
+                object(&json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfigurationVersion",
+                    "metadata": { "name": format!("w-v{number}"), "ownerReferences": [{ "apiVersion": "bedplate.dev/v1alpha1",
+                        "kind": "MachineConfiguration", "name": "w", "uid": "u", "controller": true }] },
+                    "spec": { "configurationName": "w", "version": number, "template": template } }))
+            })
+            .collect();
+        let versions: Vec<_> = versions.iter().collect();
+        plan(machine, node, None, (&[&configuration], &versions), Timestamp::UNIX_EPOCH)
+    }
+
+    #[test]
+    fn h6_a_node_that_is_gone_clears_node_ref_in_the_write_of_the_next_choice() {
+        let plan = planned(&machine(&json!({})), NodeSeen::Gone, &[1, 2]);
+        let status = plan.status.unwrap();
+        assert_eq!(status.selected.unwrap().version, 2);
+        assert_eq!((status.node_ref, status.provider_id), (None, None));
+        assert_eq!(plan.lock, Some(("w".to_owned(), 2)));
+    }
+
+    #[test]
+    fn h6_without_a_choice_node_ref_stays_so_that_no_stale_version_is_paved() {
+        let plan = planned(&machine(&json!({})), NodeSeen::Gone, &[]);
+        let status = plan.status.unwrap();
+        assert!(status.node_ref.is_some() && plan.lock.is_none());
+        let ready = status.conditions.iter().find(|c| c.type_ == "Ready").unwrap();
+        assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("False", "VersionNotFound"));
+    }
+
+    #[test]
+    fn h6_a_node_that_registers_anew_before_its_deletion_was_seen_is_said_to_run_on_as_it_was() {
+        let ready = |plan: Plan| {
+            let found = plan.status.unwrap().conditions.into_iter().find(|c| c.type_ == "Ready").unwrap();
+            (found.reason, found.message)
+        };
+        let anew = node("n2", "bedplate://a");
+        let mut machine = machine(&json!({}));
+        let plan = planned(&machine, NodeSeen::Present(&anew), &[1, 2]);
+        assert_eq!(plan.status.as_ref().unwrap().node_ref.as_ref().unwrap().uid, "n2");
+        let conditions = plan.status.as_ref().unwrap().conditions.clone();
+        let (reason, message) = ready(plan);
+        assert_eq!(reason, NODE_REGISTERED_ANEW);
+        assert!(message.contains("w-v1") && message.contains("w-v2") && message.contains("delete it again"));
+        assert_ne!(
+            ready(planned(&machine, NodeSeen::Present(&anew), &[1])).0,
+            NODE_REGISTERED_ANEW,
+            "nothing newer"
+        );
+        // The agent takes it as its own, and it stays true.
+        let status = machine.status.as_mut().unwrap();
+        status.conditions.extend(conditions);
+        status.node_ref.as_mut().unwrap().uid = "n2".to_owned();
+        status.applied.as_mut().unwrap().node_uid = Some("n2".to_owned());
+        let again =
+            |machine: &Machine, versions: &[i64]| planned(machine, NodeSeen::Present(&anew), versions);
+        assert!(
+            again(&machine, &[1, 2])
+                .status
+                .is_none_or(|status| { status.conditions.iter().any(|c| c.reason == NODE_REGISTERED_ANEW) })
+        );
+        assert_ne!(ready(again(&machine, &[1])).0, NODE_REGISTERED_ANEW);
+        // Deleted again: paved as always.
+        let plan = planned(&machine, NodeSeen::Gone, &[1, 2]);
+        assert_eq!(plan.status.as_ref().unwrap().selected.as_ref().unwrap().version, 2);
+        assert_ne!(ready(plan).0, NODE_REGISTERED_ANEW);
+    }
+
+    #[test]
+    fn a_node_that_was_seen_to_go_is_never_said_to_have_registered_anew() {
+        let joined = node("n2", "bedplate://a");
+        let mut machine = machine(&json!({}));
+        // Paved with the next, and the agent has not said so yet.
+        let status = machine.status.as_mut().unwrap();
+        status.node_ref = None;
+        status.selected.as_mut().unwrap().version = 2;
+        let plan = planned(&machine, NodeSeen::Present(&joined), &[1, 2]);
+        let conditions = plan.status.unwrap().conditions;
+        assert!(conditions.iter().all(|c| c.reason != NODE_REGISTERED_ANEW));
+    }
+
+    #[test]
+    fn h5_only_the_node_that_came_of_a_version_is_annotated_with_it() {
+        for (uid, provider_id, annotated) in [
+            ("n1", "bedplate://a", true),
+            ("n1", "", true),
+            ("n2", "bedplate://a", false),
+            ("n1", "other://a", false),
+        ] {
+            let node = node(uid, provider_id);
+            let mut machine = machine(&json!({}));
+            machine.status.as_mut().unwrap().node_ref = None;
+            let plan = planned(&machine, NodeSeen::Present(&node), &[1]);
+            assert_eq!(plan.annotate.is_some(), annotated, "{uid} {provider_id}");
+            let node_ref = plan.status.unwrap().node_ref.map(|node| node.uid);
+            assert_eq!(
+                node_ref.as_deref(),
+                (provider_id != "other://a").then_some(uid),
+                "{uid} {provider_id}"
+            );
+        }
+    }
+
+    #[test]
+    fn h1_of_a_paused_machine_the_node_is_not_annotated() {
+        let node = node("n1", "bedplate://a");
+        for (paused, annotated) in [(false, true), (true, false)] {
+            let mut machine = machine(&json!({}));
+            machine.spec.paused = paused;
+            let plan = planned(&machine, NodeSeen::Present(&node), &[1]);
+            assert_eq!((plan.annotate.is_some(), plan.lock), (annotated, None), "paused: {paused}");
+        }
+    }
+
+    #[test]
+    fn who_waits_for_a_first_node_is_told_of_the_pin_that_takes_a_newer_version() {
+        let message = |machine: &Machine, versions: &[i64]| {
+            let conditions = planned(machine, NodeSeen::Absent, versions).status.unwrap().conditions;
+            conditions.into_iter().find(|c| c.type_ == "Ready").unwrap().message
+        };
+        let mut machine = machine(&json!({}));
+        (machine.status.as_mut().unwrap().applied, machine.status.as_mut().unwrap().node_ref) = (None, None);
+        assert_eq!(message(&machine, &[1]), "waiting for the agent to make the node");
+        let told = message(&machine, &[1, 2]);
+        assert!(told.contains("w-v2 is newer") && told.contains("name w and version 2"), "{told}");
+        // Who was pinned by hand is where a person wants it.
+        machine.spec.configuration_ref.as_mut().unwrap().version = Some(1);
+        assert_eq!(message(&machine, &[1, 2]), "waiting for the agent to make the node");
+        // What the message says is what moves it.
+        machine.spec.configuration_ref.as_mut().unwrap().version = Some(2);
+        let plan = planned(&machine, NodeSeen::Absent, &[1, 2]);
+        assert_eq!(plan.status.unwrap().selected.unwrap().version, 2);
+    }
+
+    #[test]
+    fn what_was_written_is_not_written_again() {
+        let mut machine = machine(&json!({}));
+        let node = node("n1", "bedplate://a");
+        let status = planned(&machine, NodeSeen::Present(&node), &[1]).status.unwrap();
+        let written = machine.status.as_mut().unwrap();
+        (written.phase, written.selected, written.node_ref) =
+            (Some(status.phase), status.selected, status.node_ref);
+        written.provider_id = status.provider_id;
+        written.conditions.extend(status.conditions);
+        assert_eq!(planned(&machine, NodeSeen::Present(&node), &[1]).status, None);
+    }
+}

@@ -1,0 +1,161 @@
+//! Pure: what a person would look for of one Machine, once its status is written: one Event for each decision.
+
+use bedplate_api::machine::{Condition, MachineStatus, SelectedBy, condition_type};
+use bedplate_selection::{PendingReason, version_name};
+
+use super::plan::{FOREIGN_NODE, NODE_REGISTERED_ANEW, Status};
+use crate::news::Reason;
+
+/// What a write has changed, in the order in which it is to be read.
+pub(super) fn told(before: &MachineStatus, after: &Status) -> Vec<(Reason, String)> {
+    let mut all = Vec::new();
+    match (&before.node_ref, &after.node_ref) {
+        (Some(gone), None) => {
+            let next = after.selected.as_ref().map(|next| version_name(&next.name, next.version));
+            let next = next.unwrap_or_default();
+            all.push((
+                Reason::NodeGone,
+                format!("Node {} is gone: the host is paved anew, with {next}", gone.name),
+            ));
+        }
+        (before, Some(node)) if before.as_ref().map(|before| &before.uid) != Some(&node.uid) => {
+            let anew = if before.is_some() { " anew" } else { "" };
+            all.push((
+                Reason::NodeRegistered,
+                format!("Node {} has registered{anew} (UID {})", node.name, node.uid),
+            ));
+        }
+        (None | Some(_), Some(_)) | (None, None) => {}
+    }
+    if let Some(selected) =
+        after.selected.as_ref().filter(|selected| before.selected.as_ref() != Some(selected))
+    {
+        let by = match selected.by {
+            SelectedBy::Reference => "spec.configurationRef",
+            SelectedBy::Selector => "its machineSelector",
+        };
+        let was = before.selected.as_ref().map(|was| version_name(&was.name, was.version));
+        let was = was.map(|was| format!("; it was {was}")).unwrap_or_default();
+        all.push((
+            Reason::VersionSelected,
+            format!("{} by {by}{was}", version_name(&selected.name, selected.version)),
+        ));
+    }
+    all.extend(trouble(before, after));
+    all
+}
+
+/// What keeps a choice or a Node from being made, if that was not said before.
+fn trouble(before: &MachineStatus, after: &Status) -> Option<(Reason, String)> {
+    let news = |type_: &str| {
+        let find = |all: &[Condition]| all.iter().find(|c| c.type_ == type_).cloned();
+        let (was, is) = (find(&before.conditions), find(&after.conditions)?);
+        let same = was.is_some_and(|was| {
+            (&was.status, &was.reason, &was.message) == (&is.status, &is.reason, &is.message)
+        });
+        (!same).then_some(is)
+    };
+    if let Some(pending) = news(condition_type::CONFIGURATION_PENDING).filter(|c| c.status == "True") {
+        return Some((Reason::NotSelected, format!("{}: {}", pending.reason, pending.message)));
+    }
+    let ready = news(condition_type::READY).filter(|c| c.status == "False")?;
+    let reason = match ready.reason.as_str() {
+        FOREIGN_NODE => Some(Reason::ForeignNode),
+        NODE_REGISTERED_ANEW => Some(Reason::NodeRegisteredAnew),
+        other => PENDING.iter().any(|pending| pending.as_str() == other).then_some(Reason::NotSelected),
+    };
+    let text = |reason| match reason {
+        Reason::NotSelected => format!("{}: {}", ready.reason, ready.message),
+        _ => ready.message.clone(),
+    };
+    // While nothing is selected `Ready` says what `ConfigurationPending` does.
+    let is_pending = after
+        .conditions
+        .iter()
+        .any(|c| c.type_ == condition_type::CONFIGURATION_PENDING && c.status == "True");
+    reason.filter(|_| !is_pending).map(|reason| (reason, text(reason)))
+}
+
+/// Why a choice that is due cannot be made.
+const PENDING: [PendingReason; 4] = [
+    PendingReason::ConfigurationNotFound,
+    PendingReason::VersionNotFound,
+    PendingReason::ImageUnresolved,
+    PendingReason::Claimed,
+];
+
+#[cfg(test)]
+mod tests {
+    use bedplate_api::machine::{NodeRef, Phase, Selected};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn status(selected: Option<i64>, uid: Option<&str>, conditions: &Value) -> Status {
+        let selected =
+            selected.map(|version| Selected { name: "w".to_owned(), version, by: SelectedBy::Selector });
+        let node_ref = uid.map(|uid| NodeRef { name: "a".to_owned(), uid: uid.to_owned() });
+        let conditions = serde_json::from_value(conditions.clone()).unwrap();
+        Status { phase: Phase::Pending, selected, node_ref, provider_id: None, conditions }
+    }
+
+    fn before(after: &Status) -> MachineStatus {
+        MachineStatus {
+            selected: after.selected.clone(),
+            node_ref: after.node_ref.clone(),
+            conditions: after.conditions.clone(),
+            ..MachineStatus::default()
+        }
+    }
+
+    fn is(type_: &str, status: bool, reason: &str) -> Value {
+        json!({ "type": type_, "status": if status { "True" } else { "False" }, "reason": reason, "message": "why",
+            "lastTransitionTime": "2026-01-01T00:00:00Z" })
+    }
+
+    #[test]
+    fn each_change_is_told_once_with_what_a_person_asks_for() {
+        let none = json!([]);
+        let joined = status(Some(1), Some("n1"), &none);
+        let repaved = status(Some(2), None, &none);
+        let reasons = |before: &MachineStatus, after: &Status| -> Vec<Reason> {
+            told(before, after).into_iter().map(|(reason, _)| reason).collect()
+        };
+        assert!(told(&before(&joined), &joined).is_empty());
+        assert_eq!(
+            reasons(&MachineStatus::default(), &joined),
+            [Reason::NodeRegistered, Reason::VersionSelected]
+        );
+        assert_eq!(
+            told(&before(&joined), &repaved),
+            [
+                (Reason::NodeGone, "Node a is gone: the host is paved anew, with w-v2".to_owned()),
+                (Reason::VersionSelected, "w-v2 by its machineSelector; it was w-v1".to_owned()),
+            ]
+        );
+        let pending = status(
+            None,
+            None,
+            &json!([
+                is("ConfigurationPending", true, "NoConfiguration"),
+                is("Ready", false, "NoConfiguration")
+            ]),
+        );
+        assert_eq!(
+            told(&MachineStatus::default(), &pending),
+            [(Reason::NotSelected, "NoConfiguration: why".to_owned())]
+        );
+        for (reason, wanted) in [
+            ("ForeignNode", Some(Reason::ForeignNode)),
+            ("NodeRegisteredAnew", Some(Reason::NodeRegisteredAnew)),
+            ("VersionNotFound", Some(Reason::NotSelected)),
+            ("ImageUnresolved", Some(Reason::NotSelected)),
+            // What others say is theirs to tell.
+            ("KubeletNotReady", None),
+        ] {
+            let after = status(Some(1), Some("n1"), &json!([is("Ready", false, reason)]));
+            assert_eq!(reasons(&before(&joined), &after), Vec::from_iter(wanted), "{reason}");
+            assert!(told(&before(&after), &after).is_empty(), "{reason}: said already");
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! Events (events.k8s.io/v1): what a person looks for in `kubectl describe`, one for each decision.
+//!
+//! Told by the reconcilers once something is written, so nothing is told of what stays as it is. Nobody waits for it: a full queue
+//! drops, and counts what it drops. What is told again is counted in the Event that is there (`series`, by `gate`); another text is
+//! another Event.
+
+mod gate;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use bedplate_process::family::count_rows;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client, Resource};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use self::gate::{Gate, Telling};
+use crate::write::{FIELD_MANAGER, ask};
+
+/// Who tells, in an Event.
+const REPORTER: &str = "bedplate.dev/controller";
+/// Where the Events of what is in no namespace are.
+const NAMESPACE: &str = "default";
+/// Events that wait to be written.
+const QUEUE: usize = 1024;
+/// Bytes of a note that the API server takes.
+const LONGEST_NOTE: usize = 1024;
+/// Characters of an object's name that are in the Event's.
+const LONGEST_NAME: usize = 200;
+
+/// What happened. A closed set: each is a reason in `kubectl describe`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// An edit has made a version.
+    VersionCreated,
+    /// An edit went into a version that nobody had used.
+    VersionUpdated,
+    /// A version goes: of `revisionHistoryLimit` too many, or with its configuration.
+    VersionDeleted,
+    /// A version is used from now on, and does not change any more.
+    VersionLocked,
+    /// A version was chosen for a Machine.
+    VersionSelected,
+    /// Nothing can be chosen, or what is due cannot: in the condition's word for it.
+    NotSelected,
+    /// A Node is the Machine's.
+    NodeRegistered,
+    /// The Machine's Node is gone, and the host is paved anew.
+    NodeGone,
+    /// The Node of the Machine's name is another host's.
+    ForeignNode,
+    /// The Node was deleted and made anew before the host was paved.
+    NodeRegisteredAnew,
+    /// A kubelet has its certificate.
+    CertificateApproved,
+    /// A kubelet gets none.
+    CertificateDenied,
+    /// A person has to decide about one.
+    CertificateAwaitsPerson,
+    /// What was deleted is held by a Machine.
+    DeletionHeld,
+    /// What was deleted is held by nobody any more.
+    Released,
+    /// The API server will not have what is to be written.
+    WriteRefused,
+    /// A tag was resolved.
+    ImageResolved,
+    /// A tag cannot be resolved.
+    ImageUnresolved,
+}
+
+impl Reason {
+    /// The reason in the API.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::VersionCreated => "VersionCreated",
+            Self::VersionUpdated => "VersionUpdated",
+            Self::VersionDeleted => "VersionDeleted",
+            Self::VersionLocked => "VersionLocked",
+            Self::VersionSelected => "VersionSelected",
+            Self::NotSelected => "NotSelected",
+            Self::NodeRegistered => "NodeRegistered",
+            Self::NodeGone => "NodeGone",
+            Self::ForeignNode => "ForeignNode",
+            Self::NodeRegisteredAnew => "NodeRegisteredAnew",
+            Self::CertificateApproved => "CertificateApproved",
+            Self::CertificateDenied => "CertificateDenied",
+            Self::CertificateAwaitsPerson => "CertificateAwaitsPerson",
+            Self::DeletionHeld => "DeletionHeld",
+            Self::Released => "Released",
+            Self::WriteRefused => "WriteRefused",
+            Self::ImageResolved => "ImageResolved",
+            Self::ImageUnresolved => "ImageUnresolved",
+        }
+    }
+
+    /// What was done, or tried: of every Event the API wants it.
+    fn action(self) -> &'static str {
+        match self {
+            Self::VersionCreated | Self::VersionUpdated | Self::VersionDeleted | Self::WriteRefused => {
+                "Write"
+            }
+            Self::VersionLocked | Self::VersionSelected | Self::NotSelected => "Select",
+            Self::NodeRegistered | Self::NodeGone | Self::ForeignNode | Self::NodeRegisteredAnew => {
+                "FollowNode"
+            }
+            Self::CertificateApproved | Self::CertificateDenied | Self::CertificateAwaitsPerson => "Approve",
+            Self::DeletionHeld | Self::Released => "Release",
+            Self::ImageResolved | Self::ImageUnresolved => "ResolveImage",
+        }
+    }
+
+    /// Whether a person has to do something, or ought to look.
+    fn is_warning(self) -> bool {
+        match self {
+            Self::NotSelected
+            | Self::ForeignNode
+            | Self::NodeRegisteredAnew
+            | Self::CertificateDenied
+            | Self::CertificateAwaitsPerson
+            | Self::DeletionHeld
+            | Self::WriteRefused
+            | Self::ImageUnresolved => true,
+            Self::VersionCreated
+            | Self::VersionUpdated
+            | Self::VersionDeleted
+            | Self::VersionLocked
+            | Self::VersionSelected
+            | Self::NodeRegistered
+            | Self::NodeGone
+            | Self::CertificateApproved
+            | Self::Released
+            | Self::ImageResolved => false,
+        }
+    }
+}
+
+/// One thing that happened to an object.
+#[derive(Debug, Clone, PartialEq)]
+struct Item {
+    about: ObjectReference,
+    reason: Reason,
+    note: String,
+}
+
+/// What became of Events.
+#[derive(Debug, Default)]
+struct Counts {
+    told: AtomicU64,
+    dropped: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// Counts Events; clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Counted(Arc<Counts>);
+
+impl Collector for Counted {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let rows = [("told", &self.0.told), ("dropped", &self.0.dropped), ("failed", &self.0.failed)];
+        let rows = rows.map(|(result, count)| (vec![("result", result)], count.load(Ordering::Relaxed)));
+        count_rows(&mut encoder, "bedplate_controller_events", "Events by what became of them", rows)
+    }
+}
+
+/// Tells; clones share the queue.
+#[derive(Debug, Clone)]
+pub struct News {
+    queue: Option<mpsc::Sender<Item>>,
+    counted: Counted,
+}
+
+impl News {
+    /// Where nobody listens.
+    pub fn nowhere() -> Self {
+        Self { queue: None, counted: Counted::default() }
+    }
+
+    /// Something has happened to an object. It is told as soon as there is time, or not at all.
+    pub fn tell<K: Resource<DynamicType = ()>>(&self, about: &K, reason: Reason, note: &str) {
+        let Some(queue) = &self.queue else { return };
+        let item = Item { about: about.object_ref(&()), reason, note: cut(note, LONGEST_NOTE).to_owned() };
+        if queue.try_send(item).is_err() {
+            self.counted.0.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The longest beginning of a text that has at most so many bytes.
+fn cut(text: &str, bytes: usize) -> &str {
+    let mut end = bytes.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+/// Writes what is told.
+pub struct Teller {
+    queue: mpsc::Receiver<Item>,
+    client: Client,
+    instance: String,
+    counted: Counted,
+}
+
+/// Both ends, and the counts. `instance`: which of several controllers tells.
+pub fn channel(client: Client, instance: &str) -> (News, Teller, Counted) {
+    let (sender, queue) = mpsc::channel(QUEUE);
+    let counted = Counted::default();
+    let teller = Teller { queue, client, instance: cut(instance, 128).to_owned(), counted: counted.clone() };
+    (News { queue: Some(sender), counted: counted.clone() }, teller, counted)
+}
+
+impl Teller {
+    /// Writes until nobody tells any more.
+    pub async fn run(mut self) {
+        let events: Api<Event> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let mut gate = Gate::new(Instant::now());
+        while let Some(item) = self.queue.recv().await {
+            let telling = gate.admit(&item, Instant::now());
+            if matches!(telling, Telling::Counted) {
+                continue;
+            }
+            tokio::time::sleep(gate.wait(Instant::now())).await;
+            let written = match telling {
+                Telling::Anew => {
+                    let event = self.event(&item, Timestamp::now());
+                    let name = event.metadata.name.clone().unwrap_or_default();
+                    let parameters =
+                        PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+                    let written = ask("an Event", events.create(&parameters, &event)).await.map(drop);
+                    gate.told(&item, written.is_ok().then_some(name), Instant::now());
+                    written
+                }
+                Telling::Again { event, count } => {
+                    let now = MicroTime(Timestamp::now());
+                    let series = json!({ "series": { "count": count, "lastObservedTime": now } });
+                    let parameters = PatchParams::default();
+                    ask("an Event", events.patch(&event, &parameters, &Patch::Merge(&series))).await.map(drop)
+                }
+                Telling::Counted => Ok(()),
+            };
+            let counter = if written.is_ok() { &self.counted.0.told } else { &self.counted.0.failed };
+            counter.fetch_add(1, Ordering::Relaxed);
+            if let Err(error) = written {
+                tracing::debug!(%error, reason = item.reason.as_str(), "an Event was not written");
+            }
+        }
+    }
+
+    fn event(&self, item: &Item, now: Timestamp) -> Event {
+        let object = cut(item.about.name.as_deref().unwrap_or_default(), LONGEST_NAME);
+        let name = format!("{}.{:x}", object.trim_end_matches(['.', '-']), now.as_nanosecond());
+        Event {
+            metadata: ObjectMeta {
+                name: Some(name),
+                namespace: Some(NAMESPACE.to_owned()),
+                ..ObjectMeta::default()
+            },
+            action: Some(item.reason.action().to_owned()),
+            event_time: Some(MicroTime(now)),
+            note: Some(item.note.clone()),
+            reason: Some(item.reason.as_str().to_owned()),
+            regarding: Some(item.about.clone()),
+            reporting_controller: Some(REPORTER.to_owned()),
+            reporting_instance: Some(self.instance.clone()),
+            type_: Some(if item.reason.is_warning() { "Warning" } else { "Normal" }.to_owned()),
+            ..Event::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Node;
+
+    use super::*;
+
+    #[test]
+    fn a_note_is_cut_between_characters() {
+        assert_eq!(cut("aé", 2), "a");
+        assert_eq!(cut("aé", 3), "aé");
+        assert_eq!(cut("a", 100), "a");
+    }
+
+    #[tokio::test]
+    async fn who_tells_never_waits_and_what_is_dropped_is_counted() {
+        let (sender, _queue) = mpsc::channel(2);
+        let news = News { queue: Some(sender), counted: Counted::default() };
+        for number in 0..5 {
+            news.tell(&Node::default(), Reason::NodeGone, &number.to_string());
+        }
+        assert_eq!(news.counted.0.dropped.load(Ordering::Relaxed), 3);
+    }
+}

@@ -1,0 +1,114 @@
+//! MachineOperations: their labels, their beginning, the end of those that nobody ends, and the children of a selector (O1 to O8).
+//!
+//! Read: the stores; whether a Machine is really not there, and whether a parent is as it was seen before children are made, is asked
+//! live. Decided: `plan`, and for a selector `bedplate-operations`. What an operation asks for is done by pxed and by the agents.
+
+mod parent;
+mod plan;
+mod whose;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bedplate_api::operation::MachineOperation;
+use bedplate_drain::CORDONED_BY;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::runtime::reflector::ObjectRef;
+use kube::{Api, ResourceExt};
+
+pub use self::parent::FINALIZER;
+pub use self::plan::{HELD, Plan, Seen, is_finished, parent_of, plan, state};
+pub use self::whose::Whose;
+use crate::counters::Kind;
+use crate::world::World;
+use crate::write::{self, Failed, WriteError, apply_labels, apply_status};
+
+/// Makes what is ours of one operation as it ought to be; says when it is to be looked at again.
+///
+/// # Errors
+/// [`WriteError`]
+pub async fn reconcile(
+    operation: Arc<MachineOperation>,
+    world: Arc<World>,
+) -> Result<Option<Duration>, WriteError> {
+    if operation.spec.machine_selector.is_some() {
+        return world.leading(parent::reconcile(&operation, &world)).await;
+    }
+    let Some(machine) = operation.spec.machine_ref.as_ref().map(|machine| machine.name.as_str()) else {
+        return Ok(None);
+    };
+    let now = Timestamp::now();
+    let is_open = !is_finished(&operation);
+    let mut found = world.stores.machines.get(&ObjectRef::new(machine));
+    // A store that is a moment behind must not fail what is for a Machine that is there.
+    if found.is_none() && is_open && !plan::is_early(&operation, now) {
+        found = world.live_machine(machine).await?.map(Arc::new);
+    }
+    let others = if is_open { world.stores.operations_of(machine) } else { Vec::new() };
+    let seen = Seen { operation: &operation, machine: found.as_deref(), others: &others, now };
+    let plan = plan(&seen);
+    let again = plan.again;
+    if plan != (Plan { again, ..Plan::default() }) {
+        world.leading(apply(&operation, &plan, &world)).await?;
+    }
+    Ok(again)
+}
+
+async fn apply(operation: &MachineOperation, plan: &Plan, world: &World) -> Result<(), WriteError> {
+    let (name, all) = (operation.name_any(), Api::<MachineOperation>::all(world.client.clone()));
+    if plan.remove {
+        return remove(operation, world).await;
+    }
+    let mut failed = Failed::default();
+    if plan.repave {
+        failed.note(repave(operation, world).await);
+    }
+    // Before the label by which the agent finds it: so it is not written twice at the same time.
+    if let Some(status) = &plan.status {
+        world.counters.wrote(Kind::Operation);
+        if failed.note(apply_status(&all, operation, status).await.map(drop))
+            && let Some(reason) = &status.reason
+        {
+            tracing::info!(operation = name, reason, message = status.message, "an operation has failed");
+        }
+    }
+    if let Some(labels) = &plan.labels {
+        world.counters.wrote(Kind::Operation);
+        failed.note(apply_labels(&all, operation, labels).await);
+    }
+    failed.end()
+}
+
+/// O8: deletes the Node that was drained for an operation, that very one.
+async fn repave(operation: &MachineOperation, world: &World) -> Result<(), WriteError> {
+    let Some(name) = operation.spec.machine_ref.as_ref().map(|machine| machine.name.as_str()) else {
+        return Ok(());
+    };
+    let Some(node) = world.live_node(name).await? else { return Ok(()) };
+    let spec = node.spec.as_ref();
+    let is_its = spec.and_then(|spec| spec.provider_id.as_deref()) == Some(&format!("bedplate://{name}"));
+    let is_cordoned = spec.is_some_and(|spec| spec.unschedulable == Some(true));
+    let is_for_it = node.annotations().get(CORDONED_BY) == operation.metadata.uid.as_ref();
+    if !(is_its && is_cordoned && is_for_it) {
+        return Ok(());
+    }
+    let nodes: Api<Node> = Api::all(world.client.clone());
+    world.counters.wrote(Kind::Operation);
+    write::delete(&nodes, name, node.uid(), node.resource_version()).await?;
+    tracing::info!(
+        operation = operation.name_any(),
+        node = name,
+        "a drained Node is deleted, so that it is paved anew"
+    );
+    Ok(())
+}
+
+/// O2
+async fn remove(operation: &MachineOperation, world: &World) -> Result<(), WriteError> {
+    let (name, all) = (operation.name_any(), Api::<MachineOperation>::all(world.client.clone()));
+    world.counters.wrote(Kind::Operation);
+    write::delete(&all, &name, operation.uid(), operation.resource_version()).await?;
+    tracing::info!(operation = name, "its time is over, it is removed");
+    Ok(())
+}

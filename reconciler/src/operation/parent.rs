@@ -1,0 +1,324 @@
+//! Operations with a selector: their Machines, their children, their sums (O3).
+//!
+//! ```text
+//! finalizer -> Machines: one consistent list, into status.machines -> children, as many as may -> sums -> ... -> its end -> no finalizer
+//! ```
+//! Each step stands in the parent before the next one is begun, but children: they are made before the status says that they are begun, so
+//! that a death in between loses none; whoever comes then finds each under its name, which says whose it is. Before one is
+//! made, the parent is read live: an old state of it would make again what somebody has deleted.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bedplate_api::id::MachineName;
+use bedplate_api::machine::{Machine, Time};
+use bedplate_api::operation::{
+    MOST_MACHINES, MachineOperation, MachineOperationStatus, OperationMachines, OperationState,
+};
+use bedplate_operations::{Now, Progress, SITE, child, child_name, plan as fan_out, standing};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::api::{ListParams, PostParams};
+use kube::core::Selector;
+use kube::runtime::reflector::ObjectRef;
+use kube::{Api, Resource, ResourceExt};
+
+use super::plan::{expiry, is_finished, parent_of, state};
+use crate::counters::Kind;
+use crate::world::World;
+use crate::write::{self, FIELD_MANAGER, Failed, WriteError, apply_status, ask, called, set_finalizer};
+
+/// Keeps a parent that is deleted until what it has begun is over.
+pub const FINALIZER: &str = "bedplate.dev/children";
+/// So many children are made, and so many are asked for, between two writes of the parent.
+const BATCH: usize = 64;
+/// How many Machines one page of a list has.
+const PAGE: u32 = 500;
+/// A child that was made here and that the store does not have after this time is asked for.
+const LAG: Duration = Duration::from_secs(5);
+/// The sums of a parent are written again after this time for each of its Machines: a write has all their names.
+const PACE: Duration = Duration::from_micros(100);
+
+type Operations = Api<MachineOperation>;
+
+/// Makes a parent's children and sums as they ought to be.
+pub(super) async fn reconcile(
+    parent: &MachineOperation,
+    world: &World,
+) -> Result<Option<Duration>, WriteError> {
+    let uid = parent.uid().unwrap_or_default();
+    let is_held = parent.finalizers().iter().any(|held| held == FINALIZER);
+    let is_leaving = parent.metadata.deletion_timestamp.is_some();
+    let known = parent.status.as_ref().and_then(|status| status.machines.as_ref());
+    if is_finished(parent) || is_leaving && known.is_none() {
+        world.stores.whose.ended(&uid);
+        return end(parent, is_held, is_leaving, world).await;
+    }
+    if !is_held {
+        // Without it in the midst of its deletion, it goes; else it comes again by the watch, with it.
+        return if is_leaving { Ok(None) } else { hold(parent, true, world).await.map(|()| None) };
+    }
+    let Some(known) = known else { return begin(parent, world).await.map(|()| None) };
+    let lists = [&known.waiting, &known.begun, &known.complete, &known.failed];
+    let total: usize = lists.iter().map(|list| list.len()).sum();
+    let rest = world.stores.whose.rests(&uid, PACE.saturating_mul(u32::try_from(total).unwrap_or(u32::MAX)));
+    if !rest.is_zero() {
+        return Ok(Some(rest));
+    }
+    go_on(parent, known, world).await
+}
+
+/// It is over: what it has held goes, and itself when its time comes.
+async fn end(
+    parent: &MachineOperation,
+    is_held: bool,
+    is_leaving: bool,
+    world: &World,
+) -> Result<Option<Duration>, WriteError> {
+    if is_held {
+        return hold(parent, false, world).await.map(|()| None);
+    }
+    match expiry(parent, Timestamp::now()).filter(|_| !is_leaving) {
+        Some(Ok(())) => super::remove(parent, world).await.map(|()| None),
+        Some(Err(left)) => Ok(Some(left)),
+        None => Ok(None),
+    }
+}
+
+async fn hold(parent: &MachineOperation, held: bool, world: &World) -> Result<(), WriteError> {
+    let all: Operations = Api::all(world.client.clone());
+    world.counters.wrote(Kind::Operation);
+    set_finalizer(&all, parent, FINALIZER, held).await
+}
+
+/// Finds its Machines, once for all.
+async fn begin(parent: &MachineOperation, world: &World) -> Result<(), WriteError> {
+    let all: Operations = Api::all(world.client.clone());
+    let now = Now { room: 0, stopped: false, time: Timestamp::now() };
+    let status = match targets(parent, world).await {
+        Ok(machines) if machines.len() > MOST_MACHINES => {
+            let message = format!(
+                "the selector matches {} Machines, and {MOST_MACHINES} are the most: narrow it, and make several operations",
+                machines.len()
+            );
+            refused("TooManyMachines", message, now.time)
+        }
+        Ok(machines) => {
+            let machines: Vec<_> = machines.into_iter().map(|name| (name, None)).collect();
+            fan_out(parent, &machines, now).status
+        }
+        Err(WriteError::Refused { why, .. }) => refused("InvalidSelector", why, now.time),
+        Err(error) => return Err(error),
+    };
+    world.counters.wrote(Kind::Operation);
+    apply_status(&all, parent, &status).await?;
+    let machines = status.counts.as_ref().map_or(0, |counts| counts.total);
+    tracing::info!(operation = parent.name_any(), machines, reason = status.reason, "its Machines are fixed");
+    Ok(())
+}
+
+fn refused(reason: &str, message: String, now: Timestamp) -> MachineOperationStatus {
+    MachineOperationStatus {
+        state: Some(OperationState::Failed),
+        start_time: Some(Time(now)),
+        completion_time: Some(Time(now)),
+        reason: Some(reason.to_owned()),
+        message: Some(message),
+        ..MachineOperationStatus::default()
+    }
+}
+
+/// The Machines that its selector matches, by name: every page is of one and the same state.
+async fn targets(parent: &MachineOperation, world: &World) -> Result<Vec<MachineName>, WriteError> {
+    let what = "the Machines of a selector";
+    let selector = parent.spec.machine_selector.clone().unwrap_or_default();
+    let wrong = |why: String| WriteError::Refused { what: what.to_owned(), why };
+    let selector = Selector::try_from(selector).map_err(|error| wrong(error.to_string()))?;
+    let machines: Api<Machine> = Api::all(world.client.clone());
+    let mut parameters = ListParams::default().labels_from(&selector).limit(PAGE);
+    let mut names = Vec::new();
+    loop {
+        let page = ask(what, machines.list_metadata(&parameters)).await?;
+        for machine in &page.items {
+            let name = machine.name_any();
+            names.push(name.parse().map_err(|_| wrong(format!("{name} is no name of a Machine")))?);
+        }
+        let next = page.metadata.continue_.filter(|next| !next.is_empty());
+        let Some(next) = next else { return Ok(names) };
+        parameters = parameters.continue_token(&next);
+    }
+}
+
+/// What is so of a child.
+enum Child {
+    Known(OperationState),
+    /// Something else has its name.
+    Strange,
+    Absent,
+}
+
+impl Child {
+    fn of(found: Option<&MachineOperation>, parent: &MachineOperation) -> Self {
+        let Some(found) = found else { return Self::Absent };
+        if parent_of(found).map(|(_, uid)| uid) != parent.metadata.uid.as_deref() {
+            return Self::Strange;
+        }
+        Self::Known(state(found).unwrap_or(OperationState::Pending))
+    }
+
+    fn progress(&self) -> Progress {
+        match self {
+            Self::Known(state) => Some(*state),
+            Self::Strange => Some(OperationState::Failed),
+            Self::Absent => None,
+        }
+    }
+}
+
+async fn go_on(
+    parent: &MachineOperation,
+    known: &OperationMachines,
+    world: &World,
+) -> Result<Option<Duration>, WriteError> {
+    let all: Operations = Api::all(world.client.clone());
+    let (uid, stopped) = (parent.uid().unwrap_or_default(), parent.metadata.deletion_timestamp.is_some());
+    let look = |name: &MachineName| {
+        let found = world.stores.operations.get(&ObjectRef::new(&child_name(parent, name)));
+        Child::of(found.as_deref(), parent)
+    };
+    let lag = world.stores.whose.lags(&uid, LAG);
+    let mut removed = BTreeMap::new();
+    if lag.is_zero() {
+        let absent = known.begun.iter().filter(|name| matches!(look(name), Child::Absent));
+        for name in absent.take(BATCH) {
+            let child = child_name(parent, name);
+            let found = ask(&format!("MachineOperation {child}"), all.get_opt(&child)).await?;
+            // Deleted by somebody: whether it was done is not known, and it is not done again.
+            let progress = Child::of(found.as_ref(), parent).progress().unwrap_or(OperationState::Failed);
+            removed.insert(name, progress);
+        }
+    }
+    let mut targets = standing(known, |name| removed.get(name).copied().or_else(|| look(name).progress()));
+    let now = Now { room: BATCH, stopped, time: Timestamp::now() };
+    let mut fan = fan_out(parent, &targets, now);
+    let mut failed = Failed::default();
+    if !fan.start.is_empty() {
+        make(parent, &fan.start, &mut targets, &mut failed, world).await?;
+        fan = fan_out(parent, &targets, Now { room: 0, ..now });
+    }
+    if stopped {
+        failed.note(call_off(parent, known, world).await);
+    }
+    if parent.status.as_ref() != Some(&fan.status) {
+        world.counters.wrote(Kind::Operation);
+        world.stores.whose.wrote(&uid);
+        if failed.note(apply_status(&all, parent, &fan.status).await.map(drop)) && is_end(&fan.status) {
+            let (name, status) = (parent.name_any(), &fan.status);
+            tracing::info!(
+                operation = name,
+                reason = status.reason,
+                message = status.message,
+                "it has ended"
+            );
+        }
+    }
+    failed.end()?;
+    Ok(Some(lag).filter(|lag| !lag.is_zero()))
+}
+
+fn is_end(status: &MachineOperationStatus) -> bool {
+    matches!(status.state, Some(OperationState::Complete | OperationState::Failed))
+}
+
+/// Makes children; who was begun, or cannot be, is noted in `targets`.
+async fn make(
+    parent: &MachineOperation,
+    start: &[MachineName],
+    targets: &mut [(MachineName, Progress)],
+    failed: &mut Failed,
+    world: &World,
+) -> Result<(), WriteError> {
+    let all: Operations = Api::all(world.client.clone());
+    let what = called(parent);
+    let live = ask(&what, all.get_metadata_opt(&parent.name_any())).await?;
+    if live.and_then(|live| live.resource_version()) != parent.resource_version() {
+        return Err(WriteError::Conflict { what });
+    }
+    world.stores.whose.made(&parent.uid().unwrap_or_default());
+    for name in start {
+        let progress = match make_one(parent, name, &all, world).await {
+            Ok(()) => OperationState::Pending,
+            Err(WriteError::Refused { what, why }) => {
+                tracing::warn!(operation = what, why, "it cannot be made: its Machine counts as failed");
+                OperationState::Failed
+            }
+            // The others would go the same way, or it comes by the watch.
+            Err(error) => {
+                failed.note(Err(error));
+                break;
+            }
+        };
+        if let Some(target) = targets.iter_mut().find(|(target, _)| target == name) {
+            target.1 = Some(progress);
+        }
+    }
+    Ok(())
+}
+
+async fn make_one(
+    parent: &MachineOperation,
+    machine: &MachineName,
+    all: &Operations,
+    world: &World,
+) -> Result<(), WriteError> {
+    let mut child = child(parent, machine);
+    if let Some(found) = world.stores.machines.get(&ObjectRef::new(machine.as_str())) {
+        let labels = child.metadata.labels.get_or_insert_default();
+        labels.insert(SITE.to_owned(), found.spec.site.to_string());
+    }
+    child.metadata.owner_references = Some(vec![OwnerReference {
+        api_version: MachineOperation::api_version(&()).into_owned(),
+        kind: MachineOperation::kind(&()).into_owned(),
+        name: parent.name_any(),
+        uid: parent.uid().unwrap_or_default(),
+        controller: Some(true),
+        block_owner_deletion: None,
+    }]);
+    let (name, what) = (child.name_any(), called(&child));
+    let parameters = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+    world.counters.wrote(Kind::Operation);
+    match ask(&what, all.create(&parameters, &child)).await {
+        Ok(_) => {
+            tracing::info!(operation = name, "an operation of a selector begins");
+            Ok(())
+        }
+        // Made before whoever made it could say so; or it is another one, which the store will have.
+        Err(WriteError::Conflict { what }) => {
+            match Child::of(ask(&what, all.get_opt(&name)).await?.as_ref(), parent) {
+                Child::Known(_) => Ok(()),
+                Child::Strange | Child::Absent => Err(WriteError::Conflict { what }),
+            }
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Deletes children that nobody has taken; what was begun goes on to its end.
+async fn call_off(
+    parent: &MachineOperation,
+    known: &OperationMachines,
+    world: &World,
+) -> Result<(), WriteError> {
+    let all: Operations = Api::all(world.client.clone());
+    let mut failed = Failed::default();
+    for name in &known.begun {
+        let found = world.stores.operations.get(&ObjectRef::new(&child_name(parent, name)));
+        let Some(child) = found.filter(|found| found.metadata.deletion_timestamp.is_none()) else { continue };
+        if let Child::Known(OperationState::Pending) = Child::of(Some(&child), parent) {
+            world.counters.wrote(Kind::Operation);
+            let gone = write::delete(&all, &child.name_any(), child.uid(), child.resource_version()).await;
+            failed.note(gone);
+        }
+    }
+    failed.end()
+}

@@ -1,0 +1,321 @@
+//! Pure: what becomes of an operation of one Machine beside what its executor does with it (docs/rules.md, O1, O2, O5).
+//!
+//! ```text
+//! new -> Pending -> (its executor: InProgress -> Complete | Failed) -> its time is over: removed
+//!        |  no such Machine                     -> Failed MachineNotFound
+//!        |  nobody took it in time              -> Failed NoExecutor
+//!        '- InProgress, 30 s beyond its time    -> Failed TimedOut
+//! ```
+//! It waits without end while its Machine is paused, and while another operation of the same executor goes before it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bedplate_api::machine::{Condition, Machine, Time};
+use bedplate_api::operation::{
+    AGENT_OPERATIONS, DRAINED, MachineOperation, MachineOperationStatus, OperationState, POWER_OPERATIONS,
+};
+use bedplate_operations::{LEFT_TO_EXECUTOR, MACHINE, PARENT, SITE, done_within, parent_label, taken_within};
+use bedplate_selection::CLAIMED_BY;
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+
+/// An operation waits so long for its Machine: both may have been applied together.
+const GRACE: SignedDuration = SignedDuration::from_secs(10);
+/// The condition that says since when an operation is not held any more by its Machine's `paused`.
+pub const HELD: &str = "Held";
+
+/// What decides about an operation.
+#[derive(Debug, Clone, Copy)]
+pub struct Seen<'a> {
+    /// The operation, which has a `machineRef`.
+    pub operation: &'a MachineOperation,
+    /// Its Machine; none: there is none.
+    pub machine: Option<&'a Machine>,
+    /// Operations of the same Machine; it may be among them.
+    pub others: &'a [Arc<MachineOperation>],
+    /// The time.
+    pub now: Timestamp,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Plan {
+    /// Our labels, all of them.
+    pub labels: Option<BTreeMap<String, String>>,
+    /// Our fields of its status, all of them.
+    pub status: Option<MachineOperationStatus>,
+    /// The Node is drained for it, and may be deleted.
+    pub repave: bool,
+    /// Its time is over.
+    pub remove: bool,
+    /// After this time it is to be looked at again.
+    pub again: Option<Duration>,
+}
+
+/// How far it is.
+pub fn state(operation: &MachineOperation) -> Option<OperationState> {
+    operation.status.as_ref().and_then(|status| status.state)
+}
+
+/// Whether it has ended.
+pub fn is_finished(operation: &MachineOperation) -> bool {
+    matches!(state(operation), Some(OperationState::Complete | OperationState::Failed))
+}
+
+/// Name and UID of the operation that it was made for.
+pub fn parent_of(operation: &MachineOperation) -> Option<(&str, &str)> {
+    let owners = operation.metadata.owner_references.iter().flatten();
+    let mut owners = owners.filter(|owner| owner.controller == Some(true));
+    let owner = owners
+        .find(|owner| owner.kind == "MachineOperation" && owner.api_version.starts_with("bedplate.dev/"))?;
+    Some((&owner.name, &owner.uid))
+}
+
+/// Whether it waits for its Machine to come to be known.
+pub(super) fn is_early(operation: &MachineOperation, now: Timestamp) -> bool {
+    now < later(created(operation, now), GRACE)
+}
+
+/// Whether its time after its end is over, or how long that is still; none: it stays.
+pub(super) fn expiry(operation: &MachineOperation, now: Timestamp) -> Option<Result<(), Duration>> {
+    let status = operation.status.as_ref().filter(|_| is_finished(operation))?;
+    let time = SignedDuration::from_secs(operation.spec.ttl_seconds_after_finished?.into());
+    // Who ended it may not have said when.
+    let ended = status.completion_time.as_ref().map_or_else(|| created(operation, now), |time| time.0);
+    let left = left(later(ended, time), now);
+    Some(if left.is_zero() { Ok(()) } else { Err(left) })
+}
+
+/// Plans.
+pub fn plan(seen: &Seen<'_>) -> Plan {
+    let Seen { operation, machine, now, .. } = *seen;
+    if operation.metadata.deletion_timestamp.is_some() {
+        return Plan::default();
+    }
+    if is_finished(operation) {
+        // A child goes with its parent.
+        let expiry = expiry(operation, now).filter(|_| parent_of(operation).is_none());
+        return Plan {
+            remove: expiry == Some(Ok(())),
+            again: expiry.and_then(Result::err),
+            ..Plan::default()
+        };
+    }
+    let labels = labels(seen);
+    let plan = match (state(operation), machine) {
+        (Some(OperationState::InProgress), _) => seen.in_progress(),
+        (_, None) => seen.homeless(),
+        (_, Some(machine)) => seen.pending(machine),
+    };
+    let is_labelled = labels.iter().all(|(key, value)| operation.labels().get(key) == Some(value));
+    Plan { labels: (!is_labelled).then_some(labels), ..plan }
+}
+
+/// O5
+fn labels(seen: &Seen<'_>) -> BTreeMap<String, String> {
+    let operation = seen.operation;
+    let mut labels = BTreeMap::new();
+    let mut put = |key: &str, value: String| labels.insert(key.to_owned(), value);
+    if let Some(reference) = &operation.spec.machine_ref {
+        put(MACHINE, reference.name.to_string());
+    }
+    // What a Machine was that is gone stays said.
+    let site = seen.machine.map(|machine| machine.spec.site.to_string());
+    if let Some(site) = site.or_else(|| operation.labels().get(SITE).cloned()) {
+        put(SITE, site);
+    }
+    if let Some((name, uid)) = parent_of(operation) {
+        put(PARENT, parent_label(name, uid));
+    }
+    labels
+}
+
+impl Seen<'_> {
+    fn in_progress(&self) -> Plan {
+        let (operation, now) = (self.operation, self.now);
+        let limit = done_within(&operation.spec);
+        let status = operation.status.as_ref();
+        let said = status.and_then(|status| status.start_time.as_ref()).map(|time| time.0);
+        // By the clock of a host, which may be anything.
+        let made = created(operation, now);
+        let start = said.unwrap_or(made).max(made).min(now);
+        let left = left(later(later(start, limit), LEFT_TO_EXECUTOR), now);
+        if !left.is_zero() {
+            return Plan { again: Some(left), ..self.repave() };
+        }
+        let executor = status.and_then(|status| status.executor.as_deref()).unwrap_or("somebody");
+        let message = format!(
+            "{executor} took it and has not said within {} s how it ended: look at the machine. {}",
+            limit.as_secs(),
+            executors(self.machine)
+        );
+        self.failed("TimedOut", message)
+    }
+
+    /// O8: what the agent may not do itself.
+    fn repave(&self) -> Plan {
+        let (operation, Some(machine)) = (self.operation, self.machine) else { return Plan::default() };
+        let allows = operation.spec.operation_name == "applyConfiguration"
+            && operation.spec.parameters.get("disruption").is_some_and(|value| value == "allow");
+        let conditions = operation.status.iter().flat_map(|status| &status.conditions);
+        let is_drained = conditions.into_iter().any(|c| c.type_ == DRAINED && c.status == "True");
+        if !allows || !is_drained || machine.spec.paused {
+            return Plan::default();
+        }
+        if let Some(by) = machine.annotations().get(CLAIMED_BY).filter(|by| !by.is_empty()) {
+            let message =
+                format!("{by} has claimed Machine {}, and decides about its Node", machine.name_any());
+            return self.failed("Claimed", message);
+        }
+        Plan { repave: true, ..Plan::default() }
+    }
+
+    /// There is no such Machine.
+    fn homeless(&self) -> Plan {
+        let left = left(later(created(self.operation, self.now), GRACE), self.now);
+        if left.is_zero() {
+            let machine = self.operation.spec.machine_ref.as_ref();
+            let name = machine.map_or("", |machine| machine.name.as_str());
+            let message =
+                format!("there is no Machine {name}: write its manifest, then make a new operation");
+            return self.failed("MachineNotFound", message);
+        }
+        Plan { again: Some(left), ..self.begin() }
+    }
+
+    fn pending(&self, machine: &Machine) -> Plan {
+        let (operation, now) = (self.operation, self.now);
+        let held = self.held();
+        if machine.spec.paused {
+            let said = held.is_some_and(|held| held.status == "True");
+            return if said { Plan::default() } else { self.holds(true) };
+        }
+        if held.is_some_and(|held| held.status == "True") {
+            return self.holds(false);
+        }
+        let free = held.map(|held| held.last_transition_time.0);
+        let mut since = created(operation, now).max(free.unwrap_or(Timestamp::MIN));
+        for other in self.others.iter().filter(|other| self.goes_before(other)) {
+            let status = other.status.as_ref();
+            match state(other) {
+                // Its end has this one looked at again.
+                Some(OperationState::InProgress) => return self.begin(),
+                Some(OperationState::Complete | OperationState::Failed) => {
+                    let ended = status.and_then(|status| status.completion_time.as_ref());
+                    since = since.max(ended.map_or(Timestamp::MIN, |time| time.0));
+                }
+                Some(OperationState::Pending) | None => {}
+            }
+        }
+        let limit = taken_within(&operation.spec);
+        let left = left(later(since.min(now), limit), now);
+        if left.is_zero() {
+            let name = &operation.spec.operation_name;
+            let message =
+                format!("nobody took {name} within {} s. {}", limit.as_secs(), executors(Some(machine)));
+            return self.failed("NoExecutor", message);
+        }
+        Plan { again: Some(left), ..self.begin() }
+    }
+
+    /// Whether it is carried out by whom this one is carried out by, one at a time.
+    fn goes_before(&self, other: &MachineOperation) -> bool {
+        let group = |operation: &MachineOperation| {
+            let name = operation.spec.operation_name.as_str();
+            (POWER_OPERATIONS.contains(&name), AGENT_OPERATIONS.contains(&name))
+        };
+        let is_other = other.metadata.uid != self.operation.metadata.uid;
+        is_other && group(other) == group(self.operation) && group(other) != (false, false)
+    }
+
+    fn held(&self) -> Option<&Condition> {
+        let conditions = self.operation.status.as_ref().map(|status| &status.conditions)?;
+        conditions.iter().find(|condition| condition.type_ == HELD)
+    }
+
+    /// Pending, if that is not said yet.
+    fn begin(&self) -> Plan {
+        let status = state(self.operation).is_none().then(|| self.ours(OperationState::Pending));
+        Plan { status, ..Plan::default() }
+    }
+
+    /// Its Machine is paused, or is not any more.
+    fn holds(&self, held: bool) -> Plan {
+        let (status, reason, message) = if held {
+            ("True", "MachinePaused", "the Machine is paused: its time begins when it no longer is")
+        } else {
+            ("False", "Released", "the Machine is not paused any more: since then its time runs")
+        };
+        let condition = Condition {
+            type_: HELD.to_owned(),
+            status: status.to_owned(),
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+            last_transition_time: Time(self.now),
+            observed_generation: None,
+        };
+        let status = MachineOperationStatus {
+            state: Some(OperationState::Pending),
+            conditions: vec![condition],
+            ..MachineOperationStatus::default()
+        };
+        Plan { status: Some(status), ..Plan::default() }
+    }
+
+    fn failed(&self, reason: &str, message: String) -> Plan {
+        let status = MachineOperationStatus {
+            completion_time: Some(Time(self.now)),
+            reason: Some(reason.to_owned()),
+            message: Some(message),
+            ..self.ours(OperationState::Failed)
+        };
+        Plan { status: Some(status), ..Plan::default() }
+    }
+
+    /// What we say of it, with what stays said.
+    fn ours(&self, state: OperationState) -> MachineOperationStatus {
+        MachineOperationStatus {
+            state: Some(state),
+            conditions: self.held().cloned().into_iter().collect(),
+            ..MachineOperationStatus::default()
+        }
+    }
+}
+
+/// Who carries out operations of this Machine.
+fn executors(machine: Option<&Machine>) -> String {
+    let Some(machine) = machine else { return "The Machine is gone".to_owned() };
+    let status = machine.status.as_ref();
+    let agent = status.and_then(|status| status.agent.as_ref());
+    let agent_operations = AGENT_OPERATIONS.join(", ");
+    let agent = match agent.map(|agent| agent.last_heartbeat.as_ref()) {
+        Some(Some(heard)) => format!("bedplate-agent ({agent_operations}), last heard of at {}", heard.0),
+        Some(None) => format!("bedplate-agent ({agent_operations})"),
+        None => format!("no bedplate-agent yet, which would carry out {agent_operations}"),
+    };
+    let power = POWER_OPERATIONS.join(", ");
+    let pxed = match machine.spec.bmc {
+        Some(_) => format!("pxed of site {} ({power})", machine.spec.site),
+        None => format!("nobody for {power}, as it has no spec.bmc"),
+    };
+    format!("For Machine {} there are: {agent}; {pxed}", machine.name_any())
+}
+
+fn created(operation: &MachineOperation, now: Timestamp) -> Timestamp {
+    operation.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0)
+}
+
+fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
+    time.saturating_add(by).unwrap_or(Timestamp::MAX)
+}
+
+/// Zero: it is over.
+fn left(until: Timestamp, now: Timestamp) -> Duration {
+    Duration::try_from(until.duration_since(now)).unwrap_or_default()
+}
+
+#[cfg(test)]
+#[path = "plan/tests.rs"]
+mod tests;

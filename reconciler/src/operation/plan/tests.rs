@@ -1,0 +1,285 @@
+//! Each rule by an example, and random histories of one operation: it ends once, whoever does what, and never while its Machine is
+//! paused.
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+fn time(second: i64) -> String {
+    at(second).to_string()
+}
+
+fn operation(name: &str, more: &Value) -> MachineOperation {
+    let mut object = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation",
+        "metadata": { "name": format!("op-{name}"), "uid": format!("uid-{name}"), "creationTimestamp": time(0) },
+        "spec": { "operationName": name, "machineRef": { "name": "a" } } });
+    for (key, value) in more.as_object().unwrap() {
+        match object[key].as_object_mut() {
+            Some(there) => there.extend(value.as_object().unwrap().clone()),
+            None => object[key] = value.clone(),
+        }
+    }
+    serde_json::from_value(object).unwrap()
+}
+
+fn machine(spec: &Value) -> Machine {
+    let mut all = json!({ "provider": "manual", "site": "north" });
+    all.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+    serde_json::from_value(json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine",
+        "metadata": { "name": "a" }, "spec": all,
+        "status": { "agent": { "lastHeartbeat": time(5) } } }))
+    .unwrap()
+}
+
+fn look(operation: &MachineOperation, machine: Option<&Machine>, second: i64) -> Plan {
+    plan(&Seen { operation, machine, others: &[], now: at(second) })
+}
+
+/// State, reason and message that a plan writes.
+fn written(plan: &Plan) -> (Option<OperationState>, &str, &str) {
+    let Some(status) = &plan.status else { return (None, "", "") };
+    let text = |text: &'static str| text;
+    let (reason, message) = (status.reason.as_deref(), status.message.as_deref());
+    (status.state, reason.unwrap_or(text("")), message.unwrap_or(text("")))
+}
+
+const PENDING: Option<OperationState> = Some(OperationState::Pending);
+const FAILED: Option<OperationState> = Some(OperationState::Failed);
+
+#[test]
+fn o5_a_new_operation_is_pending_and_has_the_labels_by_which_its_agent_finds_it() {
+    let plan = look(&operation("reboot", &json!({})), Some(&machine(&json!({}))), 1);
+    assert_eq!(written(&plan), (PENDING, "", ""));
+    let labels = [(MACHINE, "a"), (SITE, "north")].map(|(key, value)| (key.to_owned(), value.to_owned()));
+    assert_eq!(plan.labels, Some(labels.into()));
+    // What somebody else wrote there does not count.
+    let labelled = json!({ "metadata": { "labels": { "bedplate.dev/machine": "b", "bedplate.dev/site": "north", "own": "x" } },
+        "status": { "state": "Pending" } });
+    let plan = look(&operation("reboot", &labelled), Some(&machine(&json!({}))), 1);
+    assert_eq!(plan.labels.unwrap()[MACHINE], "a");
+    assert_eq!(plan.status, None);
+    let owner = json!([{ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation", "name": "all", "uid": "u",
+        "controller": true }]);
+    let child = operation("reboot", &json!({ "metadata": { "ownerReferences": owner } }));
+    assert_eq!(look(&child, None, 1).labels.unwrap()[PARENT], "all");
+}
+
+#[test]
+fn an_operation_waits_a_moment_for_its_machine_and_then_fails() {
+    let new = operation("reboot", &json!({}));
+    let plan = look(&new, None, 9);
+    assert_eq!((written(&plan).0, plan.again), (PENDING, Some(Duration::from_secs(1))));
+    let plan = look(&new, None, 10);
+    let (state, reason, message) = written(&plan);
+    assert_eq!((state, reason), (FAILED, "MachineNotFound"));
+    assert!(message.contains("no Machine a"), "{message}");
+}
+
+#[test]
+fn what_nobody_takes_fails_after_its_time_and_names_who_there_is() {
+    let bmc = json!({ "bmc": { "protocol": "redfish", "address": "10.0.0.1",
+        "credentialsSecretRef": { "namespace": "n", "name": "s" } } });
+    for (name, more, spec, last, words) in [
+        ("dance", json!({}), json!({}), 300, "bedplate-agent (reboot"),
+        ("dance", json!({ "spec": { "timeoutSeconds": 7 } }), bmc, 7, "pxed of site north (powerOn"),
+        ("powerOn", json!({}), json!({}), 3600, "has no spec.bmc"),
+    ] {
+        let (operation, machine) = (operation(name, &more), machine(&spec));
+        let plan = look(&operation, Some(&machine), last - 1);
+        assert_eq!((written(&plan).0, plan.again), (PENDING, Some(Duration::from_secs(1))), "{name}");
+        let plan = look(&operation, Some(&machine), last);
+        let (state, reason, message) = written(&plan);
+        assert_eq!((state, reason), (FAILED, "NoExecutor"), "{name}");
+        assert!(message.contains(words) && message.contains(&format!("within {last} s")), "{message}");
+    }
+    let mut silent = machine(&json!({}));
+    silent.status = None;
+    let plan = look(&operation("reboot", &json!({})), Some(&silent), 9999);
+    assert!(written(&plan).2.contains("no bedplate-agent yet"), "{plan:?}");
+}
+
+#[test]
+fn what_was_taken_is_left_to_its_executor_for_30_seconds_beyond_its_time() {
+    let taken = |start: i64| {
+        let status =
+            json!({ "state": "InProgress", "startTime": time(start), "executor": "bedplate-agent/a" });
+        operation("reboot", &json!({ "spec": { "timeoutSeconds": 60 }, "status": status }))
+    };
+    let machine = machine(&json!({}));
+    let plan = look(&taken(100), Some(&machine), 189);
+    assert_eq!((plan.status, plan.again), (None, Some(Duration::from_secs(1))));
+    for machine in [Some(&machine), None] {
+        let plan = look(&taken(100), machine, 190);
+        let (state, reason, message) = written(&plan);
+        assert_eq!((state, reason), (FAILED, "TimedOut"));
+        assert!(message.starts_with("bedplate-agent/a took it"), "{message}");
+    }
+    // A host whose clock is in 1970 has the time that it needs, and one whose clock is ahead no more.
+    assert_eq!(look(&taken(-900_000), Some(&machine), 89).status, None);
+    assert_eq!(written(&look(&taken(-900_000), Some(&machine), 90)).1, "TimedOut");
+    assert_eq!(look(&taken(900_000), Some(&machine), 50).again, Some(Duration::from_secs(90)));
+}
+
+#[test]
+fn while_its_machine_is_paused_it_waits_and_its_time_begins_afterwards() {
+    let paused = machine(&json!({ "paused": true }));
+    let mut waiting = operation("reboot", &json!({ "spec": { "timeoutSeconds": 60 } }));
+    let plan = look(&waiting, Some(&paused), 10);
+    waiting.status = plan.status;
+    assert_eq!(waiting.status.as_ref().unwrap().conditions[0].status, "True");
+    assert_eq!(look(&waiting, Some(&paused), 99_999).status, None, "however long");
+    let free = machine(&json!({}));
+    let plan = look(&waiting, Some(&free), 100_000);
+    waiting.status = plan.status;
+    assert_eq!(waiting.status.as_ref().unwrap().conditions[0].status, "False");
+    assert_eq!(look(&waiting, Some(&free), 100_059).status, None);
+    assert_eq!(written(&look(&waiting, Some(&free), 100_060)).1, "NoExecutor");
+}
+
+#[test]
+fn an_operation_that_waits_for_another_one_of_the_same_executor_has_its_time_afterwards() {
+    let machine = machine(&json!({}));
+    let waiting = operation("restartService", &json!({ "spec": { "timeoutSeconds": 60 } }));
+    let with = |name: &str, status: &Value, second| {
+        let other = Arc::new(operation(name, &json!({ "status": status })));
+        let seen = Seen { operation: &waiting, machine: Some(&machine), others: &[other], now: at(second) };
+        written(&plan(&seen)).1.to_owned()
+    };
+    let drains = json!({ "state": "InProgress" });
+    assert_eq!(with("reboot", &drains, 5000), "");
+    assert_eq!(with("powerCycle", &drains, 5000), "NoExecutor", "that one is pxed's");
+    let ended = json!({ "state": "Complete", "completionTime": time(5000) });
+    assert_eq!(with("reboot", &ended, 5059), "");
+    assert_eq!(with("reboot", &ended, 5060), "NoExecutor");
+    assert_eq!(with("reboot", &json!({ "state": "Pending" }), 60), "NoExecutor");
+}
+
+#[test]
+fn o2_an_operation_is_removed_after_either_outcome_and_a_child_with_its_parent() {
+    for state in ["Complete", "Failed"] {
+        let status = json!({ "state": state, "completionTime": time(100) });
+        let ended =
+            operation("reboot", &json!({ "spec": { "ttlSecondsAfterFinished": 10 }, "status": status }));
+        let plan = look(&ended, None, 109);
+        assert_eq!((plan.remove, plan.again), (false, Some(Duration::from_secs(1))));
+        assert!(look(&ended, None, 110).remove);
+        assert_eq!(look(&operation("reboot", &json!({ "status": status })), None, 9999), Plan::default());
+        let owner = json!([{ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation", "name": "all", "uid": "u",
+            "controller": true }]);
+        let mut child = ended.clone();
+        child.metadata.owner_references = serde_json::from_value(owner).unwrap();
+        assert_eq!(look(&child, None, 9999), Plan::default());
+    }
+}
+
+#[test]
+fn o8_a_node_is_deleted_only_for_an_operation_that_may_disturb_and_whose_agent_has_drained_it() {
+    let drained = json!({ "type": DRAINED, "status": "True", "reason": "PodsLeft", "message": "", "lastTransitionTime": time(5) });
+    let plan = |name: &str, disruption: &str, conditions: Value, machine: &Machine| {
+        let status = json!({ "state": "InProgress", "startTime": time(1), "conditions": conditions });
+        let spec = json!({ "parameters": { "disruption": disruption } });
+        look(&operation(name, &json!({ "spec": spec, "status": status })), Some(machine), 10)
+    };
+    let free = machine(&json!({}));
+    assert!(plan("applyConfiguration", "allow", json!([drained]), &free).repave);
+    assert!(!plan("applyConfiguration", "deny", json!([drained]), &free).repave);
+    assert!(!plan("applyConfiguration", "allow", json!([]), &free).repave);
+    assert!(!plan("reboot", "allow", json!([drained]), &free).repave);
+    assert!(
+        !plan("applyConfiguration", "allow", json!([drained]), &machine(&json!({ "paused": true }))).repave
+    );
+    let mut claimed = free;
+    claimed.annotations_mut().insert(CLAIMED_BY.to_owned(), "the cluster plane".to_owned());
+    let plan = plan("applyConfiguration", "allow", json!([drained]), &claimed);
+    assert_eq!((plan.repave, written(&plan).1), (false, "Claimed"));
+}
+
+/// What happens to one operation.
+#[derive(Debug, Clone, Copy)]
+enum Event {
+    /// Its executor takes it.
+    Taken,
+    /// Its executor ends it, so.
+    Ended(bool),
+    Paused(bool),
+    /// The Machine is deleted, or made.
+    There(bool),
+    Passes(i64),
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let event = prop_oneof![
+        1 => Just(Event::Taken),
+        1 => any::<bool>().prop_map(Event::Ended),
+        1 => any::<bool>().prop_map(Event::Paused),
+        1 => any::<bool>().prop_map(Event::There),
+        3 => (0_i64..2000).prop_map(Event::Passes),
+    ];
+    proptest::collection::vec(event, 0..40)
+}
+
+/// As the API server keeps what an executor and the controller write: each its own fields.
+fn take_on(operation: &mut MachineOperation, status: MachineOperationStatus) {
+    let before = operation.status.clone().unwrap_or_default();
+    operation.status = Some(MachineOperationStatus {
+        executor: status.executor.or(before.executor),
+        start_time: status.start_time.or(before.start_time),
+        ..status
+    });
+}
+
+proptest! {
+    #[test]
+    fn o1_an_operation_ends_once_whatever_happens(
+        events in events(), known in any::<bool>(), timeout in proptest::option::of(1_i32..4000),
+    ) {
+        let name = if known { "reboot" } else { "dance" };
+        let mut object = operation(name, &json!({ "spec": { "timeoutSeconds": timeout } }));
+        let (mut now, mut paused, mut there) = (0_i64, false, true);
+        let settle = |object: &mut MachineOperation, paused: bool, there: bool, now: i64| {
+            for _ in 0..4 {
+                let machine = machine(&json!({ "paused": paused }));
+                let before = object.clone();
+                let plan = look(object, there.then_some(&machine), now);
+                assert!(!(is_finished(&before) && plan.status.is_some()), "ended twice: {before:?}");
+                let Some(status) = plan.status else { return plan.again };
+                let waits = before.status.as_ref().and_then(|s| s.state) != Some(OperationState::InProgress);
+                assert!(!(paused && there && waits && status.state == FAILED), "it fails while it is paused");
+                take_on(object, status);
+            }
+            panic!("it does not come to rest: {object:?}");
+        };
+        settle(&mut object, paused, there, now);
+        for event in events {
+            match event {
+                Event::Taken if matches!(state(&object), None | Some(OperationState::Pending)) && !paused => {
+                    let status = object.status.clone().unwrap_or_default();
+                    let (state, start_time) = (Some(OperationState::InProgress), Some(Time(at(now))));
+                    take_on(&mut object, MachineOperationStatus { state, start_time, ..status });
+                }
+                Event::Ended(well) if state(&object) == Some(OperationState::InProgress) => {
+                    let status = object.status.clone().unwrap_or_default();
+                    let state = Some(if well { OperationState::Complete } else { OperationState::Failed });
+                    let completion_time = Some(Time(at(now)));
+                    take_on(&mut object, MachineOperationStatus { state, completion_time, ..status });
+                }
+                Event::Taken | Event::Ended(_) => {}
+                Event::Paused(now) => paused = now,
+                Event::There(now) => there = now,
+                Event::Passes(seconds) => now += seconds,
+            }
+            settle(&mut object, paused, there, now);
+        }
+        // Nobody does anything any more.
+        for _ in 0..8 {
+            let Some(again) = settle(&mut object, false, there, now) else { break };
+            now += i64::try_from(again.as_secs()).unwrap() + 1;
+        }
+        prop_assert!(is_finished(&object), "{:?}", object.status);
+    }
+}

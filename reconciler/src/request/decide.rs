@@ -1,0 +1,354 @@
+//! Pure: whether a kubelet's certificate is given to the host of a Machine that asks for it (docs/rules.md, Trust 3 and 5).
+//!
+//! Who asks is what the API server has written of it: user, groups, and which certificate was shown. What is asked for is read out of
+//! the request itself. All has to be right; in doubt it is not given.
+
+use bedplate_api::machine::Machine;
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use k8s_openapi::api::core::v1::Node;
+use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::pem::{Pem, parse_x509_pem};
+use x509_parser::prelude::FromDer;
+
+use crate::machine::foreign;
+
+/// The signer of kubelets' client certificates.
+pub const SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+const USER: &str = "bedplate:machine:";
+const GROUP: &str = "bedplate:machines";
+const CREDENTIAL: &str = "authentication.kubernetes.io/credential-id";
+const USAGES: [&str; 3] = ["client auth", "digital signature", "key encipherment"];
+
+const LABEL: &str = "CERTIFICATE REQUEST";
+const BEGIN: &str = "-----BEGIN CERTIFICATE REQUEST-----";
+const END: &str = "-----END CERTIFICATE REQUEST-----";
+
+/// What is done with a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// Not an agent's for its kubelet, or decided already.
+    NotOurs,
+    /// It is given.
+    Approve,
+    /// It is refused, for good.
+    Deny(String),
+    /// Nothing is known that would allow or refuse it: a person may.
+    LeaveOpen(String),
+}
+
+/// The Machine that an agent's request is of; none: it is not an agent's.
+pub fn asks_for(request: &CertificateSigningRequest) -> Option<&str> {
+    request.spec.username.as_deref()?.strip_prefix(USER).filter(|_| request.spec.signer_name == SIGNER)
+}
+
+/// Decides; `machine` is that of [`asks_for`] as it is now, `node` the one of its name.
+pub fn decide(
+    request: &CertificateSigningRequest,
+    machine: Option<&Machine>,
+    node: Option<&Node>,
+) -> Verdict {
+    let decided = request
+        .status
+        .as_ref()
+        .is_some_and(|status| status.conditions.as_ref().is_some_and(|c| !c.is_empty()));
+    let Some(name) = asks_for(request).filter(|_| !decided) else { return Verdict::NotOurs };
+    if !request.spec.groups.iter().flatten().any(|group| group == GROUP) {
+        return Verdict::Deny(format!("who asks is not in {GROUP}"));
+    }
+    let Some(machine) = machine.filter(|machine| machine.metadata.deletion_timestamp.is_none()) else {
+        return Verdict::Deny(format!("Machine {name} does not exist or is being deleted"));
+    };
+    if let Some(why) = node.and_then(|node| foreign(machine, node)) {
+        return Verdict::Deny(why);
+    }
+    match credential(request) {
+        None => {
+            let why =
+                "the API server does not say which certificate was shown (it does from Kubernetes 1.32 on)";
+            return Verdict::LeaveOpen(why.to_owned());
+        }
+        Some(shown) if !is_enrolled(machine, shown) => {
+            let why = "the certificate that was shown is not the one that the Machine was enrolled with last";
+            return Verdict::Deny(why.to_owned());
+        }
+        Some(_) => {}
+    }
+    let usages = request.spec.usages.as_deref().unwrap_or_default();
+    if usages.is_empty() || !usages.iter().all(|usage| USAGES.contains(&usage.as_str())) {
+        return Verdict::Deny(format!("it is not for {} alone", USAGES.join(", ")));
+    }
+    match subject(&request.spec.request.0, name) {
+        Ok(()) => Verdict::Approve,
+        Err(why) => Verdict::Deny(why),
+    }
+}
+
+/// The SHA-256 of the certificate that was shown.
+fn credential(request: &CertificateSigningRequest) -> Option<&str> {
+    let shown = request.spec.extra.as_ref()?.get(CREDENTIAL)?;
+    let [shown] = shown.as_slice() else { return None };
+    shown.strip_prefix("X509SHA256=")
+}
+
+fn is_enrolled(machine: &Machine, shown: &str) -> bool {
+    let enrolment = machine.status.as_ref().and_then(|status| status.enrolment.as_ref());
+    let written = enrolment.and_then(|enrolment| enrolment.certificate_fingerprint.as_deref());
+    !shown.is_empty() && written == Some(shown)
+}
+
+/// The one block of a text that has nothing beside it. A text with several blocks, or with one whose end is another's, is read by some
+/// from its first and by others from its second: what is approved here would not be what the API server has signed.
+fn block(pem: &[u8]) -> Option<Pem> {
+    let text = std::str::from_utf8(pem).ok()?;
+    let body = text.trim_end_matches(['\r', '\n']).strip_prefix(BEGIN)?.strip_suffix(END)?;
+    let is_apart = (body.starts_with('\n') || body.starts_with("\r\n")) && body.ends_with('\n');
+    let is_sign = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '\r' | '\n');
+    let (padded, signs) = (body.trim_end(), body.trim_end().trim_end_matches('='));
+    if !is_apart || !signs.chars().all(is_sign) || padded.len().saturating_sub(signs.len()) > 2 {
+        return None;
+    }
+    let (rest, block) = parse_x509_pem(pem).ok()?;
+    (rest.iter().all(u8::is_ascii_whitespace) && block.label == LABEL).then_some(block)
+}
+
+/// O=system:nodes, CN=system:node:<name>, and nothing beside it.
+fn subject(pem: &[u8], name: &str) -> Result<(), String> {
+    let unreadable = |_| "the request cannot be read".to_owned();
+    let pem = block(pem).ok_or("the request is not one block of PEM and nothing beside it")?;
+    let (rest, request) = X509CertificationRequest::from_der(&pem.contents).map_err(unreadable)?;
+    if !rest.is_empty() {
+        return Err("the request goes on behind its end".to_owned());
+    }
+    let request = &request.certification_request_info;
+    let attributes: Vec<(String, &str)> = request
+        .subject
+        .iter_attributes()
+        .map(|attribute| (attribute.attr_type().to_id_string(), attribute.as_str().unwrap_or_default()))
+        .collect();
+    let wanted = format!("system:node:{name}");
+    // 2.5.4.10: organizationName; 2.5.4.3: commonName (X.520).
+    let parts = |id: &str| {
+        attributes.iter().filter(|(found, _)| found == id).map(|(_, text)| *text).collect::<Vec<_>>()
+    };
+    if attributes.len() != 2 || parts("2.5.4.10") != ["system:nodes"] || parts("2.5.4.3") != [wanted.as_str()]
+    {
+        return Err(format!("its subject is not O=system:nodes, CN={wanted}"));
+    }
+    // Other names, other usages, a password: a kubelet asks for none.
+    if request.iter_attributes().next().is_some() {
+        return Err("it asks for more than a subject and a key".to_owned());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::ByteString;
+    use rcgen::{CertificateParams, CustomExtension, DistinguishedName, DnType, KeyPair};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const SUBJECT: [(DnType, &str); 2] =
+        [(DnType::OrganizationName, "system:nodes"), (DnType::CommonName, "system:node:a")];
+
+    fn pem(subject: &[(DnType, &str)], change: impl FnOnce(&mut CertificateParams)) -> String {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name = DistinguishedName::new();
+        for (type_, text) in subject {
+            params.distinguished_name.push(type_.clone(), *text);
+        }
+        change(&mut params);
+        let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
+        params.serialize_request(&key).unwrap().pem().unwrap()
+    }
+
+    fn own() -> String {
+        pem(&SUBJECT, |_| {})
+    }
+
+    fn spec(pem: &str) -> Value {
+        json!({ "request": ByteString(pem.into()), "signerName": SIGNER, "username": "bedplate:machine:a",
+            "groups": ["system:authenticated", GROUP], "usages": ["digital signature", "client auth"],
+            "extra": { CREDENTIAL: ["X509SHA256=f1"] } })
+    }
+
+    fn machine(more: &Value) -> Machine {
+        let mut object = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": "a" },
+            "spec": { "provider": "manual" }, "status": { "enrolment": { "certificateFingerprint": "f1" } } });
+        object.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        serde_json::from_value(object).unwrap()
+    }
+
+    /// Decides about a request that has `more` in its spec than one that is given.
+    fn verdict(pem: &str, more: &Value, machine: Option<&Machine>) -> Verdict {
+        let mut spec = spec(pem);
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let request = json!({ "metadata": { "name": "r" }, "spec": spec });
+        decide(&serde_json::from_value(request).unwrap(), machine, None)
+    }
+
+    fn is_denied(verdict: &Verdict, words: &str) -> bool {
+        matches!(verdict, Verdict::Deny(why) if why.contains(words))
+    }
+
+    #[test]
+    fn trust_5_a_kubelet_of_the_own_node_is_given_its_certificate() {
+        let (own, machine) = (own(), machine(&json!({})));
+        assert_eq!(verdict(&own, &json!({}), Some(&machine)), Verdict::Approve);
+        assert_eq!(verdict(&own.replace('\n', "\r\n"), &json!({}), Some(&machine)), Verdict::Approve);
+        let all = json!({ "usages": USAGES });
+        assert_eq!(verdict(&own, &all, Some(&machine)), Verdict::Approve);
+    }
+
+    #[test]
+    fn trust_5_who_asks_has_to_be_the_host_that_was_enrolled_last() {
+        let machine = machine(&json!({}));
+        let shown = |ids: Value| json!({ "extra": { CREDENTIAL: ids } });
+        for (more, words) in [
+            (json!({ "groups": ["system:authenticated"] }), "not in bedplate:machines"),
+            (json!({ "groups": null }), "not in bedplate:machines"),
+            (shown(json!(["X509SHA256=f2"])), "not the one that the Machine was enrolled with last"),
+            (shown(json!(["X509SHA256="])), "not the one that the Machine was enrolled with last"),
+            (json!({ "usages": ["client auth", "server auth"] }), "alone"),
+            (json!({ "usages": ["signing"] }), "alone"),
+            (json!({ "usages": [] }), "alone"),
+            (json!({ "usages": null }), "alone"),
+        ] {
+            let verdict = verdict(&own(), &more, Some(&machine));
+            assert!(is_denied(&verdict, words), "{more}: {verdict:?}");
+        }
+        // Nobody said which certificate was shown, or which of two: a person decides.
+        for more in [
+            json!({ "extra": null }),
+            shown(json!([])),
+            shown(json!(["X509SHA256=f1", "X509SHA256=f1"])),
+            shown(json!(["JTI=f1"])),
+        ] {
+            let verdict = verdict(&own(), &more, Some(&machine));
+            assert!(matches!(verdict, Verdict::LeaveOpen(_)), "{more}: {verdict:?}");
+        }
+    }
+
+    #[test]
+    fn trust_5_the_machine_has_to_be_there_with_that_certificate_and_the_node_to_be_its_own() {
+        let own = own();
+        assert!(is_denied(&verdict(&own, &json!({}), None), "does not exist"));
+        let leaving =
+            machine(&json!({ "metadata": { "name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z" } }));
+        assert!(is_denied(&verdict(&own, &json!({}), Some(&leaving)), "is being deleted"));
+        for status in [json!({}), json!({ "enrolment": {} })] {
+            let stranger = machine(&json!({ "status": status }));
+            assert!(is_denied(&verdict(&own, &json!({}), Some(&stranger)), "enrolled with last"));
+        }
+        let empty = machine(&json!({ "status": { "enrolment": { "certificateFingerprint": "" } } }));
+        let shown = json!({ "extra": { CREDENTIAL: ["X509SHA256="] } });
+        assert!(is_denied(&verdict(&own, &shown, Some(&empty)), "enrolled with last"));
+        let request: CertificateSigningRequest =
+            serde_json::from_value(json!({ "metadata": {}, "spec": spec(&own) })).unwrap();
+        for (provider_id, given) in
+            [("bedplate://a", true), ("", true), ("bedplate://b", false), ("other://a", false)]
+        {
+            let node = json!({ "metadata": { "name": "a" }, "spec": { "providerID": provider_id } });
+            let node: Node = serde_json::from_value(node).unwrap();
+            let verdict = decide(&request, Some(&machine(&json!({}))), Some(&node));
+            assert_eq!(verdict == Verdict::Approve, given, "{provider_id}: {verdict:?}");
+            assert!(given || is_denied(&verdict, "not this Machine's"), "{provider_id}: {verdict:?}");
+        }
+    }
+
+    #[test]
+    fn trust_5_others_requests_and_those_that_are_decided_are_left_alone() {
+        let machine = machine(&json!({}));
+        for more in [
+            json!({ "signerName": "kubernetes.io/kube-apiserver-client" }),
+            json!({ "signerName": "kubernetes.io/kubelet-serving" }),
+            json!({ "username": "system:node:a" }),
+            json!({ "username": null }),
+        ] {
+            assert_eq!(verdict(&own(), &more, Some(&machine)), Verdict::NotOurs, "{more}");
+        }
+        for decided in ["Approved", "Denied", "Failed"] {
+            let conditions = json!([{ "type": decided, "status": "True" }]);
+            let request =
+                json!({ "metadata": {}, "spec": spec(&own()), "status": { "conditions": conditions } });
+            let request = serde_json::from_value(request).unwrap();
+            assert_eq!(decide(&request, Some(&machine), None), Verdict::NotOurs, "{decided}");
+        }
+    }
+
+    #[test]
+    fn trust_5_a_request_for_anything_but_the_own_node_is_denied() {
+        let machine = machine(&json!({}));
+        let [organization, name] = SUBJECT;
+        let other = |type_: DnType, text: &'static str| (type_, text);
+        for subject in [
+            vec![organization.clone(), other(DnType::CommonName, "system:node:b")],
+            vec![organization.clone(), other(DnType::CommonName, "system:node:a ")],
+            vec![organization.clone(), other(DnType::CommonName, "system:node:A")],
+            vec![other(DnType::OrganizationName, "system:masters"), name.clone()],
+            vec![organization.clone()],
+            vec![name.clone()],
+            vec![],
+            vec![organization.clone(), name.clone(), other(DnType::OrganizationalUnitName, "x")],
+            vec![organization.clone(), name.clone(), other(DnType::CountryName, "DE")],
+        ] {
+            let verdict = verdict(&pem(&subject, |_| {}), &json!({}), Some(&machine));
+            assert!(is_denied(&verdict, "its subject is not"), "{subject:?}: {verdict:?}");
+        }
+        // One more of a kind: a second name, a second organization.
+        for more in [(DnType::CommonName, "2.5.4.3"), (DnType::OrganizationName, "2.5.4.10")] {
+            let id: Vec<u64> = more.1.split('.').map(|part| part.parse().unwrap()).collect();
+            let subject =
+                vec![organization.clone(), name.clone(), other(DnType::CustomDnType(id), "system:node:b")];
+            let verdict = verdict(&pem(&subject, |_| {}), &json!({}), Some(&machine));
+            assert!(is_denied(&verdict, "its subject is not"), "{:?}: {verdict:?}", more.0);
+        }
+        let named = |params: &mut CertificateParams| {
+            params.subject_alt_names = vec![rcgen::SanType::DnsName("b".try_into().unwrap())];
+        };
+        let extended = |params: &mut CertificateParams| {
+            params.custom_extensions = vec![CustomExtension::from_oid_content(&[1, 2, 3, 4], vec![5, 0])];
+        };
+        for pem in [pem(&SUBJECT, named), pem(&SUBJECT, extended)] {
+            let verdict = verdict(&pem, &json!({}), Some(&machine));
+            assert!(is_denied(&verdict, "more than a subject and a key"), "{verdict:?}");
+        }
+    }
+
+    #[test]
+    fn trust_5_a_text_that_two_readers_could_read_in_two_ways_is_denied() {
+        let machine = machine(&json!({}));
+        let own = own();
+        let victim = pem(&[SUBJECT[0].clone(), (DnType::CommonName, "system:node:b")], |_| {});
+        let label = "CERTIFICATE REQUEST-----";
+        let open = own.replace(&format!("END {label}"), "END X-----");
+        let middle = own.find("\n").unwrap() + 5;
+        for (what, pem) in [
+            ("a block whose end is not its own, and another's", format!("{open}{victim}")),
+            ("two", format!("{own}{victim}")),
+            ("the same twice", format!("{own}{own}")),
+            ("an end that is not its own", open),
+            ("another label", own.replace(label, "NEW CERTIFICATE REQUEST-----")),
+            ("a certificate", own.replace(label, "CERTIFICATE-----")),
+            ("text before", format!("x\n{own}")),
+            ("an empty line before", format!("\n{own}")),
+            ("text behind", format!("{own}x\n")),
+            ("a header", own.replacen('\n', "\nProc-Type: 4\n\n", 1)),
+            ("no end", own[..own.find("-----END").unwrap()].to_owned()),
+            ("no line", own.replace('\n', "")),
+            ("padding within", format!("{}==\n{}", &own[..middle], &own[middle..])),
+            ("a sign that is none", format!("{}-{}", &own[..middle], &own[middle..])),
+            ("less of it", format!("{}{}", &own[..middle], &own[middle + 4..])),
+            ("nothing", String::new()),
+            ("no PEM", "system:node:a".to_owned()),
+        ] {
+            let verdict = verdict(&pem, &json!({}), Some(&machine));
+            assert!(matches!(verdict, Verdict::Deny(_)), "{what}: {verdict:?}");
+        }
+        let request = json!({ "metadata": {}, "spec": spec("") });
+        let mut request: CertificateSigningRequest = serde_json::from_value(request).unwrap();
+        request.spec.request = ByteString(vec![0xff, 0xfe]);
+        assert!(is_denied(&decide(&request, Some(&machine), None), "one block"));
+    }
+}

@@ -1,0 +1,324 @@
+//! Rolling updates (C4): one Machine after another is emptied, and paved with what is newest.
+//!
+//! ```text
+//! take: version locked, selected --agent fetches it--> cordon --> Pods leave --> Node deleted --> (`machine`, agent: paved anew) --> Ready
+//!                                                        `-- not in time, or nothing comes of it any more: free
+//! ```
+//!
+//! `judge` reads from objects where each Machine stands, `plan` says what comes next, here it is done. Nothing is kept in memory that
+//! the next controller would miss: whose cordon it is, since when, and why one was given up stands on the Node (`mark`).
+
+mod judge;
+pub mod mark;
+mod plan;
+mod standing;
+mod weigh;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bedplate_api::configuration::{MachineConfiguration, RollingUpdate};
+use bedplate_api::machine::Machine;
+use bedplate_api::version::MachineConfigurationVersion;
+use bedplate_drain::{CORDONED_BY, Drain, Refusal, list, refusal};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+use kube::runtime::reflector::ObjectRef;
+
+pub use self::judge::{Failure, Member, Nodes, Place, Rollout, Skip, judge};
+pub use self::mark::Purpose;
+use self::mark::{Cordon, Failed, GivenUp, cordon_of};
+pub use self::plan::{Step, allowed, limit, plan, settings};
+pub use self::standing::standing;
+pub use self::weigh::Weights;
+use crate::counters::Turn;
+use crate::emptying::{self, Left};
+use crate::machine;
+use crate::world::{Stores, World};
+use crate::write::{self, WriteError};
+
+/// Between two looks at one that goes on, if nothing changes before: whether an agent is heard.
+const LOOK: Duration = Duration::from_secs(60);
+
+/// Does the next steps of one configuration's rolling update.
+///
+/// # Errors
+/// [`WriteError`]
+pub async fn reconcile(
+    configuration: Arc<MachineConfiguration>,
+    world: Arc<World>,
+) -> Result<Option<Duration>, WriteError> {
+    let known = Known::read(&configuration, &world);
+    let nodes = |name: &str| node(&world, name);
+    let rollout = known.judge(&configuration, &nodes, Timestamp::now());
+    let settings = settings(&configuration);
+    let mut steps = plan(&rollout, settings.as_ref());
+    steps.extend(strays(&rollout, &world));
+    let mut after = (settings.is_some() && rollout.members.iter().any(is_at_hand)).then_some(LOOK);
+    let mut failed = write::Failed::default();
+    for step in &steps {
+        let turn = Actor { configuration: &configuration, known: &known, rollout: &rollout, world: &world };
+        let done = world.leading(turn.step(step, settings.as_ref())).await;
+        world.counters.turned(step.kind(), done.is_ok());
+        match done {
+            Ok(Some(left)) => after = Some(after.map_or(left.after, |after| after.min(left.after))),
+            Ok(None) => {}
+            Err(error) => drop(failed.note(Err(error))),
+        }
+    }
+    failed.end().map(|()| after)
+}
+
+fn is_at_hand(member: &Member) -> bool {
+    !matches!(member.place, Place::UpToDate)
+}
+
+/// Nodes that were cordoned for this rolling update, and whose Machines are gone: nobody else gives them free.
+fn strays(rollout: &Rollout, world: &World) -> Vec<Step> {
+    let is_stray = |node: &Arc<Node>| {
+        let of = match cordon_of(node) {
+            Cordon::Ours(hold) => hold.purpose.configuration().map(str::to_owned),
+            Cordon::Free | Cordon::Operation | Cordon::Foreign => None,
+        };
+        of.as_ref() == Some(&rollout.configuration)
+            && world.stores.machines.get(&ObjectRef::new(&node.name_any())).is_none()
+    };
+    let free = |node: Arc<Node>| Step::Free {
+        machine: node.name_any(),
+        node_uid: node.metadata.uid.clone().unwrap_or_default(),
+        failed: None,
+    };
+    world.stores.nodes.state().into_iter().filter(is_stray).map(free).collect()
+}
+
+/// The configuration whose rolling update a Machine is in, if that has one.
+pub fn governs(machine: &Machine, stores: &Stores) -> Option<String> {
+    let name = &machine.status.as_ref()?.selected.as_ref()?.name;
+    let configuration = stores.configurations.get(&ObjectRef::new(name))?;
+    settings(&configuration).map(|_| name.clone())
+}
+
+/// A Node of the store; one that was cordoned a moment ago is so, even where the store is behind.
+fn node(world: &World, name: &str) -> Option<Arc<Node>> {
+    let node = world.stores.nodes.get(&ObjectRef::new(name));
+    let Some(purpose) = world.drains.cordoned(name, node.as_deref()) else { return node };
+    node.map(|node| {
+        let mut node = (*node).clone();
+        node.annotations_mut().insert(CORDONED_BY.to_owned(), purpose.text());
+        node.spec.get_or_insert_default().unschedulable = Some(true);
+        Arc::new(node)
+    })
+}
+
+/// What a rolling update is judged by.
+struct Known {
+    machines: Vec<Arc<Machine>>,
+    versions: Vec<Arc<MachineConfigurationVersion>>,
+}
+
+impl Known {
+    fn read(configuration: &MachineConfiguration, world: &World) -> Self {
+        let (name, index) = (configuration.name_any(), world.stores.index());
+        let machines: Vec<_> = index.users_of(&name).cloned().collect();
+        // Of a Machine that comes from another configuration it counts whether it is a control plane.
+        let applied = machines.iter().filter_map(|machine| machine.status.as_ref()?.applied.as_ref());
+        let mut names: BTreeSet<&str> = applied.map(|applied| applied.name.as_str()).collect();
+        names.insert(&name);
+        let versions = names.into_iter().flat_map(|name| index.versions_of(name)).cloned().collect();
+        Self { machines, versions }
+    }
+
+    fn judge(&self, configuration: &MachineConfiguration, nodes: Nodes<'_>, now: Timestamp) -> Rollout {
+        let machines: Vec<_> = self.machines.iter().map(AsRef::as_ref).collect();
+        let versions: Vec<_> = self.versions.iter().map(AsRef::as_ref).collect();
+        judge(configuration, &machines, nodes, &versions, now)
+    }
+}
+
+/// Who does one step.
+struct Actor<'a> {
+    configuration: &'a MachineConfiguration,
+    known: &'a Known,
+    rollout: &'a Rollout,
+    world: &'a World,
+}
+
+impl Actor<'_> {
+    async fn step(&self, step: &Step, settings: Option<&RollingUpdate>) -> Result<Option<Left>, WriteError> {
+        match step {
+            Step::Take { machine } => self.take(machine).await.map(|()| None),
+            Step::Cordon { machine, node_uid, version } => {
+                self.cordon(machine, node_uid, version).await.map(Some)
+            }
+            Step::Drain { machine, node_uid, version } => {
+                self.drain(machine, node_uid, version, settings).await
+            }
+            Step::Free { machine, node_uid, failed } => {
+                self.free(machine, node_uid, failed.as_ref()).await.map(|()| None)
+            }
+        }
+    }
+
+    async fn take(&self, name: &str) -> Result<(), WriteError> {
+        match self.known.machines.iter().find(|machine| machine.name_any() == name) {
+            Some(machine) => machine::take(machine.clone(), self.world).await,
+            None => Ok(()),
+        }
+    }
+
+    /// The Node as it is now, if it is the one that was planned for.
+    async fn live(&self, name: &str, uid: &str) -> Result<Node, WriteError> {
+        let node = self.world.live_node(name).await?;
+        let is_it = |node: &Node| node.metadata.uid.as_deref() == Some(uid);
+        node.filter(is_it).ok_or_else(|| WriteError::Conflict { what: format!("Node {name}") })
+    }
+
+    /// The Node as it is now, if it is cordoned for this version.
+    async fn held(&self, name: &str, uid: &str, version: &str) -> Result<Node, WriteError> {
+        let node = self.live(name, uid).await?;
+        let ours = Purpose::Rollout(version.to_owned());
+        match cordon_of(&node) {
+            Cordon::Ours(hold) if hold.purpose == ours && hold.cordoned => Ok(node),
+            _ => {
+                self.world.drains.forget(name);
+                Err(WriteError::Conflict { what: format!("Node {name}") })
+            }
+        }
+    }
+
+    async fn cordon(&self, name: &str, uid: &str, version: &str) -> Result<Left, WriteError> {
+        let (world, now) = (self.world, Timestamp::now());
+        let node = self.live(name, uid).await?;
+        if !matches!(cordon_of(&node), Cordon::Free) {
+            return Err(WriteError::Conflict { what: format!("Node {name}") });
+        }
+        let pods = emptying::pods(world, name).await?;
+        let left = Left { awaits: String::new(), after: Duration::from_millis(500) };
+        // Nobody is disturbed in vain.
+        if let Some(refusal) = refusal(&pods, &self.gently(None)) {
+            let failed = self.failed(version, GivenUp::UnmanagedPods, &told(&refusal));
+            tracing::warn!(machine = name, version, reason = failed.message, "it is not drained");
+            emptying::say_failed(world, &node, &failed).await?;
+            return Ok(left);
+        }
+        emptying::cordon(world, &node, &Purpose::Rollout(version.to_owned()), now).await?;
+        tracing::info!(machine = name, version, "its turn begins, the Node is cordoned");
+        Ok(left)
+    }
+
+    async fn drain(
+        &self,
+        name: &str,
+        uid: &str,
+        version: &str,
+        settings: Option<&RollingUpdate>,
+    ) -> Result<Option<Left>, WriteError> {
+        let (world, now) = (self.world, Timestamp::now());
+        let node = self.held(name, uid, version).await?;
+        let pods = emptying::pods(world, name).await?;
+        let drain = self.gently(settings);
+        if let Some(refusal) = refusal(&pods, &drain) {
+            return self.give_up(&node, version, GivenUp::UnmanagedPods, &told(&refusal)).await;
+        }
+        if !pods.iter().any(bedplate_drain::Pod::has_to_leave) {
+            return self.finish(&node, version).await;
+        }
+        let began = match cordon_of(&node) {
+            Cordon::Ours(hold) => hold.began,
+            _ => None,
+        };
+        let until = began.unwrap_or(now).saturating_add(drain.limit).unwrap_or(Timestamp::MAX);
+        if now >= until {
+            let left: Vec<String> =
+                pods.iter().filter(|pod| pod.has_to_leave()).map(bedplate_drain::Pod::full_name).collect();
+            let awaits = node.annotations().get(mark::DRAIN_AWAITS).cloned().unwrap_or_else(|| list(&left));
+            let message = format!("not drained within {} s: {awaits}", drain.limit.as_secs());
+            return self.give_up(&node, version, GivenUp::DrainTimedOut, &message).await;
+        }
+        let left = emptying::evict_all(world, &pods, &drain, now).await?;
+        if let Some(left) = &left {
+            emptying::say_awaited(world, &node, &left.awaits).await?;
+        }
+        Ok(left.or(Some(Left { awaits: String::new(), after: Duration::ZERO })))
+    }
+
+    /// No Pod is left: the Node goes, if its Machine is to be updated yet, by what is there now.
+    async fn finish(&self, node: &Node, version: &str) -> Result<Option<Left>, WriteError> {
+        let name = node.name_any();
+        let changed = || WriteError::Conflict { what: format!("Machine {name}") };
+        let machine = self.world.live_machine(&name).await?.ok_or_else(changed)?;
+        let known = Known { machines: vec![Arc::new(machine)], versions: self.known.versions.clone() };
+        let seen = Arc::new(node.clone());
+        let now = known.judge(self.configuration, &|_| Some(seen.clone()), Timestamp::now());
+        let is_due = |member: &Member| member.place == Place::Draining(version.to_owned());
+        if !now.members.iter().any(is_due) {
+            return Err(changed());
+        }
+        emptying::remove(self.world, node).await?;
+        tracing::info!(machine = name, version, "its Pods have left, the Node is deleted");
+        Ok(None)
+    }
+
+    async fn give_up(
+        &self,
+        node: &Node,
+        version: &str,
+        reason: GivenUp,
+        message: &str,
+    ) -> Result<Option<Left>, WriteError> {
+        let failed = self.failed(version, reason, message);
+        tracing::warn!(
+            machine = node.name_any(),
+            version,
+            reason = reason.as_str(),
+            message,
+            "its turn is given up"
+        );
+        emptying::free(self.world, node, Some(&failed)).await.map(|()| None)
+    }
+
+    async fn free(&self, name: &str, uid: &str, failed: Option<&Failed>) -> Result<(), WriteError> {
+        let node = self.live(name, uid).await?;
+        match cordon_of(&node) {
+            Cordon::Ours(hold) if matches!(hold.purpose, Purpose::Rollout(_)) => {
+                tracing::info!(machine = name, "its turn is over before its end, the Node is uncordoned");
+                emptying::free(self.world, &node, failed).await
+            }
+            _ => {
+                self.world.drains.forget(name);
+                Err(WriteError::Conflict { what: format!("Node {name}") })
+            }
+        }
+    }
+
+    fn failed(&self, version: &str, reason: GivenUp, message: &str) -> Failed {
+        let (version, message) = (version.to_owned(), mark::cut(message));
+        Failed { version, generation: self.rollout.generation, reason, message }
+    }
+
+    /// What is in an emptyDir goes with its Pod; a Pod that nobody makes again is not ended unasked.
+    fn gently(&self, settings: Option<&RollingUpdate>) -> Drain {
+        let seconds = settings.map(|settings| i64::from(settings.drain_timeout_seconds));
+        let limit = seconds.map_or_else(|| limit(Some(self.configuration)), jiff::SignedDuration::from_secs);
+        Drain { limit, grace: None, delete_empty_dir: true, force: false }
+    }
+}
+
+fn told(refusal: &Refusal) -> String {
+    let (Refusal::Unmanaged(names) | Refusal::EmptyDir(names)) = refusal;
+    format!("nobody makes these Pods again: {}; delete them, or move them by hand", list(names))
+}
+
+impl Step {
+    /// As it is counted.
+    fn kind(&self) -> Turn {
+        match self {
+            Self::Take { .. } => Turn::Take,
+            Self::Cordon { .. } => Turn::Cordon,
+            Self::Drain { .. } => Turn::Drain,
+            Self::Free { .. } => Turn::Free,
+        }
+    }
+}

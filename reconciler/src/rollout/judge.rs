@@ -1,0 +1,377 @@
+//! Pure: where each Machine of a configuration stands in a rolling update (C4).
+//!
+//! ```text
+//! Outdated --take: selected--> Preparing --the other slot is filled--> Prepared --cordon--> Draining --Node deleted--> Repaving --> UpToDate
+//!                                                                                     `--given up: Failed
+//! ```
+//!
+//! All of it is read from objects: `selected` and `slots` of the Machine, its Node and what `mark` has on it.
+
+use std::sync::Arc;
+
+use bedplate_api::configuration::{MachineConfiguration, NodeRole};
+use bedplate_api::machine::{DeletionPolicy, Machine, MachineStatus, Selected, SlotState, condition_type};
+use bedplate_api::version::MachineConfigurationVersion;
+use bedplate_selection::{CLAIMED_BY, is_of, repave, version_name};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Node;
+
+use super::mark::{self, Cordon, Hold, Purpose, cordon_of, is_ready};
+
+/// An agent that was not heard for so long is away: three of its heartbeats.
+const SILENT: SignedDuration = SignedDuration::from_secs(15 * 60);
+/// Reasons of `Paved` by which what was to come did not, for a Machine that has no node meanwhile.
+const NOT_PAVED: [&str; 7] =
+    ["GateFailed", "BackOff", "VersionRefused", "InvalidConfiguration", "HostUnfit", "DiskFailed", "NoRoom"];
+/// Reasons of `Paved` by which this host alone cannot have the version prepared.
+const UNFIT: [&str; 3] = ["HostUnfit", "DiskFailed", "NoRoom"];
+
+/// Nodes by their names.
+pub type Nodes<'a> = &'a dyn Fn(&str) -> Option<Arc<Node>>;
+
+/// A Machine of the configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// Its name, and its Node's.
+    pub name: String,
+    /// Why it is not available, if it is not.
+    pub unavailable: Option<&'static str>,
+    /// Where it stands.
+    pub place: Place,
+    /// The controller's own cordon on its Node.
+    pub hold: Option<Hold>,
+    /// UID of its Node.
+    pub node_uid: Option<String>,
+    /// It is being deleted with `deletionPolicy: Drain`: who drains it for that (`departure`) goes on with any cordon of ours.
+    pub departs: bool,
+}
+
+/// Where a Machine stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// It has what a repave would give.
+    UpToDate,
+    /// It has no node of what it had: it is being paved, with what was chosen.
+    Repaving,
+    /// It has not what a repave would give, and is left as it is.
+    Skipped(Skip),
+    /// What was to come did not.
+    Failed(Failure),
+    /// It has another version than this one (`<configuration>-v<N>`), which is not selected yet.
+    Outdated(String),
+    /// This version is selected, and not yet in a slot; with the reason of the agent's `Paved`.
+    Preparing(String, String),
+    /// This version is in a slot: it may have its turn.
+    Prepared(String),
+    /// Its Pods are leaving, so that this version comes.
+    Draining(String),
+}
+
+/// Why an outdated Machine is left as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Skip {
+    /// It is being deleted.
+    Deleting,
+    /// `spec.paused`.
+    Paused,
+    /// Somebody else decides about its node.
+    Claimed(String),
+    /// The cluster was made in its slot, which its agent neither stops nor replaces.
+    ClusterMade,
+    /// An operation has cordoned its Node.
+    Operation,
+    /// A person has.
+    Cordoned,
+    /// Its Node is not Ready.
+    Down,
+    /// Its Node does not say that it is this Machine's.
+    NoProviderId,
+    /// Its agent is not heard.
+    AgentSilent,
+    /// Its host cannot take the version, by the reason of the agent's `Paved`.
+    Unfit(String),
+}
+
+impl Skip {
+    /// For a person: why, and what to do.
+    pub fn told(&self) -> String {
+        match self {
+            Self::Deleting => "it is being deleted".to_owned(),
+            Self::Paused => "spec.paused".to_owned(),
+            Self::Claimed(by) => format!("{by} has claimed it"),
+            Self::ClusterMade => "the cluster was made in its slot, which stays: docs/node.md".to_owned(),
+            Self::Operation => "an operation has cordoned its Node".to_owned(),
+            Self::Cordoned => "a person has cordoned its Node: kubectl uncordon has it be updated".to_owned(),
+            Self::Down => "its Node is not Ready: repair it, or delete the Node".to_owned(),
+            Self::NoProviderId => "its Node has no providerID bedplate://NAME".to_owned(),
+            Self::AgentSilent => "its agent was not heard for 15 minutes".to_owned(),
+            Self::Unfit(reason) => {
+                format!("its host cannot take the version: {reason}, see its condition Paved")
+            }
+        }
+    }
+}
+
+/// Why what was to come did not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// Of a closed set.
+    pub reason: &'static str,
+    /// What happened, for a person.
+    pub message: String,
+    /// What a person does about it.
+    pub remedy: &'static str,
+}
+
+/// The Machines of a configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rollout {
+    /// Its name.
+    pub configuration: String,
+    /// Its newest version (`<configuration>-v<N>`).
+    pub newest: String,
+    /// Its generation.
+    pub generation: i64,
+    /// By their names.
+    pub members: Vec<Member>,
+}
+
+/// Judges the Machines whose `selected` names the configuration. `versions`: those of the configuration, and what its Machines have.
+pub fn judge(
+    configuration: &MachineConfiguration,
+    machines: &[&Machine],
+    nodes: Nodes<'_>,
+    versions: &[&MachineConfigurationVersion],
+    now: Timestamp,
+) -> Rollout {
+    let name = configuration.metadata.name.clone().unwrap_or_default();
+    let own = versions.iter().filter(|version| is_of(version, configuration));
+    let newest = own.map(|version| version.spec.version).max().unwrap_or(0);
+    let known = Known { configuration, versions, now };
+    let is_member = |machine: &&&Machine| selected(machine).is_some_and(|selected| selected.name == name);
+    let mut members: Vec<Member> =
+        machines.iter().filter(is_member).map(|machine| known.member(machine, nodes)).collect();
+    members.sort_by(|one, other| one.name.cmp(&other.name));
+    let generation = configuration.metadata.generation.unwrap_or(0);
+    Rollout { newest: version_name(&name, newest), configuration: name, generation, members }
+}
+
+fn selected(machine: &Machine) -> Option<&Selected> {
+    machine.status.as_ref().and_then(|status| status.selected.as_ref())
+}
+
+struct Known<'a> {
+    configuration: &'a MachineConfiguration,
+    versions: &'a [&'a MachineConfigurationVersion],
+    now: Timestamp,
+}
+
+impl Known<'_> {
+    fn member(&self, machine: &Machine, nodes: Nodes<'_>) -> Member {
+        let name = machine.metadata.name.clone().unwrap_or_default();
+        let node = nodes(&name).filter(|node| crate::machine::foreign(machine, node).is_none());
+        let none = MachineStatus::default();
+        let status = machine.status.as_ref().unwrap_or(&none);
+        let hold = match node.as_deref().map(cordon_of) {
+            Some(Cordon::Ours(hold)) => Some(hold),
+            _ => None,
+        };
+        Member {
+            unavailable: unavailable(status, node.as_deref()),
+            place: self.place(machine, status, node.as_deref(), hold.as_ref()),
+            hold,
+            node_uid: node.as_ref().and_then(|node| node.metadata.uid.clone()),
+            departs: departs(machine),
+            name,
+        }
+    }
+
+    fn place(
+        &self,
+        machine: &Machine,
+        status: &MachineStatus,
+        node: Option<&Node>,
+        hold: Option<&Hold>,
+    ) -> Place {
+        let (Some(applied), Some(next)) =
+            (&status.applied, repave(machine, &[self.configuration], self.versions))
+        else {
+            return Place::Repaving;
+        };
+        if (&applied.name, applied.version) == (&next.name, next.version) {
+            return Place::UpToDate;
+        }
+        let version = version_name(&next.name, next.version);
+        let aside = self.aside(machine, status, &next);
+        // Before its node is looked at: while that comes and goes, what has failed has failed.
+        if aside.is_none()
+            && let Some(failure) = self.failure(status, node, &next, &version)
+        {
+            return Place::Failed(failure);
+        }
+        let came_back = |node: &&Node| applied.node_uid.is_none() || applied.node_uid == node.metadata.uid;
+        let Some(node) = node.filter(came_back) else { return not_paved(status) };
+        if let Some(skip) = aside.or_else(|| self.skip(status, node)) {
+            return Place::Skipped(skip);
+        }
+        let ours = Purpose::Rollout(version.clone());
+        if hold.is_some_and(|hold| hold.purpose == ours) {
+            return Place::Draining(version);
+        }
+        if selected(machine) != Some(&next) {
+            return Place::Outdated(version);
+        }
+        let is_prepared = status.slots.iter().any(|slot| {
+            let held = (slot.configuration_name.as_deref(), slot.version);
+            slot.state == SlotState::Prepared && held == (Some(next.name.as_str()), Some(next.version))
+        });
+        if is_prepared {
+            return Place::Prepared(version);
+        }
+        let reason = paved(status);
+        if UNFIT.contains(&reason) {
+            return Place::Skipped(Skip::Unfit(reason.to_owned()));
+        }
+        Place::Preparing(version, reason.to_owned())
+    }
+
+    /// Why this version did not come to a Machine that has the former one.
+    fn failure(
+        &self,
+        status: &MachineStatus,
+        node: Option<&Node>,
+        next: &Selected,
+        version: &str,
+    ) -> Option<Failure> {
+        let refused = status
+            .rolled_back
+            .as_ref()
+            .filter(|back| (&back.from.name, back.from.version) == (&next.name, next.version));
+        if let Some(back) = refused {
+            let why = first(&back.reason);
+            return Some(Failure {
+                reason: "RolledBack",
+                message: format!("{version} did not come up, and the former version runs again: {why}"),
+                remedy: "edit the MachineConfiguration",
+            });
+        }
+        let failed = mark::failed(node?)?;
+        let counts =
+            failed.version == version && Some(failed.generation) == self.configuration.metadata.generation;
+        counts.then(|| Failure {
+            reason: failed.reason.as_str(),
+            message: failed.message,
+            remedy: "take away what stands in the way, then kubectl annotate node NAME bedplate.dev/drain-failed- (or edit the \
+                     MachineConfiguration)",
+        })
+    }
+
+    /// Why an outdated Machine is left as it is, whatever its node is.
+    fn aside(&self, machine: &Machine, status: &MachineStatus, next: &Selected) -> Option<Skip> {
+        if machine.metadata.deletion_timestamp.is_some() {
+            return Some(Skip::Deleting);
+        }
+        if machine.spec.paused {
+            return Some(Skip::Paused);
+        }
+        let claim = machine.metadata.annotations.as_ref().and_then(|all| all.get(CLAIMED_BY));
+        if let Some(by) = claim.filter(|by| !by.is_empty()) {
+            return Some(Skip::Claimed(by.clone()));
+        }
+        let applied = status.applied.as_ref().map(|applied| (applied.name.as_str(), applied.version));
+        let is_kept = self.makes_cluster(applied)
+            || self.makes_cluster(Some((&next.name, next.version)))
+            || paved(status) == "ControlPlaneKept";
+        is_kept.then_some(Skip::ClusterMade)
+    }
+
+    /// Why the node of an outdated Machine is left as it is.
+    fn skip(&self, status: &MachineStatus, node: &Node) -> Option<Skip> {
+        match cordon_of(node) {
+            Cordon::Operation => return Some(Skip::Operation),
+            Cordon::Foreign => return Some(Skip::Cordoned),
+            // What was begun is brought to its end, or to its time-out.
+            Cordon::Ours(hold) if matches!(hold.purpose, Purpose::Rollout(_)) => return None,
+            Cordon::Ours(_) | Cordon::Free => {}
+        }
+        if node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()).unwrap_or_default().is_empty() {
+            return Some(Skip::NoProviderId);
+        }
+        if unavailable(status, Some(node)).is_some() {
+            return Some(Skip::Down);
+        }
+        let heard = status.agent.as_ref().and_then(|agent| agent.last_heartbeat.as_ref());
+        let silent = heard.is_none_or(|heard| self.now.duration_since(heard.0) > SILENT);
+        silent.then_some(Skip::AgentSilent)
+    }
+
+    /// Whether a version is that of a control plane which joins nothing: it makes the cluster.
+    fn makes_cluster(&self, version: Option<(&str, i64)>) -> bool {
+        let Some((name, number)) = version else { return false };
+        let found = self
+            .versions
+            .iter()
+            .find(|version| version.spec.configuration_name == name && version.spec.version == number);
+        found.is_some_and(|version| {
+            let kubernetes = &version.spec.template.kubernetes;
+            kubernetes.role == NodeRole::ControlPlane && kubernetes.join_configuration.is_none()
+        })
+    }
+}
+
+/// The beginning of a text that may have the end of a log in it.
+fn first(text: &str) -> String {
+    text.lines().next().unwrap_or_default().chars().take(200).collect()
+}
+
+/// Reason of `Paved`. Its message changes while the agent is at it, and would have the configuration be written each time.
+fn paved(status: &MachineStatus) -> &str {
+    let found = status.conditions.iter().find(|c| c.type_ == condition_type::PAVED);
+    found.map_or("", |c| c.reason.as_str())
+}
+
+fn not_paved(status: &MachineStatus) -> Place {
+    match NOT_PAVED.iter().find(|known| **known == paved(status)) {
+        Some(known) => Place::Failed(Failure {
+            reason: "NotPaved",
+            message: format!("its host is not paved ({known}, see its condition Paved)"),
+            remedy: "edit the MachineConfiguration, or repair the host",
+        }),
+        None => Place::Repaving,
+    }
+}
+
+/// Why a Machine is not available, for any reason.
+fn unavailable(status: &MachineStatus, node: Option<&Node>) -> Option<&'static str> {
+    let Some(node) = node else { return Some("it has no Node") };
+    let applied = status.applied.as_ref();
+    let not_ready =
+        |c: &bedplate_api::machine::Condition| c.type_ == condition_type::NODE_READY && c.status == "False";
+    if node.metadata.deletion_timestamp.is_some() {
+        Some("its Node is being deleted")
+    } else if applied
+        .is_none_or(|applied| applied.node_uid.is_some() && applied.node_uid != node.metadata.uid)
+    {
+        Some("its Node is new, and not yet what its agent says that it is")
+    } else if !is_ready(node) || status.conditions.iter().any(not_ready) {
+        Some("its Node is not Ready")
+    } else if mark::is_cordoned(node) {
+        Some("its Node is cordoned")
+    } else {
+        None
+    }
+}
+
+impl Member {
+    /// Whether the controller's cordon, if there is one of a rolling update, has nothing to wait for any more. That of a Machine which is
+    /// deleted with `deletionPolicy: Drain` goes on under another name.
+    pub fn is_held_in_vain(&self) -> bool {
+        let held = self.hold.as_ref().is_some_and(|hold| matches!(hold.purpose, Purpose::Rollout(_)));
+        held && !self.departs && !matches!(self.place, Place::Draining(_))
+    }
+}
+
+/// Whether a Machine is being deleted and to be drained for that: who does that, does all of it.
+fn departs(machine: &Machine) -> bool {
+    machine.metadata.deletion_timestamp.is_some() && machine.spec.deletion_policy == DeletionPolicy::Drain
+}

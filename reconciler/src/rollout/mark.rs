@@ -1,0 +1,203 @@
+//! Pure: what the controller writes on a Node whose Pods it has leave: whose cordon it is, since when, what is awaited, and why it was given
+//! up. All that a controller which was killed needs to go on stands there.
+
+use std::collections::BTreeMap;
+
+use bedplate_drain::CORDONED_BY;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use serde::{Deserialize, Serialize};
+
+/// When the drain was begun (RFC 3339).
+pub const DRAIN_BEGAN: &str = "bedplate.dev/drain-began";
+/// The Pods that have not left yet, and why not, for a person.
+pub const DRAIN_AWAITS: &str = "bedplate.dev/drain-awaits";
+/// Why the last drain was given up: a [`Failed`] in JSON.
+pub const DRAIN_FAILED: &str = "bedplate.dev/drain-failed";
+/// [`CORDONED_BY`] of a rolling update: this and the version.
+const ROLLOUT: &str = "rollout/";
+/// [`CORDONED_BY`] of a Machine that is deleted with `deletionPolicy: Drain`.
+const DELETION: &str = "deletion";
+/// Characters of a message that are kept on a Node.
+const MAX_MESSAGE: usize = 512;
+
+/// What the controller has a Node emptied for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Purpose {
+    /// So that it is paved with this version (`<configuration>-v<N>`).
+    Rollout(String),
+    /// Because its Machine is deleted.
+    Deletion,
+}
+
+impl Purpose {
+    /// As it stands on the Node.
+    pub fn text(&self) -> String {
+        match self {
+            Self::Rollout(version) => format!("{ROLLOUT}{version}"),
+            Self::Deletion => DELETION.to_owned(),
+        }
+    }
+
+    /// The configuration whose rolling update it is.
+    pub fn configuration(&self) -> Option<&str> {
+        match self {
+            Self::Rollout(version) => version.rsplit_once("-v").map(|(name, _)| name),
+            Self::Deletion => None,
+        }
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        if text == DELETION {
+            return Some(Self::Deletion);
+        }
+        text.strip_prefix(ROLLOUT).map(|version| Self::Rollout(version.to_owned()))
+    }
+}
+
+/// Whose cordon a Node has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Cordon {
+    /// None.
+    Free,
+    /// The controller's.
+    Ours(Hold),
+    /// That of an operation, which its agent carries out.
+    Operation,
+    /// A person's, or another program's.
+    Foreign,
+}
+
+/// A Node that the controller has cordoned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hold {
+    /// What for.
+    pub purpose: Purpose,
+    /// Since when.
+    pub began: Option<Timestamp>,
+    /// Whether it is cordoned yet: a person may have given it free.
+    pub cordoned: bool,
+    /// What is awaited.
+    pub awaits: Option<String>,
+}
+
+/// Why a drain was given up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Failed {
+    /// The version that was to come (`<configuration>-v<N>`).
+    pub version: String,
+    /// The MachineConfiguration's generation then: an edit of it has the drain be tried again.
+    pub generation: i64,
+    /// Of a closed set.
+    pub reason: GivenUp,
+    /// For a person.
+    pub message: String,
+}
+
+/// Why a drain was given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum GivenUp {
+    /// Pods were left when the time was over.
+    DrainTimedOut,
+    /// Nobody makes some of its Pods again.
+    UnmanagedPods,
+    /// Somebody has uncordoned the Node meanwhile.
+    Uncordoned,
+}
+
+impl GivenUp {
+    /// As a condition's reason.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::DrainTimedOut => "DrainTimedOut",
+            Self::UnmanagedPods => "UnmanagedPods",
+            Self::Uncordoned => "Uncordoned",
+        }
+    }
+}
+
+fn annotations(node: &Node) -> Option<&BTreeMap<String, String>> {
+    node.metadata.annotations.as_ref()
+}
+
+/// Whether no Pods are placed on it.
+pub fn is_cordoned(node: &Node) -> bool {
+    node.spec.as_ref().is_some_and(|spec| spec.unschedulable == Some(true))
+}
+
+/// Whose cordon a Node has.
+pub fn cordon_of(node: &Node) -> Cordon {
+    let text = |name: &str| annotations(node).and_then(|all| all.get(name));
+    let cordoned = is_cordoned(node);
+    match text(CORDONED_BY).map(|by| Purpose::read(by)) {
+        Some(Some(purpose)) => Cordon::Ours(Hold {
+            purpose,
+            began: text(DRAIN_BEGAN).and_then(|time| time.parse().ok()),
+            cordoned,
+            awaits: text(DRAIN_AWAITS).cloned(),
+        }),
+        Some(None) if cordoned => Cordon::Operation,
+        None if cordoned => Cordon::Foreign,
+        Some(None) | None => Cordon::Free,
+    }
+}
+
+/// Why the last drain of a Node was given up.
+pub fn failed(node: &Node) -> Option<Failed> {
+    serde_json::from_str(annotations(node)?.get(DRAIN_FAILED)?).ok()
+}
+
+/// A message as it is kept on a Node.
+pub fn cut(message: &str) -> String {
+    message.chars().take(MAX_MESSAGE).collect()
+}
+
+/// Whether it is Ready, as its status says.
+pub fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+    conditions.into_iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn node(annotations: &Value, unschedulable: bool) -> Node {
+        let object = json!({ "metadata": { "name": "a", "annotations": annotations },
+            "spec": { "unschedulable": unschedulable } });
+        serde_json::from_value(object).unwrap()
+    }
+
+    #[test]
+    fn only_a_cordon_with_our_word_on_it_is_ours() {
+        assert_eq!(cordon_of(&node(&json!({}), false)), Cordon::Free);
+        assert_eq!(cordon_of(&node(&json!({}), true)), Cordon::Foreign);
+        let operation = json!({ CORDONED_BY: "0b5e4c1e-uid" });
+        assert_eq!(cordon_of(&node(&operation, true)), Cordon::Operation);
+        assert_eq!(cordon_of(&node(&operation, false)), Cordon::Free);
+        let ours = json!({ CORDONED_BY: Purpose::Rollout("w-v2".to_owned()).text(), DRAIN_BEGAN: "2026-01-01T00:00:00Z" });
+        let Cordon::Ours(hold) = cordon_of(&node(&ours, true)) else { panic!() };
+        assert_eq!(hold.purpose, Purpose::Rollout("w-v2".to_owned()));
+        assert!(hold.began.is_some() && hold.cordoned);
+        let Cordon::Ours(hold) = cordon_of(&node(&json!({ CORDONED_BY: "deletion" }), false)) else {
+            panic!()
+        };
+        assert_eq!((hold.purpose, hold.cordoned), (Purpose::Deletion, false));
+    }
+
+    #[test]
+    fn what_was_given_up_is_read_as_it_was_written() {
+        let failed_ = Failed {
+            version: "w-v2".to_owned(),
+            generation: 3,
+            reason: GivenUp::DrainTimedOut,
+            message: "why".to_owned(),
+        };
+        let text = serde_json::to_string(&failed_).unwrap();
+        assert_eq!(failed(&node(&json!({ DRAIN_FAILED: text }), false)), Some(failed_));
+        assert_eq!(failed(&node(&json!({ DRAIN_FAILED: "by hand" }), false)), None);
+    }
+}

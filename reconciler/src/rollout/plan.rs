@@ -1,0 +1,166 @@
+//! Pure: what a rolling update does next (C4): `judge`d Machines in, steps out.
+//!
+//! Only the beginning of a turn, the cordon, makes a Machine unavailable; so only there the budget is asked. It counts all Machines that are
+//! not available, whoever is the reason. Taking one only has its host fetch what comes.
+
+use bedplate_api::configuration::{IntOrString, MachineConfiguration, RollingUpdate, UpdateStrategyType};
+use jiff::SignedDuration;
+
+use super::judge::{Member, Place, Rollout};
+use super::mark::{Failed, GivenUp};
+
+/// One thing to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Give the Node free that the controller has cordoned; and why its turn has failed, if it has.
+    Free {
+        /// The Machine.
+        machine: String,
+        /// Its Node.
+        node_uid: String,
+        /// To be kept on the Node.
+        failed: Option<Failed>,
+    },
+    /// Have its Pods leave further; when none is left, delete the Node; when the time is over, give it up.
+    Drain {
+        /// The Machine.
+        machine: String,
+        /// Its Node.
+        node_uid: String,
+        /// What comes (`<configuration>-v<N>`).
+        version: String,
+    },
+    /// Begin its turn.
+    Cordon {
+        /// The Machine.
+        machine: String,
+        /// Its Node.
+        node_uid: String,
+        /// What comes (`<configuration>-v<N>`).
+        version: String,
+    },
+    /// Select the version: its host fetches it.
+    Take {
+        /// The Machine.
+        machine: String,
+    },
+}
+
+/// Settings of a rolling update; none: the configuration has another strategy, or goes.
+pub fn settings(configuration: &MachineConfiguration) -> Option<RollingUpdate> {
+    let strategy = &configuration.spec.update_strategy;
+    let rolls = strategy.type_ == UpdateStrategyType::RollingUpdate
+        && configuration.metadata.deletion_timestamp.is_none();
+    rolls.then(|| strategy.rolling_update.clone().unwrap_or_else(defaults))
+}
+
+/// What the API's own defaults are.
+fn defaults() -> RollingUpdate {
+    RollingUpdate { max_unavailable: IntOrString::Int(1), drain_timeout_seconds: 600, pause_on_failure: true }
+}
+
+/// How long a drain of a Machine of this configuration may take.
+pub fn limit(configuration: Option<&MachineConfiguration>) -> SignedDuration {
+    let strategy =
+        configuration.and_then(|configuration| configuration.spec.update_strategy.rolling_update.as_ref());
+    let seconds =
+        strategy.map_or_else(|| defaults().drain_timeout_seconds, |rolling| rolling.drain_timeout_seconds);
+    SignedDuration::from_secs(seconds.into())
+}
+
+/// How many of so many Machines may be unavailable; a percentage is rounded up.
+pub fn allowed(max_unavailable: &IntOrString, machines: usize) -> usize {
+    match max_unavailable {
+        IntOrString::Int(count) => usize::try_from(*count).unwrap_or(0).max(1),
+        IntOrString::String(percent) => {
+            let percent: usize = percent.trim_end_matches('%').parse().unwrap_or(0);
+            (machines * percent).div_ceil(100).max(1)
+        }
+    }
+}
+
+impl Rollout {
+    /// How many are not available.
+    pub fn unavailable(&self) -> usize {
+        self.members.iter().filter(|member| member.unavailable.is_some()).count()
+    }
+
+    /// Whether something has failed, so that nothing new is begun.
+    pub fn is_paused(&self, settings: &RollingUpdate) -> bool {
+        settings.pause_on_failure
+            && self.members.iter().any(|member| matches!(member.place, Place::Failed(_)))
+    }
+}
+
+/// Plans for one configuration; `settings`: none, if it does not roll.
+pub fn plan(rollout: &Rollout, settings: Option<&RollingUpdate>) -> Vec<Step> {
+    let Some(settings) = settings else { return give_up_all(rollout) };
+    if rollout.is_paused(settings) {
+        return give_up_all(rollout);
+    }
+    let mut steps: Vec<Step> =
+        rollout.members.iter().filter(|member| member.is_held_in_vain()).filter_map(free).collect();
+    let allowed = allowed(&settings.max_unavailable, rollout.members.len());
+    let mut used = rollout.unavailable();
+    let mut at_hand = 0;
+    for member in &rollout.members {
+        let (machine, Some(node_uid)) = (member.name.clone(), member.node_uid.clone()) else { continue };
+        match &member.place {
+            Place::Draining(version) => {
+                at_hand += 1;
+                steps.push(go_on(rollout, member, machine, node_uid, version));
+            }
+            Place::Prepared(version) => {
+                at_hand += 1;
+                if used < allowed {
+                    used += 1;
+                    steps.push(Step::Cordon { machine, node_uid, version: version.clone() });
+                }
+            }
+            Place::Preparing(..) => at_hand += 1,
+            Place::UpToDate | Place::Repaving | Place::Skipped(_) | Place::Failed(_) | Place::Outdated(_) => {
+            }
+        }
+    }
+    let outdated = rollout.members.iter().filter(|member| matches!(member.place, Place::Outdated(_)));
+    let taken = outdated.take(allowed.saturating_sub(at_hand));
+    steps.extend(taken.map(|member| Step::Take { machine: member.name.clone() }));
+    steps
+}
+
+fn go_on(rollout: &Rollout, member: &Member, machine: String, node_uid: String, version: &str) -> Step {
+    let version = version.to_owned();
+    if member.hold.as_ref().is_some_and(|hold| hold.cordoned) {
+        return Step::Drain { machine, node_uid, version };
+    }
+    let message = "somebody has uncordoned the Node while its Pods were leaving".to_owned();
+    let failed = Failed { version, generation: rollout.generation, reason: GivenUp::Uncordoned, message };
+    Step::Free { machine, node_uid, failed: Some(failed) }
+}
+
+/// What was cordoned for a rolling update is given free, as nothing comes of it now.
+fn give_up_all(rollout: &Rollout) -> Vec<Step> {
+    let draining = |member: &&Member| matches!(member.place, Place::Draining(_));
+    let held = rollout.members.iter().filter(|member| member.is_held_in_vain() || draining(member));
+    held.filter_map(free).collect()
+}
+
+fn free(member: &Member) -> Option<Step> {
+    let node_uid = member.node_uid.clone()?;
+    Some(Step::Free { machine: member.name.clone(), node_uid, failed: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn c4_a_percentage_is_rounded_up_and_one_machine_may_always_be_updated() {
+        let percent = |text: &str, machines| allowed(&IntOrString::String(text.to_owned()), machines);
+        assert_eq!(
+            [percent("25%", 3), percent("25%", 4), percent("25%", 5), percent("100%", 7)],
+            [1, 1, 2, 7]
+        );
+        assert_eq!([percent("1%", 0), allowed(&IntOrString::Int(3), 1)], [1, 3]);
+    }
+}

@@ -1,0 +1,130 @@
+//! Pure: how a rolling update stands, for `Progressing` and `Degraded` of its configuration (docs/controller.md, "Rolling updates").
+
+use bedplate_api::configuration::{MachineConfiguration, RollingUpdate};
+use bedplate_api::machine::Machine;
+use bedplate_api::version::MachineConfigurationVersion;
+use jiff::Timestamp;
+
+use super::judge::{Member, Nodes, Place, Rollout, judge};
+use super::plan::{allowed, settings};
+use crate::configuration::conditions::Standing;
+
+/// So many Machines of a sort are named.
+const NAMED: usize = 3;
+
+/// How the rolling update of a configuration stands; none: it does not roll.
+pub fn standing(
+    configuration: &MachineConfiguration,
+    machines: &[&Machine],
+    nodes: Nodes<'_>,
+    versions: &[&MachineConfigurationVersion],
+    now: Timestamp,
+) -> Option<Standing> {
+    let settings = settings(configuration)?;
+    let rollout = judge(configuration, machines, nodes, versions, now);
+    Some(Standing { progressing: progressing(&rollout, &settings), degraded: degraded(&rollout, &settings) })
+}
+
+fn progressing(rollout: &Rollout, settings: &RollingUpdate) -> (bool, &'static str, String) {
+    let members = &rollout.members;
+    if members.is_empty() {
+        return (false, "NoMachines", "no Machine uses it".to_owned());
+    }
+    let done = members.iter().filter(|member| member.place == Place::UpToDate).count();
+    let mut parts = vec![format!("{done} of {} Machines have what a repave would give now", members.len())];
+    let at_hand: Vec<String> = members.iter().filter_map(at_hand).collect();
+    let skipped: Vec<String> = members.iter().filter_map(skipped).collect();
+    let waiting = members.iter().filter(|m| matches!(m.place, Place::Outdated(_))).count();
+    let failed = members.iter().any(|member| matches!(member.place, Place::Failed(_)));
+    parts.extend(at_hand.first().map(|_| some(&at_hand)));
+    if waiting > 0 {
+        parts.push(format!("{waiting} wait for their turn"));
+    }
+    if !skipped.is_empty() {
+        parts.push(format!("left as they are: {}", some(&skipped)));
+    }
+    let may_begin = members.iter().any(|member| matches!(member.place, Place::Prepared(_)));
+    let budget = used_up(rollout, settings).filter(|_| may_begin);
+    parts.extend(budget.clone());
+    let (moves, reason) = match () {
+        () if rollout.is_paused(settings) => (false, "Paused"),
+        () if budget.is_some() => (true, "BudgetUsedUp"),
+        () if !at_hand.is_empty() || waiting > 0 => (true, "RollingOut"),
+        () if failed || !skipped.is_empty() => (false, "SomeLeft"),
+        () => (false, "UpToDate"),
+    };
+    (moves, reason, parts.join("; "))
+}
+
+fn at_hand(member: &Member) -> Option<String> {
+    let name = &member.name;
+    match &member.place {
+        Place::Repaving => Some(format!("{name} is being paved")),
+        Place::Preparing(version, reason) if reason.is_empty() || reason == "Applied" => {
+            Some(format!("{name} fetches {version}"))
+        }
+        Place::Preparing(version, reason) => {
+            Some(format!("{name} fetches {version} ({reason}, see its condition Paved)"))
+        }
+        Place::Prepared(version) => Some(format!("{name} has fetched {version}")),
+        Place::Draining(version) => {
+            let hold = member.hold.as_ref();
+            let since = hold.and_then(|hold| hold.began).map(|began| format!(" since {began:.0}"));
+            let awaits =
+                hold.and_then(|hold| hold.awaits.as_ref()).map(|awaits| format!(", waiting for {awaits}"));
+            let (since, awaits) = (since.unwrap_or_default(), awaits.unwrap_or_default());
+            Some(format!("{name} is drained for {version}{since}{awaits}"))
+        }
+        Place::UpToDate | Place::Skipped(_) | Place::Failed(_) | Place::Outdated(_) => None,
+    }
+}
+
+fn skipped(member: &Member) -> Option<String> {
+    match &member.place {
+        Place::Skipped(skip) => Some(format!("{} ({})", member.name, skip.told())),
+        _ => None,
+    }
+}
+
+/// Who keeps the next one from its turn.
+fn used_up(rollout: &Rollout, settings: &RollingUpdate) -> Option<String> {
+    let allowed = allowed(&settings.max_unavailable, rollout.members.len());
+    let used = rollout.unavailable();
+    let why: Vec<String> = rollout
+        .members
+        .iter()
+        .filter_map(|member| Some(format!("{} ({})", member.name, member.unavailable?)))
+        .collect();
+    (used >= allowed)
+        .then(|| format!("no more at once: {used} unavailable, maxUnavailable is {allowed}: {}", some(&why)))
+}
+
+fn degraded(rollout: &Rollout, settings: &RollingUpdate) -> Option<(&'static str, String)> {
+    let failures: Vec<_> = rollout
+        .members
+        .iter()
+        .filter_map(|member| match &member.place {
+            Place::Failed(failure) => Some((member, failure)),
+            _ => None,
+        })
+        .collect();
+    let (_, gravest) = failures.first()?;
+    let told: Vec<String> = failures
+        .iter()
+        .map(|(member, failure)| {
+            format!("{}: {}; {}", member.name, failure.message, failure.remedy.replace("NAME", &member.name))
+        })
+        .collect();
+    let more =
+        if settings.pause_on_failure { "nothing more is begun until then (pauseOnFailure); " } else { "" };
+    Some((gravest.reason, format!("{more}{}", some(&told))))
+}
+
+/// The first few, and how many more there are.
+fn some(all: &[String]) -> String {
+    let shown = all.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
+    match all.len().saturating_sub(NAMED) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}

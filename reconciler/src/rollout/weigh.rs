@@ -1,0 +1,107 @@
+//! Pure: what of a Machine decides about the rolling update of its configuration. Its heartbeats do not, or ten thousand Machines would have it
+//! be judged all the time. Asked by `follow`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bedplate_api::machine::{Condition, Machine, Selected, SlotState, condition_type};
+use bedplate_selection::CLAIMED_BY;
+
+/// What counted of Machines when they were last seen.
+#[derive(Debug, Default)]
+pub struct Weights(BTreeMap<String, Weight>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Weight {
+    selected: Option<Selected>,
+    pin: Option<i64>,
+    applied: Option<(String, i64, Option<String>)>,
+    slots: Vec<(Option<String>, Option<i64>, SlotState)>,
+    refused: Option<(String, i64)>,
+    /// Status and reason of `Paved` and `NodeReady`.
+    said: Vec<(String, String, String)>,
+    paused: bool,
+    leaving: bool,
+    claim: Option<String>,
+    heard: bool,
+}
+
+impl Weight {
+    fn of(machine: &Machine) -> Self {
+        let status = machine.status.as_ref();
+        let conditions = status.map_or(&[][..], |status| &status.conditions);
+        let counts =
+            |c: &&Condition| [condition_type::PAVED, condition_type::NODE_READY].contains(&c.type_.as_str());
+        let said =
+            conditions.iter().filter(counts).map(|c| (c.type_.clone(), c.status.clone(), c.reason.clone()));
+        let applied = status.and_then(|status| status.applied.as_ref());
+        let slots = status.map_or(&[][..], |status| &status.slots);
+        let refused = status.and_then(|status| status.rolled_back.as_ref());
+        let claim = machine.metadata.annotations.as_ref().and_then(|all| all.get(CLAIMED_BY));
+        Self {
+            selected: status.and_then(|status| status.selected.clone()),
+            pin: machine.spec.configuration_ref.as_ref().and_then(|reference| reference.version),
+            applied: applied.map(|a| (a.name.clone(), a.version, a.node_uid.clone())),
+            slots: slots
+                .iter()
+                .map(|slot| (slot.configuration_name.clone(), slot.version, slot.state))
+                .collect(),
+            refused: refused.map(|back| (back.from.name.clone(), back.from.version)),
+            said: said.collect(),
+            paused: machine.spec.paused,
+            leaving: machine.metadata.deletion_timestamp.is_some(),
+            claim: claim.filter(|by| !by.is_empty()).cloned(),
+            heard: status.is_some_and(|status| status.agent.is_some()),
+        }
+    }
+
+    fn configuration(&self) -> Option<&str> {
+        self.selected.as_ref().map(|selected| selected.name.as_str())
+    }
+}
+
+impl Weights {
+    /// The configurations whose rolling updates a Machine's change touches; `None`: it is gone.
+    pub fn touched(&mut self, name: &str, machine: Option<&Machine>) -> BTreeSet<String> {
+        let after = machine.map(Weight::of);
+        let before = match &after {
+            Some(after) => self.0.insert(name.to_owned(), after.clone()),
+            None => self.0.remove(name),
+        };
+        if before == after {
+            return BTreeSet::new();
+        }
+        let both = before.iter().chain(&after);
+        both.filter_map(Weight::configuration).map(str::to_owned).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn machine(status: &Value) -> Machine {
+        serde_json::from_value(
+            json!({ "metadata": { "name": "a" }, "spec": { "provider": "manual" }, "status": status }),
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn a_heartbeat_touches_no_rolling_update_and_a_prepared_slot_does() {
+        let selected = json!({ "name": "w", "version": 2, "by": "Reference" });
+        let agent = |time: &str| json!({ "version": "1", "lastHeartbeat": time });
+        let slot = json!([{ "name": "b", "configurationName": "w", "version": 2, "state": "Prepared" }]);
+        let w = BTreeSet::from(["w".to_owned()]);
+        let mut weights = Weights::default();
+        let mut touched = |status: Value| weights.touched("a", Some(&machine(&status)));
+        assert_eq!(touched(json!({ "selected": selected, "agent": agent("2026-01-01T00:00:00Z") })), w);
+        assert!(touched(json!({ "selected": selected, "agent": agent("2026-01-01T00:05:00Z") })).is_empty());
+        assert_eq!(
+            touched(json!({ "selected": selected, "agent": agent("2026-01-01T00:05:00Z"), "slots": slot })),
+            w
+        );
+        assert_eq!(weights.touched("a", None), w);
+    }
+}

@@ -1,0 +1,257 @@
+//! The life of the controller: start in order, lead or wait to, drain with a deadline. Called by `main`.
+
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bedplate_lease::{Candidate, Tenure};
+use bedplate_process::exit::Failure;
+use bedplate_process::health::{self, Health, Readiness};
+use bedplate_process::liveness::{Liveness, PATIENCE};
+use bedplate_process::notify::Notifier;
+use bedplate_process::signals::Signals;
+use bedplate_process::tasks::Tasks;
+use futures::future::BoxFuture;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config, ResourceExt};
+use prometheus_client::registry::Registry;
+use tokio_util::sync::CancellationToken;
+
+use crate::cli::Cli;
+use crate::counters::{Counters, Kind};
+use crate::engine::work;
+use crate::news::News;
+use crate::trigger::{Queue, Queues};
+use crate::world::World;
+use crate::write::FIELD_MANAGER;
+use crate::{
+    configuration, departure, follow, image, machine, news, operation, request, rollout, trigger, version,
+};
+
+/// How long writes that were begun may take at the end.
+const DRAIN: Duration = Duration::from_secs(10);
+/// The Lease.
+const LEASE: &str = "bedplate-controller";
+
+/// Runs until SIGTERM.
+///
+/// # Errors
+/// The API server cannot be spoken to as configured, or a part failed.
+pub async fn run(cli: &Cli) -> Result<(), Failure> {
+    let mut signals = Signals::install()?;
+    let notifier = Notifier::from_environment();
+    let tasks = Tasks::new(signals.shutdown());
+    let liveness = Liveness::new(signals.shutdown());
+    let client = connect(cli.kubeconfig.as_deref()).await?;
+    let access = Arc::new(OnceLock::from(client.clone()));
+    let lease = (cli.namespace.clone(), LEASE.to_owned());
+    let (candidate, tenure) = Candidate::new(access, lease, &cli.instance, FIELD_MANAGER);
+    let counters = Counters::default();
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(counters.clone()));
+    let listener = health::bind(cli.listen).await?;
+    let running = (&tasks, &liveness, &signals.shutdown());
+    let (started, told) = begin(&client, (&tenure, &cli.instance), &counters, running);
+    registry.register_collector(Box::new(told));
+    let health = Arc::new(Look { liveness: liveness.clone(), started: started.clone(), tenure });
+    tasks.spawn("health", health::serve(listener, health, Arc::new(registry), signals.shutdown()));
+    notifier.spawn_watchdog(&tasks, signals.shutdown(), {
+        let liveness = liveness.clone();
+        move || liveness.check()
+    });
+    let ready = move || started.get().is_some();
+    let pulse = liveness.part("lease", PATIENCE);
+    infallible(&tasks, "lease", candidate.run(ready, || {}, pulse, signals.shutdown()));
+    notifier.ready("running");
+    // There is nothing to read again.
+    while signals.reload_requested().await {}
+    notifier.stopping("finishing writes");
+    Ok(tasks.drain(DRAIN, signals.hurry()).await?)
+}
+
+/// Spawns all that reads and writes for as long as `tenure` lasts, but for the Lease. What is given back is set when everything was read: the
+/// tenure must not begin before, or what was not read yet would look gone. With what was told as Events of `instance`.
+pub fn begin(
+    client: &Client,
+    (tenure, instance): (&Tenure, &str),
+    counters: &Counters,
+    (tasks, liveness, shutdown): (&Tasks, &Liveness, &CancellationToken),
+) -> (Arc<OnceLock<()>>, news::Counted) {
+    let (news, teller, told) = news::channel(client.clone(), instance);
+    let whole = assemble(client, (tenure.clone(), news), counters, (tasks, liveness, shutdown));
+    infallible(tasks, "events", {
+        let shutdown = shutdown.clone();
+        async move {
+            shutdown.run_until_cancelled(teller.run()).await;
+        }
+    });
+    let started = Arc::new(OnceLock::new());
+    infallible(tasks, "start", {
+        let (shutdown, started, tenure) = (shutdown.clone(), started.clone(), tenure.clone());
+        async move {
+            if let Some(Some((world, queues))) = shutdown.run_until_cancelled(whole).await {
+                let _ = started.set(());
+                tracing::info!("everything is read");
+                shutdown.run_until_cancelled(look_at_all(world, queues, tenure)).await;
+            }
+        }
+    });
+    (started, told)
+}
+
+async fn connect(kubeconfig: Option<&Path>) -> Result<Client, Failure> {
+    let mut config = match kubeconfig {
+        Some(path) => {
+            let file = Kubeconfig::read_from(path).map_err(Failure::configuration)?;
+            Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
+                .await
+                .map_err(Failure::configuration)?
+        }
+        None => Config::incluster().map_err(Failure::configuration)?,
+    };
+    config.connect_timeout = Some(Duration::from_secs(10));
+    // A server that vanished without a word ends here; a healthy one ends a quiet watch after 295 s by itself.
+    config.read_timeout = Some(Duration::from_secs(330));
+    config.write_timeout = Some(Duration::from_secs(30));
+    // It would wait for minutes in a worker's place, out of sight: what fails is tried again by `backoff`, watches by themselves.
+    config.default_retry = false;
+    Client::try_from(config).map_err(Failure::configuration)
+}
+
+/// Spawns watches and workers; what is given back ends when every store is whole.
+fn assemble(
+    client: &Client,
+    (tenure, news): (Tenure, News),
+    counters: &Counters,
+    (tasks, liveness, shutdown): (&Tasks, &Liveness, &CancellationToken),
+) -> impl Future<Output = Option<(Arc<World>, Queues)>> + use<> {
+    let (stores, writers) = follow::stores();
+    let world = World::new(client.clone(), stores.clone(), tenure, counters.clone());
+    let world = Arc::new(world.telling(news));
+    let (configurations, configuration_queue) = Queue::new(Kind::Configuration, counters);
+    let (versions, version_queue) = Queue::new(Kind::Version, counters);
+    let (machines, machine_queue) = Queue::new(Kind::Machine, counters);
+    let (requests, request_queue) = Queue::new(Kind::Request, counters);
+    let (operations, operation_queue) = Queue::new(Kind::Operation, counters);
+    let (images, image_queue) = Queue::new(Kind::Image, counters);
+    let (rollouts, rollout_queue) = Queue::new(Kind::Rollout, counters);
+    let (departures, departure_queue) = Queue::new(Kind::Departure, counters);
+    let (later, touched) = trigger::later();
+    let queues = Queues {
+        configurations,
+        versions,
+        machines,
+        requests,
+        operations,
+        images,
+        rollouts,
+        departures,
+        later,
+    };
+    let life = |name: &str| (liveness.part(name, PATIENCE), shutdown.clone());
+    macro_rules! worker {
+        ($name:literal, $kind:expr, $store:ident, $queue:ident, $reconcile:path) => {
+            let task = work($kind, world.clone(), stores.$store.clone(), $queue, $reconcile, life($name));
+            infallible(tasks, $name, task);
+        };
+    }
+    worker!(
+        "configurations",
+        Kind::Configuration,
+        configurations,
+        configuration_queue,
+        configuration::reconcile
+    );
+    worker!("versions", Kind::Version, versions, version_queue, version::reconcile);
+    worker!("machines", Kind::Machine, machines, machine_queue, machine::reconcile);
+    worker!("requests", Kind::Request, requests, request_queue, request::reconcile);
+    worker!("operations", Kind::Operation, operations, operation_queue, operation::reconcile);
+    worker!("images", Kind::Image, versions, image_queue, image::reconcile);
+    worker!("rollouts", Kind::Rollout, configurations, rollout_queue, rollout::reconcile);
+    worker!("departures", Kind::Departure, machines, departure_queue, departure::reconcile);
+    let coalesce: BoxFuture<'static, ()> = Box::pin(trigger::coalesce(touched, queues.clone()));
+    let watches = follow::tasks(client, writers, &stores, &queues, counters);
+    spawn_all(tasks, shutdown, watches.into_iter().chain([("configurations later", coalesce)]));
+    async move {
+        stores.are_whole().await?;
+        Some((world, queues))
+    }
+}
+
+/// Spawns what ends with `shutdown`.
+fn spawn_all(
+    tasks: &Tasks,
+    shutdown: &CancellationToken,
+    all: impl Iterator<Item = (&'static str, BoxFuture<'static, ()>)>,
+) {
+    for (name, task) in all {
+        let shutdown = shutdown.clone();
+        infallible(tasks, name, async move {
+            shutdown.run_until_cancelled(task).await;
+        });
+    }
+}
+
+/// Looks at everything each time this controller begins to lead.
+async fn look_at_all(world: Arc<World>, queues: Queues, mut tenure: Tenure) {
+    let mut led = false;
+    loop {
+        let leads = tenure.leads();
+        world.counters.leads(leads);
+        if leads && !led {
+            for configuration in world.stores.configurations.state() {
+                queues.configuration(&configuration.name_any()).await;
+                queues.rollout(&configuration.name_any()).await;
+            }
+            for version in world.stores.versions.state() {
+                queues.version(&version).await;
+                queues.image(&version).await;
+            }
+            for machine in world.stores.machines.state() {
+                queues.machine(&machine.name_any()).await;
+                queues.departure(&machine).await;
+            }
+            for request in world.stores.requests.state() {
+                queues.request(&request.name_any()).await;
+            }
+            for operation in world.stores.operations.state() {
+                queues.operation(&operation.name_any()).await;
+            }
+        }
+        led = leads;
+        tenure.changed().await;
+    }
+}
+
+/// A task that cannot fail; it stops the program only by a panic.
+fn infallible(tasks: &Tasks, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+    tasks.spawn(name, async move {
+        task.await;
+        Ok::<_, std::convert::Infallible>(())
+    });
+}
+
+/// How it does.
+struct Look {
+    liveness: Liveness,
+    started: Arc<OnceLock<()>>,
+    tenure: Tenure,
+}
+
+impl Health for Look {
+    fn readiness(&self) -> Readiness {
+        if self.started.get().is_none() {
+            return Readiness {
+                ready: false,
+                reasons: vec!["the cluster's objects are being read".to_owned()],
+            };
+        }
+        // One that waits to lead is ready to.
+        let leads = if self.tenure.leads() { "this controller leads" } else { "another controller leads" };
+        Readiness { ready: true, reasons: vec![leads.to_owned()] }
+    }
+
+    fn liveness(&self) -> Result<(), String> {
+        self.liveness.check()
+    }
+}

@@ -1,0 +1,215 @@
+//! What is to be reconciled when something has changed: the queues, and who touches whom.
+//!
+//! A person's edit is looked at at once. What Machines do touches the Machine at once, its configurations only if it counts there
+//! (`index`), and not for each Machine anew (`coalesce`).
+
+use std::time::Instant;
+
+use bedplate_api::configuration::MachineConfiguration;
+use bedplate_api::machine::Machine;
+use bedplate_api::operation::MachineOperation;
+use bedplate_api::version::MachineConfigurationVersion;
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use kube::runtime::reflector::{Lookup, ObjectRef};
+use tokio::sync::mpsc;
+
+use crate::coalesce::Coalescer;
+use crate::counters::{Counters, Kind};
+use crate::image;
+use crate::operation::is_finished;
+use crate::version::is_leaving;
+use crate::world::Stores;
+use crate::{departure, rollout};
+
+/// Changes that wait in a queue; who tells them waits too when there are more.
+const QUEUE: usize = 1024;
+
+/// The end of a kind's queue to send into; clones share it.
+#[derive(Debug, Clone)]
+pub struct Queue<K: Lookup<DynamicType = ()>> {
+    kind: Kind,
+    sender: mpsc::Sender<ObjectRef<K>>,
+    counters: Counters,
+}
+
+impl<K: Lookup<DynamicType = ()>> Queue<K> {
+    /// A queue and its other end.
+    pub fn new(kind: Kind, counters: &Counters) -> (Self, mpsc::Receiver<ObjectRef<K>>) {
+        let (sender, receiver) = mpsc::channel(QUEUE);
+        (Self { kind, sender, counters: counters.clone() }, receiver)
+    }
+
+    /// An object is to be looked at. Nobody listens any more: the end.
+    pub async fn put(&self, object: ObjectRef<K>) {
+        self.counters.waits(self.kind, &object.name);
+        let _ = self.sender.send(object).await;
+    }
+}
+
+/// The ends to send into; clones share them.
+#[derive(Debug, Clone)]
+pub struct Queues {
+    /// Configurations to look at.
+    pub configurations: Queue<MachineConfiguration>,
+    /// Versions that are being deleted.
+    pub versions: Queue<MachineConfigurationVersion>,
+    /// Machines to look at.
+    pub machines: Queue<Machine>,
+    /// Requests to look at.
+    pub requests: Queue<CertificateSigningRequest>,
+    /// Operations to look at.
+    pub operations: Queue<MachineOperation>,
+    /// Versions whose image's tag is to be resolved.
+    pub images: Queue<MachineConfigurationVersion>,
+    /// Configurations whose rolling update is to be looked at.
+    pub rollouts: Queue<MachineConfiguration>,
+    /// Machines that are drained before they go.
+    pub departures: Queue<Machine>,
+    /// Configurations to look at in a while ([`coalesce`]).
+    pub later: mpsc::Sender<String>,
+}
+
+/// The queue of what is looked at in a while, and its other end.
+pub fn later() -> (mpsc::Sender<String>, mpsc::Receiver<String>) {
+    mpsc::channel(QUEUE)
+}
+
+impl Queues {
+    /// A configuration by its name, at once.
+    pub async fn configuration(&self, name: &str) {
+        self.configurations.put(ObjectRef::new(name)).await;
+    }
+
+    /// A configuration by its name, in a while.
+    pub async fn configuration_later(&self, name: &str) {
+        let _ = self.later.send(name.to_owned()).await;
+    }
+
+    /// A version, if it is being deleted.
+    pub async fn version(&self, version: &MachineConfigurationVersion) {
+        if is_leaving(version) {
+            self.versions.put(ObjectRef::from_obj(version)).await;
+        }
+    }
+
+    /// The image of a version, if its tag is to be resolved.
+    pub async fn image(&self, version: &MachineConfigurationVersion) {
+        if image::is_open(version) {
+            self.images.put(ObjectRef::from_obj(version)).await;
+        }
+    }
+
+    /// The versions of a configuration that are being deleted.
+    pub async fn leaving_of(&self, configuration: &str, stores: &Stores) {
+        let versions: Vec<_> = stores.index().versions_of(configuration).into_iter().cloned().collect();
+        for version in versions {
+            self.version(&version).await;
+        }
+    }
+
+    /// A Machine by its name.
+    pub async fn machine(&self, name: &str) {
+        self.machines.put(ObjectRef::new(name)).await;
+    }
+
+    /// The rolling update of a configuration.
+    pub async fn rollout(&self, configuration: &str) {
+        self.rollouts.put(ObjectRef::new(configuration)).await;
+    }
+
+    /// A Machine, if it is drained before it goes.
+    pub async fn departure(&self, machine: &Machine) {
+        if departure::concerns(machine) {
+            self.departures.put(ObjectRef::from_obj(machine)).await;
+        }
+    }
+
+    /// What depends on the Node of a Machine beside the Machine itself.
+    pub async fn dependents_of_node(&self, name: &str, stores: &Stores) {
+        let Some(machine) = stores.machines.get(&ObjectRef::new(name)) else { return };
+        self.departure(&machine).await;
+        if let Some(configuration) = rollout::governs(&machine, stores) {
+            self.rollout(&configuration).await;
+            self.configuration_later(&configuration).await;
+        }
+    }
+
+    /// A request by its name.
+    pub async fn request(&self, name: &str) {
+        self.requests.put(ObjectRef::new(name)).await;
+    }
+
+    /// An operation by its name.
+    pub async fn operation(&self, name: &str) {
+        self.operations.put(ObjectRef::new(name)).await;
+    }
+
+    /// The operations of a Machine that have not ended.
+    pub async fn operations_of(&self, machine: &str, stores: &Stores) {
+        for operation in stores.operations_of(machine) {
+            if !is_finished(&operation) {
+                self.operations.put(ObjectRef::from_obj(&*operation)).await;
+            }
+        }
+    }
+
+    /// What depends on a configuration and on which versions it has: Machines that wait for any, and those that have or name this one,
+    /// and what is counted of these elsewhere.
+    pub async fn dependents_of(&self, configuration: &str, stores: &Stores) {
+        let (machines, others) = {
+            let index = stores.index();
+            (index.touched_by(configuration), index.beside(configuration))
+        };
+        for machine in machines {
+            self.machine(&machine).await;
+        }
+        for other in others {
+            self.configuration_later(&other).await;
+        }
+    }
+}
+
+/// Sends configurations on that were touched a while ago, each once.
+pub async fn coalesce(mut touched: mpsc::Receiver<String>, queues: Queues) {
+    let mut coalescer = Coalescer::default();
+    loop {
+        let next = coalescer.next();
+        let due = async {
+            match next {
+                Some(next) => tokio::time::sleep_until(next.into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            name = touched.recv() => match name {
+                Some(name) => coalescer.touched(&name, Instant::now()),
+                None => return,
+            },
+            () = due => for name in coalescer.due(Instant::now()) {
+                queues.configuration(&name).await;
+            },
+        }
+    }
+}
+
+/// What of a version decides about Machines: whether it is there to be chosen, locked, and its image known; if not, why.
+pub fn weighs(version: &MachineConfigurationVersion) -> Weight {
+    Weight {
+        generation: version.metadata.generation,
+        goes: version.metadata.deletion_timestamp.is_some(),
+        is_deployed: bedplate_selection::is_deployed(version),
+        is_open: image::is_open(version),
+        failure: image::failure(version).map(str::to_owned),
+    }
+}
+
+/// What of a version decides about others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Weight {
+    generation: Option<i64>,
+    goes: bool,
+    is_deployed: bool,
+    /// Its image is not known.
+    is_open: bool,
+    failure: Option<String>,
+}

@@ -1,0 +1,241 @@
+//! What the controller knows of the cluster: one store for each kind, kept by watches, and what is asked live beside them.
+//!
+//! A store may be a moment behind. What must not be decided by what was is therefore bound to what was read (`write`), or asked
+//! again: whether a Node is gone, whether really nobody holds what is let go.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+
+use bedplate_api::configuration::MachineConfiguration;
+use bedplate_api::machine::Machine;
+use bedplate_api::operation::MachineOperation;
+use bedplate_api::version::MachineConfigurationVersion;
+use bedplate_lease::Tenure;
+use bedplate_selection::References;
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::ListParams;
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::{Api, Client, ResourceExt};
+
+use crate::counters::Counters;
+use crate::emptying;
+use crate::index::{Index, Known};
+use crate::news::News;
+use crate::operation::Whose;
+use crate::write::{WriteError, ask};
+
+/// Between two looks whether a store is whole.
+const LOOK: Duration = Duration::from_millis(200);
+/// How many Machines one page of a live list has.
+const PAGE: u32 = 500;
+
+/// The stores.
+#[derive(Debug, Clone)]
+pub struct Stores {
+    /// Machines.
+    pub machines: Store<Machine>,
+    /// MachineConfigurations.
+    pub configurations: Store<MachineConfiguration>,
+    /// MachineConfigurationVersions.
+    pub versions: Store<MachineConfigurationVersion>,
+    /// Nodes, without what nobody here reads.
+    pub nodes: Store<Node>,
+    /// Requests for kubelets' certificates.
+    pub requests: Store<CertificateSigningRequest>,
+    /// MachineOperations.
+    pub operations: Store<MachineOperation>,
+    /// What of them is asked by more than a name; a moment behind them.
+    pub index: Arc<RwLock<Index>>,
+    /// The same of operations.
+    pub whose: Arc<Whose>,
+}
+
+impl Stores {
+    /// Ends when each has had its first list; `None`: a watch has ended before.
+    pub async fn are_whole(&self) -> Option<()> {
+        whole(&self.configurations).await?;
+        whole(&self.versions).await?;
+        whole(&self.machines).await?;
+        whole(&self.nodes).await?;
+        whole(&self.requests).await?;
+        whole(&self.operations).await?;
+        // What they began with is in the index too, or gone again: without it a version would look unused.
+        let begun = (self.machines.state(), self.versions.state(), self.configurations.state());
+        while !self.has_indexed(&begun) {
+            tokio::time::sleep(LOOK).await;
+        }
+        Some(())
+    }
+
+    fn has_indexed(&self, (machines, versions, configurations): &Begun) -> bool {
+        let index = self.index();
+        let there = |machine: &Arc<Machine>| self.machines.get(&ObjectRef::from_obj(&**machine)).is_some();
+        machines.iter().all(|machine| index.machine_is_known(&machine.name_any()) || !there(machine))
+            && versions.iter().all(|version| {
+                let reference = ObjectRef::from_obj(&**version);
+                index.version_is_known(version) || self.versions.get(&reference).is_none()
+            })
+            && configurations.iter().all(|configuration| {
+                let reference = ObjectRef::from_obj(&**configuration);
+                index.configuration_is_known(&configuration.name_any())
+                    || self.configurations.get(&reference).is_none()
+            })
+    }
+
+    /// The operations of a Machine.
+    pub fn operations_of(&self, machine: &str) -> Vec<Arc<MachineOperation>> {
+        let names = self.whose.of_machine(machine);
+        names.iter().filter_map(|name| self.operations.get(&ObjectRef::new(name))).collect()
+    }
+
+    /// What of them is asked by more than a name.
+    pub fn index(&self) -> RwLockReadGuard<'_, Index> {
+        self.index.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// To take on a change.
+    pub fn index_mut(&self) -> RwLockWriteGuard<'_, Index> {
+        self.index.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+type Begun = (Vec<Arc<Machine>>, Vec<Arc<MachineConfigurationVersion>>, Vec<Arc<MachineConfiguration>>);
+
+/// A store remembers only the last of those that wait for it, and the worker of its kind waits too: so it is asked again and again.
+async fn whole<K>(store: &Store<K>) -> Option<()>
+where
+    K: kube::Resource<DynamicType = ()> + Clone + 'static,
+{
+    loop {
+        if let Ok(ready) = tokio::time::timeout(LOOK, store.wait_until_ready()).await {
+            return ready.ok();
+        }
+    }
+}
+
+/// What reconciling takes.
+pub struct World {
+    /// The API server.
+    pub client: Client,
+    /// What was read.
+    pub stores: Stores,
+    /// Whether this controller leads.
+    pub tenure: Tenure,
+    /// What is counted.
+    pub counters: Counters,
+    /// What is told of, as Events.
+    pub news: News,
+    /// What is known of drains beside the objects.
+    pub drains: emptying::Memory,
+    /// Versions that are being given to Machines now, by Machine: the stores do not show it yet.
+    giving: Mutex<BTreeMap<String, (String, i64)>>,
+}
+
+impl World {
+    /// Of these parts.
+    pub fn new(client: Client, stores: Stores, tenure: Tenure, counters: Counters) -> Self {
+        Self {
+            client,
+            stores,
+            tenure,
+            counters,
+            news: News::nowhere(),
+            drains: emptying::Memory::default(),
+            giving: Mutex::default(),
+        }
+    }
+
+    /// The same, which tells.
+    #[must_use]
+    pub fn telling(self, news: News) -> Self {
+        Self { news, ..self }
+    }
+
+    /// A MachineConfiguration.
+    pub fn configuration(&self, name: &str) -> Option<Arc<MachineConfiguration>> {
+        self.stores.configurations.get(&ObjectRef::new(name))
+    }
+
+    /// What a choice for a Machine may fall on.
+    pub fn known(&self, machine: &Machine) -> Known {
+        self.stores.index().known(machine)
+    }
+
+    /// Does something while this controller leads.
+    ///
+    /// # Errors
+    /// [`WriteError::Deposed`], or what it said itself.
+    pub async fn leading<T>(
+        &self,
+        work: impl Future<Output = Result<T, WriteError>>,
+    ) -> Result<T, WriteError> {
+        self.tenure.during(work).await.unwrap_or(Err(WriteError::Deposed))
+    }
+
+    /// A Node as it is now.
+    ///
+    /// # Errors
+    /// The API server did not say.
+    pub async fn live_node(&self, name: &str) -> Result<Option<Node>, WriteError> {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        ask(&format!("Node {name}"), nodes.get_opt(name)).await
+    }
+
+    /// A Machine as it is now.
+    ///
+    /// # Errors
+    /// The API server did not say.
+    pub async fn live_machine(&self, name: &str) -> Result<Option<Machine>, WriteError> {
+        let machines: Api<Machine> = Api::all(self.client.clone());
+        ask(&format!("Machine {name}"), machines.get_opt(name)).await
+    }
+
+    /// A MachineConfiguration as it is now.
+    ///
+    /// # Errors
+    /// The API server did not say.
+    pub async fn live_configuration(&self, name: &str) -> Result<Option<MachineConfiguration>, WriteError> {
+        let configurations: Api<MachineConfiguration> = Api::all(self.client.clone());
+        ask(&format!("MachineConfiguration {name}"), configurations.get_opt(name)).await
+    }
+
+    /// Who holds what, asked live; a Machine that is just being given a version counts too.
+    ///
+    /// # Errors
+    /// The API server did not say.
+    pub async fn live_references(&self) -> Result<(References, Vec<(String, i64)>), WriteError> {
+        // In this order: what is not in here any more is in the list.
+        let giving = self.giving.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+        let machines: Api<Machine> = Api::all(self.client.clone());
+        let mut references = References::default();
+        let mut parameters = ListParams::default().limit(PAGE);
+        loop {
+            let page = ask("the Machines", machines.list(&parameters)).await?;
+            page.items.iter().for_each(|machine| references.add(machine));
+            let next = page.metadata.continue_.filter(|next| !next.is_empty());
+            let Some(next) = next else { return Ok((references, giving)) };
+            parameters = ListParams::default().limit(PAGE).continue_token(&next);
+        }
+    }
+
+    /// Says that a Machine is being given a version, until what is returned is dropped.
+    pub fn give(&self, machine: &str, configuration: &str, version: i64) -> Giving<'_> {
+        let mut giving = self.giving.lock().unwrap_or_else(PoisonError::into_inner);
+        giving.insert(machine.to_owned(), (configuration.to_owned(), version));
+        Giving { world: self, machine: machine.to_owned() }
+    }
+}
+
+/// A version is being given to a Machine.
+pub struct Giving<'a> {
+    world: &'a World,
+    machine: String,
+}
+
+impl Drop for Giving<'_> {
+    fn drop(&mut self) {
+        self.world.giving.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.machine);
+    }
+}

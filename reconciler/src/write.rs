@@ -1,0 +1,265 @@
+//! One write to the API server each: server-side apply as one field manager, every one bound to the object that was read, and none
+//! waited for without end.
+//!
+//! Callers: `configuration`, `machine`, `request`, `version`, `world`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use bedplate_process::exit::chain;
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use kube::{Api, Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use thiserror::Error;
+
+/// Who writes.
+pub const FIELD_MANAGER: &str = "bedplate-controller";
+
+/// How long one request may take: a connection that died without a word keeps no object for longer.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// How the words of a refusal by roles or policies begin (`judge`).
+const FORBIDDEN: &str = "403: ";
+
+/// Why something was not written.
+#[derive(Debug, Error)]
+pub enum WriteError {
+    /// Not as it was read any more, or gone.
+    #[error("{what} has changed meanwhile")]
+    Conflict {
+        /// The object.
+        what: String,
+    },
+    /// The API server is away, busy, or has not got its roles yet.
+    #[error("{what} cannot be written now: {why}")]
+    Later {
+        /// The object.
+        what: String,
+        /// What stands in the way.
+        why: String,
+    },
+    /// It will not be taken as it is.
+    #[error("{what} was refused: {why}")]
+    Refused {
+        /// The object.
+        what: String,
+        /// The API server's words.
+        why: String,
+    },
+    /// Somebody else leads by now.
+    #[error("this controller does not lead any more")]
+    Deposed,
+}
+
+impl WriteError {
+    /// The API server's words, if it is a person who has to change something: the object will not be taken as it is, or not from us.
+    pub fn refusal(&self) -> Option<&str> {
+        match self {
+            Self::Refused { why, .. } => Some(why),
+            Self::Later { why, .. } => Some(why.as_str()).filter(|why| why.starts_with(FORBIDDEN)),
+            Self::Conflict { .. } | Self::Deposed => None,
+        }
+    }
+
+    /// Of several, which one says how it goes on: what may be better in a moment before what a person has to change, and both before
+    /// what the watch brings by itself.
+    fn weight(&self) -> u8 {
+        match self {
+            Self::Conflict { .. } => 0,
+            Self::Refused { .. } => 1,
+            Self::Later { .. } => 2,
+            Self::Deposed => 3,
+        }
+    }
+}
+
+/// The failures of steps that do not depend on each other.
+#[derive(Debug, Default)]
+pub struct Failed(Option<WriteError>);
+
+impl Failed {
+    /// Whether a step was done; if not, why is kept.
+    pub fn note(&mut self, step: Result<(), WriteError>) -> bool {
+        let Err(error) = step else { return true };
+        self.0 = Some(match self.0.take() {
+            None => error,
+            Some(before) => both(before, error),
+        });
+        false
+    }
+
+    /// The gravest failure, with the words of the others.
+    ///
+    /// # Errors
+    /// A step has failed.
+    pub fn end(self) -> Result<(), WriteError> {
+        self.0.map_or(Ok(()), Err)
+    }
+}
+
+fn both(first: WriteError, second: WriteError) -> WriteError {
+    let (mut graver, other) =
+        if second.weight() > first.weight() { (second, first) } else { (first, second) };
+    if let (WriteError::Later { why, .. } | WriteError::Refused { why, .. }, true) =
+        (&mut graver, other.weight() > 0)
+    {
+        // Writing into a String does not fail.
+        let _ = write!(why, "; {other}");
+    }
+    graver
+}
+
+/// Sends one request about `what`, and waits for a limited time.
+///
+/// # Errors
+/// [`WriteError`]
+pub async fn ask<T>(what: &str, request: impl Future<Output = kube::Result<T>>) -> Result<T, WriteError> {
+    match tokio::time::timeout(LIMIT, request).await {
+        Ok(answer) => answer.map_err(|error| judge(what, &error)),
+        Err(_) => {
+            let why = format!("the API server did not answer within {} s", LIMIT.as_secs());
+            Err(WriteError::Later { what: what.to_owned(), why })
+        }
+    }
+}
+
+/// What an error of a request for `what` means.
+fn judge(what: &str, error: &kube::Error) -> WriteError {
+    let what = what.to_owned();
+    match error {
+        kube::Error::Api(status) => match status.code {
+            404 | 409 => WriteError::Conflict { what },
+            400 | 413 | 415 | 422 => WriteError::Refused { what, why: status.message.clone() },
+            // 401 and 403 too: credentials are renewed, roles are put right.
+            code => WriteError::Later { what, why: format!("{code}: {}", status.message) },
+        },
+        other => WriteError::Later { what, why: chain(other) },
+    }
+}
+
+/// What is called by its kind and name.
+pub fn called<K: Resource<DynamicType = ()>>(object: &K) -> String {
+    format!("{} {}", K::kind(&()), object.name_any())
+}
+
+/// Applies what is ours of an object's status, if it is as it was read.
+///
+/// # Errors
+/// [`WriteError`]
+pub async fn apply_status<K>(api: &Api<K>, object: &K, status: &impl Serialize) -> Result<K, WriteError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let mut body = identity(object);
+    body["status"] = json!(status);
+    // Forced: these fields are ours, whoever else wrote them.
+    let parameters = PatchParams::apply(FIELD_MANAGER).force();
+    let name = object.name_any();
+    ask(&called(object), api.patch_status(&name, &parameters, &Patch::Apply(&body))).await
+}
+
+/// Applies annotations of an object that is there; its other fields may have changed meanwhile.
+///
+/// # Errors
+/// [`WriteError`]
+pub async fn apply_annotations<K>(api: &Api<K>, object: &K, annotations: &Value) -> Result<(), WriteError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    // With its UID: without, an object that is gone would be made anew.
+    let body = json!({ "apiVersion": K::api_version(&()), "kind": K::kind(&()),
+        "metadata": { "name": object.name_any(), "uid": object.uid(), "annotations": annotations } });
+    let parameters = PatchParams::apply(FIELD_MANAGER).force();
+    let name = object.name_any();
+    ask(&called(object), api.patch(&name, &parameters, &Patch::Apply(&body))).await.map(drop)
+}
+
+/// Applies our labels of an object that is there, all of them; its other fields may have changed meanwhile.
+///
+/// # Errors
+/// [`WriteError`]
+pub async fn apply_labels<K>(
+    api: &Api<K>,
+    object: &K,
+    labels: &BTreeMap<String, String>,
+) -> Result<(), WriteError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    // With its UID: without, an object that is gone would be made anew.
+    let body = json!({ "apiVersion": K::api_version(&()), "kind": K::kind(&()),
+        "metadata": { "name": object.name_any(), "uid": object.uid(), "labels": labels } });
+    let parameters = PatchParams::apply(FIELD_MANAGER).force();
+    let name = object.name_any();
+    ask(&called(object), api.patch(&name, &parameters, &Patch::Apply(&body))).await.map(drop)
+}
+
+/// Sets or takes away one finalizer, if the object is as it was read.
+///
+/// # Errors
+/// [`WriteError`]
+pub async fn set_finalizer<K>(api: &Api<K>, object: &K, finalizer: &str, held: bool) -> Result<(), WriteError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let others = object.finalizers().iter().filter(|other| *other != finalizer).cloned();
+    let wanted: Vec<String> = others.chain(held.then(|| finalizer.to_owned())).collect();
+    let body = json!({ "metadata": {
+        "uid": object.uid(), "resourceVersion": object.resource_version(), "finalizers": wanted } });
+    let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    let name = object.name_any();
+    ask(&called(object), api.patch(&name, &parameters, &Patch::Merge(&body))).await.map(drop)
+}
+
+/// Deletes an object, if it is as it was read.
+///
+/// # Errors
+/// [`WriteError`]
+pub async fn delete<K>(
+    api: &Api<K>,
+    name: &str,
+    uid: Option<String>,
+    resource_version: Option<String>,
+) -> Result<(), WriteError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let preconditions = Some(Preconditions { uid, resource_version });
+    let parameters = DeleteParams { preconditions, ..DeleteParams::default() };
+    ask(&format!("{} {name}", K::kind(&())), api.delete(name, &parameters)).await.map(drop)
+}
+
+/// The head of an apply: this object, as it was read.
+fn identity<K: Resource<DynamicType = ()>>(object: &K) -> Value {
+    json!({ "apiVersion": K::api_version(&()), "kind": K::kind(&()), "metadata": {
+        "name": object.name_any(), "uid": object.uid(), "resourceVersion": object.resource_version() } })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_several_failures_the_one_that_may_be_better_in_a_moment_decides_and_the_others_are_said() {
+        let (what, why) = ("w".to_owned(), "too large".to_owned());
+        let mut failed = Failed::default();
+        assert!(failed.note(Ok(())));
+        assert!(!failed.note(Err(WriteError::Conflict { what: what.clone() })));
+        assert!(!failed.note(Err(WriteError::Refused { what: what.clone(), why })));
+        assert!(!failed.note(Err(WriteError::Later { what, why: "503".to_owned() })));
+        let error = failed.end().unwrap_err();
+        assert_eq!(error.to_string(), "w cannot be written now: 503; w was refused: too large");
+        assert!(Failed::default().end().is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_is_never_answered_ends() {
+        let begun = tokio::time::Instant::now();
+        let answer = ask("Machine a", std::future::pending::<kube::Result<()>>()).await;
+        assert!(matches!(answer, Err(WriteError::Later { .. })), "{answer:?}");
+        assert_eq!(begun.elapsed(), LIMIT);
+    }
+}

@@ -1,0 +1,269 @@
+//! What the index gives, kept one object at a time through random histories, is what all objects give when each is looked at.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bedplate_api::configuration::{MachineConfiguration, MachineCounts};
+use bedplate_api::machine::Machine;
+use bedplate_api::version::MachineConfigurationVersion;
+use bedplate_reconciler::configuration::plan;
+use bedplate_reconciler::index::Index;
+use bedplate_selection::{Again, Choice, References, Write, choose, plan_versions};
+use jiff::Timestamp;
+use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+const CONFIGURATIONS: u32 = 3;
+const MACHINES: u32 = 6;
+
+/// All objects, as the cluster has them.
+#[derive(Default)]
+struct All {
+    configurations: BTreeMap<String, MachineConfiguration>,
+    versions: BTreeMap<String, MachineConfigurationVersion>,
+    machines: BTreeMap<String, Machine>,
+}
+
+/// The simple computation: every Machine, every version, each time.
+struct Oracle<'a> {
+    configurations: Vec<&'a MachineConfiguration>,
+    versions: Vec<&'a MachineConfigurationVersion>,
+    machines: Vec<&'a Machine>,
+}
+
+impl<'a> Oracle<'a> {
+    fn of(all: &'a All) -> Self {
+        let mut versions: Vec<_> = all.versions.values().collect();
+        versions.sort_by_key(|version| version.spec.version);
+        Self {
+            configurations: all.configurations.values().collect(),
+            versions,
+            machines: all.machines.values().collect(),
+        }
+    }
+
+    fn references(&self) -> References {
+        References::of(self.machines.iter().copied())
+    }
+
+    fn counts(&self, name: &str, made: Option<&MachineConfigurationVersion>) -> MachineCounts {
+        let versions: Vec<_> = self.versions.iter().copied().chain(made).collect();
+        let mut counts = MachineCounts::default();
+        for machine in &self.machines {
+            let Some(status) = &machine.status else { continue };
+            if status.selected.as_ref().is_some_and(|selected| selected.name == name) {
+                counts.selected += 1;
+                let ready = status.conditions.iter().any(|c| c.type_ == "NodeReady" && c.status == "True");
+                counts.unavailable += i32::from(!ready);
+            }
+            let Some(applied) = status.applied.as_ref().filter(|applied| applied.name == name) else {
+                continue;
+            };
+            counts.applied += 1;
+            let next = choose(machine, Some(Again::NodeGone), &self.configurations, &versions);
+            if let Choice::Select(next) = next {
+                let next = next.selected;
+                counts.outdated +=
+                    i32::from((next.name, next.version) != (applied.name.clone(), applied.version));
+            }
+        }
+        counts
+    }
+}
+
+/// A cluster, its index, and for whom each change was told to count.
+struct World {
+    all: All,
+    index: Index,
+    random: StdRng,
+    /// What was counted of each configuration when it was looked at last.
+    counted: BTreeMap<String, MachineCounts>,
+    touched: BTreeSet<String>,
+}
+
+fn object<K: DeserializeOwned>(kind: &str, metadata: &Value, spec: &Value, status: &Value) -> K {
+    let object = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec,
+        "status": status });
+    serde_json::from_value(object).unwrap()
+}
+
+fn template(content: u32) -> Value {
+    json!({ "image": { "reference": "registry.example/node:1", "allowTag": true },
+        "kubernetes": { "version": "v1.34.0" }, "sysctls": { "kernel.panic": content.to_string() } })
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let random = StdRng::seed_from_u64(seed);
+        let (all, index, counted, touched) = Default::default();
+        Self { all, index, random, counted, touched }
+    }
+
+    fn chance(&mut self, one_in: u32) -> bool {
+        self.random.random_range(0..one_in) == 0
+    }
+
+    fn some_configuration(&mut self) -> String {
+        format!("c{}", self.random.random_range(0..CONFIGURATIONS))
+    }
+
+    fn some_version(&mut self) -> Value {
+        let number = self.random.random_range(1..4_u32);
+        json!({ "name": self.some_configuration(), "version": number })
+    }
+
+    /// One object comes, changes, or goes.
+    fn step(&mut self) {
+        match self.random.random_range(0..10) {
+            0 => self.configuration(),
+            1..4 => self.version(),
+            _ => self.machine(),
+        }
+    }
+
+    fn configuration(&mut self) {
+        let name = self.some_configuration();
+        let after = (!self.chance(4)).then(|| {
+            let content = self.random.random_range(0..3);
+            let rack = self.random.random_range(0..2_u32).to_string();
+            let selector = json!({ "matchLabels": { "rack": rack } });
+            let selector = if self.chance(2) { selector } else { Value::Null };
+            let spec = json!({ "template": template(content), "machineSelector": selector });
+            let metadata =
+                json!({ "name": name, "uid": format!("uid-{name}"), "finalizers": ["bedplate.dev/in-use"] });
+            object::<MachineConfiguration>("MachineConfiguration", &metadata, &spec, &Value::Null)
+        });
+        self.index.configuration(&name, after.clone().map(Arc::new));
+        self.depends(&name);
+        put(&mut self.all.configurations, name, after);
+    }
+
+    fn version(&mut self) {
+        let of = self.some_configuration();
+        let number = self.random.random_range(1..4_u32);
+        let name = format!("{of}-v{number}");
+        let after = (!self.chance(4)).then(|| {
+            let owner = if self.chance(6) { "other".to_owned() } else { format!("uid-{of}") };
+            let owner = json!([{ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfiguration", "name": of,
+                "uid": owner, "controller": true }]);
+            let mut metadata = json!({ "name": name, "uid": name, "ownerReferences": owner });
+            if self.chance(5) {
+                metadata["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+            }
+            let content = self.random.random_range(0..3);
+            let spec = json!({ "configurationName": of, "version": number, "template": template(content) });
+            let status = json!({ "deployed": self.chance(2), "machines": self.random.random_range(0..3_u32) });
+            object::<MachineConfigurationVersion>("MachineConfigurationVersion", &metadata, &spec, &status)
+        });
+        self.index.version(&of, &name, after.clone().map(Arc::new));
+        self.depends(&of);
+        put(&mut self.all.versions, name, after);
+    }
+
+    fn machine(&mut self) {
+        let name = format!("m{}", self.random.random_range(0..MACHINES));
+        let after = (!self.chance(8)).then(|| self.some_machine(&name));
+        let touched = self.index.machine(&name, after.clone().map(Arc::new));
+        self.touched.extend(touched);
+        put(&mut self.all.machines, name, after);
+    }
+
+    fn some_machine(&mut self, name: &str) -> Machine {
+        let mut metadata =
+            json!({ "name": name, "labels": { "rack": self.random.random_range(0..2_u32).to_string() } });
+        if self.chance(6) {
+            metadata["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        }
+        if self.chance(5) {
+            metadata["annotations"] =
+                json!({ "bedplate.dev/claimed-by": if self.chance(3) { "" } else { "somebody" } });
+        }
+        let mut spec = json!({ "provider": "manual", "paused": self.chance(6) });
+        if self.chance(2) {
+            spec["configurationRef"] = self.some_version();
+            if self.chance(2) {
+                spec["configurationRef"].as_object_mut().unwrap().remove("version");
+            }
+        }
+        let is = |kind: &str, status: bool| {
+            json!({ "type": kind, "status": if status { "True" } else { "False" }, "reason": "Done", "message": "",
+                "lastTransitionTime": "2026-01-01T00:00:00Z" })
+        };
+        let mut status =
+            json!({ "conditions": [is("Enrolled", !self.chance(4)), is("NodeReady", self.chance(2))] });
+        if !self.chance(4) {
+            status["selected"] = self.some_version();
+            status["selected"]["by"] = json!("Selector");
+        }
+        if !self.chance(3) {
+            status["applied"] = self.some_version();
+            status["applied"]["slot"] = json!("a");
+            status["nodeRef"] = json!({ "name": name, "uid": "1" });
+        }
+        object("Machine", &metadata, &spec, &status)
+    }
+
+    /// As `trigger::Queues::dependents_of` has it, beside the configuration itself.
+    fn depends(&mut self, configuration: &str) {
+        self.touched.insert(configuration.to_owned());
+        self.touched.extend(self.index.beside(configuration));
+    }
+
+    fn check(&mut self, seed: u64) {
+        let oracle = Oracle::of(&self.all);
+        assert_eq!(*self.index.references(), oracle.references(), "seed {seed}");
+        for (name, configuration) in &self.all.configurations {
+            let planned = plan(configuration, &self.index, &|_| None, Timestamp::UNIX_EPOCH);
+            let versions = plan_versions(configuration, &oracle.versions, &oracle.references());
+            assert_eq!(planned.versions, versions, "seed {seed}: {name}");
+            let made = match &versions.write {
+                Some(Write::Create(object)) => Some(&**object),
+                Some(Write::Copy(_)) | None => None,
+            };
+            let counts = oracle.counts(name, made);
+            assert_eq!(planned.reckoned.counts, counts, "seed {seed}: {name}");
+            if let Some(without) = &planned.without {
+                assert_eq!(without.counts, oracle.counts(name, None), "seed {seed}: {name}");
+            }
+            for counted in &planned.counted {
+                let machines = oracle.references().machines(name, counted.version);
+                assert_eq!(usize::try_from(counted.machines).unwrap(), machines, "seed {seed}: {name}");
+            }
+            let before = self.counted.insert(name.clone(), counts.clone());
+            let told = before.as_ref() == Some(&counts) || self.touched.contains(name);
+            assert!(told, "seed {seed}: {name} counts otherwise, and nobody was told: {before:?} {counts:?}");
+        }
+        for machine in self.all.machines.values() {
+            let known = self.index.known(machine);
+            let (configurations, versions) = known.slices();
+            for again in [None, Some(Again::NodeGone), Some(Again::PersonChangedReference)] {
+                let expected = choose(machine, again, &oracle.configurations, &oracle.versions);
+                assert_eq!(choose(machine, again, &configurations, &versions), expected, "seed {seed}");
+            }
+        }
+        self.counted.retain(|name, _| self.all.configurations.contains_key(name));
+        self.touched.clear();
+    }
+}
+
+fn put<K>(map: &mut BTreeMap<String, K>, name: String, after: Option<K>) {
+    match after {
+        Some(after) => map.insert(name, after),
+        None => map.remove(&name),
+    };
+}
+
+#[test]
+fn whatever_happens_the_index_gives_what_all_objects_give_and_no_count_goes_stale() {
+    for seed in 0..100 {
+        let mut world = World::new(seed);
+        for _ in 0..60 {
+            world.step();
+            world.check(seed);
+        }
+    }
+}

@@ -1,0 +1,416 @@
+//! What is written for operations, in which order, and what comes of it when the controller is killed at any request: by an API server
+//! that keeps what it is told.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+#[allow(dead_code, reason = "each test program uses its part")]
+mod server;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bedplate_lease::Tenure;
+use bedplate_reconciler::operation;
+use bedplate_reconciler::write::WriteError;
+use serde_json::{Value, json};
+use server::{Asked, Objects, Server, machine_list, object, refusal};
+
+const OLD: &str = "2026-01-01T00:00:00Z";
+
+fn operation(name: &str, spec: &Value, more: &Value) -> Value {
+    let mut object = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation",
+        "metadata": { "name": name, "uid": format!("uid-{name}"), "resourceVersion": "7", "creationTimestamp": OLD },
+        "spec": { "operationName": "reboot" } });
+    object["spec"].as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+    for (key, value) in more.as_object().unwrap() {
+        match object[key].as_object_mut() {
+            Some(there) => there.extend(value.as_object().unwrap().clone()),
+            None => object[key] = value.clone(),
+        }
+    }
+    object
+}
+
+fn parent(more: &Value) -> Value {
+    let spec = json!({ "machineSelector": { "matchLabels": { "rack": "1" } }, "maxParallel": 2 });
+    let mut parent = operation("all", &spec, more);
+    if parent["metadata"].get("finalizers").is_none() {
+        parent["metadata"]["finalizers"] = json!(["bedplate.dev/children"]);
+    }
+    parent
+}
+
+fn child(machine: &str, state: &str) -> Value {
+    let owner = json!([{ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation", "name": "all",
+        "uid": "uid-all", "controller": true }]);
+    operation(
+        &format!("all-{machine}"),
+        &json!({ "machineRef": { "name": machine } }),
+        &json!({ "metadata": { "ownerReferences": owner }, "status": { "state": state } }),
+    )
+}
+
+fn machine(name: &str) -> Value {
+    json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "spec": { "provider": "manual" },
+        "metadata": { "name": name, "uid": format!("uid-{name}"), "resourceVersion": "7", "labels": { "rack": "1" } } })
+}
+
+fn written(asked: &Asked) -> (u16, Value) {
+    let mut object = asked.body.clone();
+    object["metadata"]["resourceVersion"] = json!("8");
+    if object.get("spec").is_none() {
+        object["spec"] = json!({ "operationName": "reboot", "machineRef": { "name": "a" } });
+    }
+    object["apiVersion"] = json!("bedplate.dev/v1alpha1");
+    object["kind"] = json!("MachineOperation");
+    (200, object)
+}
+
+/// One look at `given` beside `others`; what was asked, and what came of it.
+async fn look(
+    given: &Value,
+    others: &[Value],
+    machines: &[Value],
+    answers: impl Fn(&Asked) -> (u16, Value) + Send + Sync + 'static,
+) -> (Vec<Asked>, Result<(), WriteError>) {
+    let operations = others.iter().chain([given]).cloned().collect();
+    let objects = Objects { operations, machines: machines.to_vec(), ..Objects::default() };
+    let server = Server::default();
+    let world = server.world(&objects, Tenure::always(), answers);
+    let done = operation::reconcile(Arc::new(object(given)), world).await.map(drop);
+    (server.asked(), done)
+}
+
+fn lines(asked: &[Asked]) -> Vec<&str> {
+    asked.iter().map(|asked| asked.line.as_str()).collect()
+}
+
+#[tokio::test]
+async fn o5_a_new_operation_is_said_to_be_pending_and_then_labelled_whatever_becomes_of_the_first() {
+    let now = json!({ "metadata": { "creationTimestamp": jiff::Timestamp::now().to_string() } });
+    let new = operation("x", &json!({ "machineRef": { "name": "a" } }), &now);
+    for refuses in [false, true] {
+        let answers = move |asked: &Asked| {
+            if refuses && asked.line.ends_with("/status") { refusal(409, "changed") } else { written(asked) }
+        };
+        let (asked, done) = look(&new, &[], &[machine("a")], answers).await;
+        assert_eq!(lines(&asked), ["PATCH /machineoperations/x/status", "PATCH /machineoperations/x"]);
+        assert_eq!(done.is_ok(), !refuses);
+        assert_eq!(asked[0].body["status"], json!({ "state": "Pending" }));
+        assert_eq!(asked[0].body["metadata"]["resourceVersion"], "7");
+        let labels = json!({ "bedplate.dev/machine": "a", "bedplate.dev/site": "default" });
+        assert_eq!(
+            (&asked[1].body["metadata"]["labels"], &asked[1].body["metadata"]["uid"]),
+            (&labels, &json!("uid-x"))
+        );
+    }
+}
+
+#[tokio::test]
+async fn before_an_operation_fails_for_want_of_its_machine_the_api_server_is_asked() {
+    let new = operation("x", &json!({ "machineRef": { "name": "a" } }), &json!({}));
+    for (code, state) in [(404, Some("Failed")), (503, None)] {
+        let answers = move |asked: &Asked| match asked.line.as_str() {
+            "GET /machines/a" => refusal(code, "no"),
+            _ => written(asked),
+        };
+        let (asked, done) = look(&new, &[], &[], answers).await;
+        assert_eq!(done.is_ok(), state.is_some());
+        let status = asked.iter().find(|asked| asked.line.ends_with("/status"));
+        assert_eq!(status.map(|asked| asked.body["status"]["state"].as_str().unwrap()), state);
+        if let Some(status) = status {
+            assert_eq!(status.body["status"]["reason"], "MachineNotFound");
+        }
+    }
+}
+
+#[tokio::test]
+async fn o3_the_finalizer_comes_first_then_the_machines_and_then_a_child() {
+    let none = parent(&json!({ "metadata": { "finalizers": [] } }));
+    let (asked, _) = look(&none, &[], &[], written).await;
+    assert_eq!(lines(&asked), ["PATCH /machineoperations/all"]);
+    assert_eq!(asked[0].body["metadata"]["finalizers"], json!(["bedplate.dev/children"]));
+
+    let answers = |asked: &Asked| match asked.line.as_str() {
+        "GET /machines" => machine_list(&[machine("a"), machine("b"), machine("c")]),
+        _ => written(asked),
+    };
+    let (asked, _) = look(&parent(&json!({})), &[], &[], answers).await;
+    assert_eq!(lines(&asked), ["GET /machines", "PATCH /machineoperations/all/status"]);
+    let status = &asked[1].body["status"];
+    assert_eq!((&status["state"], &status["counts"]["pending"]), (&json!("InProgress"), &json!(3)));
+    assert_eq!(status["machines"], json!({ "waiting": ["a", "b", "c"] }));
+
+    let begun = parent(&json!({ "status": status }));
+    let answers = |asked: &Asked| match asked.line.as_str() {
+        "GET /machineoperations/all" => (200, parent(&json!({}))),
+        _ => written(asked),
+    };
+    let (asked, _) = look(&begun, &[], &[machine("a")], answers).await;
+    assert_eq!(
+        lines(&asked),
+        [
+            "GET /machineoperations/all",
+            "POST /machineoperations",
+            "POST /machineoperations",
+            "PATCH /machineoperations/all/status"
+        ]
+    );
+    let made = &asked[1].body;
+    assert_eq!(made["metadata"]["ownerReferences"][0]["uid"], "uid-all");
+    let labels =
+        json!({ "bedplate.dev/machine": "a", "bedplate.dev/site": "default", "bedplate.dev/parent": "all" });
+    assert_eq!(made["metadata"]["labels"], labels);
+    assert_eq!(made["spec"], json!({ "operationName": "reboot", "machineRef": { "name": "a" } }));
+    assert_eq!(asked[3].body["status"]["machines"], json!({ "begun": ["a", "b"], "waiting": ["c"] }));
+}
+
+#[tokio::test]
+async fn o3_by_an_old_state_of_a_parent_no_child_is_made() {
+    let begun = parent(&json!({ "status": { "state": "InProgress", "machines": { "waiting": ["a"] } } }));
+    let answers = |asked: &Asked| match asked.line.as_str() {
+        "GET /machineoperations/all" => {
+            (200, parent(&json!({ "metadata": { "resourceVersion": "8", "finalizers": [] } })))
+        }
+        _ => written(asked),
+    };
+    let (asked, done) = look(&begun, &[], &[], answers).await;
+    assert!(matches!(done, Err(WriteError::Conflict { .. })), "{done:?}");
+    assert_eq!(lines(&asked), ["GET /machineoperations/all"]);
+}
+
+#[tokio::test]
+async fn o3_a_child_that_is_there_already_is_not_made_again_and_one_that_cannot_be_made_has_failed() {
+    let begun =
+        parent(&json!({ "status": { "state": "InProgress", "machines": { "waiting": ["a", "b"] } } }));
+    for (code, refused, machines) in [
+        (409, true, json!({ "begun": ["a", "b"] })),
+        (422, true, json!({ "begun": ["b"], "failed": ["a"] })),
+        (503, false, json!({ "waiting": ["a", "b"] })),
+    ] {
+        let answers =
+            move |asked: &Asked| match (asked.line.as_str(), asked.body["metadata"]["name"].as_str()) {
+                ("GET /machineoperations/all", _) => (200, parent(&json!({}))),
+                ("POST /machineoperations", Some("all-a")) => refusal(code, "no"),
+                ("GET /machineoperations/all-a", _) => (200, child("a", "Complete")),
+                _ => written(asked),
+            };
+        let (asked, done) = look(&begun, &[], &[], answers).await;
+        assert_eq!(done.is_ok(), refused, "{code}: {done:?}");
+        let status = asked.iter().find(|asked| asked.line.ends_with("/status")).unwrap();
+        assert_eq!(status.body["status"]["machines"], machines, "{code}");
+    }
+}
+
+#[tokio::test]
+async fn o3_a_child_that_somebody_has_deleted_has_failed_and_is_not_made_again() {
+    let begun = parent(
+        &json!({ "status": { "state": "InProgress", "machines": { "begun": ["a"], "complete": ["b"] } } }),
+    );
+    let answers = |asked: &Asked| match asked.line.as_str() {
+        "GET /machineoperations/all-a" => refusal(404, "not there"),
+        _ => written(asked),
+    };
+    let (asked, done) = look(&begun, &[], &[], answers).await;
+    done.unwrap();
+    assert_eq!(lines(&asked), ["GET /machineoperations/all-a", "PATCH /machineoperations/all/status"]);
+    let status = &asked[1].body["status"];
+    assert_eq!((&status["state"], &status["reason"]), (&json!("Failed"), &json!("MachinesFailed")));
+    assert_eq!(status["machines"], json!({ "complete": ["b"], "failed": ["a"] }));
+}
+
+#[tokio::test]
+async fn o3_a_parent_that_is_deleted_calls_off_who_was_not_taken_and_waits_for_who_was() {
+    let machines = json!({ "begun": ["a", "b"], "waiting": ["c"] });
+    let deleted =
+        parent(&json!({ "metadata": { "deletionTimestamp": OLD, "finalizers": ["bedplate.dev/children"] },
+        "status": { "state": "InProgress", "startTime": OLD, "machines": machines } }));
+    let (asked, _) = look(&deleted, &[child("a", "InProgress"), child("b", "Pending")], &[], written).await;
+    assert_eq!(lines(&asked), ["DELETE /machineoperations/all-b", "PATCH /machineoperations/all/status"]);
+    assert_eq!(
+        asked[0].body["preconditions"],
+        json!({ "uid": "uid-all-b", "resourceVersion": "7" }),
+        "not if it was just taken"
+    );
+    let over = json!({ "complete": ["a"], "failed": ["b"], "waiting": ["c"] });
+    let status = json!({ "state": "Failed", "startTime": OLD, "completionTime": OLD, "machines": over });
+    let mut ended = deleted;
+    ended["status"] = status;
+    let (asked, _) = look(&ended, &[], &[], written).await;
+    assert_eq!(lines(&asked), ["PATCH /machineoperations/all"]);
+    assert_eq!(asked[0].body["metadata"]["finalizers"], json!([]));
+}
+
+#[tokio::test]
+async fn o8_only_the_node_that_was_cordoned_for_this_very_operation_is_deleted() {
+    let now = jiff::Timestamp::now().to_string();
+    let drained = json!({ "type": "Drained", "status": "True", "reason": "PodsLeft", "message": "", "lastTransitionTime": OLD });
+    let spec = json!({ "machineRef": { "name": "a" }, "operationName": "applyConfiguration", "parameters": { "disruption": "allow" } });
+    let labels = json!({ "bedplate.dev/machine": "a", "bedplate.dev/site": "default" });
+    let given = operation(
+        "x",
+        &spec,
+        &json!({ "metadata": { "labels": labels },
+        "status": { "state": "InProgress", "startTime": now, "conditions": [drained] } }),
+    );
+    for (by, provider, cordoned, goes) in [
+        ("uid-x", "bedplate://a", true, true),
+        ("uid-y", "bedplate://a", true, false),
+        ("uid-x", "bedplate://b", true, false),
+        ("uid-x", "bedplate://a", false, false),
+    ] {
+        let node = json!({ "apiVersion": "v1", "kind": "Node", "spec": { "providerID": provider, "unschedulable": cordoned },
+            "metadata": { "name": "a", "uid": "uid-node", "resourceVersion": "5", "annotations": { "bedplate.dev/cordoned-by": by } } });
+        let (asked, done) = look(&given, &[], &[machine("a")], move |_| (200, node.clone())).await;
+        done.unwrap();
+        let deleted = asked.iter().find(|asked| asked.line == "DELETE /api/v1/nodes/a");
+        assert_eq!(deleted.is_some(), goes, "{by} {provider} {cordoned}: {:?}", lines(&asked));
+        if let Some(deleted) = deleted {
+            assert_eq!(deleted.body["preconditions"], json!({ "uid": "uid-node", "resourceVersion": "5" }));
+        }
+    }
+}
+
+/// An API server that keeps operations, and its visitor, who is killed at one request: from then on nothing of his arrives.
+#[derive(Clone)]
+struct Cluster {
+    operations: Arc<Mutex<BTreeMap<String, Value>>>,
+    version: Arc<AtomicI64>,
+    /// How often each was made.
+    made: Arc<Mutex<BTreeMap<String, u32>>>,
+    /// Requests until the kill.
+    left: Arc<AtomicI64>,
+    /// That request arrives, only its answer does not.
+    arrives: bool,
+    dead: Arc<AtomicBool>,
+}
+
+impl Cluster {
+    fn new(left: i64, arrives: bool) -> Self {
+        let operations = Arc::new(Mutex::new(BTreeMap::from([("all".to_owned(), parent(&json!({})))])));
+        let left = Arc::new(AtomicI64::new(left));
+        let version = Arc::new(AtomicI64::new(100));
+        Self { operations, version, made: Arc::default(), left, arrives, dead: Arc::default() }
+    }
+
+    fn answer(&self, asked: &Asked) -> (u16, Value) {
+        if self.left.fetch_sub(1, Ordering::SeqCst) == 0 {
+            self.dead.store(true, Ordering::SeqCst);
+            if self.arrives {
+                self.serve(asked);
+            }
+        }
+        if self.dead.load(Ordering::SeqCst) { refusal(503, "killed") } else { self.serve(asked) }
+    }
+
+    fn serve(&self, asked: &Asked) -> (u16, Value) {
+        if asked.line == "GET /machines" {
+            return machine_list(&["a", "b", "c", "d"].map(machine));
+        }
+        let mut all = self.operations.lock().unwrap();
+        let version = self.version.fetch_add(1, Ordering::SeqCst).to_string();
+        let (verb, path) = asked.line.split_once(' ').unwrap();
+        let is_status = path.ends_with("/status");
+        let name =
+            path.trim_start_matches("/machineoperations").trim_start_matches('/').trim_end_matches("/status");
+        if verb == "POST" {
+            let mut new = asked.body.clone();
+            let name = new["metadata"]["name"].as_str().unwrap().to_owned();
+            if all.contains_key(&name) {
+                return refusal(409, "it exists");
+            }
+            *self.made.lock().unwrap().entry(name.clone()).or_default() += 1;
+            let now = jiff::Timestamp::now().to_string();
+            let head =
+                json!({ "uid": format!("uid-{name}"), "resourceVersion": version, "creationTimestamp": now });
+            new["metadata"].as_object_mut().unwrap().extend(head.as_object().unwrap().clone());
+            all.insert(name, new.clone());
+            return (201, new);
+        }
+        let Some(there) = all.get_mut(name) else { return refusal(404, "not there") };
+        let sent = &asked.body["metadata"]["resourceVersion"];
+        if verb == "PATCH" && !sent.is_null() && *sent != there["metadata"]["resourceVersion"] {
+            return refusal(409, "it has changed");
+        }
+        match (verb, is_status) {
+            ("PATCH", true) => there["status"] = asked.body["status"].clone(),
+            ("PATCH", false) => {
+                for key in ["finalizers", "labels"] {
+                    if let Some(value) = asked.body["metadata"].get(key) {
+                        there["metadata"][key] = value.clone();
+                    }
+                }
+            }
+            _ => return (200, there.clone()),
+        }
+        there["metadata"]["resourceVersion"] = json!(version);
+        (200, there.clone())
+    }
+
+    /// The controller, or the next one, looks at everything until nothing changes.
+    async fn settle(&self) {
+        for _ in 0..60 {
+            let before = self.version.load(Ordering::SeqCst);
+            let all: Vec<Value> = self.operations.lock().unwrap().values().cloned().collect();
+            for given in &all {
+                let cluster = self.clone();
+                let machines = ["a", "b", "c", "d"].map(machine);
+                // What failed is tried again.
+                let _ = look(given, &all, &machines, move |asked| cluster.answer(asked)).await;
+            }
+            if !self.dead.swap(false, Ordering::SeqCst) && self.version.load(Ordering::SeqCst) == before {
+                return;
+            }
+        }
+        panic!("it does not come to rest");
+    }
+
+    /// Executors take and end what there is; `b` fails. How many were open.
+    fn carry_out(&self) -> usize {
+        let mut all = self.operations.lock().unwrap();
+        let open =
+            all.iter_mut().filter(|(name, object)| *name != "all" && object["status"]["state"] == "Pending");
+        let mut number = 0;
+        for (name, object) in open {
+            let state = if name == "all-b" { "Failed" } else { "Complete" };
+            object["status"] =
+                json!({ "state": state, "completionTime": jiff::Timestamp::now().to_string() });
+            object["metadata"]["resourceVersion"] =
+                json!(self.version.fetch_add(1, Ordering::SeqCst).to_string());
+            number += 1;
+        }
+        number
+    }
+
+    fn status(&self) -> Value {
+        self.operations.lock().unwrap()["all"]["status"].clone()
+    }
+}
+
+#[tokio::test]
+async fn o3_killed_at_any_request_the_same_comes_of_it_and_no_child_is_made_twice() {
+    for (at, arrives) in (0..).flat_map(|at| [(at, false), (at, true)]) {
+        let cluster = Cluster::new(at, arrives);
+        for _ in 0..4 {
+            cluster.settle().await;
+            assert!(cluster.carry_out() <= 2, "more than maxParallel, killed at {at}");
+        }
+        cluster.settle().await;
+        let (status, what) = (cluster.status(), format!("killed at request {at}, which arrives: {arrives}"));
+        assert_eq!(
+            (&status["state"], &status["reason"]),
+            (&json!("Failed"), &json!("MachinesFailed")),
+            "{what}"
+        );
+        assert_eq!(status["machines"], json!({ "complete": ["a", "c", "d"], "failed": ["b"] }), "{what}");
+        let made = cluster.made.lock().unwrap().clone();
+        assert_eq!(made, ["a", "b", "c", "d"].map(|name| (format!("all-{name}"), 1)).into(), "{what}");
+        let finalizers = &cluster.operations.lock().unwrap()["all"]["metadata"]["finalizers"];
+        assert_eq!(*finalizers, json!([]), "{what}");
+        if cluster.left.load(Ordering::SeqCst) >= 0 {
+            assert!(at > 15, "the whole story has {at} requests");
+            return;
+        }
+    }
+}

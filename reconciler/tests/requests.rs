@@ -1,0 +1,343 @@
+//! What the controller asks of the API server, in which order, and what it does when that fails; no API server is there.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+mod server;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bedplate_api::machine::Machine;
+use bedplate_lease::Tenure;
+use bedplate_process::liveness::{Liveness, PATIENCE};
+use bedplate_reconciler::counters::Kind;
+use bedplate_reconciler::engine::work;
+use bedplate_reconciler::write::WriteError;
+use bedplate_reconciler::{configuration, image, machine, version};
+use kube::runtime::reflector::ObjectRef;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use self::server::{Asked, Objects, Server, machine_list, object, refusal};
+
+const LOCK: &str = "PATCH /machineconfigurationversions/w-v1/status";
+const SELECT: &str = "PATCH /machines/a/status";
+
+/// One configuration with two versions, and a Machine for it.
+fn objects(machine: Value) -> Objects {
+    Objects {
+        configurations: vec![server::configuration(2, &json!({ "latestVersion": 2 }))],
+        versions: vec![server::version(1, &json!({})), server::version(2, &json!({}))],
+        machines: vec![machine],
+        nodes: Vec::new(),
+        ..Objects::default()
+    }
+}
+
+/// Answers writes with what was written, as if it was there.
+fn written(asked: &Asked) -> (u16, Value) {
+    let mut object = asked.body.clone();
+    object["spec"] = match object["kind"].as_str() {
+        Some("Machine") => server::machine(&json!({}))["spec"].clone(),
+        Some("MachineConfiguration") => server::configuration(1, &json!({}))["spec"].clone(),
+        _ => server::version(1, &json!({}))["spec"].clone(),
+    };
+    if object["metadata"]["name"].is_null() {
+        object = server::version(1, &json!({}));
+    }
+    (200, object)
+}
+
+#[tokio::test]
+async fn h4_a_version_is_locked_before_it_is_selected_and_not_selected_if_it_cannot_be() {
+    let pinned = |mut machine: Value| {
+        machine["spec"]["configurationRef"]["version"] = json!(1);
+        machine
+    };
+    let given = pinned(server::machine(&json!({})));
+    let server = Server::default();
+    let world = server.world(&objects(given.clone()), Tenure::always(), written);
+    machine::reconcile(Arc::new(object(&given)), world).await.unwrap();
+    assert_eq!(server.lines(), [LOCK, SELECT]);
+    let asked = server.asked();
+    assert_eq!(asked[0].body["status"]["deployed"], true);
+    assert_eq!(asked[1].body["status"]["selected"], json!({ "name": "w", "version": 1, "by": "Reference" }));
+    for asked in asked {
+        assert_eq!(asked.body["metadata"]["resourceVersion"], "7", "bound to what was read");
+    }
+    for code in [403, 404, 409, 410, 422, 429, 500, 503] {
+        let server = Server::default();
+        let world = server.world(&objects(given.clone()), Tenure::always(), move |_| refusal(code, "no"));
+        machine::reconcile(Arc::new(object(&given)), world).await.expect_err("it was refused");
+        assert_eq!(server.lines(), [LOCK], "{code}: once, and nothing is selected");
+    }
+}
+
+#[tokio::test]
+async fn h6_the_next_choice_and_the_end_of_node_ref_are_one_write_after_a_live_answer_and_the_lock() {
+    let selected = json!({ "name": "w", "version": 1, "by": "Reference" });
+    let status = json!({ "selected": selected, "nodeRef": { "name": "a", "uid": "n1" },
+        "applied": { "name": "w", "version": 1, "slot": "a", "nodeUid": "n1" } });
+    let given = server::machine(&status);
+    let server = Server::default();
+    let world = server.world(&objects(given.clone()), Tenure::always(), |asked| {
+        if asked.line.starts_with("GET") { refusal(404, "no such Node") } else { written(asked) }
+    });
+    machine::reconcile(Arc::new(object(&given)), world).await.unwrap();
+    let lock = "PATCH /machineconfigurationversions/w-v2/status";
+    assert_eq!(server.lines(), ["GET /api/v1/nodes/a", lock, SELECT]);
+    let status = &server.asked()[2].body["status"];
+    assert_eq!((&status["selected"]["version"], status.get("nodeRef")), (&json!(2), None));
+    // Nobody can say whether it is gone: nothing is written.
+    let server = Server::default();
+    let world = server.world(&objects(given.clone()), Tenure::always(), |_| refusal(503, "away"));
+    machine::reconcile(Arc::new(object(&given)), world).await.expect_err("away");
+    assert_eq!(server.lines(), ["GET /api/v1/nodes/a"]);
+}
+
+#[tokio::test]
+async fn a_version_that_is_refused_keeps_nothing_from_being_done_that_does_not_depend_on_it() {
+    let leaving = json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } });
+    let status = json!({ "latestVersion": 4, "machines": { "selected": 0, "applied": 0, "outdated": 0, "unavailable": 0 } });
+    let used = json!({ "status": { "deployed": true, "machines": 5 } });
+    let given = server::configuration(9, &status);
+    let objects = Objects {
+        configurations: vec![given.clone()],
+        // The first was deleted by a person, another one too, whose number stands nowhere else.
+        versions: vec![
+            server::version(1, &leaving),
+            server::version(2, &used),
+            server::version(3, &used),
+            server::version(5, &leaving),
+        ],
+        ..Objects::default()
+    };
+    let answers = |asked: &Asked| match asked.line.as_str() {
+        line if line.starts_with("POST") => refusal(422, "it is too large"),
+        line if line.ends_with("w-v2/status") => refusal(500, "no"),
+        "GET /machines" => machine_list(&[]),
+        _ => written(asked),
+    };
+    let server = Server::default();
+    let world = server.world(&objects, Tenure::always(), answers);
+    let error = configuration::reconcile(Arc::new(object(&given)), world).await.expect_err("refused");
+    let words = error.to_string();
+    assert!(words.contains("it is too large") && words.contains("500: no"), "{words}");
+    assert!(matches!(error, WriteError::Later { .. }), "{error:?}");
+    assert_eq!(
+        server.lines(),
+        [
+            "POST /machineconfigurationversions",
+            "PATCH /machineconfigurationversions/w-v2/status",
+            "PATCH /machineconfigurationversions/w-v3/status",
+            "PATCH /machineconfigurations/w/status",
+            "GET /machines",
+            "PATCH /machineconfigurationversions/w-v1",
+            "PATCH /machineconfigurationversions/w-v5",
+        ],
+        "what is there is counted and let go"
+    );
+    let status = &server.asked()[3].body["status"];
+    assert_eq!(status["latestVersion"], 5, "no number that was not made");
+    assert_eq!(condition(status, "Degraded"), ("True", "VersionRefused"));
+    let message = status["conditions"][1]["message"].as_str().unwrap();
+    assert!(message.contains("w-v6: it is too large"), "{message}");
+}
+
+/// Status and reason of a condition.
+fn condition<'a>(status: &'a Value, type_: &str) -> (&'a str, &'a str) {
+    let found = status["conditions"].as_array().unwrap().iter().find(|c| c["type"] == type_).unwrap();
+    (found["status"].as_str().unwrap(), found["reason"].as_str().unwrap())
+}
+
+#[tokio::test]
+async fn what_is_said_of_a_refused_edit_is_written_once_and_taken_back_when_it_is_made() {
+    let answers = |code: u16| {
+        move |asked: &Asked| match asked.line.as_str() {
+            line if line.starts_with("POST") && code != 200 => refusal(code, "no"),
+            _ => written(asked),
+        }
+    };
+    for code in [413, 422, 403] {
+        let mut given = server::configuration(9, &json!({ "latestVersion": 1 }));
+        let used = json!({ "status": { "deployed": true, "machines": 0 } });
+        let versions = vec![server::version(1, &used)];
+        let objects = |given: &Value| Objects {
+            configurations: vec![given.clone()],
+            versions: versions.clone(),
+            ..Objects::default()
+        };
+        let server = Server::default();
+        let world = server.world(&objects(&given), Tenure::always(), answers(code));
+        configuration::reconcile(Arc::new(object(&given)), world).await.expect_err("refused");
+        let status = server.asked().pop().unwrap().body["status"].clone();
+        assert_eq!(condition(&status, "Degraded"), ("True", "VersionRefused"), "{code}");
+        given["status"] = status;
+        let server = Server::default();
+        let world = server.world(&objects(&given), Tenure::always(), answers(code));
+        configuration::reconcile(Arc::new(object(&given)), world).await.expect_err("refused");
+        assert_eq!(
+            server.lines().last().unwrap(),
+            "POST /machineconfigurationversions",
+            "{code}: nothing is new"
+        );
+        let server = Server::default();
+        let world = server.world(&objects(&given), Tenure::always(), answers(200));
+        configuration::reconcile(Arc::new(object(&given)), world).await.unwrap();
+        let status = server.asked().pop().unwrap().body["status"].clone();
+        assert_eq!(condition(&status, "Degraded"), ("False", "AsExpected"), "{code}");
+        assert_eq!(status["latestVersion"], 2, "{code}");
+    }
+}
+
+#[tokio::test]
+async fn v3_a_version_that_is_deleted_and_whose_configuration_is_gone_is_let_go_unless_it_is_held() {
+    const RELEASE: &str = "PATCH /machineconfigurationversions/w-v1";
+    let leaving = json!({ "deletionTimestamp": "2026-01-01T00:00:00Z" });
+    let orphaned = json!({ "deletionTimestamp": "2026-01-01T00:00:00Z", "ownerReferences": [] });
+    let anew = json!({ "metadata": { "uid": "uid-anew" } });
+    let mut holder = server::machine(&json!({}));
+    holder["spec"]["configurationRef"]["version"] = json!(1);
+    let stranger = server::machine(&json!({ "selected": { "name": "w", "version": 2, "by": "Reference" } }));
+    for (what, metadata, owner, machines, goes) in [
+        ("its configuration is gone", &leaving, None, vec![stranger], true),
+        ("it was left behind", &orphaned, Some(json!({})), vec![], true),
+        ("its configuration was made anew", &leaving, Some(anew), vec![], true),
+        ("a Machine holds it", &leaving, None, vec![holder], false),
+        ("its configuration is there, and not seen yet", &leaving, Some(json!({})), vec![], false),
+        ("nobody has deleted it", &json!({}), None, vec![], false),
+    ] {
+        let given = server::version(1, &json!({ "metadata": metadata }));
+        let owner = owner.map(|more| {
+            let mut owner = server::configuration(1, &json!({}));
+            owner["metadata"]
+                .as_object_mut()
+                .unwrap()
+                .extend(more["metadata"].as_object().cloned().unwrap_or_default());
+            owner
+        });
+        let server = Server::default();
+        let objects = Objects { versions: vec![given.clone()], ..Objects::default() };
+        let answers = move |asked: &Asked| match (asked.line.as_str(), &owner) {
+            ("GET /machines", _) => machine_list(&machines),
+            ("GET /machineconfigurations/w", Some(owner)) => (200, owner.clone()),
+            ("GET /machineconfigurations/w", None) => refusal(404, "not there"),
+            _ => written(asked),
+        };
+        let world = server.world(&objects, Tenure::always(), answers);
+        version::reconcile(Arc::new(object(&given)), world).await.unwrap();
+        let asked = server.asked();
+        let release = asked.iter().find(|asked| asked.line == RELEASE);
+        assert_eq!(release.is_some(), goes, "{what}: {:?}", server.lines());
+        if let Some(release) = release {
+            assert_eq!(release.body["metadata"]["finalizers"], json!([]), "{what}");
+            assert_eq!(release.body["metadata"]["resourceVersion"], "7", "{what}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_tag_that_is_not_resolved_is_said_once_and_what_is_known_of_one_outlives_other_writes() {
+    bedplate_process::tls::install_crypto_provider();
+    let mut given = server::version(1, &json!({}));
+    // Nobody listens there.
+    given["spec"]["template"]["image"] = json!({ "reference": "127.0.0.1:1/node:1", "allowTag": true });
+    let server = Server::default();
+    let world = server.world(&Objects::default(), Tenure::always(), written);
+    let error = image::reconcile(Arc::new(object(&given)), world.clone()).await.expect_err("nobody answers");
+    assert!(matches!(error, WriteError::Later { .. }), "{error:?}");
+    assert_eq!(server.lines(), [LOCK]);
+    let status = server.asked()[0].body["status"].clone();
+    assert_eq!(condition(&status, "ImageResolved"), ("False", "Unresolved"));
+    assert_eq!(status["deployed"], false, "the rest is as it was");
+    given["status"] = status;
+    image::reconcile(Arc::new(object(&given)), world).await.expect_err("nobody answers");
+    assert_eq!(server.lines().len(), 1, "said already");
+    // Resolved: whoever counts its Machines later keeps it.
+    given["status"]["imageReference"] = json!("127.0.0.1:1/node:1");
+    given["status"]["imageDigest"] = json!(format!("sha256:{:064}", 1));
+    given["status"]["machines"] = json!(5);
+    let configuration = server::configuration(1, &json!({}));
+    let server = Server::default();
+    let objects = Objects {
+        configurations: vec![configuration.clone()],
+        versions: vec![given.clone()],
+        ..Objects::default()
+    };
+    let world = server.world(&objects, Tenure::always(), written);
+    configuration::reconcile(Arc::new(object(&configuration)), world).await.unwrap();
+    let asked = server.asked();
+    let counted = asked.iter().find(|asked| asked.line == LOCK).unwrap();
+    assert_eq!(counted.body["status"]["imageDigest"], given["status"]["imageDigest"]);
+}
+
+/// Has a Machine looked at by `work` under this tenure, where what a look says is `look(how many there were before)`.
+async fn looked_at(
+    tenure: watch::Receiver<Option<Instant>>,
+    look: impl Fn(usize) -> Result<(), WriteError> + Send + Sync + 'static,
+) -> Arc<AtomicUsize> {
+    let (looks, look) = (Arc::new(AtomicUsize::new(0)), Arc::new(look));
+    let world = Server::default().world(&objects(server::machine(&json!({}))), Tenure::new(tenure), written);
+    let (sender, queue) = mpsc::channel(1);
+    let shutdown = CancellationToken::new();
+    let reconcile = {
+        let looks = looks.clone();
+        move |_: Arc<Machine>, _| {
+            let (looks, look) = (looks.clone(), look.clone());
+            async move { look(looks.fetch_add(1, Ordering::SeqCst)) }
+        }
+    };
+    let life = (Liveness::new(shutdown.clone()).part("machines", PATIENCE), shutdown);
+    let store = world.stores.machines.clone();
+    tokio::spawn(work(Kind::Machine, world, store, queue, reconcile, life));
+    sender.send(ObjectRef::new("a")).await.unwrap();
+    // It lives as long as the test.
+    std::mem::forget(sender);
+    looks
+}
+
+async fn until(looks: &AtomicUsize, wanted: usize) -> Duration {
+    let begun = Instant::now();
+    while looks.load(Ordering::SeqCst) < wanted {
+        assert!(begun.elapsed() < Duration::from_secs(600), "it was forgotten");
+        tokio::task::yield_now().await;
+        tokio::time::advance(Duration::from_millis(50)).await;
+    }
+    begun.elapsed()
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_comes_while_the_lease_has_lapsed_for_a_moment_is_not_forgotten() {
+    let (sender, tenure) = watch::channel(Some(Instant::now()));
+    let looks = looked_at(tenure, |_| Ok(())).await;
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+        tokio::time::advance(Duration::from_millis(50)).await;
+    }
+    assert_eq!(looks.load(Ordering::SeqCst), 0, "nothing is done without the lease");
+    // Renewed: it never said that it was lost.
+    sender.send_replace(Some(Instant::now() + Duration::from_secs(600)));
+    assert!(until(&looks, 1).await < Duration::from_secs(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_begun_when_the_lease_lapsed_is_done_again() {
+    let (_sender, tenure) = watch::channel(Some(Instant::now() + Duration::from_secs(600)));
+    let deposed = |looks| if looks == 0 { Err(WriteError::Deposed) } else { Ok(()) };
+    let looks = looked_at(tenure, deposed).await;
+    assert!(until(&looks, 2).await < Duration::from_secs(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_away_is_asked_less_and_less_often() {
+    let (_sender, tenure) = watch::channel(Some(Instant::now() + Duration::from_secs(6000)));
+    let later = |_| Err(WriteError::Later { what: "Machine a".to_owned(), why: "away".to_owned() });
+    let looks = looked_at(tenure, later).await;
+    // 1, 2, 4, 8, 16, 32 s between them, and some chance.
+    let first = until(&looks, 1).await;
+    let seven = until(&looks, 7).await + first;
+    assert!((45.0..=82.0).contains(&seven.as_secs_f64()), "{seven:?}");
+}

@@ -1,0 +1,204 @@
+//! An API server of answers: it writes down what it is asked, in order, and says what a test has it say.
+
+use std::sync::{Arc, Mutex};
+
+use bedplate_lease::Tenure;
+use bedplate_reconciler::counters::Counters;
+use bedplate_reconciler::world::{Stores, World};
+use kube::client::Body;
+use kube::runtime::reflector::{self, Store};
+use kube::runtime::watcher::Event;
+use kube::{Client, Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+/// By its digest: a tag would have to be resolved before anything is selected.
+const NODE_IMAGE: &str =
+    "registry.example/node@sha256:0000000000000000000000000000000000000000000000000000000000000001";
+
+/// What the cluster has when a test begins.
+#[derive(Default)]
+pub(crate) struct Objects {
+    pub(crate) configurations: Vec<Value>,
+    pub(crate) versions: Vec<Value>,
+    pub(crate) machines: Vec<Value>,
+    pub(crate) nodes: Vec<Value>,
+    pub(crate) operations: Vec<Value>,
+}
+
+/// One request.
+#[derive(Debug, Clone)]
+pub(crate) struct Asked {
+    /// Method and path behind the group and version, without query.
+    pub(crate) line: String,
+    pub(crate) body: Value,
+}
+
+/// Says what a request is answered: a code, and an object.
+type Answer = dyn Fn(&Asked) -> (u16, Value) + Send + Sync;
+
+#[derive(Clone, Default)]
+pub(crate) struct Server(Arc<Mutex<Vec<Asked>>>);
+
+impl Server {
+    /// What was asked so far.
+    pub(crate) fn asked(&self) -> Vec<Asked> {
+        self.0.lock().unwrap().clone()
+    }
+
+    pub(crate) fn lines(&self) -> Vec<String> {
+        self.asked().into_iter().map(|asked| asked.line).collect()
+    }
+
+    fn client(&self, answer: Arc<Answer>) -> Client {
+        let asked = self.0.clone();
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let (asked, answer) = (asked.clone(), answer.clone());
+            async move {
+                let (head, body) = request.into_parts();
+                let body = body.collect_bytes().await?;
+                let path = head.uri.path().to_owned();
+                let path = path.strip_prefix("/apis/bedplate.dev/v1alpha1").unwrap_or(&path);
+                let one = Asked {
+                    line: format!("{} {path}", head.method),
+                    body: serde_json::from_slice(&body).unwrap_or_default(),
+                };
+                let (code, object) = answer(&one);
+                asked.lock().unwrap().push(one);
+                let body = Body::from(object.to_string().into_bytes());
+                Ok::<_, kube::Error>(http::Response::builder().status(code).body(body).unwrap())
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    /// A world in which these objects were read.
+    pub(crate) fn world(
+        &self,
+        objects: &Objects,
+        tenure: Tenure,
+        answer: impl Fn(&Asked) -> (u16, Value) + Send + Sync + 'static,
+    ) -> Arc<World> {
+        let stores = Stores {
+            machines: store(&objects.machines),
+            configurations: store(&objects.configurations),
+            versions: store(&objects.versions),
+            nodes: store(&objects.nodes),
+            requests: store(&[]),
+            operations: store(&objects.operations),
+            whose: Arc::default(),
+            index: Arc::default(),
+        };
+        index(&stores);
+        Arc::new(World::new(self.client(Arc::new(answer)), stores, tenure, Counters::default()))
+    }
+}
+
+/// Takes on what the stores have, as the watches do.
+pub(crate) fn index(stores: &Stores) {
+    for object in stores.configurations.state() {
+        stores.index_mut().configuration(&object.name_any(), Some(object.clone()));
+    }
+    for object in stores.versions.state() {
+        let (of, name) = (object.spec.configuration_name.clone(), object.name_any());
+        stores.index_mut().version(&of, &name, Some(object));
+    }
+    for object in stores.operations.state() {
+        stores.whose.put(&object);
+    }
+    for object in stores.machines.state() {
+        stores.index_mut().machine(&object.name_any(), Some(object.clone()));
+    }
+}
+
+fn store<K>(objects: &[Value]) -> Store<K>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + 'static,
+{
+    let (store, mut writer) = reflector::store();
+    writer.apply_watcher_event(&Event::Init);
+    for value in objects {
+        writer.apply_watcher_event(&Event::InitApply(object(value)));
+    }
+    writer.apply_watcher_event(&Event::InitDone);
+    // A reader is told that it ended when its writer does.
+    std::mem::forget(writer);
+    store
+}
+
+pub(crate) fn object<K: DeserializeOwned>(value: &Value) -> K {
+    serde_json::from_value(value.clone()).unwrap()
+}
+
+/// An error as the API server says it.
+pub(crate) fn refusal(code: u16, message: &str) -> (u16, Value) {
+    let reason = if code == 404 { "NotFound" } else { "Test" };
+    let status = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": message,
+        "reason": reason, "code": code });
+    (code, status)
+}
+
+/// A list of Machines.
+pub(crate) fn machine_list(machines: &[Value]) -> (u16, Value) {
+    let list = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineList", "metadata": { "resourceVersion": "9" },
+        "items": machines });
+    (200, list)
+}
+
+fn ours(kind: &str, name: &str, more: &Value) -> Value {
+    let mut object = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": kind,
+        "metadata": { "name": name, "uid": format!("uid-{name}"), "resourceVersion": "7", "generation": 1 } });
+    for (key, value) in more.as_object().unwrap() {
+        match key.as_str() {
+            "metadata" => object[key].as_object_mut().unwrap().extend(value.as_object().unwrap().clone()),
+            _ => object[key] = value.clone(),
+        }
+    }
+    object
+}
+
+fn template(content: u32) -> Value {
+    json!({ "image": { "reference": NODE_IMAGE },
+        "kubernetes": { "version": "v1.34.0" }, "sysctls": { "kernel.panic": content.to_string() } })
+}
+
+/// The configuration `w`, which has our finalizer.
+pub(crate) fn configuration(content: u32, status: &Value) -> Value {
+    let finalizers = ["bedplate.dev/in-use"];
+    let spec = json!({ "template": template(content) });
+    ours(
+        "MachineConfiguration",
+        "w",
+        &json!({ "metadata": { "finalizers": finalizers }, "spec": spec, "status": status }),
+    )
+}
+
+/// A version of it.
+pub(crate) fn version(number: u32, more: &Value) -> Value {
+    let owner = json!([{ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfiguration", "name": "w", "uid": "uid-w",
+        "controller": true }]);
+    let mut object = ours(
+        "MachineConfigurationVersion",
+        &format!("w-v{number}"),
+        &json!({
+        "metadata": { "ownerReferences": owner, "finalizers": ["bedplate.dev/in-use"] },
+        "spec": { "configurationName": "w", "version": number, "template": template(number) } }),
+    );
+    let more = ours("", "", more);
+    let metadata = more["metadata"].as_object().unwrap().clone().into_iter();
+    let known = ["name", "uid", "resourceVersion", "generation"];
+    let metadata = metadata.filter(|(key, _)| !known.contains(&key.as_str()));
+    object["metadata"].as_object_mut().unwrap().extend(metadata);
+    object["status"] = more.get("status").cloned().unwrap_or(json!({ "deployed": false, "machines": 0 }));
+    object
+}
+
+/// The Machine `a`, enrolled, with a reference to the configuration.
+pub(crate) fn machine(status: &Value) -> Value {
+    let enrolled = json!({ "type": "Enrolled", "status": "True", "reason": "Enrolled", "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z" });
+    let mut whole = json!({ "conditions": [enrolled] });
+    whole.as_object_mut().unwrap().extend(status.as_object().unwrap().clone());
+    let spec = json!({ "provider": "manual", "configurationRef": { "name": "w" } });
+    ours("Machine", "a", &json!({ "spec": spec, "status": whole }))
+}
