@@ -1,5 +1,6 @@
 //! The command line, defined once: parser, help, completion and man pages are made from it.
 
+mod configuration;
 mod operation;
 
 use std::ffi::{OsStr, OsString};
@@ -10,6 +11,7 @@ use clap::parser::ValueSource;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+pub(crate) use self::configuration::{ConfigCommand, ConfigDiff, ConfigRollback, InstallArguments};
 pub(crate) use self::operation::{
     BmcCommand, Boot, OperationCommand, OperationCreate, PowerAct, PowerCommand, ProbeArguments, Protocol,
 };
@@ -65,10 +67,15 @@ pub(crate) enum Command {
     /// MachineOperations: what is to be done once
     #[command(subcommand)]
     Operation(OperationCommand),
+    /// MachineConfigurations, their versions, and the way back
+    #[command(subcommand)]
+    Config(ConfigCommand),
     /// Management controllers, before a Machine is written for one
     #[command(subcommand)]
     Bmc(BmcCommand),
-    /// What a machine would be offered now, for each way in which it can ask, and why
+    /// Put Bedplate into a cluster, or bring it up to date there: kinds, policies, roles, the controller
+    Install(InstallArguments),
+    /// What a machine would be offered now, for each way in which it can ask, and why (what it waits for: machine explain)
     Explain {
         /// A MAC address in any usual spelling, or a Machine's name
         #[arg(value_name = "MAC|NAME")]
@@ -99,6 +106,11 @@ pub(crate) enum MachineCommand {
         /// The Machine's name
         name: String,
     },
+    /// What each Machine waits for, from whom, since when, and what to do (what it would be offered at boot: explain)
+    Explain {
+        /// The Machine's name [default: all of them]
+        name: Option<String>,
+    },
     /// A token for a host that a person installs the agent on (provider manual), good once and for an hour: a secret
     Token {
         /// The Machine's name
@@ -119,6 +131,12 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
     let mut command = command(arguments.first().map_or(OsStr::new("bedplate"), OsString::as_os_str));
     let matches = command.try_get_matches_from_mut(arguments)?;
     let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+    if let (Command::Install(_), Some(ValueSource::CommandLine)) =
+        (&cli.command, matches.value_source("socket"))
+    {
+        let message = "`install` asks the cluster: leave out --socket";
+        return Err(command.error(ErrorKind::ArgumentConflict, message));
+    }
     let cluster = match &cli.global {
         Global { kubeconfig: Some(_), .. } => "--kubeconfig",
         Global { context: Some(_), .. } => "--context",
@@ -132,7 +150,11 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
             return Err(command.error(ErrorKind::ArgumentConflict, message));
         }
         Command::Machine(MachineCommand::Token { .. }) => Some("machine token"),
-        Command::Machine(MachineCommand::List | MachineCommand::Show { .. })
+        Command::Machine(
+            MachineCommand::List | MachineCommand::Show { .. } | MachineCommand::Explain { .. },
+        )
+        | Command::Config(_)
+        | Command::Install(_)
         | Command::Power(_)
         | Command::Operation(_)
         | Command::Completion { .. }
@@ -188,6 +210,25 @@ mod tests {
     }
 
     #[test]
+    fn install_is_in_completion_and_in_the_manual_and_asks_the_cluster_alone() {
+        let mut script = Vec::new();
+        clap_complete::generate(Shell::Bash, &mut command(OsStr::new("bedplate")), "bedplate", &mut script);
+        assert!(String::from_utf8(script).unwrap().contains("--force-conflicts"));
+        let directory = tempfile::tempdir().unwrap();
+        clap_mangen::generate_to(command(OsStr::new("bedplate")), directory.path()).unwrap();
+        assert!(directory.path().join("bedplate-install.1").exists());
+        assert!(refusal("bedplate install --socket /s").contains("leave out --socket"));
+        for line in [
+            "bedplate install --image a --without-controller",
+            "bedplate install --timeout 0",
+            "bedplate config rollback w --delete-node",
+            "bedplate config rollback w --to 0",
+        ] {
+            assert!(parse(line.split(' ').map(OsString::from).collect()).is_err(), "{line}");
+        }
+    }
+
+    #[test]
     fn a_bmc_is_asked_from_here() {
         let said = refusal("bedplate bmc probe 10.0.0.1 --context lab");
         assert!(said.contains("asks the BMC itself"), "{said}");
@@ -232,6 +273,12 @@ mod tests {
             "operation list",
             "operation watch",
             "bmc probe",
+            "config list",
+            "config show",
+            "config diff",
+            "config history",
+            "config rollback",
+            "machine explain",
         ] {
             let (first, second) = words.split_once(' ').unwrap();
             assert!(script.contains(&format!("bedplate__subcmd__{first}__subcmd__{second}")), "{words}");

@@ -41,13 +41,18 @@ pub(crate) fn again(global: &Global) -> String {
     flags
 }
 
+/// Commands that only pxed answers: a cluster cannot be named beside them.
+const PXED: [&str; 3] = ["bedplate explain ", "bedplate discovered", "bedplate machine token "];
+
 /// A hint whose commands ask the same again; a BMC is asked without anybody.
 pub(crate) fn aimed(hint: &str, global: &Global) -> String {
     let again = again(global);
+    let asks_pxed =
+        |part: &str| names_cluster(global) && PXED.iter().any(|command| part.starts_with(command));
     let part = |(number, part): (usize, &str)| {
-        let is_command =
-            number % 2 == 1 && part.starts_with("bedplate ") && !part.starts_with("bedplate bmc ");
-        if is_command { format!("{part}{again}") } else { part.to_owned() }
+        let is_command = number % 2 == 1 && part.starts_with("bedplate ");
+        let takes_them = is_command && !part.starts_with("bedplate bmc ") && !asks_pxed(part);
+        if takes_them { format!("{part}{again}") } else { part.to_owned() }
     };
     hint.split('`').enumerate().map(part).collect::<Vec<_>>().join("`")
 }
@@ -88,6 +93,9 @@ mod tests {
         let expected = "`bedplate operation list --socket /s` shows them, `bedplate bmc probe` asks; in group `bedplate`: bedplate power";
         assert_eq!(aimed(hint, &global(Some("/s"), None)), expected);
         assert_eq!(aimed(hint, &global(None, None)), hint);
+        let next = "`bedplate explain a`, `bedplate machine explain a`";
+        let expected = "`bedplate explain a`, `bedplate machine explain a --context lab`";
+        assert_eq!(aimed(next, &global(None, Some("lab"))), expected);
     }
 
     #[test]

@@ -1,12 +1,16 @@
-//! Asks the cluster for Machines and MachineOperations, and makes operations there, with the kubeconfig and context that the
+//! Asks the cluster for objects, makes operations and edits there, with the kubeconfig and context that the
 //! caller named or kubectl would use.
 
 use std::borrow::Cow;
 use std::fmt::Debug;
 use std::path::PathBuf;
 
+use bedplate_api::machine::NodeRef;
 use bedplate_api::operation::MachineOperation;
-use kube::api::{ListParams, PostParams};
+use kube::api::{
+    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
+    Preconditions,
+};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::core::Status;
 use kube::runtime::watcher;
@@ -17,6 +21,9 @@ use serde_json::{Value, json};
 use thiserror::Error;
 
 use crate::arguments::Global;
+
+/// Whose changes the API server takes them for.
+pub(crate) const FIELD_MANAGER: &str = "bedplate";
 
 /// Why the cluster gave no answer.
 #[derive(Debug, Error)]
@@ -42,7 +49,7 @@ fn asked<K: Resource<DynamicType = ()>>(verb: &str) -> String {
 }
 
 /// kube would print a refusal three times over.
-fn failed(error: kube::Error, asked: String) -> AskClusterError {
+pub(crate) fn failed(error: kube::Error, asked: String) -> AskClusterError {
     match error {
         kube::Error::Api(status) => refused(&status, asked),
         other => AskClusterError::Reach { asked, source: Box::new(other) },
@@ -80,10 +87,11 @@ impl AskClusterError {
             Self::NotFound { kind, .. } if kind == "Machine" => {
                 "`bedplate machine list` shows those that are there"
             }
-            Self::NotFound { .. } => "`bedplate operation list` shows those that are there",
-            Self::Refused { code: 404, .. } => {
-                "are the kinds installed? `kubectl apply --server-side -k deploy` in Bedplate's repository"
+            Self::NotFound { kind, .. } if kind == "MachineConfiguration" => {
+                "`bedplate config list` shows those that are there"
             }
+            Self::NotFound { .. } => "`bedplate operation list` shows those that are there",
+            Self::Refused { code: 404, .. } => "are the kinds installed? `bedplate install` does it",
             Self::Refused { code: 401 | 403, asked, .. } => {
                 return Some(format!("may this user do that? kubectl auth can-i {asked}").into());
             }
@@ -170,4 +178,25 @@ pub(crate) async fn get<K: Kind>(client: &Client, name: &str) -> Result<K, AskCl
 pub(crate) async fn create<K: Kind>(client: &Client, object: &K) -> Result<K, AskClusterError> {
     let made = Api::<K>::all(client.clone()).create(&PostParams::default(), object).await;
     made.map_err(|error| failed(error, asked::<K>("create")))
+}
+
+/// Changes an object as a JSON patch (RFC 6902) says, all of it or nothing.
+pub(crate) async fn edit<K: Kind>(client: &Client, name: &str, patch: Value) -> Result<K, AskClusterError> {
+    let failed = |error| failed(error, asked::<K>("patch"));
+    let patch = serde_json::from_value(patch).expect("patches are written here, in the form of RFC 6902");
+    let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    Api::<K>::all(client.clone()).patch(name, &parameters, &Patch::Json::<()>(patch)).await.map_err(failed)
+}
+
+/// Deletes a Node, if it still is the one that was seen; one that is gone is gone.
+pub(crate) async fn delete_node(client: &Client, node: &NodeRef) -> Result<(), AskClusterError> {
+    let kind = GroupVersionKind::gvk("", "v1", "Node");
+    let api = Api::<DynamicObject>::all_with(client.clone(), &ApiResource::from_gvk(&kind));
+    let preconditions = Preconditions { uid: Some(node.uid.clone()), resource_version: None };
+    let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+    match api.delete(&node.name, &parameters).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        Err(error) => Err(failed(error, "delete nodes".to_owned())),
+    }
 }

@@ -15,8 +15,11 @@ use thiserror::Error;
 use crate::act;
 use crate::arguments::{self, BmcCommand, Cli, Command, Global, MachineCommand};
 use crate::ask;
-use crate::cluster::{self, AskClusterError};
+use crate::awaited::awaited;
+use crate::cluster::AskClusterError;
+use crate::configuration::{self, ConfigureError};
 use crate::desk::Desk;
+use crate::install::{self, InstallError};
 use crate::operation;
 use crate::page::Page;
 use crate::probe::{self, ProbeError};
@@ -51,6 +54,10 @@ pub(crate) enum RunError {
     Ended,
     #[error(transparent)]
     Probe(#[from] ProbeError),
+    #[error(transparent)]
+    Configure(#[from] ConfigureError),
+    #[error(transparent)]
+    Install(#[from] InstallError),
     #[error("cannot start")]
     Start(#[source] std::io::Error),
     #[error("cannot write to {}", .path.display())]
@@ -67,6 +74,8 @@ impl RunError {
             Self::OnlyPxed(error) => error.hint(false).map(Cow::from),
             Self::Cluster(error) => error.hint(),
             Self::Probe(error) => error.hint(),
+            Self::Configure(error) => error.hint().map(Cow::from),
+            Self::Install(error) => error.hint().map(Cow::from),
             Self::Failed { reason, .. } => operation::remedy(reason).map(Cow::from),
             Self::NotEnded { name, .. } => Some(
                 format!("nothing is undone, it goes on by itself: does a pxed of the Machine's site run? `bedplate operation watch {name}` waits on")
@@ -93,6 +102,8 @@ impl RunError {
         match self {
             Self::Selector(_) => true,
             Self::Probe(error) => error.is_usage(),
+            Self::Configure(error) => error.is_usage(),
+            Self::Install(error) => error.is_usage(),
             _ => false,
         }
     }
@@ -129,6 +140,11 @@ pub(crate) fn run(cli: &Cli, program: &OsStr, out: &mut dyn Write) -> Result<(),
                 match command {
                     Command::Power(command) => act::power(global, command, &mut page).await,
                     Command::Operation(command) => act::operations(global, command, &mut page).await,
+                    Command::Config(command) => configuration::run(global, command, &mut page).await,
+                    Command::Install(arguments) => install::run(global, arguments, &mut page).await,
+                    Command::Machine(MachineCommand::Explain { name }) => {
+                        explain(global, name.as_deref(), &mut page).await
+                    }
                     Command::Bmc(BmcCommand::Probe(arguments)) => probe::run(arguments, &mut page).await,
                     command => {
                         let answer = answer(global, command).await?;
@@ -157,10 +173,7 @@ async fn answer(global: &Global, command: &Command) -> Result<Value, RunError> {
     let pxed =
         async |path: String| socket::get(&ask::socket(global), &path).await.map_err(RunError::OnlyPxed);
     Ok(match command {
-        Command::Machine(MachineCommand::List) => match Desk::open(global).await? {
-            Desk::Pxed(path) => socket::get(&path, "/v1/machines").await?,
-            Desk::Cluster(client) => cluster::list::<Machine>(&client).await?,
-        },
+        Command::Machine(MachineCommand::List) => Desk::open(global).await?.machines().await?,
         Command::Machine(MachineCommand::Show { name }) => Desk::open(global).await?.machine(name).await?,
         Command::Machine(MachineCommand::Token { name }) => {
             let path = format!("/v1/machines/{}/token", socket::escape(name));
@@ -170,12 +183,34 @@ async fn answer(global: &Global, command: &Command) -> Result<Value, RunError> {
         Command::Explain { subject } => pxed(format!("/v1/explain/{}", socket::escape(subject))).await?,
         Command::Discovered => pxed("/v1/discovered".to_owned()).await?,
         // These print for themselves.
-        Command::Power(_)
+        Command::Machine(MachineCommand::Explain { .. })
+        | Command::Config(_)
+        | Command::Install(_)
+        | Command::Power(_)
         | Command::Operation(_)
         | Command::Bmc(_)
         | Command::Completion { .. }
         | Command::Man { .. } => Value::Null,
     })
+}
+
+/// What Machines wait for, one or all.
+async fn explain(global: &Global, name: Option<&str>, page: &mut Page<'_>) -> Result<(), RunError> {
+    let desk = Desk::open(global).await?;
+    let machines = match name {
+        Some(name) => vec![read::<Machine>(&desk.machine(name).await?)?],
+        None => read::<Vec<Machine>>(&desk.machines().await?["items"])?,
+    };
+    let look = page.look();
+    let mut found: Vec<_> = machines.iter().map(|machine| awaited(machine, look.now)).collect();
+    found.sort_by(|a, b| a.machine.cmp(&b.machine));
+    for one in &mut found {
+        one.next = ask::aimed(&one.next, global);
+    }
+    if page.is_json() {
+        return page.json(&serde_json::json!({ "items": found }));
+    }
+    page.print(render::awaited(&found, look))
 }
 
 fn print(command: &Command, answer: &Value, page: &mut Page<'_>) -> Result<(), RunError> {
@@ -191,7 +226,10 @@ fn print(command: &Command, answer: &Value, page: &mut Page<'_>) -> Result<(), R
         Command::Machine(MachineCommand::Token { .. }) => token(answer)?,
         Command::Explain { .. } => render::explain(&read::<Explanation>(answer)?, look),
         Command::Discovered => render::discovered(&read::<Vec<Discovered>>(&answer["items"])?, look),
-        Command::Power(_)
+        Command::Machine(MachineCommand::Explain { .. })
+        | Command::Config(_)
+        | Command::Install(_)
+        | Command::Power(_)
         | Command::Operation(_)
         | Command::Bmc(_)
         | Command::Completion { .. }

@@ -21,6 +21,7 @@ use crate::arguments::Global;
 use crate::ask::{self, Asked};
 use crate::cluster;
 use crate::command::RunError;
+use crate::configuration;
 use crate::socket::{self, AskPxedError};
 
 /// How often a pxed is asked.
@@ -49,6 +50,24 @@ impl Desk {
             Self::Pxed(path) => socket::get(path, &format!("/v1/machines/{}", socket::escape(name))).await?,
             Self::Cluster(client) => json!(cluster::get::<Machine>(client, name).await?),
         })
+    }
+
+    /// Every Machine, as it was answered.
+    pub(crate) async fn machines(&self) -> Result<Value, RunError> {
+        Ok(match self {
+            Self::Pxed(path) => socket::get(path, "/v1/machines").await?,
+            Self::Cluster(client) => cluster::list::<Machine>(client).await?,
+        })
+    }
+
+    /// A MachineConfiguration with its versions and its Machines.
+    pub(crate) async fn configuration(&self, name: &str) -> Result<Value, RunError> {
+        match self {
+            Self::Pxed(path) => {
+                Ok(socket::get(path, &format!("/v1/configurations/{}", socket::escape(name))).await?)
+            }
+            Self::Cluster(client) => configuration::of_cluster(client, name).await,
+        }
     }
 
     /// Makes an operation.

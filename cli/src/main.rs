@@ -1,16 +1,22 @@
 //! `bedplate`, also `kubectl bedplate`: what pxed or the cluster knows of Machines, for people; and how people have their
 //! power switched.
 //!
-//! Parses, runs, chooses the exit code (0 done, 1 failed, 64 wrong usage). All that it changes anywhere is that it makes
-//! MachineOperations (`power`, `operation create`); a BMC is only asked.
+//! Parses, runs, chooses the exit code (0 done, 1 failed, 64 wrong usage). All that it changes anywhere: it makes MachineOperations
+//! (`power`, `operation create`), applies what Bedplate needs in a cluster (`install`), and goes back to a version (`config rollback`).
+//! A BMC is only asked.
 
 mod act;
 mod arguments;
 mod ask;
+mod awaited;
+mod changes;
 mod cluster;
 mod command;
+mod configuration;
 mod desk;
+mod diff;
 mod follow;
+mod install;
 mod operation;
 mod page;
 mod password;

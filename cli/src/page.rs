@@ -43,6 +43,18 @@ impl<'a> Page<'a> {
         self.out.write_all(text.as_ref()).and_then(|()| self.out.flush()).map_err(RunError::Print)
     }
 
+    /// Whether a person says yes; `None`: there is none to ask, or the answer is to be JSON.
+    pub(crate) fn ask(&self, question: &str) -> Option<bool> {
+        let stdin = std::io::stdin();
+        if self.is_json() || !stdin.is_terminal() || !std::io::stderr().is_terminal() {
+            return None;
+        }
+        eprint!("{} [y/N] ", crate::render::clean(question));
+        let mut answer = String::new();
+        stdin.read_line(&mut answer).ok()?;
+        Some(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+    }
+
     /// The answer as it is, over several lines.
     pub(crate) fn json(&mut self, answer: &impl Serialize) -> Result<(), RunError> {
         let text = serde_json::to_string_pretty(answer).map_err(RunError::Answer)?;
@@ -73,6 +85,11 @@ impl Progress {
             size.ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0).unwrap_or(WIDTH)
         });
         Self { width, shown: String::new() }
+    }
+
+    /// Whether there is a line that changes: of many small steps elsewhere nothing is said.
+    pub(crate) fn is_terminal(&self) -> bool {
+        self.width.is_some()
     }
 
     /// Shows how far it is, after so long. Nothing can be done about a closed standard error.

@@ -3,11 +3,16 @@
 //! Pure: the time and whether there is colour are arguments. Control characters of what came from outside are replaced,
 //! so that a machine's text cannot steer a terminal.
 
+mod awaited;
+mod configuration;
+mod install;
 mod machine;
 mod operation;
 mod table;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod version_tests;
 
 use bedplate_api::id::MacAddress;
 use bedplate_api::machine::{BootStatus, Condition, Machine, MachineStatus, condition_type};
@@ -16,6 +21,9 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+pub(crate) use awaited::awaited;
+pub(crate) use configuration::{Described, configuration, configurations, difference, history, used};
+pub(crate) use install::steps;
 pub(crate) use machine::show;
 pub(crate) use operation::{operations, power, progress};
 use table::Table;
@@ -72,6 +80,11 @@ pub(crate) struct Discovered {
 /// `text` on one line, without control characters.
 pub(crate) fn clean(text: &str) -> String {
     text.chars().map(|c| if bedplate_bmc::is_hidden(c) { ' ' } else { c }).collect()
+}
+
+/// `text` without control characters, its lines kept.
+pub(crate) fn clean_lines(text: &str) -> String {
+    text.lines().map(|line| clean(line) + "\n").collect()
 }
 
 /// The time of day, for lines that come one after another.

@@ -269,3 +269,46 @@ fn all_operations_are_watched_for_as_long_as_pxed_answers() {
         ]
     );
 }
+
+/// A configuration as a pxed without a cluster tells of it.
+fn workers() -> Value {
+    let template = |version: &str| json!({ "image": { "reference": "registry.example/node:1", "allowTag": true }, "kubernetes": { "version": version } });
+    let version = |number: u32, kubernetes: &str| {
+        json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfigurationVersion",
+            "metadata": { "name": format!("workers-v{number}") }, "status": { "deployed": number == 1 },
+            "spec": { "configurationName": "workers", "version": number, "template": template(kubernetes) } })
+    };
+    json!({ "configuration": { "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfiguration",
+            "metadata": { "name": "workers" }, "spec": { "template": template("v1.34.4") } },
+        "origin": "/etc/bedplate/machines.d/workers.yaml", "machines": [],
+        "versions": [version(2, "v1.34.4"), version(1, "v1.33.1")] })
+}
+
+#[test]
+fn a_pxed_without_a_cluster_shows_versions_and_sends_who_wants_one_back_to_its_manifest() {
+    let (_directory, path, asked) = pxed(|_, _, _| (200, workers()));
+    let (history, result) = bedplate(&path, "config history workers");
+    assert!(result.is_ok() && history.contains("kubernetes.version v1.33.1 -> v1.34.4"), "{history}");
+    let (diff, _) = bedplate(&path, "config diff workers");
+    assert!(diff.contains("-  version: v1.33.1\n+  version: v1.34.4\n"), "{diff}");
+    let (_, refused) = bedplate(&path, "config rollback workers --yes");
+    let error = refused.unwrap_err();
+    assert!(error.to_string().contains("manifests, which are written by people"), "{error}");
+    assert!(error.hint().unwrap().contains("--context") && !error.is_usage(), "{error}");
+    assert!(asked.lock().unwrap().iter().all(|(what, _)| what == "GET /v1/configurations/workers"));
+}
+
+#[test]
+fn a_pxed_says_what_its_machines_wait_for_too() {
+    let machine = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": "a" },
+        "spec": { "provider": "manual" } });
+    let (_directory, path, _) = pxed(move |what, _, _| {
+        (
+            200,
+            if what == "GET /v1/machines" { json!({ "items": [machine.clone()] }) } else { machine.clone() },
+        )
+    });
+    let (all, result) = bedplate(&path, "machine explain");
+    assert!(result.is_ok() && all.starts_with("a  waits for a person\n"), "{all}");
+    assert_eq!(bedplate(&path, "machine explain a").0, all);
+}

@@ -2,7 +2,9 @@
 //!
 //! Pure: the time is an argument.
 
-use bedplate_api::machine::{BootStatus, Condition, Hardware, Machine, MachineStatus, PROVIDER_PXE, Phase};
+use bedplate_api::machine::{
+    Applied, BootStatus, Condition, Hardware, Machine, MachineStatus, PROVIDER_PXE, Phase,
+};
 
 use super::table::Table;
 use super::{Look, Paint, age, clean, seconds, stage};
@@ -60,6 +62,7 @@ fn summary(machine: &Machine, status: &MachineStatus, look: Look) -> String {
     line("Paused", machine.spec.paused.then(|| "every program leaves it as it is".to_owned()), None);
     let selected = status.selected.as_ref();
     line("Config", selected.map(|s| format!("{}-v{}, by {:?}", s.name, s.version, s.by)), None);
+    line("Applied", status.applied.as_ref().map(|a| format!("{}-{}", a.name, applied(a, look))), None);
     line("Node", status.node_ref.as_ref().map(|node| node.name.clone()), None);
     let power = status.power.as_ref().map(|power| {
         let seen = power.observed_time.as_ref().map(|time| format!(", seen {} ago", age(time.0, look)));
@@ -86,6 +89,13 @@ fn summary(machine: &Machine, status: &MachineStatus, look: Look) -> String {
     let created = machine.metadata.creation_timestamp.as_ref();
     line("Age", created.map(|time| age(time.0, look)), None);
     table.print(look)
+}
+
+/// `v3 in slot a, 5m ago`
+pub(super) fn applied(applied: &Applied, look: Look) -> String {
+    let since = applied.time.as_ref().map(|time| format!(", {} ago", age(time.0, look)));
+    let slot = format!("{:?}", applied.slot).to_lowercase();
+    format!("v{} in slot {slot}{}", applied.version, since.unwrap_or_default())
 }
 
 fn hardware(hardware: &Hardware) -> String {

@@ -2,6 +2,8 @@
 //!
 //! Pure: the time is an argument. Texts from outside are cleaned here or by the table.
 
+use std::collections::BTreeMap;
+
 use bedplate_api::machine::{BmcProtocol, MOST_POWER_ON_ATTEMPTS, Machine, PowerState, condition_type};
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus, OperationState};
 use jiff::Timestamp;
@@ -9,19 +11,30 @@ use jiff::Timestamp;
 use super::table::Table;
 use super::{Look, Paint, age, clean, machine, text};
 
-/// One line for each operation, the oldest first.
+/// On a child: the name of the operation with a selector that it was made for, or its UID where that is no label.
+const PARENT: &str = "bedplate.dev/parent";
+
+/// One line for each operation, the oldest first; those of a selector's Machines behind it, indented.
 pub(crate) fn operations(operations: &[MachineOperation], look: Look) -> String {
     if operations.is_empty() {
         return "no MachineOperations: `bedplate power` and `bedplate operation create` make them\n"
             .to_owned();
     }
-    let mut operations: Vec<&MachineOperation> = operations.iter().collect();
-    operations.sort_by_key(|operation| (created(operation), operation.metadata.name.clone()));
+    let parents = parents(operations);
+    let parent = |operation: &MachineOperation| {
+        parents.get(operation.metadata.labels.as_ref()?.get(PARENT)?.as_str()).copied()
+    };
+    let mut all: Vec<_> = operations.iter().map(|operation| (parent(operation), operation)).collect();
+    let key = |operation: &MachineOperation| (created(operation), operation.metadata.name.clone());
+    all.sort_by_key(|(parent, operation)| {
+        (key(parent.unwrap_or(operation)), parent.is_some(), key(operation))
+    });
     let mut table = Table::new(&["NAME", "OPERATION", "MACHINE", "STATE", "REASON", "AGE"]);
-    for operation in operations {
+    for (parent, operation) in all {
         let status = operation.status.clone().unwrap_or_default();
+        let indent = if parent.is_some() { "  " } else { "" };
         table.row(vec![
-            (operation.metadata.name.clone().unwrap_or_default(), None),
+            (format!("{indent}{}", operation.metadata.name.as_deref().unwrap_or_default()), None),
             (operation.spec.operation_name.clone(), None),
             (target(operation), None),
             (state(&status), Some(paint(&status))),
@@ -30,6 +43,16 @@ pub(crate) fn operations(operations: &[MachineOperation], look: Look) -> String 
         ]);
     }
     table.print(look)
+}
+
+/// Operations with a selector, by what their children's labels say of them.
+fn parents(operations: &[MachineOperation]) -> BTreeMap<&str, &MachineOperation> {
+    let parents = operations.iter().filter(|operation| operation.spec.machine_selector.is_some());
+    let keyed = parents.flat_map(|one| {
+        let keys = [&one.metadata.name, &one.metadata.uid].into_iter().flatten();
+        keys.map(move |key| (key.as_str(), one))
+    });
+    keyed.collect()
 }
 
 fn created(operation: &MachineOperation) -> Option<Timestamp> {

@@ -1,16 +1,17 @@
 //! Golden texts. To refresh them: `BEDPLATE_UPDATE_GOLDENS=1 cargo test -p bedplate-cli`, then read the difference.
 
+use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::machine::BmcProtocol;
 use bedplate_api::operation::{MachineOperation, OperationState};
 use serde_json::{Value, json};
 
 use super::*;
 
-fn look() -> Look {
+pub(super) fn look() -> Look {
     Look { now: "2026-01-01T00:10:00Z".parse().unwrap(), colour: false }
 }
 
-fn golden(name: &str, text: &str) {
+pub(super) fn golden(name: &str, text: &str) {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/render/golden").join(name);
     if std::env::var_os("BEDPLATE_UPDATE_GOLDENS").is_some() {
         std::fs::write(&path, text).unwrap();
@@ -172,7 +173,7 @@ fn cycling() -> MachineOperation {
 }
 
 #[test]
-fn operations_are_listed_the_oldest_first() {
+fn operations_are_listed_the_oldest_first_and_children_behind_their_parent() {
     let failed = operation(
         "a-reset-1",
         &json!({ "operationName": "reset", "machineRef": { "name": "a" } }),
@@ -191,7 +192,14 @@ fn operations_are_listed_the_oldest_first() {
         "09:59",
         &Value::Null,
     );
-    golden("operations.txt", &operations(&[new, cycling(), many, failed], look()));
+    let mut child = operation(
+        "reboot-7-node-3",
+        &json!({ "operationName": "reboot", "machineRef": { "name": "node-3" } }),
+        "09:30",
+        &json!({ "state": "Complete", "reason": "Rebooted" }),
+    );
+    child.metadata.labels = Some([("bedplate.dev/parent".to_owned(), "reboot-7".to_owned())].into());
+    golden("operations.txt", &operations(&[new, child, cycling(), many, failed], look()));
     assert!(operations(&[], look()).contains("`bedplate power`"));
 }
 
@@ -244,4 +252,34 @@ fn power_shows_state_last_action_attempts_and_what_the_bmc_says() {
     }
     assert!(power(&on, look()).contains("IPMI https://10.9.0.21"));
     golden("power-new.txt", &power(&machine("node-2", &Value::Null), look()));
+}
+
+#[test]
+fn configurations_are_shown_with_their_versions_and_who_uses_them() {
+    let template = json!({ "image": { "reference": "r.example/node:1", "allowTag": true }, "kubernetes": { "version": "v1.34.4" } });
+    let version = |number: u32, status: &Value| {
+        json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfigurationVersion",
+            "metadata": { "name": format!("w-v{number}") },
+            "spec": { "configurationName": "w", "version": number, "template": template }, "status": status })
+    };
+    let removed = json!({ "name": "w", "creationTimestamp": "2026-01-01T00:00:00Z", "deletionTimestamp": "2026-01-01T00:09:00Z" });
+    let counts = json!({ "selected": 2, "applied": 1, "outdated": 1, "unavailable": 1 });
+    let configuration = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfiguration", "metadata": removed,
+        "spec": { "machineSelector": { "matchLabels": { "rack": "1" } }, "template": template,
+            "updateStrategy": { "type": "RollingUpdate" } },
+        "status": { "latestVersion": 2, "deployedVersion": 1, "machines": counts } });
+    let selected = |number: u32| json!({ "name": "w", "version": number, "by": "Selector" });
+    let applied = json!({ "name": "w", "version": 1, "slot": "a", "time": "2026-01-01T00:05:00Z" });
+    let described = json!({ "configuration": configuration, "origin": "/etc/bedplate/machines.d/w.yaml",
+        "versions": [version(2, &json!({ "deployed": false, "machines": 0 })),
+            version(1, &json!({ "deployed": true, "deployedTime": "2026-01-01T00:04:00Z", "machines": 2 }))],
+        "machines": [{ "name": "a", "phase": "Ready", "configurationRef": { "name": "w", "version": 1 },
+            "selected": selected(1), "applied": applied }, { "name": "b", "phase": "Paving", "selected": selected(1) }] });
+    let listed: MachineConfiguration = serde_json::from_value(configuration).unwrap();
+    let shown: Described = serde_json::from_value(described).unwrap();
+    golden(
+        "configurations.txt",
+        &(configurations(&[listed], look()) + &super::configuration(&shown, look())),
+    );
+    assert!(configurations(&[], look()).starts_with("no MachineConfigurations"));
 }

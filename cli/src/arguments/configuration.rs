@@ -1,0 +1,94 @@
+//! The commands about MachineConfigurations: `config`; and what puts Bedplate into a cluster: `install`.
+
+use bedplate_api::id::MachineName;
+use clap::{Args, Subcommand};
+
+/// What to do with MachineConfigurations.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// One line for each MachineConfiguration
+    List,
+    /// One MachineConfiguration: its versions, and the Machines that use them
+    Show {
+        /// The MachineConfiguration's name
+        name: String,
+    },
+    /// What two of its versions differ in [default: the newest, and the one before it]
+    Diff(ConfigDiff),
+    /// Its versions: when they were made, who has them, what changed
+    History {
+        /// The MachineConfiguration's name
+        name: String,
+    },
+    /// Go back to an earlier version: write its template into the MachineConfiguration again, or name it in one Machine (in a cluster)
+    Rollback(ConfigRollback),
+}
+
+/// What to compare.
+#[derive(Debug, Args)]
+pub(crate) struct ConfigDiff {
+    /// The MachineConfiguration's name
+    pub(crate) name: String,
+    /// The number of the version to begin with [default: the one before --to]
+    #[arg(long, value_name = "N", value_parser = number())]
+    pub(crate) from: Option<i64>,
+    /// The number of the version to end with [default: the newest]
+    #[arg(long, value_name = "M", value_parser = number())]
+    pub(crate) to: Option<i64>,
+}
+
+/// What to go back to.
+#[derive(Debug, Args)]
+pub(crate) struct ConfigRollback {
+    /// The MachineConfiguration's name
+    pub(crate) name: String,
+    /// The number of the version to go back to [default: the one before the newest]
+    #[arg(long, value_name = "N", value_parser = number())]
+    pub(crate) to: Option<i64>,
+    /// This Machine alone: it names the version, and stays with it
+    #[arg(long, value_name = "NAME")]
+    pub(crate) machine: Option<MachineName>,
+    /// Delete the Machine's Node too, so that its host is paved anew now
+    #[arg(long, requires = "machine")]
+    pub(crate) delete_node: bool,
+    /// Do not ask
+    #[arg(long)]
+    pub(crate) yes: bool,
+}
+
+fn number() -> clap::builder::RangedI64ValueParser<i64> {
+    clap::value_parser!(i64).range(1..)
+}
+
+/// How to put Bedplate into a cluster.
+#[derive(Debug, Args)]
+pub(crate) struct InstallArguments {
+    /// Image of bedplate-controller, which no registry has until you push it [default: the one that is installed]
+    #[arg(long, value_name = "IMAGE", conflicts_with = "without_controller", value_parser = image)]
+    pub(crate) image: Option<String>,
+    /// Leave the controller's Deployment out: it runs elsewhere
+    #[arg(long)]
+    pub(crate) without_controller: bool,
+    /// Have the API server check everything, and change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Take fields over that somebody else applies
+    #[arg(long)]
+    pub(crate) force_conflicts: bool,
+    /// Do not wait until the controller runs
+    #[arg(long)]
+    pub(crate) no_wait: bool,
+    /// How long to wait for the controller
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) timeout: u64,
+}
+
+/// A name that a kubelet would take, as far as one sees it.
+fn image(text: &str) -> Result<String, String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-/:@[]".contains(c);
+    match text {
+        "" => Err("it is empty".to_owned()),
+        text if text.chars().all(plain) => Ok(text.to_owned()),
+        _ => Err("such as registry.example/bedplate/controller:0.1.0".to_owned()),
+    }
+}

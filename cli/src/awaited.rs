@@ -1,0 +1,323 @@
+//! Pure: what a Machine waits for, from whom, since when, and what a person can do about it, all from the object alone.
+//!
+//! The order is that of a machine's life: it is on its way out, left alone, has no power, does not boot, is not enrolled, has no
+//! configuration, no node. The first thing that is not met is what it waits for. Called by `machine explain`.
+
+mod remedy;
+
+use bedplate_api::machine::{
+    Condition, Machine, MachineStatus, PROVIDER_MANUAL, PROVIDER_PXE, condition_type as type_,
+};
+use jiff::{SignedDuration, Timestamp};
+use serde::Serialize;
+
+use self::remedy::remedy;
+
+/// An agent that was not heard for so long, with what it said last, is not heard any more: it speaks every five minutes.
+const SILENCE: SignedDuration = SignedDuration::from_secs(15 * 60);
+
+/// Reasons of `Ready` for which a choice that is due is not made.
+const BLOCKING: [&str; 6] = [
+    "Claimed",
+    "ForeignNode",
+    "NodeRegisteredAnew",
+    "ImageUnresolved",
+    "VersionNotFound",
+    "ConfigurationNotFound",
+];
+
+/// Who has to act.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Actor {
+    /// The pxed of the Machine's site.
+    Pxed,
+    /// Who chooses versions: the controller, or pxed where there is no cluster.
+    Chooser,
+    /// bedplate-agent on the host.
+    Agent,
+    /// Whoever reads this.
+    Person,
+    /// The management controller.
+    Bmc,
+    /// The registry of an image.
+    Registry,
+    /// The server itself: firmware, loader, kernel.
+    Machine,
+    /// The API server, the kubelet, the network plug-in.
+    Cluster,
+    /// A program that is not Bedplate's.
+    Other,
+}
+
+/// What a Machine waits for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Awaited {
+    /// The Machine.
+    pub(crate) machine: String,
+    /// From whom; `None`: nothing is awaited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) from: Option<Actor>,
+    /// The condition's reason.
+    pub(crate) reason: String,
+    /// What is awaited.
+    pub(crate) what: String,
+    /// Since when.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) since: Option<Timestamp>,
+    /// What a person can do.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) next: String,
+    /// What is not as it ought to be besides, and does not stop the Machine.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) also: Vec<String>,
+}
+
+struct Look<'a> {
+    machine: &'a Machine,
+    status: &'a MachineStatus,
+    now: Timestamp,
+}
+
+/// What a Machine waits for at `now`.
+pub(crate) fn awaited(machine: &Machine, now: Timestamp) -> Awaited {
+    let status = machine.status.clone().unwrap_or_default();
+    let look = Look { machine, status: &status, now };
+    let steps = [
+        Look::going,
+        Look::left_alone,
+        Look::claimed_twice,
+        Look::silent,
+        Look::power,
+        Look::boot,
+        Look::choice,
+        Look::node,
+    ];
+    let mut found = steps.iter().find_map(|step| step(&look)).unwrap_or_else(|| look.done());
+    found.also = look.besides(&found);
+    let name = found.machine.clone();
+    found.next = found.next.replace("NAME", &name);
+    found
+}
+
+impl Look<'_> {
+    fn says(&self, from: Actor, reason: &str, what: impl Into<String>, next: &str) -> Awaited {
+        let created = self.machine.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        let machine = self.machine.metadata.name.clone().unwrap_or_default();
+        let (reason, next) = (reason.to_owned(), next.to_owned());
+        Awaited {
+            machine,
+            from: Some(from),
+            reason,
+            what: what.into(),
+            since: created,
+            next,
+            also: Vec::new(),
+        }
+    }
+
+    /// What a condition says, for which something is known to do or not.
+    fn of(&self, condition: &Condition) -> Awaited {
+        let (mut from, next) = remedy(&condition.type_, &condition.reason)
+            .unwrap_or((Actor::Person, "`bedplate machine show NAME` has the rest"));
+        // An image that pxed does not have yet comes from its registry.
+        if condition.reason == "Held" && condition.message.contains("is being fetched") {
+            from = Actor::Registry;
+        }
+        let what = if condition.message.is_empty() { &condition.reason } else { &condition.message };
+        let since = Some(condition.last_transition_time.0);
+        Awaited { since, ..self.says(from, &condition.reason, what, next) }
+    }
+
+    fn condition(&self, type_: &str) -> Option<&Condition> {
+        self.status.conditions.iter().find(|condition| condition.type_ == type_)
+    }
+
+    fn unmet(&self, type_: &str) -> Option<&Condition> {
+        self.condition(type_).filter(|condition| condition.status != "True")
+    }
+
+    fn is_true(&self, type_: &str) -> bool {
+        self.condition(type_).is_some_and(|condition| condition.status == "True")
+    }
+
+    fn going(&self) -> Option<Awaited> {
+        let since = self.machine.metadata.deletion_timestamp.as_ref()?.0;
+        let finalizers = self.machine.metadata.finalizers.clone().unwrap_or_default();
+        let (from, next) = match finalizers.first().map(String::as_str) {
+            Some("bedplate.dev/power-off") => (
+                Actor::Pxed,
+                "pxed switches it off first: `bedplate power status NAME`; a paused Machine waits",
+            ),
+            Some(name) if name.starts_with("bedplate.dev/") => {
+                (Actor::Chooser, "its Node is drained first: `kubectl get node NAME`, `kubectl get events`")
+            }
+            Some(_) => (Actor::Other, "who has set this finalizer takes it away"),
+            None => (Actor::Cluster, "nothing: it is gone at once"),
+        };
+        let what = match finalizers.as_slice() {
+            [] => "it is being deleted".to_owned(),
+            names => format!("it is being deleted, and held by {}", names.join(", ")),
+        };
+        if let Some(drained) = self.unmet(type_::DRAINED).filter(|_| from == Actor::Chooser) {
+            return Some(Awaited { next: next.to_owned(), from: Some(from), ..self.of(drained) });
+        }
+        Some(Awaited { since: Some(since), ..self.says(from, "Deleting", what, next) })
+    }
+
+    fn left_alone(&self) -> Option<Awaited> {
+        if self.machine.spec.paused {
+            let since = self.condition(type_::READY).filter(|ready| ready.reason == "Paused");
+            let since = since.map(|ready| ready.last_transition_time.0);
+            let next = "take spec.paused away: `kubectl patch machine NAME --type=merge -p '{\"spec\":{\"paused\":false}}'`";
+            let what = "it is paused: every program leaves it as it is";
+            return Some(Awaited { since, ..self.says(Actor::Person, "Paused", what, next) });
+        }
+        None
+    }
+
+    /// Whatever else it says, it is served by nobody.
+    fn claimed_twice(&self) -> Option<Awaited> {
+        let booted = self.unmet(type_::BOOTED).filter(|booted| booted.reason == "DuplicateMACAddress")?;
+        Some(self.of(booted))
+    }
+
+    /// What the agent said last is not to be taken for the present.
+    fn silent(&self) -> Option<Awaited> {
+        let heard = self.status.agent.as_ref()?.last_heartbeat.as_ref()?.0;
+        if !self.is_true(type_::ENROLLED) || self.now.duration_since(heard) < SILENCE {
+            return None;
+        }
+        if let Some(off) = self.unmet(type_::POWERED_ON) {
+            return Some(self.of(off));
+        }
+        let what = "its agent is not heard any more: what is said of its node is what it said last";
+        let next = "is the host up, and does it reach the API server? `bedplate power status NAME`; on the host: `bedplate-agent status`";
+        Some(Awaited { since: Some(heard), ..self.says(Actor::Agent, "AgentSilent", what, next) })
+    }
+
+    fn power(&self) -> Option<Awaited> {
+        let off = self.unmet(type_::POWERED_ON)?;
+        // A BMC that is not reached keeps nobody from booting who is on.
+        let running = self.is_true(type_::ENROLLED) || self.is_true(type_::BOOTED);
+        if running && off.status == "Unknown" {
+            return None;
+        }
+        let unreachable = self.unmet(type_::BMC_REACHABLE).filter(|_| off.status == "Unknown");
+        Some(self.of(unreachable.unwrap_or(off)))
+    }
+
+    fn boot(&self) -> Option<Awaited> {
+        if self.is_true(type_::ENROLLED) {
+            return None;
+        }
+        let told = self.unmet(type_::ENROLLED).filter(|enrolled| enrolled.reason == "SeedAskedTwice");
+        if let Some(first) =
+            told.or_else(|| self.unmet(type_::BOOTED)).or_else(|| self.unmet(type_::ENROLLED))
+        {
+            return Some(self.of(first));
+        }
+        let site = &self.machine.spec.site;
+        Some(match self.machine.spec.provider.as_str() {
+            PROVIDER_MANUAL => self.says(
+                Actor::Person,
+                "AwaitingEnrolment",
+                "no agent has enrolled as it: a person installs it",
+                "`bedplate machine token NAME` on pxed's machine, then `bedplate-agent enrol` on the host; docs/agent.md",
+            ),
+            PROVIDER_PXE if self.status.boot.is_none() => self.says(
+                Actor::Machine,
+                "AwaitingBoot",
+                format!("no packet of it was heard by a pxed of site {site}"),
+                "is it on, the network first in its boot order, its MAC address right, a pxed of that site running? `bedplate explain NAME`",
+            ),
+            PROVIDER_PXE => self.says(
+                Actor::Agent,
+                "AwaitingEnrolment",
+                "its host has booted and not enrolled",
+                "`bedplate machine show NAME` has the timeline; docs/agent.md",
+            ),
+            provider => self.says(
+                Actor::Other,
+                "AwaitingEnrolment",
+                format!("who provisions it is {provider}, which is not Bedplate"),
+                "look there; Bedplate goes on once its host has enrolled",
+            ),
+        })
+    }
+
+    fn choice(&self) -> Option<Awaited> {
+        if let Some(pending) = self.condition(type_::CONFIGURATION_PENDING).filter(|c| c.status == "True") {
+            return Some(self.of(pending));
+        }
+        if self.status.selected.is_none() {
+            let since = self.condition(type_::ENROLLED).map(|enrolled| enrolled.last_transition_time.0);
+            let next = "does it run? `kubectl -n bedplate-system get deployment bedplate-controller`; without a cluster pxed chooses";
+            let what = "it is enrolled, and no version is selected for it yet";
+            return Some(Awaited { since, ..self.says(Actor::Chooser, "NothingSelected", what, next) });
+        }
+        // What is in the way of a choice that is due again.
+        let ready = self.unmet(type_::READY)?;
+        let blocked = BLOCKING.contains(&ready.reason.as_str());
+        blocked.then(|| self.of(ready))
+    }
+
+    fn node(&self) -> Option<Awaited> {
+        let selected = self.status.selected.as_ref().map(|s| (s.name.clone(), s.version));
+        let back = self
+            .status
+            .rolled_back
+            .as_ref()
+            .filter(|back| selected == Some((back.from.name.clone(), back.from.version)));
+        if let Some(back) = back {
+            let what = format!(
+                "{}-v{} did not hold and was taken back: {}",
+                back.from.name, back.from.version, back.reason
+            );
+            let next = format!(
+                "correct the MachineConfiguration, which makes a new version, or name an earlier one: `bedplate config rollback {} --machine NAME`",
+                back.from.name
+            );
+            return Some(Awaited {
+                since: Some(back.time.0),
+                ..self.says(Actor::Person, "RolledBack", what, &next)
+            });
+        }
+        if let Some(first) = self.unmet(type_::PAVED).or_else(|| self.unmet(type_::NODE_READY)) {
+            return Some(self.of(first));
+        }
+        let Some(applied) = &self.status.applied else {
+            let (what, next) =
+                ("its node is not made yet", "nothing; `bedplate machine show NAME` has what its agent says");
+            return Some(self.says(Actor::Agent, "AwaitingNode", what, next));
+        };
+        let (name, version) =
+            selected.filter(|selected| *selected != (applied.name.clone(), applied.version))?;
+        let what = format!("{name}-v{version} is selected, and {}-v{} runs", applied.name, applied.version);
+        let next = "it comes with a repave: a RollingUpdate does that by itself, else `kubectl drain` and `kubectl delete node NAME`";
+        Some(self.says(Actor::Person, "AwaitingRepave", what, next))
+    }
+
+    fn done(&self) -> Awaited {
+        let since = self.condition(type_::NODE_READY).map(|ready| ready.last_transition_time.0);
+        let what = match &self.status.applied {
+            Some(applied) => format!("its Node is Ready with {}-v{}", applied.name, applied.version),
+            None => "nothing is awaited".to_owned(),
+        };
+        Awaited { from: None, since, ..self.says(Actor::Person, "Ready", what, "") }
+    }
+
+    fn besides(&self, found: &Awaited) -> Vec<String> {
+        let unreachable = self.unmet(type_::BMC_REACHABLE).filter(|bmc| bmc.reason != found.reason);
+        let bmc = unreachable.map(|bmc| format!("its BMC: {} ({})", bmc.message, bmc.reason));
+        // `Ready` may know more than what was derived here.
+        let ready = self.unmet(type_::READY).filter(|_| found.from.is_none());
+        let ready =
+            ready.map(|ready| format!("Ready is {}: {} ({})", ready.status, ready.message, ready.reason));
+        bmc.into_iter().chain(ready).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,210 @@
+//! Each thing that a Machine can wait for, in the order of its life.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+const NOW: &str = "2026-01-01T01:00:00Z";
+
+fn is(type_: &str, status: &str, reason: &str) -> Value {
+    json!({ "type": type_, "status": status, "reason": reason, "message": format!("{reason} is said"),
+        "lastTransitionTime": "2026-01-01T00:30:00Z" })
+}
+
+fn machine(spec: &Value, status: &Value) -> Machine {
+    let mut all =
+        json!({ "provider": "pxe", "pxe": { "interfaces": [{ "macAddress": "52:54:00:00:00:01" }] } });
+    for (name, value) in spec.as_object().unwrap() {
+        all[name] = value.clone();
+    }
+    if all["provider"] != "pxe" {
+        all.as_object_mut().unwrap().remove("pxe");
+    }
+    serde_json::from_value(json!({
+        "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine",
+        "metadata": { "name": "node-1", "creationTimestamp": "2026-01-01T00:00:00Z" }, "spec": all, "status": status
+    }))
+    .unwrap()
+}
+
+fn of(spec: &Value, status: &Value) -> Awaited {
+    awaited(&machine(spec, status), NOW.parse().unwrap())
+}
+
+fn enrolled(conditions: &[Value], rest: &Value) -> Value {
+    let mut all = vec![
+        is("PoweredOn", "True", "PoweredOn"),
+        is("Booted", "True", "Userspace"),
+        is("Enrolled", "True", "Enrolled"),
+    ];
+    all.extend_from_slice(conditions);
+    let mut status = rest.clone();
+    status["conditions"] = json!(all);
+    status["agent"] = json!({ "lastHeartbeat": "2026-01-01T00:58:00Z" });
+    status
+}
+
+#[test]
+fn the_first_thing_that_is_not_met_is_awaited_from_who_can_do_it() {
+    let chosen = json!({ "selected": { "name": "w", "version": 2, "by": "Selector" } });
+    let runs = json!({ "selected": { "name": "w", "version": 2, "by": "Selector" },
+        "applied": { "name": "w", "version": 1, "slot": "a" } });
+    let done = json!({ "selected": { "name": "w", "version": 2, "by": "Selector" },
+        "applied": { "name": "w", "version": 2, "slot": "a" }, "nodeRef": { "name": "node-1", "uid": "1" } });
+    let both = [is("Paved", "True", "Applied"), is("NodeReady", "True", "NodeReady")];
+    let mut back = runs.clone();
+    back["rolledBack"] = json!({ "from": { "name": "w", "version": 2 }, "to": { "name": "w", "version": 1 },
+        "reason": "no Node within 600 s", "time": "2026-01-01T00:50:00Z" });
+    let plain = json!({});
+    for (spec, status, from, reason) in [
+        (plain.clone(), plain.clone(), Some(Actor::Machine), "AwaitingBoot"),
+        (json!({ "provider": "manual" }), plain.clone(), Some(Actor::Person), "AwaitingEnrolment"),
+        (json!({ "provider": "other" }), plain.clone(), Some(Actor::Other), "AwaitingEnrolment"),
+        (json!({ "paused": true }), plain.clone(), Some(Actor::Person), "Paused"),
+        (
+            plain.clone(),
+            json!({ "conditions": [is("PoweredOn", "False", "PoweringOn")] }),
+            Some(Actor::Bmc),
+            "PoweringOn",
+        ),
+        (
+            plain.clone(),
+            json!({ "conditions": [is("PoweredOn", "False", "PoweredOff"), is("Booted", "False", "DuplicateMACAddress")] }),
+            Some(Actor::Person),
+            "DuplicateMACAddress",
+        ),
+        (
+            plain.clone(),
+            json!({ "conditions": [is("BMCReachable", "False", "AuthenticationFailed"), is("PoweredOn", "Unknown", "NotReadable")] }),
+            Some(Actor::Person),
+            "AuthenticationFailed",
+        ),
+        (
+            plain.clone(),
+            json!({ "conditions": [is("Booted", "False", "Stopped")] }),
+            Some(Actor::Person),
+            "Stopped",
+        ),
+        (
+            plain.clone(),
+            json!({ "conditions": [is("Booted", "True", "Userspace"), is("Enrolled", "False", "AwaitingEnrolment")] }),
+            Some(Actor::Agent),
+            "AwaitingEnrolment",
+        ),
+        (
+            plain.clone(),
+            enrolled(&[is("ConfigurationPending", "True", "NoConfiguration")], &plain),
+            Some(Actor::Person),
+            "NoConfiguration",
+        ),
+        (plain.clone(), enrolled(&[], &plain), Some(Actor::Chooser), "NothingSelected"),
+        (
+            plain.clone(),
+            enrolled(&[is("Ready", "False", "ForeignNode")], &chosen),
+            Some(Actor::Person),
+            "ForeignNode",
+        ),
+        (plain.clone(), enrolled(&[], &back), Some(Actor::Person), "RolledBack"),
+        (
+            plain.clone(),
+            enrolled(&[is("Paved", "False", "ImageUnavailable")], &chosen),
+            Some(Actor::Registry),
+            "ImageUnavailable",
+        ),
+        (
+            plain.clone(),
+            enrolled(&[is("Paved", "False", "Joining"), is("NodeReady", "False", "NodeAbsent")], &chosen),
+            Some(Actor::Agent),
+            "Joining",
+        ),
+        (
+            plain.clone(),
+            enrolled(&[both[0].clone(), is("NodeReady", "False", "NodeNotReady")], &done),
+            Some(Actor::Cluster),
+            "NodeNotReady",
+        ),
+        (plain.clone(), enrolled(&both, &runs), Some(Actor::Person), "AwaitingRepave"),
+        (plain.clone(), enrolled(&both, &done), None, "Ready"),
+    ] {
+        let found = of(&spec, &status);
+        assert_eq!((found.from, found.reason.as_str()), (from, reason), "{status:#}");
+        assert_eq!(found.next.is_empty(), from.is_none(), "{found:?}");
+        assert!(!found.next.contains("NAME"), "{found:?}");
+    }
+}
+
+#[test]
+fn since_when_is_the_time_of_what_says_it() {
+    let found = of(&json!({}), &json!({ "conditions": [is("Booted", "False", "Held")] }));
+    assert_eq!(found.since, Some("2026-01-01T00:30:00Z".parse().unwrap()));
+    assert_eq!(of(&json!({}), &json!({})).since, Some("2026-01-01T00:00:00Z".parse().unwrap()));
+}
+
+#[test]
+fn what_a_silent_agent_said_last_is_not_taken_for_the_present() {
+    let applied = json!({ "selected": { "name": "w", "version": 2, "by": "Selector" }, "applied": { "name": "w", "version": 2, "slot": "a" } });
+    let mut status =
+        enrolled(&[is("Paved", "True", "Applied"), is("NodeReady", "True", "NodeReady")], &applied);
+    status["agent"]["lastHeartbeat"] = json!("2026-01-01T00:46:00Z");
+    assert_eq!(of(&json!({}), &status).from, None);
+    status["agent"]["lastHeartbeat"] = json!("2026-01-01T00:45:00Z");
+    let found = of(&json!({}), &status);
+    assert_eq!((found.from, found.reason.as_str()), (Some(Actor::Agent), "AgentSilent"));
+    assert_eq!(found.since, Some("2026-01-01T00:45:00Z".parse().unwrap()));
+    status["conditions"][0] = is("PoweredOn", "False", "HeldOff");
+    assert_eq!(of(&json!({}), &status).reason, "HeldOff", "it is off: of course it is silent");
+}
+
+#[test]
+fn a_bmc_that_is_not_reached_keeps_no_running_machine_from_being_ready() {
+    let applied = json!({ "selected": { "name": "w", "version": 2, "by": "Selector" }, "applied": { "name": "w", "version": 2, "slot": "a" } });
+    let mut status = enrolled(
+        &[
+            is("Paved", "True", "Applied"),
+            is("NodeReady", "True", "NodeReady"),
+            is("BMCReachable", "False", "BMCUnreachable"),
+        ],
+        &applied,
+    );
+    status["conditions"][0] = is("PoweredOn", "Unknown", "NotReadable");
+    let found = of(&json!({}), &status);
+    assert_eq!(found.from, None);
+    assert_eq!(found.also, ["its BMC: BMCUnreachable is said (BMCUnreachable)"]);
+}
+
+#[test]
+fn a_machine_that_goes_waits_for_whoever_holds_it() {
+    for (finalizers, from) in [
+        (json!(["bedplate.dev/power-off"]), Actor::Pxed),
+        (json!(["bedplate.dev/drain"]), Actor::Chooser),
+        (json!(["example.com/backup"]), Actor::Other),
+        (json!([]), Actor::Cluster),
+    ] {
+        let mut object = machine(&json!({ "paused": true }), &json!({}));
+        object.metadata.finalizers = serde_json::from_value(finalizers).unwrap();
+        object.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:59:00Z")).unwrap();
+        let found = awaited(&object, NOW.parse().unwrap());
+        assert_eq!((found.from, found.reason.as_str()), (Some(from), "Deleting"));
+    }
+}
+
+#[test]
+fn an_image_that_is_being_fetched_comes_from_its_registry() {
+    let mut held = is("Booted", "False", "Held");
+    assert_eq!(of(&json!({}), &json!({ "conditions": [held.clone()] })).from, Some(Actor::Pxed));
+    held["message"] = json!("held at stage script: image host is being fetched (12 of 61 MiB)");
+    assert_eq!(of(&json!({}), &json!({ "conditions": [held] })).from, Some(Actor::Registry));
+}
+
+#[test]
+fn a_drain_before_a_deletion_is_said_with_who_is_awaited_there() {
+    let mut object = machine(&json!({}), &json!({ "conditions": [is("Drained", "False", "Draining")] }));
+    object.metadata.finalizers = Some(vec!["bedplate.dev/drain".to_owned()]);
+    object.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:59:00Z")).unwrap();
+    let found = awaited(&object, NOW.parse().unwrap());
+    assert_eq!(
+        (found.from, found.reason.as_str(), found.what.as_str()),
+        (Some(Actor::Chooser), "Draining", "Draining is said")
+    );
+    assert!(found.next.contains("kubectl get node node-1"), "{found:?}");
+}

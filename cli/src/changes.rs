@@ -1,0 +1,150 @@
+//! Pure: what of two objects differs, said by the fields' paths, each in a few words; and as one line.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value};
+
+/// Values that are longer are only said to have changed.
+const SHORT: usize = 60;
+
+/// What of a digest tells it from others, to a person.
+const DIGITS: usize = 12;
+
+/// Characters of a line; what does not fit is counted.
+const LINE: usize = 120;
+
+/// As many of them as fit into a line, and how many more there are.
+pub(crate) fn line(changes: &[String]) -> String {
+    let mut line = String::new();
+    for (index, change) in changes.iter().enumerate() {
+        if index > 0 && line.chars().count() + change.chars().count() > LINE {
+            return format!("{line}, and {} more", changes.len() - index);
+        }
+        line.push_str(if index > 0 { ", " } else { "" });
+        line.push_str(change);
+    }
+    line
+}
+
+/// What of two objects differs, a field each. What is long, and every content, which may be secret, is only said to have changed.
+pub(crate) fn changes(from: &Value, to: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    compare("", from, to, &mut found);
+    found
+}
+
+fn compare(path: &str, from: &Value, to: &Value, found: &mut Vec<String>) {
+    if from == to {
+        return;
+    }
+    match (from, to) {
+        (Value::Object(one), Value::Object(other)) => {
+            each(
+                one,
+                other,
+                &|name| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") },
+                found,
+            );
+        }
+        (Value::Array(one), Value::Array(other)) => match (named(one), named(other)) {
+            (Some(one), Some(other)) => each(&one, &other, &|name| format!("{path}[{name}]"), found),
+            _ => found.push(format!("{path} changed")),
+        },
+        _ => match (short(path, from), short(path, to)) {
+            (Some(from), Some(to)) => found.push(format!("{path} {from} -> {to}")),
+            _ => found.push(format!("{path} changed")),
+        },
+    }
+}
+
+fn each(
+    one: &Map<String, Value>,
+    other: &Map<String, Value>,
+    path: &dyn Fn(&str) -> String,
+    found: &mut Vec<String>,
+) {
+    let names: BTreeSet<&String> = one.keys().chain(other.keys()).collect();
+    for name in names {
+        match (one.get(name), other.get(name)) {
+            (Some(from), Some(to)) => compare(&path(name), from, to, found),
+            (None, Some(to)) => found.push(match short(&path(name), to) {
+                Some(to) => format!("{} {to} added", path(name)),
+                None => format!("{} added", path(name)),
+            }),
+            (Some(_), None) => found.push(format!("{} removed", path(name))),
+            (None, None) => {}
+        }
+    }
+}
+
+/// A list whose items have names, by these; `None`: of one without, or with one name twice.
+fn named(items: &[Value]) -> Option<Map<String, Value>> {
+    let mut map = Map::new();
+    for item in items {
+        let name = ["path", "name", "key"].iter().find_map(|key| item.get(key)?.as_str())?;
+        if map.insert(name.to_owned(), item.clone()).is_some() {
+            return None;
+        }
+    }
+    Some(map)
+}
+
+/// A value that fits into a line and tells no secret.
+fn short(path: &str, value: &Value) -> Option<String> {
+    let text = match value {
+        Value::String(text) => text.clone(),
+        Value::Number(_) | Value::Bool(_) => value.to_string(),
+        Value::Null | Value::Array(_) | Value::Object(_) => return None,
+    };
+    let last = path.rsplit('.').next().unwrap_or_default();
+    let secret = ["content", "contents"].contains(&last) || last.to_lowercase().contains("token");
+    let text = match text.split_once("sha256:") {
+        Some((before, digest)) if digest.len() > DIGITS && digest.is_ascii() => {
+            format!("{before}sha256:{}", &digest[..DIGITS])
+        }
+        _ => text,
+    };
+    (!secret && text.chars().count() <= SHORT && !text.contains('\n')).then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_differs_is_said_by_its_field() {
+        let digest = "0123456789abcdef".repeat(4);
+        let from = json!({
+            "image": { "reference": "registry.example/node:1" }, "kubernetes": { "version": "v1.33.1", "nodeLabels": { "a": "b" } },
+            "files": [{ "path": "/etc/a", "content": "one" }, { "path": "/etc/b", "content": "x" }],
+            "preKubeadmCommands": ["true"], "sysctls": { "kernel.panic": "1" }
+        });
+        let to = json!({
+            "image": { "reference": format!("registry.example/node@sha256:{digest}") },
+            "kubernetes": { "version": "v1.34.4", "nodeLabels": {} },
+            "files": [{ "path": "/etc/c", "content": "y" }, { "path": "/etc/a", "content": "secret" }],
+            "preKubeadmCommands": ["false"], "sysctls": { "kernel.panic": "1", "vm.swappiness": "0" }
+        });
+        assert_eq!(
+            changes(&from, &to),
+            [
+                "files[/etc/a].content changed",
+                "files[/etc/b] removed",
+                "files[/etc/c] added",
+                "image.reference registry.example/node:1 -> registry.example/node@sha256:0123456789ab",
+                "kubernetes.nodeLabels.a removed",
+                "kubernetes.version v1.33.1 -> v1.34.4",
+                "preKubeadmCommands changed",
+                "sysctls.vm.swappiness 0 added",
+            ]
+        );
+        assert_eq!(
+            line(&changes(&from, &to)),
+            "files[/etc/a].content changed, files[/etc/b] removed, files[/etc/c] added, and 5 more"
+        );
+        assert_eq!(changes(&to, &to), Vec::<String>::new());
+        assert_eq!(changes(&json!({ "token": "a" }), &json!({ "token": "b" })), ["token changed"]);
+    }
+}

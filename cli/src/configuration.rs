@@ -1,0 +1,175 @@
+//! Runs `config`: lists and shows MachineConfigurations, what their versions changed, and goes back to one.
+//!
+//! A pxed tells of a configuration in one answer; of a cluster's the same is put together here.
+
+pub(crate) mod history;
+pub(crate) mod rollback;
+
+use bedplate_api::configuration::MachineConfiguration;
+use bedplate_api::machine::Machine;
+use bedplate_api::version::MachineConfigurationVersion;
+use serde_json::{Value, json};
+use thiserror::Error;
+
+use crate::arguments::{ConfigCommand, ConfigDiff, Global};
+use crate::changes;
+use crate::cluster;
+use crate::command::{RunError, read};
+use crate::desk::Desk;
+use crate::page::Page;
+use crate::render::{self, Described};
+use crate::socket;
+
+/// Why a configuration's versions cannot be shown, or gone back to.
+#[derive(Debug, Error)]
+pub(crate) enum ConfigureError {
+    #[error("{name} has no version {version}: {there}")]
+    NoVersion { name: String, version: i64, there: String },
+    #[error("{name} has no version before v{newest}")]
+    NoneBefore { name: String, newest: i64 },
+    #[error("this pxed has its configurations from manifests, which are written by people")]
+    Manifests { name: String },
+    #[error("it has to be confirmed, and there is nobody to ask")]
+    NobodyToAsk,
+    #[error("not confirmed: nothing was changed")]
+    Declined,
+    #[error("{what} was changed by somebody else meanwhile: nothing was written")]
+    Changed { what: String },
+    #[error("Machine {machine} is at its cluster's heart: it is not repaved when its Node is deleted")]
+    ControlPlaneKept { machine: String },
+    #[error("Machine {machine} has no Node")]
+    NoNode { machine: String },
+    #[error("the answer cannot be read")]
+    Answer,
+}
+
+impl ConfigureError {
+    /// What the caller can do about it.
+    pub(crate) fn hint(&self) -> Option<String> {
+        match self {
+            Self::NoVersion { name, .. } | Self::NoneBefore { name, .. } => {
+                Some(format!("`bedplate config history {name}` shows those that are there"))
+            }
+            Self::Manifests { name } => Some(format!(
+                "write into the file what `bedplate config diff {name}` shows of the earlier version, or name that in spec.configurationRef of a Machine's file; a cluster is named by --context or --kubeconfig"
+            )),
+            Self::NobodyToAsk => Some("--yes does it without asking".to_owned()),
+            Self::Changed { .. } => Some("look at it, and do it again if it is still wanted".to_owned()),
+            Self::ControlPlaneKept { .. } => Some(
+                "docs/node.md, \"The first control plane\"; without --delete-node the version is only named"
+                    .to_owned(),
+            ),
+            Self::NoNode { .. } => {
+                Some("leave out --delete-node: what is named counts when the host is paved next".to_owned())
+            }
+            Self::Declined | Self::Answer => None,
+        }
+    }
+
+    /// Whether it is the command line that is wrong.
+    pub(crate) fn is_usage(&self) -> bool {
+        matches!(self, Self::NobodyToAsk)
+    }
+}
+
+/// Runs a command of `config`.
+pub(crate) async fn run(
+    global: &Global,
+    command: &ConfigCommand,
+    page: &mut Page<'_>,
+) -> Result<(), RunError> {
+    let desk = Desk::open(global).await?;
+    match command {
+        ConfigCommand::List => list(&desk, page).await,
+        ConfigCommand::Show { name } => {
+            let answer = desk.configuration(name).await?;
+            if page.is_json() {
+                return page.json(&answer);
+            }
+            let look = page.look();
+            page.print(render::configuration(&read::<Described>(&answer)?, look))
+        }
+        ConfigCommand::History { name } => {
+            let rows = history::rows(&described(&desk, name).await?);
+            if page.is_json() {
+                return page.json(&json!({ "configuration": name, "versions": rows }));
+            }
+            let look = page.look();
+            page.print(render::history(&rows, look))
+        }
+        ConfigCommand::Diff(arguments) => diff(&desk, arguments, page).await,
+        ConfigCommand::Rollback(arguments) => match &desk {
+            Desk::Pxed(_) => Err(ConfigureError::Manifests { name: arguments.name.clone() }.into()),
+            Desk::Cluster(client) => {
+                let described = described(&desk, &arguments.name).await?;
+                rollback::run(client, &described, arguments, page).await
+            }
+        },
+    }
+}
+
+async fn list(desk: &Desk, page: &mut Page<'_>) -> Result<(), RunError> {
+    let answer = match desk {
+        Desk::Pxed(path) => socket::get(path, "/v1/configurations").await?,
+        Desk::Cluster(client) => cluster::list::<MachineConfiguration>(client).await?,
+    };
+    if page.is_json() {
+        return page.json(&answer);
+    }
+    let look = page.look();
+    page.print(render::configurations(&read::<Vec<MachineConfiguration>>(&answer["items"])?, look))
+}
+
+async fn diff(desk: &Desk, arguments: &ConfigDiff, page: &mut Page<'_>) -> Result<(), RunError> {
+    let described = described(desk, &arguments.name).await?;
+    let (from, to) = history::pair(&described, arguments.from, arguments.to)?;
+    if page.is_json() {
+        let part = |version: &MachineConfigurationVersion| json!({ "version": version.spec.version, "template": version.spec.template });
+        return page.json(&json!({
+            "configuration": arguments.name, "from": part(from), "to": part(to),
+            "changes": changes::changes(&json!(from.spec.template), &json!(to.spec.template)),
+        }));
+    }
+    let look = page.look();
+    let text = render::difference(
+        (&version_name(from), &from.spec.template),
+        (&version_name(to), &to.spec.template),
+        look,
+    );
+    let text = text.ok_or(ConfigureError::Answer)?;
+    if text.is_empty() {
+        return page.print(format!("{} and {} are the same\n", version_name(from), version_name(to)));
+    }
+    page.print(text)
+}
+
+async fn described(desk: &Desk, name: &str) -> Result<Described, RunError> {
+    read(&desk.configuration(name).await?)
+}
+
+/// `workers-v3`
+pub(crate) fn version_name(version: &MachineConfigurationVersion) -> String {
+    bedplate_selection::version_name(&version.spec.configuration_name, version.spec.version)
+}
+
+/// What a pxed would tell of a cluster's configuration: it, its versions from the newest on, and the Machines that use it.
+pub(crate) fn describe(
+    configuration: MachineConfiguration,
+    versions: Vec<MachineConfigurationVersion>,
+    machines: &[Machine],
+) -> Described {
+    let mut versions: Vec<_> =
+        versions.into_iter().filter(|version| bedplate_selection::is_of(version, &configuration)).collect();
+    versions.sort_by_key(|version| std::cmp::Reverse(version.spec.version));
+    let name = configuration.metadata.name.clone().unwrap_or_default();
+    let machines = machines.iter().filter_map(|machine| render::used(&name, machine)).collect();
+    Described { configuration, origin: String::new(), versions, machines }
+}
+
+/// A configuration of a cluster with what belongs to it, in the form of a pxed's answer.
+pub(crate) async fn of_cluster(client: &kube::Client, name: &str) -> Result<Value, RunError> {
+    let configuration = cluster::get::<MachineConfiguration>(client, name).await?;
+    let versions = cluster::list::<MachineConfigurationVersion>(client).await?;
+    let machines = cluster::list::<Machine>(client).await?;
+    Ok(json!(describe(configuration, read(&versions["items"])?, &read::<Vec<Machine>>(&machines["items"])?)))
+}

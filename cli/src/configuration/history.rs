@@ -1,0 +1,110 @@
+//! Pure: a configuration's versions as rows, and which two of them to compare.
+
+use bedplate_api::version::MachineConfigurationVersion;
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::ConfigureError;
+use crate::changes::changes;
+use crate::render::Described;
+
+/// One version.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Row {
+    /// N of `<name>-v<N>`.
+    pub(crate) version: i64,
+    /// When it was made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) made: Option<Timestamp>,
+    /// Whether a Machine uses or has used it: it does not change any more.
+    pub(crate) deployed: bool,
+    /// Since when.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) deployed_time: Option<Timestamp>,
+    /// The Machines that have or name it.
+    pub(crate) machines: Vec<String>,
+    /// What it changed in the version before it that is there; `None`: none is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) changes: Option<Vec<String>>,
+}
+
+/// Every version, from the newest on.
+pub(crate) fn rows(described: &Described) -> Vec<Row> {
+    let mut versions: Vec<&MachineConfigurationVersion> = described.versions.iter().collect();
+    versions.sort_by_key(|version| std::cmp::Reverse(version.spec.version));
+    let before = versions.iter().skip(1).map(|before| Some(json!(before.spec.template))).chain([None]);
+    versions.iter().zip(before).map(|(version, before)| row(described, version, before.as_ref())).collect()
+}
+
+fn row(described: &Described, version: &MachineConfigurationVersion, before: Option<&Value>) -> Row {
+    let status = version.status.clone().unwrap_or_default();
+    let number = version.spec.version;
+    let users = described.machines.iter().filter(|machine| machine.uses(number));
+    Row {
+        version: number,
+        made: version.metadata.creation_timestamp.as_ref().map(|time| time.0),
+        deployed: status.deployed == Some(true),
+        deployed_time: status.deployed_time.map(|time| time.0),
+        machines: users.map(|machine| machine.name.clone()).collect(),
+        changes: before.map(|before| changes(before, &json!(version.spec.template))),
+    }
+}
+
+/// The version of this number.
+pub(crate) fn find(
+    described: &Described,
+    number: i64,
+) -> Result<&MachineConfigurationVersion, ConfigureError> {
+    let found = described.versions.iter().find(|version| version.spec.version == number);
+    found.ok_or_else(|| {
+        let mut numbers: Vec<i64> = described.versions.iter().map(|version| version.spec.version).collect();
+        numbers.sort_unstable();
+        let numbers: Vec<String> = numbers.iter().map(|number| format!("v{number}")).collect();
+        let there = if numbers.is_empty() {
+            "there is none".to_owned()
+        } else {
+            format!("there are {}", numbers.join(", "))
+        };
+        ConfigureError::NoVersion { name: described.name(), version: number, there }
+    })
+}
+
+/// The two to compare: those that are named, else the newest and the one before it that is there.
+pub(crate) fn pair(
+    described: &Described,
+    from: Option<i64>,
+    to: Option<i64>,
+) -> Result<(&MachineConfigurationVersion, &MachineConfigurationVersion), ConfigureError> {
+    let to = match to {
+        Some(number) => find(described, number)?,
+        None => newest(described)?,
+    };
+    let from = match from {
+        Some(number) => find(described, number)?,
+        None => before(described, to.spec.version)?,
+    };
+    Ok((from, to))
+}
+
+/// The newest version.
+pub(crate) fn newest(described: &Described) -> Result<&MachineConfigurationVersion, ConfigureError> {
+    let newest = described.versions.iter().max_by_key(|version| version.spec.version);
+    newest.ok_or_else(|| ConfigureError::NoVersion {
+        name: described.name(),
+        version: 1,
+        there: "none was made yet".to_owned(),
+    })
+}
+
+/// The one before a number that is there.
+pub(crate) fn before(
+    described: &Described,
+    number: i64,
+) -> Result<&MachineConfigurationVersion, ConfigureError> {
+    let earlier = described.versions.iter().filter(|version| version.spec.version < number);
+    earlier
+        .max_by_key(|version| version.spec.version)
+        .ok_or_else(|| ConfigureError::NoneBefore { name: described.name(), newest: number })
+}

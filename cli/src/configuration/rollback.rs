@@ -1,0 +1,321 @@
+//! Goes back to an earlier version: of a configuration, by writing the old template into it again; or of one Machine, by naming the
+//! version in its `configurationRef` (H7).
+//!
+//! Shows what changes and what follows from it, asks, then writes, and only what it has looked at.
+
+use bedplate_api::configuration::{MachineConfiguration, UpdateStrategyType};
+use bedplate_api::machine::{Condition, ConfigurationRef, Machine, NodeRef, condition_type};
+use bedplate_api::version::MachineConfigurationVersion;
+use bedplate_selection::{is_deployed, means_the_same};
+use kube::Client;
+use serde_json::json;
+
+use super::{ConfigureError, history, version_name};
+use crate::arguments::ConfigRollback;
+use crate::cluster::{self, AskClusterError};
+use crate::command::RunError;
+use crate::page::{Page, Progress};
+use crate::render::{self, Described};
+
+/// Runs it against a cluster.
+pub(crate) async fn run(
+    client: &Client,
+    described: &Described,
+    arguments: &ConfigRollback,
+    page: &mut Page<'_>,
+) -> Result<(), RunError> {
+    let target = match arguments.to {
+        Some(number) => history::find(described, number)?,
+        None => history::before(described, history::newest(described)?.spec.version)?,
+    };
+    match &arguments.machine {
+        None => of_configuration(client, described, target, arguments, page).await,
+        Some(machine) => {
+            let machine = cluster::get::<Machine>(client, machine.as_str()).await?;
+            of_machine(client, described, (&machine, target), arguments, page).await
+        }
+    }
+}
+
+async fn of_configuration(
+    client: &Client,
+    described: &Described,
+    target: &MachineConfigurationVersion,
+    arguments: &ConfigRollback,
+    page: &mut Page<'_>,
+) -> Result<(), RunError> {
+    let configuration = &described.configuration;
+    let (name, template) = (described.name(), &target.spec.template);
+    if means_the_same(&configuration.spec.template, template) {
+        return said(
+            page,
+            &json!(configuration),
+            &format!("{name} is as {} already\n", version_name(target)),
+        );
+    }
+    let now = format!("{name} now");
+    let shown = (now.as_str(), &configuration.spec.template);
+    let facts = consequences(described, target);
+    show(page, shown, (&version_name(target), template), &facts)?;
+    confirm(page, arguments.yes, &format!("write the template of {} into {name}?", version_name(target)))?;
+    let patch = json!([
+        { "op": "test", "path": "/metadata/resourceVersion", "value": configuration.metadata.resource_version },
+        { "op": "replace", "path": "/spec/template", "value": template },
+    ]);
+    let written = cluster::edit::<MachineConfiguration>(client, &name, patch).await;
+    let written = written.map_err(|error| changed(error, &format!("MachineConfiguration {name}")))?;
+    said(
+        page,
+        &json!(written),
+        &format!("MachineConfiguration {name} has the template of {} again\n", version_name(target)),
+    )
+}
+
+/// What follows from the old template's being written into the configuration: pure.
+pub(crate) fn consequences(described: &Described, target: &MachineConfigurationVersion) -> Vec<String> {
+    let (configuration, name) = (&described.configuration, described.name());
+    let newest = described.versions.iter().max_by_key(|version| version.spec.version);
+    let latest = configuration.status.as_ref().and_then(|status| status.latest_version).unwrap_or_default();
+    let latest = latest.max(newest.map_or(0, |version| version.spec.version));
+    let mut facts = vec![match newest.filter(|newest| !is_deployed(newest)) {
+        Some(newest) => format!(
+            "no Machine has used {} yet: it takes the template of v{}",
+            version_name(newest),
+            target.spec.version
+        ),
+        None => format!("{name}-v{} is made, with the template of v{}", latest + 1, target.spec.version),
+    }];
+    let users = described.machines.iter().filter(|machine| !machine.is_pinned()).count();
+    let strategy = &configuration.spec.update_strategy;
+    facts.push(match strategy.type_ {
+        UpdateStrategyType::OnDelete => format!(
+            "{users} Machines run on as they are; each gets it when its Node is deleted (updateStrategy OnDelete), or alone and \
+             at once: `bedplate config rollback {name} --to {} --machine MACHINE --delete-node`",
+            target.spec.version
+        ),
+        UpdateStrategyType::RollingUpdate => {
+            let most = strategy.rolling_update.as_ref().map_or_else(|| "1".to_owned(), |rolling| {
+                json!(rolling.max_unavailable).to_string().replace('"', "")
+            });
+            format!("{users} Machines get it one after the other (updateStrategy RollingUpdate, maxUnavailable {most})")
+        }
+    });
+    let pinned: Vec<&str> = described
+        .machines
+        .iter()
+        .filter(|machine| machine.is_pinned())
+        .map(|machine| machine.name.as_str())
+        .collect();
+    if !pinned.is_empty() {
+        facts.push(format!("named in configurationRef, hence not touched: {}", pinned.join(", ")));
+    }
+    facts.extend(owner(configuration).map(|manager| {
+        format!("the template is applied by {manager}, which writes its own again the next time: change it there too")
+    }));
+    facts
+}
+
+/// Who applies the template, other than by an edit: what is written here does not last.
+fn owner(configuration: &MachineConfiguration) -> Option<String> {
+    let owners = configuration.metadata.managed_fields.iter().flatten();
+    let mut owners = owners.filter(|entry| {
+        let fields = entry.fields_v1.as_ref().map(|fields| &fields.0);
+        entry.operation.as_deref() == Some("Apply")
+            && fields.is_some_and(|fields| !fields["f:spec"]["f:template"].is_null())
+    });
+    owners.find_map(|entry| entry.manager.clone())
+}
+
+async fn of_machine(
+    client: &Client,
+    described: &Described,
+    (machine, target): (&Machine, &MachineConfigurationVersion),
+    arguments: &ConfigRollback,
+    page: &mut Page<'_>,
+) -> Result<(), RunError> {
+    let name = machine.metadata.name.clone().unwrap_or_default();
+    let status = machine.status.clone().unwrap_or_default();
+    let node = if arguments.delete_node { Some(node_to_delete(machine)?) } else { None };
+    let applied = status.applied.as_ref().filter(|applied| applied.name == described.name());
+    let runs = applied.and_then(|applied| history::find(described, applied.version).ok());
+    let wanted = version_name(target);
+    let facts = pin_consequences(machine, target, arguments.delete_node);
+    match runs {
+        Some(runs) => {
+            show(page, (&version_name(runs), &runs.spec.template), (&wanted, &target.spec.template), &facts)?;
+        }
+        None => facts.iter().for_each(|fact| Progress::new().note(&render::clean(fact))),
+    }
+    let question = if arguments.delete_node {
+        format!("name {wanted} in Machine {name} and delete its Node, with the Pods on it?")
+    } else {
+        format!("name {wanted} in Machine {name}?")
+    };
+    confirm(page, arguments.yes, &question)?;
+    let reference = ConfigurationRef { name: described.name(), version: Some(target.spec.version) };
+    let patch = json!([
+        { "op": "test", "path": "/metadata/uid", "value": machine.metadata.uid },
+        { "op": "add", "path": "/spec/configurationRef", "value": reference },
+    ]);
+    let written = cluster::edit::<Machine>(client, &name, patch).await;
+    let written = written.map_err(|error| changed(error, &format!("Machine {name}")))?;
+    let mut text = format!("Machine {name} names {wanted}\n");
+    match node {
+        Some(node) => {
+            cluster::delete_node(client, &node)
+                .await
+                .map_err(|error| changed(error, &format!("Node {}", node.name)))?;
+            text.push_str(&format!(
+                "Node {} deleted: `bedplate machine explain {name}` says how it goes on\n",
+                node.name
+            ));
+        }
+        None => text.push_str(&format!(
+            "it comes with a repave: `kubectl drain {name}`, then `kubectl delete node {name}`\n"
+        )),
+    }
+    said(page, &json!(written), &text)
+}
+
+/// The Node whose end has the host paved anew.
+fn node_to_delete(machine: &Machine) -> Result<NodeRef, ConfigureError> {
+    let name = machine.metadata.name.clone().unwrap_or_default();
+    let status = machine.status.clone().unwrap_or_default();
+    let kept = |c: &Condition| c.type_ == condition_type::PAVED && c.reason == "ControlPlaneKept";
+    if status.conditions.iter().any(kept) {
+        return Err(ConfigureError::ControlPlaneKept { machine: name });
+    }
+    status.node_ref.ok_or(ConfigureError::NoNode { machine: name })
+}
+
+/// What follows from the version's being named in the Machine: pure.
+pub(crate) fn pin_consequences(
+    machine: &Machine,
+    target: &MachineConfigurationVersion,
+    delete: bool,
+) -> Vec<String> {
+    let status = machine.status.clone().unwrap_or_default();
+    let wanted = (target.spec.configuration_name.as_str(), target.spec.version);
+    let name = machine.metadata.name.clone().unwrap_or_default();
+    let runs =
+        status.applied.as_ref().is_some_and(|applied| (applied.name.as_str(), applied.version) == wanted);
+    let mut facts = vec![match (&status.node_ref, delete) {
+        _ if runs => format!("{name} runs {} already; named, it stays with it", version_name(target)),
+        (None, _) => format!("{name} has no Node: it is paved with what is named"),
+        (Some(_), true) => format!(
+            "the Node is deleted without a drain (`kubectl drain {name}` first is kinder), and the host paved anew"
+        ),
+        (Some(_), false) => "the node runs on as it is until its Node is deleted".to_owned(),
+    }];
+    facts.push("it stays with this version, whatever is edited, until `version` is taken out of spec.configurationRef".to_owned());
+    if machine.spec.paused {
+        facts.push("it is paused: nothing happens until it is not".to_owned());
+    }
+    facts
+}
+
+fn show(
+    page: &mut Page<'_>,
+    from: (&str, &bedplate_api::configuration::Template),
+    to: (&str, &bedplate_api::configuration::Template),
+    facts: &[String],
+) -> Result<(), RunError> {
+    if page.is_json() {
+        return Ok(());
+    }
+    let look = page.look();
+    page.print(render::difference(from, to, look).ok_or(ConfigureError::Answer)?)?;
+    for fact in facts {
+        page.print(format!("- {}\n", render::clean(fact)))?;
+    }
+    Ok(())
+}
+
+fn said(page: &mut Page<'_>, object: &serde_json::Value, text: &str) -> Result<(), RunError> {
+    if page.is_json() { page.json(object) } else { page.print(render::clean_lines(text)) }
+}
+
+fn confirm(page: &Page<'_>, yes: bool, question: &str) -> Result<(), RunError> {
+    if yes {
+        return Ok(());
+    }
+    match page.ask(question) {
+        Some(true) => Ok(()),
+        Some(false) => Err(ConfigureError::Declined.into()),
+        None => Err(ConfigureError::NobodyToAsk.into()),
+    }
+}
+
+/// A failed test of a JSON patch, or of a deletion's precondition, is somebody else's change.
+fn changed(error: AskClusterError, what: &str) -> RunError {
+    let is_test = matches!(&error, AskClusterError::Refused { code: 409, .. })
+        || matches!(&error, AskClusterError::Refused { code: 422, message, .. } if message.contains("test operation") || message.contains("testing"));
+    if is_test { ConfigureError::Changed { what: what.to_owned() }.into() } else { error.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    fn described(strategy: &Value, versions: &[(i64, bool)]) -> Described {
+        let template = |version: i64| {
+            json!({ "image": { "reference": format!("registry.example/node:{version}"), "allowTag": true },
+                "kubernetes": { "version": "v1.34.4" } })
+        };
+        let versions: Vec<Value> = versions
+            .iter()
+            .map(|(version, deployed)| {
+                json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfigurationVersion",
+                    "metadata": { "name": format!("w-v{version}") }, "status": { "deployed": deployed },
+                    "spec": { "configurationName": "w", "version": version, "template": template(*version) } })
+            })
+            .collect();
+        serde_json::from_value(json!({
+            "configuration": { "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfiguration", "metadata": { "name": "w",
+                "managedFields": [{ "manager": "argocd", "operation": "Apply", "fieldsV1": { "f:spec": { "f:template": {} } } }] },
+                "spec": { "updateStrategy": strategy, "template": template(3) }, "status": { "latestVersion": 5 } },
+            "versions": versions,
+            "machines": [{ "name": "a", "applied": { "name": "w", "version": 3, "slot": "a" } },
+                { "name": "b", "configurationRef": { "name": "w", "version": 2 } }],
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn h7_what_a_rollback_does_is_said_before_it_is_done() {
+        let on_delete = described(&json!({}), &[(3, true), (2, true)]);
+        let facts = consequences(&on_delete, history::find(&on_delete, 2).unwrap());
+        assert_eq!(facts[0], "w-v6 is made, with the template of v2", "no number is used twice");
+        assert!(facts[1].starts_with("1 Machines run on as they are"), "{facts:?}");
+        assert_eq!(facts[2], "named in configurationRef, hence not touched: b");
+        assert!(facts[3].contains("applied by argocd"), "{facts:?}");
+        let rolling = json!({ "type": "RollingUpdate", "rollingUpdate": { "maxUnavailable": "10%" } });
+        let unused = described(&rolling, &[(3, false), (2, true)]);
+        let facts = consequences(&unused, history::find(&unused, 2).unwrap());
+        assert_eq!(facts[0], "no Machine has used w-v3 yet: it takes the template of v2");
+        assert!(facts[1].contains("maxUnavailable 10%"), "{facts:?}");
+    }
+
+    #[test]
+    fn a_version_that_is_not_there_is_refused_with_those_that_are() {
+        let described = described(&json!({}), &[(3, true), (2, true)]);
+        let error = history::find(&described, 7).unwrap_err();
+        assert_eq!(error.to_string(), "w has no version 7: there are v2, v3");
+        assert!(error.hint().unwrap().contains("bedplate config history w"));
+        assert!(history::before(&described, 2).is_err());
+        let (from, to) = history::pair(&described, None, None).unwrap();
+        assert_eq!((from.spec.version, to.spec.version), (2, 3));
+    }
+
+    #[test]
+    fn history_says_who_has_a_version_and_what_it_changed() {
+        let described = described(&json!({}), &[(2, true), (3, true)]);
+        let rows = history::rows(&described);
+        assert_eq!((rows[0].version, &rows[0].machines), (3, &vec!["a".to_owned()]));
+        let change = ["image.reference registry.example/node:2 -> registry.example/node:3".to_owned()];
+        assert_eq!(rows[0].changes.as_deref(), Some(&change[..]));
+        assert_eq!((rows[1].machines.clone(), rows[1].changes.clone()), (vec!["b".to_owned()], None));
+    }
+}

@@ -1,0 +1,205 @@
+//! Puts Bedplate into a cluster, or brings it up to date there: kinds, namespace, policies, roles, the controller. Called by `command`.
+//!
+//! Looks at everything first (the API server's dry run), says what it is about to do, then applies it in order, as one field
+//! manager, and waits for the controller. What is not in this version any more is left where it is.
+
+mod apply;
+mod manifest;
+mod plan;
+
+use std::time::Duration;
+
+use kube::Client;
+use serde_json::{Value, json};
+use thiserror::Error;
+use tokio::time::{Instant, sleep};
+
+pub(crate) use self::plan::{Action, Step};
+use self::plan::{Rollout, is_established, rollout};
+use crate::arguments::{Global, InstallArguments};
+use crate::cluster::{self, AskClusterError};
+use crate::command::RunError;
+use crate::page::{Page, Progress};
+use crate::render;
+
+/// How often the API server is asked for what is awaited.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// How long new kinds may take until they are served.
+const ESTABLISHED: Duration = Duration::from_secs(60);
+
+/// Why Bedplate is not installed.
+#[derive(Debug, Error)]
+pub(crate) enum InstallError {
+    #[error("this API server is {version}: Bedplate needs Kubernetes {}.{} or newer, for ValidatingAdmissionPolicy", manifest::OLDEST.0, manifest::OLDEST.1)]
+    TooOld { version: String },
+    #[error("the controller's image is not known")]
+    NoImage,
+    #[error("{count} objects have fields that somebody else applies: nothing was changed")]
+    Conflicts { count: usize },
+    #[error("{what} is not served after {} s", ESTABLISHED.as_secs())]
+    NotEstablished { what: String },
+    #[error("everything is applied, and the controller does not run after {after} s: {line}")]
+    NotRunning { line: String, after: u64 },
+}
+
+impl InstallError {
+    /// What the caller can do about it.
+    pub(crate) fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::TooOld { .. } => Some("nothing was changed; update the cluster first"),
+            Self::NoImage => Some(
+                "no registry has it until you push it: deploy/Containerfile says how to build it; name it with --image, or leave it out with --without-controller",
+            ),
+            Self::Conflicts { .. } => Some(
+                "let it be as who is named has it, or take the fields over with --force-conflicts (he may take them back)",
+            ),
+            Self::NotEstablished { .. } => Some("`kubectl get crd` says why; the same command again goes on"),
+            Self::NotRunning { .. } => Some(
+                "`kubectl -n bedplate-system describe pods -l app.kubernetes.io/name=bedplate-controller` says why; the same command again waits on",
+            ),
+        }
+    }
+
+    /// Whether it is the command line that is wrong.
+    pub(crate) fn is_usage(&self) -> bool {
+        matches!(self, Self::NoImage)
+    }
+}
+
+/// Installs.
+pub(crate) async fn run(
+    global: &Global,
+    arguments: &InstallArguments,
+    page: &mut Page<'_>,
+) -> Result<(), RunError> {
+    let client = cluster::client(global).await?;
+    let version = client.apiserver_version().await;
+    let version = version.map_err(|error| cluster::failed(error, "get /version".to_owned()))?;
+    if manifest::is_too_old(&version.major, &version.minor) {
+        return Err(InstallError::TooOld { version: version.git_version }.into());
+    }
+    let image = image(&client, arguments).await?;
+    let objects = manifest::objects(image.as_deref());
+    let steps = look(&client, &objects, arguments.force_conflicts).await?;
+    if !page.is_json() {
+        let look = page.look();
+        page.print(render::steps(&steps, arguments.dry_run, look))?;
+    }
+    let told = |running: bool| {
+        json!({ "apiServer": version.git_version, "dryRun": arguments.dry_run, "objects": steps,
+            "controller": { "image": image, "running": running } })
+    };
+    let count = steps.iter().filter(|step| step.action == Action::Conflict).count();
+    if count > 0 || arguments.dry_run {
+        if page.is_json() {
+            page.json(&told(false))?;
+        }
+        return if count > 0 { Err(InstallError::Conflicts { count }.into()) } else { Ok(()) };
+    }
+    apply_all(&client, &objects, &steps, arguments.force_conflicts).await?;
+    let deployment = objects.iter().find(|object| manifest::kind(object) == "Deployment");
+    let waited = match deployment.filter(|_| !arguments.no_wait) {
+        Some(deployment) => Some(wait(&client, deployment, Duration::from_secs(arguments.timeout)).await),
+        None => None,
+    };
+    if page.is_json() {
+        page.json(&told(matches!(waited, Some(Ok(_)))))?;
+        return waited.transpose().map(drop);
+    }
+    page.print(match waited.transpose()? {
+        Some(line) => format!("installed; {line}\n"),
+        None => "installed; nothing was waited for\n".to_owned(),
+    })
+}
+
+/// The image that the caller names, or that is there already; none if the controller is left out.
+async fn image(client: &Client, arguments: &InstallArguments) -> Result<Option<String>, RunError> {
+    if arguments.without_controller || arguments.image.is_some() {
+        return Ok(arguments.image.clone());
+    }
+    let named = manifest::objects(Some(""));
+    let deployment = named.iter().find(|object| manifest::kind(object) == "Deployment");
+    let there = match deployment {
+        Some(deployment) => apply::get(client, deployment).await?,
+        None => None,
+    };
+    let containers = there.as_ref().map(|there| &there["spec"]["template"]["spec"]["containers"]);
+    let image = containers.and_then(|containers| containers[0]["image"].as_str());
+    Ok(Some(image.ok_or(InstallError::NoImage)?.to_owned()))
+}
+
+/// What would happen to each object.
+async fn look(client: &Client, objects: &[Value], force: bool) -> Result<Vec<Step>, AskClusterError> {
+    let mut progress = Progress::new();
+    let begun = Instant::now();
+    let mut steps = Vec::new();
+    for object in objects {
+        if progress.is_terminal() {
+            progress.show(
+                &format!("looking at {} of {} objects", steps.len() + 1, objects.len()),
+                begun.elapsed(),
+            );
+        }
+        steps.push(apply::look(client, object, force).await?);
+    }
+    Ok(steps)
+}
+
+/// Everything, in order, also what is unchanged: so that its fields are this field manager's. Kinds are served before what may name them.
+async fn apply_all(client: &Client, objects: &[Value], steps: &[Step], force: bool) -> Result<(), RunError> {
+    let (mut progress, begun) = (Progress::new(), Instant::now());
+    let mut kinds = Vec::new();
+    for (number, (object, step)) in (1..).zip(objects.iter().zip(steps)) {
+        if progress.is_terminal() {
+            progress.show(&format!("applying {number} of {} objects", objects.len()), begun.elapsed());
+        }
+        if manifest::kind(object) == manifest::DEFINITION {
+            kinds.push(object);
+        } else {
+            for kind in kinds.drain(..) {
+                established(client, kind).await?;
+            }
+        }
+        if !step.left || force {
+            apply::apply(client, object, force).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn established(client: &Client, definition: &Value) -> Result<(), RunError> {
+    let begun = Instant::now();
+    while begun.elapsed() < ESTABLISHED {
+        if apply::get(client, definition).await?.is_some_and(|definition| is_established(&definition)) {
+            return Ok(());
+        }
+        sleep(PAUSE / 10).await;
+    }
+    let what = definition["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    Err(InstallError::NotEstablished { what }.into())
+}
+
+/// Waits until the controller runs as it was applied; says how far it is.
+async fn wait(client: &Client, deployment: &Value, limit: Duration) -> Result<String, RunError> {
+    let (mut progress, begun) = (Progress::new(), Instant::now());
+    let mut line = "the controller: not seen yet".to_owned();
+    loop {
+        match apply::get(client, deployment).await {
+            Ok(Some(there)) => match rollout(&there, &apply::pods(client, deployment).await) {
+                Rollout::Done(line) => return Ok(line),
+                Rollout::Waiting(now) => line = now,
+            },
+            Ok(None) => "the controller: its Deployment is gone".clone_into(&mut line),
+            Err(error) if error.is_final() => return Err(error.into()),
+            Err(error) => line = format!("{error}; trying again"),
+        }
+        if begun.elapsed() >= limit {
+            return Err(
+                InstallError::NotRunning { line: render::clean(&line), after: limit.as_secs() }.into()
+            );
+        }
+        progress.show(&render::clean(&line), begun.elapsed());
+        sleep(PAUSE).await;
+    }
+}

@@ -1,0 +1,100 @@
+//! What `install` asks of the API server: objects as they are, applies of them (for show or for good), the controller's pods.
+
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+use super::manifest;
+use super::plan::{Action, Step, conflicts, step};
+use crate::cluster::{self, AskClusterError, FIELD_MANAGER};
+
+/// The interface to an object's kind.
+fn api(client: &Client, object: &Value) -> Api<DynamicObject> {
+    let (group, version) = match object["apiVersion"].as_str().unwrap_or_default().split_once('/') {
+        Some((group, version)) => (group, version),
+        None => ("", object["apiVersion"].as_str().unwrap_or_default()),
+    };
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, manifest::kind(object)));
+    match object["metadata"]["namespace"].as_str() {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
+        None => Api::all_with(client.clone(), &resource),
+    }
+}
+
+fn name(object: &Value) -> &str {
+    object["metadata"]["name"].as_str().unwrap_or_default()
+}
+
+/// `patch deployments.apps`
+fn asked(verb: &str, object: &Value) -> String {
+    let group = object["apiVersion"]
+        .as_str()
+        .and_then(|version| version.split_once('/'))
+        .map(|(group, _)| format!(".{group}"));
+    format!("{verb} {}s{}", manifest::kind(object).to_lowercase(), group.unwrap_or_default())
+        .replace("ys.", "ies.")
+}
+
+/// The object as it is.
+pub(super) async fn get(client: &Client, object: &Value) -> Result<Option<Value>, AskClusterError> {
+    let found = api(client, object).get_opt(name(object)).await;
+    let found = found.map_err(|error| cluster::failed(error, asked("get", object)))?;
+    Ok(found.map(|found| json!(found)))
+}
+
+/// What an apply would do; the API server checks it and keeps nothing. What somebody else has as it is to be is left to him.
+pub(super) async fn look(client: &Client, wanted: &Value, force: bool) -> Result<Step, AskClusterError> {
+    let before = get(client, wanted).await?;
+    match patch(client, wanted, PatchParams { dry_run: true, force, ..PatchParams::apply(FIELD_MANAGER) })
+        .await
+    {
+        Ok(after) => Ok(step(wanted, before.as_ref(), &after)),
+        Err(kube::Error::Api(status)) if status.code == 409 => {
+            // Of a field that is owned as a whole (matchConstraints) the owner has the API server's defaults too, which nobody else
+            // applies: a conflict, though nothing would change.
+            let taken = PatchParams { dry_run: true, force: true, ..PatchParams::apply(FIELD_MANAGER) };
+            let after = patch(client, wanted, taken).await;
+            let after = after.map_err(|error| cluster::failed(error, asked("patch", wanted)))?;
+            let forced = step(wanted, before.as_ref(), &after);
+            if forced.action == Action::Unchanged {
+                return Ok(forced.left());
+            }
+            let details = status.details.as_ref();
+            let causes: Vec<(String, String)> = details
+                .iter()
+                .flat_map(|details| &details.causes)
+                .map(|cause| (cause.field.clone(), cause.message.clone()))
+                .collect();
+            Ok(Step::new(wanted, Action::Conflict, conflicts(&status.message, &causes)))
+        }
+        // Its namespace comes with the same installation: nothing more can be said about it yet.
+        Err(kube::Error::Api(status)) if status.code == 404 && before.is_none() => {
+            Ok(Step::new(wanted, Action::Create, Vec::new()))
+        }
+        Err(error) => Err(cluster::failed(error, asked("patch", wanted))),
+    }
+}
+
+/// Applies it.
+pub(super) async fn apply(client: &Client, wanted: &Value, force: bool) -> Result<(), AskClusterError> {
+    let applied = patch(client, wanted, PatchParams { force, ..PatchParams::apply(FIELD_MANAGER) }).await;
+    applied.map(drop).map_err(|error| cluster::failed(error, asked("patch", wanted)))
+}
+
+async fn patch(client: &Client, wanted: &Value, parameters: PatchParams) -> Result<Value, kube::Error> {
+    let applied = api(client, wanted).patch(name(wanted), &parameters, &Patch::Apply(wanted)).await?;
+    Ok(json!(applied))
+}
+
+/// The pods that a Deployment selects; none if they may not be seen.
+pub(super) async fn pods(client: &Client, deployment: &Value) -> Vec<Value> {
+    let labels = deployment["spec"]["selector"]["matchLabels"].as_object();
+    let labels: Vec<String> = labels
+        .into_iter()
+        .flatten()
+        .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
+        .collect();
+    let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "namespace": deployment["metadata"]["namespace"] } });
+    let found = api(client, &pod).list(&ListParams::default().labels(&labels.join(","))).await;
+    found.map(|list| list.items.into_iter().map(|pod| json!(pod)).collect()).unwrap_or_default()
+}

@@ -1,0 +1,181 @@
+//! Pure: what a cluster gets, from the files of `deploy/` and `api/crds` themselves, in the order in which it gets it.
+//!
+//! Left out is pxed as a pod, whose configuration is the network's: `kubectl apply -k deploy` has it (docs/install.md).
+
+use serde_json::Value;
+
+/// The files, as `deploy/kustomization.yaml` and `api/kustomization.yaml` name them.
+const FILES: [(&str, &str); 12] = [
+    (
+        "api/crds/bedplate.dev_machineconfigurations.yaml",
+        include_str!("../../../api/crds/bedplate.dev_machineconfigurations.yaml"),
+    ),
+    (
+        "api/crds/bedplate.dev_machineconfigurationversions.yaml",
+        include_str!("../../../api/crds/bedplate.dev_machineconfigurationversions.yaml"),
+    ),
+    (
+        "api/crds/bedplate.dev_machineoperations.yaml",
+        include_str!("../../../api/crds/bedplate.dev_machineoperations.yaml"),
+    ),
+    ("api/crds/bedplate.dev_machines.yaml", include_str!("../../../api/crds/bedplate.dev_machines.yaml")),
+    ("deploy/namespace.yaml", include_str!("../../../deploy/namespace.yaml")),
+    ("deploy/pxed.yaml", include_str!("../../../deploy/pxed.yaml")),
+    ("deploy/pxed-policy.yaml", include_str!("../../../deploy/pxed-policy.yaml")),
+    ("deploy/agent.yaml", include_str!("../../../deploy/agent.yaml")),
+    ("deploy/agent-policy.yaml", include_str!("../../../deploy/agent-policy.yaml")),
+    ("deploy/controller.yaml", include_str!("../../../deploy/controller.yaml")),
+    ("deploy/controller-policy.yaml", include_str!("../../../deploy/controller-policy.yaml")),
+    (DEPLOYMENT, include_str!("../../../deploy/controller-deployment.yaml")),
+];
+
+/// What runs the controller.
+const DEPLOYMENT: &str = "deploy/controller-deployment.yaml";
+
+/// The kind of what has to be there before anything can name it.
+pub(super) const DEFINITION: &str = "CustomResourceDefinition";
+
+/// Which comes first. What a program may not do is in force before it may do anything (docs/install.md, "What pxed's credentials are
+/// worth"); what runs comes last.
+const ORDER: [&str; 8] = [
+    DEFINITION,
+    "Namespace",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+    "ServiceAccount",
+    "ClusterRole",
+    "Role",
+    "ClusterRoleBinding",
+];
+
+/// Every object; `image`: the controller's, without which it is left out.
+pub(super) fn objects(image: Option<&str>) -> Vec<Value> {
+    let files = FILES.iter().filter(|(path, _)| image.is_some() || *path != DEPLOYMENT);
+    let mut objects: Vec<Value> = files.flat_map(|(path, text)| read(path, text)).collect();
+    for object in &mut objects {
+        if let (Some(image), "Deployment") = (image, kind(object)) {
+            object["spec"]["template"]["spec"]["containers"][0]["image"] = image.into();
+        }
+    }
+    objects.sort_by_key(rank);
+    objects
+}
+
+fn read(path: &str, text: &str) -> Vec<Value> {
+    let read = serde_saphyr::from_multiple::<Value>(text);
+    read.unwrap_or_else(|error| unreachable!("{path} is what the tests read: {error}"))
+}
+
+fn rank(object: &Value) -> usize {
+    let kind = kind(object);
+    match ORDER.iter().position(|first| *first == kind) {
+        Some(rank) => rank,
+        None if kind == "Deployment" => ORDER.len() + 1,
+        None => ORDER.len(),
+    }
+}
+
+/// An object's kind.
+pub(super) fn kind(object: &Value) -> &str {
+    object["kind"].as_str().unwrap_or_default()
+}
+
+/// The oldest API server that has ValidatingAdmissionPolicy v1.
+pub(super) const OLDEST: (u32, u32) = (1, 30);
+
+/// Whether an API server of this version, in its own words, is too old. One that says nothing that can be read is not.
+pub(super) fn is_too_old(major: &str, minor: &str) -> bool {
+    // Some providers write `30+`.
+    let number = |text: &str| text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse::<u32>().ok();
+    number(major).zip(number(minor)).is_some_and(|version| version < OLDEST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(object: &Value) -> String {
+        format!("{} {}", kind(object), object["metadata"]["name"].as_str().unwrap())
+    }
+
+    #[test]
+    fn everything_that_kustomize_names_is_here_but_pxed_as_a_pod() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let mut named = Vec::new();
+        for folder in ["api", "deploy"] {
+            let text = std::fs::read_to_string(root.join(folder).join("kustomization.yaml")).unwrap();
+            let kustomization: Value = serde_saphyr::from_str(&text).unwrap();
+            for file in kustomization["resources"].as_array().unwrap() {
+                named.push(format!("{folder}/{}", file.as_str().unwrap()));
+            }
+        }
+        named.retain(|path| path != "deploy/../api" && path != "deploy/pxed-daemonset.yaml");
+        assert_eq!(named, FILES.map(|(path, _)| path.to_owned()));
+        for (path, text) in FILES {
+            assert_eq!(std::fs::read_to_string(root.join(path)).unwrap(), text, "{path}");
+        }
+    }
+
+    #[test]
+    fn nothing_may_do_what_a_policy_forbids_before_that_is_in_force() {
+        let objects = objects(Some("registry.example/controller:1"));
+        let place = |kind_: &str| {
+            let places: Vec<usize> = objects
+                .iter()
+                .enumerate()
+                .filter(|(_, object)| kind(object) == kind_)
+                .map(|(place, _)| place)
+                .collect();
+            (*places.first().unwrap(), *places.last().unwrap())
+        };
+        for (first, then) in [
+            (DEFINITION, "Namespace"),
+            (DEFINITION, "ValidatingAdmissionPolicy"),
+            ("Namespace", "ServiceAccount"),
+            ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"),
+            ("ValidatingAdmissionPolicyBinding", "ClusterRoleBinding"),
+            ("ValidatingAdmissionPolicyBinding", "RoleBinding"),
+            ("ClusterRole", "ClusterRoleBinding"),
+            ("Role", "RoleBinding"),
+            ("RoleBinding", "Deployment"),
+            ("PodDisruptionBudget", "Deployment"),
+        ] {
+            assert!(place(first).1 < place(then).0, "{first} before {then}");
+        }
+        let mut names: Vec<String> = objects
+            .iter()
+            .map(|object| format!("{} {}", name(object), object["metadata"]["namespace"]))
+            .collect();
+        names.sort();
+        let count = names.len();
+        names.dedup();
+        assert_eq!(names.len(), count, "each once");
+    }
+
+    #[test]
+    fn the_image_is_the_callers_and_without_one_nothing_runs() {
+        let with = objects(Some("registry.example/controller@sha256:0"));
+        let deployment = with.last().unwrap();
+        assert_eq!(name(deployment), "Deployment bedplate-controller");
+        let containers = &deployment["spec"]["template"]["spec"]["containers"];
+        assert_eq!(containers[0]["image"], "registry.example/controller@sha256:0");
+        assert_eq!(containers.as_array().unwrap().len(), 1);
+        assert!(
+            objects(None).iter().all(|object| !["Deployment", "PodDisruptionBudget"].contains(&kind(object)))
+        );
+    }
+
+    #[test]
+    fn an_api_server_without_admission_policies_is_too_old() {
+        for (major, minor, old) in [
+            ("1", "29", true),
+            ("1", "29+", true),
+            ("1", "30", false),
+            ("1", "34+", false),
+            ("2", "0", false),
+            ("", "", false),
+        ] {
+            assert_eq!(is_too_old(major, minor), old, "{major}.{minor}");
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Pure: what an apply does to an object, from what is there and what the API server would make of it; and whether what was applied runs.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::manifest::kind;
+use crate::changes::changes;
+
+/// What happens to an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Action {
+    /// It is not there.
+    Create,
+    /// It is there, and otherwise.
+    Change,
+    /// It is as it is to be.
+    Unchanged,
+    /// Somebody else applies fields of it, with other values.
+    Conflict,
+}
+
+/// What happens to one object, printable.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Step {
+    /// What happens.
+    pub(crate) action: Action,
+    pub(crate) api_version: String,
+    pub(crate) kind: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) namespace: Option<String>,
+    pub(crate) name: String,
+    /// The fields that change, or whose they are.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) changes: Vec<String>,
+    /// It is as it is to be, and somebody else's: an apply would take it from him.
+    #[serde(skip)]
+    pub(crate) left: bool,
+}
+
+impl Step {
+    /// A step for this object.
+    pub(super) fn new(object: &Value, action: Action, changes: Vec<String>) -> Self {
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        Self {
+            action,
+            api_version: text(&object["apiVersion"]).unwrap_or_default(),
+            kind: kind(object).to_owned(),
+            namespace: text(&object["metadata"]["namespace"]),
+            name: text(&object["metadata"]["name"]).unwrap_or_default(),
+            changes,
+            left: false,
+        }
+    }
+
+    /// The same for an object that is somebody else's.
+    pub(super) fn left(self) -> Self {
+        Self { left: true, ..self }
+    }
+
+    /// `ServiceAccount bedplate-system/pxed`
+    pub(crate) fn object(&self) -> String {
+        let namespace = self.namespace.as_ref().map(|namespace| format!("{namespace}/")).unwrap_or_default();
+        format!("{} {namespace}{}", self.kind, self.name)
+    }
+}
+
+/// What becomes of an object of which `before` is there, and of which the apply makes `after`.
+pub(super) fn step(wanted: &Value, before: Option<&Value>, after: &Value) -> Step {
+    let Some(before) = before else { return Step::new(wanted, Action::Create, Vec::new()) };
+    let found = changes(&own(before), &own(after));
+    let action = if found.is_empty() { Action::Unchanged } else { Action::Change };
+    Step::new(wanted, action, found)
+}
+
+/// An object without what the API server writes itself.
+fn own(object: &Value) -> Value {
+    let mut object = object.clone();
+    if let Some(fields) = object.as_object_mut() {
+        fields.remove("status");
+    }
+    if let Some(metadata) = object["metadata"].as_object_mut() {
+        for name in ["managedFields", "resourceVersion", "generation", "creationTimestamp", "uid"] {
+            metadata.remove(name);
+        }
+    }
+    object
+}
+
+/// Whose fields an apply would take, one line each, from the API server's refusal.
+pub(super) fn conflicts(message: &str, causes: &[(String, String)]) -> Vec<String> {
+    if causes.is_empty() {
+        return vec![message.to_owned()];
+    }
+    causes.iter().map(|(field, message)| format!("{field}: {message}")).collect()
+}
+
+/// Whether a definition is served.
+pub(super) fn is_established(definition: &Value) -> bool {
+    let conditions = definition["status"]["conditions"].as_array().into_iter().flatten();
+    conditions.into_iter().any(|c| c["type"] == "Established" && c["status"] == "True")
+}
+
+/// How far the controller is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Rollout {
+    /// All of it runs as it was applied.
+    Done(String),
+    /// What is awaited.
+    Waiting(String),
+}
+
+/// How far a Deployment is; `pods`: its own, for what keeps them.
+pub(super) fn rollout(deployment: &Value, pods: &[Value]) -> Rollout {
+    let (status, wanted) = (&deployment["status"], deployment["spec"]["replicas"].as_i64().unwrap_or(1));
+    let count = |name: &str| status[name].as_i64().unwrap_or_default();
+    let name = deployment["metadata"]["name"].as_str().unwrap_or_default();
+    let seen =
+        count("observedGeneration") >= deployment["metadata"]["generation"].as_i64().unwrap_or_default();
+    let (updated, available, all) = (count("updatedReplicas"), count("availableReplicas"), count("replicas"));
+    if seen && updated == wanted && available >= wanted && all == updated {
+        return Rollout::Done(format!("{name}: {available} of {wanted} run"));
+    }
+    let running = if seen {
+        format!("{available} of {wanted} run, {updated} of them new")
+    } else {
+        "not seen yet".to_owned()
+    };
+    let kept = pods.iter().find_map(kept).map(|why| format!("; {why}")).unwrap_or_default();
+    Rollout::Waiting(format!("{name}: {running}{kept}"))
+}
+
+/// Why a pod does not run, if it says so.
+fn kept(pod: &Value) -> Option<String> {
+    let status = &pod["status"];
+    let containers = status["containerStatuses"].as_array().into_iter().flatten();
+    let waiting = containers.into_iter().map(|container| &container["state"]["waiting"]).find(|waiting| {
+        waiting["reason"]
+            .as_str()
+            .is_some_and(|reason| reason != "ContainerCreating" && reason != "PodInitializing")
+    });
+    let conditions = status["conditions"].as_array().into_iter().flatten();
+    let unscheduled = conditions.into_iter().find(|c| c["type"] == "PodScheduled" && c["status"] == "False");
+    let why = waiting.or(unscheduled)?;
+    let (reason, message) = (why["reason"].as_str()?, why["message"].as_str().unwrap_or_default());
+    let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+    Some(format!("{name}: {reason} {message}").trim_end().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_the_api_server_writes_itself_is_no_change() {
+        let wanted = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "a", "namespace": "b" } });
+        let mut before = wanted.clone();
+        before["metadata"]["resourceVersion"] = json!("1");
+        before["status"] = json!({ "a": 1 });
+        assert_eq!(step(&wanted, None, &wanted).action, Action::Create);
+        let same = step(&wanted, Some(&before), &wanted);
+        assert_eq!((same.action, same.object().as_str()), (Action::Unchanged, "ServiceAccount b/a"));
+        let mut after = before.clone();
+        after["metadata"]["labels"] = json!({ "x": "y" });
+        let change = step(&wanted, Some(&before), &after);
+        assert_eq!(
+            (change.action, change.changes),
+            (Action::Change, vec!["metadata.labels added".to_owned()])
+        );
+    }
+
+    #[test]
+    fn the_controller_runs_when_all_of_the_new_ones_do_and_no_old_one_is_left() {
+        let deployment = |generation: i64, replicas: i64, updated: i64, available: i64| {
+            json!({ "metadata": { "name": "c", "generation": 2 }, "spec": { "replicas": 2 },
+                "status": { "observedGeneration": generation, "replicas": replicas, "updatedReplicas": updated, "availableReplicas": available } })
+        };
+        assert_eq!(rollout(&deployment(2, 2, 2, 2), &[]), Rollout::Done("c: 2 of 2 run".to_owned()));
+        for (generation, replicas, updated, available) in
+            [(1, 2, 2, 2), (2, 3, 2, 2), (2, 2, 1, 2), (2, 2, 2, 1)]
+        {
+            let found = rollout(&deployment(generation, replicas, updated, available), &[]);
+            assert!(matches!(found, Rollout::Waiting(_)), "{found:?}");
+        }
+        let pod = json!({ "metadata": { "name": "c-1" }, "status": { "containerStatuses": [
+            { "state": { "waiting": { "reason": "ImagePullBackOff", "message": "no such image" } } }] } });
+        let Rollout::Waiting(line) = rollout(&deployment(2, 2, 2, 0), &[json!({}), pod]) else { panic!() };
+        assert_eq!(line, "c: 0 of 2 run, 2 of them new; c-1: ImagePullBackOff no such image");
+        let pod = json!({ "metadata": { "name": "c-1" }, "status": { "conditions": [
+            { "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node" }] } });
+        let Rollout::Waiting(line) = rollout(&deployment(2, 2, 2, 0), &[pod]) else { panic!() };
+        assert!(line.ends_with("; c-1: Unschedulable no node"), "{line}");
+    }
+}

@@ -1,0 +1,104 @@
+//! Golden texts of versions, of what Machines wait for, of an installation. Refreshed as those of `tests`.
+
+use serde_json::{Value, json};
+
+use super::tests::{golden, look};
+use super::*;
+use crate::awaited;
+use crate::configuration::history;
+use crate::install::{Action, Step};
+
+fn described() -> Described {
+    let template = |image: u32, content: &str| {
+        json!({ "image": { "reference": format!("registry.example/node:{image}"), "allowTag": true },
+            "kubernetes": { "version": "v1.34.4", "nodeLabels": { "rack": "7" } },
+            "files": [{ "path": "/etc/motd", "content": content }], "sysctls": { "kernel.panic": "10" } })
+    };
+    let version = |number: i64, template: Value, status: Value| {
+        json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfigurationVersion",
+            "metadata": { "name": format!("workers-v{number}"), "creationTimestamp": "2026-01-01T00:05:00Z" },
+            "spec": { "configurationName": "workers", "version": number, "template": template }, "status": status })
+    };
+    let deployed = json!({ "deployed": true, "deployedTime": "2026-01-01T00:06:00Z" });
+    serde_json::from_value(json!({
+        "configuration": { "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfiguration",
+            "metadata": { "name": "workers" }, "spec": { "template": template(3, "three\n") } },
+        "versions": [version(4, template(3, "three\n"), json!({})), version(2, template(2, "one\ntwo\n"), deployed.clone()),
+            version(1, template(1, "one\n"), deployed)],
+        "machines": [{ "name": "a", "applied": { "name": "workers", "version": 2, "slot": "a" } }],
+    }))
+    .unwrap()
+}
+
+#[test]
+fn history_has_a_line_for_each_version_and_what_it_changed() {
+    golden("history.txt", &history(&history::rows(&described()), look()));
+    assert_eq!(history(&[], look()), "no versions yet\n");
+}
+
+#[test]
+fn two_templates_differ_as_yaml_and_colour_is_for_terminals() {
+    let described = described();
+    let (from, to) = history::pair(&described, None, None).unwrap();
+    let text =
+        difference(("workers-v2", &from.spec.template), ("workers-v4", &to.spec.template), look()).unwrap();
+    golden("difference.txt", &text);
+    let bright = Look { colour: true, ..look() };
+    let bright =
+        difference(("workers-v2", &from.spec.template), ("workers-v4", &to.spec.template), bright).unwrap();
+    assert!(bright.contains("\u{1b}[32m+") && bright.contains("\u{1b}[31m-"), "{bright}");
+    let same = ("workers-v2", &from.spec.template);
+    assert_eq!(difference(same, same, look()).unwrap(), "");
+}
+
+#[test]
+fn each_machine_says_what_it_waits_for_from_whom_since_when_and_what_to_do() {
+    let machine = |name: &str, conditions: Value| -> Machine {
+        serde_json::from_value(json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine",
+            "metadata": { "name": name, "creationTimestamp": "2026-01-01T00:00:00Z" }, "spec": { "provider": "manual" },
+            "status": { "conditions": conditions, "selected": { "name": "w", "version": 2, "by": "Selector" },
+                "applied": { "name": "w", "version": 2, "slot": "a" } } }))
+        .unwrap()
+    };
+    let is = |type_: &str, status: &str, reason: &str, message: &str| json!({ "type": type_, "status": status, "reason": reason, "message": message, "lastTransitionTime": "2026-01-01T00:08:00Z" });
+    let enrolled = is("Enrolled", "True", "Enrolled", "");
+    let running = json!([
+        enrolled,
+        is("NodeReady", "True", "NodeReady", "the Node is Ready"),
+        is("BMCReachable", "False", "BMCUnreachable", "no route to 10.9.0.9")
+    ]);
+    let image = json!([
+        enrolled,
+        is("Paved", "False", "ImageUnavailable", "registry.example: no\u{1b}[31m such image")
+    ]);
+    let all = [machine("a", running), machine("b", image), machine("c", json!([]))];
+    let found: Vec<_> = all.iter().map(|machine| awaited::awaited(machine, look().now)).collect();
+    golden("awaited.txt", &awaited(&found, look()));
+    assert!(awaited(&[], look()).contains("docs/machine.md"));
+}
+
+#[test]
+fn an_installation_says_what_becomes_of_each_object() {
+    let step = |action, kind: &str, namespace: Option<&str>, name: &str, changes: &[&str]| Step {
+        action,
+        api_version: "v1".to_owned(),
+        kind: kind.to_owned(),
+        namespace: namespace.map(str::to_owned),
+        name: name.to_owned(),
+        changes: changes.iter().map(|change| (*change).to_owned()).collect(),
+        left: false,
+    };
+    let all = [
+        step(Action::Create, "CustomResourceDefinition", None, "machines.bedplate.dev", &[]),
+        step(Action::Unchanged, "Namespace", None, "bedplate-system", &[]),
+        step(
+            Action::Change,
+            "Deployment",
+            Some("bedplate-system"),
+            "bedplate-controller",
+            &["spec.replicas 1 -> 2"],
+        ),
+        step(Action::Conflict, "ClusterRole", None, "bedplate:pxed", &[".rules: conflict with \"kubectl\""]),
+    ];
+    golden("install.txt", &steps(&all, true, look()));
+}
