@@ -32,10 +32,11 @@ pub const JOINS: &str =
 pub const STARTED: &str = "var/lib/kubelet/started";
 
 const UNIT: &str = include_str!("../../systemd/bedplate-agent.service");
-/// Takes the kubelet's place: says that it is well.
+/// Takes the kubelet's place: says that it is well, on the loopback, and at the port where the API server would look for it.
 const KUBELET: &str = r#"#!/usr/bin/perl
 use IO::Socket::INET;
-my $server = IO::Socket::INET->new(LocalAddr => "127.0.0.1", LocalPort => 10248, Listen => 5, ReuseAddr => 1) or die $!;
+my ($address, $port) = fork ? ("127.0.0.1", 10248) : ("0.0.0.0", 10250);
+my $server = IO::Socket::INET->new(LocalAddr => $address, LocalPort => $port, Listen => 5, ReuseAddr => 1) or die $!;
 open my $started, ">", "/var/lib/kubelet/started" or die $!;
 close $started;
 while (my $client = $server->accept) { <$client>; print $client "HTTP/1.0 200 OK\r\n\r\nok"; close $client; }
@@ -86,11 +87,23 @@ impl AgentHost {
     /// # Errors
     /// Something is missing (the message has the remedy), or does not start.
     pub fn start(heartbeat: u32) -> Result<Self> {
-        let network = Namespace::new("agentnode")?;
-        let kubernetes = Kubernetes::start_inside(&network, IpAddr::V4(Ipv4Addr::LOCALHOST))?;
+        Self::start_in(Namespace::new("agentnode")?, None, heartbeat)
+    }
+
+    /// The same in a network of the caller's, with the API server and the registry elsewhere, if so said: at this address of that network.
+    ///
+    /// # Errors
+    /// As of [`Self::start`].
+    pub fn start_in(
+        network: Namespace,
+        elsewhere: Option<(&Namespace, Ipv4Addr)>,
+        heartbeat: u32,
+    ) -> Result<Self> {
+        let (services, address) = elsewhere.unwrap_or((&network, Ipv4Addr::LOCALHOST));
+        let kubernetes = Kubernetes::start_inside(services, IpAddr::V4(address))?;
         kubernetes.install()?;
         let image = image()?;
-        let registry = Registry::start_tls(&image, &network, (Ipv4Addr::LOCALHOST, 5000).into())?;
+        let registry = Registry::start_tls(&image, services, (address, 5000).into())?;
         let host = Host::prepare(NAME)?
             .network(&network)
             .bind(&binary("bedplate-agent")?, "/srv/bedplate-agent")
@@ -171,6 +184,14 @@ impl AgentHost {
     /// # Errors
     /// The node image is missing, or the version is refused.
     pub fn version(&self, number: u32, kubeadm: &str) -> Result<()> {
+        self.version_in(number, kubeadm, "host")
+    }
+
+    /// The same in a network of this kind: `host`, `macvlan`, `veth`.
+    ///
+    /// # Errors
+    /// As of [`Self::version`].
+    pub fn version_in(&self, number: u32, kubeadm: &str, network: &str) -> Result<()> {
         let files = files(kubeadm);
         let files = files
             .iter()
@@ -181,6 +202,7 @@ impl AgentHost {
             "files": files.collect::<Vec<_>>(),
             "units": [{ "name": "kubelet.service", "enabled": true,
                 "dropins": [{ "name": "99-stand-in.conf", "contents": KUBELET_UNIT }] }],
+            "container": { "network": network },
             "healthGate": { "timeoutSeconds": 60, "nodeReadySeconds": 1 },
         } });
         self.apply(&json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfigurationVersion",
@@ -224,11 +246,19 @@ impl AgentHost {
     /// It is refused.
     pub fn register_node(&self) -> Result<()> {
         self.apply(&json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NAME } }))?;
-        let ready = json!([{ "type": "Ready", "status": "True", "reason": "KubeletReady", "message": "as a test says",
-            "lastTransitionTime": "2026-01-01T00:00:00Z", "lastHeartbeatTime": "2026-01-01T00:00:00Z" }]);
-        self.patch("node", &json!({ "conditions": ready }))?;
+        self.set_ready("True")?;
         let uid = self.kubectl(&["get", "node", NAME, "-o", "jsonpath={.metadata.uid}"])?;
         self.patch("machine", &json!({ "nodeRef": { "name": NAME, "uid": uid } }))
+    }
+
+    /// Says of the Node whether it is Ready: `True`, or `Unknown` as when its kubelet is silent.
+    ///
+    /// # Errors
+    /// It is refused.
+    pub fn set_ready(&self, ready: &str) -> Result<()> {
+        let condition = json!({ "type": "Ready", "status": ready, "reason": "Told", "message": "as a test says",
+            "lastTransitionTime": "2026-01-01T00:00:00Z", "lastHeartbeatTime": "2026-01-01T00:00:00Z" });
+        self.patch("node", &json!({ "conditions": [condition] }))
     }
 
     /// Deletes the Node, and takes it back from the Machine as the controller does.

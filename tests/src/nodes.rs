@@ -1,8 +1,7 @@
-//! A cluster that hosts can join as Nodes: a real control plane as `kubeadm init` leaves one, a registry with the node image, and
-//! what stands in for bedplate-controller.
+//! A cluster that hosts can join as Nodes: a real control plane as `kubeadm init` leaves one, a registry with the node image, and the
+//! real bedplate-controller under the role and the policies of `deploy/`. Who tests it is a person with kubectl.
 //!
-//! The stand-in does what api-level rules leave to the controller and nothing of the agent's: approves the certificates of kubelets,
-//! notes a Machine's Node in `status.nodeRef` and takes it back when the Node is gone. Which version is selected says the test.
+//! One thing is done in somebody else's place, see [`approve_serving`].
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,14 +12,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use crate::kubernetes::{Kubernetes, programs};
+use crate::guard::Process;
+use crate::kubernetes::Kubernetes;
+use crate::netns::Namespace;
 use crate::rack::{ADDRESS, Rack};
 use crate::registry::Registry;
 use crate::site::Site;
-use crate::{guard, pxed, timeline, wait};
+use crate::{control_plane, guard, pxed, timeline, wait};
 
 /// The controllers that a cluster with Nodes and Pods needs here. Without the garbage collector nothing depends on a cluster's size.
-const CONTROLLERS: [&str; 7] = [
+const CONTROLLERS: [&str; 9] = [
     "csrsigning",
     "csrapproving",
     "bootstrap-signer-controller",
@@ -28,35 +29,43 @@ const CONTROLLERS: [&str; 7] = [
     "nodelifecycle",
     "podgc",
     "root-ca-certificate-publisher-controller",
+    "replicaset-controller",
+    "disruption-controller",
 ];
 /// The port of the registry on the rack's address.
 const REGISTRY_PORT: u16 = 5000;
-/// Between two looks of the stand-in.
+/// Between two looks of the onlooker.
 const LOOK: Duration = Duration::from_millis(500);
 /// A token that kubeadm's preparation wants and nobody uses.
 const TOKEN: &str = "abcdef.0123456789abcdef";
+/// Lines of the controller's log that a failure shows.
+const SHOWN: usize = 40;
 /// The network of a node's Pods. Each node has the same: no node reaches another's Pods here.
 pub const POD_NETWORK: &str = "10.99.0.0/24";
-/// The configuration that versions are of.
+/// The configuration that all Machines get.
 pub const CONFIGURATION: &str = "workers";
+/// Which version a Node is of (H5).
+pub const VERSION: &str = "bedplate.dev/machine-configuration-version";
 
 /// What the cluster holds, by kind and name.
 type Objects = BTreeMap<(String, String), Value>;
 
-/// The stand-in for bedplate-controller, until it is dropped.
+/// Looks at the cluster over and over in a thread of its own, until it is dropped.
 #[derive(Debug)]
-pub struct Controller {
+struct Onlooker {
     objects: Arc<Mutex<Objects>>,
     stop: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// A registry and a stand-in beside a site in a cluster.
+/// A registry and the controller beside a site in a cluster.
 pub struct Nodes {
     /// The registry, by TLS.
     pub registry: Registry,
-    controller: Controller,
+    onlooker: Onlooker,
+    controller: Process,
     place: PathBuf,
+    kubeconfig: PathBuf,
 }
 
 impl std::fmt::Debug for Nodes {
@@ -65,14 +74,16 @@ impl std::fmt::Debug for Nodes {
     }
 }
 
-/// A control plane in the rack's network that kubeadm can join.
+/// A control plane in the rack's network that kubeadm can join, with everything of `deploy/` in force.
 ///
 /// # Errors
 /// A program is missing or fails.
 pub fn control_plane(rack: &Rack) -> Result<Kubernetes> {
     let mut kubernetes = Kubernetes::start_inside(rack.network(), ADDRESS.into())?;
     kubernetes.install()?;
+    kubernetes.protect_versions()?;
     kubernetes.start_controllers(&CONTROLLERS)?;
+    kubernetes.start_scheduler()?;
     prepare_join(&kubernetes, rack.path())?;
     Ok(kubernetes)
 }
@@ -87,9 +98,7 @@ fn prepare_join(kubernetes: &Kubernetes, place: &Path) -> Result<()> {
     let node = place.join("first-node.json");
     std::fs::write(&node, first.to_string())?;
     kubernetes.kubectl(&admin, &["create", "-f", &node.display().to_string()])?;
-    let directory = programs()?;
-    let version = directory.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let version = version.split_once("-etcd").map_or(version, |(version, _)| version);
+    let version = control_plane::version()?;
     let config = place.join("init.yaml");
     let text = format!(
         "apiVersion: kubeadm.k8s.io/v1beta4\nkind: InitConfiguration\nlocalAPIEndpoint: {{advertiseAddress: {ADDRESS}}}\n\
@@ -108,11 +117,18 @@ fn prepare_join(kubernetes: &Kubernetes, place: &Path) -> Result<()> {
     kubernetes.kubectl(&admin, &["delete", "node", "first"]).map(drop)
 }
 
+/// Starts bedplate-controller as `kubeconfig` says.
+fn controller(network: &Namespace, kubeconfig: &Path, place: &Path) -> Result<Process> {
+    let mut command = network.command(pxed::binary("bedplate-controller")?);
+    command.arg("--kubeconfig").arg(kubeconfig).args(["--instance", "rack", "--log-format", "text"]);
+    Process::spawn("bedplate-controller", &mut command, &place.join("controller.log"))
+}
+
 impl Nodes {
-    /// Begins beside a site in a cluster of [`control_plane`].
+    /// Begins in a cluster of [`control_plane`].
     ///
     /// # Errors
-    /// The node image was not built, or the registry does not start.
+    /// The node image was not built, or the registry or the controller does not start.
     pub fn start(rack: &Rack, kubernetes: &Kubernetes) -> Result<Self> {
         let layout = pxed::cache()?.join("images/node");
         if !layout.join("index.json").exists() {
@@ -120,22 +136,38 @@ impl Nodes {
         }
         let address = (ADDRESS, REGISTRY_PORT).into();
         let registry = Registry::start_tls(&layout, rack.network(), address)?;
-        Ok(Self {
-            registry,
-            controller: Controller::start(Box::new(kubernetes.access())),
-            place: rack.path().to_owned(),
-        })
+        let place = rack.path().to_owned();
+        let kubeconfig = kubernetes.service_account("bedplate-system", "bedplate-controller")?;
+        let controller = controller(rack.network(), &kubeconfig, &place)?;
+        let onlooker = Onlooker::start(Box::new(kubernetes.access()));
+        Ok(Self { registry, onlooker, controller, place, kubeconfig })
     }
 
-    /// An object as the stand-in saw it last.
+    /// Kills the controller (SIGKILL) and starts it again.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn restart_controller(&mut self, rack: &Rack) -> Result<()> {
+        self.controller.kill();
+        self.controller = controller(rack.network(), &self.kubeconfig, &self.place)?;
+        Ok(())
+    }
+
+    /// An object as the onlooker saw it last.
     pub fn object(&self, kind: &str, name: &str) -> Option<Value> {
-        self.controller.objects().get(&(kind.to_owned(), name.to_owned())).cloned()
+        self.onlooker.objects().get(&(kind.to_owned(), name.to_owned())).cloned()
+    }
+
+    /// All objects of a kind as the onlooker saw them last, by name.
+    pub fn objects(&self, kind: &str) -> Vec<Value> {
+        let objects = self.onlooker.objects();
+        objects.iter().filter(|((of, _), _)| of == kind).map(|(_, object)| object.clone()).collect()
     }
 
     /// Waits until an object is in a state, and says how long it took.
     ///
     /// # Errors
-    /// It is not in time.
+    /// It is not in time; what Machine, configuration and controller say is in the message.
     pub fn until(
         &self,
         what: &str,
@@ -147,40 +179,59 @@ impl Nodes {
         let found = wait::until(what, limit, || Ok(self.object(kind, name).filter(|object| is(object))));
         let found = found.with_context(|| {
             let last = self.object(kind, name).unwrap_or_default();
-            let events = self.object("Machine", name).unwrap_or_default()["status"].clone();
-            format!("{kind} {name}: {last:#}\nthe Machine's status: {events:#}")
+            format!("{kind} {name}: {last:#}\n{}", self.story())
         })?;
         timeline::say(&format!("  {what}: {:.1} s", started.elapsed().as_secs_f64()));
         Ok(found)
     }
 
-    /// Makes version `number` of the one configuration: the node image, a network of its own for Pods, and what `more` adds to
-    /// the template.
+    /// What Machines, configuration and controller say.
+    pub fn story(&self) -> String {
+        let mut said: Vec<String> = ["Machine", "MachineConfiguration"]
+            .into_iter()
+            .flat_map(|kind| self.objects(kind))
+            .map(|object| {
+                format!("{} {}: {:#}", object["kind"], object["metadata"]["name"], object["status"])
+            })
+            .collect();
+        said.push(format!("bedplate-controller:\n{}", guard::last_lines(&self.controller.said(), SHOWN)));
+        said.join("\n")
+    }
+
+    /// The template of a node of this cluster: the node image, a network of its own for Pods, and what `more` puts over it.
     ///
     /// # Errors
-    /// The API server refuses it.
-    pub fn version(&self, site: &Site<'_>, number: u32, more: &Value) -> Result<()> {
+    /// Kubernetes' programs are missing.
+    pub fn template(&self, more: &Value) -> Result<Value> {
         let network = json!({"cniVersion": "0.4.0", "name": "pods", "plugins": [
             {"type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": false,
                 "ipam": {"type": "host-local", "ranges": [[{"subnet": POD_NETWORK}]], "routes": [{"dst": "0.0.0.0/0"}]}},
             {"type": "portmap", "capabilities": {"portMappings": true}},
         ]});
-        let directory = programs()?;
-        let version = directory.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let version = version.split_once("-etcd").map_or(version, |(version, _)| version);
         let mut template = json!({
             "image": {"reference": self.registry.reference(), "caBundle": self.registry.authority()},
-            "kubernetes": {"version": version},
+            "kubernetes": {"version": control_plane::version()?},
             "files": [{"path": "/etc/cni/net.d/05-pods.conflist", "content": network.to_string()}],
             "healthGate": {"timeoutSeconds": 1500, "nodeReadySeconds": 5},
         });
         for (name, value) in more.as_object().into_iter().flatten() {
             template[name] = value.clone();
         }
-        let object = json!({"apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfigurationVersion",
-            "metadata": {"name": format!("{CONFIGURATION}-v{number}")},
-            "spec": {"configurationName": CONFIGURATION, "version": number, "template": template}});
-        self.apply(site, &object)
+        Ok(template)
+    }
+
+    /// Applies the one configuration, which selects every Machine: with this strategy of updates, and what `more` puts over the
+    /// template.
+    ///
+    /// # Errors
+    /// The API server refuses it.
+    pub fn configure(&self, site: &Site<'_>, strategy: &Value, more: &Value) -> Result<()> {
+        self.apply(
+            site,
+            &json!({"apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfiguration",
+                "metadata": {"name": CONFIGURATION}, "spec": {"machineSelector": {}, "updateStrategy": strategy,
+                "template": self.template(more)?}}),
+        )
     }
 
     /// Applies an object as the administrator.
@@ -188,28 +239,17 @@ impl Nodes {
     /// # Errors
     /// The API server refuses it.
     pub fn apply(&self, site: &Site<'_>, object: &Value) -> Result<()> {
-        let path = self.place.join("object.json");
-        std::fs::write(&path, object.to_string())?;
+        let name = object["metadata"]["name"].as_str().context("an object without a name")?;
+        let path = self.place.join(format!("{name}.json"));
+        std::fs::write(&path, format!("{object:#}"))?;
         site.kubectl(&["apply", "--server-side", "-f", &path.display().to_string()]).map(drop)
-    }
-
-    /// Selects a version for a Machine, as the controller does.
-    ///
-    /// # Errors
-    /// The API server refuses it.
-    pub fn select(&self, site: &Site<'_>, machine: &str, number: u32) -> Result<()> {
-        let selected =
-            json!({"status": {"selected": {"name": CONFIGURATION, "version": number, "by": "Reference"}}});
-        let patch = selected.to_string();
-        site.kubectl(&["patch", "machine", machine, "--subresource=status", "--type=merge", "-p", &patch])
-            .map(drop)
     }
 }
 
-/// What the stand-in needs of the cluster: it runs in a thread of its own.
-pub type Access = Box<dyn Fn(&[&str]) -> Result<String> + Send>;
+/// What the onlooker needs of the cluster: it runs in a thread of its own.
+type Access = Box<dyn Fn(&[&str]) -> Result<String> + Send>;
 
-impl Controller {
+impl Onlooker {
     fn start(kubectl: Access) -> Self {
         let objects = Arc::new(Mutex::new(Objects::new()));
         let (stop, stopped) = mpsc::channel();
@@ -217,8 +257,8 @@ impl Controller {
         let thread = std::thread::spawn(move || {
             // Whoever holds the other end lets go when it is over.
             while let Err(mpsc::RecvTimeoutError::Timeout) = stopped.recv_timeout(LOOK) {
-                if let Err(error) = turn(&kubectl, &shared) {
-                    timeline::say(&format!("the stand-in for the controller: {error:#}"));
+                if let Err(error) = look(&kubectl, &shared) {
+                    timeline::say(&format!("a look at the cluster: {error:#}"));
                 }
             }
         });
@@ -230,7 +270,7 @@ impl Controller {
     }
 }
 
-impl Drop for Controller {
+impl Drop for Onlooker {
     fn drop(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {
@@ -239,9 +279,9 @@ impl Drop for Controller {
     }
 }
 
-/// Looks once, and does what is the controller's.
-fn turn(kubectl: &Access, shared: &Mutex<Objects>) -> Result<()> {
-    let kinds = "machines,nodes,pods,machineoperations,certificatesigningrequests";
+/// Looks once.
+fn look(kubectl: &Access, shared: &Mutex<Objects>) -> Result<()> {
+    let kinds = "machines,machineconfigurations,machineconfigurationversions,nodes,pods,machineoperations,certificatesigningrequests";
     let list: Value = serde_json::from_str(&kubectl(&["get", kinds, "--ignore-not-found", "-o", "json"])?)
         .unwrap_or_default();
     let items = list["items"].as_array().cloned().unwrap_or_default();
@@ -251,39 +291,24 @@ fn turn(kubectl: &Access, shared: &Mutex<Objects>) -> Result<()> {
         .map(|item| ((text(&item["kind"]), text(&item["metadata"]["name"])), item))
         .collect();
     shared.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&objects);
-    for ((kind, name), object) in &objects {
-        match kind.as_str() {
-            "CertificateSigningRequest" if is_a_kubelets(object) => {
-                kubectl(&["certificate", "approve", name])?;
-            }
-            "Machine" => follow_node(kubectl, name, object, objects.get(&("Node".to_owned(), name.clone())))?,
-            _ => {}
-        }
+    for ((_, name), object) in objects.iter().filter(|((kind, _), _)| kind == "CertificateSigningRequest") {
+        approve_serving(kubectl, name, object)?;
     }
     Ok(())
 }
 
-/// A Machine's client certificate for its own Node, which a policy of `deploy/` has looked into, and a Node's serving certificate.
-fn is_a_kubelets(request: &Value) -> bool {
+/// Approves a kubelet's serving certificate, by which `kubectl logs` reaches it. bedplate-controller leaves these to a person, or to
+/// another controller that the cluster may have: their part is taken here. A Node is Ready without it.
+fn approve_serving(kubectl: &Access, name: &str, request: &Value) -> Result<()> {
     let (spec, status) = (&request["spec"], &request["status"]);
-    let user = spec["username"].as_str().unwrap_or_default();
-    let signer = spec["signerName"].as_str().unwrap_or_default();
-    status.get("conditions").is_none()
-        && (user.starts_with("bedplate:machine:") && signer == "kubernetes.io/kube-apiserver-client-kubelet"
-            || user.starts_with("system:node:") && signer == "kubernetes.io/kubelet-serving")
-}
-
-/// `status.nodeRef` follows the Node.
-fn follow_node(kubectl: &Access, name: &str, machine: &Value, node: Option<&Value>) -> Result<()> {
-    let wanted = node.map(|node| json!({"name": name, "uid": node["metadata"]["uid"]}));
-    let current = machine["status"].get("nodeRef").cloned();
-    if wanted.is_none() && current.is_none()
-        || wanted.as_ref().is_some_and(|w| current.as_ref().is_some_and(|c| c["uid"] == w["uid"]))
+    let is_a_kubelets = spec["username"].as_str().is_some_and(|user| user.starts_with("system:node:"));
+    if is_a_kubelets
+        && spec["signerName"] == "kubernetes.io/kubelet-serving"
+        && status.get("conditions").is_none()
     {
-        return Ok(());
+        kubectl(&["certificate", "approve", name])?;
     }
-    let patch = json!({"status": {"nodeRef": wanted}}).to_string();
-    kubectl(&["patch", "machine", name, "--subresource=status", "--type=merge", "-p", &patch]).map(drop)
+    Ok(())
 }
 
 /// Whether a Node is Ready.
@@ -295,4 +320,22 @@ pub fn is_ready(node: &Value) -> bool {
 /// Whether a Machine's version is applied.
 pub fn has_applied(machine: &Value, number: u32) -> bool {
     machine["status"]["applied"]["version"] == number
+}
+
+/// Whether a Machine's version is selected.
+pub fn has_selected(machine: &Value, number: u32) -> bool {
+    machine["status"]["selected"]["version"] == number
+}
+
+/// Whether a Node is Ready, takes Pods, and is annotated with this version (H5).
+pub fn is_of(node: &Value, number: u32) -> bool {
+    is_ready(node)
+        && node["spec"]["unschedulable"] != true
+        && node["metadata"]["annotations"][VERSION].as_str() == Some(&number.to_string())
+}
+
+/// A condition of an object; null if it has none of that type.
+pub fn condition<'v>(object: &'v Value, kind: &str) -> &'v Value {
+    let conditions = object["status"]["conditions"].as_array();
+    conditions.into_iter().flatten().find(|c| c["type"] == kind).unwrap_or(&Value::Null)
 }

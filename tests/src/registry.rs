@@ -1,7 +1,10 @@
 //! An OCI registry that only gives: serves an OCI layout inside a namespace until it is dropped, by plain HTTP or by TLS.
 //!
+//! A tag is that of an image which the layout names so (`repository:tag`), else the layout's first image.
+//!
 //! Of the distribution specification it knows pull by digest or tag, HEAD and single ranges.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -19,6 +22,18 @@ use rustls_pki_types::PrivateKeyDer;
 
 use crate::netns::Namespace;
 
+/// The annotation by which an OCI layout names an image.
+pub const REFERENCE: &str = "org.opencontainers.image.ref.name";
+
+/// What is given.
+struct Served {
+    layout: PathBuf,
+    /// The digest of the first image.
+    first: String,
+    /// Digests by `repository:tag`.
+    named: BTreeMap<String, String>,
+}
+
 /// A running registry. Dropped: it no longer listens, as if it had been switched off.
 #[derive(Debug)]
 pub struct Registry {
@@ -35,7 +50,7 @@ impl Registry {
     /// # Errors
     /// The layout has no index, or the address is taken.
     pub fn start(layout: &Path, network: &Namespace, address: SocketAddr) -> Result<Self> {
-        Self::serve(layout, network, address, None)
+        Self::serve(layout, bind_inside(network, address)?, None)
     }
 
     /// The same by TLS, with a certificate of an authority of its own: [`Self::authority`].
@@ -43,6 +58,19 @@ impl Registry {
     /// # Errors
     /// As of [`Self::start`].
     pub fn start_tls(layout: &Path, network: &Namespace, address: SocketAddr) -> Result<Self> {
+        Self::serve_tls(layout, bind_inside(network, address)?)
+    }
+
+    /// The same on this machine's loopback, at a free port.
+    ///
+    /// # Errors
+    /// As of [`Self::start`].
+    pub fn start_tls_on_loopback(layout: &Path) -> Result<Self> {
+        Self::serve_tls(layout, TcpListener::bind("127.0.0.1:0")?)
+    }
+
+    fn serve_tls(layout: &Path, listener: TcpListener) -> Result<Self> {
+        let address = listener.local_addr()?;
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let mut params = CertificateParams::new(Vec::new())?;
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -53,17 +81,13 @@ impl Registry {
         let tls = ServerConfig::builder()
             .with_no_client_auth()
             .with_single_cert(vec![own.der().clone(), issuer.der().clone()], secret)?;
-        let mut registry = Self::serve(layout, network, address, Some(Arc::new(tls)))?;
+        let mut registry = Self::serve(layout, listener, Some(Arc::new(tls)))?;
         registry.authority = Some(issuer.pem());
         Ok(registry)
     }
 
-    fn serve(
-        layout: &Path,
-        network: &Namespace,
-        address: SocketAddr,
-        tls: Option<Arc<ServerConfig>>,
-    ) -> Result<Self> {
+    fn serve(layout: &Path, listener: TcpListener, tls: Option<Arc<ServerConfig>>) -> Result<Self> {
+        let address = listener.local_addr()?;
         let index = std::fs::read(layout.join("index.json")).with_context(|| {
             format!("{} is no OCI layout: run `cargo xtask image host`", layout.display())
         })?;
@@ -71,17 +95,20 @@ impl Registry {
         let digest =
             index.pointer("/manifests/0/digest").and_then(Value::as_str).context("the layout is empty")?;
         let digest = digest.to_owned();
-        let listener = network
-            .inside(|| TcpListener::bind(address).with_context(|| format!("cannot listen on {address}")))?;
         listener.set_nonblocking(true)?;
         let stop = Arc::new(AtomicBool::new(false));
-        let (stopped, layout, served) = (stop.clone(), layout.to_owned(), digest.clone());
+        let named = index["manifests"].as_array().into_iter().flatten().filter_map(|manifest| {
+            let name = manifest["annotations"][REFERENCE].as_str()?;
+            Some((name.to_owned(), manifest["digest"].as_str()?.to_owned()))
+        });
+        let served = Served { layout: layout.to_owned(), first: digest.clone(), named: named.collect() };
+        let (stopped, served) = (stop.clone(), Arc::new(served));
         let thread = std::thread::spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
                 match listener.accept() {
                     Ok((stream, _)) => {
-                        let (layout, digest, tls) = (layout.clone(), served.clone(), tls.clone());
-                        std::thread::spawn(move || answer_all(stream, tls, &layout, &digest));
+                        let (served, tls) = (served.clone(), tls.clone());
+                        std::thread::spawn(move || answer_all(stream, tls, &served));
                     }
                     // Nobody there: this is the polling interval.
                     Err(_) => std::thread::sleep(Duration::from_millis(20)),
@@ -96,10 +123,24 @@ impl Registry {
         format!("{}/bedplate/host@{}", self.address, self.digest)
     }
 
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The digest of the image that it gives for every tag that it does not know.
+    pub fn digest(&self) -> &str {
+        &self.digest
+    }
+
     /// The certificate (PEM) of the authority that its own is of, if it speaks TLS.
     pub fn authority(&self) -> Option<&str> {
         self.authority.as_deref()
     }
+}
+
+fn bind_inside(network: &Namespace, address: SocketAddr) -> Result<TcpListener> {
+    network.inside(|| TcpListener::bind(address).with_context(|| format!("cannot listen on {address}")))
 }
 
 impl Drop for Registry {
@@ -112,19 +153,19 @@ impl Drop for Registry {
 }
 
 /// Answers one connection until the client ends it.
-fn answer_all(stream: TcpStream, tls: Option<Arc<ServerConfig>>, layout: &Path, digest: &str) -> Result<()> {
+fn answer_all(stream: TcpStream, tls: Option<Arc<ServerConfig>>, served: &Served) -> Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(Duration::from_secs(30)))?;
     match tls {
-        None => answer_each(BufReader::new(stream), layout, digest),
+        None => answer_each(BufReader::new(stream), served),
         Some(tls) => {
             let connection = ServerConnection::new(tls)?;
-            answer_each(BufReader::new(StreamOwned::new(connection, stream)), layout, digest)
+            answer_each(BufReader::new(StreamOwned::new(connection, stream)), served)
         }
     }
 }
 
-fn answer_each<S: Read + Write>(mut stream: BufReader<S>, layout: &Path, digest: &str) -> Result<()> {
+fn answer_each<S: Read + Write>(mut stream: BufReader<S>, served: &Served) -> Result<()> {
     loop {
         let mut request = String::new();
         if stream.read_line(&mut request)? == 0 {
@@ -143,7 +184,7 @@ fn answer_each<S: Read + Write>(mut stream: BufReader<S>, layout: &Path, digest:
         }
         let mut words = request.split(' ');
         let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-        answer(stream.get_mut(), method == "HEAD", path, range.as_deref(), layout, digest)?;
+        answer(stream.get_mut(), method == "HEAD", path, range.as_deref(), served)?;
         stream.get_mut().flush()?;
     }
 }
@@ -153,13 +194,12 @@ fn answer(
     head_only: bool,
     path: &str,
     range: Option<&str>,
-    layout: &Path,
-    digest: &str,
+    served: &Served,
 ) -> Result<()> {
     if path == "/v2/" {
         return Ok(write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{{}}")?);
     }
-    let Some((manifest, wanted, file)) = find(path, layout, digest) else {
+    let Some((manifest, wanted, file)) = find(path, served) else {
         return Ok(write!(stream, "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")?);
     };
     let mut file = std::fs::File::open(file)?;
@@ -190,11 +230,16 @@ fn answer(
 }
 
 /// Whether it is a manifest, its digest, its file.
-fn find(path: &str, layout: &Path, digest: &str) -> Option<(bool, String, PathBuf)> {
+fn find(path: &str, served: &Served) -> Option<(bool, String, PathBuf)> {
     let (rest, reference) = path.rsplit_once('/')?;
-    let manifest = rest.ends_with("/manifests");
-    let wanted = if manifest && !reference.contains(':') { digest } else { reference };
+    let repository = rest.strip_suffix("/manifests");
+    let manifest = repository.is_some();
+    let tagged = repository.filter(|_| !reference.contains(':')).map(|repository| {
+        let name = format!("{}:{reference}", repository.trim_start_matches("/v2/"));
+        served.named.get(&name).unwrap_or(&served.first).as_str()
+    });
+    let wanted = tagged.unwrap_or(reference);
     let hex = wanted.strip_prefix("sha256:").filter(|hex| hex.bytes().all(|b| b.is_ascii_hexdigit()))?;
-    let file = layout.join("blobs/sha256").join(hex);
+    let file = served.layout.join("blobs/sha256").join(hex);
     file.is_file().then(|| (manifest, wanted.to_owned(), file))
 }

@@ -56,8 +56,26 @@ impl<'r> Site<'r> {
         servers: Vec<Server>,
         kubernetes: Kubernetes,
     ) -> Result<Self> {
+        Self::with_image(test, rack, servers, kubernetes, pxed::host_image()?)
+    }
+
+    /// The same without servers: nothing is booted, hosts are enrolled by hand.
+    ///
+    /// # Errors
+    /// pxed does not start.
+    pub fn without_servers(test: &'static str, rack: &'r Rack, kubernetes: Kubernetes) -> Result<Self> {
+        Self::with_image(test, rack, Vec::new(), kubernetes, pxed::stub_image(rack.path())?)
+    }
+
+    fn with_image(
+        test: &'static str,
+        rack: &'r Rack,
+        servers: Vec<Server>,
+        kubernetes: Kubernetes,
+        image: String,
+    ) -> Result<Self> {
         let account = kubernetes.service_account("bedplate-system", "pxed")?;
-        let mut setup = Setup::new(pxed::host_image()?);
+        let mut setup = Setup::new(image);
         setup.source = Some(format!("kubernetes = {{ kubeconfig = {:?} }}\n", account.display().to_string()));
         "\n[bmc]\npoll-seconds = 5\n".clone_into(&mut setup.more);
         let directory = rack.file("pxed");
@@ -87,6 +105,11 @@ impl<'r> Site<'r> {
     /// It was killed and did not come up again.
     pub fn pxed(&self) -> Result<&Pxed<'r>> {
         self.pxed.as_ref().context("pxed is not there")
+    }
+
+    /// Its servers.
+    pub fn servers(&self) -> &[Server] {
+        &self.servers
     }
 
     /// The server of that number, counted from 1.

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
-use bedplate_tests::agent_host::{AgentHost, JOINS, LIMIT, NAME, has_applied};
+use bedplate_tests::agent_host::{AgentHost, JOINS, LIMIT, NAME, has_applied, paved};
 use bedplate_tests::guard::Directory;
 use bedplate_tests::wait;
 use serde_json::{Value, json};
@@ -11,6 +11,9 @@ use serde_json::{Value, json};
 /// A kubelet that does not start, and says a secret.
 const ILL: &str = "#!/bin/sh\necho 'E1122 06:56:12.123456    1234 run.go:72] \"command failed\" err=\"no such flag: --colour\" \
                    token=\"abcdef.0123456789abcdef\"' >&2\nexit 1\n";
+/// A kubelet that finds a way to another certificate takes it, as a real one does by a request.
+const RENEWS: &str = "[Service]\nExecStartPre=/bin/sh -c 'cd /var/lib/kubelet; if [ -e /etc/kubernetes/bootstrap-kubelet.conf ]; then \
+                      cp -L /etc/kubernetes/bootstrap-kubelet.conf seen.conf; mv pki/next.pem pki/kubelet-client-current.pem; fi'\n";
 const APP: &str = "[Service]\nExecStart=/bin/sh -c 'cp /etc/app.conf /run/app.seen; exec sleep infinity'\n";
 
 struct Site {
@@ -66,6 +69,40 @@ impl Site {
     }
 }
 
+/// A kubelet's certificate with its key that ends in this year.
+fn certificate(year: i32) -> String {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::new(vec![]).unwrap();
+    params.not_after = rcgen::date_time_ymd(year, 1, 1);
+    params.self_signed(&key).unwrap().pem() + &key.serialize_pem()
+}
+
+/// What was off for too long comes back: the Node is not Ready, and the kubelet's certificate has ended.
+fn a_kubelet_gets_another_certificate(site: &Site) {
+    let host = &site.host;
+    let kubelet = "/var/lib/bedplate/slots/a/state/kubelet";
+    for (name, year) in [("kubelet-client-current.pem", 2020), ("next.pem", 2090)] {
+        host.host.put(&format!("{kubelet}/pki/{name}"), certificate(year).as_bytes(), 0o600).unwrap();
+    }
+    host.set_ready("Unknown").unwrap();
+    let seen = wait::until("the kubelet's way to a certificate", LIMIT, || {
+        Ok(host.host.read(&format!("{kubelet}/seen.conf")).ok())
+    });
+    let path = site.directory.path().join("seen.conf");
+    std::fs::write(&path, seen.unwrap()).unwrap();
+    let who =
+        host.kubernetes.kubectl(&path, &["auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"]);
+    assert_eq!(who.unwrap(), format!("bedplate:machine:{NAME}"), "by the agent's own certificate");
+    let leader =
+        host.host.run("machinectl", &["show", "--property=Leader", "--value", "bedplate-a"]).unwrap();
+    let link = format!("/proc/{}/root/etc/kubernetes/bootstrap-kubelet.conf", leader.trim());
+    let gone = ["-L", &link, "-o", "-e", "/run/bedplate/slots/a/kubelet-bootstrap.conf"];
+    let left = || Ok(host.host.run("test", &gone).is_err().then_some(()));
+    wait::until("the agent's key is taken back", LIMIT, left).unwrap();
+    host.until("the kubelet has another certificate", |status| paved(status)["reason"] == "Applied").unwrap();
+    host.set_ready("True").unwrap();
+}
+
 /// kubeadm as it leaves a node: joined, with the kubelet's way to the API server.
 fn kubeadm(host: &AgentHost) -> String {
     let kubeconfig = host.kubernetes.user(&format!("system:node:{NAME}"), &["system:nodes"]).unwrap();
@@ -85,6 +122,7 @@ fn a_node_is_changed_in_place_and_a_kubelet_that_fails_is_told_by_its_log() {
     // The first one is not in use yet: it may still be changed.
     let more = json!([
         { "op": "add", "path": "/spec/template/kubernetes/nodeAnnotations", "value": { "example.com/note": "first" } },
+        { "op": "add", "path": "/spec/template/units/0/dropins/-", "value": { "name": "98-renews.conf", "contents": RENEWS } },
         { "op": "add", "path": "/spec/template/units/-", "value": { "name": "app.service", "enabled": true, "contents": APP } },
         { "op": "add", "path": "/spec/template/files/-", "value": { "path": "/etc/app.conf", "content": "one\n",
             "inPlace": { "restartUnits": ["app.service"] } } },
@@ -113,16 +151,20 @@ fn a_node_is_changed_in_place_and_a_kubelet_that_fails_is_told_by_its_log() {
         template["kubernetes"]["nodeLabels"] = json!({ "example.com/row": "8" });
         template["kubernetes"]["kubeletConfiguration"] = json!({ "maxPods": 50 });
         template["kernelModules"] = json!([]);
+        template["sysctls"] = json!({ "net.ipv4.tcp_fin_timeout": "33" });
         let file =
             template["files"].as_array_mut().unwrap().iter_mut().find(|file| file["path"] == "/etc/app.conf");
         file.unwrap()["content"] = json!("two\n");
     };
     site.version(2, changed);
+    let parameter = || host.host.read("/proc/sys/net/ipv4/tcp_fin_timeout").unwrap().trim().to_owned();
+    assert_ne!(parameter(), "33");
     host.select(2).unwrap();
     host.until("the second version is prepared", |status| status["slots"][1]["version"] == 2).unwrap();
     let status = site.apply_configuration("in-place");
     assert_eq!(status["state"], "Complete", "{status:#}");
     host.until("the second version is applied", |status| has_applied(status, 2, "a")).unwrap();
+    assert_eq!(parameter(), "33", "a kernel parameter");
     assert_eq!(site.in_slot("/etc/app.conf"), "two\n");
     assert_eq!(site.in_slot("/run/app.seen"), "two\n", "its unit was restarted");
     assert!(site.in_slot("/var/lib/kubelet/config.yaml").contains("maxPods: 50"));
@@ -140,6 +182,8 @@ fn a_node_is_changed_in_place_and_a_kubelet_that_fails_is_told_by_its_log() {
     host.kubectl(&["taint", "node", NAME, "--overwrite", "dedicated=gpu:NoSchedule"]).unwrap();
     let status = site.apply_configuration("tainted");
     assert_eq!(status["state"], "Complete", "{status:#}");
+
+    a_kubelet_gets_another_certificate(&site);
 
     // The next one's kubelet does not start: the former slot runs again, and the kubelet's journal is told.
     site.version(4, |template| {

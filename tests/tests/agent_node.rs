@@ -14,6 +14,7 @@ fn a_host_is_paved_repaved_and_rolled_back_by_an_agent_in_its_own_unit() {
     site.version(1, JOINS).unwrap();
     site.version(2, "echo no such cluster >&2; exit 1").unwrap();
     site.version(3, JOINS).unwrap();
+    site.host.run("ip", &["link", "add", "mine0", "type", "bridge"]).unwrap();
     site.host.run("systemctl", &["start", "bedplate-agent.service"]).unwrap();
     site.until("nothing is selected", |status| paved(status)["reason"] == "NothingSelected").unwrap();
 
@@ -27,6 +28,24 @@ fn a_host_is_paved_repaved_and_rolled_back_by_an_agent_in_its_own_unit() {
     let plan = site.host.run("bedplate-agent", &["plan"]).unwrap();
     assert!(plan.contains("Plan"), "{plan}");
 
+    // As a network plug-in does, with whose range of addresses the next Node would have no Pod.
+    site.host.run("ip", &["link", "add", "cni0", "type", "bridge"]).unwrap();
+    site.host.run("ip", &["link", "add", "veth0", "type", "veth", "peer", "name", "veth1"]).unwrap();
+    // As kube-proxy and portmap do; the host's own chain is `mine`.
+    let filter = |words: &str| {
+        let mut command = site.network.command("iptables-nft");
+        bedplate_tests::guard::run(command.args(["-t", "nat"]).args(words.split(' '))).unwrap()
+    };
+    for words in [
+        "-N KUBE-SERVICES",
+        "-N CNI-01ab",
+        "-A KUBE-SERVICES -j CNI-01ab",
+        "-A OUTPUT -j KUBE-SERVICES",
+        "-N mine",
+    ] {
+        filter(words);
+    }
+
     // The next one fails, and the first one runs again.
     site.select(2).unwrap();
     site.until("the second version is prepared", |status| status["slots"][1]["state"] == "Prepared").unwrap();
@@ -36,7 +55,13 @@ fn a_host_is_paved_repaved_and_rolled_back_by_an_agent_in_its_own_unit() {
     })
     .unwrap();
     let reason = site.status().unwrap()["rolledBack"]["reason"].as_str().unwrap().to_owned();
-    assert!(reason.contains("no such cluster"), "{reason}");
+    assert_eq!(reason.matches("no such cluster").count(), 1, "{reason}");
+    let links = site.host.run("ip", &["-o", "link"]).unwrap();
+    assert!(links.contains(" mine0: "), "what was there before any slot stays: {links}");
+    assert!(!links.contains("cni0") && !links.contains("veth0"), "what a slot left is gone: {links}");
+    let rules = filter("-S");
+    assert!(rules.contains("-N mine"), "{rules}");
+    assert!(!rules.contains("KUBE-") && !rules.contains("CNI-"), "what a slot left is gone: {rules}");
     let metrics = site.metrics().unwrap();
     for line in [
         "bedplate_agent_plane_live 1",

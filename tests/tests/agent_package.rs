@@ -41,6 +41,11 @@ fn the_package_brings_a_running_service_and_an_upgrade_leaves_the_slot_alone() -
     ] {
         ensure!(contents.lines().any(|line| line.ends_with(path)), "{path} is missing: {contents}");
     }
+    let maintainer = host.run("dpkg-deb", &["--field", "/srv/agent.deb", "Maintainer"])?;
+    ensure!(
+        maintainer.contains(" <") && !maintainer.contains("bedplate.dev"),
+        "nobody reads that: {maintainer}"
+    );
     host.run("systemd-analyze", &["verify", UNIT])?;
 
     host.add_container("bedplate-a")?;

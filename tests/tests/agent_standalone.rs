@@ -135,7 +135,8 @@ fn o7_a_host_without_a_cluster_enrols_by_hand_and_carries_operations_out_over_re
     let site = Site::new();
     let mut pxed = site.pxed();
     let shown = site.ask("/v1/machines/node-1").unwrap();
-    let waiting = shown["status"]["conditions"][0]["message"].as_str().unwrap_or_default().to_owned();
+    let ready = shown["status"]["conditions"].as_array().into_iter().flatten().find(|c| c["type"] == "Ready");
+    let waiting = ready.and_then(|ready| ready["message"].as_str()).unwrap_or_default();
     assert!(waiting.contains("bedplate machine token node-1"), "{shown}");
     let mut host = site.host();
 
@@ -163,7 +164,7 @@ fn o7_a_host_without_a_cluster_enrols_by_hand_and_carries_operations_out_over_re
     assert_eq!(status["state"], "Failed", "{status}");
     assert!(status["message"].as_str().unwrap().contains("none.service"), "{status}");
 
-    // Nothing is chosen without a cluster, and that is said.
+    // There is no configuration to choose from, and that is said.
     let paved = wait::until("word of the slots", LIMIT, || {
         let shown = site.ask("/v1/machines/node-1").unwrap_or_default();
         let conditions = shown["status"]["conditions"].as_array().cloned().unwrap_or_default();
@@ -182,8 +183,11 @@ fn o7_a_host_without_a_cluster_enrols_by_hand_and_carries_operations_out_over_re
     let host = site.host();
     let status = site.ended("again", &host);
     assert_eq!((&status["state"], &status["reason"]), (&json!("Complete"), &json!("Rebooted")), "{status}");
-    let said = host.run("/usr/bin/bedplate-agent", &["status"]).unwrap();
-    assert!(said.contains("none, pxed in its place answers"), "{said}");
+    wait::until("pxed's answer in the agent's status", LIMIT, || {
+        let said = host.run("/usr/bin/bedplate-agent", &["status"])?;
+        Ok(said.contains("none, pxed in its place answers").then_some(()))
+    })
+    .unwrap();
     assert_eq!(pxed.terminate(LIMIT).unwrap().code(), Some(0), "{}", pxed.said());
     assert!(!pxed.said().contains(token.trim()), "a token in the log");
 }

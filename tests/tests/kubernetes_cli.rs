@@ -12,7 +12,7 @@ use std::time::Duration;
 use bedplate_tests::guard::{Directory, Process};
 use bedplate_tests::kubernetes::Kubernetes;
 use bedplate_tests::wait;
-use cluster::{admin, api, create, machine};
+use cluster::{admin, api, configuration, create, machine, version};
 use kube::Client;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
@@ -214,4 +214,152 @@ async fn power_of_a_machine_of_a_cluster_is_shown() {
     let json = bedplate(&["power", "status", "cli-4", "-o", "json"]);
     let machine: Value = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!(machine["status"]["power"]["state"], "Off");
+}
+
+/// A MachineConfiguration of a cluster with versions 1 and 2, of which the test is the controller, and a Machine that runs 2.
+async fn with_versions(client: &Client, name: &str, machine_name: &str) {
+    let mut object = configuration(name);
+    object["spec"]["template"]["sysctls"] = json!({ "kernel.panic": "2" });
+    let made = create(client, &object).await;
+    for number in [1, 2] {
+        let mut version = version(name, number);
+        version["metadata"]["ownerReferences"] = json!([{ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfiguration",
+            "name": name, "uid": made.metadata.uid, "controller": true }]);
+        version["spec"]["template"]["sysctls"] = json!({ "kernel.panic": number.to_string() });
+        create(client, &version).await;
+        report(client, &version, json!({ "deployed": true, "deployedTime": "2026-01-01T00:00:00Z" })).await;
+    }
+    report(client, &object, json!({ "latestVersion": 2, "deployedVersion": 2 })).await;
+    let mut machine = machine(machine_name);
+    machine["spec"]["paused"] = json!(true);
+    create(client, &machine).await;
+    let kubernetes = Kubernetes::shared();
+    let place = Directory::new("cli-node").unwrap();
+    let path = place.path().join("node.json");
+    let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": machine_name } });
+    std::fs::write(&path, node.to_string()).unwrap();
+    let apply = ["apply", "-o", "jsonpath={.metadata.uid}", "-f", &path.display().to_string()];
+    let uid = kubernetes.kubectl(&kubernetes.admin(), &apply).unwrap();
+    let status = json!({ "selected": { "name": name, "version": 2, "by": "Selector" },
+        "applied": { "name": name, "version": 2, "slot": "a", "nodeUid": uid }, "nodeRef": { "name": machine_name, "uid": uid } });
+    report(client, &machine, status).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn versions_of_a_cluster_are_shown_with_what_they_changed() {
+    let client = admin().await;
+    with_versions(&client, "cli-shown", "cli-5").await;
+    let list = text(&bedplate(&["config", "list"]));
+    assert!(list.lines().any(|line| line.starts_with("cli-shown ") && line.contains("v2")), "{list}");
+    let show = text(&bedplate(&["config", "show", "cli-shown"]));
+    assert!(show.contains("cli-shown-v1") && show.contains("selected v2, by Selector"), "{show}");
+    let history = text(&bedplate(&["config", "history", "cli-shown"]));
+    let newest = history.lines().find(|line| line.starts_with("v2 ")).unwrap_or_else(|| panic!("{history}"));
+    assert!(newest.ends_with("  1          sysctls.kernel.panic 1 -> 2"), "{history}");
+    let diff = bedplate(&["config", "diff", "cli-shown"]);
+    assert_eq!(diff.status.code(), Some(0), "{}", text(&diff));
+    let diff = text(&diff);
+    assert!(diff.starts_with("--- cli-shown-v1\n+++ cli-shown-v2\n@@ "), "{diff}");
+    assert!(diff.ends_with(" sysctls:\n-  kernel.panic: \"1\"\n+  kernel.panic: \"2\"\n"), "{diff}");
+    assert!(!diff.contains('\u{1b}'), "colour without a terminal");
+    let back = text(&bedplate(&["config", "diff", "cli-shown", "--from", "2", "--to", "1"]));
+    assert!(back.contains("\n+  kernel.panic: \"1\"\n"), "{back}");
+    let json = bedplate(&["config", "history", "cli-shown", "-o", "json"]);
+    let json: Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(json["versions"][0]["machines"], json!(["cli-5"]));
+    let absent = bedplate(&["config", "diff", "cli-shown", "--from", "7"]);
+    assert_eq!(absent.status.code(), Some(1));
+    let said = text(&absent);
+    assert!(
+        said.contains("cli-shown has no version 7: there are v1, v2")
+            && said.contains("hint: `bedplate config history"),
+        "{said}"
+    );
+    assert_eq!(bedplate(&["config", "show", "cli-none"]).status.code(), Some(1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn h7_a_configuration_goes_back_when_somebody_says_yes() {
+    let client = admin().await;
+    with_versions(&client, "cli-back", "cli-6").await;
+    let template = async || {
+        let found = api(&client, &configuration("cli-back")).get("cli-back").await.unwrap();
+        json!(found)["spec"]["template"]["sysctls"]["kernel.panic"].clone()
+    };
+    let unasked = bedplate(&["config", "rollback", "cli-back"]);
+    assert_eq!(unasked.status.code(), Some(64), "{}", text(&unasked));
+    let said = text(&unasked);
+    assert!(
+        said.contains("-  kernel.panic: \"2\"")
+            && said.contains("- cli-back-v3 is made, with the template of v1"),
+        "{said}"
+    );
+    assert!(said.contains("hint: --yes"), "{said}");
+    assert_eq!(template().await, "2", "nothing without a yes");
+    let done = bedplate(&["config", "rollback", "cli-back", "--to", "1", "--yes"]);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done));
+    assert!(
+        text(&done).ends_with("MachineConfiguration cli-back has the template of cli-back-v1 again\n"),
+        "{}",
+        text(&done)
+    );
+    assert_eq!(template().await, "1");
+    let again = bedplate(&["config", "rollback", "cli-back", "--to", "1", "--yes"]);
+    assert!(text(&again).contains("is as cli-back-v1 already"), "{}", text(&again));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn h7_one_machine_goes_back_by_its_reference_and_the_end_of_its_node() {
+    let client = admin().await;
+    with_versions(&client, "cli-pin", "cli-7").await;
+    let machine = async || json!(api(&client, &machine("cli-7")).get("cli-7").await.unwrap());
+    let node = || {
+        let kubernetes = Kubernetes::shared();
+        kubernetes
+            .kubectl(&kubernetes.admin(), &["get", "node", "cli-7", "--ignore-not-found", "-o", "name"])
+            .unwrap()
+    };
+    let named = bedplate(&["config", "rollback", "cli-pin", "--to", "1", "--machine", "cli-7", "--yes"]);
+    assert_eq!(named.status.code(), Some(0), "{}", text(&named));
+    let said = text(&named);
+    assert!(said.contains("until its Node is deleted") && said.contains("it is paused"), "{said}");
+    assert!(said.ends_with("`kubectl drain cli-7`, then `kubectl delete node cli-7`\n"), "{said}");
+    assert_eq!(machine().await["spec"]["configurationRef"], json!({ "name": "cli-pin", "version": 1 }));
+    assert_eq!(node(), "node/cli-7\n");
+    let line = ["config", "rollback", "cli-pin", "--to", "1", "--machine", "cli-7", "--delete-node", "--yes"];
+    let deleted = bedplate(&line);
+    assert_eq!(deleted.status.code(), Some(0), "{}", text(&deleted));
+    assert!(
+        text(&deleted).contains("Node cli-7 deleted: `bedplate machine explain cli-7`"),
+        "{}",
+        text(&deleted)
+    );
+    assert_eq!(node(), "");
+    let kept = json!({ "type": "Paved", "status": "True", "reason": "ControlPlaneKept", "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z" });
+    report(&client, &machine().await, json!({ "conditions": [kept] })).await;
+    let refused = bedplate(&line);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(text(&refused).contains("docs/node.md, \"The first control plane\""), "{}", text(&refused));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_machines_of_a_cluster_wait_for_is_said_for_one_and_for_all() {
+    let client = admin().await;
+    let object = machine("cli-8");
+    create(&client, &object).await;
+    let held = json!({ "type": "Booted", "status": "False", "reason": "Held", "lastTransitionTime": "2026-01-01T00:00:00Z",
+        "message": "held at stage script: image host is being fetched (12 of 61 MiB)" });
+    report(&client, &object, json!({ "conditions": [held] })).await;
+    let one = text(&bedplate(&["machine", "explain", "cli-8"]));
+    assert!(one.starts_with("cli-8  waits for the registry for ") && one.contains("    next  "), "{one}");
+    let all = text(&bedplate(&["machine", "explain"]));
+    assert!(all.contains(&one.lines().nth(1).unwrap().to_owned()), "{all}");
+    let json = bedplate(&["machine", "explain", "cli-8", "-o", "json"]);
+    let json: Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(
+        (&json["items"][0]["from"], &json["items"][0]["reason"]),
+        (&json!("registry"), &json!("Held"))
+    );
+    assert_eq!(json["items"][0]["since"], "2026-01-01T00:00:00Z");
 }

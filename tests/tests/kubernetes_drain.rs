@@ -14,7 +14,6 @@ use bedplate_agent::bus::{
 };
 use bedplate_agent::operation::apply::{ApplyError, Configuration};
 use bedplate_agent::operation::configuration::Standing as Configured;
-use bedplate_agent::operation::drain::Pod;
 use bedplate_agent::operation::kubelet::{AskNodeError, NodeApi, SlotKubelet};
 use bedplate_agent::operation::ledger::{Ledger, View, WriteOperationError};
 use bedplate_agent::operation::note::NoteDirectory;
@@ -23,6 +22,7 @@ use bedplate_agent::operation::run::{Parts, run};
 use bedplate_api::machine::VersionRef;
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus, OperationState};
 use bedplate_bootstrap::diff::{Edit, InPlace};
+use bedplate_drain::Pod;
 use bedplate_tests::guard::Directory;
 use bedplate_tests::kubernetes::Kubernetes;
 use bedplate_tests::wait;

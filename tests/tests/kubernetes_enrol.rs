@@ -225,3 +225,66 @@ fn a_host_enrols_with_the_cluster_and_writes_its_own_fields_also_after_the_api_s
     });
     rack.succeeded();
 }
+
+/// H1: nobody boots this host; a person brings the token of pxed's socket.
+#[test]
+fn h1_a_host_that_a_person_installs_enrols_with_the_cluster_by_a_token() {
+    let rack = Rack::new("kubernetes-manual").unwrap();
+    let mut kubernetes = Kubernetes::start_inside(rack.network(), ADDRESS.into()).unwrap();
+    kubernetes.install().unwrap();
+    kubernetes.start_controllers(&["csrsigning"]).unwrap();
+    let machine = "apiVersion: bedplate.dev/v1alpha1\nkind: Machine\nmetadata: {name: desk-1}\nspec: {provider: manual}\n";
+    let path = rack.file("desk-1.yaml");
+    std::fs::write(&path, machine).unwrap();
+    kubernetes.kubectl(&kubernetes.admin(), &["apply", "-f", &path.display().to_string()]).unwrap();
+    let account = kubernetes.service_account("bedplate-system", "pxed").unwrap();
+    let mut setup = Setup::new(stub_image(rack.path()).unwrap());
+    setup.source = Some(format!("kubernetes = {{ kubeconfig = {:?} }}\n", account.display().to_string()));
+    let pxed = Pxed::start(&setup, &[], rack.network(), &rack.file("pxed")).unwrap();
+
+    let host = Host { network: Namespace::new("desk").unwrap(), directory: rack.path().to_owned() };
+    for name in ["state", "run"] {
+        std::fs::create_dir(host.path(name)).unwrap();
+    }
+    draw::connect(&rack, &host.network, "desk").unwrap();
+    host.network.ip(&format!("address add {}/24 dev eth0", Ipv4Addr::new(10, 7, 0, 91))).unwrap();
+    let agent = host.start_agent();
+    let mut rig = Rig { kubernetes, pxed, host, agent };
+    let of_machine = |rig: &Rig<'_>| rig.get(&["machine", "desk-1"]);
+    let mut token = String::new();
+    rig.until("a token, once pxed knows the Machine", |rig| {
+        let mut command = std::process::Command::new(binary("bedplate").unwrap());
+        command.arg("--socket").arg(rig.pxed.socket()).args(["machine", "token", "desk-1"]);
+        let output = command.output().unwrap();
+        token = String::from_utf8_lossy(&output.stdout).into_owned();
+        output.status.success()
+    });
+    std::fs::write(rig.host.path("token"), &token).unwrap();
+    let enrol = |rig: &Rig<'_>| {
+        let mut command = rig.host.network.command(binary("bedplate-agent").unwrap());
+        command.args(["enrol", "--server", "https://10.7.0.1:8443", "--wait", "80", "--token-file"]);
+        command.arg(rig.host.path("token")).arg("--state-directory").arg(rig.host.path("state"));
+        command.arg("--run-directory").arg(rig.host.path("run")).output().unwrap()
+    };
+    let said = enrol(&rig);
+    let (words, agent) = (String::from_utf8_lossy(&said.stderr).into_owned(), rig.agent.said());
+    assert!(
+        said.status.success(),
+        "{words}\n{}\n{agent}\n{}",
+        rig.host.standing(),
+        rig.pxed.process().said()
+    );
+    assert_eq!(String::from_utf8_lossy(&said.stdout), "this host is Machine desk-1\n");
+    rig.until("the agent's fields", |rig| of_machine(rig)["status"]["agent"]["lastHeartbeat"].is_string());
+    rig.until("the condition Enrolled", |rig| is_true(&of_machine(rig), "Enrolled"));
+    let kubeconfig = rig.host.path("state/kubeconfig");
+    let who = rig.kubernetes.kubectl(&kubeconfig, &["auth", "whoami", "-o", "json"]).unwrap();
+    assert!(who.contains("\"bedplate:machine:desk-1\"") && who.contains("\"bedplate:machines\""), "{who}");
+    let machine = of_machine(&rig);
+    assert!(machine["status"]["hardware"]["cpu"]["threads"].as_i64().unwrap() > 0, "{machine}");
+    assert!(machine["status"]["enrolment"]["certificateFingerprint"].is_string(), "{machine}");
+    assert!(machine["status"]["power"].is_null(), "nobody switches it: {machine}");
+    let said = [rig.agent.said(), rig.pxed.process().said()].concat();
+    assert!(!said.contains(token.trim()), "a token in the log");
+    rack.succeeded();
+}

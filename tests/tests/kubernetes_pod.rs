@@ -1,5 +1,5 @@
-//! pxed as a pod, without a kubelet: what `deploy/` makes is taken by a real API server, and what `deploy/Containerfile` puts
-//! together runs with the rights, the files and the configuration that the DaemonSet gives it.
+//! pxed and the controller as pods, without a kubelet: what `deploy/` makes is taken by a real API server, and what
+//! `deploy/Containerfile` puts together runs with the rights, the files and the configuration that DaemonSet and Deployment give it.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -16,6 +16,9 @@ use bedplate_tests::pxed::binary;
 use bedplate_tests::wait;
 use serde_json::{Value, json};
 
+/// By its digest: a tag would have to be resolved before anything is selected.
+const NODE_IMAGE: &str =
+    "registry.example/node@sha256:0000000000000000000000000000000000000000000000000000000000000001";
 const LIMIT: Duration = Duration::from_secs(90);
 
 fn deploy(file: &str) -> PathBuf {
@@ -23,7 +26,11 @@ fn deploy(file: &str) -> PathBuf {
 }
 
 fn daemon_set(kubernetes: &Kubernetes) -> Value {
-    let get = ["get", "daemonset", "pxed", "-n", "bedplate-system", "-o", "json"];
+    installed(kubernetes, "daemonset", "pxed")
+}
+
+fn installed(kubernetes: &Kubernetes, kind: &str, name: &str) -> Value {
+    let get = ["get", kind, name, "-n", "bedplate-system", "-o", "json"];
     serde_json::from_str(&kubernetes.kubectl(&kubernetes.admin(), &get).unwrap()).unwrap()
 }
 
@@ -43,17 +50,36 @@ fn everything_is_installed_by_one_command_and_again_by_the_same() {
 fn a_pod_of_the_daemon_set_is_admitted() {
     let kubernetes = Kubernetes::shared();
     let template = daemon_set(kubernetes)["spec"]["template"].clone();
-    let pod = json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "pxed-try", "namespace": "bedplate-system" },
-        "spec": template["spec"]
-    });
-    let directory = Directory::new("pod").unwrap();
-    let path = directory.path().join("pod.json");
-    std::fs::write(&path, pod.to_string()).unwrap();
-    let create = ["create", "--dry-run=server", "-o", "json", "-f", &path.display().to_string()];
+    is_admitted(kubernetes, &template["spec"], "bedplate-system");
+}
+
+/// Nothing of the node's: the strictest of Kubernetes' own levels takes it.
+#[test]
+fn a_pod_of_the_controller_is_admitted_where_only_restricted_pods_are() {
+    let kubernetes = Kubernetes::shared();
+    let namespace = json!({ "apiVersion": "v1", "kind": "Namespace",
+        "metadata": { "name": "strict", "labels": { "pod-security.kubernetes.io/enforce": "restricted" } } });
+    let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount",
+        "metadata": { "name": "bedplate-controller", "namespace": "strict" } });
+    let directory = Directory::new("strict").unwrap();
+    let path = directory.path().join("strict.json");
+    let list = json!({ "apiVersion": "v1", "kind": "List", "items": [namespace, account] });
+    std::fs::write(&path, list.to_string()).unwrap();
+    let apply = ["apply", "--server-side", "-f", &path.display().to_string()];
+    kubernetes.kubectl(&kubernetes.admin(), &apply).unwrap();
+    let spec = installed(kubernetes, "deployment", "bedplate-controller")["spec"]["template"]["spec"].clone();
+    is_admitted(kubernetes, &spec, "strict");
+    is_admitted(kubernetes, &spec, "bedplate-system");
+    let mut lax = spec;
+    lax["containers"][0]["securityContext"]["allowPrivilegeEscalation"] = json!(true);
+    let refused = admission(kubernetes, &lax, "strict").unwrap_err();
+    assert!(format!("{refused:#}").contains("violates PodSecurity \"restricted"), "{refused:#}");
+}
+
+fn is_admitted(kubernetes: &Kubernetes, spec: &Value, namespace: &str) {
     wait::until("a pod", LIMIT, || {
-        match kubernetes.kubectl(&kubernetes.admin(), &create) {
-            Ok(_) => Ok(Some(())),
+        match admission(kubernetes, spec, namespace) {
+            Ok(()) => Ok(Some(())),
             // Made by the API server itself, soon after its start.
             Err(why) if why.to_string().contains("no PriorityClass") => Ok(None),
             Err(why) => Err(why),
@@ -62,13 +88,23 @@ fn a_pod_of_the_daemon_set_is_admitted() {
     .unwrap();
 }
 
-/// A directory as the image's root: what the last stage of the Containerfile copies. What it takes from Debian is this
-/// machine's.
-fn image(root: &Path) {
+fn admission(kubernetes: &Kubernetes, spec: &Value, namespace: &str) -> anyhow::Result<()> {
+    let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "try", "namespace": namespace },
+        "spec": spec });
+    let directory = Directory::new("pod").unwrap();
+    let path = directory.path().join("pod.json");
+    std::fs::write(&path, pod.to_string()).unwrap();
+    let create = ["create", "--dry-run=server", "-o", "json", "-f", &path.display().to_string()];
+    kubernetes.kubectl(&kubernetes.admin(), &create).map(drop)
+}
+
+/// A directory as the image's root: what a stage of the Containerfile copies. What it takes from Debian is this machine's.
+fn image(root: &Path, from: &str, entry: &str) {
     let text = std::fs::read_to_string(deploy("Containerfile")).unwrap();
-    let (_, last) = text.rsplit_once("FROM scratch\n").expect("nothing is below our files");
+    let (_, stage) = text.rsplit_once(&format!("{from}\n")).expect("nothing is below our files");
+    let stage = stage.split("\nFROM ").next().unwrap();
     let mut copied = Vec::new();
-    for line in last.lines().filter_map(|line| line.strip_prefix("COPY ")) {
+    for line in stage.lines().filter_map(|line| line.strip_prefix("COPY ")) {
         let words: Vec<&str> = line.split(' ').filter(|word| *word != "--from=debian").collect();
         let [from, to] = words[..] else { panic!("{line}") };
         let from = match from.strip_prefix("target/x86_64-unknown-linux-gnu/release/") {
@@ -81,19 +117,24 @@ fn image(root: &Path) {
         guard::run(Command::new("cp").arg("-RP").args([&from, &to])).unwrap();
         copied.push(to);
     }
-    assert!(copied.len() >= 4, "{text}");
-    assert!(last.contains("ENTRYPOINT [\"/usr/bin/pxed\"]"));
+    assert!(copied.len() >= 2, "{text}");
+    assert!(stage.contains(&format!("ENTRYPOINT [\"{entry}\"]")), "{stage}");
 }
 
-/// What the kubelet adds: the volumes and the service account.
+/// What the kubelet adds for pxed: the volumes and the service account.
 fn mounts(root: &Path, kubernetes: &Kubernetes) {
     for directory in ["etc/bedplate", "var/lib/bedplate", "run/bedplate"] {
         std::fs::create_dir_all(root.join(directory)).unwrap();
     }
     std::fs::copy(deploy("pxed.toml"), root.join("etc/bedplate/pxed.toml")).unwrap();
+    account(root, kubernetes, "pxed");
+}
+
+/// What the kubelet adds to every pod: the service account. What the runtime does: devices.
+fn account(root: &Path, kubernetes: &Kubernetes, name: &str) {
     let account = root.join("var/run/secrets/kubernetes.io/serviceaccount");
     std::fs::create_dir_all(&account).unwrap();
-    let token = ["create", "token", "pxed", "-n", "bedplate-system"];
+    let token = ["create", "token", name, "-n", "bedplate-system"];
     let token = kubernetes.kubectl(&kubernetes.admin(), &token).unwrap();
     std::fs::write(account.join("token"), token.trim()).unwrap();
     std::fs::write(account.join("namespace"), "bedplate-system").unwrap();
@@ -106,6 +147,9 @@ fn mounts(root: &Path, kubernetes: &Kubernetes) {
     // The root file system is read-only: it is another's, and user 0 has no right over others' files.
     for directory in ["", "etc", "etc/bedplate", "usr", "usr/bin", "var", "var/lib", "run"] {
         let directory = root.join(directory);
+        if !directory.is_dir() {
+            continue;
+        }
         std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o755)).unwrap();
         chown(&directory, Some(65534), Some(65534)).unwrap();
     }
@@ -127,7 +171,7 @@ fn the_image_runs_with_the_rights_and_files_of_the_pod() {
     let directory = Directory::new("pod-root").unwrap();
     std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let root = directory.path().join("root");
-    image(&root);
+    image(&root, "FROM scratch", "/usr/bin/pxed");
     mounts(&root, &kubernetes);
 
     let spec = daemon_set(&kubernetes)["spec"]["template"]["spec"].clone();
@@ -179,4 +223,80 @@ fn the_image_runs_with_the_rights_and_files_of_the_pod() {
     .unwrap_or_else(|error| panic!("{error:#}\n{}", pxed.said()));
     assert!(root.join("var/lib/bedplate/pxed").is_dir(), "state is in the volume");
     pxed.terminate(LIMIT).unwrap();
+}
+
+/// The Deployment's pods have no network of the node's; here each has the address of the API server's network.
+fn controller(kubernetes: &Kubernetes, network: &Namespace, root: &Path, pod: &str) -> Process {
+    let spec = installed(kubernetes, "deployment", "bedplate-controller")["spec"]["template"]["spec"].clone();
+    let container = &spec["containers"][0];
+    let (all, own) = (&spec["securityContext"], &container["securityContext"]);
+    assert_eq!((&all["runAsNonRoot"], &own["readOnlyRootFilesystem"]), (&json!(true), &json!(true)));
+    assert_eq!(
+        (&own["allowPrivilegeEscalation"], &own["capabilities"]),
+        (&json!(false), &json!({ "drop": ["ALL"] }))
+    );
+    let user = format!("--userspec={}:{}", all["runAsUser"], all["runAsGroup"]);
+    let read_only = "mount --bind \"$1\" \"$1\" && mount -o remount,bind,ro \"$1\" && shift && exec \"$@\"";
+    let mut command = network.command("unshare");
+    command.args(["--mount", "sh", "-c", read_only, "sh"]).arg(root);
+    // What `chroot` itself needs is gone with the other user: none of it is inherited.
+    command.args(["setpriv", "--no-new-privs", "--bounding-set", "-all,+sys_chroot,+setuid,+setgid"]);
+    command.args(["chroot", &user]).arg(root).arg("/usr/bin/bedplate-controller");
+    command.args(container["args"].as_array().unwrap().iter().map(|argument| argument.as_str().unwrap()));
+    let server = kubernetes.address();
+    command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    command.env("KUBERNETES_SERVICE_HOST", server.ip().to_string());
+    command.env("KUBERNETES_SERVICE_PORT", server.port().to_string());
+    command.env("POD_NAME", pod).env("POD_NAMESPACE", "bedplate-system");
+    Process::spawn(pod, &mut command, &root.with_extension(format!("{pod}.log"))).unwrap()
+}
+
+#[test]
+fn the_controllers_image_runs_as_the_deployment_has_it() {
+    let network = Namespace::new("cpod").unwrap();
+    let address = Ipv4Addr::new(10, 7, 0, 2);
+    network.add_bridge("eth0", Some((address, 24))).unwrap();
+    let kubernetes = Kubernetes::start_inside(&network, address.into()).unwrap();
+    kubernetes.install().unwrap();
+    let directory = Directory::new("controller-root").unwrap();
+    std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let root = directory.path().join("root");
+    image(&root, "FROM scratch AS controller", "/usr/bin/bedplate-controller");
+    account(&root, &kubernetes, "bedplate-controller");
+
+    let mut pod = controller(&kubernetes, &network, &root, "bedplate-controller-7d4b9-x2x4k");
+    let spec =
+        installed(&kubernetes, "deployment", "bedplate-controller")["spec"]["template"]["spec"].clone();
+    let container = &spec["containers"][0];
+    let port = &container["ports"][0]["containerPort"];
+    for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
+        let get = &container[probe]["httpGet"];
+        assert_eq!(get["port"], container["ports"][0]["name"]);
+        // A kubelet asks the pod's address, not its loopback.
+        let url = format!("http://{address}:{port}{}", get["path"].as_str().unwrap());
+        wait::until(probe, LIMIT, || {
+            assert!(pod.is_running(), "{}", pod.said());
+            Ok(guard::run(network.command("curl").args(["-sSf", &url])).ok())
+        })
+        .unwrap_or_else(|error| panic!("{error:#}\n{}", pod.said()));
+    }
+    wait::until("its Lease", LIMIT, || {
+        let holder = ["get", "lease", "bedplate-controller", "-n", "bedplate-system", "-o", "yaml"];
+        let lease = kubernetes.kubectl(&kubernetes.admin(), &holder).unwrap_or_default();
+        Ok(lease.contains("holderIdentity: bedplate-controller-7d4b9-x2x4k").then_some(()))
+    })
+    .unwrap_or_else(|error| panic!("{error:#}\n{}", pod.said()));
+
+    let configuration = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfiguration",
+        "metadata": { "name": "workers" }, "spec": { "template": {
+            "image": { "reference": NODE_IMAGE },
+            "kubernetes": { "version": "v1.34.4" } } } });
+    let path = directory.path().join("workers.json");
+    std::fs::write(&path, configuration.to_string()).unwrap();
+    kubernetes.kubectl(&kubernetes.admin(), &["apply", "-f", &path.display().to_string()]).unwrap();
+    wait::until("the first version", LIMIT, || {
+        Ok(kubernetes.kubectl(&kubernetes.admin(), &["get", "mcv", "workers-v1"]).ok())
+    })
+    .unwrap_or_else(|error| panic!("{error:#}\n{}", pod.said()));
+    pod.terminate(LIMIT).unwrap();
 }

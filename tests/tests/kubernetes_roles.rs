@@ -243,6 +243,41 @@ async fn agent_writes_its_own_fields_of_its_own_machine() {
 }
 
 #[tokio::test]
+async fn agent_names_no_versions_but_of_the_configuration_that_its_machine_was_given() {
+    policies_in_force();
+    let object = machine("agent-versions");
+    let admin = admin().await;
+    create(&admin, &object).await;
+    let agent = agent("agent-versions").await;
+    let applied = |name: &str, version: u32| {
+        json!({ "applied": { "name": name, "version": version, "slot": "a" },
+            "slots": [{ "name": "a", "state": "Running", "configurationName": name, "version": version },
+                { "name": "b", "state": "Empty" }] })
+    };
+    let write = async |status: Value| apply(&agent, &object, "bedplate-agent", status).await;
+    // Made anew: the host says what it has.
+    write(applied("before", 3)).await.unwrap();
+    let selected = json!({ "selected": { "name": "workers", "version": 2, "by": "Reference" } });
+    apply(&admin, &object, "bedplate-controller", selected).await.unwrap();
+    for (name, version) in [("before", 3), ("workers", 1), ("workers", 2), ("workers", 3)] {
+        write(applied(name, version)).await.unwrap();
+    }
+    let words = "an agent names no versions but of the configuration that its Machine was given";
+    let in_a_slot = json!({ "slots": [{ "name": "b", "state": "Prepared", "configurationName": "others", "version": 1 }] });
+    for status in [applied("others", 1), in_a_slot, applied("before", 3)] {
+        let why = write(status.clone()).await.expect_err(&status.to_string());
+        assert!(why.contains(words), "{why}");
+    }
+    // What it had is gone with a write of less; what is selected stays its own.
+    write(json!({ "agent": { "version": "0.1.0" } })).await.unwrap();
+    let why = write(applied("others", 1)).await.expect_err("nothing is applied");
+    assert!(why.contains(words), "{why}");
+    let by_hand = Patch::Merge(json!({ "spec": { "configurationRef": { "name": "others" } } }));
+    api(&admin, &object).patch("agent-versions", &PatchParams::default(), &by_hand).await.unwrap();
+    write(applied("others", 1)).await.unwrap();
+}
+
+#[tokio::test]
 async fn agent_is_refused_the_fields_of_others() {
     policies_in_force();
     let object = machine("agent-others");

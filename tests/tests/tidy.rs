@@ -192,9 +192,24 @@ fn rule_25_paths_that_documents_name_exist() {
 
 #[test]
 fn programs_never_import_each_other() {
-    const PROGRAMS: [&str; 3] = ["pxed", "bedplate-agent", "bedplate-cli"];
+    const PROGRAMS: [&str; 4] = ["pxed", "bedplate-agent", "bedplate-cli", "bedplate-reconciler"];
     let mut wrong = Vec::new();
-    for folder in ["pxed", "agent", "cli", "api", "dhcp", "tftp", "process", "image", "bmc", "bootstrap"] {
+    for folder in [
+        "pxed",
+        "agent",
+        "cli",
+        "reconciler",
+        "api",
+        "dhcp",
+        "tftp",
+        "process",
+        "image",
+        "bmc",
+        "bootstrap",
+        "selection",
+        "drain",
+        "lease",
+    ] {
         let manifest = format!("{folder}/Cargo.toml");
         let text = std::fs::read_to_string(root().join(&manifest)).expect(&manifest);
         let dependencies = text.split("[dependencies]").nth(1).unwrap_or_default();

@@ -5,6 +5,7 @@
 //! ours over the best peer's. A subject that fails is noted and left out; the others go on. Nothing here asserts a speed.
 
 pub mod agent;
+pub mod controller;
 pub mod dhcp;
 pub mod http;
 pub mod load;

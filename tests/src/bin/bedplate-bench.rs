@@ -1,6 +1,6 @@
 //! `cargo xtask bench`: measures pxed against its peers, prints the table, keeps the JSON.
 //!
-//!     bedplate-bench [agent] [dhcp] [tftp] [http] [memory] [power] [size] [--rounds N] [--quick] [--idle SECONDS] [--json FILE]
+//!     bedplate-bench [agent] [controller] [dhcp] [tftp] [http] [memory] [power] [size] [--rounds N] [--quick] [--idle SECONDS] [--json FILE]
 //!
 //! All traffic stays in namespaces of this run; nothing is installed or started outside them. Ends with 1 when something of ours could not
 //! be measured, with 0 when only a peer could not. docs/bench.md says what the numbers mean.
@@ -17,7 +17,7 @@ use clap::Parser;
 
 type Bench = fn(&Context) -> Result<Vec<Row>>;
 
-const BENCHES: [(&str, Bench); 8] = [
+const BENCHES: [(&str, Bench); 9] = [
     ("size", bench::size::run),
     ("memory", bench::memory::run),
     ("power", bench::power::run),
@@ -26,6 +26,7 @@ const BENCHES: [(&str, Bench); 8] = [
     ("dhcp", bench::dhcp::run),
     ("unpack", bench::unpack::run),
     ("agent", bench::agent::run),
+    ("controller", bench::controller::run),
 ];
 
 fn main() -> ExitCode {

@@ -1,0 +1,214 @@
+//! What the demonstration shows of its servers: a row for each, drawn anew over the last one on a terminal, and elsewhere a line for
+//! each thing that is new.
+//!
+//! Rows are made of objects as the API server has them, by what `kubectl get` shows too.
+
+use std::fmt::Write as _;
+use std::io::{IsTerminal, Write as _};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::nodes::{condition, is_ready};
+use crate::timeline;
+
+/// The stages of a boot in order, as in `status.boot.timeline`.
+const STAGES: [&str; 10] = [
+    "discover",
+    "offered",
+    "acknowledged",
+    "loader",
+    "script",
+    "kernel",
+    "initrd",
+    "rootfs",
+    "userspace",
+    "enrolled",
+];
+/// Characters that are shown of what is awaited.
+const SHOWN: usize = 76;
+
+/// A server as it stands.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Row {
+    name: String,
+    power: String,
+    /// A mark for each stage of its boot.
+    boot: String,
+    /// The stage that its boot has come to.
+    stage: String,
+    phase: String,
+    /// `1`, and `1 > 2` while another one is selected than applied.
+    version: String,
+    node: String,
+    waiting: String,
+}
+
+impl Row {
+    /// A server's, with its Node if it has one.
+    pub fn of(machine: &Value, node: Option<&Value>) -> Self {
+        let text = |path: &str| machine.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let number = |path: &str| machine.pointer(path).and_then(Value::as_i64);
+        let version = match (number("/status/applied/version"), number("/status/selected/version")) {
+            (Some(applied), Some(selected)) if applied != selected => format!("{applied} > {selected}"),
+            (None, Some(selected)) => format!("> {selected}"),
+            (applied, _) => applied.map(|applied| applied.to_string()).unwrap_or_default(),
+        };
+        let node = node.map_or("", |node| match (is_ready(node), node["spec"]["unschedulable"] == true) {
+            (true, false) => "Ready",
+            (true, true) => "Ready, cordoned",
+            (false, false) => "not Ready",
+            (false, true) => "not Ready, cordoned",
+        });
+        let ready = condition(machine, "Ready");
+        let awaited = ready["message"].as_str().filter(|_| ready["status"] != "True").unwrap_or_default();
+        let reached = timeline::of(machine);
+        Self {
+            name: text("/metadata/name"),
+            power: text("/status/power/state"),
+            boot: marks(&reached),
+            stage: reached.last().map(|last| last.stage.clone()).unwrap_or_default(),
+            phase: text("/status/phase"),
+            version,
+            node: node.to_owned(),
+            // What kubeadm says is its log's.
+            waiting: awaited.split(": it says").next().unwrap_or_default().chars().take(SHOWN).collect(),
+        }
+    }
+
+    fn line(&self) -> String {
+        let or = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
+        let Self { name, boot, waiting, .. } = self;
+        let (power, phase, version, node) =
+            (or(&self.power), or(&self.phase), or(&self.version), or(&self.node));
+        format!("{name:<9} {power:<6} {boot} {phase:<20} {version:<8} {node:<16} {waiting}")
+    }
+
+    /// What is new if it differs: a number that only counts on is not.
+    fn news(&self) -> String {
+        let waiting: String = self.waiting.chars().filter(|sign| !sign.is_ascii_digit()).collect();
+        format!("{}|{}|{}|{}|{waiting}", self.stage, self.phase, self.version, self.node)
+    }
+
+    /// As a line of its own.
+    fn told(&self) -> String {
+        let mut text = self.name.clone();
+        if self.phase.is_empty() || self.phase == "Booting" {
+            let _ = write!(text, "  {}", self.stage);
+        }
+        let version =
+            if self.version.is_empty() { String::new() } else { format!("version {}", self.version) };
+        let node = if self.node.is_empty() { String::new() } else { format!("Node {}", self.node) };
+        for part in [&self.phase, &version, &node, &self.waiting].into_iter().filter(|part| !part.is_empty())
+        {
+            let _ = write!(text, "  {part}");
+        }
+        text
+    }
+}
+
+/// A mark for each stage: reached, passed over (a card with iPXE in it fetches no loader), still to come.
+fn marks(reached: &[timeline::Reached]) -> String {
+    let there = |stage: &str| reached.iter().any(|r| r.stage == stage && r.failure.is_none());
+    let last = STAGES.iter().rposition(|stage| there(stage));
+    let mark = |(index, stage): (usize, &&str)| {
+        if there(stage) {
+            '●'
+        } else if last.is_some_and(|last| index < last) {
+            '○'
+        } else {
+            '·'
+        }
+    };
+    STAGES.iter().enumerate().map(mark).collect()
+}
+
+/// The rows on standard output.
+#[derive(Debug, Default)]
+pub struct Table {
+    /// So many lines of it stand on the terminal.
+    drawn: usize,
+    told: Vec<String>,
+}
+
+impl Table {
+    /// Shows the rows.
+    pub fn show(&mut self, rows: &[Row], elapsed: Duration) {
+        let seconds = elapsed.as_secs_f64();
+        if std::io::stdout().is_terminal() {
+            self.draw(rows, seconds);
+        } else {
+            self.tell(rows, seconds);
+        }
+        let _ = std::io::stdout().flush();
+    }
+
+    fn draw(&mut self, rows: &[Row], seconds: f64) {
+        let up = if self.drawn > 0 { format!("\x1b[{}A", self.drawn) } else { String::new() };
+        let head = "SERVER    POWER  BOOT       PHASE                VERSION  NODE             WAITING";
+        println!("{up}\x1b[2K  {}", bold(&format!("{head:<100} {seconds:>5.1} s")));
+        for row in rows {
+            println!("\x1b[2K  {}", row.line());
+        }
+        self.drawn = rows.len() + 1;
+    }
+
+    fn tell(&mut self, rows: &[Row], seconds: f64) {
+        self.told.resize(rows.len(), String::new());
+        for (row, told) in rows.iter().zip(&mut self.told) {
+            let news = row.news();
+            if *told != news && !row.name.is_empty() {
+                println!("  {seconds:>5.1} s  {}", row.told());
+                *told = news;
+            }
+        }
+    }
+}
+
+/// For a heading, on a terminal.
+pub fn bold(text: &str) -> String {
+    colour("1", text)
+}
+
+/// In a colour, on a terminal that wants one.
+pub fn colour(code: &str, text: &str) -> String {
+    if std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none() {
+        format!("\x1b[{code}m{text}\x1b[0m")
+    } else {
+        text.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_row_says_what_is_applied_what_is_to_come_and_what_is_awaited() {
+        let machine = json!({"metadata": {"name": "server-1"}, "status": {
+            "phase": "Repaving", "power": {"state": "On"}, "applied": {"version": 1}, "selected": {"version": 2},
+            "boot": {"timeline": [{"stage": "discover", "time": "2026-01-01T00:00:01Z"},
+                {"stage": "acknowledged", "time": "2026-01-01T00:00:02Z"}]},
+            "conditions": [{"type": "Ready", "status": "False", "message": "kubeadm joins for 12 s: it says much"}]}});
+        let node = json!({"spec": {"unschedulable": true},
+            "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+        let row = Row::of(&machine, Some(&node));
+        assert_eq!(
+            row.line(),
+            "server-1  On     ●○●······· Repaving             1 > 2    Ready, cordoned  kubeadm joins for 12 s"
+        );
+        assert_eq!(
+            row.told(),
+            "server-1  Repaving  version 1 > 2  Node Ready, cordoned  kubeadm joins for 12 s"
+        );
+        let later = Row { waiting: "kubeadm joins for 13 s".to_owned(), ..row.clone() };
+        assert_eq!(later.news(), row.news(), "a number that counts on is no news");
+    }
+
+    #[test]
+    fn a_machine_that_is_not_there_yet_has_an_empty_row() {
+        assert_eq!(Row::of(&Value::Null, None), Row { boot: "··········".to_owned(), ..Row::default() });
+    }
+}

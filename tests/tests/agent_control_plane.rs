@@ -1,0 +1,427 @@
+//! A cluster from nothing, without one: three empty hosts of systemd 252 in namespaces, the real agent and pxed with a directory of
+//! manifests. One host makes the cluster by the real kubeadm with images of the real programs, one joins as a second control plane and one
+//! as a worker, in networks of its own, with real kubelets, containerd and runc: see `control_plane` for what is left out.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use bedplate_tests::agent_host::{has_applied, image, paved};
+use bedplate_tests::control_plane::{
+    PARAMETERS, files, images, kubelet, registration, registry_files, version,
+};
+use bedplate_tests::guard::{Directory, Process, run};
+use bedplate_tests::host::Host;
+use bedplate_tests::kubernetes::programs;
+use bedplate_tests::netns::Namespace;
+use bedplate_tests::nodes::is_ready;
+use bedplate_tests::pxed::{ask, binary};
+use bedplate_tests::registry::Registry;
+use bedplate_tests::wait;
+use bedplate_tests::worker::Worker;
+use serde_json::{Value, json};
+
+/// On a busy machine; each takes seconds on an idle one.
+const LIMIT: Duration = Duration::from_secs(300);
+const RACK: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 1);
+/// The first control plane's API server.
+const SERVER: &str = "10.7.0.11:6443";
+const CONTROL_PLANE: &str = "control-1";
+const SECOND: &str = "control-2";
+const WORKER: &str = "worker-1";
+/// What control planes share, as docs/first-control-plane.md has it: where kubeadm looks for each, and its key in the Secret.
+const SHARED: [(&str, &str); 8] = [
+    ("ca.crt", "ca.crt"),
+    ("ca.key", "ca.key"),
+    ("sa.key", "sa.key"),
+    ("sa.pub", "sa.pub"),
+    ("front-proxy-ca.crt", "front-proxy-ca.crt"),
+    ("front-proxy-ca.key", "front-proxy-ca.key"),
+    ("etcd/ca.crt", "etcd-ca.crt"),
+    ("etcd/ca.key", "etcd-ca.key"),
+];
+/// What a slot of the first control plane keeps, on its host.
+const STATE: &str = "/var/lib/bedplate/slots/a/state";
+
+/// pxed, two registries, and the network that all are in.
+struct Site {
+    directory: Directory,
+    rack: Namespace,
+    node: Registry,
+    images: Registry,
+    pxed: Option<Process>,
+}
+
+impl Site {
+    fn start() -> Self {
+        let directory = Directory::new("first").unwrap();
+        let rack = Namespace::new("first").unwrap();
+        rack.add_bridge("br0", Some((RACK, 24))).unwrap();
+        let layout = directory.path().join("images");
+        images(&layout).unwrap();
+        let node = Registry::start_tls(&image().unwrap(), &rack, (RACK, 5000).into()).unwrap();
+        let images = Registry::start_tls(&layout, &rack, (RACK, 5001).into()).unwrap();
+        let mut site = Self { directory, rack, node, images, pxed: None };
+        for folder in ["machines.d", "secrets"] {
+            std::fs::create_dir_all(site.path(folder)).unwrap();
+        }
+        for file in ["kernel", "initrd"] {
+            std::fs::write(site.path(file), vec![1; 4096]).unwrap();
+        }
+        let at = |name: &str| site.path(name).display().to_string();
+        let config = format!(
+            "state-directory = {:?}\nsocket = {:?}\ndefault-image = \"host\"\n[source]\ndirectory = {:?}\nsecrets-directory = {:?}\n\
+             [dhcp]\nmode = \"server\"\ninterfaces = [\"br0\"]\n[[dhcp.subnet]]\nnetwork = \"10.7.0.0/24\"\nranges = \
+             [\"10.7.0.100-10.7.0.199\"]\nrouters = [\"{RACK}\"]\n[tftp]\nlisten = \"127.0.0.1:0\"\n[http]\nlisten = \"127.0.0.1:0\"\n[https]\nlisten = \
+             \"{RACK}:8443\"\n[metrics]\nlisten = \"127.0.0.1:0\"\n[images.host]\nkernel = {:?}\ninitrd = {:?}\n",
+            at("state"),
+            at("pxed.sock"),
+            at("machines.d"),
+            at("secrets"),
+            at("kernel"),
+            at("initrd"),
+        );
+        std::fs::write(site.path("pxed.toml"), config).unwrap();
+        for name in [CONTROL_PLANE, SECOND, WORKER] {
+            let metadata = json!({ "name": name, "labels": { "role": name } });
+            site.manifest("Machine", &metadata, &json!({ "provider": "manual" }));
+        }
+        let mut command = site.rack.command(binary("pxed").unwrap());
+        command.args(["run", "--config"]).arg(site.path("pxed.toml"));
+        command.env("BEDPLATE_LOG", "info,pxed=debug");
+        site.pxed = Some(Process::spawn("pxed", &mut command, &site.path("pxed.log")).unwrap());
+        wait::until("the Machines at pxed", LIMIT, || Ok(ask(&site.socket(), "/v1/machines/worker-1").ok()))
+            .unwrap();
+        site
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.path("pxed.sock")
+    }
+
+    fn manifest(&self, kind: &str, metadata: &Value, spec: &Value) {
+        let object = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec });
+        let name = metadata["name"].as_str().unwrap();
+        std::fs::write(self.path(&format!("machines.d/{kind}-{name}.json")), object.to_string()).unwrap();
+    }
+
+    /// A configuration for the Machine of that name.
+    fn configuration(&self, machine: &str, kubernetes: &Value, network: &str, more: Vec<Value>) {
+        let mut kubernetes = kubernetes.clone();
+        kubernetes["version"] = json!(version().unwrap());
+        kubernetes["kubeletConfiguration"] = kubelet();
+        let template = json!({
+            "image": { "reference": self.node.reference(), "caBundle": self.node.authority() },
+            "kubernetes": kubernetes,
+            "container": { "network": network },
+            "files": files().into_iter().chain(more).collect::<Vec<_>>(),
+            "preKubeadmCommands": [PARAMETERS],
+            "healthGate": { "timeoutSeconds": 600, "nodeReadySeconds": 1 },
+        });
+        let spec = json!({ "machineSelector": { "matchLabels": { "role": machine } }, "template": template });
+        self.manifest("MachineConfiguration", &json!({ "name": machine }), &spec);
+    }
+
+    fn first_control_plane(&self) {
+        let authority = self.images.authority().unwrap();
+        let mut registration = registration();
+        registration["taints"] = json!([]);
+        let kubernetes = json!({
+            "role": "controlPlane",
+            "apiServerEndpoint": SERVER,
+            "clusterConfiguration": { "imageRepository": "10.7.0.1:5001", "encryptionAlgorithm": "ECDSA-P256",
+                "dns": { "disabled": true }, "proxy": { "disabled": true } },
+            "initConfiguration": { "localAPIEndpoint": { "advertiseAddress": "10.7.0.11" },
+                "nodeRegistration": registration },
+        });
+        self.configuration(CONTROL_PLANE, &kubernetes, "host", registry_files("10.7.0.1:5001", authority));
+    }
+
+    /// A control plane that joins as a worker does, and has what control planes share from a Secret.
+    fn second_control_plane(&self, labels: &Value) {
+        let mut files = registry_files("10.7.0.1:5001", self.images.authority().unwrap());
+        files.push(from_secret(JOIN, "join", "kubeconfig"));
+        for (file, key) in SHARED {
+            files.push(from_secret(&format!("/etc/kubernetes/pki/{file}"), "control-plane", key));
+        }
+        let kubernetes = json!({ "role": "controlPlane", "nodeLabels": labels, "joinConfiguration": {
+            "discovery": { "file": { "kubeConfigPath": JOIN } }, "nodeRegistration": registration() } });
+        self.configuration(SECOND, &kubernetes, "host", files);
+    }
+
+    /// A worker that joins by a kubeconfig from a Secret.
+    fn worker(&self, labels: &Value, network: &str) {
+        let kubernetes = json!({ "nodeLabels": labels, "joinConfiguration": {
+            "discovery": { "file": { "kubeConfigPath": JOIN } }, "nodeRegistration": registration() } });
+        self.configuration(WORKER, &kubernetes, network, vec![from_secret(JOIN, "join", "kubeconfig")]);
+    }
+
+    /// A Secret as a person makes it: a directory, a file for each key.
+    fn secret(&self, name: &str, key: &str, content: &str) {
+        use std::os::unix::fs::PermissionsExt as _;
+        let place = self.path(&format!("secrets/nodes/{name}"));
+        std::fs::create_dir_all(&place).unwrap();
+        std::fs::write(place.join(key), content).unwrap();
+        std::fs::set_permissions(place.join(key), std::fs::Permissions::from_mode(0o600)).unwrap();
+    }
+
+    /// An empty host with a network card on the rack, enrolled by hand.
+    fn host(&self, name: &str, last: u8) -> Worker {
+        Worker::enrol(&self.rack, &self.socket(), name, last).unwrap()
+    }
+
+    fn status(&self, name: &str) -> Value {
+        ask(&self.socket(), &format!("/v1/machines/{name}")).unwrap_or_default()["status"].clone()
+    }
+
+    fn until(&self, what: &str, name: &str, host: &Worker, reached: impl Fn(&Value) -> bool) -> Value {
+        let started = Instant::now();
+        let found = wait::until(what, LIMIT, || Ok(Some(self.status(name)).filter(|status| reached(status))));
+        println!("{what}: {:.1} s", started.elapsed().as_secs_f64());
+        found.unwrap_or_else(|error| panic!("{error:#}\n{:#}\n{}", self.status(name), host.said()))
+    }
+
+    /// kubectl with the administrator's file of the first control plane.
+    fn kubectl(&self, arguments: &[&str]) -> anyhow::Result<String> {
+        let mut kubectl = self.rack.command(programs()?.join("kubectl"));
+        run(kubectl.arg("--kubeconfig").arg(self.path("admin.conf")).args(arguments))
+    }
+
+    fn node(&self, name: &str) -> Value {
+        let found = self.kubectl(&["get", "node", name, "-o", "json"]).unwrap_or_default();
+        serde_json::from_str(&found).unwrap_or_default()
+    }
+}
+
+/// Where a node has what it joins by.
+const JOIN: &str = "/etc/kubernetes/join.conf";
+
+fn from_secret(path: &str, name: &str, key: &str) -> Value {
+    let secret = json!({ "namespace": "nodes", "name": name, "key": key });
+    json!({ "path": path, "permissions": "0600", "contentFrom": { "secret": secret } })
+}
+
+/// Runs a command in the slot, in all of its namespaces.
+fn in_slot(host: &Host, slot: &str, words: &[&str]) -> String {
+    let leader = host.run("machinectl", &["show", slot, "--property=Leader", "--value"]).unwrap();
+    let target = format!("--target={}", leader.trim());
+    let mut arguments = vec![&*target, "--mount", "--pid", "--net", "--uts", "--ipc", "--cgroup", "--"];
+    arguments.extend(words);
+    host.run("nsenter", &arguments).unwrap()
+}
+
+/// What a person gives workers to join by: a token of the new cluster in a kubeconfig.
+fn give_join_secret(site: &Site, host: &Host) {
+    let admin = in_slot(host, "bedplate-a", &["cat", "/etc/kubernetes/admin.conf"]);
+    std::fs::write(site.path("admin.conf"), admin).unwrap();
+    let token = in_slot(
+        host,
+        "bedplate-a",
+        &["kubeadm", "token", "create", "--kubeconfig", "/etc/kubernetes/admin.conf"],
+    );
+    let view =
+        ["config", "view", "--raw", "-o", "jsonpath={.clusters[0].cluster.certificate-authority-data}"];
+    let authority = site.kubectl(&view).unwrap();
+    let kubeconfig = json!({ "apiVersion": "v1", "kind": "Config", "current-context": "join",
+        "clusters": [{ "name": "first", "cluster": {
+            "server": format!("https://{SERVER}"), "certificate-authority-data": authority } }],
+        "users": [{ "name": "join", "user": { "token": token.trim() } }],
+        "contexts": [{ "name": "join", "context": { "cluster": "first", "user": "join" } }] });
+    site.secret("join", "kubeconfig", &kubeconfig.to_string());
+}
+
+/// The address that a Node tells.
+fn address(node: &Value) -> &str {
+    let addresses = node["status"]["addresses"].as_array();
+    let internal = addresses.and_then(|all| all.iter().find(|one| one["type"] == "InternalIP"));
+    internal.and_then(|one| one["address"].as_str()).unwrap_or_default()
+}
+
+/// What a person gives control planes that are to join.
+fn give_shared_secret(site: &Site, host: &Host) {
+    for (file, key) in SHARED {
+        let content = host.read(&format!("{STATE}/kubernetes/pki/{file}")).unwrap();
+        site.secret("control-plane", key, &content);
+    }
+}
+
+/// The members of etcd: name, id, and whether it only learns.
+fn members(control: &Worker) -> Vec<(String, String, bool)> {
+    let pki = control.host.root().join(STATE.trim_start_matches('/')).join("kubernetes/pki");
+    let mut curl = control.network.command("curl");
+    curl.args(["-sS", "--fail", "--max-time", "10", "-d", "{\"linearizable\":true}", "--cacert"]);
+    curl.arg(pki.join("etcd/ca.crt")).arg("--cert").arg(pki.join("apiserver-etcd-client.crt"));
+    curl.arg("--key").arg(pki.join("apiserver-etcd-client.key"));
+    let answer = run(curl.arg("https://10.7.0.11:2379/v3/cluster/member/list")).unwrap();
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let member = |one: &Value| (text(&one["name"]), text(&one["ID"]), one["isLearner"] == true);
+    let mut members: Vec<_> = answer["members"].as_array().unwrap().iter().map(member).collect();
+    members.sort();
+    members
+}
+
+fn is_whole(members: &[(String, String, bool)]) -> bool {
+    let names: Vec<&str> = members.iter().map(|(name, ..)| name.as_str()).collect();
+    names == [CONTROL_PLANE, SECOND] && members.iter().all(|(.., learns)| !learns)
+}
+
+/// A second control plane joins, and is paved anew once its Node is deleted: etcd has two members then as before.
+fn joins_and_is_paved_again(site: &Site, control: &Worker) -> Worker {
+    give_shared_secret(site, &control.host);
+    site.second_control_plane(&json!({}));
+    let second = site.host(SECOND, 12);
+    site.until("the second control plane is applied", SECOND, &second, |status| has_applied(status, 1, "a"));
+    assert!(is_ready(&site.node(SECOND)));
+    let before = members(control);
+    assert!(is_whole(&before), "{before:?}");
+    let own = ["--server", "https://10.7.0.12:6443", "get", "--raw", "/readyz"];
+    assert_eq!(site.kubectl(&own).unwrap().trim(), "ok");
+    let key = site.kubectl(&["get", "node", SECOND, "-o", "yaml"]).unwrap();
+    assert!(key.contains("node-role.kubernetes.io/control-plane"), "{key}");
+
+    site.second_control_plane(&json!({ "example.com/paved": "again" }));
+    site.until("the next version is prepared", SECOND, &second, |status| {
+        status["slots"][1]["state"] == "Prepared"
+    });
+    site.kubectl(&["delete", "node", SECOND]).unwrap();
+    let again = "the second control plane is paved again";
+    site.until(again, SECOND, &second, |status| has_applied(status, 2, "b"));
+    assert!(is_ready(&site.node(SECOND)));
+    let after = members(control);
+    assert!(is_whole(&after) && after[1].1 != before[1].1, "{before:?}, {after:?}");
+    assert_eq!(site.kubectl(&own).unwrap().trim(), "ok");
+    second
+}
+
+/// The kubelet's directory is cleared, and the cluster kept by the commands of docs/node.md.
+fn outlasts_its_kubelets_directory(site: &Site, control: &Worker) {
+    let unit = "systemd-nspawn@bedplate-a.service";
+    control.host.run("systemctl", &["stop", "bedplate-agent.service", unit]).unwrap();
+    control.host.run("find", &[&format!("{STATE}/kubelet"), "-mindepth", "1", "-delete"]).unwrap();
+    control.host.run("systemctl", &["start", "bedplate-agent.service"]).unwrap();
+    let refused = || {
+        let log = control.host.read(&format!("{STATE}/log/bedplate/kubeadm.log"))?;
+        Ok(log.contains("was there before kubeadm: nothing is done").then_some(()))
+    };
+    wait::until("kubeadm refuses to begin", LIMIT, refused).unwrap();
+    // What a host has set, and these borrow from a command before kubeadm, which is not run here.
+    in_slot(&control.host, "bedplate-a", &["sh", "-c", PARAMETERS]);
+    let documented = include_str!("../../docs/node.md").split("\n\n");
+    let mut documented =
+        documented.filter(|block| block.starts_with("        rm /etc/kubernetes/kubelet.conf"));
+    let commands = format!("set -e\n{}", documented.next().unwrap());
+    println!("{}", in_slot(&control.host, "bedplate-a", &["sh", "-c", &commands]));
+    wait::until("kubeadm has nothing more to do", LIMIT, || {
+        Ok(control.host.run("test", &["-e", &format!("{STATE}/kubelet/.bedplate-finished")]).ok())
+    })
+    .unwrap();
+    site.until("the cluster is kept", CONTROL_PLANE, control, |status| {
+        paved(status)["reason"] == "Applied" && is_ready(&site.node(CONTROL_PLANE))
+    });
+    let kubeconfig = control.host.read(&format!("{STATE}/kubernetes/kubelet.conf")).unwrap();
+    assert!(kubeconfig.contains("kubelet-client-current.pem"), "its certificate is one that rotates");
+    assert!(is_whole(&members(control)));
+}
+
+/// A worker whose host was off for longer than its kubelet's certificate lasts.
+fn outlasts_its_certificate(site: &Site, control: &Worker, worker: &Worker, slot: &str) {
+    let uid = site.node(WORKER)["metadata"]["uid"].clone();
+    worker.host.run("systemctl", &["stop", "bedplate-agent.service"]).unwrap();
+    in_slot(&worker.host, &format!("bedplate-{slot}"), &["systemctl", "stop", "kubelet.service"]);
+    let pki = |name: &str| control.host.root().join(&format!("{STATE}/kubernetes/pki/{name}")[1..]);
+    let directory = format!("/var/lib/bedplate/slots/{slot}/state/kubelet/pki");
+    let link = || worker.host.run("readlink", &[&format!("{directory}/kubelet-client-current.pem")]);
+    let before = link().unwrap();
+    let (_, current) = before.trim().rsplit_once('/').unwrap();
+    let ended = site.path("ended.pem");
+    let script = "set -e; echo keyUsage=digitalSignature >\"$1.ext\"; openssl ecparam -name prime256v1 -genkey -noout -out \"$1.key\"; openssl req -new -key \"$1.key\" -subj \
+                  \"/O=system:nodes/CN=system:node:$4\" | openssl x509 -req -CA \"$2\" -CAkey \"$3\" -set_serial 7 -days 0 -extfile \"$1.ext\" -out \"$1\"; cat \"$1.key\" \
+                  >>\"$1\"";
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script, "sh"]).args([&ended, &pki("ca.crt"), &pki("ca.key")]).arg(WORKER);
+    run(&mut shell).unwrap();
+    worker.host.put(&format!("{directory}/{current}"), &std::fs::read(&ended).unwrap(), 0o600).unwrap();
+    in_slot(
+        &worker.host,
+        &format!("bedplate-{slot}"),
+        &["systemctl", "start", "--no-block", "kubelet.service"],
+    );
+    // The token in the slot's own file has ended too: a person has renewed the Secret.
+    give_join_secret(site, &control.host);
+    let join = ["sh", "-c", &format!("sed -i 's/\"token\":\"....../\"token\":\"aaaaaa/' {JOIN}")];
+    in_slot(&worker.host, &format!("bedplate-{slot}"), &join);
+    worker.host.run("systemctl", &["start", "bedplate-agent.service"]).unwrap();
+    site.until("the certificate is renewed", WORKER, worker, |status| {
+        paved(status)["reason"] == "Applied" && link().is_ok_and(|link| link != before)
+    });
+    let node =
+        wait::until("the Node is Ready", LIMIT, || Ok(Some(site.node(WORKER)).filter(is_ready))).unwrap();
+    assert_eq!(node["metadata"]["uid"], uid, "it is the Node that it was");
+    let left = worker.host.run("ls", &[&format!("/run/bedplate/slots/{slot}")]).unwrap();
+    assert!(!left.contains("bootstrap"), "{left}");
+}
+
+#[test]
+fn an_empty_host_becomes_a_control_plane_without_a_cluster_and_another_joins_it() {
+    let site = Site::start();
+    site.first_control_plane();
+    let control = site.host(CONTROL_PLANE, 11);
+    let status = site.until("the first control plane is applied", CONTROL_PLANE, &control, |status| {
+        has_applied(status, 1, "a") && status["nodeRef"]["uid"].is_string()
+    });
+    assert_eq!(status["nodeRef"]["uid"], status["applied"]["nodeUid"], "{status}");
+    give_join_secret(&site, &control.host);
+    let pods = site.kubectl(&["get", "pods", "-n", "kube-system", "-o", "name"]).unwrap();
+    for pod in ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"] {
+        assert!(pods.contains(&format!("{pod}-{CONTROL_PLANE}")), "{pods}");
+    }
+    assert!(is_ready(&site.node(CONTROL_PLANE)));
+    control.host.run("test", &["-d", &format!("{STATE}/etcd/member/wal")]).unwrap();
+    control.host.run("test", &["-f", &format!("{STATE}/kubernetes/pki/ca.key")]).unwrap();
+
+    let _second = joins_and_is_paved_again(&site, &control);
+
+    site.worker(&json!({}), "macvlan");
+    let worker = site.host(WORKER, 13);
+    let status = site.until("the worker is applied", WORKER, &worker, |status| has_applied(status, 1, "a"));
+    let first = status["applied"]["nodeUid"].clone();
+    let node = site.node(WORKER);
+    assert!(
+        is_ready(&node) && address(&node).starts_with("10.7.0.1") && address(&node).len() == 10,
+        "{node}"
+    );
+
+    // H6: what is edited while the node runs is paved once its Node is gone.
+    worker.host.run("systemctl", &["start", "systemd-networkd.service"]).unwrap();
+    site.worker(&json!({ "example.com/paved": "again" }), "veth");
+    site.kubectl(&["delete", "node", WORKER]).unwrap();
+    let status =
+        site.until("the worker is paved again", WORKER, &worker, |status| has_applied(status, 2, "b"));
+    let node = site.node(WORKER);
+    assert!(is_ready(&node) && status["applied"]["nodeUid"] != first, "{node}");
+    assert_eq!(node["metadata"]["labels"]["example.com/paved"], "again");
+
+    assert_eq!(address(&node), "10.7.0.13", "behind its host");
+    outlasts_its_certificate(&site, &control, &worker, "b");
+
+    // The cluster is in this slot: it outlives its Node, which its kubelet makes again.
+    site.kubectl(&["delete", "node", CONTROL_PLANE]).unwrap();
+    site.until("the control plane stays", CONTROL_PLANE, &control, |status| {
+        paved(status)["reason"] == "ControlPlaneKept"
+    });
+    in_slot(&control.host, "bedplate-a", &["systemctl", "restart", "kubelet.service"]);
+    site.until("the control plane has its Node again", CONTROL_PLANE, &control, |status| {
+        let uid = &status["applied"]["nodeUid"];
+        paved(status)["reason"] == "Applied" && *uid == site.node(CONTROL_PLANE)["metadata"]["uid"]
+    });
+    outlasts_its_kubelets_directory(&site, &control);
+    assert!(site.kubectl(&["get", "node", WORKER]).is_ok(), "it is the cluster that it was");
+}

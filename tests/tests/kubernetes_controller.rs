@@ -1,0 +1,547 @@
+//! bedplate-controller on a real API server, under the role that `deploy/` gives it: each rule seen from outside, by kubectl alone.
+//!
+//! Hosts, Nodes and agents are objects that the tests write; the controller is the real program.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+#[path = "kubernetes_controller/told.rs"]
+mod told;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
+
+use bedplate_tests::guard::{Directory, Process};
+use bedplate_tests::kubernetes::Kubernetes;
+use bedplate_tests::{pxed, wait};
+use rcgen::{CertificateParams, DistinguishedName, DnType, DnValue, KeyPair};
+use serde_json::{Value, json};
+
+/// By its digest: a tag would have to be resolved before anything is selected.
+const NODE_IMAGE: &str =
+    "registry.example/node@sha256:0000000000000000000000000000000000000000000000000000000000000001";
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The cluster with its controller; both end with the test program.
+struct Site {
+    place: Directory,
+    controller: Mutex<Process>,
+}
+
+impl Site {
+    fn shared() -> &'static Self {
+        static SHARED: OnceLock<Site> = OnceLock::new();
+        SHARED.get_or_init(|| {
+            let kubernetes = Kubernetes::shared();
+            kubernetes.protect_versions().unwrap();
+            let place = Directory::new("controller").unwrap();
+            let controller = Mutex::new(controller(&place, "first"));
+            Self { place, controller }
+        })
+    }
+
+    fn kubectl(&self, arguments: &[&str]) -> anyhow::Result<String> {
+        let kubernetes = Kubernetes::shared();
+        kubernetes.kubectl(&kubernetes.admin(), arguments)
+    }
+
+    fn file(&self, object: &Value) -> String {
+        let name = object["metadata"]["name"].as_str().unwrap();
+        let path = self.place.path().join(format!("{}-{name}.json", object["kind"].as_str().unwrap()));
+        std::fs::write(&path, object.to_string()).unwrap();
+        path.display().to_string()
+    }
+
+    fn apply(&self, object: &Value) {
+        self.kubectl(&["apply", "--server-side", "--force-conflicts", "-f", &self.file(object)]).unwrap();
+    }
+
+    fn status(&self, machine: &str, status: &Value) {
+        let patch = json!({ "status": status }).to_string();
+        self.kubectl(&["patch", "machine", machine, "--subresource=status", "--type=merge", "-p", &patch])
+            .unwrap();
+    }
+
+    fn get(&self, kind: &str, name: &str) -> Option<Value> {
+        let found = self.kubectl(&["get", kind, name, "--ignore-not-found", "-o", "json"]).unwrap();
+        serde_json::from_str(&found).ok()
+    }
+
+    /// Waits until an object is in a state.
+    fn until(&self, (kind, name): (&str, &str), what: &str, is: impl Fn(&Value) -> bool) -> Value {
+        let found = wait::until(what, PATIENCE, || Ok(self.get(kind, name).filter(|object| is(object))));
+        found.unwrap_or_else(|error| {
+            let said = self.controller.lock().unwrap().said();
+            panic!("{kind} {name}: {error:#}\n{:#}\n{said}", self.get(kind, name).unwrap_or_default())
+        })
+    }
+
+    fn until_there(&self, kind: &str, name: &str) {
+        wait::until("its beginning", PATIENCE, || Ok(self.get(kind, name))).unwrap();
+    }
+
+    fn until_gone(&self, kind: &str, name: &str) {
+        wait::until("its end", PATIENCE, || Ok(self.get(kind, name).is_none().then_some(()))).unwrap();
+    }
+
+    fn configuration(&self, name: &str, spec: &Value, content: u32) {
+        let mut spec = spec.clone();
+        spec["template"] = json!({ "image": { "reference": NODE_IMAGE },
+            "kubernetes": { "version": "v1.34.4" }, "sysctls": { "kernel.panic": content.to_string() } });
+        self.apply(&object("MachineConfiguration", name, &spec));
+    }
+
+    /// A Machine whose host is enrolled.
+    fn machine(&self, name: &str, labels: &Value, spec: &Value) {
+        let mut spec = spec.clone();
+        spec["provider"] = json!("manual");
+        let mut machine = object("Machine", name, &spec);
+        machine["metadata"]["labels"] = labels.clone();
+        self.apply(&machine);
+        self.status(name, &json!({ "conditions": [condition("Enrolled")] }));
+    }
+
+    /// Waits until a version is selected, and gives which.
+    fn selected(&self, machine: &str, version: u32) -> Value {
+        let found = self.until(("machine", machine), &format!("version {version}"), |machine| {
+            machine["status"]["selected"]["version"] == version
+        });
+        found["status"]["selected"].clone()
+    }
+
+    /// The host's Node joins with what is selected; its UID.
+    fn join(&self, machine: &str) -> String {
+        self.apply(&json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": machine },
+            "spec": { "providerID": format!("bedplate://{machine}") } }));
+        let uid = self.get("node", machine).unwrap()["metadata"]["uid"].as_str().unwrap().to_owned();
+        let selected = self.get("machine", machine).unwrap()["status"]["selected"].clone();
+        let applied =
+            json!({ "name": selected["name"], "version": selected["version"], "slot": "a", "nodeUid": uid });
+        let mut patch = vec![json!({ "op": "add", "path": "/status/applied", "value": applied })];
+        let machine_now = self.get("machine", machine).unwrap();
+        if !machine_now["status"]["conditions"].to_string().contains("NodeReady") {
+            patch.push(
+                json!({ "op": "add", "path": "/status/conditions/-", "value": condition("NodeReady") }),
+            );
+        }
+        let patch = json!(patch).to_string();
+        self.kubectl(&["patch", "machine", machine, "--subresource=status", "--type=json", "-p", &patch])
+            .unwrap();
+        uid
+    }
+}
+
+fn controller(place: &Directory, name: &str) -> Process {
+    let kubernetes = Kubernetes::shared();
+    let kubeconfig = kubernetes.service_account("bedplate-system", "bedplate-controller").unwrap();
+    let mut command = Command::new(binary());
+    command.arg("--kubeconfig").arg(kubeconfig);
+    command.args(["--instance", name, "--listen", "127.0.0.1:0", "--log-format", "text"]);
+    Process::spawn("bedplate-controller", &mut command, &place.path().join(format!("{name}.log"))).unwrap()
+}
+
+fn binary() -> PathBuf {
+    pxed::binary("bedplate-controller").unwrap()
+}
+
+fn object(kind: &str, name: &str, spec: &Value) -> Value {
+    json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": kind, "metadata": { "name": name }, "spec": spec })
+}
+
+fn condition(kind: &str) -> Value {
+    json!({ "type": kind, "status": "True", "reason": "Done", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" })
+}
+
+fn pending(machine: &Value) -> Option<&Value> {
+    machine["status"]["conditions"].as_array()?.iter().find(|c| c["type"] == "ConfigurationPending")
+}
+
+#[test]
+fn c1_c2_c5_versions_follow_edits_and_numbers_are_never_used_again() {
+    let site = Site::shared();
+    site.configuration("edits", &json!({}), 1);
+    let first = site.until(("mcv", "edits-v1"), "version 1", |v| v["status"]["deployed"] == false);
+    let uid = site.get("mc", "edits").unwrap()["metadata"]["uid"].clone();
+    assert_eq!(first["metadata"]["ownerReferences"][0]["uid"], uid);
+    site.configuration("edits", &json!({}), 2);
+    let panic = |v: &Value| v["spec"]["template"]["sysctls"]["kernel.panic"].clone();
+    site.until(("mcv", "edits-v1"), "the edit", |v| panic(v) == "2");
+    site.machine("edits", &json!({}), &json!({ "configurationRef": { "name": "edits" } }));
+    site.selected("edits", 1);
+    site.configuration("edits", &json!({}), 3);
+    site.until(("mcv", "edits-v2"), "version 2", |v| panic(v) == "3");
+    assert_eq!(panic(&site.get("mcv", "edits-v1").unwrap()), "2");
+    site.until(("mc", "edits"), "the highest number", |c| c["status"]["latestVersion"] == 2);
+    // Nobody uses version 2: it may go, and is made anew under another number.
+    site.kubectl(&["delete", "mcv", "edits-v2"]).unwrap();
+    site.until(("mcv", "edits-v3"), "version 3", |v| panic(v) == "3");
+    assert!(site.get("mcv", "edits-v2").is_none());
+}
+
+#[test]
+fn c6_what_is_in_use_and_the_newest_outlive_the_history() {
+    let site = Site::shared();
+    let (limit, reference) =
+        (json!({ "revisionHistoryLimit": 1 }), json!({ "configurationRef": { "name": "history" } }));
+    site.configuration("history", &limit, 1);
+    site.machine("history-1", &json!({}), &reference);
+    site.selected("history-1", 1);
+    site.configuration("history", &limit, 2);
+    site.until_there("mcv", "history-v2");
+    site.machine("history-2", &json!({}), &reference);
+    site.selected("history-2", 2);
+    site.configuration("history", &limit, 3);
+    site.until_there("mcv", "history-v3");
+    assert!(site.get("mcv", "history-v2").is_some(), "history-2 uses it");
+    site.kubectl(&["delete", "machine", "history-2"]).unwrap();
+    site.until_gone("mcv", "history-v2");
+    assert!(site.get("mcv", "history-v1").is_some() && site.get("mcv", "history-v3").is_some());
+}
+
+#[test]
+fn c3_h3_a_selector_decides_once_by_priority_and_name_and_who_matches_nothing_is_told_why() {
+    let site = Site::shared();
+    site.machine("lonely", &json!({ "row": "none" }), &json!({}));
+    let is_pending = |machine: &Value| pending(machine).is_some_and(|c| c["reason"] == "NoConfiguration");
+    site.until(("machine", "lonely"), "ConfigurationPending", is_pending);
+    let selector = |priority: i32| json!({ "machineSelector": { "matchLabels": { "row": "c3" } }, "priority": priority });
+    site.configuration("c3-b", &selector(1), 1);
+    site.configuration("c3-a", &selector(0), 1);
+    site.until(("mcv", "c3-a-v1"), "a version", |_| true);
+    site.until(("mcv", "c3-b-v1"), "a version", |_| true);
+    site.machine("c3", &json!({ "row": "c3" }), &json!({}));
+    let selected = site.selected("c3", 1);
+    assert_eq!((&selected["name"], &selected["by"]), (&json!("c3-b"), &json!("Selector")));
+    let stricter =
+        json!({ "machineSelector": { "matchLabels": { "row": "c3", "new": "yes" } }, "priority": 9 });
+    site.configuration("c3-a", &stricter, 1);
+    site.until(("machine", "lonely"), "the new selector", |machine| {
+        pending(machine).is_some_and(|c| c["message"].as_str().unwrap().contains("new=yes"))
+    });
+    site.machine("c3-later", &json!({ "row": "c3", "new": "yes" }), &json!({}));
+    assert_eq!(site.selected("c3-later", 1)["name"], "c3-a");
+    assert_eq!(site.selected("c3", 1)["name"], "c3-b", "decided once");
+    let lonely = site.until(("machine", "lonely"), "the nearest", |machine| {
+        pending(machine)
+            .is_some_and(|c| c["message"].as_str().unwrap().contains("wants row=c3, has row=none"))
+    });
+    assert_eq!(lonely["status"]["phase"], "ConfigurationPending");
+}
+
+#[test]
+fn h4_h5_h6_h7_a_node_is_noted_annotated_and_after_its_end_chosen_for_anew() {
+    let site = Site::shared();
+    site.configuration("nodes", &json!({}), 1);
+    site.machine("nodes", &json!({}), &json!({ "configurationRef": { "name": "nodes" } }));
+    site.selected("nodes", 1);
+    let locked = site.get("mcv", "nodes-v1").unwrap();
+    assert_eq!(locked["status"]["deployed"], true, "H4: locked before it is selected");
+    let uid = site.join("nodes");
+    let annotated = |version: &str| {
+        let version = version.to_owned();
+        move |node: &Value| {
+            let there = &node["metadata"]["annotations"];
+            there["bedplate.dev/machine-configuration"] == "nodes"
+                && there["bedplate.dev/machine-configuration-version"] == version
+        }
+    };
+    site.until(("node", "nodes"), "its annotations", annotated("1"));
+    let machine = site.until(("machine", "nodes"), "its Node", |m| m["status"]["nodeRef"]["uid"] == uid);
+    assert_eq!(machine["status"]["providerID"], "bedplate://nodes");
+    site.until(("machine", "nodes"), "Ready", |m| m["status"]["phase"] == "Ready");
+    site.configuration("nodes", &json!({}), 2);
+    site.until(("mc", "nodes"), "an outdated Machine", |c| c["status"]["machines"]["outdated"] == 1);
+    assert_eq!(site.selected("nodes", 1)["version"], 1, "an edit alone moves nothing");
+    site.kubectl(&["delete", "node", "nodes"]).unwrap();
+    site.selected("nodes", 2);
+    let machine = site.get("machine", "nodes").unwrap();
+    assert!(machine["status"].get("nodeRef").is_none(), "in one write: {machine:#}");
+    site.join("nodes");
+    site.until(("node", "nodes"), "its annotations", annotated("2"));
+    site.until(("machine", "nodes"), "its Node", |m| m["status"].get("nodeRef").is_some());
+    let back = json!({ "configurationRef": { "name": "nodes", "version": 1 }, "provider": "manual" });
+    site.apply(&object("Machine", "nodes", &back));
+    site.selected("nodes", 1);
+    site.kubectl(&["delete", "node", "nodes"]).unwrap();
+    site.until(("machine", "nodes"), "no Node", |m| m["status"].get("nodeRef").is_none());
+    site.join("nodes");
+    site.until(("node", "nodes"), "its annotations", annotated("1"));
+}
+
+#[test]
+fn h1_a_paused_machine_is_left_as_it_is_and_the_phase_decides_nothing() {
+    let site = Site::shared();
+    site.configuration("paused", &json!({}), 1);
+    site.machine("paused", &json!({}), &json!({ "paused": true, "configurationRef": { "name": "paused" } }));
+    let machine = site.until(("machine", "paused"), "Paused", |m| m["status"]["phase"] == "Paused");
+    assert!(machine["status"].get("selected").is_none());
+    site.status("paused", &json!({ "phase": "Ready" }));
+    site.until(("machine", "paused"), "Paused again", |m| m["status"]["phase"] == "Paused");
+    let unpaused = json!({ "configurationRef": { "name": "paused" }, "provider": "manual", "paused": false });
+    site.apply(&object("Machine", "paused", &unpaused));
+    site.selected("paused", 1);
+}
+
+#[test]
+fn v1_v3_versions_are_the_controllers_and_what_is_in_use_is_not_deleted() {
+    let site = Site::shared();
+    site.configuration("kept", &json!({}), 1);
+    site.machine("kept", &json!({}), &json!({ "configurationRef": { "name": "kept" } }));
+    site.selected("kept", 1);
+    let edit = r#"{"metadata":{"labels":{"a":"b"}}}"#;
+    let why = wait::until("the policy", PATIENCE, || {
+        Ok(site
+            .kubectl(&["patch", "mcv", "kept-v1", "--type=merge", "-p", edit])
+            .err()
+            .map(|e| format!("{e:#}")))
+    });
+    let why = why.unwrap();
+    assert!(why.contains("edit the MachineConfiguration"), "{why}");
+    for (kind, name, words) in
+        [("mcv", "kept-v1", "uses this version"), ("mc", "kept", "uses this configuration")]
+    {
+        let why = site.kubectl(&["delete", kind, name, "--wait=false"]).expect_err("it is in use");
+        assert!(format!("{why:#}").contains(&format!("Machine kept {words}")), "{why:#}");
+    }
+    site.kubectl(&["delete", "machine", "kept"]).unwrap();
+    // The API server's own look at Machines is a moment behind.
+    wait::until("the end of its use", PATIENCE, || {
+        Ok(site.kubectl(&["delete", "mc", "kept", "--wait=false"]).ok().map(drop))
+    })
+    .unwrap();
+    site.until_gone("mc", "kept");
+    site.until_gone("mcv", "kept-v1");
+}
+
+#[test]
+fn v3_a_version_whose_configuration_is_gone_goes_when_it_is_deleted_and_nobody_holds_it() {
+    let site = Site::shared();
+    let template = json!({ "image": { "reference": NODE_IMAGE },
+        "kubernetes": { "version": "v1.34.4" } });
+    let spec = json!({ "configurationName": "lost", "version": 1, "template": template });
+    let mut version = object("MachineConfigurationVersion", "lost-v1", &spec);
+    version["metadata"]["finalizers"] = json!(["bedplate.dev/in-use"]);
+    // Of a configuration whose finalizer somebody took away, or that was made anew under its name.
+    version["metadata"]["ownerReferences"] = json!([{ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfiguration",
+        "name": "lost", "uid": "00000000-0000-4000-8000-000000000000", "controller": true }]);
+    let controller = "--as=system:serviceaccount:bedplate-system:bedplate-controller";
+    site.kubectl(&["create", "--validate=false", controller, "-f", &site.file(&version)]).unwrap();
+    site.kubectl(&["delete", "mcv", "lost-v1", "--wait=false"]).unwrap();
+    site.until_gone("mcv", "lost-v1");
+}
+
+#[test]
+fn what_the_controllers_credentials_are_worth_is_bounded() {
+    let site = Site::shared();
+    let kubernetes = Kubernetes::shared();
+    let controller = kubernetes.service_account("bedplate-system", "bedplate-controller").unwrap();
+    let may = |verb: &str, what: &str| {
+        kubernetes.kubectl(&controller, &["auth", "can-i", verb, what, "-A"]).is_ok()
+    };
+    assert!(may("patch", "nodes"));
+    for (verb, what) in [
+        ("get", "secrets"),
+        ("create", "pods"),
+        ("update", "nodes"),
+        ("delete", "machines.bedplate.dev"),
+        ("delete", "machineconfigurations.bedplate.dev"),
+        ("create", "certificatesigningrequests.certificates.k8s.io"),
+        ("patch", "validatingadmissionpolicies.admissionregistration.k8s.io"),
+        ("impersonate", "users"),
+    ] {
+        assert!(!may(verb, what), "{verb} {what}");
+    }
+    site.configuration("bounded", &json!({}), 1);
+    site.apply(&json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "bounded" } }));
+    // Not `kubectl patch`, which reads first what the controller only watches.
+    let apply = |manager: &str, (version, kind): (&str, &str), change: &Value| {
+        let mut object = json!({ "apiVersion": version, "kind": kind, "metadata": {} });
+        object.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        object["metadata"]["name"] = json!("bounded");
+        let file = site.file(&object);
+        let manager = format!("--field-manager={manager}");
+        site.kubectl(&[
+            "apply",
+            "--server-side",
+            "--force-conflicts",
+            "--validate=false",
+            "--as=system:serviceaccount:bedplate-system:bedplate-controller",
+            &manager,
+            "-f",
+            &file,
+        ])
+    };
+    let (node, ours) = (("v1", "Node"), ("bedplate.dev/v1alpha1", "MachineConfiguration"));
+    // Policies take effect some time after they were made.
+    let mut attempt = 0;
+    wait::until("the policy", PATIENCE, || {
+        attempt += 1;
+        let probe = json!({ "metadata": { "labels": { "probe": attempt.to_string() } } });
+        Ok(apply("probe", node, &probe).err().map(drop))
+    })
+    .unwrap();
+    // As something that is there already, with a value that is none.
+    let finalizers = json!({ "metadata": { "finalizers": ["bedplate.dev/in-use"] } });
+    for (kind, change, words) in [
+        (node, json!({ "metadata": { "labels": { "a": "b" } } }), "nothing here but"),
+        (node, json!({ "metadata": { "annotations": { "a": "b" } } }), "no annotations here but"),
+        (node, json!({ "metadata": { "annotations": { "a": "" } } }), "no annotations here but"),
+        (node, finalizers.clone(), "no finalizer here but"),
+        (node, json!({ "spec": { "unschedulable": true } }), "nothing here but"),
+        (ours, json!({ "spec": { "priority": 7 } }), "nothing here but"),
+        (ours, json!({ "metadata": { "finalizers": ["example.com/other"] } }), "no finalizer here but"),
+        (ours, json!({ "metadata": { "annotations": { NODE: "x" } } }), "no annotations here but"),
+    ] {
+        let why = apply("test", kind, &change).expect_err(&change.to_string());
+        assert!(format!("{why:#}").contains(words), "{change}: {why:#}");
+    }
+    let own = json!({ "metadata": { "annotations": { NODE: "x" } } });
+    apply("test", node, &own).unwrap();
+    apply("test", ours, &finalizers).unwrap();
+}
+
+const NODE: &str = "bedplate.dev/machine-configuration";
+const AS_CONTROLLER: &str = "--as=system:serviceaccount:bedplate-system:bedplate-controller";
+
+#[test]
+fn of_a_machines_status_the_controllers_credentials_write_nothing_that_others_say() {
+    let site = Site::shared();
+    site.machine("fields", &json!({}), &json!({ "paused": true }));
+    let power = json!({ "state": "Off" });
+    site.status("fields", &json!({ "power": power }));
+    // Not `kubectl patch`, which reads first what the controller only watches.
+    let apply = |status: &Value| {
+        let mut machine = object("Machine", "fields", &json!({}));
+        machine.as_object_mut().unwrap().remove("spec");
+        machine["status"] = status.clone();
+        let file = site.file(&machine);
+        let how = ["apply", "--server-side", "--force-conflicts", "--validate=false", "--subresource=status"];
+        site.kubectl(&[&how[..], &["--field-manager=test", AS_CONTROLLER, "-f", &file]].concat())
+    };
+    wait::until("the policy", PATIENCE, || Ok(apply(&json!({ "boot": { "id": "probe" } })).err().map(drop)))
+        .unwrap();
+    for (what, change) in [
+        ("which certificate counts", json!({ "enrolment": { "certificateFingerprint": "0".repeat(64) } })),
+        ("what runs", json!({ "applied": { "name": "fields", "version": 1, "slot": "a" } })),
+        ("power", json!({ "power": { "state": "On" } })),
+        ("what a host has", json!({ "hardware": { "serial": "x" } })),
+        ("slots", json!({ "slots": [{ "name": "a", "state": "Running" }] })),
+    ] {
+        let why = apply(&change).expect_err(what);
+        assert!(format!("{why:#}").contains("no fields of the status of a Machine but"), "{what}: {why:#}");
+    }
+    let mut enrolled = condition("Enrolled");
+    enrolled["status"] = json!("False");
+    for condition in [condition("Paved"), enrolled] {
+        let why = apply(&json!({ "conditions": [condition] })).expect_err("others' conditions");
+        assert!(format!("{why:#}").contains("no conditions of a Machine but"), "{why:#}");
+    }
+    apply(&json!({ "phase": "Paused", "providerID": "x" })).unwrap();
+}
+
+#[test]
+fn trust_5_the_controllers_credentials_approve_nothing_but_what_agents_ask_for_their_kubelets() {
+    let site = Site::shared();
+    let kubernetes = Kubernetes::shared();
+    let ask = |name: &str, signer: &str, by: Option<&Path>| {
+        let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
+        params.distinguished_name.push(DnType::CommonName, "system:node:other");
+        let pem = params.serialize_request(&key).unwrap().pem().unwrap().into_bytes();
+        let object = json!({ "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
+            "metadata": { "name": name }, "spec": { "request": k8s_openapi::ByteString(pem), "signerName": signer,
+            "usages": ["digital signature", "client auth"] } });
+        let admin = kubernetes.admin();
+        kubernetes.kubectl(by.unwrap_or(&admin), &["create", "-f", &site.file(&object)]).unwrap();
+        site.get("csr", name).unwrap()
+    };
+    let approve = |request: &Value| {
+        let mut decided = request.clone();
+        decided["status"]["conditions"] =
+            json!([{ "type": "Approved", "status": "True", "reason": "x", "message": "x" }]);
+        let name = request["metadata"]["name"].as_str().unwrap();
+        let place = format!("/apis/certificates.k8s.io/v1/certificatesigningrequests/{name}/approval");
+        site.kubectl(&["replace", AS_CONTROLLER, "--raw", &place, "-f", &site.file(&decided)])
+    };
+    let kubelet = "kubernetes.io/kube-apiserver-client-kubelet";
+    let attempt = std::cell::Cell::new(0);
+    let why = wait::until("the policy", PATIENCE, || {
+        attempt.set(attempt.get() + 1);
+        let request = ask(&format!("stranger-{}", attempt.get()), kubelet, None);
+        Ok(approve(&request).err().map(|error| format!("{error:#}")))
+    });
+    let why = why.unwrap();
+    assert!(why.contains("only about requests that agents have made"), "{why}");
+    // The role's own limit.
+    let client = ask("client", "kubernetes.io/kube-apiserver-client", None);
+    approve(&client).expect_err("another signer");
+}
+
+/// An agent's certificate, and its fingerprint as the API server sees it.
+fn certified(name: &str) -> (PathBuf, String) {
+    let kubernetes = Kubernetes::shared();
+    let kubeconfig = kubernetes.user(&format!("bedplate:machine:{name}"), &["bedplate:machines"]).unwrap();
+    let who = kubernetes.kubectl(&kubeconfig, &["auth", "whoami", "-o", "json"]).unwrap();
+    let who: Value = serde_json::from_str(&who).unwrap();
+    let id = &who["status"]["userInfo"]["extra"]["authentication.kubernetes.io/credential-id"][0];
+    let fingerprint = id.as_str().and_then(|id| id.strip_prefix("X509SHA256=")).unwrap();
+    (kubeconfig, fingerprint.to_owned())
+}
+
+impl Site {
+    /// An agent asks for its kubelet's certificate; what becomes of it: `Approved` or `Denied`, and why.
+    fn verdict(&self, agent: &Path, request: &str, machine: &str) -> (String, String) {
+        let text = |text: &str| DnValue::PrintableString(text.try_into().unwrap());
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::OrganizationName, text("system:nodes"));
+        params.distinguished_name.push(DnType::CommonName, text(&format!("system:node:{machine}")));
+        let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
+        let pem = params.serialize_request(&key).unwrap().pem().unwrap().into_bytes();
+        let object = json!({ "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
+            "metadata": { "name": request }, "spec": { "request": k8s_openapi::ByteString(pem),
+            "signerName": "kubernetes.io/kube-apiserver-client-kubelet", "usages": ["digital signature", "client auth"] } });
+        Kubernetes::shared().kubectl(agent, &["create", "-f", &self.file(&object)]).unwrap();
+        let decided = self.until(("csr", request), "a verdict", |csr| csr["status"]["conditions"].is_array());
+        let verdict = &decided["status"]["conditions"][0];
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        (text(&verdict["type"]), text(&verdict["message"]))
+    }
+}
+
+#[test]
+fn trust_5_a_kubelets_certificate_is_given_to_the_host_that_was_enrolled_last_and_to_no_other() {
+    let site = Site::shared();
+    site.machine("trust", &json!({}), &json!({ "paused": true }));
+    let (agent, fingerprint) = certified("trust");
+    site.status("trust", &json!({ "enrolment": { "certificateFingerprint": fingerprint } }));
+    assert_eq!(site.verdict(&agent, "trust-own", "trust").0, "Approved");
+    // Another host was enrolled for the Machine: the first one's certificate is good for the API server yet.
+    site.status("trust", &json!({ "enrolment": { "certificateFingerprint": "0".repeat(64) } }));
+    let (verdict, why) = site.verdict(&agent, "trust-replaced", "trust");
+    assert_eq!(verdict, "Denied");
+    assert!(why.contains("not the one that the Machine was enrolled with last"), "{why}");
+    site.kubectl(&["delete", "machine", "trust"]).unwrap();
+    assert_eq!(site.verdict(&agent, "trust-deleted", "trust").0, "Denied");
+}
+
+#[test]
+fn of_two_controllers_the_second_waits_and_goes_on_when_the_first_was_killed() {
+    const LEADS: &str = "this program leads";
+    let site = Site::shared();
+    let mut first = site.controller.lock().unwrap();
+    first.wait_said(LEADS, PATIENCE).unwrap();
+    let mut second = controller(&site.place, "second");
+    second.wait_said("everything is read", PATIENCE).unwrap();
+    site.configuration("before", &json!({}), 1);
+    site.until_there("mcv", "before-v1");
+    assert!(!second.said().contains(LEADS), "{}", second.said());
+    first.kill();
+    site.configuration("between", &json!({}), 1);
+    second.wait_said(LEADS, PATIENCE).unwrap();
+    site.until_there("mcv", "between-v1");
+    *first = second;
+}

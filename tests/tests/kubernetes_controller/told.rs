@@ -1,0 +1,183 @@
+//! What the controller says of its decisions, to whoever asks with kubectl: Events, and the conditions of a MachineConfiguration.
+
+use std::time::Duration;
+
+use bedplate_image::manifest::Config;
+use bedplate_image::write_layout;
+use bedplate_tests::registry::Registry;
+use bedplate_tests::wait;
+use serde_json::{Value, json};
+
+use super::{NODE_IMAGE, PATIENCE, Site, object, pending};
+
+/// A refusal is tried again after half a minute at least.
+const LONG: Duration = Duration::from_secs(120);
+
+/// Status, reason and message of a condition.
+fn said(object: &Value, type_: &str) -> (bool, String, String) {
+    let all = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let found = all.into_iter().find(|c| c["type"] == type_).unwrap_or_default();
+    let text = |key: &str| found[key].as_str().unwrap_or_default().to_owned();
+    (found["status"] == "True", text("reason"), text("message"))
+}
+
+impl Site {
+    /// Waits until `kubectl describe` shows all of this.
+    fn described(&self, kind: &str, name: &str, words: &[&str]) -> String {
+        let shown = wait::until("its Events", PATIENCE, || {
+            let shown = self.kubectl(&["describe", kind, name])?;
+            Ok(words.iter().all(|word| shown.contains(word)).then_some(shown))
+        });
+        shown.unwrap_or_else(|error| {
+            let shown = self.kubectl(&["describe", kind, name]).unwrap_or_default();
+            panic!("{words:?}: {error:#}\n{shown}\n{}", self.controller.lock().unwrap().said())
+        })
+    }
+
+    /// How many Events there are about a Machine.
+    fn events(&self, name: &str) -> usize {
+        let field = format!("regarding.kind=Machine,regarding.name={name}");
+        let found = self.kubectl(&[
+            "get",
+            "events.events.k8s.io",
+            "-n",
+            "default",
+            "--field-selector",
+            &field,
+            "-o",
+            "name",
+        ]);
+        found.unwrap().lines().count()
+    }
+
+    fn waits_for_deletion(&self, configuration: &str) -> String {
+        let found = self.until(("mc", configuration), "an outdated Machine", |object| {
+            said(object, "Progressing").1 == "AwaitingNodeDeletion"
+        });
+        said(&found, "Progressing").2
+    }
+}
+
+#[test]
+fn each_decision_is_an_event_and_what_stays_as_it_is_is_none() {
+    let site = Site::shared();
+    site.machine("told", &json!({ "row": "told" }), &json!({}));
+    site.described("machine", "told", &["NotSelected", "NoConfiguration"]);
+    site.configuration("told", &json!({ "machineSelector": { "matchLabels": { "row": "told" } } }), 1);
+    site.selected("told", 1);
+    site.join("told");
+    site.described("machine", "told", &["told-v1 by its machineSelector", "NodeRegistered"]);
+    site.described("mc", "told", &["VersionCreated", "told-v1"]);
+    site.described("mcv", "told-v1", &["VersionLocked", "Machine told uses it"]);
+    site.until(("machine", "told"), "Ready", |m| m["status"]["phase"] == "Ready");
+    site.configuration("told", &json!({ "machineSelector": { "matchLabels": { "row": "told" } } }), 2);
+    let message = site.waits_for_deletion("told");
+    assert!(message.contains("1 Machine (told)") && message.contains("told-v2"), "{message}");
+    let before = site.events("told");
+    for beat in 0..5 {
+        site.status("told", &json!({ "agent": { "version": beat.to_string() } }));
+    }
+    // Told in the order in which things happen: what comes later has passed what would have come before.
+    site.kubectl(&["delete", "node", "told"]).unwrap();
+    site.selected("told", 2);
+    let shown =
+        site.described("machine", "told", &["NodeGone", "told-v2 by its machineSelector; it was told-v1"]);
+    assert!(shown.contains("bedplate.dev/controller"), "{shown}");
+    // NodeGone and VersionSelected.
+    assert_eq!(site.events("told"), before + 2, "{shown}");
+}
+
+#[test]
+fn an_edit_that_the_api_server_refuses_is_told_in_degraded_and_made_when_it_may_be() {
+    const REFUSAL: &str = "no version of this one";
+    let site = Site::shared();
+    let policy = json!({ "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
+        "metadata": { "name": "refuses" }, "spec": { "failurePolicy": "Fail",
+            "matchConstraints": { "resourceRules": [{ "apiGroups": ["bedplate.dev"], "apiVersions": ["*"],
+                "operations": ["CREATE"], "resources": ["machineconfigurationversions"] }] },
+            "validations": [{ "expression": "object.spec.configurationName != 'refused'", "message": REFUSAL }] } });
+    let binding = json!({ "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": { "name": "refuses" }, "spec": { "policyName": "refuses", "validationActions": ["Deny"] } });
+    site.apply(&policy);
+    site.apply(&binding);
+    let template = json!({ "image": { "reference": NODE_IMAGE }, "kubernetes": { "version": "v1.34.4" } });
+    let spec = json!({ "configurationName": "refused", "version": 9, "template": template });
+    let file = site.file(&object("MachineConfigurationVersion", "refused-v9", &spec));
+    wait::until("the policy", PATIENCE, || {
+        let tried = site.kubectl(&["create", "--dry-run=server", super::AS_CONTROLLER, "-f", &file]);
+        Ok(tried.err().filter(|error| format!("{error:#}").contains(REFUSAL)).map(drop))
+    })
+    .unwrap();
+    site.configuration("refused", &json!({}), 1);
+    let found = site.until(("mc", "refused"), "Degraded", |mc| said(mc, "Degraded").0);
+    let (_, reason, message) = said(&found, "Degraded");
+    assert_eq!(reason, "VersionRefused");
+    assert!(message.contains("refused-v1") && message.contains(REFUSAL), "{message}");
+    assert_eq!(found["status"]["latestVersion"], 0, "no number that was not made");
+    site.described("mc", "refused", &["WriteRefused", REFUSAL]);
+    // Others are made meanwhile.
+    site.configuration("taken", &json!({}), 1);
+    site.until_there("mcv", "taken-v1");
+    site.kubectl(&["delete", "validatingadmissionpolicybinding", "refuses"]).unwrap();
+    let made = wait::until("the version", LONG, || Ok(site.get("mcv", "refused-v1")));
+    made.unwrap();
+    site.until(("mc", "refused"), "no trouble", |mc| !said(mc, "Degraded").0);
+}
+
+#[test]
+fn a_tag_is_resolved_once_before_its_version_is_used_and_a_registry_that_does_not_answer_holds_up_nobody_else()
+ {
+    let site = Site::shared();
+    let place = site.place.path().join("image");
+    std::fs::create_dir_all(&place).unwrap();
+    let (kernel, layout) = (place.join("kernel"), place.join("layout"));
+    std::fs::write(&kernel, "kernel").unwrap();
+    let config = Config {
+        architecture: "amd64".to_owned(),
+        kernel_arguments: Vec::new(),
+        release: Some("6.1.0-test".to_owned()),
+    };
+    write_layout(&layout, "latest", &config, &kernel, &kernel, None).unwrap();
+    let registry = Registry::start_tls_on_loopback(&layout).unwrap();
+    let configuration = |tag: &str, authority: Option<&str>| {
+        let reference = format!("{}/bedplate/node:{tag}", registry.address());
+        let mut image = json!({ "reference": reference, "allowTag": true });
+        if let Some(authority) = authority {
+            image["caBundle"] = json!(authority);
+        }
+        let template = json!({ "image": image, "kubernetes": { "version": "v1.34.4" } });
+        site.apply(&object("MachineConfiguration", "tagged", &json!({ "template": template })));
+        reference
+    };
+    // Nobody trusts its certificate: as good as away.
+    configuration("1", None);
+    let by = |name: &str| json!({ "configurationRef": { "name": name } });
+    site.machine("tagged", &json!({}), &by("tagged"));
+    let found = site.until(("mc", "tagged"), "Degraded", |mc| said(mc, "Degraded").1 == "ImageUnresolved");
+    let message = said(&found, "Degraded").2;
+    assert!(message.contains("tagged-v1") && message.contains("name the digest"), "{message}");
+    let waits = site.until(("machine", "tagged"), "ImageUnresolved", |machine| {
+        pending(machine).is_some_and(|c| c["reason"] == "ImageUnresolved" && c["status"] == "True")
+    });
+    assert!(waits["status"].get("selected").is_none());
+    assert_eq!(site.get("mcv", "tagged-v1").unwrap()["status"]["deployed"], false);
+    site.described("mcv", "tagged-v1", &["ImageUnresolved"]);
+    site.configuration("beside", &json!({}), 1);
+    site.machine("beside", &json!({}), &by("beside"));
+    site.selected("beside", 1);
+    // The edit is tried at once, and goes into the same version.
+    let authority = registry.authority().unwrap().to_owned();
+    let reference = configuration("1", Some(&authority));
+    site.selected("tagged", 1);
+    let version = site.get("mcv", "tagged-v1").unwrap();
+    let recorded = (&version["status"]["imageDigest"], &version["status"]["imageReference"]);
+    assert_eq!(recorded, (&json!(registry.digest()), &json!(reference)));
+    assert_eq!(version["status"]["deployed"], true);
+    site.until(("mc", "tagged"), "no trouble", |mc| !said(mc, "Degraded").0);
+    // Away: the next version waits, the one in use has what it had.
+    drop(registry);
+    let next = json!({ "image": { "reference": format!("{reference}-next"), "allowTag": true }, "kubernetes": { "version": "v1.34.4" } });
+    site.apply(&object("MachineConfiguration", "tagged", &json!({ "template": next })));
+    site.until(("mc", "tagged"), "Degraded", |mc| said(mc, "Degraded").2.contains("tagged-v2"));
+    assert_eq!(site.get("mcv", "tagged-v1").unwrap()["status"]["imageDigest"], recorded.0.clone());
+}

@@ -1,0 +1,121 @@
+//! The controller dies between any two writes of each flow, every write is lost or refused once, its watches break, a second one acts beside
+//! it: what comes of it is what comes of the flow undisturbed. On a real API server, under the role and the policies of `deploy/`.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test that cannot go on has failed; it tells what was hit"
+)]
+
+mod kubernetes_faults {
+    pub(crate) mod cluster;
+    pub(crate) mod flows;
+    pub(crate) mod gate;
+    pub(crate) mod life;
+    pub(crate) mod proof;
+    pub(crate) mod turns;
+}
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use futures::future::join_all;
+
+use kubernetes_faults::cluster::Cluster;
+use kubernetes_faults::flows::FLOWS;
+use kubernetes_faults::gate::{Cut, Fault};
+use kubernetes_faults::proof::{Bench, Disturbance, Flow};
+use kubernetes_faults::turns::TURNS;
+
+/// The flows, or those whose name holds `BEDPLATE_FLOW`.
+fn flows() -> Vec<Flow> {
+    let wanted = std::env::var("BEDPLATE_FLOW").unwrap_or_default();
+    FLOWS.iter().chain(TURNS).filter(|flow| flow.name.contains(&wanted)).copied().collect()
+}
+
+/// Does something with each flow, all at once; fails when that is done, with the names of those that have.
+fn of_each<T: Send + 'static, F>(cluster: &Cluster, with: impl Fn(Flow) -> F) -> Vec<(Flow, T)>
+where
+    F: Future<Output = T> + Send + 'static,
+{
+    let all = flows().into_iter().map(|flow| (flow, cluster.runtime.spawn(with(flow))));
+    let (flows, tasks): (Vec<_>, Vec<_>) = all.unzip();
+    let (mut done, mut failed) = (Vec::new(), Vec::new());
+    for (flow, result) in flows.into_iter().zip(cluster.runtime.block_on(join_all(tasks))) {
+        match result {
+            Ok(result) => done.push((flow, result)),
+            Err(_) => failed.push(flow.name),
+        }
+    }
+    assert!(failed.is_empty(), "these have failed, see above: {failed:#?}");
+    done
+}
+
+#[test]
+fn killed_before_or_after_any_write_of_a_flow_the_controller_comes_to_the_same_end() {
+    let bench = Bench::shared();
+    let all = of_each(&bench.cluster, |flow| {
+        let bench = bench.clone();
+        async move { bench.kill_everywhere(flow).await }
+    });
+    let mut sum = 0;
+    for (flow, points) in all {
+        sum += points.len();
+        println!("{}: {} deaths", flow.name, points.len());
+        for ((write, nth), fault) in points {
+            println!("    {fault:?} {write} ({nth})");
+        }
+    }
+    println!("{sum} deaths");
+}
+
+/// What comes of each flow undisturbed, and then of the same disturbed.
+fn disturbed(what: &'static str, disturbance: &Disturbance) {
+    let bench = Bench::shared();
+    of_each(&bench.cluster, |flow| {
+        let (bench, mut disturbance) = (bench.clone(), disturbance.clone());
+        async move {
+            let reference = bench.undisturbed(flow).await;
+            // What is written twice on a busy machine may be written once the next time.
+            let writes = reference.writes.iter().collect::<BTreeSet<_>>().len();
+            for (at, cut) in &mut disturbance.cuts {
+                // A flow of one write has no second one; where writes are refused there are more.
+                *at = if matches!(cut, Cut::Away(_)) { (*at).min(writes) } else { *at };
+            }
+            let last = disturbance.cuts.iter().map(|(at, _)| *at).max().unwrap_or(0);
+            let wanted: Vec<_> = disturbance.faults.iter().map(|(_, fault)| *fault).collect();
+            let run = bench.run(flow, disturbance, Some(&reference.picture)).await;
+            let hit: Vec<_> = run.hit.iter().map(|(fault, _)| *fault).collect();
+            assert_eq!(hit, wanted, "{}: {:#?}", flow.name, run.writes);
+            assert!(run.writes.len() >= last, "{}: {:#?}", flow.name, run.writes);
+            println!("{}: {what}: {:?}", flow.name, run.hit);
+        }
+    });
+}
+
+#[test]
+fn each_write_that_is_lost_or_refused_is_made_good_and_each_watch_that_breaks_begins_anew() {
+    // One after another: what is tried again meets the next. Last the one after which nothing may be left to write.
+    let refused = [409, 429, 500].map(Fault::Answered);
+    let faults = [Fault::Broken].into_iter().chain(refused).chain([Fault::BrokenAfter]);
+    let cuts = vec![(2, Cut::Expired), (4, Cut::Broken)];
+    let faults = (1..).zip(faults).collect();
+    disturbed("lost and refused", &Disturbance { faults, cuts, ..Disturbance::default() });
+}
+
+#[test]
+fn an_api_server_that_is_away_for_20_s_in_the_middle_of_a_flow_changes_nothing() {
+    let cuts = vec![(2, Cut::Away(Duration::from_secs(20)))];
+    disturbed("away", &Disturbance { cuts, ..Disturbance::default() });
+}
+
+#[test]
+fn two_controllers_that_both_believe_to_lead_do_no_harm() {
+    disturbed("two at once", &Disturbance { rival: true, ..Disturbance::default() });
+}
+
+#[test]
+fn m11_what_somebody_writes_over_the_phase_and_the_conditions_for_display_decides_nothing() {
+    disturbed("overwritten", &Disturbance { vandal: true, ..Disturbance::default() });
+}

@@ -1,0 +1,284 @@
+//! Rolling updates (C4) and `deletionPolicy: Drain` on a real API server: the real controller under the role that `deploy/` gives it, real
+//! evictions and PodDisruptionBudgets; hosts and their agents are simulated (`rollout/fleet.rs`).
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+#[path = "rollout/fleet.rs"]
+mod fleet;
+#[path = "rollout/site.rs"]
+mod site;
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use self::fleet::{Fleet, pod, workload};
+use self::site::{Site, is_cordoned, rolling};
+
+/// A configuration and Machines that have its first version.
+async fn paved(site: &Site, name: &str, spec: &Value, names: &[&str]) -> Arc<Fleet> {
+    site.configuration(name, spec, 1);
+    for machine in names {
+        site.machine(machine, name, &json!({}));
+    }
+    let fleet = Fleet::start(site.client().await, names).await;
+    for machine in names {
+        site.has(machine, 1).await;
+    }
+    fleet.count().await;
+    fleet
+}
+
+fn uids(site: &Site, names: &[&str]) -> Vec<Value> {
+    names.iter().map(|name| site.get("node", name).unwrap()["metadata"]["uid"].clone()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c4_on_delete_an_edit_alone_disturbs_nothing() {
+    let (site, names) = (Site::shared(), ["still-1", "still-2"]);
+    let fleet = paved(site, "still", &json!({}), &names).await;
+    let before = uids(site, &names);
+    site.configuration("still", &json!({}), 2);
+    site.until(("mc", "still"), "outdated Machines", |mc| mc["status"]["machines"]["outdated"] == 2).await;
+    site.until(("mc", "still"), "what to do", |mc| site::progressing(mc) == "AwaitingNodeDeletion").await;
+    assert_eq!(uids(site, &names), before);
+    for name in names {
+        assert_eq!(site.get("machine", name).unwrap()["status"]["selected"]["version"], 1);
+    }
+    assert_eq!(fleet.most(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c4_three_machines_are_updated_one_after_another_within_a_disruption_budget() {
+    let (site, names) = (Site::shared(), ["three-1", "three-2", "three-3"]);
+    let fleet = paved(site, "three", &rolling(&json!({})), &names).await;
+    site.namespace("three");
+    site.budget("three", 2);
+    tokio::spawn(workload(fleet.clone(), "three".to_owned(), 3));
+    site.until_pods("three", 3).await;
+    let before = uids(site, &names);
+    // The third has a Pod that stays.
+    pod(&fleet.client, "three", "network", "three-3", Some("DaemonSet")).await;
+    site.configuration("three", &rolling(&json!({})), 2);
+    for name in names {
+        site.has(name, 2).await;
+    }
+    site.until(("mc", "three"), "its end", |mc| site::progressing(mc) == "UpToDate").await;
+    assert_eq!(fleet.most(), 1);
+    for (name, before) in names.iter().zip(before) {
+        let node = site.get("node", name).unwrap();
+        assert!(node["metadata"]["uid"] != before && !is_cordoned(&node), "{node:#}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c4_what_is_down_uses_up_the_budget_whoever_is_the_reason() {
+    let (site, names) = (Site::shared(), ["budget-1", "budget-2", "budget-3", "budget-4"]);
+    let spec = rolling(&json!({ "maxUnavailable": "50%" }));
+    let fleet = paved(site, "budget", &spec, &names).await;
+    fleet.ready("budget-3", false).await;
+    fleet.ready("budget-4", false).await;
+    site.until(("mc", "budget"), "two that are down", |mc| {
+        site::message(mc, "Progressing").contains("have what a repave would give")
+    })
+    .await;
+    site.configuration("budget", &spec, 2);
+    let used = site.until(("mc", "budget"), "no room", |mc| site::progressing(mc) == "BudgetUsedUp").await;
+    let message = site::message(&used, "Progressing");
+    assert!(
+        message.contains("2 unavailable, maxUnavailable is 2: budget-3 (its Node is not Ready)"),
+        "{message}"
+    );
+    assert!(names.iter().all(|name| !is_cordoned(&site.get("node", name).unwrap())));
+    fleet.ready("budget-3", true).await;
+    fleet.ready("budget-4", true).await;
+    for name in names {
+        site.has(name, 2).await;
+    }
+    assert!(fleet.most() <= 2, "{}", fleet.most());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c4_a_persons_cordon_is_left_alone_and_named_and_the_others_go_on() {
+    let (site, names) = (Site::shared(), ["hands-1", "hands-2", "hands-3"]);
+    let spec = rolling(&json!({ "maxUnavailable": 2 }));
+    let fleet = paved(site, "hands", &spec, &names).await;
+    site.kubectl(&["cordon", "hands-2"]).unwrap();
+    site.configuration("hands", &spec, 2);
+    for name in ["hands-1", "hands-3"] {
+        site.has(name, 2).await;
+    }
+    let left = site.until(("mc", "hands"), "the others' end", |mc| site::progressing(mc) == "SomeLeft").await;
+    let message = site::message(&left, "Progressing");
+    assert!(message.contains("hands-2 (a person has cordoned its Node"), "{message}");
+    let node = site.get("node", "hands-2").unwrap();
+    assert!(
+        is_cordoned(&node) && node["metadata"]["annotations"]["bedplate.dev/cordoned-by"].is_null(),
+        "{node:#}"
+    );
+    assert_eq!(fleet.most(), 2, "one at a time beside the person's");
+    site.kubectl(&["uncordon", "hands-2"]).unwrap();
+    site.has("hands-2", 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c4_a_drain_that_takes_too_long_is_given_up_and_pauses_until_a_person_has_seen_to_it() {
+    let (site, names) = (Site::shared(), ["late-1", "late-2"]);
+    let spec = rolling(&json!({ "drainTimeoutSeconds": 2 }));
+    let fleet = paved(site, "late", &spec, &names).await;
+    site.namespace("late");
+    site.budget("late", 1);
+    pod(&fleet.client, "late", "only", "late-1", Some("ReplicaSet")).await;
+    site.until(("pdb -n late", "late"), "the budget", |pdb| pdb["status"]["currentHealthy"] == 1).await;
+    site.configuration("late", &spec, 2);
+    let late = site.until(("mc", "late"), "the time-out", |mc| site::degraded(mc) == "DrainTimedOut").await;
+    let message = site::message(&late, "Degraded");
+    assert!(message.contains("late-1: not drained within 2 s: late/only (Cannot evict pod"), "{message}");
+    assert_eq!(site::progressing(&late), "Paused");
+    assert!(!is_cordoned(&site.get("node", "late-1").unwrap()), "it was given free");
+    assert_eq!(site.get("machine", "late-2").unwrap()["status"]["applied"]["version"], 1);
+    site.kubectl(&["delete", "pdb", "late", "-n", "late"]).unwrap();
+    site.kubectl(&["annotate", "node", "late-1", "bedplate.dev/drain-failed-"]).unwrap();
+    for name in names {
+        site.has(name, 2).await;
+    }
+    site.until(("mc", "late"), "no trouble", |mc| site::degraded(mc).is_empty()).await;
+    assert_eq!(fleet.most(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c4_a_pod_that_nobody_makes_again_is_not_evicted_and_its_node_not_even_cordoned() {
+    let site = Site::shared();
+    let fleet = paved(site, "lone", &rolling(&json!({})), &["lone-1"]).await;
+    site.namespace("lone");
+    pod(&fleet.client, "lone", "mine", "lone-1", None).await;
+    site.configuration("lone", &rolling(&json!({})), 2);
+    let held = site.until(("mc", "lone"), "the Pod", |mc| site::degraded(mc) == "UnmanagedPods").await;
+    assert!(site::message(&held, "Degraded").contains("lone/mine"), "{held:#}");
+    assert_eq!(fleet.most(), 0);
+    fleet::end(&fleet.client, "lone", "mine").await;
+    site.kubectl(&["annotate", "node", "lone-1", "bedplate.dev/drain-failed-"]).unwrap();
+    site.has("lone-1", 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c4_a_version_that_does_not_come_up_stops_the_update_until_it_is_edited() {
+    let (site, names) = (Site::shared(), ["bad-1", "bad-2"]);
+    let fleet = paved(site, "bad", &rolling(&json!({})), &names).await;
+    fleet.bad.lock().unwrap().insert(2);
+    site.configuration("bad", &rolling(&json!({})), 2);
+    let back = site.until(("mc", "bad"), "the rollback", |mc| site::degraded(mc) == "RolledBack").await;
+    assert!(site::message(&back, "Degraded").contains("bad-1: bad-v2 did not come up"), "{back:#}");
+    assert_eq!(site::progressing(&back), "Paused");
+    let second = site.get("machine", "bad-2").unwrap();
+    assert_eq!(second["status"]["applied"]["version"], 1);
+    site.configuration("bad", &rolling(&json!({})), 3);
+    for name in names {
+        site.has(name, 3).await;
+    }
+    assert_eq!(fleet.most(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c4_another_strategy_or_a_pause_in_the_middle_gives_the_node_free() {
+    let (site, names) = (Site::shared(), ["middle-1", "middle-2"]);
+    let fleet = paved(site, "middle", &rolling(&json!({})), &names).await;
+    site.namespace("middle");
+    site.budget("middle", 1);
+    pod(&fleet.client, "middle", "only", "middle-1", Some("ReplicaSet")).await;
+    site.configuration("middle", &rolling(&json!({})), 2);
+    let held =
+        |node: &Value| node["metadata"]["annotations"]["bedplate.dev/cordoned-by"] == "rollout/middle-v2";
+    site.until(("node", "middle-1"), "its turn", held).await;
+    site.configuration("middle", &json!({}), 2);
+    site.until(("node", "middle-1"), "its freedom", |node| !is_cordoned(node)).await;
+    site.configuration("middle", &rolling(&json!({})), 2);
+    site.until(("node", "middle-1"), "its turn", held).await;
+    site.machine("middle-1", "middle", &json!({ "paused": true }));
+    site.until(("node", "middle-1"), "its freedom", |node| !is_cordoned(node)).await;
+    // The other one has its turn meanwhile.
+    site.has("middle-2", 2).await;
+    // An edit while it is paused: it goes on to the newest.
+    site.configuration("middle", &rolling(&json!({})), 3);
+    site.has("middle-2", 3).await;
+    site.kubectl(&["delete", "pdb", "middle", "-n", "middle"]).unwrap();
+    site.machine("middle-1", "middle", &json!({}));
+    site.has("middle-1", 3).await;
+    assert_eq!(fleet.most(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c4_a_controller_that_is_killed_at_any_step_goes_on_where_it_was() {
+    let (site, names) = (Site::shared(), ["killed-1", "killed-2", "killed-3"]);
+    let fleet = paved(site, "killed", &rolling(&json!({})), &names).await;
+    site.namespace("killed");
+    // Its turn lasts until the controller was killed.
+    site.budget("killed", 1);
+    pod(&fleet.client, "killed", "only", "killed-1", Some("ReplicaSet")).await;
+    fleet.slow.lock().unwrap().insert("killed-1".to_owned());
+    site.configuration("killed", &rolling(&json!({})), 2);
+    site.until(("machine", "killed-1"), "it is taken", |m| m["status"]["selected"]["version"] == 2).await;
+    site.restart_controller();
+    fleet.slow.lock().unwrap().clear();
+    let turn = |node: &Value| !node["metadata"]["annotations"]["bedplate.dev/drain-began"].is_null();
+    site.until(("node", "killed-1"), "its turn", turn).await;
+    site.restart_controller();
+    fleet.away.lock().unwrap().insert("killed-1".to_owned());
+    site.kubectl(&["delete", "pdb", "killed", "-n", "killed"]).unwrap();
+    site.until_gone("node", "killed-1").await;
+    site.restart_controller();
+    fleet.away.lock().unwrap().clear();
+    for name in names {
+        site.has(name, 2).await;
+        assert!(!is_cordoned(&site.get("node", name).unwrap()));
+    }
+    assert_eq!(fleet.most(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_that_is_deleted_with_drain_goes_after_its_pods_its_node_and_its_slot() {
+    let (site, names) = (Site::shared(), ["leaves-1", "leaves-2"]);
+    let fleet = paved(site, "leaves", &json!({}), &names).await;
+    site.namespace("leaves");
+    site.budget("leaves", 1);
+    pod(&fleet.client, "leaves", "only", "leaves-1", Some("ReplicaSet")).await;
+    site.machine("leaves-1", "leaves", &json!({ "deletionPolicy": "Drain" }));
+    site.until(("machine", "leaves-1"), "its finalizer", |m| {
+        m["metadata"]["finalizers"].to_string().contains("bedplate.dev/drain")
+    })
+    .await;
+    site.kubectl(&["delete", "machine", "leaves-1", "leaves-2", "--wait=false"]).unwrap();
+    site.until_gone("machine", "leaves-2").await;
+    assert!(!is_cordoned(&site.get("node", "leaves-2").unwrap()), "Retain touches nothing");
+    site.until(("machine", "leaves-1"), "what it waits for", |m| {
+        site::message(m, "Ready").contains("waiting for leaves/only (Cannot evict pod")
+    })
+    .await;
+    // Somebody would rather keep the node.
+    let retain = r#"{"spec":{"deletionPolicy":"Retain"}}"#;
+    site.kubectl(&["patch", "machine", "leaves-1", "--type=merge", "-p", retain]).unwrap();
+    site.until_gone("machine", "leaves-1").await;
+    let node = site.get("node", "leaves-1").unwrap();
+    assert!(
+        !is_cordoned(&node) && node["metadata"]["annotations"]["bedplate.dev/cordoned-by"].is_null(),
+        "{node:#}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_that_is_drained_away_is_gone_when_its_agent_has_stopped_the_slot() {
+    let site = Site::shared();
+    let fleet = paved(site, "drained", &json!({}), &["drained-1"]).await;
+    site.namespace("drained");
+    pod(&fleet.client, "drained", "only", "drained-1", Some("ReplicaSet")).await;
+    pod(&fleet.client, "drained", "lone", "drained-1", None).await;
+    site.machine("drained-1", "drained", &json!({ "deletionPolicy": "Drain" }));
+    site.until(("machine", "drained-1"), "its finalizer", |m| {
+        m["metadata"]["finalizers"].to_string().contains("bedplate.dev/drain")
+    })
+    .await;
+    site.kubectl(&["delete", "machine", "drained-1", "--wait=false"]).unwrap();
+    site.until_gone("node", "drained-1").await;
+    site.until_gone("machine", "drained-1").await;
+    site.until_pods("drained", 0).await;
+}

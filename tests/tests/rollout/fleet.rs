@@ -1,0 +1,262 @@
+//! Hosts with agents that speak to the API server as real ones do: they fetch what is selected, make a Node of it once the former is gone and the
+//! controller has chosen, take back what does not come up, and stop their slot when their Machine is drained away.
+//!
+//! And a workload: so many Pods, of which each that is gone is made again on a Node that takes Pods.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bedplate_api::machine::{DeletionPolicy, Machine, Selected};
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::runtime::watcher;
+use kube::runtime::watcher::Event;
+use kube::{Api, Client, ResourceExt};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+/// Between two looks of an agent.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// The hosts of a test; they end with its runtime.
+pub(crate) struct Fleet {
+    pub(crate) client: Client,
+    pub(crate) names: Vec<String>,
+    /// Versions that do not come up.
+    pub(crate) bad: Mutex<BTreeSet<i64>>,
+    /// Hosts that fetch nothing.
+    pub(crate) slow: Mutex<BTreeSet<String>>,
+    /// Hosts whose agents do nothing for now.
+    pub(crate) away: Mutex<BTreeSet<String>>,
+    /// The most of their Nodes that were gone, cordoned or not Ready at once.
+    most: AtomicUsize,
+}
+
+/// What a host has on its disk.
+#[derive(Default)]
+struct Host {
+    applied: Option<(Selected, String)>,
+    prepared: Option<(String, i64)>,
+    rolled_back: Option<Value>,
+}
+
+fn object<K: DeserializeOwned>(value: Value) -> K {
+    serde_json::from_value(value).unwrap()
+}
+
+pub(crate) fn condition(kind: &str, status: &str, reason: &str) -> Value {
+    json!({ "type": kind, "status": status, "reason": reason, "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" })
+}
+
+impl Fleet {
+    /// Hosts that are enrolled for these Machines, which have to be there.
+    pub(crate) async fn start(client: Client, names: &[&str]) -> Arc<Self> {
+        let fleet = Arc::new(Self {
+            client,
+            names: names.iter().map(ToString::to_string).collect(),
+            bad: Mutex::default(),
+            slow: Mutex::default(),
+            away: Mutex::default(),
+            most: AtomicUsize::new(0),
+        });
+        for name in &fleet.names {
+            let enrolled = json!({ "conditions": [condition("Enrolled", "True", "Enrolled")] });
+            fleet.apply(name, "pxed", &enrolled).await.unwrap();
+            tokio::spawn(fleet.clone().host(name.clone()));
+        }
+        fleet
+    }
+
+    /// The most that were unavailable at once, as its Nodes' watch has it from now on.
+    pub(crate) async fn count(self: &Arc<Self>) {
+        let (ready, begun) = tokio::sync::oneshot::channel();
+        let fleet = self.clone();
+        tokio::spawn(async move {
+            let mut ready = Some(ready);
+            let mut there: BTreeMap<String, bool> = BTreeMap::new();
+            let nodes: Api<Node> = Api::all(fleet.client.clone());
+            let mut events = Box::pin(watcher(nodes, watcher::Config::default()));
+            while let Some(event) = events.next().await {
+                match event.unwrap() {
+                    Event::Apply(node) | Event::InitApply(node) => {
+                        there.insert(node.name_any(), is_available(&node));
+                    }
+                    Event::Delete(node) => drop(there.remove(&node.name_any())),
+                    Event::Init => continue,
+                    Event::InitDone => drop(ready.take().map(|ready| ready.send(()))),
+                }
+                if ready.is_none() {
+                    let away = fleet.names.iter().filter(|name| there.get(*name) != Some(&true)).count();
+                    fleet.most.fetch_max(away, Ordering::SeqCst);
+                }
+            }
+        });
+        begun.await.unwrap();
+    }
+
+    pub(crate) fn most(&self) -> usize {
+        self.most.load(Ordering::SeqCst)
+    }
+
+    fn machines(&self) -> Api<Machine> {
+        Api::all(self.client.clone())
+    }
+
+    fn nodes(&self) -> Api<Node> {
+        Api::all(self.client.clone())
+    }
+
+    async fn apply(&self, name: &str, manager: &str, status: &Value) -> kube::Result<Machine> {
+        let body = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": name }, "status": status });
+        let parameters = PatchParams::apply(manager).force();
+        self.machines().patch_status(name, &parameters, &Patch::Apply(&body)).await
+    }
+
+    async fn host(self: Arc<Self>, name: String) {
+        let mut host = Host::default();
+        let mut said = Value::Null;
+        loop {
+            let Some(machine) = self.machines().get_opt(&name).await.unwrap() else { return };
+            if !self.away.lock().unwrap().contains(&name) {
+                self.step(&mut host, &machine).await;
+            }
+            let now = host.told();
+            if now != said && self.apply(&name, "bedplate-agent", &now).await.is_ok() {
+                said = now;
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    async fn step(&self, host: &mut Host, machine: &Machine) {
+        let (name, status) = (machine.name_any(), machine.status.clone().unwrap_or_default());
+        let node = self.nodes().get_opt(&name).await.unwrap();
+        let deleting = machine.metadata.deletion_timestamp.is_some();
+        if deleting && machine.spec.deletion_policy == DeletionPolicy::Drain && node.is_none() {
+            (host.applied, host.prepared) = (None, None);
+            return;
+        }
+        let Some(selected) = status.selected.filter(|_| !deleting && !machine.spec.paused) else { return };
+        match (&host.applied, node) {
+            (Some((applied, uid)), Some(node)) if node.metadata.uid.as_ref() == Some(uid) => {
+                let differs = (&applied.name, applied.version) != (&selected.name, selected.version);
+                if differs && !self.slow.lock().unwrap().contains(&name) {
+                    host.prepared = Some((selected.name, selected.version));
+                }
+            }
+            (former, None) if status.node_ref.is_none() => {
+                let bad = self.bad.lock().unwrap().contains(&selected.version);
+                let version =
+                    |selected: &Selected| json!({ "name": selected.name, "version": selected.version });
+                let comes = match former.as_ref().filter(|_| bad) {
+                    Some((former, _)) => {
+                        host.rolled_back = Some(json!({ "from": version(&selected), "to": version(former),
+                            "reason": "the kubelet is not healthy", "time": "2026-01-01T00:00:00Z" }));
+                        former.clone()
+                    }
+                    None => selected,
+                };
+                let uid = self.join(&name).await;
+                (host.applied, host.prepared) = (Some((comes, uid)), None);
+            }
+            _ => {}
+        }
+    }
+
+    /// A Node that is Ready.
+    async fn join(&self, name: &str) -> String {
+        let node = object(
+            json!({ "metadata": { "name": name }, "spec": { "providerID": format!("bedplate://{name}") } }),
+        );
+        let node: Node = self.nodes().create(&PostParams::default(), &node).await.unwrap();
+        self.ready(name, true).await;
+        node.metadata.uid.unwrap()
+    }
+
+    pub(crate) async fn ready(&self, name: &str, ready: bool) {
+        let status = if ready { "True" } else { "False" };
+        let body = json!({ "status": { "conditions": [{ "type": "Ready", "status": status, "reason": "T", "message": "" }] } });
+        self.nodes().patch_status(name, &PatchParams::default(), &Patch::Merge(&body)).await.unwrap();
+    }
+}
+
+impl Host {
+    fn told(&self) -> Value {
+        let running = self.applied.as_ref().map(|(version, uid)| {
+            json!({ "name": version.name, "version": version.version, "slot": "a", "nodeUid": uid })
+        });
+        let slot_a = self.applied.as_ref().map_or(json!({ "name": "a", "state": "Empty" }), |(version, _)| {
+            json!({ "name": "a", "configurationName": version.name, "version": version.version, "state": "Running" })
+        });
+        let slot_b = self.prepared.as_ref().map_or(json!({ "name": "b", "state": "Empty" }), |(name, version)| {
+            json!({ "name": "b", "configurationName": name, "version": version, "state": "Prepared" })
+        });
+        let runs = if self.applied.is_some() { "True" } else { "False" };
+        let mut told = json!({ "slots": [slot_a, slot_b],
+            "agent": { "version": "t", "lastHeartbeat": "2100-01-01T00:00:00Z" },
+            "conditions": [condition("Paved", runs, "Applied"), condition("NodeReady", runs, "NodeReady")] });
+        if let Some(running) = running {
+            told["applied"] = running;
+        }
+        if let Some(back) = &self.rolled_back {
+            told["rolledBack"] = back.clone();
+        }
+        told
+    }
+}
+
+fn is_available(node: &Node) -> bool {
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.clone()).unwrap_or_default();
+    let ready = conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True");
+    ready && node.spec.as_ref().is_none_or(|spec| spec.unschedulable != Some(true))
+}
+
+/// Keeps so many Pods `app=<name>` on the fleet's Nodes, one on each as far as they go; each is Ready a moment after it was made.
+pub(crate) async fn workload(fleet: Arc<Fleet>, namespace: String, count: usize) {
+    let pods: Api<Pod> = Api::namespaced(fleet.client.clone(), &namespace);
+    let mut made = 0;
+    loop {
+        let there = pods.list(&ListParams::default()).await.unwrap().items;
+        let places: BTreeSet<String> = there.iter().filter_map(|pod| pod.spec.clone()?.node_name).collect();
+        let nodes = fleet.nodes().list(&ListParams::default()).await.unwrap().items;
+        let free = |node: &&Node| {
+            is_available(node)
+                && fleet.names.contains(&node.name_any())
+                && node.metadata.deletion_timestamp.is_none()
+        };
+        let mut free: Vec<String> = nodes.iter().filter(free).map(ResourceExt::name_any).collect();
+        free.sort_by_key(|name| places.contains(name));
+        if let (true, Some(node)) = (there.len() < count, free.first()) {
+            made += 1;
+            pod(&fleet.client, &namespace, &format!("w{made}"), node, Some("ReplicaSet")).await;
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// A Pod that is Ready, made by a controller of this kind.
+pub(crate) async fn pod(client: &Client, namespace: &str, name: &str, node: &str, controller: Option<&str>) {
+    let owners = controller.map(|kind| {
+        json!([{ "apiVersion": "apps/v1", "kind": kind, "name": "o", "uid": "0", "controller": true }])
+    });
+    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    // Without a grace period it ends at once: there is no kubelet that would say that it has.
+    let pod = object(
+        json!({ "metadata": { "name": name, "labels": { "app": namespace }, "ownerReferences": owners },
+        "spec": { "nodeName": node, "automountServiceAccountToken": false, "terminationGracePeriodSeconds": 0,
+            "containers": [{ "name": "c", "image": "registry.example/c" }] } }),
+    );
+    if pods.create(&PostParams::default(), &pod).await.is_ok() {
+        let status = json!({ "status": { "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] } });
+        let _ = pods.patch_status(name, &PatchParams::default(), &Patch::Merge(&status)).await;
+    }
+}
+
+/// Ends a Pod.
+pub(crate) async fn end(client: &Client, namespace: &str, name: &str) {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    pods.delete(name, &DeleteParams::default()).await.unwrap();
+}
