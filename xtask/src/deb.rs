@@ -13,6 +13,24 @@ use crate::{build, host, progress};
 /// Wants Rust 1.85, which is older than ours.
 pub(crate) const TOOL: Tool = Tool { name: "cargo-deb", version: "3.6.3" };
 
+/// Debian wants a name and an address to which a user of the package can write. There is no archive that this one comes from: it is made on the
+/// spot, so it is its builder's, as Debian's own tools take it from the environment (debuild(1)). Else it stays what agent/Cargo.toml says: a
+/// host's mail to root is read by whoever installs packages there.
+fn maintainer(name: Option<&str>, address: Option<&str>) -> Result<Option<String>> {
+    let given = |text: Option<&str>| text.map(str::trim).filter(|text| !text.is_empty()).map(str::to_owned);
+    let Some(address) = given(address) else { return Ok(None) };
+    let Some(name) = given(name) else {
+        bail!("DEBEMAIL is set, and DEBFULLNAME is not: whose address is it?")
+    };
+    if name.contains(['<', '>', ',', '\n'])
+        || address.contains(['<', '>', '\n', ' '])
+        || !address.contains('@')
+    {
+        bail!("DEBFULLNAME {name:?} and DEBEMAIL {address:?} are no name and address");
+    }
+    Ok(Some(format!("{name} <{address}>")))
+}
+
 /// Where the package lies, and what goes into it; agent/Cargo.toml names it.
 fn place() -> PathBuf {
     host::root().join("target/deb")
@@ -29,6 +47,8 @@ pub(crate) fn run() -> Result<()> {
 
 /// The package of the release binary that is there.
 pub(crate) fn package() -> Result<PathBuf> {
+    let variable = |name: &str| std::env::var(name).ok();
+    let maintainer = maintainer(variable("DEBFULLNAME").as_deref(), variable("DEBEMAIL").as_deref())?;
     progress::step("Debian package of the agent", |step| {
         let (agent, place) = (build::release().join("bedplate-agent"), place());
         let man = place.join("man");
@@ -49,6 +69,9 @@ pub(crate) fn package() -> Result<PathBuf> {
         }
         let mut command = Command::new(TOOL.program());
         command.current_dir(host::root()).args(["--package", "bedplate-agent", "--no-build", "--no-strip"]);
+        if let Some(maintainer) = &maintainer {
+            command.args(["--maintainer", maintainer]);
+        }
         step.run(command.args(["--target", build::TARGET, "--output"]).arg(&place))?;
         packages(&place)?.pop().context("cargo-deb left no package")
     })
@@ -63,4 +86,20 @@ fn packages(place: &Path) -> Result<Vec<PathBuf>> {
     };
     let paths = entries.flatten().map(|entry| entry.path());
     Ok(paths.filter(|path| path.extension().is_some_and(|extension| extension == "deb")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_package_is_its_builders_where_the_environment_says_who_that_is() {
+        let given = maintainer(Some("Ada Lovelace"), Some("ada@example.org")).unwrap();
+        assert_eq!(given.as_deref(), Some("Ada Lovelace <ada@example.org>"));
+        assert_eq!(maintainer(Some("Ada Lovelace"), None).unwrap(), None);
+        assert_eq!(maintainer(None, Some(" ")).unwrap(), None);
+        assert!(maintainer(None, Some("ada@example.org")).is_err());
+        assert!(maintainer(Some("Ada <a@b>"), Some("ada@example.org")).is_err());
+        assert!(maintainer(Some("Ada"), Some("nowhere")).is_err());
+    }
 }

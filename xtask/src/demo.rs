@@ -8,15 +8,18 @@ use crate::{build, host, image, progress, setup};
 
 /// The benches that need neither a cluster nor the node image.
 const WITHOUT_NODES: [&str; 6] = ["size", "memory", "power", "tftp", "http", "dhcp"];
-/// Those that do.
+/// Those that need a cluster alone.
+const WITH_CLUSTER: [&str; 1] = ["controller"];
+/// Those that need both.
 const WITH_NODES: [&str; 2] = ["unpack", "agent"];
 
-/// Everything that the rack needs: packages, static binaries, the host image.
+/// Everything that two servers of the rack and their cluster need: packages, static binaries, Kubernetes' programs, both images.
 fn prepare() -> Result<()> {
-    setup::run(setup::Need::Rack)?;
+    setup::run(setup::Need::Cluster)?;
     progress::heading("Build");
     build::run()?;
-    image::host()
+    image::host()?;
+    image::node::ensure()
 }
 
 /// What tells the programs in `tests` where things are.
@@ -26,7 +29,7 @@ pub(crate) fn environment(command: &mut Command) -> &mut Command {
     command.env("BEDPLATE_CACHE", host::cache()).env("BEDPLATE_BIN_DIR", build::release())
 }
 
-/// Has two virtual servers switched on and shows them come up.
+/// Has two virtual servers switched on and shows them become Nodes, of one version and then of the next.
 pub(crate) fn run(keep: bool) -> Result<()> {
     prepare()?;
     let program = program("bedplate-demo", false)?;
@@ -39,8 +42,14 @@ pub(crate) fn run(keep: bool) -> Result<()> {
 pub(crate) fn bench(arguments: &[String]) -> Result<()> {
     let names = |benches: &[&str]| arguments.iter().any(|argument| benches.contains(&argument.as_str()));
     // None named: all of them.
-    let nodes = names(&WITH_NODES) || !names(&WITHOUT_NODES);
-    setup::run(if nodes { setup::Need::Tests } else { setup::Need::Rack })?;
+    let all = ![&WITHOUT_NODES[..], &WITH_CLUSTER, &WITH_NODES].into_iter().any(names);
+    let nodes = all || names(&WITH_NODES);
+    let cluster = nodes || names(&WITH_CLUSTER);
+    setup::run(match (nodes, cluster) {
+        (true, _) => setup::Need::Tests,
+        (false, true) => setup::Need::Cluster,
+        (false, false) => setup::Need::Rack,
+    })?;
     progress::heading("Build");
     build::run()?;
     if nodes {

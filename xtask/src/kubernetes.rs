@@ -1,6 +1,6 @@
 //! The Kubernetes programs and etcd that the tests run, built once from their Go modules and cached by version.
 //!
-//! The versions are those of tests/kubernetes/go.mod and tests/kubernetes/etcd/go.mod, nowhere else.
+//! The versions are those of tests/kubernetes/go.mod, and of go.mod in etcd and crictl beside it, nowhere else.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,6 +12,10 @@ use crate::{host, progress};
 /// Built in this order, the quick ones first so that a mistake shows early.
 const PROGRAMS: [&str; 6] =
     ["kubectl", "kube-apiserver", "kubeadm", "kube-controller-manager", "kube-scheduler", "kubelet"];
+
+/// For a person in a slot; not one of the programs that the tests need.
+pub(crate) const CRICTL: &str = "crictl";
+const CRICTL_MODULE: &str = "sigs.k8s.io/cri-tools";
 
 fn required(go_mod: &Path, module: &str) -> Option<String> {
     let text = std::fs::read_to_string(go_mod).ok()?;
@@ -40,6 +44,18 @@ pub(crate) fn directory() -> PathBuf {
     host::cache().join("kubernetes").join(format!("{kubernetes}-etcd{}", etcd.trim_start_matches('v')))
 }
 
+fn crictl_version() -> String {
+    required(&modules().join("crictl/go.mod"), CRICTL_MODULE).unwrap_or_default()
+}
+
+/// Where a program lies once it is built. crictl's version is its own: it asks any runtime, of any Kubernetes.
+pub(crate) fn path(program: &str) -> PathBuf {
+    if program == CRICTL {
+        return host::cache().join("kubernetes").join(format!("crictl-{}", crictl_version())).join(program);
+    }
+    directory().join(program)
+}
+
 /// The programs that are not there yet.
 pub(crate) fn missing(directory: &Path) -> Vec<&'static str> {
     let all = std::iter::once("etcd").chain(PROGRAMS);
@@ -53,37 +69,48 @@ pub(crate) fn build() -> Result<()> {
 
 /// Builds those of the named programs that are missing.
 pub(crate) fn build_programs(wanted: &[&str]) -> Result<()> {
-    let directory = directory();
-    let missing: Vec<&&str> = wanted.iter().filter(|program| !directory.join(program).is_file()).collect();
+    let missing: Vec<&&str> = wanted.iter().filter(|program| !path(program).is_file()).collect();
     if missing.is_empty() {
         return Ok(());
     }
     let go = host::go()?;
-    std::fs::create_dir_all(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
-    let (version, _) = versions();
-    let flags = linker_flags(&version);
     for (index, program) in missing.iter().enumerate() {
         let name = format!("go build {program} ({} of {})", index + 1, missing.len());
         progress::step(&name, |step| {
+            let built = path(program);
+            let directory = built.parent().context("a program has a directory")?;
+            std::fs::create_dir_all(directory)
+                .with_context(|| format!("cannot make {}", directory.display()))?;
             // Written under another name first: an interrupted build must not look like a finished one.
             let partial = directory.join(format!(".{program}.{}", std::process::id()));
-            let (place, package, flags) = if **program == "etcd" {
-                (modules().join("etcd"), "go.etcd.io/etcd/server/v3".to_owned(), "-s -w")
-            } else {
-                (modules(), format!("k8s.io/kubernetes/cmd/{program}"), flags.as_str())
-            };
+            let (place, package, flags) = source(program);
             let mut command = Command::new(&go);
-            command.current_dir(place).env("CGO_ENABLED", "0").arg("build").args([
+            command.current_dir(place).env("CGO_ENABLED", "0").args([
+                "build",
                 "-trimpath",
                 "-ldflags",
-                flags,
+                &flags,
             ]);
             step.run(command.arg("-o").arg(&partial).arg(&package))?;
-            std::fs::rename(&partial, directory.join(program))
+            std::fs::rename(&partial, &built)
                 .with_context(|| format!("cannot put {program} into {}", directory.display()))
         })?;
     }
     Ok(())
+}
+
+/// The module's directory, the package, and what the linker is told.
+fn source(program: &str) -> (PathBuf, String, String) {
+    match program {
+        "etcd" => (modules().join("etcd"), "go.etcd.io/etcd/server/v3".to_owned(), "-s -w".to_owned()),
+        CRICTL => {
+            let version = crictl_version();
+            let version = version.trim_start_matches('v');
+            let flags = format!("-s -w -X {CRICTL_MODULE}/pkg/version.Version={version}");
+            (modules().join("crictl"), format!("{CRICTL_MODULE}/cmd/crictl"), flags)
+        }
+        _ => (modules(), format!("k8s.io/kubernetes/cmd/{program}"), linker_flags(&versions().0)),
+    }
 }
 
 /// What Kubernetes' own build script stamps in; without it the programs call themselves v0.0.0 and kubeadm refuses.

@@ -52,7 +52,7 @@ enum Command {
         /// Only tests whose name contains this text; leaves the checks out.
         filter: Option<String>,
     },
-    /// Boots two virtual servers, one BIOS and one UEFI, from power-on to enrolled, and shows them come up.
+    /// Makes Nodes of two virtual servers that are off, and brings another version to them: by hand, and by a rolling update.
     Demo {
         /// Leaves the rack running until Ctrl-C.
         #[arg(long)]

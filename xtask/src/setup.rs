@@ -25,6 +25,8 @@ fn missing_components() -> Vec<&'static str> {
 pub(crate) enum Need {
     /// The virtual rack: packages and Rust.
     Rack,
+    /// The rack, and a real API server that servers join as Nodes, which is built with Go.
+    Cluster,
     /// The rack, a real API server, which is built with Go, cargo-deny, cargo-deb, a Redfish emulator, and a Debian for hosts in namespaces.
     Tests,
 }
@@ -42,7 +44,7 @@ fn install(need: Need) -> Result<()> {
     let packages = package::missing()?;
     let components = missing_components();
     let directory = kubernetes::directory();
-    let programs = if need == Need::Tests { kubernetes::missing(&directory) } else { Vec::new() };
+    let programs = if need != Need::Rack { kubernetes::missing(&directory) } else { Vec::new() };
     if !programs.is_empty() {
         host::go()?;
     }

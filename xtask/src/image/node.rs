@@ -72,7 +72,7 @@ pub(crate) fn build(options: &Options) -> Result<PathBuf> {
     let source = host::root().join("images/node");
     let recipe: Recipe = read(&source.join("recipe.toml"))?;
     let programs = programs(options, &recipe)?;
-    let version = version(&programs)?;
+    let version = version(programs)?;
     let images = host::cache().join("images");
     let work = Work::new(&images)?;
     let pause = pause::compile(&source.join("pause.c"), &work.0)?;
@@ -84,7 +84,7 @@ pub(crate) fn build(options: &Options) -> Result<PathBuf> {
     inputs.add_tree("images/node", &source)?;
     inputs.add_tree("pause", &pause)?;
     for program in recipe.layers.iter().flat_map(|layer| &layer.programs) {
-        inputs.add_tree(program, &programs.join(program))?;
+        inputs.add_tree(program, &programs.path(program))?;
     }
     inputs.add("compression", options.compression.name().as_bytes());
     let inputs = inputs.finish();
@@ -96,7 +96,7 @@ pub(crate) fn build(options: &Options) -> Result<PathBuf> {
         recipe: &recipe,
         bases: &bases,
         source: &source,
-        programs: &programs,
+        programs,
         pause: &pause,
         inputs: &inputs,
     };
@@ -114,23 +114,37 @@ fn report(options: &Options, version: &str, digest: &str, what: &str) {
     println!("  node image {what} (Kubernetes {version})\n    {}\n    {digest}", options.output.display());
 }
 
-/// The directory that has the recipe's programs.
-fn programs(options: &Options, recipe: &Recipe) -> Result<PathBuf> {
-    let wanted: Vec<&str> =
-        recipe.layers.iter().flat_map(|layer| &layer.programs).map(String::as_str).collect();
-    let Some(directory) = &options.kubernetes else {
-        kubernetes::build_programs(&wanted)?;
-        return Ok(kubernetes::directory());
-    };
-    match wanted.iter().find(|program| !directory.join(program).is_file()) {
-        Some(program) => bail!("{} is missing", directory.join(program).display()),
-        None => Ok(directory.clone()),
+/// Where the recipe's programs are.
+#[derive(Debug, Clone, Copy)]
+struct Programs<'a> {
+    /// Somebody's Kubernetes, instead of that of tests/kubernetes.
+    kubernetes: Option<&'a Path>,
+}
+
+impl Programs<'_> {
+    /// crictl is always ours: no release of Kubernetes brings one.
+    fn path(self, program: &str) -> PathBuf {
+        let given = self.kubernetes.filter(|_| program != kubernetes::CRICTL);
+        given.map_or_else(|| kubernetes::path(program), |directory| directory.join(program))
+    }
+}
+
+/// The recipe's programs; those that are ours are built.
+fn programs<'a>(options: &'a Options, recipe: &Recipe) -> Result<Programs<'a>> {
+    let programs = Programs { kubernetes: options.kubernetes.as_deref() };
+    let wanted = recipe.layers.iter().flat_map(|layer| &layer.programs).map(String::as_str);
+    let (ours, given): (Vec<&str>, Vec<&str>) =
+        wanted.partition(|program| programs.path(program) == kubernetes::path(program));
+    kubernetes::build_programs(&ours)?;
+    match given.iter().map(|program| programs.path(program)).find(|path| !path.is_file()) {
+        Some(missing) => bail!("{} is missing", missing.display()),
+        None => Ok(programs),
     }
 }
 
 /// What kubeadm says it is: `v1.34.4`.
-fn version(programs: &Path) -> Result<String> {
-    let kubeadm = programs.join("kubeadm");
+fn version(programs: Programs<'_>) -> Result<String> {
+    let kubeadm = programs.path("kubeadm");
     let output = Command::new(&kubeadm).args(["version", "--output", "short"]).output();
     let output = output.with_context(|| format!("cannot run {}", kubeadm.display()))?;
     let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();

@@ -10,8 +10,8 @@ use anyhow::{Context, Result};
 
 use super::super::base::Base;
 use super::super::compose::{identify, install, normalise};
-use super::pause;
 use super::recipe::{Layer, Recipe};
+use super::{Programs, pause};
 use crate::progress::Step;
 
 /// Where the image of the pause program is, in the node image.
@@ -23,7 +23,7 @@ pub(super) struct Inputs<'a> {
     /// Debian's part, one for each layer.
     pub(super) bases: &'a [Base],
     pub(super) source: &'a Path,
-    pub(super) programs: &'a Path,
+    pub(super) programs: Programs<'a>,
     pub(super) pause: &'a Path,
     pub(super) inputs: &'a str,
 }
@@ -57,7 +57,7 @@ pub(super) fn compose(step: &Step, inputs: &Inputs<'_>, number: usize, work: &Pa
 fn add(step: &Step, inputs: &Inputs<'_>, layer: &Layer, root: &Path, work: &Path) -> Result<()> {
     lay_over(&inputs.source.join(&layer.name), root)?;
     for program in &layer.programs {
-        install(&inputs.programs.join(program), &root.join("usr/bin").join(program), 0o755)?;
+        install(&inputs.programs.path(program), &root.join("usr/bin").join(program), 0o755)?;
     }
     for directory in &layer.directories {
         let path = root.join(directory);
