@@ -10,7 +10,10 @@ use crate::pool::Job;
 use crate::{Tier, build, demo, host, progress};
 
 /// Those that take longest begin first, so that none of them is waited for alone at the end.
-const FIRST: [&str; 8] = [
+const FIRST: [&str; 11] = [
+    "agent_control_plane",
+    "kubernetes_faults",
+    "agent_rollout",
     "power_faults",
     "kubernetes_enrol",
     "kubernetes_failover",
