@@ -8,8 +8,10 @@ use serde_json::{Map, Value, json};
 
 use crate::merge::at;
 
-/// The user of a kubeconfig that is made here.
+/// Names in a kubeconfig that is made here.
 const USER: &str = "tls-bootstrap-token-user";
+const CLUSTER: &str = "default-cluster";
+const CONTEXT: &str = "default-context";
 
 /// What a version has a node join by.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -54,21 +56,35 @@ pub fn joined_by(kubernetes: &KubernetesSpec) -> Option<JoinedBy<'_>> {
 }
 
 /// A kubeconfig that shows this token, at this API server (`host:port`) if one is said; none: the text is no kubeconfig.
+///
+/// Of a discovery file only the cluster counts, as for kubeadm: `cluster-info` has one without a name, no context and no user.
 pub fn kubeconfig_with_token(text: &str, endpoint: Option<&str>, token: &str) -> Option<String> {
-    let mut config: Map<String, Value> = serde_saphyr::from_str(text).ok()?;
-    let mut set = |list: &str, of: &str, field: &str, value: &Value| -> Option<()> {
-        for named in config.get_mut(list)?.as_array_mut()? {
-            let object = named.get_mut(of)?.as_object_mut()?;
-            object.insert(field.to_owned(), value.clone());
-        }
-        Some(())
-    };
+    let config: Map<String, Value> = serde_saphyr::from_str(text).ok()?;
+    let clusters = config.get("clusters")?.as_array()?;
+    let name = current_cluster(&config).or_else(|| clusters.first()?.get("name")?.as_str());
+    let named = clusters.iter().find(|cluster| cluster.get("name").and_then(Value::as_str) == name);
+    let mut cluster = named?.get("cluster")?.as_object()?.clone();
     if let Some(endpoint) = endpoint {
-        set("clusters", "cluster", "server", &json!(format!("https://{endpoint}")))?;
+        cluster.insert("server".to_owned(), json!(format!("https://{endpoint}")));
     }
-    set("contexts", "context", "user", &json!(USER))?;
-    config.insert("users".to_owned(), json!([{ "name": USER, "user": { "token": token } }]));
-    Some(Value::Object(config).to_string())
+    let made = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{ "name": CLUSTER, "cluster": cluster }],
+        "contexts": [{ "name": CONTEXT, "context": { "cluster": CLUSTER, "user": USER } }],
+        "current-context": CONTEXT,
+        "users": [{ "name": USER, "user": { "token": token } }],
+    });
+    Some(made.to_string())
+}
+
+/// The name of the cluster that a kubeconfig means.
+fn current_cluster(config: &Map<String, Value>) -> Option<&str> {
+    let current = config.get("current-context")?.as_str()?;
+    let contexts = config.get("contexts")?.as_array()?;
+    let context =
+        contexts.iter().find(|context| context.get("name").and_then(Value::as_str) == Some(current))?;
+    context.get("context")?.get("cluster")?.as_str()
 }
 
 #[cfg(test)]
@@ -109,6 +125,24 @@ mod tests {
         assert_eq!(other["clusters"][0]["cluster"]["certificate-authority-data"], "Q0E=");
         assert_eq!(other["contexts"][0]["context"]["user"], other["users"][0]["name"]);
         assert_eq!(other["users"], json!([{ "name": USER, "user": { "token": "a.b" } }]));
+    }
+
+    #[test]
+    fn the_cluster_is_the_current_contexts_or_that_of_a_cluster_info_without_name_context_and_user() {
+        let made = |text: &str| -> Value {
+            serde_json::from_str(&kubeconfig_with_token(text, None, "a.b").unwrap()).unwrap()
+        };
+        let info = "apiVersion: v1\nclusters:\n- cluster:\n    certificate-authority-data: Q0E=\n    server: https://k:6443\n  \
+                    name: \"\"\ncontexts: null\ncurrent-context: \"\"\nkind: Config\npreferences: {}\nusers: null\n";
+        let config = made(info);
+        assert_eq!(config["clusters"][0]["cluster"]["server"], "https://k:6443");
+        let context = &config["contexts"][0];
+        assert_eq!(config["current-context"], context["name"]);
+        assert_eq!(context["context"]["cluster"], config["clusters"][0]["name"]);
+        assert_eq!(context["context"]["user"], config["users"][0]["name"]);
+        let two = "clusters:\n- {name: one, cluster: {server: 'https://one'}}\n- {name: two, cluster: {server: 'https://two'}}\n\
+                   contexts:\n- {name: c, context: {cluster: two, user: u}}\ncurrent-context: c\n";
+        assert_eq!(made(two)["clusters"][0]["cluster"]["server"], "https://two");
         for text in ["- 1", "kind: Config", "clusters: [1]"] {
             assert_eq!(kubeconfig_with_token(text, Some("k:1"), "a.b"), None, "{text}");
         }
