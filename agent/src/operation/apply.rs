@@ -31,6 +31,9 @@ pub enum ApplyError {
     /// It was made and does not hold: it is not made again by itself.
     #[error("{0}")]
     Broken(String),
+    /// Somebody else decides about the Node.
+    #[error("{0}")]
+    Claimed(String),
     /// A person has to change taints.
     #[error("{0}")]
     Taints(String),
@@ -46,7 +49,8 @@ pub trait Configuration: Send + Sync {
     async fn standing(&self) -> Result<Standing, String>;
     /// Makes these changes to the running node, and keeps that the selected version is applied. May be done twice.
     async fn change(&self, changes: &[InPlace]) -> Result<(), ApplyError>;
-    /// Whether that is possible; also has a version that failed here be tried again, because a person asks.
+    /// Whether that is possible, and the version lies ready: before, no Pod has to leave. Also has a version that failed here be tried
+    /// again, because a person asks.
     async fn may_repave(&self, version: &VersionRef) -> Result<(), ApplyError>;
     /// Has the node be paved anew with this version, also if it failed before, once its Node is gone. May be asked for twice.
     async fn repave(&self, version: &VersionRef) -> Result<(), ApplyError>;
@@ -84,7 +88,9 @@ impl Runner {
                 if let Err(error) = self.parts.configuration.may_repave(&version).await {
                     return refused(&error);
                 }
-                let drained = self.drain(&DRAIN, deadline).await;
+                // What it has waited until the version was ready does not count.
+                let since = progress::cordoned_at(object.status.as_ref(), self.now());
+                let drained = self.drain_since(since, &DRAIN, deadline).await;
                 if !matches!(drained, Outcome::Ready) {
                     return drained;
                 }
@@ -117,6 +123,7 @@ impl Runner {
 fn refused(error: &ApplyError) -> Outcome {
     match error {
         ApplyError::NotSupported(why) => Outcome::End(End::failed("NotSupported", why)),
+        ApplyError::Claimed(why) => Outcome::End(End::failed("Claimed", why)),
         ApplyError::Broken(why) => Outcome::End(End::failed("ChangeFailed", why)),
         ApplyError::Taints(why) => Outcome::End(End::failed("NeedsTaints", why)),
         ApplyError::Failed(why) => Outcome::Later(why.clone()),

@@ -19,16 +19,23 @@ use super::progress::{End, cordoned, is_cordoned, taken_of};
 use super::run::{LOOK, Runner};
 
 impl Runner {
-    /// Until no Pod is left that has to leave.
+    /// Until no Pod is left that has to leave; the limit counts from when the operation was taken.
     pub(super) async fn drain(&mut self, drain: &Drain, deadline: Timestamp) -> Outcome {
-        let (uid, start) = match &self.running {
-            Some(running) => {
-                let taken = taken_of(running.object.status.as_ref(), self.now());
-                (running.object.metadata.uid.clone().unwrap_or_default(), taken.map(|taken| taken.start))
-            }
-            None => return Outcome::Interrupted,
-        };
-        let until = later(start.unwrap_or_else(|| self.now()), drain.limit).min(deadline);
+        let status = self.running.as_ref().and_then(|running| running.object.status.as_ref());
+        let taken = taken_of(status, self.now()).map(|taken| taken.start);
+        self.drain_since(taken.unwrap_or_else(|| self.now()), drain, deadline).await
+    }
+
+    /// The same; the limit counts from then.
+    pub(super) async fn drain_since(
+        &mut self,
+        since: Timestamp,
+        drain: &Drain,
+        deadline: Timestamp,
+    ) -> Outcome {
+        let Some(running) = &self.running else { return Outcome::Interrupted };
+        let uid = running.object.metadata.uid.clone().unwrap_or_default();
+        let until = later(since, drain.limit).min(deadline);
         let mut held = BTreeMap::new();
         loop {
             let left = match self.drain_once(drain, &mut held).await {

@@ -28,6 +28,8 @@ use crate::node::model::{Api, Record, SlotSeen, Stage};
 use crate::slot::filled::Filled;
 use crate::slot::places::machine;
 
+const SLOTS: [SlotName; 2] = [SlotName::A, SlotName::B];
+
 /// Carries out the Machine's operations until `shutdown`; `wake` has the node's loop look again.
 pub async fn serve(
     node: effects::Parts,
@@ -124,16 +126,39 @@ impl NodeConfiguration {
         Self { node, wake }
     }
 
+    /// Whether a slot is filled with this very version, to be the node next.
+    async fn is_ready(&self, version: &VersionRef) -> Result<bool, String> {
+        let Some(facts) = self.node.seen().version_facts().filter(|facts| facts.reference == *version) else {
+            return Ok(false);
+        };
+        let read = self.node.on_disk(move |slots| {
+            let mut ready = false;
+            for slot in SLOTS {
+                let record = slots.record(slot)?;
+                ready |= record.is_some_and(|record| {
+                    record.stage == Stage::Prepared
+                        && (&record.version, &record.template) == (&facts.reference, &facts.template)
+                });
+            }
+            Ok(ready)
+        });
+        read.await.map_err(|error| chain(&error))
+    }
+
     /// The slot that is the node; and whether one is on trial, and which versions failed here.
     async fn slots(&self) -> Result<(Option<Applied>, bool, Vec<VersionRef>), String> {
         let read = self.node.on_disk(|slots| {
-            let (mut applied, mut trial) = (None, false);
-            for slot in [SlotName::A, SlotName::B] {
+            let (mut applied, mut trial) = (None::<Applied>, false);
+            for slot in SLOTS {
                 let SlotSeen { record, made_cluster, .. } = slots.look(slot, false)?;
                 let Some(record) = record else { continue };
                 match record.stage {
+                    // Of two the later one: the other one is about to be retired.
                     Stage::Applied { .. } => {
-                        applied = Some(Applied { slot, record, filled: slots.filled(slot)?, made_cluster });
+                        if applied.as_ref().is_none_or(|one| one.record.generation < record.generation) {
+                            applied =
+                                Some(Applied { slot, record, filled: slots.filled(slot)?, made_cluster });
+                        }
                     }
                     Stage::Trial { .. } => trial = true,
                     Stage::Preparing | Stage::Prepared | Stage::Retired | Stage::Failed { .. } => {}
@@ -218,16 +243,36 @@ impl Configuration for NodeConfiguration {
     }
 
     async fn may_repave(&self, version: &VersionRef) -> Result<(), ApplyError> {
-        if !self.node.plane.is_standalone() {
-            return Ok(());
+        if self.slots().await.map_err(ApplyError::Failed)?.2.contains(version) {
+            self.repave(version).await?;
         }
-        self.repave(version).await?;
         let node = &self.node.machine;
-        Err(ApplyError::NotSupported(format!(
-            "{}-v{} is tried again if it failed here; to have the node paved with it, `kubectl drain {node}` and `kubectl \
-             delete node {node}`: an agent may not delete its Node, and here is no bedplate-controller to do it",
-            version.name, version.version
-        )))
+        if self.node.plane.is_standalone() {
+            return Err(ApplyError::NotSupported(format!(
+                "{}-v{} is tried again if it failed here; to have the node paved with it, `kubectl drain {node}` and `kubectl \
+                 delete node {node}`: an agent may not delete its Node, and here is no bedplate-controller to do it",
+                version.name, version.version
+            )));
+        }
+        let seen = self.node.seen();
+        let machine = seen.machine_facts();
+        if let Some(by) = machine.as_ref().and_then(|machine| machine.claimed_by.as_ref()) {
+            let message =
+                format!("{by} has claimed Machine {node}, and decides about its Node: nothing is done");
+            return Err(ApplyError::Claimed(message));
+        }
+        if machine.is_some_and(|machine| machine.paused) {
+            let message = "the Machine is paused (spec.paused): no Pod has to leave until it no longer is";
+            return Err(ApplyError::Failed(message.to_owned()));
+        }
+        if !self.is_ready(version).await.map_err(ApplyError::Failed)? {
+            return Err(ApplyError::Failed(format!(
+                "{}-v{} does not lie ready beside the node yet, and no Pod has to leave before: the condition Paved and \
+                 `bedplate-agent status` on the host say what it waits for",
+                version.name, version.version
+            )));
+        }
+        Ok(())
     }
 
     async fn repave(&self, version: &VersionRef) -> Result<(), ApplyError> {

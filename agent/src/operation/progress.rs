@@ -148,6 +148,13 @@ pub fn is_cordoned(status: Option<&MachineOperationStatus>) -> bool {
     status.is_some_and(|status| status.conditions.iter().any(|condition| condition.type_ == CORDONED))
 }
 
+/// When the Node was cordoned for it; `now`, if it was not or that is said to be yet to come.
+pub fn cordoned_at(status: Option<&MachineOperationStatus>, now: Timestamp) -> Timestamp {
+    let conditions = status.into_iter().flat_map(|status| &status.conditions);
+    let cordoned = conditions.into_iter().find(|condition| condition.type_ == CORDONED);
+    cordoned.map_or(now, |condition| condition.last_transition_time.0.min(now))
+}
+
 /// Not begun, and why.
 pub fn waits(before: Option<&MachineOperationStatus>, reason: &str, message: &str) -> MachineOperationStatus {
     let mut status = under_way(before, message);
@@ -186,6 +193,9 @@ mod tests {
         assert!(!is_cordoned(Some(&status)) && is_cordoned(Some(&cordoned(Some(&status), at(2)))));
         let expected = Taken { start: at(1), boot_id: Some("b0".to_owned()) };
         assert_eq!(taken_of(Some(&status), at(9)), Some(expected.clone()));
+        let cordon = cordoned(Some(&status), at(2));
+        assert_eq!(cordoned_at(Some(&status), at(9)), at(9));
+        assert_eq!((cordoned_at(Some(&cordon), at(9)), cordoned_at(Some(&cordon), at(1))), (at(2), at(1)));
         assert_eq!(taken_of(Some(&under_way(Some(&status), "draining")), at(9)), Some(expected));
         let end = ended(Some(&status), &End::failed("TimedOut", "x".repeat(5000)), "bedplate-agent/a", at(9));
         assert_eq!(taken_of(Some(&end), at(9)), None);

@@ -70,6 +70,8 @@ struct World {
     machines: FakeMachines,
     node: Mutex<FakeNode>,
     configured: Mutex<Configured>,
+    /// After so many seconds the version lies ready.
+    ready_after: AtomicU32,
     captures: PathBuf,
     started: Instant,
 }
@@ -202,7 +204,8 @@ impl Configuration for World {
     }
 
     async fn may_repave(&self, _: &VersionRef) -> Result<(), ApplyError> {
-        Ok(())
+        let ready = self.started + Duration::from_secs(self.ready_after.load(Ordering::SeqCst).into());
+        if Instant::now() < ready { Err(ApplyError::Failed("it is fetched".to_owned())) } else { Ok(()) }
     }
 
     async fn repave(&self, version: &VersionRef) -> Result<(), ApplyError> {
@@ -248,6 +251,7 @@ impl World {
                 made_cluster: false,
                 difference: None,
             }),
+            ready_after: AtomicU32::new(0),
             captures: PathBuf::from("/nonexistent"),
             started: Instant::now(),
         })
@@ -516,6 +520,27 @@ async fn o8_a_repave_is_asked_for_only_with_leave_and_after_a_drain() {
         super::progress::is_drained(status.as_ref()),
         "so that its Node is deleted by who may: {status:?}"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn o8_pods_stay_until_the_version_is_ready_and_have_their_whole_time_then() {
+    let world = World::new("applyConfiguration", json!({"disruption": "allow"}), false);
+    *world.node.lock().unwrap() =
+        FakeNode { pods: vec![pod("web", "ReplicaSet")], held: 20, ..FakeNode::default() };
+    world.ready_after.store(1200, Ordering::SeqCst);
+    let untouched = async {
+        tokio::time::sleep(Duration::from_secs(1190)).await;
+        let calls = world.node.lock().unwrap().calls.clone();
+        assert!(calls.is_empty(), "{calls:?}");
+        assert_eq!(world.status().message.as_deref(), Some("it is fetched"));
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        () = world.live_to_the_end() => {}
+        () = untouched => {}
+    }
+    assert_eq!(world.reason(), "Applied");
+    assert_eq!(world.node.lock().unwrap().calls[0], "cordon");
 }
 
 #[tokio::test(start_paused = true)]

@@ -195,3 +195,72 @@ fn a_version_that_is_selected_meanwhile_is_not_said_to_be_applied() {
         assert_eq!(record.version.version, 1);
     });
 }
+
+#[test]
+fn o8_no_pod_has_to_leave_before_the_version_lies_ready_nor_from_a_machine_that_is_held() {
+    in_runtime(async {
+        let mut world = World::new();
+        world.select(1);
+        assert_eq!(world.settled().await, "Applied");
+        world.select(2);
+        let version = VersionRef { name: "workers".to_owned(), version: 2 };
+        let configuration = NodeConfiguration::new(world.parts.clone(), Arc::default());
+        let refused = async || configuration.may_repave(&version).await.unwrap_err();
+        let error = refused().await;
+        assert!(matches!(&error, ApplyError::Failed(why) if why.contains("does not lie ready")), "{error}");
+        assert_eq!(world.settled().await, "Applied");
+        configuration.may_repave(&version).await.unwrap();
+        let machine = |change: fn(&mut Machine)| {
+            world.plane.seen.send_modify(|seen| {
+                let mut machine = Machine::clone(seen.machine.as_ref().unwrap());
+                change(&mut machine);
+                seen.machine = Some(Arc::new(machine));
+            });
+        };
+        machine(|machine| machine.spec.paused = true);
+        let error = refused().await;
+        assert!(matches!(&error, ApplyError::Failed(why) if why.contains("paused")), "{error}");
+        machine(|machine| {
+            let claim = (crate::cluster::facts::CLAIMED_BY.to_owned(), "worker-7".to_owned());
+            machine.metadata.annotations = Some([claim].into());
+        });
+        let error = refused().await;
+        assert!(matches!(&error, ApplyError::Claimed(why) if why.contains("worker-7")), "{error}");
+    });
+}
+
+#[test]
+fn o8_a_version_that_failed_here_is_made_ready_again_before_any_pod_has_to_leave() {
+    in_runtime(async {
+        let mut world = World::new();
+        world.select(1);
+        world.settled().await;
+        world.bad.insert(2);
+        world.delete_node(2);
+        assert_eq!(world.settled().await, "VersionRefused");
+        let version = VersionRef { name: "workers".to_owned(), version: 2 };
+        let configuration = NodeConfiguration::new(world.parts.clone(), Arc::default());
+        let error = configuration.may_repave(&version).await.unwrap_err();
+        assert!(matches!(&error, ApplyError::Failed(_)), "{error}");
+        assert_eq!(world.settled().await, "Applied");
+        configuration.may_repave(&version).await.unwrap();
+        assert!(world.runs(SlotName::A).await, "nothing is tried yet");
+    });
+}
+
+#[test]
+fn of_two_slots_that_were_the_node_the_later_one_is_what_operations_are_about() {
+    in_runtime(async {
+        let mut world = World::new();
+        world.select(1);
+        world.settled().await;
+        // An agent that was killed after it had written that slot a is the node, and not yet that b was.
+        let mut before = world.record(SlotName::A).unwrap();
+        before.generation = 0;
+        before.version.version = 7;
+        world.parts.slots.lay(SlotName::B, &[]).unwrap();
+        world.parts.slots.write_record(SlotName::B, &before).unwrap();
+        let configuration = NodeConfiguration::new(world.parts.clone(), Arc::default());
+        assert_eq!(configuration.standing().await.unwrap().applied.unwrap().version, 1);
+    });
+}
