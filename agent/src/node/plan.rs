@@ -168,6 +168,10 @@ fn on_applied(seen: &Observed, slot: SlotName, node_uid: &str) -> Plan {
     if runs(seen, other(slot)) {
         return Plan::Do(Step::StopSlot { slot: other(slot) });
     }
+    // Begun is finished, whether the API server answers or not: that of the slot has gone with its etcd.
+    if seen.slots[index(slot)].leaving {
+        return Plan::Do(Step::LeaveCluster { slot });
+    }
     if seen.api == Api::Unasked && !runs(seen, slot) {
         // A Node that was deleted while the host was down must not be registered again by starting its old slot.
         return wait(Reason::ApiUnreachable, "the API server has not answered yet");
@@ -221,10 +225,6 @@ fn mute(seen: &Observed, slot: SlotName) -> Option<Plan> {
 
 /// What the Machine and the Node ask for, before the slot that is the node is kept running.
 fn on_applied_live(seen: &Observed, slot: SlotName, node_uid: &str) -> Option<Plan> {
-    // Begun is finished, though the API server in the slot may have gone with its etcd.
-    if seen.slots[index(slot)].leaving {
-        return Some(Plan::Do(Step::LeaveCluster { slot }));
-    }
     let machine = match &seen.machine {
         Some(machine) if machine.ours => machine,
         // What a reboot has stopped is started: that an API server was restored, without the Machine or with an older certificate, is no

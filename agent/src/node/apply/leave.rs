@@ -2,12 +2,13 @@
 //! and what joins next from this host could not take its place.
 //!
 //! ```text
-//!   the Node is gone, asked once more ─ mark ─ members, of any that answers ─┬─ not among them ──► Retired
-//!                                                                            ├─ the last one ────► refused: it is the cluster
-//!                                                                            └─ removed, by another member first ─► asked again
+//!   the Node is gone, asked once more ─ members, of any that answers ─┬─ not among them ──► Retired
+//!                                                                     ├─ the last one ────► refused: it is the cluster
+//!                                                                     └─ mark ─ removed, by another member first ─► asked again
 //! ```
 //! etcd itself refuses what would cost the quorum. kubeadm's reset does not do: it needs the Node, and says nothing of a failure. May be
-//! killed anywhere: the mark has it done again, though the API server in the slot has gone with its etcd. Called by `apply`.
+//! killed anywhere: the mark has it done again, though the API server in the slot has gone with its etcd; but not where the member is still
+//! one, and the API server says that the Node is there. Called by `apply`.
 
 use bedplate_api::configuration::NodeRole;
 use bedplate_api::machine::SlotName;
@@ -34,6 +35,8 @@ use crate::slot::store::{KeepSlotError, Slots};
 const MANIFEST: &str = "/etc/kubernetes/manifests/etcd.yaml";
 /// Where etcd is asked, beside its peers' port.
 const CLIENT_PORT: &str = "2379";
+/// Why it is not begun, or not gone on with.
+const THERE: &str = "the Node is there";
 
 /// Why a member is not out of its cluster.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -64,21 +67,23 @@ pub(super) async fn leave(parts: &Parts, slot: SlotName, now: Timestamp) -> Resu
     }
     let begun = sight.observed.slots[index(slot)].leaving;
     if !begun && !parts.plane.node_is_gone().await.map_err(ApplyError::Ask)? {
-        return Err(ApplyError::Superseded("the Node is there"));
+        return Err(ApplyError::Superseded(THERE));
     }
-    // An etcd elsewhere has no member here.
-    if parts.on_disk(move |slots| Ok(slots.has_mark(slot, unit::ETCD_DATA))).await? {
-        let member = parts.on_disk(move |slots| Ok(Member::read(slots, slot))).await??;
-        take_out(parts, slot, &member).await?;
+    if let Some(member) = parts.on_disk(move |slots| Ok(Member::of(slots, slot))).await?? {
+        take_out(parts, slot, &member, begun).await?;
     }
     outcome::change(parts, slot, |record| record.stage = Stage::Retired).await
 }
 
-async fn take_out(parts: &Parts, slot: SlotName, member: &Member) -> Result<(), ApplyError> {
+async fn take_out(parts: &Parts, slot: SlotName, member: &Member, begun: bool) -> Result<(), ApplyError> {
     let members = member.list().await.map_err(LeaveEtcdError::Etcd)?;
     let Some(own) = members.iter().find(|one| member.is_own(one)) else { return Ok(()) };
-    if members.len() == 1 {
-        return Err(LeaveEtcdError::Last.into());
+    let is_last = members.len() == 1;
+    // An agent was killed before it asked for it, and much may have happened since.
+    let is_there = begun && matches!(parts.plane.node_is_gone().await, Ok(false));
+    if is_last || is_there {
+        parts.on_disk(move |slots| slots.set_mark(slot, LEAVING, false)).await?;
+        return Err(if is_last { LeaveEtcdError::Last.into() } else { ApplyError::Superseded(THERE) });
     }
     parts.on_disk(move |slots| slots.set_mark(slot, LEAVING, true)).await?;
     let Err(why) = member.remove(own, &members).await else { return Ok(()) };
@@ -106,8 +111,9 @@ struct Member {
 }
 
 impl Member {
-    /// By what kubeadm wrote into the slot, whether it runs or not.
-    fn read(slots: &Slots, slot: SlotName) -> Result<Self, LeaveEtcdError> {
+    /// By what kubeadm wrote into the slot, whether it runs or not. An etcd elsewhere has no member here.
+    fn of(slots: &Slots, slot: SlotName) -> Result<Option<Self>, LeaveEtcdError> {
+        let has_data = slots.has_mark(slot, unit::ETCD_DATA);
         let text = |path: &str| {
             let unknown = |problem: String| LeaveEtcdError::Unknown(format!("{path} of the slot {problem}"));
             let read = || -> Result<Option<Vec<u8>>, KeepSlotError> {
@@ -118,16 +124,22 @@ impl Member {
             let bytes = bytes.ok_or_else(|| unknown("is not there".to_owned()))?;
             String::from_utf8(bytes).map_err(|_| unknown("is no text".to_owned()))
         };
-        let manifest = text(MANIFEST)?;
-        let flags = Flags::read(&manifest)
-            .ok_or_else(|| LeaveEtcdError::Unknown(format!("{MANIFEST} of the slot is none of kubeadm's")))?;
-        Ok(Self {
+        let none_of_kubeadms =
+            || LeaveEtcdError::Unknown(format!("{MANIFEST} of the slot is none of kubeadm's"));
+        let read = text(MANIFEST).and_then(|manifest| Flags::read(&manifest).ok_or_else(none_of_kubeadms));
+        let flags = match read {
+            // The cluster may have it keep its data elsewhere.
+            Ok(flags) if has_data || flags.data != unit::ETCD_DATA => flags,
+            Err(why) if has_data => return Err(why),
+            Ok(_) | Err(_) => return Ok(None),
+        };
+        Ok(Some(Self {
             endpoints: flags.endpoints,
             peer: flags.peer,
             ca_pem: text(&flags.ca)?,
             certificate_pem: text(&flags.certificate)?,
             key_pem: Zeroizing::new(text(&flags.key)?),
-        })
+        }))
     }
 
     fn is_own(&self, member: &Value) -> bool {
@@ -195,6 +207,8 @@ struct Flags {
     ca: String,
     certificate: String,
     key: String,
+    /// The directory of its data.
+    data: String,
 }
 
 impl Flags {
@@ -225,6 +239,7 @@ impl Flags {
             ca: flag("trusted-ca-file")?,
             certificate: flag("cert-file")?,
             key: flag("key-file")?,
+            data: format!("{}/member", flag("data-dir")?.trim_end_matches('/')),
         })
     }
 }
@@ -235,7 +250,7 @@ mod tests {
 
     const KUBEADMS: &str = "apiVersion: v1\nkind: Pod\nspec:\n  containers:\n  - command:\n    - etcd\n    \
         - --advertise-client-urls=https://10.7.0.12:2379\n    - --cert-file=/etc/kubernetes/pki/etcd/server.crt\n    \
-        - --client-cert-auth=true\n    - --initial-advertise-peer-urls=https://10.7.0.12:2380\n    \
+        - --client-cert-auth=true\n    - --data-dir=/var/lib/etcd\n    - --initial-advertise-peer-urls=https://10.7.0.12:2380\n    \
         - --initial-cluster=cp1=https://10.7.0.11:2380,cp2=https://10.7.0.12:2380\n    \
         - --key-file=/etc/kubernetes/pki/etcd/server.key\n    - --peer-key-file=/etc/kubernetes/pki/etcd/peer.key\n    \
         - --trusted-ca-file=/etc/kubernetes/pki/etcd/ca.crt\n";
@@ -245,6 +260,7 @@ mod tests {
         let flags = Flags::read(KUBEADMS).unwrap();
         assert_eq!(flags.endpoints, ["https://10.7.0.12:2379", "https://10.7.0.11:2379"]);
         assert_eq!(flags.peer, "https://10.7.0.12:2380");
+        assert_eq!(flags.data, unit::ETCD_DATA);
         assert_eq!(flags.key, "/etc/kubernetes/pki/etcd/server.key");
         assert_eq!(Flags::read("kind: Pod\n"), None);
         assert_eq!(Flags::read(&KUBEADMS.replace("trusted-ca", "x")), None);

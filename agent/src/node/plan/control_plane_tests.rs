@@ -153,12 +153,13 @@ fn a_further_control_plane_that_was_being_taken_out_is_so_whatever_its_own_api_s
     let Plan::Do(step) = world.plan() else { panic!("{:?}", world.plan()) };
     world.apply(step);
     assert!(world.seen.slots[0].leaving);
-    for runs in [true, false] {
-        world.seen.slots[0].runs = runs;
+    for (runs, api) in [(true, Api::Live), (false, Api::Live), (true, Api::Away), (false, Api::Away)] {
+        (world.seen.slots[0].runs, world.seen.api) = (runs, api);
         world.seen.node = NodeSeen::Unknown;
-        assert_eq!(world.plan(), Plan::Do(Step::LeaveCluster { slot: SlotName::A }));
+        let plan = world.plan();
+        assert_eq!(plan, Plan::Do(Step::LeaveCluster { slot: SlotName::A }), "{runs} {api:?}");
     }
-    world.seen.slots[0].runs = true;
+    (world.seen.slots[0].runs, world.seen.api) = (true, Api::Live);
     let Plan::Do(step) = world.plan() else { panic!("{:?}", world.plan()) };
     world.apply(step);
     assert_eq!(

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::Poll;
 
 use async_trait::async_trait;
-use bedplate_api::configuration::{SecretRef, Taint};
+use bedplate_api::configuration::{NodeRole, SecretRef, Taint};
 use bedplate_api::id::Digest;
 use bedplate_api::machine::{Machine, SlotName, SlotState, VersionRef};
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus};
@@ -36,6 +36,8 @@ use bedplate_drain::{Evicted, Pod};
 mod faults;
 #[path = "in_place_tests.rs"]
 mod in_place;
+#[path = "leave_tests.rs"]
+mod leaving;
 #[path = "trial_tests.rs"]
 mod trials;
 
@@ -198,6 +200,8 @@ struct World {
     nodes: u32,
     /// Slots whose kubelet has registered its Node since it was started: it does so once.
     registered: BTreeSet<u32>,
+    /// Its versions are those of a further control plane of this cluster.
+    etcd: Option<Arc<leaving::Etcd>>,
 }
 
 fn number(slot: SlotName) -> u32 {
@@ -269,6 +273,7 @@ impl World {
             bad: BTreeSet::new(),
             nodes: 0,
             registered: BTreeSet::new(),
+            etcd: None,
         };
         world.write_machine(None, None);
         world
@@ -295,8 +300,17 @@ impl World {
         let machine: Machine = serde_json::from_value(object).unwrap();
         self.plane.seen.send_modify(|seen| {
             seen.machine = Some(Arc::new(machine));
-            seen.version = selected.map(|number| Arc::new(version_object(number)));
+            seen.version = selected.map(|number| Arc::new(self.version(number)));
         });
+    }
+
+    fn version(&self, number: i64) -> MachineConfigurationVersion {
+        let mut version = version_object(number);
+        if self.etcd.is_some() {
+            let kubernetes = &mut version.spec.template.kubernetes;
+            (kubernetes.role, kubernetes.join_configuration) = (NodeRole::ControlPlane, Some(json!({})));
+        }
+        version
     }
 
     /// The controller selects.
@@ -347,6 +361,10 @@ impl World {
                 continue;
             }
             inside.set(&kubeadm, unit_state(ActiveState::Active, "exited"));
+            if let Some(etcd) = self.etcd.as_ref().filter(|_| !self.parts.slots.has_mark(slot, unit::JOINED))
+            {
+                etcd.join(&self.parts.slots, slot);
+            }
             let kubelet = self.parts.slots.places().kept(slot, "kubelet");
             for mark in [unit::JOINED, unit::FINISHED] {
                 std::fs::write(kubelet.join(Path::new(mark).file_name().unwrap()), "").unwrap();
