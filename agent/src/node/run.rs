@@ -19,7 +19,7 @@ use jiff::Timestamp;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::apply::{ApplyError, allow_again, apply, unit_name};
+use super::apply::{ApplyError, allow_again, apply, take_back_left, unit_name};
 use super::attempt::{Attempts, key};
 use super::effects::Parts;
 use super::model::{Annotations, Api, Plan, Reason, Record, Stage, Step, index};
@@ -95,6 +95,7 @@ impl NodeLoop {
     /// Runs until `shutdown`. What was begun in systemd goes on there.
     pub async fn run(mut self, shutdown: CancellationToken) {
         let turns = async {
+            take_back_left(&self.parts).await;
             loop {
                 let pause = self.turn().await;
                 self.sleep(pause).await;

@@ -38,6 +38,7 @@ pub(super) use annotate::is_annotated;
 pub use leave::LeaveEtcdError;
 pub use outcome::allow_again;
 pub(super) use outcome::not_before;
+pub(super) use renew::take_back_left;
 pub(crate) use start::host_files;
 
 /// Told how a long step goes, for a person.

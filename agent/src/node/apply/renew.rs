@@ -25,7 +25,7 @@ use crate::slot::bind::plain_path;
 use crate::slot::contents::SlotLink;
 use crate::slot::filled::Filled;
 use crate::slot::inside::Inside;
-use crate::slot::store::KeepSlotError;
+use crate::slot::store::{KeepSlotError, Slots};
 
 /// Where a kubelet looks for a way to its first certificate: `--bootstrap-kubeconfig` of kubeadm's drop-in.
 const LINK: &str = "/etc/kubernetes/bootstrap-kubelet.conf";
@@ -63,18 +63,27 @@ pub(super) async fn renew(parts: &Parts, slot: SlotName) -> Result<(), ApplyErro
         Ok(()) => restarted(parts, slot, leader).await,
         Err(error) => Err(error.into()),
     };
-    // A key or a token is in it.
     let taken_back = parts.on_disk(move |slots| {
-        let path = slots.places().shared(slot).join(FILE);
-        crate::file::remove_optional(&path).map_err(|source| KeepSlotError::File {
-            act: "remove",
-            path,
-            source,
-        })?;
+        take_back(slots, slot)?;
         Ok(Inside::open(&root)?.remove(LINK)?)
     });
     taken_back.await?;
     renewed
+}
+
+/// A key or a token is in it.
+fn take_back(slots: &Slots, slot: SlotName) -> Result<(), KeepSlotError> {
+    let path = slots.places().shared(slot).join(FILE);
+    crate::file::remove_optional(&path).map_err(|source| KeepSlotError::File { act: "remove", path, source })
+}
+
+/// Takes back what an agent has left that was ended while the kubelet asked: nobody else would, if it was given a certificate since.
+pub(in super::super) async fn take_back_left(parts: &Parts) {
+    for slot in [SlotName::A, SlotName::B] {
+        if let Err(error) = parts.on_disk(move |slots| take_back(slots, slot)).await {
+            tracing::warn!(slot = ?slot, error = chain(&error), "what a kubelet asked by is not taken back");
+        }
+    }
 }
 
 /// A kubeconfig with the agent's own certificate.

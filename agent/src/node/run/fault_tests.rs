@@ -290,3 +290,25 @@ fn without_a_cluster_a_kubelet_whose_certificate_ended_asks_again_by_what_its_ve
         assert_eq!(world.told().paved.unwrap().reason, "Applied");
     });
 }
+
+#[test]
+fn a_key_that_an_agent_left_in_a_slot_as_it_was_killed_is_taken_back_by_the_next() {
+    in_runtime(async {
+        let world = applied().await;
+        let left = [SlotName::A, SlotName::B]
+            .map(|slot| world.parts.slots.places().shared(slot).join("kubelet-bootstrap.conf"));
+        for path in &left {
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "KEY").unwrap();
+        }
+        let shutdown = CancellationToken::new();
+        let gone = async {
+            while left.iter().any(|path| path.exists()) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            shutdown.cancel();
+        };
+        let both = async { tokio::join!(world.agent().run(shutdown.clone()), gone) };
+        tokio::time::timeout(Duration::from_secs(30), both).await.expect("it is taken back");
+    });
+}
