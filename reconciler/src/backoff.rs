@@ -1,7 +1,7 @@
 //! Pure: when an object is tried again that failed, and whether that is worth a line in the log.
 //!
 //! Failures of one sort in a row double the wait, up to a limit, each object for itself and with some chance in it, so that many do not
-//! come back at once. A reason is told when it is another one; a conflict, which is usual, when it does not end. Asked by `engine`.
+//! come back at once. An API server that names a time is not asked before it. A reason is told when it is another one; a conflict, which is usual, when it does not end. Asked by `engine`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,6 +10,9 @@ use crate::write::WriteError;
 
 /// Conflicts in a row after which one is told: no watch is that far behind.
 const CONFLICTS_TOLD: u32 = 6;
+
+/// The longest time that the API server may name.
+const LONGEST_NAMED: Duration = Duration::from_secs(120);
 
 /// Objects of one kind that failed when they were looked at last.
 #[derive(Debug, Default)]
@@ -64,6 +67,14 @@ impl Sort {
     }
 }
 
+/// What the API server has said of when to come again.
+fn named(error: &WriteError) -> Duration {
+    match error {
+        WriteError::Later { again, .. } => again.unwrap_or_default(),
+        WriteError::Conflict { .. } | WriteError::Refused { .. } | WriteError::Deposed => Duration::ZERO,
+    }
+}
+
 impl Backoff {
     /// An object has failed; `random` is at least 0 and less than 1.
     pub fn failed(&mut self, object: &str, error: &WriteError, random: f64) -> Again {
@@ -78,7 +89,10 @@ impl Backoff {
         self.0.insert(object.to_owned(), Failure { sort, reason, times });
         let (first, longest) = sort.waits();
         let doubled = first.saturating_mul(2_u32.saturating_pow(times.saturating_sub(1)));
-        Again { after: doubled.min(longest).mul_f64(0.75 + random / 2.0), told }
+        let own = doubled.min(longest).mul_f64(0.75 + random / 2.0);
+        // Not before it, and not all of them just then.
+        let named = named(error).min(LONGEST_NAMED).mul_f64(1.0 + random / 4.0);
+        Again { after: own.max(named), told }
     }
 
     /// An object is as it ought to be, or gone.
@@ -95,7 +109,7 @@ mod tests {
     const EVEN: f64 = 0.5;
 
     fn later(why: &str) -> WriteError {
-        WriteError::Later { what: "Machine a".to_owned(), why: why.to_owned() }
+        WriteError::Later { what: "Machine a".to_owned(), why: why.to_owned(), again: None }
     }
 
     fn conflict() -> WriteError {
@@ -116,6 +130,22 @@ mod tests {
             assert!(wait <= 12.5, "{wait}");
         }
         assert_eq!(seconds(backoff.failed("c", &later("away"), EVEN)), 1.0, "another sort begins anew");
+    }
+
+    #[test]
+    fn what_an_api_server_says_of_when_to_come_again_is_honoured_and_bounded() {
+        let mut backoff = Backoff::default();
+        let mut after = |seconds: u64, random| {
+            let again = Some(Duration::from_secs(seconds));
+            let (what, why) = ("Machine a".to_owned(), "429".to_owned());
+            let error = WriteError::Later { what, why, again };
+            backoff.done("a");
+            backoff.failed("a", &error, random).after.as_secs_f64()
+        };
+        assert_eq!(after(30, 0.0), 30.0, "never before");
+        assert!((30.0..=37.5).contains(&after(30, 0.999)), "not all at once");
+        assert_eq!(after(0, EVEN), 1.0);
+        assert_eq!(after(u64::from(u32::MAX), 0.0), 120.0);
     }
 
     #[test]

@@ -128,7 +128,7 @@ pub async fn reconcile(
         Err(error @ (EnsureImageError::Refused { .. } | EnsureImageError::InvalidReference { .. })) => {
             Err(WriteError::Refused { what, why: told(image, &error) })
         }
-        Err(error) => Err(WriteError::Later { what, why: told(image, &error) }),
+        Err(error) => Err(WriteError::Later { what, why: told(image, &error), again: None }),
     }
 }
 

@@ -22,6 +22,7 @@ pub mod keep;
 pub mod machine;
 pub mod news;
 pub mod operation;
+pub mod patience;
 pub mod request;
 pub mod rollout;
 pub mod run;

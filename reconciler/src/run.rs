@@ -25,7 +25,8 @@ use crate::trigger::{Queue, Queues};
 use crate::world::World;
 use crate::write::FIELD_MANAGER;
 use crate::{
-    configuration, departure, follow, image, machine, news, operation, request, rollout, trigger, version,
+    configuration, departure, follow, image, machine, news, operation, patience, request, rollout, trigger,
+    version,
 };
 
 /// How long writes that were begun may take at the end.
@@ -115,7 +116,7 @@ async fn connect(kubeconfig: Option<&Path>) -> Result<Client, Failure> {
     config.write_timeout = Some(Duration::from_secs(30));
     // It would wait for minutes in a worker's place, out of sight: what fails is tried again by `backoff`, watches by themselves.
     config.default_retry = false;
-    Client::try_from(config).map_err(Failure::configuration)
+    Client::try_from(config).map(patience::keeping).map_err(Failure::configuration)
 }
 
 /// Spawns watches and workers; what is given back ends when every store is whole.

@@ -15,6 +15,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use thiserror::Error;
 
+use crate::patience;
+
 /// Who writes.
 pub const FIELD_MANAGER: &str = "bedplate-controller";
 
@@ -23,6 +25,9 @@ const LIMIT: Duration = Duration::from_secs(10);
 
 /// How the words of a refusal by roles or policies begin (`judge`).
 const FORBIDDEN: &str = "403: ";
+
+/// etcd's words for an object that is larger than it takes.
+const TOO_LARGE: &str = "request is too large";
 
 /// Why something was not written.
 #[derive(Debug, Error)]
@@ -40,6 +45,8 @@ pub enum WriteError {
         what: String,
         /// What stands in the way.
         why: String,
+        /// It is not to be tried before, as the API server has said.
+        again: Option<Duration>,
     },
     /// It will not be taken as it is.
     #[error("{what} was refused: {why}")]
@@ -103,6 +110,10 @@ impl Failed {
 fn both(first: WriteError, second: WriteError) -> WriteError {
     let (mut graver, other) =
         if second.weight() > first.weight() { (second, first) } else { (first, second) };
+    if let (WriteError::Later { again, .. }, WriteError::Later { again: longer, .. }) = (&mut graver, &other)
+    {
+        *again = (*again).max(*longer);
+    }
     if let (WriteError::Later { why, .. } | WriteError::Refused { why, .. }, true) =
         (&mut graver, other.weight() > 0)
     {
@@ -121,7 +132,7 @@ pub async fn ask<T>(what: &str, request: impl Future<Output = kube::Result<T>>) 
         Ok(answer) => answer.map_err(|error| judge(what, &error)),
         Err(_) => {
             let why = format!("the API server did not answer within {} s", LIMIT.as_secs());
-            Err(WriteError::Later { what: what.to_owned(), why })
+            Err(WriteError::Later { what: what.to_owned(), why, again: None })
         }
     }
 }
@@ -134,9 +145,16 @@ fn judge(what: &str, error: &kube::Error) -> WriteError {
             404 | 409 => WriteError::Conflict { what },
             400 | 413 | 415 | 422 => WriteError::Refused { what, why: status.message.clone() },
             // 401 and 403 too: credentials are renewed, roles are put right.
-            code => WriteError::Later { what, why: format!("{code}: {}", status.message) },
+            // What is larger than etcd takes stays so, whatever code says it.
+            500 if status.message.contains(TOO_LARGE) => {
+                WriteError::Refused { what, why: status.message.clone() }
+            }
+            code => {
+                let why = format!("{code}: {}", status.message);
+                WriteError::Later { what, why, again: patience::named(status) }
+            }
         },
-        other => WriteError::Later { what, why: chain(other) },
+        other => WriteError::Later { what, why: chain(other), again: None },
     }
 }
 
@@ -249,10 +267,34 @@ mod tests {
         assert!(failed.note(Ok(())));
         assert!(!failed.note(Err(WriteError::Conflict { what: what.clone() })));
         assert!(!failed.note(Err(WriteError::Refused { what: what.clone(), why })));
-        assert!(!failed.note(Err(WriteError::Later { what, why: "503".to_owned() })));
+        assert!(!failed.note(Err(WriteError::Later { what, why: "503".to_owned(), again: None })));
         let error = failed.end().unwrap_err();
         assert_eq!(error.to_string(), "w cannot be written now: 503; w was refused: too large");
         assert!(Failed::default().end().is_ok());
+    }
+
+    #[test]
+    fn of_two_times_that_the_api_server_names_the_later_one_counts() {
+        let later = |again: Option<u64>| {
+            let again = again.map(Duration::from_secs);
+            Err(WriteError::Later { what: "w".to_owned(), why: "429".to_owned(), again })
+        };
+        let mut failed = Failed::default();
+        for again in [None, Some(7), Some(3)] {
+            failed.note(later(again));
+        }
+        let WriteError::Later { again, .. } = failed.end().unwrap_err() else { panic!() };
+        assert_eq!(again, Some(Duration::from_secs(7)));
+    }
+
+    #[test]
+    fn what_is_too_large_for_etcd_needs_a_person_whatever_the_code_is() {
+        let mut status = kube::core::Status::failure("etcdserver: request is too large", "InternalError");
+        status.code = 500;
+        let error = judge("w", &kube::Error::Api(status.clone().boxed()));
+        assert!(error.refusal().is_some(), "{error:?}");
+        status.message = "etcdserver: leader changed".to_owned();
+        assert!(matches!(judge("w", &kube::Error::Api(status.boxed())), WriteError::Later { .. }));
     }
 
     #[tokio::test(start_paused = true)]

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
+#[allow(dead_code, reason = "each test program uses its part")]
 mod server;
 
 use std::sync::Arc;
@@ -334,7 +335,8 @@ async fn what_was_begun_when_the_lease_lapsed_is_done_again() {
 #[tokio::test(start_paused = true)]
 async fn who_is_away_is_asked_less_and_less_often() {
     let (_sender, tenure) = watch::channel(Some(Instant::now() + Duration::from_secs(6000)));
-    let later = |_| Err(WriteError::Later { what: "Machine a".to_owned(), why: "away".to_owned() });
+    let later =
+        |_| Err(WriteError::Later { what: "Machine a".to_owned(), why: "away".to_owned(), again: None });
     let looks = looked_at(tenure, later).await;
     // 1, 2, 4, 8, 16, 32 s between them, and some chance.
     let first = until(&looks, 1).await;
