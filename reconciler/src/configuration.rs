@@ -19,7 +19,7 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-pub use self::plan::{Plan, plan};
+pub use self::plan::{Plan, Rolls, plan};
 use crate::counters::Kind;
 use crate::image;
 use crate::news::Reason;
@@ -95,6 +95,14 @@ async fn apply(
             known = status.latest_version();
             if let Some(held) = status.newly_held(configuration) {
                 world.news.tell(configuration, Reason::DeletionHeld, held);
+            }
+            if let Some((rolls, note)) = status.newly_rolls(configuration) {
+                let reason = match rolls {
+                    Rolls::On => Reason::RolloutBegun,
+                    Rolls::Paused => Reason::RolloutPaused,
+                    Rolls::AtRest => Reason::RolloutEnded,
+                };
+                world.news.tell(configuration, reason, note);
             }
         }
     }

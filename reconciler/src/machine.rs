@@ -76,7 +76,7 @@ async fn apply(
     let name = machine.name_any();
     if let Some(status) = &plan.status {
         let selected = status.selected.as_ref();
-        let _giving = selected.map(|selected| world.give(&name, &selected.name, selected.version));
+        let _giving = selected.map(|selected| world.give(&selected.name, selected.version));
         if let Some((configuration, number)) = &plan.lock {
             lock(machine, &version_name(configuration, *number), versions, world).await?;
         }
@@ -105,6 +105,9 @@ async fn apply(
         let annotations = json!({ NODE_CONFIGURATION: configuration, NODE_VERSION: version.to_string() });
         world.counters.wrote(Kind::Machine);
         apply_annotations(&nodes, node, &annotations).await?;
+        // A Node is annotated once for each version that it is of.
+        let note = format!("Node {} runs {}", node.name_any(), version_name(configuration, *version));
+        world.news.tell(machine, Reason::VersionApplied, &note);
     }
     Ok(())
 }

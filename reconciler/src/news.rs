@@ -76,6 +76,32 @@ pub enum Reason {
     ImageResolved,
     /// A tag cannot be resolved.
     ImageUnresolved,
+    /// A Machine's turn in a rolling update begins.
+    UpdateBegun,
+    /// Its turn is over before its end; nothing has failed in it.
+    UpdateHeld,
+    /// Its turn has failed, or cannot begin.
+    UpdateGivenUp,
+    /// The agent went back to the version before.
+    RolledBack,
+    /// A Node came of a version, and passed its health gate.
+    VersionApplied,
+    /// A Machine that is deleted is drained.
+    DrainBegun,
+    /// Pods of a Node that is drained may not be evicted.
+    DrainBlocked,
+    /// A drained Node is deleted.
+    NodeDrained,
+    /// A rolling update begins to move Machines.
+    RolloutBegun,
+    /// It stands still until a person has seen to what has failed.
+    RolloutPaused,
+    /// No Machine of it is awaited any more.
+    RolloutEnded,
+    /// An operation was done.
+    OperationComplete,
+    /// It was not.
+    OperationFailed,
 }
 
 impl Reason {
@@ -100,6 +126,19 @@ impl Reason {
             Self::WriteRefused => "WriteRefused",
             Self::ImageResolved => "ImageResolved",
             Self::ImageUnresolved => "ImageUnresolved",
+            Self::UpdateBegun => "UpdateBegun",
+            Self::UpdateHeld => "UpdateHeld",
+            Self::UpdateGivenUp => "UpdateGivenUp",
+            Self::RolledBack => "RolledBack",
+            Self::VersionApplied => "VersionApplied",
+            Self::DrainBegun => "DrainBegun",
+            Self::DrainBlocked => "DrainBlocked",
+            Self::NodeDrained => "NodeDrained",
+            Self::RolloutBegun => "RolloutBegun",
+            Self::RolloutPaused => "RolloutPaused",
+            Self::RolloutEnded => "RolloutEnded",
+            Self::OperationComplete => "OperationComplete",
+            Self::OperationFailed => "OperationFailed",
         }
     }
 
@@ -116,6 +155,16 @@ impl Reason {
             Self::CertificateApproved | Self::CertificateDenied | Self::CertificateAwaitsPerson => "Approve",
             Self::DeletionHeld | Self::Released => "Release",
             Self::ImageResolved | Self::ImageUnresolved => "ResolveImage",
+            Self::UpdateBegun
+            | Self::UpdateHeld
+            | Self::UpdateGivenUp
+            | Self::RolledBack
+            | Self::VersionApplied
+            | Self::RolloutBegun
+            | Self::RolloutPaused
+            | Self::RolloutEnded => "Update",
+            Self::DrainBegun | Self::DrainBlocked | Self::NodeDrained => "Drain",
+            Self::OperationComplete | Self::OperationFailed => "Operate",
         }
     }
 
@@ -129,7 +178,12 @@ impl Reason {
             | Self::CertificateAwaitsPerson
             | Self::DeletionHeld
             | Self::WriteRefused
-            | Self::ImageUnresolved => true,
+            | Self::ImageUnresolved
+            | Self::UpdateGivenUp
+            | Self::RolledBack
+            | Self::DrainBlocked
+            | Self::RolloutPaused
+            | Self::OperationFailed => true,
             Self::VersionCreated
             | Self::VersionUpdated
             | Self::VersionDeleted
@@ -139,7 +193,15 @@ impl Reason {
             | Self::NodeGone
             | Self::CertificateApproved
             | Self::Released
-            | Self::ImageResolved => false,
+            | Self::ImageResolved
+            | Self::UpdateBegun
+            | Self::UpdateHeld
+            | Self::VersionApplied
+            | Self::DrainBegun
+            | Self::NodeDrained
+            | Self::RolloutBegun
+            | Self::RolloutEnded
+            | Self::OperationComplete => false,
         }
     }
 }

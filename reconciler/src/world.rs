@@ -129,8 +129,9 @@ pub struct World {
     pub news: News,
     /// What is known of drains beside the objects.
     pub drains: emptying::Memory,
-    /// Versions that are being given to Machines now, by Machine: the stores do not show it yet.
-    giving: Mutex<BTreeMap<String, (String, i64)>>,
+    /// Versions that are being given to Machines now: the stores do not show it yet. Each by a number of its own, for two may be given to
+    /// the same Machine at once, by a person's edit and by a rolling update.
+    giving: Mutex<BTreeMap<u64, (String, i64)>>,
 }
 
 impl World {
@@ -221,21 +222,22 @@ impl World {
     }
 
     /// Says that a Machine is being given a version, until what is returned is dropped.
-    pub fn give(&self, machine: &str, configuration: &str, version: i64) -> Giving<'_> {
+    pub fn give(&self, configuration: &str, version: i64) -> Giving<'_> {
         let mut giving = self.giving.lock().unwrap_or_else(PoisonError::into_inner);
-        giving.insert(machine.to_owned(), (configuration.to_owned(), version));
-        Giving { world: self, machine: machine.to_owned() }
+        let number = giving.last_key_value().map_or(0, |(last, _)| last.wrapping_add(1));
+        giving.insert(number, (configuration.to_owned(), version));
+        Giving { world: self, number }
     }
 }
 
 /// A version is being given to a Machine.
 pub struct Giving<'a> {
     world: &'a World,
-    machine: String,
+    number: u64,
 }
 
 impl Drop for Giving<'_> {
     fn drop(&mut self) {
-        self.world.giving.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.machine);
+        self.world.giving.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.number);
     }
 }

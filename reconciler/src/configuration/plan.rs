@@ -11,7 +11,9 @@ use bedplate_selection::{
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::conditions::{self, Awaited, DELETION_HELD, Standing, at_rest, leaving, merge};
+use super::conditions::{
+    self, Awaited, DEGRADED, DELETION_HELD, PROGRESSING, Standing, at_rest, leaving, merge,
+};
 use crate::image;
 use crate::index::Index;
 use crate::rollout::{self, Nodes};
@@ -67,12 +69,52 @@ impl Status {
 }
 
 impl Status {
+    /// How its rolling update goes on from now, if it went otherwise before: one that is at rest, one that moves, one that is paused.
+    pub fn newly_rolls(&self, configuration: &MachineConfiguration) -> Option<(Rolls, &str)> {
+        let of = |conditions: &[Condition]| {
+            let progressing = conditions.iter().find(|c| c.type_ == PROGRESSING)?;
+            Rolls::of(&progressing.reason)
+        };
+        let now = of(&self.conditions)?;
+        let before = of(configuration.status.as_ref().map_or(&[][..], |status| &status.conditions));
+        // Of what has never moved nobody wants to know that it rests.
+        if before == Some(now) || before.is_none() && now == Rolls::AtRest {
+            return None;
+        }
+        let told = if now == Rolls::Paused { DEGRADED } else { PROGRESSING };
+        let message = self.conditions.iter().find(|c| c.type_ == told).map_or("", |c| c.message.as_str());
+        Some((now, message))
+    }
+
     /// Who holds the configuration, which is being deleted, if that was not said before.
     pub fn newly_held(&self, configuration: &MachineConfiguration) -> Option<&str> {
         let is_it = |c: &&Condition| c.reason == DELETION_HELD;
         let held = self.conditions.iter().find(is_it)?;
         let before = configuration.status.iter().flat_map(|status| &status.conditions).find(is_it);
         (before.map(|before| &before.message) != Some(&held.message)).then_some(held.message.as_str())
+    }
+}
+
+/// How a rolling update goes, as it is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rolls {
+    /// It moves Machines, or waits for its turn.
+    On,
+    /// Something has failed, and a person has to see to it.
+    Paused,
+    /// All are updated, but those that are left as they are.
+    AtRest,
+}
+
+impl Rolls {
+    /// By the reason of `Progressing`; none: it does not roll.
+    fn of(reason: &str) -> Option<Self> {
+        match reason {
+            "RollingOut" | "BudgetUsedUp" => Some(Self::On),
+            "Paused" => Some(Self::Paused),
+            "UpToDate" | "SomeLeft" => Some(Self::AtRest),
+            _ => None,
+        }
     }
 }
 
@@ -274,4 +316,53 @@ fn is_left(machine: &Machine) -> bool {
     machine.spec.paused
         || machine.metadata.deletion_timestamp.is_some()
         || claim.is_some_and(|by| !by.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn conditions(reason: &str) -> Value {
+        let condition = |type_: &str, reason: &str, message: &str| {
+            json!({ "type": type_, "status": "True", "reason": reason, "message": message,
+                "lastTransitionTime": "2026-01-01T00:00:00Z" })
+        };
+        json!([condition(PROGRESSING, reason, "how"), condition(DEGRADED, "RolledBack", "what to do")])
+    }
+
+    fn told(before: Option<&str>, now: &str) -> Option<(Rolls, String)> {
+        let mut object = json!({ "metadata": { "name": "w" }, "spec": { "template": {
+            "image": { "reference": "r.example/node:1", "allowTag": true }, "kubernetes": { "version": "v1.34.0" } } } });
+        if let Some(before) = before {
+            object["status"] = json!({ "conditions": conditions(before) });
+        }
+        let configuration: MachineConfiguration = serde_json::from_value(object).unwrap();
+        let conditions = serde_json::from_value(conditions(now)).unwrap();
+        let machines = MachineCounts::default();
+        let status = Status { latest_version: 1, deployed_version: None, machines, conditions };
+        status.newly_rolls(&configuration).map(|(rolls, message)| (rolls, message.to_owned()))
+    }
+
+    #[test]
+    fn c4_the_beginning_the_pause_and_the_end_of_a_rolling_update_are_told_once() {
+        let (how, what) = ("how".to_owned(), "what to do".to_owned());
+        for (before, now, expected) in [
+            (None, "RollingOut", Some((Rolls::On, how.clone()))),
+            (Some("UpToDate"), "RollingOut", Some((Rolls::On, how.clone()))),
+            (Some("RollingOut"), "BudgetUsedUp", None),
+            (Some("BudgetUsedUp"), "Paused", Some((Rolls::Paused, what))),
+            (Some("Paused"), "Paused", None),
+            (Some("Paused"), "RollingOut", Some((Rolls::On, how.clone()))),
+            (Some("RollingOut"), "SomeLeft", Some((Rolls::AtRest, how.clone()))),
+            (Some("SomeLeft"), "UpToDate", None),
+            // One that does not roll, and one that has never done so.
+            (Some("AwaitingNodeDeletion"), "Paving", None),
+            (Some("Paving"), "UpToDate", None),
+            (None, "UpToDate", None),
+        ] {
+            assert_eq!(told(before, now), expected, "{before:?} {now}");
+        }
+    }
 }

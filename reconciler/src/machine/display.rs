@@ -2,6 +2,9 @@
 
 use bedplate_api::machine::{Condition, Machine, MachineStatus, Phase, condition_type};
 
+/// `Ready` False: what was chosen was tried, and the version before runs again.
+pub(super) const ROLLED_BACK: &str = "RolledBack";
+
 /// `phase`, and the status, reason and message of `Ready`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Display {
@@ -78,7 +81,7 @@ fn node(status: &MachineStatus) -> Display {
     let applied = status.applied.as_ref().map(|a| (a.name.as_str(), a.version));
     let refused = status.rolled_back.as_ref().map(|r| (r.from.name.as_str(), r.from.version));
     if let (Some(back), true) = (&status.rolled_back, refused.is_some() && refused == selected) {
-        return display(Phase::RolledBack, "RolledBack", &back.reason);
+        return display(Phase::RolledBack, ROLLED_BACK, &back.reason);
     }
     if is_running(status) {
         return display(Phase::Ready, "Ready", "the Node is Ready");

@@ -3,6 +3,7 @@
 use bedplate_api::machine::{Condition, MachineStatus, SelectedBy, condition_type};
 use bedplate_selection::{PendingReason, version_name};
 
+use super::display::ROLLED_BACK;
 use super::plan::{FOREIGN_NODE, NODE_REGISTERED_ANEW, Status};
 use crate::news::Reason;
 
@@ -62,6 +63,7 @@ fn trouble(before: &MachineStatus, after: &Status) -> Option<(Reason, String)> {
     let reason = match ready.reason.as_str() {
         FOREIGN_NODE => Some(Reason::ForeignNode),
         NODE_REGISTERED_ANEW => Some(Reason::NodeRegisteredAnew),
+        ROLLED_BACK => Some(Reason::RolledBack),
         other => PENDING.iter().any(|pending| pending.as_str() == other).then_some(Reason::NotSelected),
     };
     let text = |reason| match reason {
@@ -150,6 +152,7 @@ mod tests {
             ("NodeRegisteredAnew", Some(Reason::NodeRegisteredAnew)),
             ("VersionNotFound", Some(Reason::NotSelected)),
             ("ImageUnresolved", Some(Reason::NotSelected)),
+            ("RolledBack", Some(Reason::RolledBack)),
             // What others say is theirs to tell.
             ("KubeletNotReady", None),
         ] {

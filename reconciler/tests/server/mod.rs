@@ -1,9 +1,11 @@
 //! An API server of answers: it writes down what it is asked, in order, and says what a test has it say.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bedplate_lease::Tenure;
 use bedplate_reconciler::counters::Counters;
+use bedplate_reconciler::news::{self, Teller};
 use bedplate_reconciler::world::{Stores, World};
 use kube::client::Body;
 use kube::runtime::reflector::{self, Store};
@@ -15,6 +17,8 @@ use serde_json::{Value, json};
 /// By its digest: a tag would have to be resolved before anything is selected.
 const NODE_IMAGE: &str =
     "registry.example/node@sha256:0000000000000000000000000000000000000000000000000000000000000001";
+
+const EVENTS: &str = "POST /apis/events.k8s.io/v1/namespaces/default/events";
 
 /// What the cluster has when a test begins.
 #[derive(Default)]
@@ -31,6 +35,7 @@ pub(crate) struct Objects {
 pub(crate) struct Asked {
     /// Method and path behind the group and version, without query.
     pub(crate) line: String,
+    pub(crate) query: String,
     pub(crate) body: Value,
 }
 
@@ -38,12 +43,29 @@ pub(crate) struct Asked {
 type Answer = dyn Fn(&Asked) -> (u16, Value) + Send + Sync;
 
 #[derive(Clone, Default)]
-pub(crate) struct Server(Arc<Mutex<Vec<Asked>>>);
+pub(crate) struct Server(Arc<Mutex<Vec<Asked>>>, Duration);
 
 impl Server {
-    /// What was asked so far.
+    /// One that takes this time for each answer.
+    pub(crate) fn slow(time: Duration) -> Self {
+        Self(Arc::default(), time)
+    }
+
+    /// What was asked so far, but for Events.
     pub(crate) fn asked(&self) -> Vec<Asked> {
-        self.0.lock().unwrap().clone()
+        let all = self.0.lock().unwrap().clone();
+        all.into_iter().filter(|asked| asked.line != EVENTS).collect()
+    }
+
+    /// Reason, object and note of each Event.
+    pub(crate) fn events(&self) -> Vec<(String, String, String)> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let all = self.0.lock().unwrap().clone();
+        let events = all.into_iter().filter(|asked| asked.line == EVENTS).map(|asked| asked.body);
+        let about = |event: &Value| {
+            format!("{} {}", text(&event["regarding"]["kind"]), text(&event["regarding"]["name"]))
+        };
+        events.map(|event| (text(&event["reason"]), about(&event), text(&event["note"]))).collect()
     }
 
     pub(crate) fn lines(&self) -> Vec<String> {
@@ -51,19 +73,23 @@ impl Server {
     }
 
     fn client(&self, answer: Arc<Answer>) -> Client {
-        let asked = self.0.clone();
+        let (asked, time) = (self.0.clone(), self.1);
         let service = tower::service_fn(move |request: http::Request<Body>| {
             let (asked, answer) = (asked.clone(), answer.clone());
             async move {
+                if !time.is_zero() {
+                    tokio::time::sleep(time).await;
+                }
                 let (head, body) = request.into_parts();
                 let body = body.collect_bytes().await?;
                 let path = head.uri.path().to_owned();
                 let path = path.strip_prefix("/apis/bedplate.dev/v1alpha1").unwrap_or(&path);
                 let one = Asked {
                     line: format!("{} {path}", head.method),
+                    query: head.uri.query().unwrap_or_default().to_owned(),
                     body: serde_json::from_slice(&body).unwrap_or_default(),
                 };
-                let (code, object) = answer(&one);
+                let (code, object) = if one.line == EVENTS { (201, one.body.clone()) } else { answer(&one) };
                 asked.lock().unwrap().push(one);
                 let body = Body::from(object.to_string().into_bytes());
                 Ok::<_, kube::Error>(http::Response::builder().status(code).body(body).unwrap())
@@ -79,19 +105,36 @@ impl Server {
         tenure: Tenure,
         answer: impl Fn(&Asked) -> (u16, Value) + Send + Sync + 'static,
     ) -> Arc<World> {
-        let stores = Stores {
-            machines: store(&objects.machines),
-            configurations: store(&objects.configurations),
-            versions: store(&objects.versions),
-            nodes: store(&objects.nodes),
-            requests: store(&[]),
-            operations: store(&objects.operations),
-            whose: Arc::default(),
-            index: Arc::default(),
-        };
-        index(&stores);
-        Arc::new(World::new(self.client(Arc::new(answer)), stores, tenure, Counters::default()))
+        let client = self.client(Arc::new(answer));
+        Arc::new(World::new(client, stores(objects), tenure, Counters::default()))
     }
+
+    /// The same, which tells; what it tells is written by the second, once the first is gone.
+    pub(crate) fn telling(
+        &self,
+        objects: &Objects,
+        answer: impl Fn(&Asked) -> (u16, Value) + Send + Sync + 'static,
+    ) -> (Arc<World>, Teller) {
+        let client = self.client(Arc::new(answer));
+        let (news, teller, _) = news::channel(client.clone(), "test");
+        let world = World::new(client, stores(objects), Tenure::always(), Counters::default());
+        (Arc::new(world.telling(news)), teller)
+    }
+}
+
+fn stores(objects: &Objects) -> Stores {
+    let stores = Stores {
+        machines: store(&objects.machines),
+        configurations: store(&objects.configurations),
+        versions: store(&objects.versions),
+        nodes: store(&objects.nodes),
+        requests: store(&[]),
+        operations: store(&objects.operations),
+        whose: Arc::default(),
+        index: Arc::default(),
+    };
+    index(&stores);
+    stores
 }
 
 /// Takes on what the stores have, as the watches do.
@@ -142,6 +185,15 @@ pub(crate) fn refusal(code: u16, message: &str) -> (u16, Value) {
 pub(crate) fn machine_list(machines: &[Value]) -> (u16, Value) {
     let list = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineList", "metadata": { "resourceVersion": "9" },
         "items": machines });
+    (200, list)
+}
+
+/// A list of Nodes, without more of them than their heads.
+pub(crate) fn node_heads(nodes: &[Value]) -> (u16, Value) {
+    let head = |node: &Value| json!({ "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": node["metadata"] });
+    let items: Vec<Value> = nodes.iter().map(head).collect();
+    let list = json!({ "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList",
+        "metadata": { "resourceVersion": "9" }, "items": items });
     (200, list)
 }
 

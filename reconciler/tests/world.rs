@@ -1,0 +1,20 @@
+//! What is known beside the stores.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+#[allow(dead_code, reason = "each test program uses its part")]
+mod server;
+
+use bedplate_lease::Tenure;
+use server::{Objects, Server};
+
+#[tokio::test]
+async fn v3_what_two_writers_give_the_same_machine_is_held_until_the_last_of_them_has_written() {
+    let server = Server::default();
+    let world = server.world(&Objects::default(), Tenure::always(), |_| server::machine_list(&[]));
+    let (edit, turn) = (world.give("w", 1), world.give("w", 2));
+    drop(edit);
+    assert_eq!(world.live_references().await.unwrap().1, [("w".to_owned(), 2)]);
+    drop(turn);
+    assert!(world.live_references().await.unwrap().1.is_empty());
+}
