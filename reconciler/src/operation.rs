@@ -10,7 +10,7 @@ mod whose;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bedplate_api::operation::MachineOperation;
+use bedplate_api::operation::{MachineOperation, OperationState};
 use bedplate_drain::CORDONED_BY;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -18,9 +18,10 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
 pub use self::parent::FINALIZER;
-pub use self::plan::{HELD, Plan, Seen, is_finished, parent_of, plan, state};
+pub use self::plan::{HELD, Plan, Seen, Since, is_finished, parent_of, plan, state};
 pub use self::whose::Whose;
 use crate::counters::Kind;
+use crate::news::Reason;
 use crate::world::World;
 use crate::write::{self, Failed, WriteError, apply_labels, apply_status};
 
@@ -32,6 +33,10 @@ pub async fn reconcile(
     operation: Arc<MachineOperation>,
     world: Arc<World>,
 ) -> Result<Option<Duration>, WriteError> {
+    if world.stores.whose.tells(&operation) {
+        let (reason, note) = told(&operation);
+        world.news.tell(&*operation, reason, &note);
+    }
     if operation.spec.machine_selector.is_some() {
         return world.leading(parent::reconcile(&operation, &world)).await;
     }
@@ -45,14 +50,35 @@ pub async fn reconcile(
     if found.is_none() && is_open && !plan::is_early(&operation, now) {
         found = world.live_machine(machine).await?.map(Arc::new);
     }
+    let since = |operation: &MachineOperation| world.stores.whose.since(operation, now);
     let others = if is_open { world.stores.operations_of(machine) } else { Vec::new() };
-    let seen = Seen { operation: &operation, machine: found.as_deref(), others: &others, now };
+    let others: Vec<_> = others.into_iter().map(|other| (other.clone(), since(&other))).collect();
+    let (machine, since) = (found.as_deref(), since(&operation));
+    let seen = Seen { operation: &operation, machine, since, others: &others, now };
     let plan = plan(&seen);
     let again = plan.again;
     if plan != (Plan { again, ..Plan::default() }) {
         world.leading(apply(&operation, &plan, &world)).await?;
     }
     Ok(again)
+}
+
+/// How it has ended.
+fn told(operation: &MachineOperation) -> (Reason, String) {
+    let spec = &operation.spec;
+    let on = spec.machine_ref.as_ref().map(|machine| format!(" of Machine {}", machine.name));
+    let status = operation.status.as_ref();
+    let is_done = state(operation) == Some(OperationState::Complete);
+    let (reason, how) = match is_done {
+        true => (Reason::OperationComplete, "is done"),
+        false => (Reason::OperationFailed, "has failed"),
+    };
+    let said = |text: Option<&String>| text.cloned().filter(|text| !text.is_empty());
+    let why = said(status.and_then(|status| status.reason.as_ref())).filter(|_| !is_done);
+    let parts = [why, said(status.and_then(|status| status.message.as_ref()))];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    let parts = if parts.is_empty() { String::new() } else { format!(": {}", parts.join(": ")) };
+    (reason, format!("{}{} {how}{parts}", spec.operation_name, on.unwrap_or_default()))
 }
 
 async fn apply(operation: &MachineOperation, plan: &Plan, world: &World) -> Result<(), WriteError> {

@@ -272,6 +272,38 @@ async fn o8_only_the_node_that_was_cordoned_for_this_very_operation_is_deleted()
     }
 }
 
+#[tokio::test]
+async fn an_operations_end_is_told_once_and_only_by_who_saw_it_come() {
+    let with = |state: &str, reason: &str| {
+        let status = json!({ "state": state, "reason": reason, "message": "why", "completionTime": OLD });
+        operation("x", &json!({ "machineRef": { "name": "a" } }), &json!({ "status": status }))
+    };
+    for (state, reason, told, note) in [
+        ("Complete", "Done", Some("OperationComplete"), "reboot of Machine a is done: why"),
+        ("Failed", "TimedOut", Some("OperationFailed"), "reboot of Machine a has failed: TimedOut: why"),
+        ("InProgress", "", None, ""),
+    ] {
+        for came in [true, false] {
+            let (before, after) = (with("Pending", ""), with(state, reason));
+            let first = if came { before } else { after.clone() };
+            let objects =
+                Objects { operations: vec![first], machines: vec![machine("a")], ..Objects::default() };
+            let server = Server::default();
+            let (world, teller) = server.telling(&objects, written);
+            world.stores.whose.put(&object(&after));
+            for _ in 0..2 {
+                let _ = operation::reconcile(Arc::new(object(&after)), world.clone()).await;
+            }
+            drop(world);
+            teller.run().await;
+            let expected = told
+                .filter(|_| came)
+                .map(|told| (told.to_owned(), "MachineOperation x".to_owned(), note.to_owned()));
+            assert_eq!(server.events(), Vec::from_iter(expected), "{state} {came}");
+        }
+    }
+}
+
 /// An API server that keeps operations, and its visitor, who is killed at one request: from then on nothing of his arrives.
 #[derive(Clone)]
 struct Cluster {

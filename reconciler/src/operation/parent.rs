@@ -78,7 +78,8 @@ async fn end(
     if is_held {
         return hold(parent, false, world).await.map(|()| None);
     }
-    match expiry(parent, Timestamp::now()).filter(|_| !is_leaving) {
+    let now = Timestamp::now();
+    match expiry(parent, world.stores.whose.since(parent, now), now).filter(|_| !is_leaving) {
         Some(Ok(())) => super::remove(parent, world).await.map(|()| None),
         Some(Err(left)) => Ok(Some(left)),
         None => Ok(None),

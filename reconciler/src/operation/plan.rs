@@ -33,10 +33,32 @@ pub struct Seen<'a> {
     pub operation: &'a MachineOperation,
     /// Its Machine; none: there is none.
     pub machine: Option<&'a Machine>,
+    /// Since when it is as far as it is.
+    pub since: Since,
     /// Operations of the same Machine; it may be among them.
-    pub others: &'a [Arc<MachineOperation>],
+    pub others: &'a [(Arc<MachineOperation>, Since)],
     /// The time.
     pub now: Timestamp,
+}
+
+/// Since when an operation is as far as it is. What executors write of that is by the clocks of hosts, which may be anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Since {
+    /// When it was seen so first.
+    pub seen: Timestamp,
+    /// It was seen to come to be so; else it may have been so before.
+    pub came: bool,
+}
+
+impl Since {
+    /// When it came to be so, if its executor says `said`; not before `made`.
+    fn reckon(self, said: Option<Timestamp>, made: Timestamp) -> Timestamp {
+        match said.filter(|said| !self.came && (made..=self.seen).contains(said)) {
+            Some(said) => said,
+            // Longer than it may be rather than not as long.
+            None => self.seen,
+        }
+    }
 }
 
 /// What is to be done.
@@ -79,12 +101,16 @@ pub(super) fn is_early(operation: &MachineOperation, now: Timestamp) -> bool {
 }
 
 /// Whether its time after its end is over, or how long that is still; none: it stays.
-pub(super) fn expiry(operation: &MachineOperation, now: Timestamp) -> Option<Result<(), Duration>> {
+pub(super) fn expiry(
+    operation: &MachineOperation,
+    since: Since,
+    now: Timestamp,
+) -> Option<Result<(), Duration>> {
     let status = operation.status.as_ref().filter(|_| is_finished(operation))?;
     let time = SignedDuration::from_secs(operation.spec.ttl_seconds_after_finished?.into());
     // Who ended it may not have said when.
-    let ended = status.completion_time.as_ref().map_or_else(|| created(operation, now), |time| time.0);
-    let left = left(later(ended, time), now);
+    let said = status.completion_time.as_ref().map(|time| time.0);
+    let left = left(later(since.reckon(said, created(operation, now)), time), now);
     Some(if left.is_zero() { Ok(()) } else { Err(left) })
 }
 
@@ -96,7 +122,7 @@ pub fn plan(seen: &Seen<'_>) -> Plan {
     }
     if is_finished(operation) {
         // A child goes with its parent.
-        let expiry = expiry(operation, now).filter(|_| parent_of(operation).is_none());
+        let expiry = expiry(operation, seen.since, now).filter(|_| parent_of(operation).is_none());
         return Plan {
             remove: expiry == Some(Ok(())),
             again: expiry.and_then(Result::err),
@@ -138,9 +164,7 @@ impl Seen<'_> {
         let limit = done_within(&operation.spec);
         let status = operation.status.as_ref();
         let said = status.and_then(|status| status.start_time.as_ref()).map(|time| time.0);
-        // By the clock of a host, which may be anything.
-        let made = created(operation, now);
-        let start = said.unwrap_or(made).max(made).min(now);
+        let start = self.since.reckon(said, created(operation, now));
         let left = left(later(later(start, limit), LEFT_TO_EXECUTOR), now);
         if !left.is_zero() {
             return Plan { again: Some(left), ..self.repave() };
@@ -196,15 +220,16 @@ impl Seen<'_> {
             return self.holds(false);
         }
         let free = held.map(|held| held.last_transition_time.0);
-        let mut since = created(operation, now).max(free.unwrap_or(Timestamp::MIN));
-        for other in self.others.iter().filter(|other| self.goes_before(other)) {
+        let made = if self.since.came { self.since.seen } else { created(operation, now) };
+        let mut since = made.max(free.unwrap_or(Timestamp::MIN));
+        for (other, other_since) in self.others.iter().filter(|(other, _)| self.goes_before(other)) {
             let status = other.status.as_ref();
             match state(other) {
                 // Its end has this one looked at again.
                 Some(OperationState::InProgress) => return self.begin(),
                 Some(OperationState::Complete | OperationState::Failed) => {
-                    let ended = status.and_then(|status| status.completion_time.as_ref());
-                    since = since.max(ended.map_or(Timestamp::MIN, |time| time.0));
+                    let said = status.and_then(|status| status.completion_time.as_ref()).map(|time| time.0);
+                    since = since.max(other_since.reckon(said, created(other, now)));
                 }
                 Some(OperationState::Pending) | None => {}
             }

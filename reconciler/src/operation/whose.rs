@@ -1,4 +1,5 @@
-//! Which operations are whose: by Machine, and when a parent was written last. What the store of operations has is known here, no more.
+//! Which operations are whose: by Machine, when a parent was written last, and since when each is as far as it is. What the store of
+//! operations has is known here, no more.
 //!
 //! Kept by `follow`, asked by `operation` and by `trigger`.
 
@@ -6,9 +7,15 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bedplate_api::operation::MachineOperation;
+use bedplate_api::operation::{MachineOperation, OperationState};
+use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use tokio::time::Instant;
+
+use super::plan::{Since, is_finished, state};
+
+/// So long after its end an operation's end is news: who comes to lead later does not tell it again.
+const NEWS: Duration = Duration::from_secs(60);
 
 /// Shared by the watch of operations and those who ask.
 #[derive(Debug, Default)]
@@ -21,6 +28,21 @@ struct Inner {
     machine_of: HashMap<String, String>,
     /// By the parent's UID.
     parents: BTreeMap<String, Written>,
+    /// By the operation's name.
+    stands: HashMap<String, Stand>,
+}
+
+/// How far an operation is.
+#[derive(Debug)]
+struct Stand {
+    uid: Option<String>,
+    state: Option<OperationState>,
+    /// Since when, by this program's own monotonic clock.
+    since: Instant,
+    /// It was seen in another state before.
+    came: bool,
+    /// Its end was told.
+    told: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -35,6 +57,7 @@ impl Whose {
         let name = operation.name_any();
         let machine = operation.spec.machine_ref.as_ref().map(|machine| machine.name.to_string());
         let mut inner = self.lock();
+        inner.stands(&name, operation);
         if inner.machine_of.get(&name) == machine.as_ref() {
             return;
         }
@@ -49,12 +72,34 @@ impl Whose {
     pub fn remove(&self, operation: &MachineOperation) {
         let mut inner = self.lock();
         inner.forget(&operation.name_any());
+        inner.stands.remove(&operation.name_any());
         inner.parents.remove(&operation.uid().unwrap_or_default());
     }
 
     /// Names of a Machine's operations.
     pub fn of_machine(&self, machine: &str) -> Vec<String> {
         self.lock().by_machine.get(machine).into_iter().flatten().cloned().collect()
+    }
+
+    /// Since when an operation is as far as it is.
+    pub fn since(&self, operation: &MachineOperation, now: Timestamp) -> Since {
+        let inner = self.lock();
+        let stand = inner.stands.get(&operation.name_any());
+        // The store is a moment before what is known here.
+        let stand = stand.filter(|s| s.uid == operation.metadata.uid && s.state == state(operation));
+        let Some(stand) = stand else { return Since { seen: now, came: false } };
+        let stood = SignedDuration::try_from(stand.since.elapsed()).unwrap_or(SignedDuration::MAX);
+        Since { seen: now.saturating_sub(stood).unwrap_or(now), came: stand.came }
+    }
+
+    /// Whether an operation's end is news: it was seen to come, and nobody was told.
+    pub fn tells(&self, operation: &MachineOperation) -> bool {
+        let mut inner = self.lock();
+        let Some(stand) = inner.stands.get_mut(&operation.name_any()) else { return false };
+        let is_it = is_finished(operation) && stand.state == state(operation);
+        let is_news = is_it && stand.uid == operation.metadata.uid && stand.came && !stand.told;
+        stand.told |= is_it;
+        is_news && stand.since.elapsed() < NEWS
     }
 
     /// A parent's sums are written: until when the next ones wait, if they may.
@@ -91,6 +136,16 @@ impl Whose {
 }
 
 impl Inner {
+    fn stands(&mut self, name: &str, operation: &MachineOperation) {
+        let (uid, state) = (operation.metadata.uid.clone(), state(operation));
+        let before = self.stands.get(name).filter(|before| before.uid == uid);
+        if before.is_some_and(|before| before.state == state) {
+            return;
+        }
+        let came = before.is_some();
+        self.stands.insert(name.to_owned(), Stand { uid, state, since: Instant::now(), came, told: false });
+    }
+
     fn forget(&mut self, name: &str) {
         let Some(machine) = self.machine_of.remove(name) else { return };
         if let Some(names) = self.by_machine.get_mut(&machine) {
@@ -98,6 +153,59 @@ impl Inner {
             if names.is_empty() {
                 self.by_machine.remove(&machine);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn operation(uid: &str, state: Option<&str>) -> MachineOperation {
+        serde_json::from_value(json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation",
+            "metadata": { "name": "x", "uid": uid }, "spec": { "operationName": "reboot", "machineRef": { "name": "a" } },
+            "status": { "state": state } }))
+        .unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn since_when_an_operation_is_as_far_as_it_is_is_counted_by_the_own_clock() {
+        let (whose, now) = (Whose::default(), Timestamp::from_second(1_000_000).unwrap());
+        let pending = operation("u", Some("Pending"));
+        let ago = |operation: &MachineOperation| {
+            let since = whose.since(operation, now);
+            (now.duration_since(since.seen).as_secs(), since.came)
+        };
+        assert_eq!(ago(&pending), (0, false), "not known yet");
+        whose.put(&pending);
+        tokio::time::advance(Duration::from_secs(5)).await;
+        whose.put(&pending);
+        assert_eq!(ago(&pending), (5, false), "it was so when it was seen first");
+        let taken = operation("u", Some("InProgress"));
+        whose.put(&taken);
+        tokio::time::advance(Duration::from_secs(7)).await;
+        assert_eq!((ago(&taken), ago(&pending)), ((7, true), (0, false)));
+        whose.put(&operation("anew", Some("InProgress")));
+        assert_eq!(ago(&operation("anew", Some("InProgress"))), (0, false), "another one of its name");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_end_is_news_once_and_only_when_it_was_seen_to_come() {
+        let whose = Whose::default();
+        let ended = operation("u", Some("Complete"));
+        whose.put(&ended);
+        assert!(!whose.tells(&ended), "it had ended before");
+        for late in [false, true] {
+            whose.put(&operation("v", Some("InProgress")));
+            let ended = operation("v", Some("Failed"));
+            assert!(!whose.tells(&ended), "the store is before what is known here");
+            whose.put(&ended);
+            if late {
+                tokio::time::advance(NEWS).await;
+            }
+            assert_eq!([whose.tells(&ended), whose.tells(&ended)], [!late, false]);
         }
     }
 }

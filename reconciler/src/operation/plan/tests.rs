@@ -37,7 +37,20 @@ fn machine(spec: &Value) -> Machine {
 }
 
 fn look(operation: &MachineOperation, machine: Option<&Machine>, second: i64) -> Plan {
-    plan(&Seen { operation, machine, others: &[], now: at(second) })
+    look_since(operation, machine, second, first_seen(second))
+}
+
+fn look_since(operation: &MachineOperation, machine: Option<&Machine>, second: i64, since: Since) -> Plan {
+    plan(&Seen { operation, machine, since, others: &[], now: at(second) })
+}
+
+/// By a controller that has just begun.
+fn first_seen(second: i64) -> Since {
+    Since { seen: at(second), came: false }
+}
+
+fn seen_to_come(second: i64) -> Since {
+    Since { seen: at(second), came: true }
 }
 
 /// State, reason and message that a plan writes.
@@ -119,10 +132,55 @@ fn what_was_taken_is_left_to_its_executor_for_30_seconds_beyond_its_time() {
         assert_eq!((state, reason), (FAILED, "TimedOut"));
         assert!(message.starts_with("bedplate-agent/a took it"), "{message}");
     }
-    // A host whose clock is in 1970 has the time that it needs, and one whose clock is ahead no more.
-    assert_eq!(look(&taken(-900_000), Some(&machine), 89).status, None);
-    assert_eq!(written(&look(&taken(-900_000), Some(&machine), 90)).1, "TimedOut");
-    assert_eq!(look(&taken(900_000), Some(&machine), 50).again, Some(Duration::from_secs(90)));
+}
+
+#[test]
+fn o1_an_operation_has_its_time_and_no_more_whatever_the_clock_of_its_host_says() {
+    let machine = machine(&json!({}));
+    for said in [-900_000, 100, 4000, 900_000] {
+        let status =
+            json!({ "state": "InProgress", "startTime": time(said), "executor": "bedplate-agent/a" });
+        let taken = operation("reboot", &json!({ "spec": { "timeoutSeconds": 60 }, "status": status }));
+        // It waited for over an hour, and was seen to be taken then.
+        let at =
+            |second| written(&look_since(&taken, Some(&machine), second, seen_to_come(4000))).1.to_owned();
+        assert_eq!([at(4000), at(4089), at(4090)], ["", "", "TimedOut"], "{said}");
+    }
+    // A controller that has begun since: it ends in time after that, if what is said cannot be.
+    for (said, end) in [(-900_000, 5090), (4990, 5080), (900_000, 5090)] {
+        let status = json!({ "state": "InProgress", "startTime": time(said) });
+        let taken = operation("reboot", &json!({ "spec": { "timeoutSeconds": 60 }, "status": status }));
+        let at = |second| written(&look_since(&taken, Some(&machine), second, first_seen(5000))).1.to_owned();
+        assert_eq!([at(end - 1), at(end)], ["", "TimedOut"], "{said}");
+    }
+}
+
+#[test]
+fn o2_an_operation_stays_for_its_time_after_its_end_whatever_the_clock_of_its_host_says() {
+    for said in [-900_000, 100, 900_000] {
+        let status = json!({ "state": "Complete", "completionTime": time(said) });
+        let ended =
+            operation("reboot", &json!({ "spec": { "ttlSecondsAfterFinished": 10 }, "status": status }));
+        let goes = |second, since| look_since(&ended, None, second, since).remove;
+        assert!(!goes(4009, seen_to_come(4000)) && goes(4010, seen_to_come(4000)), "{said}");
+        assert!(goes(5010, first_seen(5000)), "{said}");
+    }
+}
+
+#[test]
+fn what_waited_for_another_operation_has_its_time_whatever_the_clock_of_their_host_says() {
+    let machine = machine(&json!({}));
+    let waiting = operation("restartService", &json!({ "spec": { "timeoutSeconds": 60 } }));
+    for said in [-900_000, 100, 900_000] {
+        let status = json!({ "state": "Complete", "completionTime": time(said) });
+        let others = [(Arc::new(operation("reboot", &json!({ "status": status }))), seen_to_come(5000))];
+        let at = |second| {
+            let (machine, since) = (Some(&machine), seen_to_come(1));
+            let seen = Seen { operation: &waiting, machine, since, others: &others, now: at(second) };
+            written(&plan(&seen)).1.to_owned()
+        };
+        assert_eq!([at(5059), at(5060)], ["", "NoExecutor"], "{said}");
+    }
 }
 
 #[test]
@@ -146,8 +204,10 @@ fn an_operation_that_waits_for_another_one_of_the_same_executor_has_its_time_aft
     let machine = machine(&json!({}));
     let waiting = operation("restartService", &json!({ "spec": { "timeoutSeconds": 60 } }));
     let with = |name: &str, status: &Value, second| {
-        let other = Arc::new(operation(name, &json!({ "status": status })));
-        let seen = Seen { operation: &waiting, machine: Some(&machine), others: &[other], now: at(second) };
+        let since = first_seen(second);
+        let others = [(Arc::new(operation(name, &json!({ "status": status }))), since)];
+        let machine = Some(&machine);
+        let seen = Seen { operation: &waiting, machine, since, others: &others, now: at(second) };
         written(&plan(&seen)).1.to_owned()
     };
     let drains = json!({ "state": "InProgress" });
