@@ -18,6 +18,7 @@ use kube::{Api, ResourceExt};
 
 pub use self::plan::{FINALIZER, Plan, Step, concerns, plan};
 use crate::counters::Kind;
+use crate::news::Reason;
 use crate::rollout::{Purpose, limit};
 use crate::world::World;
 use crate::write::{WriteError, set_finalizer};
@@ -74,9 +75,12 @@ async fn apply(
         (Step::Cordon, Some(node)) => {
             emptying::cordon(world, node, &Purpose::Deletion, now).await?;
             tracing::info!(machine = name, "it is deleted with deletionPolicy Drain, its Node is cordoned");
+            let note =
+                format!("it is deleted with deletionPolicy Drain: Node {name} is cordoned, its Pods leave");
+            world.news.tell(machine, Reason::DrainBegun, &note);
             return Ok(Some(Duration::from_millis(200)));
         }
-        (Step::Empty { anyway }, Some(node)) => return empty(&name, node, *anyway, now, world).await,
+        (Step::Empty { anyway }, Some(node)) => return empty(machine, node, *anyway, now, world).await,
         (Step::Cordon | Step::Empty { .. } | Step::Await | Step::Rest, _) => {}
     }
     Ok(None)
@@ -87,21 +91,27 @@ const DRAIN: Drain =
     Drain { limit: jiff::SignedDuration::MAX, grace: None, delete_empty_dir: true, force: true };
 
 async fn empty(
-    name: &str,
+    machine: &Machine,
     node: &Node,
     anyway: bool,
     now: Timestamp,
     world: &World,
 ) -> Result<Option<Duration>, WriteError> {
-    let pods = emptying::pods(world, name).await?;
+    let name = machine.name_any();
+    let pods = emptying::pods(world, &name).await?;
     if anyway || !pods.iter().any(Pod::has_to_leave) {
         emptying::remove(world, node).await?;
         tracing::info!(machine = name, anyway, "its Node is deleted");
+        let how =
+            if anyway { "is not Ready, and its time is over" } else { "has no Pods any more that leave" };
+        let note = format!("Node {name} {how}: it is deleted, and the slot is to be stopped");
+        world.news.tell(machine, Reason::NodeDrained, &note);
         return Ok(Some(Duration::from_millis(200)));
     }
     let left = emptying::evict_all(world, &pods, &DRAIN, now).await?;
     if let Some(left) = &left {
         emptying::say_awaited(world, node, &left.awaits).await?;
+        emptying::tell_blocked(world, machine, node, left, None);
     }
     Ok(Some(left.map_or(Duration::ZERO, |left| left.after)))
 }

@@ -3,63 +3,38 @@
 //! Each write is bound to the Node as it was read a moment before, live: another one of the same name, or one that somebody has changed
 //! meanwhile, is not touched.
 
-use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+mod memory;
+
 use std::time::Duration;
 
-use bedplate_drain::{CORDONED_BY, Drain, Evicted, Pod, again, evict, list, outcome, page};
+use bedplate_api::machine::Machine;
+use bedplate_drain::{CORDONED_BY, Drain, Evicted, Pod, evict, list, outcome, page};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
+pub use self::memory::Memory;
 use crate::counters::{Eviction, Kind};
+use crate::news::Reason;
 use crate::rollout::mark::{DRAIN_AWAITS, DRAIN_BEGAN, DRAIN_FAILED, Failed, Purpose, cut};
 use crate::world::World;
 use crate::write::{FIELD_MANAGER, WriteError, ask, called, delete};
 
+/// Seconds until an eviction is tried again that was refused, and not by a budget.
+const REFUSED: u32 = 30;
+
 /// Between two looks at the Pods of a Node.
 pub const LOOK: Duration = Duration::from_secs(5);
-
-/// What is known of drains beside the objects. All of it may be lost: an eviction is tried a little earlier then.
-#[derive(Debug, Default)]
-pub struct Memory {
-    /// Until when an eviction is not tried again, and why it was held, by the Pod's UID.
-    held: Mutex<BTreeMap<String, (Timestamp, String)>>,
-    /// Nodes (name and UID) that were cordoned a moment ago, and for what: the store may not show it yet, and a second one would be begun.
-    cordoned: Mutex<BTreeMap<String, (String, Purpose)>>,
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Memory {
-    /// What this Node of the store was cordoned for a moment ago, if the store does not show it yet.
-    pub fn cordoned(&self, name: &str, node: Option<&Node>) -> Option<Purpose> {
-        let mut cordoned = locked(&self.cordoned);
-        let (uid, purpose) = cordoned.get(name)?;
-        let is_same = node.is_some_and(|node| node.metadata.uid.as_ref() == Some(uid));
-        let is_seen = node.is_some_and(|node| node.annotations().contains_key(CORDONED_BY));
-        if is_same && !is_seen {
-            return Some(purpose.clone());
-        }
-        cordoned.remove(name);
-        None
-    }
-
-    /// A Node is not as it was remembered.
-    pub fn forget(&self, name: &str) {
-        locked(&self.cordoned).remove(name);
-    }
-}
 
 /// How far a Node is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Left {
     /// The Pods that are there yet, and why, for a person.
     pub awaits: String,
+    /// Those of them that may not be evicted now, and why: a budget holds them, or somebody refuses.
+    pub blocked: Option<String>,
     /// When it is looked at again.
     pub after: Duration,
 }
@@ -88,10 +63,11 @@ fn refused(what: &str, error: &http::Error) -> WriteError {
     WriteError::Refused { what: what.to_owned(), why: error.to_string() }
 }
 
-/// Asks for the end of the Pods that have to leave; none: there is no such any more. `now`: when they were read.
+/// Asks for the end of the Pods that have to leave; none: there is no such any more. `now`: when they were read. One that is refused keeps
+/// none of the others.
 ///
 /// # Errors
-/// The API server is away, or does not let the controller evict.
+/// The API server is away.
 pub async fn evict_all(
     world: &World,
     pods: &[Pod],
@@ -102,28 +78,38 @@ pub async fn evict_all(
     if leaving.is_empty() {
         return Ok(None);
     }
-    let mut awaited = Vec::new();
+    let (mut awaited, mut blocked) = (Vec::new(), Vec::new());
     for pod in leaving {
-        let known = locked(&world.drains.held).get(&pod.uid).filter(|(until, _)| now < *until).cloned();
+        let known = if pod.leaving { None } else { world.drains.held(&pod.uid, now) };
         let held = match known {
             _ if pod.leaving => None,
-            Some((_, why)) => Some(why),
-            None => match send(world, pod, drain.grace).await? {
-                Evicted::Accepted => None,
-                Evicted::Gone => continue,
-                Evicted::Held { again: named, why } => {
-                    locked(&world.drains.held).insert(pod.uid.clone(), (again(now, named), why.clone()));
+            Some(why) => Some(why),
+            None => match send(world, pod, drain.grace).await {
+                Ok(Evicted::Accepted) => None,
+                Ok(Evicted::Gone) => continue,
+                Ok(Evicted::Held { again: named, why }) => {
+                    world.drains.hold(&pod.uid, named, &why, now);
+                    Some(why)
+                }
+                // Of this Pod alone: a webhook's, or that of a namespace which is going.
+                Err(error) => {
+                    let Some(why) = error.refusal().map(str::to_owned) else { return Err(error) };
+                    world.drains.hold(&pod.uid, Some(REFUSED), &why, now);
                     Some(why)
                 }
             },
         };
         awaited.push(match held {
-            Some(why) => format!("{} ({why})", pod.full_name()),
+            Some(why) => {
+                blocked.push(format!("{} ({why})", pod.full_name()));
+                format!("{} ({why})", pod.full_name())
+            }
             None => pod.full_name(),
         });
     }
-    locked(&world.drains.held).retain(|_, (until, _)| now < *until);
-    Ok(Some(Left { awaits: cut(&list(&awaited)), after: LOOK }))
+    world.drains.let_go(now);
+    let blocked = (!blocked.is_empty()).then(|| cut(&list(&blocked)));
+    Ok(Some(Left { awaits: cut(&list(&awaited)), blocked, after: LOOK }))
 }
 
 async fn send(world: &World, pod: &Pod, grace: Option<u32>) -> Result<Evicted, WriteError> {
@@ -137,7 +123,7 @@ async fn send(world: &World, pod: &Pod, grace: Option<u32>) -> Result<Evicted, W
             Ok(_) => Ok(Evicted::Accepted),
             Err(kube::Error::Api(status)) => {
                 let named = status.details.as_ref().map(|details| details.retry_after_seconds);
-                let known = outcome(status.code, &status.message, named.filter(|seconds| *seconds > 0));
+                let known = outcome(status.code, &words(&status), named.filter(|seconds| *seconds > 0));
                 known.ok_or(kube::Error::Api(status))
             }
             Err(error) => Err(error),
@@ -152,16 +138,31 @@ async fn send(world: &World, pod: &Pod, grace: Option<u32>) -> Result<Evicted, W
     Ok(evicted)
 }
 
+/// Why an eviction is held, with the budget by name: that stands in the causes.
+fn words(status: &kube::core::Status) -> String {
+    let causes =
+        status.details.iter().flat_map(|details| &details.causes).map(|cause| cause.message.as_str());
+    let all = std::iter::once(status.message.as_str()).chain(causes).filter(|words| !words.is_empty());
+    all.collect::<Vec<_>>().join(" ")
+}
+
 /// Has no more Pods be placed on a Node, and says on it what for.
 ///
 /// # Errors
 /// [`WriteError`]
 pub async fn cordon(world: &World, node: &Node, purpose: &Purpose, now: Timestamp) -> Result<(), WriteError> {
     let annotations = json!({ CORDONED_BY: purpose.text(), DRAIN_BEGAN: format!("{now:.0}"), DRAIN_AWAITS: null, DRAIN_FAILED: null });
-    patch(world, node, &annotations, Some(&json!({ "unschedulable": true }))).await?;
-    let uid = node.metadata.uid.clone().unwrap_or_default();
-    locked(&world.drains.cordoned).insert(node.name_any(), (uid, purpose.clone()));
-    Ok(())
+    // Remembered before: an answer that is lost does not make it undone.
+    world.drains.cordons(node, purpose);
+    let written = patch(world, node, &annotations, Some(&json!({ "unschedulable": true }))).await;
+    match &written {
+        Ok(version) => world.drains.cordoned(node, purpose, version.as_deref()),
+        Err(WriteError::Conflict { .. } | WriteError::Refused { .. }) => {
+            world.drains.forget(&node.name_any());
+        }
+        Err(WriteError::Later { .. } | WriteError::Deposed) => {}
+    }
+    written.map(drop)
 }
 
 /// Gives a Node free that the controller has cordoned; `failed`: why nothing came of it.
@@ -174,7 +175,8 @@ pub async fn free(world: &World, node: &Node, failed: Option<&Failed>) -> Result
         annotations[DRAIN_FAILED] = json!(failed).to_string().into();
     }
     world.drains.forget(&node.name_any());
-    patch(world, node, &annotations, Some(&json!({ "unschedulable": null }))).await
+    world.drains.unblock(node);
+    patch(world, node, &annotations, Some(&json!({ "unschedulable": null }))).await.map(drop)
 }
 
 /// Says on a Node why it is not drained, which was not cordoned for that.
@@ -182,7 +184,15 @@ pub async fn free(world: &World, node: &Node, failed: Option<&Failed>) -> Result
 /// # Errors
 /// [`WriteError`]
 pub async fn say_failed(world: &World, node: &Node, failed: &Failed) -> Result<(), WriteError> {
-    patch(world, node, &json!({ DRAIN_FAILED: json!(failed).to_string() }), None).await
+    patch(world, node, &json!({ DRAIN_FAILED: json!(failed).to_string() }), None).await.map(drop)
+}
+
+/// Says on a Node that its drain begins now: what stands there of that is no time, or one that has not come yet.
+///
+/// # Errors
+/// [`WriteError`]
+pub async fn say_begun(world: &World, node: &Node, now: Timestamp) -> Result<(), WriteError> {
+    patch(world, node, &json!({ DRAIN_BEGAN: format!("{now:.0}") }), None).await.map(drop)
 }
 
 /// Says on a Node what is awaited, if it does not say so yet.
@@ -193,7 +203,17 @@ pub async fn say_awaited(world: &World, node: &Node, awaits: &str) -> Result<(),
     if node.annotations().get(DRAIN_AWAITS).is_some_and(|before| before == awaits) {
         return Ok(());
     }
-    patch(world, node, &json!({ DRAIN_AWAITS: awaits }), None).await
+    patch(world, node, &json!({ DRAIN_AWAITS: awaits }), None).await.map(drop)
+}
+
+/// Tells of a Machine, once in a drain, which Pods of its Node may not be evicted. `until`: when it is given up.
+pub fn tell_blocked(world: &World, machine: &Machine, node: &Node, left: &Left, until: Option<Timestamp>) {
+    let Some(blocked) = &left.blocked else { return world.drains.unblock(node) };
+    if world.drains.blocks(node) {
+        let until = until.map(|until| format!("; it is given up at {until:.0}")).unwrap_or_default();
+        let note = format!("the drain of Node {} waits for {blocked}{until}", node.name_any());
+        world.news.tell(machine, Reason::DrainBlocked, &note);
+    }
 }
 
 /// Deletes a Node.
@@ -204,15 +224,18 @@ pub async fn remove(world: &World, node: &Node) -> Result<(), WriteError> {
     let nodes: Api<Node> = Api::all(world.client.clone());
     world.counters.wrote(Kind::Rollout);
     let (uid, version) = (node.metadata.uid.clone(), node.metadata.resource_version.clone());
-    delete(&nodes, &node.name_any(), uid, version).await
+    delete(&nodes, &node.name_any(), uid, version).await?;
+    world.drains.removed(node);
+    Ok(())
 }
 
+/// The resource version that comes of it.
 async fn patch(
     world: &World,
     node: &Node,
     annotations: &Value,
     spec: Option<&Value>,
-) -> Result<(), WriteError> {
+) -> Result<Option<String>, WriteError> {
     let mut body = json!({ "metadata": { "uid": node.uid(), "resourceVersion": node.resource_version(), "annotations": annotations } });
     if let Some(spec) = spec {
         body["spec"] = spec.clone();
@@ -221,5 +244,7 @@ async fn patch(
     let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
     let nodes: Api<Node> = Api::all(world.client.clone());
     world.counters.wrote(Kind::Rollout);
-    ask(&called(node), nodes.patch(&node.name_any(), &parameters, &Patch::Merge(&body))).await.map(drop)
+    let written =
+        ask(&called(node), nodes.patch(&node.name_any(), &parameters, &Patch::Merge(&body))).await?;
+    Ok(written.metadata.resource_version)
 }

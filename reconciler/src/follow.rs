@@ -171,10 +171,15 @@ async fn follow_machines(mut seen: Stream<Machine>, queues: Queues, stores: Stor
 }
 
 async fn follow_nodes(mut seen: Stream<Node>, queues: Queues, stores: Stores) {
-    while let Some(Seen::There(object) | Seen::Gone(object)) = seen.next().await {
-        let name = object.name_any();
-        queues.machine(&name).await;
-        queues.dependents_of_node(&name, &stores).await;
+    // A kubelet writes its Node's status every few minutes, and ten thousand of them all the time.
+    let mut weights = rollout::NodeWeights::default();
+    while let Some(event) = seen.next().await {
+        let (Seen::There(object) | Seen::Gone(object)) = &event;
+        let (name, is_there) = (object.name_any(), matches!(event, Seen::There(_)));
+        if weights.is_other(&name, is_there.then_some(&**object)) {
+            queues.machine(&name).await;
+            queues.dependents_of_node(&name, &stores).await;
+        }
     }
 }
 

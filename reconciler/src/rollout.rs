@@ -9,9 +9,11 @@
 //! the next controller would miss: whose cordon it is, since when, and why one was given up stands on the Node (`mark`).
 
 mod judge;
+mod live;
 pub mod mark;
 mod plan;
 mod standing;
+mod told;
 mod weigh;
 
 use std::collections::BTreeSet;
@@ -21,7 +23,8 @@ use std::time::Duration;
 use bedplate_api::configuration::{MachineConfiguration, RollingUpdate};
 use bedplate_api::machine::Machine;
 use bedplate_api::version::MachineConfigurationVersion;
-use bedplate_drain::{CORDONED_BY, Drain, Refusal, list, refusal};
+use bedplate_drain::{Drain, list, refusal};
+use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
@@ -32,15 +35,20 @@ pub use self::mark::Purpose;
 use self::mark::{Cordon, Failed, GivenUp, cordon_of};
 pub use self::plan::{Step, allowed, limit, plan, settings};
 pub use self::standing::standing;
-pub use self::weigh::Weights;
+pub use self::weigh::{NodeWeights, Weights};
 use crate::counters::Turn;
 use crate::emptying::{self, Left};
 use crate::machine;
+use crate::news::Reason;
 use crate::world::{Stores, World};
 use crate::write::{self, WriteError};
 
 /// Between two looks at one that goes on, if nothing changes before: whether an agent is heard.
 const LOOK: Duration = Duration::from_secs(60);
+/// So many Machines' steps are done at once.
+const AT_ONCE: usize = 8;
+/// So far may the clock of the controller that has begun a drain be before this one's.
+const SKEW: jiff::SignedDuration = jiff::SignedDuration::from_secs(60);
 
 /// Does the next steps of one configuration's rolling update.
 ///
@@ -58,17 +66,38 @@ pub async fn reconcile(
     steps.extend(strays(&rollout, &world));
     let mut after = (settings.is_some() && rollout.members.iter().any(is_at_hand)).then_some(LOOK);
     let mut failed = write::Failed::default();
-    for step in &steps {
-        let turn = Actor { configuration: &configuration, known: &known, rollout: &rollout, world: &world };
-        let done = world.leading(turn.step(step, settings.as_ref())).await;
-        world.counters.turned(step.kind(), done.is_ok());
-        match done {
-            Ok(Some(left)) => after = Some(after.map_or(left.after, |after| after.min(left.after))),
-            Ok(None) => {}
-            Err(error) => drop(failed.note(Err(error))),
+    world.drains.tidy(|name| world.stores.nodes.get(&ObjectRef::new(name)));
+    let begins = |step: &Step| matches!(step, Step::Cordon { .. });
+    // Who takes room asks first whether there is any, by what is there now.
+    if steps.iter().any(begins) && !failed.note(world.leading(live::compare(&rollout, &world)).await) {
+        steps.retain(|step| !begins(step));
+    }
+    // Room is taken by what is known now, and not when a hundred Nodes were looked at.
+    steps.sort_by_key(order);
+    let turn = Actor { configuration: &configuration, known: &known, rollout: &rollout, world: &world };
+    for alike in steps.chunk_by(|one, other| order(one) == order(other)) {
+        // One after another the last of many would have had its time before it was looked at.
+        let all: Vec<_> = alike.iter().map(|step| turn.does(step, settings.as_ref())).collect();
+        let mut all = stream::iter(all).buffer_unordered(AT_ONCE);
+        while let Some(done) = all.next().await {
+            match done {
+                Ok(Some(left)) => after = Some(after.map_or(left.after, |after| after.min(left.after))),
+                Ok(None) => {}
+                Err(error) => drop(failed.note(Err(error))),
+            }
         }
     }
     failed.end().map(|()| after)
+}
+
+/// What comes first.
+fn order(step: &Step) -> u8 {
+    match step {
+        Step::Free { .. } => 0,
+        Step::Cordon { .. } => 1,
+        Step::Drain { .. } => 2,
+        Step::Take { .. } => 3,
+    }
 }
 
 fn is_at_hand(member: &Member) -> bool {
@@ -100,16 +129,9 @@ pub fn governs(machine: &Machine, stores: &Stores) -> Option<String> {
     settings(&configuration).map(|_| name.clone())
 }
 
-/// A Node of the store; one that was cordoned a moment ago is so, even where the store is behind.
+/// A Node of the store, as it is by what was written since.
 fn node(world: &World, name: &str) -> Option<Arc<Node>> {
-    let node = world.stores.nodes.get(&ObjectRef::new(name));
-    let Some(purpose) = world.drains.cordoned(name, node.as_deref()) else { return node };
-    node.map(|node| {
-        let mut node = (*node).clone();
-        node.annotations_mut().insert(CORDONED_BY.to_owned(), purpose.text());
-        node.spec.get_or_insert_default().unschedulable = Some(true);
-        Arc::new(node)
-    })
+    world.drains.as_written(name, world.stores.nodes.get(&ObjectRef::new(name)))
 }
 
 /// What a rolling update is judged by.
@@ -146,6 +168,12 @@ struct Actor<'a> {
 }
 
 impl Actor<'_> {
+    async fn does(&self, step: &Step, settings: Option<&RollingUpdate>) -> Result<Option<Left>, WriteError> {
+        let done = self.world.leading(self.step(step, settings)).await;
+        self.world.counters.turned(step.kind(), done.is_ok());
+        done
+    }
+
     async fn step(&self, step: &Step, settings: Option<&RollingUpdate>) -> Result<Option<Left>, WriteError> {
         match step {
             Step::Take { machine } => self.take(machine).await.map(|()| None),
@@ -161,8 +189,19 @@ impl Actor<'_> {
         }
     }
 
+    fn machine(&self, name: &str) -> Option<&Arc<Machine>> {
+        self.known.machines.iter().find(|machine| machine.name_any() == name)
+    }
+
+    /// Of a Machine that is there.
+    fn tell(&self, name: &str, reason: Reason, note: &str) {
+        if let Some(machine) = self.machine(name) {
+            self.world.news.tell(&**machine, reason, note);
+        }
+    }
+
     async fn take(&self, name: &str) -> Result<(), WriteError> {
-        match self.known.machines.iter().find(|machine| machine.name_any() == name) {
+        match self.machine(name) {
             Some(machine) => machine::take(machine.clone(), self.world).await,
             None => Ok(()),
         }
@@ -195,16 +234,18 @@ impl Actor<'_> {
             return Err(WriteError::Conflict { what: format!("Node {name}") });
         }
         let pods = emptying::pods(world, name).await?;
-        let left = Left { awaits: String::new(), after: Duration::from_millis(500) };
+        let left = Left { awaits: String::new(), blocked: None, after: Duration::from_millis(500) };
         // Nobody is disturbed in vain.
         if let Some(refusal) = refusal(&pods, &self.gently(None)) {
-            let failed = self.failed(version, GivenUp::UnmanagedPods, &told(&refusal));
+            let failed = self.failed(version, GivenUp::UnmanagedPods, &told::refused(&refusal));
             tracing::warn!(machine = name, version, reason = failed.message, "it is not drained");
             emptying::say_failed(world, &node, &failed).await?;
+            self.tell(name, Reason::UpdateGivenUp, &told::given_up(version, &failed.message));
             return Ok(left);
         }
         emptying::cordon(world, &node, &Purpose::Rollout(version.to_owned()), now).await?;
         tracing::info!(machine = name, version, "its turn begins, the Node is cordoned");
+        self.tell(name, Reason::UpdateBegun, &told::begun(name, version));
         Ok(left)
     }
 
@@ -220,16 +261,23 @@ impl Actor<'_> {
         let pods = emptying::pods(world, name).await?;
         let drain = self.gently(settings);
         if let Some(refusal) = refusal(&pods, &drain) {
-            return self.give_up(&node, version, GivenUp::UnmanagedPods, &told(&refusal)).await;
+            return self.give_up(&node, version, GivenUp::UnmanagedPods, &told::refused(&refusal)).await;
         }
         if !pods.iter().any(bedplate_drain::Pod::has_to_leave) {
             return self.finish(&node, version).await;
         }
         let began = match cordon_of(&node) {
-            Cordon::Ours(hold) => hold.began,
+            Cordon::Ours(hold) => {
+                hold.began.filter(|began| *began <= now.saturating_add(SKEW).unwrap_or(now))
+            }
             _ => None,
         };
-        let until = began.unwrap_or(now).saturating_add(drain.limit).unwrap_or(Timestamp::MAX);
+        // Else it would never end.
+        let Some(began) = began else {
+            emptying::say_begun(world, &node, now).await?;
+            return Ok(Some(Left { awaits: String::new(), blocked: None, after: Duration::ZERO }));
+        };
+        let until = began.saturating_add(drain.limit).unwrap_or(Timestamp::MAX);
         if now >= until {
             let left: Vec<String> =
                 pods.iter().filter(|pod| pod.has_to_leave()).map(bedplate_drain::Pod::full_name).collect();
@@ -240,8 +288,11 @@ impl Actor<'_> {
         let left = emptying::evict_all(world, &pods, &drain, now).await?;
         if let Some(left) = &left {
             emptying::say_awaited(world, &node, &left.awaits).await?;
+            if let Some(machine) = self.machine(name) {
+                emptying::tell_blocked(world, machine, &node, left, Some(until));
+            }
         }
-        Ok(left.or(Some(Left { awaits: String::new(), after: Duration::ZERO })))
+        Ok(left.or(Some(Left { awaits: String::new(), blocked: None, after: Duration::ZERO })))
     }
 
     /// No Pod is left: the Node goes, if its Machine is to be updated yet, by what is there now.
@@ -258,6 +309,7 @@ impl Actor<'_> {
         }
         emptying::remove(self.world, node).await?;
         tracing::info!(machine = name, version, "its Pods have left, the Node is deleted");
+        self.tell(&name, Reason::NodeDrained, &told::drained(&name, version));
         Ok(None)
     }
 
@@ -276,7 +328,9 @@ impl Actor<'_> {
             message,
             "its turn is given up"
         );
-        emptying::free(self.world, node, Some(&failed)).await.map(|()| None)
+        emptying::free(self.world, node, Some(&failed)).await?;
+        self.tell(&node.name_any(), Reason::UpdateGivenUp, &told::given_up(version, &failed.message));
+        Ok(None)
     }
 
     async fn free(&self, name: &str, uid: &str, failed: Option<&Failed>) -> Result<(), WriteError> {
@@ -284,7 +338,15 @@ impl Actor<'_> {
         match cordon_of(&node) {
             Cordon::Ours(hold) if matches!(hold.purpose, Purpose::Rollout(_)) => {
                 tracing::info!(machine = name, "its turn is over before its end, the Node is uncordoned");
-                emptying::free(self.world, &node, failed).await
+                emptying::free(self.world, &node, failed).await?;
+                match failed {
+                    Some(failed) => {
+                        let note = told::given_up(&failed.version, &failed.message);
+                        self.tell(name, Reason::UpdateGivenUp, &note);
+                    }
+                    None => self.tell(name, Reason::UpdateHeld, &told::held(name, self.rollout)),
+                }
+                Ok(())
             }
             _ => {
                 self.world.drains.forget(name);
@@ -304,11 +366,6 @@ impl Actor<'_> {
         let limit = seconds.map_or_else(|| limit(Some(self.configuration)), jiff::SignedDuration::from_secs);
         Drain { limit, grace: None, delete_empty_dir: true, force: false }
     }
-}
-
-fn told(refusal: &Refusal) -> String {
-    let (Refusal::Unmanaged(names) | Refusal::EmptyDir(names)) = refusal;
-    format!("nobody makes these Pods again: {}; delete them, or move them by hand", list(names))
 }
 
 impl Step {

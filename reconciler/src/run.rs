@@ -199,6 +199,10 @@ async fn look_at_all(world: Arc<World>, queues: Queues, mut tenure: Tenure) {
     loop {
         let leads = tenure.leads();
         world.counters.leads(leads);
+        if led && !leads {
+            // Another one may change what this one remembers.
+            world.drains.sure(false);
+        }
         if leads && !led {
             for configuration in world.stores.configurations.state() {
                 queues.configuration(&configuration.name_any()).await;

@@ -6,10 +6,12 @@
 mod server;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bedplate_lease::Tenure;
 use bedplate_reconciler::rollout::Place;
+use bedplate_reconciler::world::World;
 use bedplate_reconciler::write::WriteError;
 use bedplate_reconciler::{departure, rollout};
 use k8s_openapi::api::core::v1::Node;
@@ -18,6 +20,7 @@ use serde_json::{Value, json};
 use self::server::{Asked, Objects, Server, object, refusal};
 
 const NODE: &str = "/api/v1/nodes/a";
+const NODES: &str = "GET /api/v1/nodes";
 const PODS: &str = "GET /api/v1/pods";
 
 fn configuration() -> Value {
@@ -53,9 +56,17 @@ fn ours(began: &str) -> Value {
     node(&json!({ "bedplate.dev/cordoned-by": "rollout/w-v2", "bedplate.dev/drain-began": began }), true)
 }
 
+fn now() -> String {
+    jiff::Timestamp::now().to_string()
+}
+
 fn pod(name: &str, owner: Option<&str>) -> Value {
     let owners = owner.map(|kind| json!([{ "kind": kind, "controller": true }]));
     json!({ "metadata": { "namespace": "n", "name": name, "uid": name, "ownerReferences": owners }, "spec": {} })
+}
+
+fn pod_list(pods: &[Value]) -> (u16, Value) {
+    (200, json!({ "kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": pods }))
 }
 
 /// A cluster with this Machine, Node and Pods; evictions are answered with this code.
@@ -82,7 +93,9 @@ impl Cluster {
         let heard = server.clone();
         let answer = move |asked: &Asked| match asked.line.as_str() {
             _ if fails.is_some_and(|fails| heard.asked().len() >= fails) => refusal(503, "away"),
-            PODS => (200, json!({ "kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": pods })),
+            PODS => pod_list(&pods),
+            NODES if asked.query.contains("unschedulable") => server::node_heads(&[]),
+            NODES => server::node_heads(std::slice::from_ref(&node)),
             "GET /machines/a" => (200, machine.clone()),
             line if line.ends_with("/eviction") && eviction != 201 => refusal(eviction, "the budget"),
             line if line.ends_with("/eviction") => {
@@ -132,24 +145,23 @@ async fn c4_a_node_is_cordoned_after_its_version_was_fetched_and_its_pods_were_l
     let cluster =
         Cluster { machine: machine(2, &prepared()), node: node(&json!({}), false), pods, eviction: 201 };
     let (get, patch) = (format!("GET {NODE}"), format!("PATCH {NODE}"));
-    let asked = cluster.asks(&[&get, PODS, &patch]).await;
-    let body = &asked[2].body;
+    let asked = cluster.asks(&[NODES, NODES, &get, PODS, &patch]).await;
+    let body = &asked[4].body;
     assert_eq!((&body["metadata"]["uid"], &body["metadata"]["resourceVersion"]), (&json!("n1"), &json!("8")));
     assert_eq!(body["spec"], json!({ "unschedulable": true }));
     assert_eq!(body["metadata"]["annotations"]["bedplate.dev/cordoned-by"], "rollout/w-v2");
     // One that nobody makes again: why not is said, and nothing is cordoned.
     let cluster = Cluster { pods: vec![pod("lone", None)], ..cluster };
-    let asked = cluster.asks(&[&get, PODS, &patch]).await;
-    assert!(asked[2].body.get("spec").is_none());
-    let failed = asked[2].body["metadata"]["annotations"]["bedplate.dev/drain-failed"].as_str().unwrap();
+    let asked = cluster.asks(&[NODES, NODES, &get, PODS, &patch]).await;
+    assert!(asked[4].body.get("spec").is_none());
+    let failed = asked[4].body["metadata"]["annotations"]["bedplate.dev/drain-failed"].as_str().unwrap();
     assert!(failed.contains("UnmanagedPods") && failed.contains("n/lone"), "{failed}");
 }
 
 #[tokio::test]
 async fn c4_a_node_is_deleted_when_no_pod_is_left_and_its_machine_is_still_to_be_updated() {
     let pods = vec![pod("network", Some("DaemonSet"))];
-    let cluster =
-        Cluster { machine: machine(2, &prepared()), node: ours("2100-01-01T00:00:00Z"), pods, eviction: 201 };
+    let cluster = Cluster { machine: machine(2, &prepared()), node: ours(&now()), pods, eviction: 201 };
     let (get, delete) = (format!("GET {NODE}"), format!("DELETE {NODE}"));
     let asked = cluster.asks(&[&get, PODS, "GET /machines/a", &delete]).await;
     assert_eq!(asked[3].body["preconditions"], json!({ "uid": "n1", "resourceVersion": "8" }));
@@ -158,8 +170,7 @@ async fn c4_a_node_is_deleted_when_no_pod_is_left_and_its_machine_is_still_to_be
 #[tokio::test]
 async fn c4_a_pod_that_a_budget_holds_is_said_on_the_node_and_given_up_in_time() {
     let pods = vec![pod("web", Some("ReplicaSet"))];
-    let cluster =
-        Cluster { machine: machine(2, &prepared()), node: ours("2100-01-01T00:00:00Z"), pods, eviction: 429 };
+    let cluster = Cluster { machine: machine(2, &prepared()), node: ours(&now()), pods, eviction: 429 };
     let (get, patch) = (format!("GET {NODE}"), format!("PATCH {NODE}"));
     let evict = "POST /api/v1/namespaces/n/pods/web/eviction";
     let asked = cluster.asks(&[&get, PODS, evict, &patch]).await;
@@ -240,4 +251,234 @@ fn c4_what_was_taken_back_holds_the_update_while_its_node_comes_and_goes() {
             "{node:?}: {place:?}"
         );
     }
+}
+
+/// The same object for another host.
+fn called(name: &str, mut object: Value) -> Value {
+    let uid = format!("{}-{name}", object["metadata"]["uid"].as_str().unwrap());
+    object["metadata"]["name"] = json!(name);
+    if object["kind"] == "Node" {
+        object["spec"]["providerID"] = json!(format!("bedplate://{name}"));
+    } else {
+        object["status"]["applied"]["nodeUid"] = json!(format!("n1-{name}"));
+        object["status"]["nodeRef"] = json!({ "name": name, "uid": format!("n1-{name}") });
+    }
+    object["metadata"]["uid"] = json!(uid);
+    object
+}
+
+/// Machines that were prepared, with free Nodes: what the stores show, however long it is not so any more.
+fn two() -> Objects {
+    Objects {
+        configurations: vec![configuration()],
+        versions: vec![server::version(1, &json!({})), server::version(2, &json!({}))],
+        machines: ["a", "b"].map(|name| called(name, machine(2, &prepared()))).into(),
+        nodes: ["a", "b"].map(|name| called(name, node(&json!({}), false))).into(),
+        ..Objects::default()
+    }
+}
+
+async fn roll(world: &Arc<World>) -> Result<Option<Duration>, WriteError> {
+    rollout::reconcile(Arc::new(object(&configuration())), world.clone()).await
+}
+
+#[tokio::test]
+async fn c4_no_turn_begins_while_the_store_does_not_show_a_cordon_that_is_there() {
+    for (cordoned, begins) in [(vec![], true), (vec!["b"], false), (vec!["other"], true)] {
+        let (server, free) = (Server::default(), node(&json!({}), false));
+        let cordoned: Vec<Value> = cordoned.into_iter().map(|name| called(name, free.clone())).collect();
+        let answer = move |asked: &Asked| match asked.line.as_str() {
+            PODS => pod_list(&[]),
+            NODES if asked.query.contains("spec.unschedulable%3Dtrue") => server::node_heads(&cordoned),
+            NODES => server::node_heads(&two().nodes),
+            _ => (200, called("a", node(&json!({}), false))),
+        };
+        let world = server.world(&two(), Tenure::always(), answer);
+        let done = roll(&world).await;
+        let writes = server.lines().iter().filter(|line| line.starts_with("PATCH")).count();
+        assert_eq!((done.is_ok(), writes), (begins, usize::from(begins)), "{:?}", server.lines());
+        assert!(begins || matches!(done, Err(WriteError::Conflict { .. })));
+    }
+}
+
+#[tokio::test]
+async fn c4_who_comes_to_lead_does_not_take_a_node_for_one_that_its_forerunner_has_deleted() {
+    let server = Server::default();
+    let answer = |asked: &Asked| match asked.line.as_str() {
+        PODS => pod_list(&[]),
+        NODES if asked.query.contains("unschedulable") => server::node_heads(&[]),
+        // The watch of this one still shows `b`.
+        NODES => server::node_heads(&two().nodes[..1]),
+        _ => (200, called("a", node(&json!({}), false))),
+    };
+    let world = server.world(&two(), Tenure::always(), answer);
+    assert!(matches!(roll(&world).await, Err(WriteError::Conflict { .. })));
+    assert_eq!(roll(&world).await.unwrap(), Some(Duration::from_secs(60)), "the room is taken");
+    assert_eq!(server.lines(), [NODES]);
+}
+
+#[tokio::test]
+async fn c4_of_two_that_are_prepared_only_one_has_its_turn_however_late_the_watch_of_nodes_is() {
+    for answered in [true, false] {
+        let server = Server::default();
+        let cordoned = Arc::new(AtomicBool::new(false));
+        let answer = move |asked: &Asked| match asked.line.as_str() {
+            PODS => pod_list(&[pod("web", Some("ReplicaSet"))]),
+            NODES => server::node_heads(&[]),
+            "PATCH /api/v1/nodes/a" if !cordoned.swap(true, Ordering::SeqCst) && !answered => {
+                refusal(504, "its answer is lost")
+            }
+            line if line.ends_with("/eviction") => refusal(429, "the budget"),
+            _ if cordoned.load(Ordering::SeqCst) => {
+                let mut ours = called("a", ours(&now()));
+                ours["metadata"]["resourceVersion"] = json!("9");
+                (200, ours)
+            }
+            _ => (200, called("a", node(&json!({}), false))),
+        };
+        let world = server.world(&two(), Tenure::always(), answer);
+        world.drains.sure(true);
+        for _ in 0..4 {
+            let _ = roll(&world).await;
+        }
+        let lines = server.lines();
+        assert!(lines.contains(&"PATCH /api/v1/nodes/a".to_owned()), "{lines:?}");
+        assert!(!lines.iter().any(|line| line.contains("/nodes/b")), "{lines:?}");
+        assert!(lines.iter().any(|line| line.ends_with("/eviction")), "it goes on with the one: {lines:?}");
+    }
+}
+
+#[tokio::test]
+async fn c4_a_drain_whose_beginning_cannot_be_read_or_has_not_come_yet_begins_now_and_ends_in_time() {
+    let pods = vec![pod("web", Some("ReplicaSet"))];
+    for began in ["yesterday", "2300-01-01T00:00:00Z", ""] {
+        let (machine, node, pods) = (machine(2, &prepared()), ours(began), pods.clone());
+        let cluster = Cluster { machine, node, pods, eviction: 429 };
+        let (server, done) = cluster.look(None).await;
+        let asked = server.asked();
+        let said = asked
+            .iter()
+            .find_map(|asked| asked.body["metadata"]["annotations"]["bedplate.dev/drain-began"].as_str());
+        let said: jiff::Timestamp =
+            said.unwrap_or_else(|| panic!("{began}: {:?}", server.lines())).parse().unwrap();
+        assert!(jiff::Timestamp::now().duration_since(said).as_secs().abs() < 60);
+        assert_eq!(done.unwrap(), Some(Duration::ZERO), "{began}");
+    }
+}
+
+#[tokio::test]
+async fn c4_a_pod_whose_eviction_is_refused_keeps_no_other_pod_from_leaving() {
+    let server = Server::default();
+    let given = ours(&now());
+    let objects = Objects { machines: vec![machine(2, &prepared())], nodes: vec![given.clone()], ..two() };
+    let answer = move |asked: &Asked| match asked.line.as_str() {
+        PODS => pod_list(&[pod("kept", Some("ReplicaSet")), pod("web", Some("ReplicaSet"))]),
+        line if line.ends_with("/kept/eviction") => refusal(403, "a webhook says no"),
+        line if line.ends_with("/eviction") => {
+            (201, json!({ "kind": "Status", "apiVersion": "v1", "metadata": {} }))
+        }
+        _ => (200, given.clone()),
+    };
+    let (world, teller) = server.telling(&objects, answer);
+    for _ in 0..3 {
+        assert!(roll(&world).await.unwrap().unwrap() <= Duration::from_secs(5));
+    }
+    let lines = server.lines();
+    let evictions =
+        |pod: &str| lines.iter().filter(|line| line.ends_with(&format!("/{pod}/eviction"))).count();
+    assert_eq!(
+        (evictions("kept"), evictions("web")),
+        (1, 3),
+        "who is refused is not asked each time: {lines:?}"
+    );
+    let awaited = "n/kept (403: a webhook says no), n/web";
+    let says = |asked: &Asked| asked.body["metadata"]["annotations"]["bedplate.dev/drain-awaits"] == awaited;
+    assert!(server.asked().iter().any(says), "{:?}", server.asked());
+    drop(world);
+    teller.run().await;
+    let events = server.events();
+    let [(reason, about, note)] = events.as_slice() else { panic!("told once: {events:?}") };
+    assert_eq!((reason.as_str(), about.as_str()), ("DrainBlocked", "Machine a"));
+    assert!(note.contains("n/kept (403: a webhook says no)") && note.contains("given up at"), "{note}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn c4_of_many_that_are_drained_none_waits_until_all_before_it_were_looked_at() {
+    let server = Server::slow(Duration::from_secs(1));
+    let names: Vec<String> = (10..26).map(|number| format!("m{number}")).collect();
+    let since = ours(&now());
+    let all = |given: &Value| names.iter().map(|name| called(name, given.clone())).collect();
+    let objects = Objects { machines: all(&machine(2, &prepared())), nodes: all(&since), ..two() };
+    let answer = move |asked: &Asked| match asked.line.as_str() {
+        PODS => pod_list(&[pod("web", Some("ReplicaSet"))]),
+        line if line.ends_with("/eviction") => refusal(429, "the budget"),
+        line => (200, called(line.rsplit('/').next().unwrap(), since.clone())),
+    };
+    let world = server.world(&objects, Tenure::always(), answer);
+    let begun = tokio::time::Instant::now();
+    roll(&world).await.unwrap();
+    // Two requests and one write each, and one eviction in all: its Pod is the same.
+    assert!(begun.elapsed() < Duration::from_secs(16), "{:?}", begun.elapsed());
+    let looks = server.lines().iter().filter(|line| line.as_str() == PODS).count();
+    assert_eq!(looks, 16);
+}
+
+/// What is told of one look.
+async fn told(objects: &Objects, given: Value, pods: Vec<Value>) -> Vec<(String, String, String)> {
+    let server = Server::default();
+    let machine = objects.machines[0].clone();
+    let answer = move |asked: &Asked| match asked.line.as_str() {
+        PODS => pod_list(&pods),
+        NODES if asked.query.contains("unschedulable") => server::node_heads(&[]),
+        NODES => server::node_heads(std::slice::from_ref(&given)),
+        line if line.contains("/machines/") => (200, machine.clone()),
+        _ => (200, given.clone()),
+    };
+    let (world, teller) = server.telling(objects, answer);
+    roll(&world).await.unwrap();
+    drop(world);
+    teller.run().await;
+    server.events()
+}
+
+#[tokio::test]
+async fn each_step_of_a_machines_turn_is_told_of_the_machine() {
+    let lone = || vec![pod("lone", None)];
+    let now = now();
+    for (node, pods, paused, reason, words) in [
+        (node(&json!({}), false), vec![], false, "UpdateBegun", "w-v2 begins"),
+        (node(&json!({}), false), lone(), false, "UpdateGivenUp", "n/lone"),
+        (ours(&now), vec![], false, "NodeDrained", "paved with w-v2"),
+        (ours(&now), lone(), false, "UpdateGivenUp", "n/lone"),
+        (ours("2026-01-01T00:00:00Z"), vec![pod("web", Some("ReplicaSet"))], false, "UpdateGivenUp", "60 s"),
+        (ours(&now), lone(), true, "UpdateHeld", "spec.paused"),
+    ] {
+        let mut machine = machine(2, &prepared());
+        machine["spec"]["paused"] = json!(paused);
+        let objects = Objects { machines: vec![machine], nodes: vec![node.clone()], ..two() };
+        let events = told(&objects, node, pods).await;
+        let [(told, about, note)] = events.as_slice() else { panic!("{reason}: {events:?}") };
+        assert_eq!((told.as_str(), about.as_str()), (reason, "Machine a"), "{note}");
+        assert!(note.contains(words), "{reason}: {note}");
+    }
+}
+
+#[tokio::test]
+async fn the_end_of_a_machines_turn_is_told_when_its_node_is_annotated() {
+    let server = Server::default();
+    let mut paved = machine(2, &json!([]));
+    paved["status"]["applied"]["version"] = json!(2);
+    let given = node(&json!({}), false);
+    let objects = Objects { machines: vec![paved.clone()], nodes: vec![given.clone()], ..two() };
+    let answered = paved.clone();
+    let answer = move |asked: &Asked| match asked.line.as_str() {
+        line if line.contains("/machines/") => (200, answered.clone()),
+        _ => (200, given.clone()),
+    };
+    let (world, teller) = server.telling(&objects, answer);
+    bedplate_reconciler::machine::reconcile(Arc::new(object(&paved)), world.clone()).await.unwrap();
+    drop(world);
+    teller.run().await;
+    let end = ("VersionApplied".to_owned(), "Machine a".to_owned(), "Node a runs w-v2".to_owned());
+    assert_eq!(server.events(), [end]);
 }

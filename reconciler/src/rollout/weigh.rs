@@ -4,7 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bedplate_api::machine::{Condition, Machine, Selected, SlotState, condition_type};
+use bedplate_drain::CORDONED_BY;
 use bedplate_selection::CLAIMED_BY;
+use k8s_openapi::api::core::v1::Node;
+
+use super::mark::{DRAIN_AWAITS, DRAIN_BEGAN, DRAIN_FAILED, is_cordoned, is_ready};
+use crate::machine::{NODE_CONFIGURATION, NODE_VERSION};
 
 /// What counted of Machines when they were last seen.
 #[derive(Debug, Default)]
@@ -75,6 +80,54 @@ impl Weights {
     }
 }
 
+/// What of a Node's annotations is read here.
+const READ: [&str; 6] =
+    [CORDONED_BY, DRAIN_BEGAN, DRAIN_AWAITS, DRAIN_FAILED, NODE_CONFIGURATION, NODE_VERSION];
+
+/// What counted of Nodes when they were last seen. What their kubelets say every few minutes does not.
+#[derive(Debug, Default)]
+pub struct NodeWeights(BTreeMap<String, NodeWeight>);
+
+#[derive(Debug, PartialEq, Eq)]
+struct NodeWeight {
+    uid: Option<String>,
+    provider_id: Option<String>,
+    goes: bool,
+    ready: bool,
+    cordoned: bool,
+    annotations: [Option<String>; READ.len()],
+}
+
+impl NodeWeight {
+    fn of(node: &Node) -> Self {
+        let annotations = node.metadata.annotations.as_ref();
+        Self {
+            uid: node.metadata.uid.clone(),
+            provider_id: node.spec.as_ref().and_then(|spec| spec.provider_id.clone()),
+            goes: node.metadata.deletion_timestamp.is_some(),
+            ready: is_ready(node),
+            cordoned: is_cordoned(node),
+            annotations: READ.map(|key| annotations.and_then(|all| all.get(key)).cloned()),
+        }
+    }
+}
+
+impl NodeWeights {
+    /// Whether a Node's change counts; `None`: it is gone.
+    pub fn is_other(&mut self, name: &str, node: Option<&Node>) -> bool {
+        let Some(node) = node else {
+            self.0.remove(name);
+            return true;
+        };
+        let after = NodeWeight::of(node);
+        if self.0.get(name) == Some(&after) {
+            return false;
+        }
+        self.0.insert(name.to_owned(), after);
+        true
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -103,5 +156,39 @@ mod tests {
             w
         );
         assert_eq!(weights.touched("a", None), w);
+    }
+
+    #[test]
+    fn what_a_kubelet_says_again_touches_nothing_and_its_ready_does() {
+        let node = |version: u32, ready: &str, more: &Value| -> Node {
+            let mut node = json!({ "metadata": { "name": "a", "uid": "n1", "resourceVersion": version.to_string(),
+                "labels": { "v": version.to_string() }, "annotations": { "other": version.to_string() } },
+                "spec": { "providerID": "bedplate://a" }, "status": { "conditions": [{ "type": "Ready", "status": ready }] } });
+            for (key, value) in more.as_object().unwrap() {
+                node[key].as_object_mut().unwrap().extend(value.as_object().unwrap().clone());
+            }
+            serde_json::from_value(node).unwrap()
+        };
+        let mut weights = NodeWeights::default();
+        let mut counts = |node: Option<&Node>| weights.is_other("a", node);
+        let none = json!({});
+        assert!(counts(Some(&node(1, "True", &none))));
+        assert!(!counts(Some(&node(2, "True", &none))));
+        assert!(counts(Some(&node(3, "Unknown", &none))));
+        for more in [
+            json!({ "spec": { "unschedulable": true } }),
+            json!({ "metadata": { "uid": "n2" } }),
+            json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } }),
+            json!({ "spec": { "providerID": "other://a" } }),
+            json!({ "metadata": { "annotations": { DRAIN_FAILED: "x" } } }),
+            json!({ "metadata": { "annotations": { NODE_VERSION: "2" } } }),
+        ] {
+            assert_eq!(
+                [5, 6].map(|version| counts(Some(&node(version, "True", &more)))),
+                [true, false],
+                "{more}"
+            );
+        }
+        assert!(counts(None) && counts(Some(&node(9, "True", &none))));
     }
 }

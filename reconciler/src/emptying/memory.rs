@@ -1,0 +1,223 @@
+//! What is known of Nodes and their Pods beside the objects, because the stores are a moment behind: which Nodes this controller has
+//! cordoned or deleted. Without it the room that one has taken would be given to a second one.
+//!
+//! All of it may be lost: who begins to lead compares once what he knows with what there is (`rollout`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bedplate_drain::{CORDONED_BY, again};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+
+use crate::rollout::mark::{DRAIN_FAILED, Purpose};
+
+/// Nodes of whose blocked drain is remembered that it was told, at most: of one that somebody deletes nobody says that it is over.
+const REMEMBERED: usize = 10_000;
+
+/// What is known of drains beside the objects.
+#[derive(Debug, Default)]
+pub struct Memory {
+    /// Until when an eviction is not tried again, and why it was held, by the Pod's UID.
+    held: Mutex<BTreeMap<String, (Timestamp, String)>>,
+    /// Nodes that were written a moment ago, by their names.
+    written: Mutex<BTreeMap<String, Written>>,
+    /// UIDs of Nodes of whose drain it was told that it is blocked.
+    blocked: Mutex<BTreeSet<String>>,
+    /// The Nodes of the store were compared with those that there are.
+    is_sure: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Written {
+    uid: String,
+    what: What,
+}
+
+#[derive(Debug)]
+enum What {
+    /// Cordoned for this; with the resource version that came of it, if that is known yet.
+    Cordoned(Purpose, Option<String>),
+    Gone,
+}
+
+impl Written {
+    /// Whether the store shows it by now.
+    fn is_seen(&self, node: &Node) -> bool {
+        if node.metadata.uid.as_ref() != Some(&self.uid) {
+            return true;
+        }
+        match &self.what {
+            What::Gone => false,
+            What::Cordoned(purpose, version) => {
+                let number =
+                    |version: Option<&String>| version.and_then(|version| version.parse::<u64>().ok());
+                match (number(version.as_ref()), number(node.metadata.resource_version.as_ref())) {
+                    (Some(written), Some(shown)) => shown >= written,
+                    _ => node.annotations().get(CORDONED_BY) == Some(&purpose.text()),
+                }
+            }
+        }
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn uid(node: &Node) -> String {
+    node.metadata.uid.clone().unwrap_or_default()
+}
+
+impl Memory {
+    /// A Node of the store as it is by what was written since.
+    pub fn as_written(&self, name: &str, node: Option<Arc<Node>>) -> Option<Arc<Node>> {
+        let mut all = locked(&self.written);
+        let (Some(written), Some(shown)) = (all.get(name), &node) else {
+            all.remove(name);
+            return node;
+        };
+        if written.is_seen(shown) {
+            all.remove(name);
+            return node;
+        }
+        match &written.what {
+            What::Gone => None,
+            What::Cordoned(purpose, _) => {
+                let mut node = (**shown).clone();
+                node.annotations_mut().insert(CORDONED_BY.to_owned(), purpose.text());
+                node.annotations_mut().remove(DRAIN_FAILED);
+                node.spec.get_or_insert_default().unschedulable = Some(true);
+                Some(Arc::new(node))
+            }
+        }
+    }
+
+    /// A Node is being cordoned.
+    pub fn cordons(&self, node: &Node, purpose: &Purpose) {
+        self.writes(node, What::Cordoned(purpose.clone(), None));
+    }
+
+    /// A Node was cordoned, which has this resource version since.
+    pub fn cordoned(&self, node: &Node, purpose: &Purpose, version: Option<&str>) {
+        self.writes(node, What::Cordoned(purpose.clone(), version.map(str::to_owned)));
+    }
+
+    /// A Node is gone.
+    pub fn removed(&self, node: &Node) {
+        self.writes(node, What::Gone);
+        self.unblock(node);
+    }
+
+    fn writes(&self, node: &Node, what: What) {
+        locked(&self.written).insert(node.name_any(), Written { uid: uid(node), what });
+    }
+
+    /// A Node is not as it was remembered.
+    pub fn forget(&self, name: &str) {
+        locked(&self.written).remove(name);
+    }
+
+    /// Forgets what the store shows by now; `nodes`: those of the store.
+    pub fn tidy(&self, nodes: impl Fn(&str) -> Option<Arc<Node>>) {
+        locked(&self.written).retain(|name, written| nodes(name).is_some_and(|node| !written.is_seen(&node)));
+    }
+
+    /// Why a Pod is not asked to end now.
+    pub fn held(&self, pod: &str, now: Timestamp) -> Option<String> {
+        locked(&self.held).get(pod).filter(|(until, _)| now < *until).map(|(_, why)| why.clone())
+    }
+
+    /// A Pod may not be evicted now; `named`: after so many seconds again, if the API server says.
+    pub fn hold(&self, pod: &str, named: Option<u32>, why: &str, now: Timestamp) {
+        locked(&self.held).insert(pod.to_owned(), (again(now, named), why.to_owned()));
+    }
+
+    /// Forgets what is tried again.
+    pub fn let_go(&self, now: Timestamp) {
+        locked(&self.held).retain(|_, (until, _)| now < *until);
+    }
+
+    /// Whether it is news that a Node's drain is blocked.
+    pub fn blocks(&self, node: &Node) -> bool {
+        let mut blocked = locked(&self.blocked);
+        if blocked.len() >= REMEMBERED {
+            blocked.clear();
+        }
+        blocked.insert(uid(node))
+    }
+
+    /// A Node's drain is blocked no more, or over.
+    pub fn unblock(&self, node: &Node) {
+        locked(&self.blocked).remove(&uid(node));
+    }
+
+    /// Whether the Nodes of the store were compared with those that there are, since this controller began to lead.
+    pub fn is_sure(&self) -> bool {
+        self.is_sure.load(Ordering::Acquire)
+    }
+
+    /// They were, or somebody else may have changed them.
+    pub fn sure(&self, is_sure: bool) {
+        self.is_sure.store(is_sure, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::rollout::mark::{Cordon, cordon_of};
+
+    fn node(uid: &str, version: &str, by: Option<&str>) -> Arc<Node> {
+        let annotations = by.map(|by| json!({ CORDONED_BY: by }));
+        let object = json!({ "metadata": { "name": "a", "uid": uid, "resourceVersion": version, "annotations": annotations },
+            "spec": { "unschedulable": by.is_some() } });
+        Arc::new(serde_json::from_value(object).unwrap())
+    }
+
+    fn is_cordoned(memory: &Memory, shown: &Arc<Node>) -> bool {
+        memory.as_written("a", Some(shown.clone())).is_some_and(|node| cordon_of(&node) != Cordon::Free)
+    }
+
+    #[test]
+    fn c4_a_node_that_was_cordoned_is_so_until_the_store_shows_that_very_write() {
+        let (memory, purpose) = (Memory::default(), Purpose::Rollout("w-v2".to_owned()));
+        let text = purpose.text();
+        let free = node("n1", "7", None);
+        memory.cordons(&free, &purpose);
+        assert!(is_cordoned(&memory, &free), "its answer is not there yet, or was lost");
+        // Given free, and cordoned again: the store brings one after the other.
+        memory.cordoned(&free, &purpose, Some("12"));
+        for (version, by) in [("9", Some(text.as_str())), ("10", None)] {
+            assert!(is_cordoned(&memory, &node("n1", version, by)), "{version}");
+        }
+        assert!(!is_cordoned(&memory, &node("n1", "13", None)), "by somebody else since");
+        assert!(!is_cordoned(&memory, &free), "and then nothing is remembered");
+    }
+
+    #[test]
+    fn c4_a_node_that_was_deleted_is_gone_whatever_the_store_shows_until_there_is_another_one() {
+        let memory = Memory::default();
+        let shown = node("n1", "7", None);
+        memory.removed(&shown);
+        assert!(memory.as_written("a", Some(shown.clone())).is_none());
+        memory.tidy(|_| Some(shown.clone()));
+        assert!(memory.as_written("a", Some(shown)).is_none());
+        assert!(memory.as_written("a", Some(node("n2", "9", None))).is_some());
+        assert!(locked(&memory.written).is_empty());
+    }
+
+    #[test]
+    fn what_the_store_shows_is_not_remembered_any_longer() {
+        let (memory, purpose) = (Memory::default(), Purpose::Deletion);
+        memory.cordoned(&node("n1", "7", None), &purpose, Some("8"));
+        memory.tidy(|_| Some(node("n1", "7", None)));
+        assert_eq!(locked(&memory.written).len(), 1);
+        memory.tidy(|_| None);
+        assert!(locked(&memory.written).is_empty());
+    }
+}

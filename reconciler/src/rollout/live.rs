@@ -1,0 +1,57 @@
+//! Whether what is known of Nodes is what there is, asked before a Machine's turn begins: the store of a watch that is behind would give the
+//! room of one Machine to a second one.
+//!
+//! Asked each time: which Nodes are cordoned; those are few. Asked once when a controller begins to lead: which Nodes there are, for the one
+//! before may have deleted some. What it has deleted itself it remembers (`emptying`).
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{ListParams, PartialObjectMeta};
+use kube::{Api, ResourceExt};
+
+use super::judge::Rollout;
+use crate::world::World;
+use crate::write::{WriteError, ask};
+
+/// Nodes in one answer.
+const PAGE: u32 = 500;
+
+/// Whether the Machines that seem to be available may be.
+///
+/// # Errors
+/// [`WriteError::Conflict`]: they are not, and the watch is behind; or the API server did not say.
+pub(super) async fn compare(rollout: &Rollout, world: &World) -> Result<(), WriteError> {
+    let behind = |name: &str| WriteError::Conflict { what: format!("Node {name}") };
+    if !world.drains.is_sure() {
+        // In this order: what comes meanwhile is in neither.
+        let known = world.stores.nodes.state();
+        let there = list(world, ListParams::default()).await?;
+        let there: BTreeSet<Option<String>> = there.into_iter().map(|node| node.metadata.uid).collect();
+        let gone: Vec<_> = known.into_iter().filter(|node| !there.contains(&node.metadata.uid)).collect();
+        gone.iter().for_each(|node| world.drains.removed(node));
+        world.drains.sure(true);
+        if let Some(node) = gone.first() {
+            return Err(behind(&node.name_any()));
+        }
+    }
+    let cordoned = list(world, ListParams::default().fields("spec.unschedulable=true")).await?;
+    let cordoned: BTreeSet<String> = cordoned.iter().map(ResourceExt::name_any).collect();
+    let mut available = rollout.members.iter().filter(|member| member.unavailable.is_none());
+    match available.find(|member| cordoned.contains(&member.name)) {
+        Some(member) => Err(behind(&member.name)),
+        None => Ok(()),
+    }
+}
+
+async fn list(world: &World, parameters: ListParams) -> Result<Vec<PartialObjectMeta<Node>>, WriteError> {
+    let nodes: Api<Node> = Api::all(world.client.clone());
+    let (mut all, mut parameters) = (Vec::new(), parameters.limit(PAGE));
+    loop {
+        let page = ask("the Nodes", nodes.list_metadata(&parameters)).await?;
+        all.extend(page.items);
+        let next = page.metadata.continue_.filter(|next| !next.is_empty());
+        let Some(next) = next else { return Ok(all) };
+        parameters = parameters.continue_token(&next);
+    }
+}

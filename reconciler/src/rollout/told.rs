@@ -1,0 +1,80 @@
+//! Pure: what a person is told of one Machine's turn, as Events of it: its beginning, what holds it, its failure. Its end is `machine`'s to
+//! tell, which sees the new Node.
+
+use bedplate_drain::{Refusal, list};
+
+use super::judge::{Place, Rollout};
+
+/// Why the Pods of a Node are not evicted.
+pub(super) fn refused(refusal: &Refusal) -> String {
+    let (Refusal::Unmanaged(names) | Refusal::EmptyDir(names)) = refusal;
+    format!("nobody makes these Pods again: {}; delete them, or move them by hand", list(names))
+}
+
+/// A turn begins.
+pub(super) fn begun(node: &str, version: &str) -> String {
+    format!("its turn in the rolling update to {version} begins: Node {node} is cordoned, its Pods leave")
+}
+
+/// The Node is empty.
+pub(super) fn drained(node: &str, version: &str) -> String {
+    format!("the Pods of Node {node} have left, it is deleted: the host is paved with {version}")
+}
+
+/// Nothing came of a turn.
+pub(super) fn given_up(version: &str, why: &str) -> String {
+    format!("not updated to {version}: {why}")
+}
+
+/// A turn ends before its end, and nothing has failed in it.
+pub(super) fn held(machine: &str, rollout: &Rollout) -> String {
+    let member = rollout.members.iter().find(|member| member.name == machine);
+    let failed = rollout.members.iter().find(|member| matches!(member.place, Place::Failed(_)));
+    let why = match (member.map(|member| &member.place), failed) {
+        (Some(Place::Skipped(skip)), _) => skip.told(),
+        (Some(Place::Draining(_)), Some(failed)) => {
+            format!("Machine {} has failed, and nothing goes on until that is seen to", failed.name)
+        }
+        (Some(Place::Draining(_)), None) => {
+            format!("MachineConfiguration {} does not roll any more", rollout.configuration)
+        }
+        (Some(Place::Outdated(version) | Place::Preparing(version, _) | Place::Prepared(version)), _) => {
+            format!("{version} is to come instead")
+        }
+        (Some(Place::UpToDate | Place::Repaving | Place::Failed(_)) | None, _) => {
+            "nothing comes of it any more".to_owned()
+        }
+    };
+    format!("its turn in a rolling update is over before its end, and its Node uncordoned: {why}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::judge::{Failure, Member, Skip};
+    use super::*;
+
+    fn member(name: &str, place: Place) -> Member {
+        Member { name: name.to_owned(), unavailable: None, place, hold: None, node_uid: None, departs: false }
+    }
+
+    fn told(places: &[(&str, Place)]) -> String {
+        let members = places.iter().map(|(name, place)| member(name, place.clone())).collect();
+        let (configuration, newest) = ("w".to_owned(), "w-v2".to_owned());
+        held("a", &Rollout { configuration, newest, generation: 1, members })
+    }
+
+    #[test]
+    fn who_is_held_is_told_why() {
+        let draining = || Place::Draining("w-v2".to_owned());
+        let failure = || Failure { reason: "RolledBack", message: String::new(), remedy: "" };
+        for (places, words) in [
+            (vec![("a", Place::Skipped(Skip::Paused))], "spec.paused"),
+            (vec![("a", draining()), ("b", Place::Failed(failure()))], "Machine b has failed"),
+            (vec![("a", draining())], "w does not roll any more"),
+            (vec![("a", Place::Outdated("w-v3".to_owned()))], "w-v3 is to come instead"),
+        ] {
+            let note = told(&places);
+            assert!(note.contains(words), "{note}");
+        }
+    }
+}
