@@ -4,7 +4,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::{build, host, image, progress, setup};
+use crate::{build, host, image, kubernetes, progress, setup};
 
 /// The benches that need neither a cluster nor the node image.
 const WITHOUT_NODES: [&str; 6] = ["size", "memory", "power", "tftp", "http", "dhcp"];
@@ -54,6 +54,12 @@ pub(crate) fn bench(arguments: &[String]) -> Result<()> {
     build::run()?;
     if nodes {
         image::node::ensure()?;
+    }
+    if all || arguments.iter().any(|argument| argument == "controller") {
+        // A peer that cannot be had is left out, and the bench says so.
+        if let Err(error) = kubernetes::build_peers() {
+            println!("without tink-controller: {error:#}");
+        }
     }
     // Beside it: what is measured against must not be a part of it.
     program("bedplate-bmc-simulator", true)?;

@@ -1,6 +1,6 @@
 //! The Kubernetes programs and etcd that the tests run, built once from their Go modules and cached by version.
 //!
-//! The versions are those of tests/kubernetes/go.mod, and of go.mod in etcd and crictl beside it, nowhere else.
+//! The versions are those of tests/kubernetes/go.mod, and of go.mod in etcd, crictl and tink beside it, nowhere else.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,6 +16,18 @@ const PROGRAMS: [&str; 6] =
 /// For a person in a slot; not one of the programs that the tests need.
 pub(crate) const CRICTL: &str = "crictl";
 const CRICTL_MODULE: &str = "sigs.k8s.io/cri-tools";
+
+/// What the bench of the controller measures ours against, as it is and without its limits; no test needs it.
+const PEERS: [&str; 2] = ["tink-controller", "tink-controller-raised"];
+const PEERS_MODULE: &str = "github.com/tinkerbell/tink";
+/// Of that module: its kinds, its role, and a Template.
+const PEERS_MANIFESTS: [&str; 5] = [
+    "config/crd/bases/tinkerbell.org_hardware.yaml",
+    "config/crd/bases/tinkerbell.org_templates.yaml",
+    "config/crd/bases/tinkerbell.org_workflows.yaml",
+    "config/crd/examples/template.yaml",
+    "config/manager-rbac/role.yaml",
+];
 
 fn required(go_mod: &Path, module: &str) -> Option<String> {
     let text = std::fs::read_to_string(go_mod).ok()?;
@@ -53,7 +65,44 @@ pub(crate) fn path(program: &str) -> PathBuf {
     if program == CRICTL {
         return host::cache().join("kubernetes").join(format!("crictl-{}", crictl_version())).join(program);
     }
+    if PEERS.contains(&program) {
+        return peers_directory().join(program);
+    }
     directory().join(program)
+}
+
+fn peers_directory() -> PathBuf {
+    let version = required(&modules().join("tink/go.mod"), PEERS_MODULE).unwrap_or_default();
+    host::cache().join("kubernetes").join(format!("tink-{version}"))
+}
+
+/// Builds the controller's peers if they are missing, and puts what they need of their module beside them.
+pub(crate) fn build_peers() -> Result<()> {
+    if PEERS.iter().all(|program| path(program).is_file()) {
+        return Ok(());
+    }
+    let go = host::go()?;
+    let ask = |arguments: &[&str]| {
+        let mut command = Command::new(&go);
+        command.current_dir(modules().join("tink")).args(arguments).arg(PEERS_MODULE);
+        command
+    };
+    let name = format!("go mod download {PEERS_MODULE}");
+    progress::step(&name, |step| step.run(&mut ask(&["mod", "download"])))?;
+    let output = ask(&["list", "-m", "-f", "{{.Dir}}"]).output();
+    let output = output.context("cannot ask go where a module lies")?;
+    let module = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+    let directory = peers_directory();
+    std::fs::create_dir_all(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    for manifest in PEERS_MANIFESTS {
+        let from = module.join(manifest);
+        let name = from.file_name().context("a manifest has a name")?;
+        // Read and written, because a copy would be read-only like what lies among Go's modules.
+        let text = std::fs::read(&from).with_context(|| format!("cannot read {}", from.display()))?;
+        std::fs::write(directory.join(name), text)
+            .with_context(|| format!("cannot write into {}", directory.display()))?;
+    }
+    build_programs(&PEERS)
 }
 
 /// The programs that are not there yet.
@@ -88,6 +137,8 @@ pub(crate) fn build_programs(wanted: &[&str]) -> Result<()> {
             command.current_dir(place).env("CGO_ENABLED", "0").args([
                 "build",
                 "-trimpath",
+                // One of them is of this repository, which need not be a clone that git trusts.
+                "-buildvcs=false",
                 "-ldflags",
                 &flags,
             ]);
@@ -109,6 +160,10 @@ fn source(program: &str) -> (PathBuf, String, String) {
             let flags = format!("-s -w -X {CRICTL_MODULE}/pkg/version.Version={version}");
             (modules().join("crictl"), format!("{CRICTL_MODULE}/cmd/crictl"), flags)
         }
+        "tink-controller" => {
+            (modules().join("tink"), format!("{PEERS_MODULE}/cmd/{program}"), "-s -w".to_owned())
+        }
+        "tink-controller-raised" => (modules().join("tink"), ".".to_owned(), "-s -w".to_owned()),
         _ => (modules(), format!("k8s.io/kubernetes/cmd/{program}"), linker_flags(&versions().0)),
     }
 }
