@@ -56,7 +56,7 @@ pub fn programs() -> Result<PathBuf> {
 }
 
 /// The version of a module that a go.mod requires.
-fn required(go_mod: &Path, module: &str) -> Result<String> {
+pub(crate) fn required(go_mod: &Path, module: &str) -> Result<String> {
     let text =
         std::fs::read_to_string(go_mod).with_context(|| format!("cannot read {}", go_mod.display()))?;
     text.lines()

@@ -2,12 +2,13 @@
 //! by one, then at rest.
 //!
 //! Machines are enrolled and have nothing: half are chosen for by selectors, half name their configuration. The API server and etcd share
-//! this machine's processors with the controller, so what they take of them is said beside. The peer is a plain controller in this
-//! process (`plain`).
+//! this machine's processors with the controller, so what they take of them is said beside. The peers are a plain controller in this
+//! process (`plain`) and Tinkerbell's (`tink`).
 
 mod latency;
 mod plain;
 mod site;
+mod tink;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -29,13 +30,13 @@ const PHASES: (usize, usize) = (400, 40);
 const EDITS: (usize, usize) = (60, 10);
 /// Nothing more comes after that: what is counted comes after 8 s at the latest.
 const QUIET: Duration = Duration::from_secs(10);
-/// The peer.
+/// The peer that keeps the same rules.
 const PLAIN: &str = "plain, one worker, GET and PUT";
 
 /// What one round gives, by title and subject.
 type Numbers = BTreeMap<(usize, &'static str), (f64, String)>;
 
-/// Measures ours in each round, and the peer in the first.
+/// Measures ours in each round, and the peers in the first.
 ///
 /// # Errors
 /// The runtime cannot be made. What fails after that is noted.
@@ -50,6 +51,8 @@ pub fn run(context: &Context) -> Result<Vec<Row>> {
         if round.round == 0 {
             let done = runtime.block_on(round.plain());
             context.noted("controller", PLAIN, done);
+            let done = runtime.block_on(round.tink());
+            context.noted("controller", tink::LIMITED, done);
         }
         for (key, (number, note)) in round.numbers {
             let (rounds, noted) = measured.entry(key).or_default();
@@ -71,6 +74,7 @@ pub fn run(context: &Context) -> Result<Vec<Row>> {
 #[derive(Debug, Clone, Copy)]
 enum What {
     Sync,
+    Each,
     SyncRequests,
     SyncServer,
     SyncProcessor,
@@ -93,6 +97,7 @@ fn titles(size: Size) -> Vec<(String, &'static str)> {
     let of = |what: &str| format!("{all}: {what}");
     vec![
         (of("from start until every Machine has a version and a phase"), "s"),
+        (of("the same, for each Machine that has them"), "ms"),
         (of("requests until then, for each Machine"), ""),
         (of("processors that API server and etcd took meanwhile, of all"), "%"),
         (of("processor time of the controller until then"), "s"),
@@ -159,26 +164,12 @@ impl Round<'_> {
         let written = controller.until_quiet(QUIET).await?;
         let asked = site.requests().await?;
         let (events, asked) = (asked[0] - requests[0], asked[1] - requests[1]);
-        self.put(What::Sync, OURS, took, String::new());
         let note =
             format!("{written:.0} writes of all objects until it was quiet, and {events:.0} of Events");
         self.put(What::SyncRequests, OURS, asked / count(self.size.machines), note);
-        let share = 100.0 * server / took / count(std::thread::available_parallelism()?.get());
-        self.put(
-            What::SyncServer,
-            OURS,
-            share,
-            format!("{:.2} ms for each Machine", 1000.0 * server / count(self.size.machines)),
-        );
-        self.put(What::SyncProcessor, OURS, own, String::new());
+        self.synced(OURS, took, server, own)?;
         self.changes(&site, &mut controller).await?;
-        let (peak, busy) = (controller.memory("VmHWM:")?, controller.processor()?);
-        tokio::time::sleep(QUIET).await;
-        self.put(What::Peak, OURS, peak, String::new());
-        let rest = controller.memory("VmRSS:")?;
-        self.put(What::Rest, OURS, rest, String::new());
-        let share = 100.0 * (controller.processor()? - busy) / QUIET.as_secs_f64();
-        self.put(What::RestProcessor, OURS, share, String::new());
+        self.rest(&controller, OURS).await?;
         controller.end()?;
         let begun = Instant::now();
         let mut controller = Controller::start(&site, &place)?;
@@ -187,6 +178,28 @@ impl Round<'_> {
         let written = controller.until_quiet(QUIET).await?;
         self.put(What::RestartWrites, OURS, written, String::new());
         controller.end()
+    }
+
+    /// How long a first look at all took, and the seconds of processors that the server and the controller had in it.
+    fn synced(&mut self, who: &'static str, took: f64, server: f64, own: f64) -> Result<()> {
+        let all = count(self.size.machines);
+        self.put(What::Sync, who, took, String::new());
+        self.put(What::Each, who, 1000.0 * took / all, String::new());
+        let share = 100.0 * server / took / count(std::thread::available_parallelism()?.get());
+        let note = format!("{:.2} ms for each Machine", 1000.0 * server / all);
+        self.put(What::SyncServer, who, share, note);
+        self.put(What::SyncProcessor, who, own, String::new());
+        Ok(())
+    }
+
+    async fn rest(&mut self, controller: &Controller, who: &'static str) -> Result<()> {
+        let (peak, busy) = (controller.memory("VmHWM:")?, controller.processor()?);
+        tokio::time::sleep(QUIET).await;
+        self.put(What::Peak, who, peak, String::new());
+        self.put(What::Rest, who, controller.memory("VmRSS:")?, String::new());
+        let share = 100.0 * (controller.processor()? - busy) / QUIET.as_secs_f64();
+        self.put(What::RestProcessor, who, share, String::new());
+        Ok(())
     }
 
     async fn changes(&mut self, site: &Site, controller: &mut Controller) -> Result<()> {
@@ -215,7 +228,9 @@ impl Round<'_> {
             ensure!(begun.elapsed() < PATIENCE, "only {} Machines have a version", plain.chosen());
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        self.put(What::Sync, PLAIN, begun.elapsed().as_secs_f64(), String::new());
+        let took = begun.elapsed().as_secs_f64();
+        self.put(What::Sync, PLAIN, took, String::new());
+        self.put(What::Each, PLAIN, 1000.0 * took / count(self.size.machines), String::new());
         let requests = count(plain.requests()) / count(self.size.machines);
         self.put(What::SyncRequests, PLAIN, requests, "lists not counted".to_owned());
         let (phases, edits) = if self.context.quick { (PHASES.1, EDITS.1) } else { (PHASES.0, EDITS.0) };

@@ -164,10 +164,12 @@ pub fn ratio(rows: &[Row], title: &str) -> Option<f64> {
     let of_title = || rows.iter().filter(|row| row.title == title && row.median().is_finite());
     let ours = of_title().find(|row| row.subject == OURS)?;
     let peers = of_title().filter(|row| row.subject != OURS).map(Row::median);
-    match ours.better {
+    let ratio = match ours.better {
         Better::More => peers.max_by(f64::total_cmp).map(|best| ours.median() / best),
         Better::Less => peers.min_by(f64::total_cmp).map(|best| best / ours.median()),
-    }
+    };
+    // Of a count that is 0 there is none.
+    ratio.filter(|ratio| ratio.is_finite())
 }
 
 /// The rows as a table, a title after the other, with the ratio at the end of ours.
@@ -270,6 +272,8 @@ mod tests {
         ];
         assert_eq!(ratio(&rows, "one client"), Some(2.0));
         assert_eq!(ratio(&rows[..1], "one client"), None);
+        let rows = [row(OURS, Better::Less, &[0.0]), row("none either", Better::Less, &[0.0])];
+        assert_eq!(ratio(&rows, "one client"), None);
         assert!(table(&rows).contains("2.00 x the best peer"));
     }
 

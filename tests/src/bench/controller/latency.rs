@@ -8,8 +8,8 @@ use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::machine::{Machine, Phase};
 use bedplate_api::version::MachineConfigurationVersion;
 use futures::StreamExt as _;
+use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams, WatchEvent, WatchParams};
-use kube::{Api, Client};
 use serde_json::json;
 
 use super::site::{Site, Size, apply, condition, template};
@@ -22,7 +22,8 @@ const PAUSE: Duration = Duration::from_millis(400);
 /// Edits configurations one after the other, so many: milliseconds from the request until the version with it is there.
 pub(super) async fn edits(site: &Site, edits: usize, first: usize) -> Result<Vec<f64>> {
     let configurations: Api<MachineConfiguration> = Api::all(site.client.clone());
-    let mut seen = watch::<MachineConfigurationVersion>(&site.client).await?;
+    let versions: Api<MachineConfigurationVersion> = Api::all(site.client.clone());
+    let mut seen = watch(&versions).await?;
     let mut times = Vec::new();
     for edit in first..first + edits {
         let name = Size::configuration(edit % site.size.configurations);
@@ -41,7 +42,7 @@ pub(super) async fn edits(site: &Site, edits: usize, first: usize) -> Result<Vec
 /// Has machines switched off and on one after the other, so many: milliseconds from the request until the phase says so.
 pub(super) async fn phases(site: &Site, changes: usize) -> Result<Vec<f64>> {
     let machines: Api<Machine> = Api::all(site.client.clone());
-    let mut seen = watch::<Machine>(&site.client).await?;
+    let mut seen = watch(&machines).await?;
     let mut times = Vec::new();
     for change in 0..changes {
         let number = (change / 2 * 37) % site.size.machines;
@@ -65,25 +66,19 @@ pub(super) async fn phases(site: &Site, changes: usize) -> Result<Vec<f64>> {
 type Events<K> = std::pin::Pin<Box<dyn futures::Stream<Item = kube::Result<WatchEvent<K>>> + Send>>;
 
 /// A watch from now on.
-struct Seen<K>(Events<K>);
+pub(super) struct Seen<K>(Events<K>);
 
-async fn watch<K>(client: &Client) -> Result<Seen<K>>
+pub(super) async fn watch<K>(api: &Api<K>) -> Result<Seen<K>>
 where
-    K: kube::Resource<DynamicType = ()>
-        + Clone
-        + serde::de::DeserializeOwned
-        + std::fmt::Debug
-        + Send
-        + 'static,
+    K: Clone + serde::de::DeserializeOwned + std::fmt::Debug + Send + 'static,
 {
-    let api: Api<K> = Api::all(client.clone());
     let list = api.list_metadata(&ListParams::default().limit(1)).await?;
     let version = list.metadata.resource_version.context("a list without a version")?;
     Ok(Seen(Box::pin(api.watch(&WatchParams::default(), &version).await?)))
 }
 
 impl<K> Seen<K> {
-    async fn until(&mut self, is: impl Fn(&K) -> bool) -> Result<()> {
+    pub(super) async fn until(&mut self, is: impl Fn(&K) -> bool) -> Result<()> {
         let mut found = pin!(async {
             loop {
                 match self.0.next().await.context("the watch has ended")?? {

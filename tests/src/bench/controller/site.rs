@@ -20,7 +20,7 @@ use crate::kubernetes::Kubernetes;
 use crate::pxed;
 
 /// Requests at once while objects are made.
-const AT_ONCE: usize = 32;
+pub(super) const AT_ONCE: usize = 32;
 /// How long anything may take before it counts as failed.
 pub(super) const PATIENCE: Duration = Duration::from_secs(600);
 
@@ -51,15 +51,20 @@ pub(super) struct Site {
 }
 
 impl Site {
+    /// Starts one with nothing in it.
+    pub(super) async fn bare(size: Size) -> Result<Self> {
+        let kubernetes = Kubernetes::start()?;
+        let client = client(&kubernetes.admin()).await?;
+        Ok(Self { kubernetes, client, size })
+    }
+
     /// Starts one and makes its objects. `protected`: versions are written by our controller alone.
     pub(super) async fn start(size: Size, protected: bool) -> Result<Self> {
-        let kubernetes = Kubernetes::start()?;
-        kubernetes.install()?;
+        let site = Self::bare(size).await?;
+        site.kubernetes.install()?;
         if protected {
-            kubernetes.protect_versions()?;
+            site.kubernetes.protect_versions()?;
         }
-        let client = client(&kubernetes.admin()).await?;
-        let site = Self { kubernetes, client, size };
         site.fill().await?;
         Ok(site)
     }
@@ -197,18 +202,20 @@ fn machine(number: usize, configurations: usize) -> (Value, Value) {
     (object, status)
 }
 
-/// The controller as a process.
+/// A controller as a process.
 pub(super) struct Controller {
     process: Process,
+    /// The metric that counts what it writes.
+    counter: &'static str,
     listen: SocketAddr,
     web: reqwest::Client,
 }
 
 impl Controller {
-    /// Starts it; it reads the cluster at once.
+    /// Starts ours; it reads the cluster at once.
     pub(super) fn start(site: &Site, place: &Path) -> Result<Self> {
         let kubeconfig = site.kubernetes.service_account("bedplate-system", "bedplate-controller")?;
-        let listen = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let listen = free_port()?;
         let mut command = Command::new(pxed::binary("bedplate-controller")?);
         command.arg("--kubeconfig").arg(kubeconfig).args([
             "--instance",
@@ -216,10 +223,21 @@ impl Controller {
             "--listen",
             &listen.to_string(),
         ]);
+        Self::spawn(&mut command, place, listen, "bedplate_controller_writes_total")
+    }
+
+    /// Starts one that shows its metrics at `listen`.
+    pub(super) fn spawn(
+        command: &mut Command,
+        place: &Path,
+        listen: SocketAddr,
+        counter: &'static str,
+    ) -> Result<Self> {
         std::fs::create_dir_all(place)?;
-        let process = Process::spawn("bedplate-controller", &mut command, &place.join("controller.log"))?;
+        let program = command.get_program().to_string_lossy().into_owned();
+        let process = Process::spawn(&program, command, &place.join("controller.log"))?;
         let web = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(10)).build()?;
-        Ok(Self { process, listen, web })
+        Ok(Self { process, counter, listen, web })
     }
 
     /// Ends it in order, so that its lease is given back.
@@ -229,7 +247,7 @@ impl Controller {
 
     /// What it says of itself: the samples of its metrics, by name and labels. Empty before it listens.
     pub(super) async fn metrics(&mut self) -> Result<BTreeMap<String, f64>> {
-        ensure!(self.process.is_running(), "it has ended: {}", self.process.said());
+        ensure!(self.process.is_running(), "it has ended: {}", self.last_words());
         let Ok(answer) = self.web.get(format!("http://{}/metrics", self.listen)).send().await else {
             return Ok(BTreeMap::new());
         };
@@ -240,25 +258,39 @@ impl Controller {
             .collect())
     }
 
-    /// All that it has written.
-    pub(super) async fn writes(&mut self, kind: &str) -> Result<f64> {
-        Ok(sum(&self.metrics().await?, "bedplate_controller_writes_total", kind))
+    /// All that it has written, or what has this among the labels.
+    pub(super) async fn writes(&mut self, label: &str) -> Result<f64> {
+        Ok(sum(&self.metrics().await?, self.counter, label))
     }
 
-    /// Waits until it leads and nothing waits in its queues.
+    /// Waits until ours leads and nothing waits in its queues.
     pub(super) async fn until_idle(&mut self, writes: f64) -> Result<()> {
+        let idle = |metrics: &BTreeMap<String, f64>| {
+            let leads = sum(metrics, "bedplate_controller_leads", "") > 0.0;
+            let waiting = sum(metrics, "bedplate_controller_queue_depth", "");
+            let written = sum(metrics, "bedplate_controller_writes_total", "kind=\"Machine\"");
+            leads && waiting == 0.0 && written >= writes
+        };
+        self.until(idle).await
+    }
+
+    /// Waits until its metrics say so.
+    pub(super) async fn until(&mut self, done: impl Fn(&BTreeMap<String, f64>) -> bool) -> Result<()> {
         let begun = Instant::now();
         while begun.elapsed() < PATIENCE {
-            let metrics = self.metrics().await?;
-            let leads = sum(&metrics, "bedplate_controller_leads", "") > 0.0;
-            let waiting = sum(&metrics, "bedplate_controller_queue_depth", "");
-            let written = sum(&metrics, "bedplate_controller_writes_total", "kind=\"Machine\"");
-            if leads && waiting == 0.0 && written >= writes {
+            if done(&self.metrics().await?) {
                 return Ok(());
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        anyhow::bail!("it is not done after {} s: {}", PATIENCE.as_secs(), self.process.said())
+        anyhow::bail!("it is not done after {} s: {}", PATIENCE.as_secs(), self.last_words())
+    }
+
+    /// The last lines of its log.
+    fn last_words(&self) -> String {
+        let said = self.process.said();
+        let lines: Vec<&str> = said.lines().rev().take(10).collect();
+        lines.into_iter().rev().collect::<Vec<_>>().join("\n")
     }
 
     /// Waits until it has written nothing for a while: what it counts comes after seconds.
@@ -284,6 +316,11 @@ impl Controller {
     pub(super) fn processor(&self) -> Result<f64> {
         processor(self.process.pid())
     }
+}
+
+/// Where nobody listens now.
+pub(super) fn free_port() -> Result<SocketAddr> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }
 
 /// Samples of a metric with this in their labels, added up.
