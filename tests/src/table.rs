@@ -157,7 +157,7 @@ impl Table {
         self.told.resize(rows.len(), String::new());
         for (row, told) in rows.iter().zip(&mut self.told) {
             let news = row.news();
-            if *told != news && !row.name.is_empty() {
+            if *told != news && news != Row::default().news() {
                 println!("  {seconds:>5.1} s  {}", row.told());
                 *told = news;
             }
