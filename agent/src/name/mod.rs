@@ -13,7 +13,6 @@ pub mod configuration;
 pub mod query;
 pub mod wire;
 
-use std::fs::read_to_string;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -31,16 +30,21 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// # Errors
 /// Nobody knows it, or no server answers.
 pub fn look_up(name: &str) -> io::Result<Vec<IpAddr>> {
-    let known = read_to_string("/etc/hosts").map(|text| hosts(&text, name)).unwrap_or_default();
+    let known = read("/etc/hosts").map(|text| hosts(&text, name)).unwrap_or_default();
     if !known.is_empty() {
         return Ok(known);
     }
     if name.trim_end_matches('.') == "localhost" {
         return Ok(vec![Ipv4Addr::LOCALHOST.into()]);
     }
-    let text = read_to_string("/etc/resolv.conf").unwrap_or_default();
+    let text = read("/etc/resolv.conf").unwrap_or_default();
     let number = |zone: &str| nix::net::if_::if_nametoindex(zone).ok();
     find(name, &Configuration::parse(&text, &number))
+}
+
+/// A file's text, whatever its comments are written in.
+fn read(path: &str) -> io::Result<String> {
+    std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// The addresses of a name, by these servers.
@@ -88,4 +92,18 @@ fn silent(servers: &[SocketAddr]) -> String {
 fn listed(servers: &[SocketAddr]) -> String {
     let servers: Vec<_> = servers.iter().map(|server| server.ip().to_string()).collect();
     servers.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_comment_in_another_encoding_hides_no_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("hosts");
+        std::fs::write(&path, b"# G\xfcnther\n10.7.0.9 k8s-api\n").unwrap();
+        let text = read(path.to_str().unwrap()).unwrap();
+        assert_eq!(hosts(&text, "k8s-api"), [IpAddr::from([10, 7, 0, 9])]);
+    }
 }
