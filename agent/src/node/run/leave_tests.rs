@@ -146,7 +146,8 @@ impl Etcd {
                 return Err("etcdserver: re-configuration failed due to not enough started members");
             }
             let before = members.len();
-            members.retain(|(id, _)| body["ID"] != id.to_string());
+            let asked = body["ID"].as_str().and_then(|id| id.parse::<u64>().ok());
+            members.retain(|(id, _)| Some(*id) != asked);
             if members.len() == before {
                 return Err("etcdserver: member not found");
             }
