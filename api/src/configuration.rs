@@ -42,6 +42,16 @@ use crate::schema::positive_count_or_percent;
     printcolumn(name = "Selected", type_ = "integer", json_path = ".status.machines.selected"),
     printcolumn(name = "Applied", type_ = "integer", json_path = ".status.machines.applied"),
     printcolumn(name = "Outdated", type_ = "integer", json_path = ".status.machines.outdated"),
+    printcolumn(
+        name = "Progress",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="Progressing")].reason"#
+    ),
+    printcolumn(
+        name = "Degraded",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="Degraded")].status"#
+    ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Priority", type_ = "integer", json_path = ".spec.priority", priority = 1),
     printcolumn(name = "Kubernetes", type_ = "string", json_path = ".spec.template.kubernetes.version", priority = 1),
@@ -58,7 +68,7 @@ pub struct MachineConfigurationSpec {
     /// How an edit reaches the Machines that have an earlier version. Default: `OnDelete`.
     #[serde(default)]
     pub update_strategy: UpdateStrategy,
-    /// How many versions are kept besides those in use. Default: 10.
+    /// How many of the newest versions are kept; those in use, and the newest, stay beyond it. Default: 10.
     #[serde(default = "default_history")]
     #[schemars(range(min = 0, max = 1000))]
     pub revision_history_limit: i32,
