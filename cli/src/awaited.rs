@@ -5,13 +5,15 @@
 
 mod remedy;
 
+use std::collections::BTreeSet;
+
 use bedplate_api::machine::{
     Condition, Machine, MachineStatus, PROVIDER_MANUAL, PROVIDER_PXE, condition_type as type_,
 };
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
-use self::remedy::remedy;
+use self::remedy::{UNPAUSE, remedy};
 
 /// An agent that was not heard for so long, with what it said last, is not heard any more: it speaks every five minutes.
 const SILENCE: SignedDuration = SignedDuration::from_secs(15 * 60);
@@ -25,6 +27,9 @@ const BLOCKING: [&str; 6] = [
     "VersionNotFound",
     "ConfigurationNotFound",
 ];
+
+/// Keeps a Machine until pxed has switched it off.
+const POWER_OFF: &str = "bedplate.dev/power-off";
 
 /// Who has to act.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -78,12 +83,21 @@ struct Look<'a> {
     machine: &'a Machine,
     status: &'a MachineStatus,
     now: Timestamp,
+    rolling: &'a BTreeSet<String>,
 }
 
-/// What a Machine waits for at `now`.
-pub(crate) fn awaited(machine: &Machine, now: Timestamp) -> Awaited {
+/// Whether a Machine runs another version than is selected for it: then it matters which configurations are rolled out.
+pub(crate) fn runs_another(machine: &Machine) -> bool {
+    let status = machine.status.as_ref();
+    let selected = status.and_then(|status| status.selected.as_ref()).map(|s| (s.name.as_str(), s.version));
+    let applied = status.and_then(|status| status.applied.as_ref()).map(|a| (a.name.as_str(), a.version));
+    selected.is_some() && applied.is_some() && selected != applied
+}
+
+/// What a Machine waits for at `now`; `rolling`: the configurations whose Machines get a newer version without anybody doing more.
+pub(crate) fn awaited(machine: &Machine, rolling: &BTreeSet<String>, now: Timestamp) -> Awaited {
     let status = machine.status.clone().unwrap_or_default();
-    let look = Look { machine, status: &status, now };
+    let look = Look { machine, status: &status, now, rolling };
     let steps = [
         Look::going,
         Look::left_alone,
@@ -146,12 +160,13 @@ impl Look<'_> {
         let since = self.machine.metadata.deletion_timestamp.as_ref()?.0;
         let finalizers = self.machine.metadata.finalizers.clone().unwrap_or_default();
         let (from, next) = match finalizers.first().map(String::as_str) {
-            Some("bedplate.dev/power-off") => (
-                Actor::Pxed,
-                "pxed switches it off first: `bedplate power status NAME`; a paused Machine waits",
-            ),
+            Some(POWER_OFF) if self.machine.spec.paused => (Actor::Person, UNPAUSE),
+            Some(POWER_OFF) => (Actor::Pxed, "pxed switches it off first: `bedplate power status NAME`"),
             Some(name) if name.starts_with("bedplate.dev/") => {
-                (Actor::Chooser, "its Node is drained first: `kubectl get node NAME`, `kubectl get events`")
+                if let Some(drained) = self.condition(type_::DRAINED) {
+                    return Some(self.of(drained));
+                }
+                (Actor::Chooser, remedy::DRAIN)
             }
             Some(_) => (Actor::Other, "who has set this finalizer takes it away"),
             None => (Actor::Cluster, "nothing: it is gone at once"),
@@ -160,9 +175,6 @@ impl Look<'_> {
             [] => "it is being deleted".to_owned(),
             names => format!("it is being deleted, and held by {}", names.join(", ")),
         };
-        if let Some(drained) = self.unmet(type_::DRAINED).filter(|_| from == Actor::Chooser) {
-            return Some(Awaited { next: next.to_owned(), from: Some(from), ..self.of(drained) });
-        }
         Some(Awaited { since: Some(since), ..self.says(from, "Deleting", what, next) })
     }
 
@@ -170,9 +182,8 @@ impl Look<'_> {
         if self.machine.spec.paused {
             let since = self.condition(type_::READY).filter(|ready| ready.reason == "Paused");
             let since = since.map(|ready| ready.last_transition_time.0);
-            let next = "take spec.paused away: `kubectl patch machine NAME --type=merge -p '{\"spec\":{\"paused\":false}}'`";
             let what = "it is paused: every program leaves it as it is";
-            return Some(Awaited { since, ..self.says(Actor::Person, "Paused", what, next) });
+            return Some(Awaited { since, ..self.says(Actor::Person, "Paused", what, UNPAUSE) });
         }
         None
     }
@@ -189,7 +200,8 @@ impl Look<'_> {
         if !self.is_true(type_::ENROLLED) || self.now.duration_since(heard) < SILENCE {
             return None;
         }
-        if let Some(off) = self.unmet(type_::POWERED_ON) {
+        // Off is why it is silent; a BMC that is silent too says nothing of that.
+        if let Some(off) = self.unmet(type_::POWERED_ON).filter(|off| off.status == "False") {
             return Some(self.of(off));
         }
         let what = "its agent is not heard any more: what is said of its node is what it said last";
@@ -295,7 +307,13 @@ impl Look<'_> {
         let (name, version) =
             selected.filter(|selected| *selected != (applied.name.clone(), applied.version))?;
         let what = format!("{name}-v{version} is selected, and {}-v{} runs", applied.name, applied.version);
-        let next = "it comes with a repave: a RollingUpdate does that by itself, else `kubectl drain` and `kubectl delete node NAME`";
+        if self.rolling.contains(&name) {
+            let next = format!(
+                "nothing: the rolling update comes to it; `bedplate config show {name}` says how far that is, and what holds it"
+            );
+            return Some(self.says(Actor::Chooser, "AwaitingTurn", what, &next));
+        }
+        let next = "it comes with a repave: `kubectl drain NAME`, then `kubectl delete node NAME`";
         Some(self.says(Actor::Person, "AwaitingRepave", what, next))
     }
 

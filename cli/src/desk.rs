@@ -2,15 +2,16 @@
 //!
 //! The cluster is watched, a pxed is asked once a second.
 
-use std::collections::BTreeMap;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::time::Duration;
 
+use bedplate_api::configuration::{MachineConfiguration, UpdateStrategyType};
 use bedplate_api::machine::Machine;
 use bedplate_api::operation::MachineOperation;
 use futures::{Stream, StreamExt};
+use kube::api::ListParams;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
@@ -68,6 +69,16 @@ impl Desk {
             }
             Self::Cluster(client) => configuration::of_cluster(client, name).await,
         }
+    }
+
+    /// The configurations whose Machines get a newer version machine by machine: those of a cluster, as far as they may be seen.
+    pub(crate) async fn rolling(&self) -> BTreeSet<String> {
+        let Self::Cluster(client) = self else { return BTreeSet::new() };
+        let found = Api::<MachineConfiguration>::all(client.clone()).list(&ListParams::default()).await;
+        let rolls =
+            |c: &MachineConfiguration| c.spec.update_strategy.type_ == UpdateStrategyType::RollingUpdate;
+        let found = found.map(|list| list.items).unwrap_or_default();
+        found.into_iter().filter(rolls).filter_map(|c| c.metadata.name).collect()
     }
 
     /// Makes an operation.

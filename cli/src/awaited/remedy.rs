@@ -11,6 +11,13 @@ use crate::operation;
 /// Nothing has to be done for now.
 const PATIENCE: &str = "nothing: it goes on by itself";
 
+/// Of a Machine that is paused.
+pub(super) const UNPAUSE: &str =
+    "take spec.paused away: `kubectl patch machine NAME --type=merge -p '{\"spec\":{\"paused\":false}}'`";
+
+/// Of a Machine that is drained before it goes.
+pub(super) const DRAIN: &str = "its Node is drained first: `kubectl get node NAME`, `kubectl get events`";
+
 /// What to do where the host, not its configuration, is at fault.
 const HOST: &str = "on the host: `bedplate-agent status`, `journalctl -u bedplate-agent`; docs/node.md";
 
@@ -22,6 +29,7 @@ pub(super) fn remedy(type_: &str, reason: &str) -> Option<(Actor, &'static str)>
         condition_type::CONFIGURATION_PENDING | condition_type::READY => choice(reason),
         condition_type::PAVED => paved(reason),
         condition_type::NODE_READY => node(reason),
+        condition_type::DRAINED => drained(reason),
         _ => None,
     }
 }
@@ -117,7 +125,7 @@ fn choice(reason: &str) -> Option<(Actor, &'static str)> {
 
 fn paved(reason: &str) -> Option<(Actor, &'static str)> {
     Some(match reason {
-        "Preparing" | "Starting" | "Stopping" | "Joining" | "CheckingHealth" | "Abandoned" => {
+        "Preparing" | "Starting" | "Stopping" | "Joining" | "CheckingHealth" | "Abandoned" | "Superseded" => {
             (Actor::Agent, PATIENCE)
         }
         "NothingSelected" => (
@@ -143,10 +151,7 @@ fn paved(reason: &str) -> Option<(Actor, &'static str)> {
         "ControlPlaneKept" => {
             (Actor::Person, "docs/node.md, \"The first control plane\": its Node is not deleted to repave it")
         }
-        "Paused" => (
-            Actor::Person,
-            "take spec.paused away: `kubectl patch machine NAME --type=merge -p '{\"spec\":{\"paused\":false}}'`",
-        ),
+        "Paused" => (Actor::Person, UNPAUSE),
         "Claimed" => {
             (Actor::Other, "who is named in the annotation bedplate.dev/claimed-by decides about this node")
         }
@@ -192,6 +197,25 @@ fn node(reason: &str) -> Option<(Actor, &'static str)> {
         "NodeUnknown" => (Actor::Agent, "on the host: `bedplate-agent status`"),
         "NodeAbsent" => (Actor::Agent, PATIENCE),
         "NodeNotReady" => (Actor::Cluster, "`kubectl describe node NAME`: the kubelet, the network plug-in"),
+        _ => return None,
+    })
+}
+
+/// Of a Machine that is drained before it goes (deletionPolicy Drain).
+fn drained(reason: &str) -> Option<(Actor, &'static str)> {
+    Some(match reason {
+        "Draining" => (Actor::Chooser, DRAIN),
+        "AwaitingSlot" => (
+            Actor::Agent,
+            "is the host up? On it: `bedplate-agent status`; after the time in the message the Machine goes without it",
+        ),
+        "ForeignNode" => {
+            (Actor::Chooser, "nothing: that Node is left alone, and the Machine goes when its time is over")
+        }
+        "Paused" => (Actor::Person, UNPAUSE),
+        "Claimed" => {
+            (Actor::Other, "who is named in the annotation bedplate.dev/claimed-by decides about this node")
+        }
         _ => return None,
     })
 }

@@ -27,8 +27,12 @@ fn machine(spec: &Value, status: &Value) -> Machine {
     .unwrap()
 }
 
+fn at_rest(machine: &Machine) -> Awaited {
+    awaited(machine, &BTreeSet::new(), NOW.parse().unwrap())
+}
+
 fn of(spec: &Value, status: &Value) -> Awaited {
-    awaited(&machine(spec, status), NOW.parse().unwrap())
+    at_rest(&machine(spec, status))
 }
 
 fn enrolled(conditions: &[Value], rest: &Value) -> Value {
@@ -174,16 +178,17 @@ fn a_bmc_that_is_not_reached_keeps_no_running_machine_from_being_ready() {
 
 #[test]
 fn a_machine_that_goes_waits_for_whoever_holds_it() {
-    for (finalizers, from) in [
-        (json!(["bedplate.dev/power-off"]), Actor::Pxed),
-        (json!(["bedplate.dev/drain"]), Actor::Chooser),
-        (json!(["example.com/backup"]), Actor::Other),
-        (json!([]), Actor::Cluster),
+    for (paused, finalizers, from) in [
+        (false, json!(["bedplate.dev/power-off"]), Actor::Pxed),
+        (true, json!(["bedplate.dev/power-off"]), Actor::Person),
+        (true, json!(["bedplate.dev/drain"]), Actor::Chooser),
+        (true, json!(["example.com/backup"]), Actor::Other),
+        (true, json!([]), Actor::Cluster),
     ] {
-        let mut object = machine(&json!({ "paused": true }), &json!({}));
+        let mut object = machine(&json!({ "paused": paused }), &json!({}));
         object.metadata.finalizers = serde_json::from_value(finalizers).unwrap();
         object.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:59:00Z")).unwrap();
-        let found = awaited(&object, NOW.parse().unwrap());
+        let found = at_rest(&object);
         assert_eq!((found.from, found.reason.as_str()), (Some(from), "Deleting"));
     }
 }
@@ -198,13 +203,45 @@ fn an_image_that_is_being_fetched_comes_from_its_registry() {
 
 #[test]
 fn a_drain_before_a_deletion_is_said_with_who_is_awaited_there() {
-    let mut object = machine(&json!({}), &json!({ "conditions": [is("Drained", "False", "Draining")] }));
-    object.metadata.finalizers = Some(vec!["bedplate.dev/drain".to_owned()]);
-    object.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:59:00Z")).unwrap();
-    let found = awaited(&object, NOW.parse().unwrap());
-    assert_eq!(
-        (found.from, found.reason.as_str(), found.what.as_str()),
-        (Some(Actor::Chooser), "Draining", "Draining is said")
-    );
-    assert!(found.next.contains("kubectl get node node-1"), "{found:?}");
+    for (status, reason, from) in [
+        ("False", "Draining", Actor::Chooser),
+        ("False", "ForeignNode", Actor::Chooser),
+        ("True", "AwaitingSlot", Actor::Agent),
+        // Nothing goes on until somebody takes it away.
+        ("False", "Paused", Actor::Person),
+        ("False", "Claimed", Actor::Other),
+    ] {
+        let conditions = json!({ "conditions": [is("Drained", status, reason)] });
+        let mut object = machine(&json!({ "paused": reason == "Paused" }), &conditions);
+        object.metadata.finalizers = Some(vec!["bedplate.dev/drain".to_owned()]);
+        object.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:59:00Z")).unwrap();
+        let found = at_rest(&object);
+        let said = format!("{reason} is said");
+        assert_eq!((found.from, found.reason.as_str(), found.what), (Some(from), reason, said));
+        assert!(!found.next.contains("has the rest"), "{}", found.next);
+    }
+}
+
+#[test]
+fn a_host_that_is_silent_like_its_bmc_is_said_to_be_silent() {
+    let mut status = enrolled(&[is("BMCReachable", "False", "BMCUnreachable")], &json!({}));
+    status["agent"]["lastHeartbeat"] = json!("2026-01-01T00:30:00Z");
+    status["conditions"][0] = is("PoweredOn", "Unknown", "NotReadable");
+    let found = of(&json!({}), &status);
+    assert_eq!((found.from, found.reason.as_str()), (Some(Actor::Agent), "AgentSilent"));
+    assert_eq!(found.also, ["its BMC: BMCUnreachable is said (BMCUnreachable)"]);
+}
+
+#[test]
+fn c4_a_machine_that_a_rolling_update_will_come_to_waits_for_no_person() {
+    let status = json!({ "selected": { "name": "w", "version": 2, "by": "Selector" },
+        "applied": { "name": "w", "version": 1, "slot": "a" } });
+    let both = [is("Paved", "True", "Applied"), is("NodeReady", "True", "NodeReady")];
+    let machine = machine(&json!({}), &enrolled(&both, &status));
+    assert!(runs_another(&machine));
+    let found = awaited(&machine, &BTreeSet::from(["w".to_owned()]), NOW.parse().unwrap());
+    assert_eq!((found.from, found.reason.as_str()), (Some(Actor::Chooser), "AwaitingTurn"));
+    assert!(found.next.contains("`bedplate config show w`"), "{}", found.next);
+    let other = awaited(&machine, &BTreeSet::from(["x".to_owned()]), NOW.parse().unwrap());
+    assert_eq!((other.from, other.reason.as_str()), (Some(Actor::Person), "AwaitingRepave"));
 }

@@ -3,12 +3,12 @@
 //!
 //! Pure: the time is an argument.
 
-use bedplate_api::configuration::{MachineConfiguration, Template, UpdateStrategyType};
+use bedplate_api::configuration::{Condition, MachineConfiguration, Template, UpdateStrategyType};
 use bedplate_api::machine::{Applied, ConfigurationRef, Machine, Phase, Selected};
 use bedplate_api::version::MachineConfigurationVersion;
 use serde::{Deserialize, Serialize};
 
-use super::machine::{applied, phase_paint};
+use super::machine::{applied, conditions, phase_paint};
 use super::table::Table;
 use super::{Look, Paint, age, clean, text};
 use crate::changes;
@@ -86,8 +86,18 @@ pub(crate) fn configurations(configurations: &[MachineConfiguration], look: Look
     }
     let mut configurations: Vec<&MachineConfiguration> = configurations.iter().collect();
     configurations.sort_by_key(|configuration| configuration.metadata.name.as_deref());
-    let titles =
-        ["NAME", "LATEST", "DEPLOYED", "KUBERNETES", "PRIORITY", "SELECTED", "APPLIED", "OUTDATED", "AGE"];
+    let titles = [
+        "NAME",
+        "LATEST",
+        "DEPLOYED",
+        "KUBERNETES",
+        "PRIORITY",
+        "SELECTED",
+        "APPLIED",
+        "OUTDATED",
+        "STATE",
+        "AGE",
+    ];
     let mut table = Table::new(&titles);
     for configuration in configurations {
         let status = configuration.status.clone().unwrap_or_default();
@@ -102,10 +112,20 @@ pub(crate) fn configurations(configurations: &[MachineConfiguration], look: Look
             (machines.selected.to_string(), None),
             (machines.applied.to_string(), None),
             (machines.outdated.to_string(), (machines.outdated > 0).then_some(Paint::Waiting)),
+            state(&status.conditions),
             (text(created.map(|time| age(time.0, look))), None),
         ]);
     }
     table.print(look)
+}
+
+/// What it is in a word: what a person has to see to, else how far it is.
+fn state(conditions: &[Condition]) -> (String, Option<Paint>) {
+    let find = |type_: &str| conditions.iter().find(|condition| condition.type_ == type_);
+    if let Some(degraded) = find("Degraded").filter(|degraded| degraded.status == "True") {
+        return (degraded.reason.clone(), Some(Paint::Bad));
+    }
+    (text(find("Progressing").map(|progressing| progressing.reason.clone())), None)
 }
 
 /// Everything that is known of one configuration.
@@ -115,6 +135,12 @@ pub(crate) fn configuration(described: &Described, look: Look) -> String {
     let heading = format!("MachineConfiguration {}", clean(&name));
     let mut printed =
         format!("{}\n{}", look.paint(Paint::Heading, &heading), summary(configuration, origin, look));
+    let found = configuration.status.as_ref().map_or(&[][..], |status| &status.conditions);
+    // A pxed that keeps it without a cluster says nothing of this.
+    if !found.is_empty() {
+        printed.push_str(&format!("\n{}\n", look.paint(Paint::Heading, "Conditions")));
+        printed.push_str(&conditions(found, look));
+    }
     printed.push_str(&format!("\n{}\n", look.paint(Paint::Heading, "Versions")));
     printed.push_str(&version_lines(versions, look));
     printed.push_str(&format!("\n{}\n", look.paint(Paint::Heading, "Machines")));
@@ -149,7 +175,11 @@ fn summary(configuration: &MachineConfiguration, origin: &str, look: Look) -> St
         }
     };
     line("Updates", Some(updates.to_owned()), None);
-    line("History", Some(format!("{} versions besides those in use", spec.revision_history_limit)), None);
+    line(
+        "History",
+        Some(format!("the newest {} versions, and those in use", spec.revision_history_limit)),
+        None,
+    );
     line("Kubernetes", Some(spec.template.kubernetes.version.clone()), None);
     line("Image", Some(spec.template.image.reference.clone()), None);
     if let Some(counts) = status.machines {

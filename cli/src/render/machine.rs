@@ -26,9 +26,15 @@ pub(crate) fn phase_paint(phase: Phase) -> Paint {
     }
 }
 
-/// The colour of a condition; one of them is good when it is False.
+/// The colour of a condition; some are good when they are False, one says only whether something moves.
 fn condition_paint(condition: &Condition) -> Paint {
-    let good = if condition.type_ == "ConfigurationPending" { "False" } else { "True" };
+    let good = match (condition.type_.as_str(), condition.status.as_str()) {
+        ("Degraded", "True") => return Paint::Bad,
+        ("Progressing", "False") => return Paint::Faint,
+        ("Progressing", _) => return Paint::Waiting,
+        ("ConfigurationPending" | "Degraded", _) => "False",
+        _ => "True",
+    };
     match condition.status.as_str() {
         status if status == good => Paint::Good,
         "Unknown" => Paint::Faint,

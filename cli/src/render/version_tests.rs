@@ -37,6 +37,37 @@ fn history_has_a_line_for_each_version_and_what_it_changed() {
 }
 
 #[test]
+fn c4_what_a_rollout_waits_for_and_what_a_person_has_to_see_to_are_shown_of_a_configuration() {
+    let is = |type_: &str, status: &str, reason: &str, message: &str| {
+        json!({ "type": type_, "status": status,
+        "reason": reason, "message": message, "lastTransitionTime": "2026-01-01T00:08:00Z" })
+    };
+    let with = |conditions: Value| {
+        let mut described = described();
+        let status = json!({ "latestVersion": 4, "conditions": conditions });
+        described.configuration.status = serde_json::from_value(status).unwrap();
+        described
+    };
+    let going = with(json!([
+        is("Progressing", "True", "RollingOut", "1 Machine (a) is drained"),
+        is("Degraded", "False", "AsExpected", "")
+    ]));
+    let ill = with(json!([
+        is("Progressing", "False", "Paused", "something has failed"),
+        is("Degraded", "True", "DrainTimedOut", "a: Pods were left")
+    ]));
+    let all = [going.configuration.clone(), ill.configuration.clone(), described().configuration];
+    let listed = configurations(&all, look());
+    let state = |line: &str| line.split_whitespace().nth_back(1).map(str::to_owned);
+    let states: Vec<_> = listed.lines().filter_map(state).collect();
+    assert_eq!(states, ["STATE", "RollingOut", "DrainTimedOut", "-"], "{listed}");
+    golden("configuration-ill.txt", &configuration(&ill, look()));
+    let bright = configuration(&ill, Look { colour: true, ..look() });
+    assert!(bright.contains("\u{1b}[31mTrue"), "{bright}");
+    assert!(!configuration(&described(), look()).contains("Conditions"));
+}
+
+#[test]
 fn two_templates_differ_as_yaml_and_colour_is_for_terminals() {
     let described = described();
     let (from, to) = history::pair(&described, None, None).unwrap();
@@ -72,7 +103,8 @@ fn each_machine_says_what_it_waits_for_from_whom_since_when_and_what_to_do() {
         is("Paved", "False", "ImageUnavailable", "registry.example: no\u{1b}[31m such image")
     ]);
     let all = [machine("a", running), machine("b", image), machine("c", json!([]))];
-    let found: Vec<_> = all.iter().map(|machine| awaited::awaited(machine, look().now)).collect();
+    let found: Vec<_> =
+        all.iter().map(|machine| awaited::awaited(machine, &Default::default(), look().now)).collect();
     golden("awaited.txt", &awaited(&found, look()));
     assert!(awaited(&[], look()).contains("docs/machine.md"));
 }
