@@ -57,7 +57,17 @@ pub(crate) fn failed(error: kube::Error, asked: String) -> AskClusterError {
 }
 
 fn refused(status: &Status, asked: String) -> AskClusterError {
-    AskClusterError::Refused { code: status.code, message: status.message.clone(), asked }
+    let message = match asked.split_once(' ') {
+        // Of a kind that is not there the API server says "404 page not found" and no more.
+        Some((_, kind)) if is_unknown_kind(status) => format!("it does not serve {kind}"),
+        _ => status.message.clone(),
+    };
+    AskClusterError::Refused { code: status.code, message, asked }
+}
+
+/// Whether it is the kind that is not there, not an object of it: of that the API server says so in its own words.
+fn is_unknown_kind(status: &Status) -> bool {
+    status.code == 404 && status.reason != "NotFound"
 }
 
 /// Why a watch of MachineOperations shows nothing.
@@ -168,10 +178,13 @@ pub(crate) async fn list<K: Kind>(client: &Client) -> Result<Value, AskClusterEr
 
 /// One object.
 pub(crate) async fn get<K: Kind>(client: &Client, name: &str) -> Result<K, AskClusterError> {
-    let found = Api::<K>::all(client.clone()).get_opt(name).await;
-    found
-        .map_err(|error| failed(error, asked::<K>("get")))?
-        .ok_or_else(|| AskClusterError::NotFound { kind: K::kind(&()).into_owned(), name: name.to_owned() })
+    let found = Api::<K>::all(client.clone()).get(name).await;
+    found.map_err(|error| match error {
+        kube::Error::Api(status) if status.code == 404 && !is_unknown_kind(&status) => {
+            AskClusterError::NotFound { kind: K::kind(&()).into_owned(), name: name.to_owned() }
+        }
+        error => failed(error, asked::<K>("get")),
+    })
 }
 
 /// Makes an object.

@@ -37,6 +37,8 @@ pub(crate) enum ConfigureError {
     Changed { what: String },
     #[error("Machine {machine} is at its cluster's heart: it is not repaved when its Node is deleted")]
     ControlPlaneKept { machine: String },
+    #[error("Machine {machine} is {why}: without its Node the host would wait, and not be paved anew")]
+    LeftAlone { machine: String, why: String },
     #[error("Machine {machine} has no Node")]
     NoNode { machine: String },
     #[error("the answer cannot be read")]
@@ -59,6 +61,9 @@ impl ConfigureError {
                 "docs/node.md, \"The first control plane\"; without --delete-node the version is only named"
                     .to_owned(),
             ),
+            Self::LeftAlone { .. } => {
+                Some("end that first, or leave out --delete-node: the version is only named".to_owned())
+            }
             Self::NoNode { .. } => {
                 Some("leave out --delete-node: what is named counts when the host is paved next".to_owned())
             }
@@ -98,13 +103,14 @@ pub(crate) async fn run(
             page.print(render::history(&rows, look))
         }
         ConfigCommand::Diff(arguments) => diff(&desk, arguments, page).await,
-        ConfigCommand::Rollback(arguments) => match &desk {
-            Desk::Pxed(_) => Err(ConfigureError::Manifests { name: arguments.name.clone() }.into()),
-            Desk::Cluster(client) => {
-                let described = described(&desk, &arguments.name).await?;
-                rollback::run(client, &described, arguments, page).await
+        ConfigCommand::Rollback(arguments) => {
+            // A pxed that belongs to a cluster says so here, and one that has no such configuration.
+            let described = described(&desk, &arguments.name).await?;
+            match &desk {
+                Desk::Pxed(_) => Err(ConfigureError::Manifests { name: arguments.name.clone() }.into()),
+                Desk::Cluster(client) => rollback::run(client, &described, arguments, page).await,
             }
-        },
+        }
     }
 }
 

@@ -10,6 +10,7 @@ mod plan;
 use std::time::Duration;
 
 use kube::Client;
+use kube::config::KubeconfigError;
 use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::time::{Instant, sleep};
@@ -33,6 +34,8 @@ const ESTABLISHED: Duration = Duration::from_secs(60);
 pub(crate) enum InstallError {
     #[error("this API server is {version}: Bedplate needs Kubernetes {}.{} or newer, for ValidatingAdmissionPolicy", manifest::OLDEST.0, manifest::OLDEST.1)]
     TooOld { version: String },
+    #[error("there is no kubeconfig")]
+    NoKubeconfig(#[source] Box<KubeconfigError>),
     #[error("the controller's image is not known")]
     NoImage,
     #[error("{count} objects have fields that somebody else applies: nothing was changed")]
@@ -48,6 +51,9 @@ impl InstallError {
     pub(crate) fn hint(&self) -> Option<&'static str> {
         match self {
             Self::TooOld { .. } => Some("nothing was changed; update the cluster first"),
+            Self::NoKubeconfig(_) => Some(
+                "name the one of the cluster's administrator, with --kubeconfig or in the variable KUBECONFIG",
+            ),
             Self::NoImage => Some(
                 "no registry has it until you push it: deploy/Containerfile says how to build it; name it with --image, or leave it out with --without-controller",
             ),
@@ -73,7 +79,11 @@ pub(crate) async fn run(
     arguments: &InstallArguments,
     page: &mut Page<'_>,
 ) -> Result<(), RunError> {
-    let client = cluster::client(global).await?;
+    let client = cluster::client(global).await.map_err(|error| match error {
+        // A pxed's socket, which other commands may ask instead, is of no use here.
+        AskClusterError::Kubeconfig(None, source) => InstallError::NoKubeconfig(source).into(),
+        error => RunError::from(error),
+    })?;
     let version = client.apiserver_version().await;
     let version = version.map_err(|error| cluster::failed(error, "get /version".to_owned()))?;
     if manifest::is_too_old(&version.major, &version.minor) {

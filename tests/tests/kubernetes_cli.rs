@@ -327,6 +327,12 @@ async fn h7_one_machine_goes_back_by_its_reference_and_the_end_of_its_node() {
     assert_eq!(machine().await["spec"]["configurationRef"], json!({ "name": "cli-pin", "version": 1 }));
     assert_eq!(node(), "node/cli-7\n");
     let line = ["config", "rollback", "cli-pin", "--to", "1", "--machine", "cli-7", "--delete-node", "--yes"];
+    let paused = bedplate(&line);
+    assert_eq!(paused.status.code(), Some(1));
+    assert!(text(&paused).contains("Machine cli-7 is paused: "), "{}", text(&paused));
+    assert_eq!(node(), "node/cli-7\n");
+    let on = Patch::Merge(json!({ "spec": { "paused": false } }));
+    api(&client, &machine().await).patch("cli-7", &PatchParams::default(), &on).await.unwrap();
     let deleted = bedplate(&line);
     assert_eq!(deleted.status.code(), Some(0), "{}", text(&deleted));
     assert!(

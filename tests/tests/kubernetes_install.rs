@@ -71,6 +71,26 @@ fn a_cluster_gets_everything_once_and_the_same_again_changes_nothing() {
     assert_eq!(nobody.status.code(), Some(64), "{}", text(&nobody));
     assert!(text(&nobody).contains("deploy/Containerfile"), "{}", text(&nobody));
 
+    let nowhere = Directory::new("install").unwrap();
+    let mut lost = Command::new(bedplate_tests::pxed::binary("bedplate").unwrap());
+    lost.arg("install").env("HOME", nowhere.path()).env_remove("KUBECONFIG").env_remove("BEDPLATE_SOCKET");
+    let lost = lost.output().unwrap();
+    assert_eq!(lost.status.code(), Some(1), "{}", text(&lost));
+    assert!(text(&lost).contains("hint: name the one of the cluster's administrator"), "{}", text(&lost));
+
+    for line in ["machine list", "machine show a", "machine explain a", "config show a", "operation list"] {
+        let mut command = Command::new(bedplate_tests::pxed::binary("bedplate").unwrap());
+        command.args(line.split(' ')).arg("--kubeconfig").arg(kubernetes.admin());
+        let before = command.output().unwrap();
+        assert_eq!(before.status.code(), Some(1), "{line}: {}", text(&before));
+        let said = text(&before);
+        assert!(said.contains("the cluster refuses: it does not serve machine"), "{line}: {said}");
+        assert!(
+            said.contains("hint: are the kinds installed? `bedplate install --kubeconfig"),
+            "{line}: {said}"
+        );
+    }
+
     let dry = install(&kubernetes, &["--dry-run", "--image", IMAGE, "-o", "json"]);
     assert_eq!(dry.status.code(), Some(0), "{}", text(&dry));
     let (told_dry, actions) = told(&dry);

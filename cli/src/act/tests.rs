@@ -205,6 +205,46 @@ fn a_cluster_that_breaks_off_may_have_made_the_operation_and_one_that_is_away_ha
     assert!(error.to_string().contains("cannot create machineoperations"), "{error:?}");
 }
 
+/// What an API server says of a kind that it does not know.
+#[test]
+fn a_cluster_without_the_kinds_is_told_apart_from_one_without_the_object() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (directory, address) = (tempfile::tempdir().unwrap(), listener.local_addr().unwrap());
+    let file = directory.path().join("kubeconfig");
+    let config = json!({ "apiVersion": "v1", "kind": "Config", "current-context": "a", "users": [],
+        "clusters": [{ "name": "a", "cluster": { "server": format!("http://{address}") } }],
+        "contexts": [{ "name": "a", "context": { "cluster": "a", "user": "" } }] });
+    std::fs::write(&file, config.to_string()).unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 4096]);
+            let body = "404 page not found\n";
+            let head =
+                format!("HTTP/1.1 404 X\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+            let _ = stream.write_all((head + body).as_bytes());
+        }
+    });
+    for (line, kind) in [
+        ("machine list", "machines"),
+        ("machine show a", "machines"),
+        ("machine explain a", "machines"),
+        ("config show a", "machineconfigurations"),
+        ("config rollback a --yes", "machineconfigurations"),
+        ("operation list", "machineoperations"),
+    ] {
+        let whole = format!("bedplate {line} --kubeconfig {}", file.display());
+        let cli = parse(whole.split(' ').map(OsString::from).collect()).unwrap();
+        let error = run(&cli, "bedplate".as_ref(), &mut Vec::new()).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!("the cluster refuses: it does not serve {kind}.bedplate.dev"),
+            "{line}"
+        );
+        assert!(error.hint().unwrap().contains("`bedplate install`"), "{line}");
+    }
+}
+
 #[test]
 fn a_pxed_of_a_cluster_is_left_for_the_cluster() {
     let (_directory, socket, _asked) = pxed(|what, _, _| match what {
@@ -213,6 +253,10 @@ fn a_pxed_of_a_cluster_is_left_for_the_cluster() {
     });
     let (_, result) = bedplate(&socket, "power on a");
     assert!(result.unwrap_err().hint().unwrap().contains("--context"));
+    let (_, result) = bedplate(&socket, "config rollback a --yes");
+    let error = result.unwrap_err();
+    assert!(!error.to_string().contains("manifests"), "{error}");
+    assert!(error.hint().unwrap().contains("this pxed belongs to a cluster"), "{error}");
 }
 
 #[test]

@@ -42,7 +42,7 @@ pub(crate) struct ConfigDiff {
 pub(crate) struct ConfigRollback {
     /// The MachineConfiguration's name
     pub(crate) name: String,
-    /// The number of the version to go back to [default: the one before the newest]
+    /// The number of the version to go back to [default: the one before the newest; of a Machine, before the one it was given]
     #[arg(long, value_name = "N", value_parser = number())]
     pub(crate) to: Option<i64>,
     /// This Machine alone: it names the version, and stays with it

@@ -6,7 +6,7 @@
 use bedplate_api::configuration::{MachineConfiguration, UpdateStrategyType};
 use bedplate_api::machine::{Condition, ConfigurationRef, Machine, NodeRef, condition_type};
 use bedplate_api::version::MachineConfigurationVersion;
-use bedplate_selection::{is_deployed, means_the_same};
+use bedplate_selection::{CLAIMED_BY, is_deployed, means_the_same};
 use kube::Client;
 use serde_json::json;
 
@@ -17,6 +17,9 @@ use crate::command::RunError;
 use crate::page::{Page, Progress};
 use crate::render::{self, Described};
 
+/// What `kubectl apply` leaves where it does not apply on the server's side; its field manager is no mark, for its operation is an update.
+const CLIENT_SIDE: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
 /// Runs it against a cluster.
 pub(crate) async fn run(
     client: &Client,
@@ -24,16 +27,33 @@ pub(crate) async fn run(
     arguments: &ConfigRollback,
     page: &mut Page<'_>,
 ) -> Result<(), RunError> {
-    let target = match arguments.to {
-        Some(number) => history::find(described, number)?,
-        None => history::before(described, history::newest(described)?.spec.version)?,
-    };
     match &arguments.machine {
-        None => of_configuration(client, described, target, arguments, page).await,
+        None => {
+            let target = target(described, None, arguments.to)?;
+            of_configuration(client, described, target, arguments, page).await
+        }
         Some(machine) => {
             let machine = cluster::get::<Machine>(client, machine.as_str()).await?;
+            let target = target(described, Some(&machine), arguments.to)?;
             of_machine(client, described, (&machine, target), arguments, page).await
         }
+    }
+}
+
+/// The version to go back to: the one that is named, else the one before that which the Machine is to have, else before the newest.
+fn target<'a>(
+    described: &'a Described,
+    machine: Option<&Machine>,
+    number: Option<i64>,
+) -> Result<&'a MachineConfigurationVersion, ConfigureError> {
+    if let Some(number) = number {
+        return history::find(described, number);
+    }
+    let selected = machine.and_then(|machine| machine.status.as_ref()?.selected.as_ref());
+    let selected = selected.filter(|selected| selected.name == described.name());
+    match selected {
+        Some(selected) => history::before(described, selected.version),
+        None => history::before(described, history::newest(described)?.spec.version),
     }
 }
 
@@ -123,7 +143,9 @@ fn owner(configuration: &MachineConfiguration) -> Option<String> {
         entry.operation.as_deref() == Some("Apply")
             && fields.is_some_and(|fields| !fields["f:spec"]["f:template"].is_null())
     });
-    owners.find_map(|entry| entry.manager.clone())
+    let kubectl = configuration.metadata.annotations.as_ref();
+    let kubectl = kubectl.filter(|annotations| annotations.contains_key(CLIENT_SIDE));
+    owners.find_map(|entry| entry.manager.clone()).or_else(|| kubectl.map(|_| "`kubectl apply`".to_owned()))
 }
 
 async fn of_machine(
@@ -185,6 +207,13 @@ fn node_to_delete(machine: &Machine) -> Result<NodeRef, ConfigureError> {
     if status.conditions.iter().any(kept) {
         return Err(ConfigureError::ControlPlaneKept { machine: name });
     }
+    let claim = machine.metadata.annotations.as_ref().and_then(|annotations| annotations.get(CLAIMED_BY));
+    if let Some(by) = claim.filter(|by| !by.is_empty()) {
+        return Err(ConfigureError::LeftAlone { machine: name, why: format!("claimed by {by}") });
+    }
+    if machine.spec.paused {
+        return Err(ConfigureError::LeftAlone { machine: name, why: "paused".to_owned() });
+    }
     status.node_ref.ok_or(ConfigureError::NoNode { machine: name })
 }
 
@@ -207,6 +236,11 @@ pub(crate) fn pin_consequences(
         ),
         (Some(_), false) => "the node runs on as it is until its Node is deleted".to_owned(),
     }];
+    let others = machine.spec.configuration_ref.as_ref().map(|named| &named.name);
+    let others = others.or(status.selected.as_ref().map(|selected| &selected.name));
+    if let Some(other) = others.filter(|other| **other != target.spec.configuration_name) {
+        facts.push(format!("until now it has another MachineConfiguration, {other}"));
+    }
     facts.push("it stays with this version, whatever is edited, until `version` is taken out of spec.configurationRef".to_owned());
     if machine.spec.paused {
         facts.push("it is paused: nothing happens until it is not".to_owned());
@@ -296,6 +330,73 @@ mod tests {
         let facts = consequences(&unused, history::find(&unused, 2).unwrap());
         assert_eq!(facts[0], "no Machine has used w-v3 yet: it takes the template of v2");
         assert!(facts[1].contains("maxUnavailable 10%"), "{facts:?}");
+    }
+
+    #[test]
+    fn h7_whoever_writes_the_template_again_is_named_however_it_was_applied() {
+        let mut described = described(&json!({}), &[(3, true), (2, true)]);
+        let of = |described: &Described| {
+            let facts = consequences(described, history::find(described, 2).unwrap());
+            facts.into_iter().find(|fact| fact.contains("writes its own again"))
+        };
+        described.configuration.metadata.managed_fields = None;
+        assert_eq!(of(&described), None);
+        let annotations = [(CLIENT_SIDE.to_owned(), "{}".to_owned())];
+        described.configuration.metadata.annotations = Some(annotations.into());
+        let said = of(&described).unwrap();
+        assert!(said.contains("applied by `kubectl apply`"), "{said}");
+    }
+
+    fn machine(status: &Value) -> Machine {
+        serde_json::from_value(
+            json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": "a" },
+            "spec": { "provider": "manual" }, "status": status }),
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn h7_a_machine_goes_back_from_what_it_was_given_not_from_the_newest() {
+        let described = described(&json!({}), &[(5, false), (4, true), (3, true), (2, true)]);
+        let given = |name: &str, version: i64| {
+            machine(&json!({ "selected": { "name": name, "version": version, "by": "Selector" } }))
+        };
+        let number = |machine: Option<&Machine>, to: Option<i64>| {
+            target(&described, machine, to).map(|found| found.spec.version).ok()
+        };
+        assert_eq!(number(None, None), Some(4));
+        assert_eq!(number(Some(&given("w", 4)), None), Some(3));
+        assert_eq!(number(Some(&given("w", 4)), Some(2)), Some(2));
+        assert_eq!(number(Some(&given("w", 2)), None), None, "none before it");
+        assert_eq!(number(Some(&given("other", 9)), None), Some(4));
+    }
+
+    #[test]
+    fn h7_the_node_of_a_host_that_would_not_be_paved_anew_is_not_deleted() {
+        let joined = machine(&json!({ "nodeRef": { "name": "a", "uid": "u" } }));
+        assert_eq!(node_to_delete(&joined).unwrap().uid, "u");
+        let mut paused = joined.clone();
+        paused.spec.paused = true;
+        let mut claimed = joined;
+        claimed.metadata.annotations = Some([(CLAIMED_BY.to_owned(), "default/x".to_owned())].into());
+        for (machine, why) in
+            [(paused, "Machine a is paused"), (claimed, "Machine a is claimed by default/x")]
+        {
+            let error = node_to_delete(&machine).unwrap_err();
+            assert!(error.to_string().starts_with(why), "{error}");
+            assert!(error.hint().unwrap().contains("--delete-node"), "{error}");
+        }
+    }
+
+    #[test]
+    fn h7_a_machine_that_would_get_another_configuration_is_said_to() {
+        let described = described(&json!({}), &[(3, true), (2, true)]);
+        let facts = |name: &str| {
+            let machine = machine(&json!({ "selected": { "name": name, "version": 1, "by": "Selector" } }));
+            pin_consequences(&machine, history::find(&described, 2).unwrap(), false).join("; ")
+        };
+        assert!(facts("other").contains("another MachineConfiguration, other"), "{}", facts("other"));
+        assert!(!facts("w").contains("another MachineConfiguration"), "{}", facts("w"));
     }
 
     #[test]
