@@ -1,0 +1,371 @@
+//! V1 to V3 on a real API server with its garbage collector and without Bedplate's controller: who may write and delete versions and
+//! configurations, by whatever way, and that nobody is kept from more than that.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+#[allow(dead_code, reason = "each test program uses its part")]
+#[path = "kubernetes/cluster.rs"]
+mod cluster;
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use bedplate_tests::guard::Directory;
+use bedplate_tests::kubernetes::Kubernetes;
+use bedplate_tests::wait;
+use cluster::{configuration, machine, version, with};
+use serde_json::{Value, json};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const CONTROLLER: &str = "system:serviceaccount:bedplate-system:bedplate-controller";
+const COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garbage-collector";
+/// By the user's name alone: nobody's rights are missing.
+const MASTERS: &str = "--as-group=system:masters";
+const KIND: &str = "/apis/bedplate.dev/v1alpha1/machineconfigurationversions";
+
+const V1: &str = "a MachineConfigurationVersion is written by bedplate-controller alone";
+
+struct Site {
+    kubernetes: Kubernetes,
+    place: Directory,
+    /// Somebody who may do everything with Bedplate's kinds, and is no administrator.
+    person: PathBuf,
+}
+
+impl Site {
+    fn shared() -> &'static Self {
+        static SHARED: OnceLock<Site> = OnceLock::new();
+        SHARED.get_or_init(|| {
+            let mut kubernetes = Kubernetes::start().unwrap();
+            kubernetes.install().unwrap();
+            kubernetes.protect_versions().unwrap();
+            kubernetes.start_controllers(&["garbage-collector-controller"]).unwrap();
+            let person = kubernetes.user("person", &["people"]).unwrap();
+            let place = Directory::new("policies").unwrap();
+            let site = Self { kubernetes, place, person };
+            let role = ["create", "clusterrole", "people", "--verb=*", "--resource=*.bedplate.dev"];
+            site.admin(&role).unwrap();
+            let bind = ["create", "clusterrolebinding", "people", "--clusterrole=people", "--group=people"];
+            site.admin(&bind).unwrap();
+            site.configuration("probe", &[1]);
+            site.machine("probe", &json!({}));
+            site.machine("probe", &json!({ "configurationRef": { "name": "probe", "version": 1 } }));
+            // Policies take effect some time after they were made, and nothing in the API says when.
+            for line in [
+                &["annotate", "mcv", "probe-v1", "a=b", "--overwrite", "--dry-run=server"][..],
+                &["delete", "mcv", "probe-v1", "--dry-run=server"],
+                &["delete", "mc", "probe", "--dry-run=server"],
+            ] {
+                wait::until("the policy", PATIENCE, || Ok(site.admin(line).err().map(drop))).unwrap();
+            }
+            site
+        })
+    }
+
+    fn admin(&self, arguments: &[&str]) -> Result<String, String> {
+        self.kubectl(&self.kubernetes.admin(), arguments)
+    }
+
+    fn person(&self, arguments: &[&str]) -> Result<String, String> {
+        self.kubectl(&self.person, arguments)
+    }
+
+    /// As the user of this name, who may do everything as far as roles go.
+    fn named(&self, user: &str, arguments: &[&str]) -> Result<String, String> {
+        let user = format!("--as={user}");
+        self.admin(&[arguments, &[&user, MASTERS]].concat())
+    }
+
+    fn kubectl(&self, kubeconfig: &std::path::Path, arguments: &[&str]) -> Result<String, String> {
+        self.kubernetes.kubectl(kubeconfig, arguments).map_err(|error| format!("{error:#}"))
+    }
+
+    fn file(&self, object: &Value) -> String {
+        let name = object["metadata"]["name"].as_str().unwrap_or("new");
+        let path = self.place.path().join(format!("{}-{name}.json", object["kind"].as_str().unwrap()));
+        std::fs::write(&path, object.to_string()).unwrap();
+        path.display().to_string()
+    }
+
+    fn get(&self, kind: &str, name: &str) -> Option<Value> {
+        let found = self.admin(&["get", kind, name, "--ignore-not-found", "-o", "json"]).unwrap();
+        serde_json::from_str(&found).ok()
+    }
+
+    fn until_gone(&self, kind: &str, name: &str) {
+        let gone = || Ok(self.get(kind, name).is_none().then_some(()));
+        wait::until(&format!("the end of {kind} {name}"), PATIENCE, gone).unwrap();
+    }
+
+    /// A configuration with deployed versions, as the controller leaves them but for its finalizers.
+    fn configuration(&self, name: &str, numbers: &[u32]) {
+        self.person(&["apply", "--server-side", "-f", &self.file(&configuration(name))]).unwrap();
+        let uid = self.get("mc", name).unwrap()["metadata"]["uid"].clone();
+        let owner = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfiguration", "name": name, "uid": uid,
+            "controller": true, "blockOwnerDeletion": true });
+        for number in numbers {
+            let owned = json!({ "metadata": { "ownerReferences": [owner] } });
+            let object = with(&version(name, *number), &owned);
+            self.named(CONTROLLER, &["create", "-f", &self.file(&object)]).unwrap();
+            let status = r#"{"status":{"deployed":true}}"#;
+            let name = format!("{name}-v{number}");
+            let patch = ["patch", "mcv", &name, "--subresource=status", "--type=merge", "-p", status];
+            self.named(CONTROLLER, &patch).unwrap();
+        }
+    }
+
+    fn machine(&self, name: &str, spec: &Value) {
+        let object = with(&machine(name), &json!({ "spec": spec }));
+        self.person(&["apply", "--server-side", "-f", &self.file(&object)]).unwrap();
+    }
+
+    fn status(&self, name: &str, status: &Value) {
+        let patch = json!({ "status": status }).to_string();
+        let patch = ["patch", "machine", name, "--subresource=status", "--type=merge", "-p", &patch];
+        self.admin(&patch).unwrap();
+    }
+}
+
+/// Every way in which an object that is there can be written.
+fn writes(name: &str) -> Vec<Vec<String>> {
+    let spec = r#"[{"op":"replace","path":"/spec/template/kubernetes/version","value":"v1.0.0"}]"#;
+    let status = r#"{"status":{"deployed":true,"machines":7}}"#;
+    let owner = r#"{"metadata":{"ownerReferences":null}}"#;
+    let finalizer = r#"{"metadata":{"finalizers":["example.com/mine"]}}"#;
+    let lines: [&[&str]; 6] = [
+        &["patch", "mcv", name, "--type=json", "-p", spec],
+        &["patch", "mcv", name, "--type=merge", "--subresource=status", "-p", status],
+        &["patch", "mcv", name, "--type=merge", "-p", owner],
+        &["patch", "mcv", name, "--type=merge", "-p", finalizer],
+        &["label", "mcv", name, "a=b"],
+        &["annotate", "mcv", name, "a=b"],
+    ];
+    lines.iter().map(|line| line.iter().map(|&word| word.to_owned()).collect()).collect()
+}
+
+#[test]
+fn v1_nobody_but_the_controller_writes_a_version_by_any_way() {
+    let site = Site::shared();
+    site.configuration("written", &[]);
+    // Nobody has used it: its definition alone would let it change.
+    site.named(CONTROLLER, &["create", "-f", &site.file(&version("written", 1))]).unwrap();
+    let before = site.get("mcv", "written-v1").unwrap();
+    let mut drawn = version("written", 2);
+    drawn["metadata"] = json!({ "generateName": "written-v" });
+    let new = site.file(&version("written", 2));
+    for line in writes("written-v1") {
+        let line: Vec<&str> = line.iter().map(String::as_str).collect();
+        for said in [
+            site.admin(&line),
+            site.person(&line),
+            site.named("system:serviceaccount:bedplate-system:pxed", &line),
+        ] {
+            let why = said.expect_err(&line.join(" "));
+            assert!(why.contains(V1), "{line:?}: {why}");
+        }
+    }
+    for why in [site.admin(&["create", "-f", &new]), site.person(&["create", "-f", &new])] {
+        let why = why.expect_err("a new one");
+        assert!(why.contains(V1), "{why}");
+    }
+    // The name that is drawn is none that a version may have.
+    site.admin(&["create", "-f", &site.file(&drawn)]).expect_err("a drawn name");
+    assert_eq!(site.get("mcv", "written-v1").unwrap(), before);
+    assert!(site.get("mcv", "written-v2").is_none());
+}
+
+#[test]
+fn v2_a_deployed_version_stays_as_it_is_for_the_controller_too_and_its_status_may_change() {
+    let site = Site::shared();
+    site.configuration("locked", &[1]);
+    let line = writes("locked-v1");
+    let words = |index: usize| line[index].iter().map(String::as_str).collect::<Vec<_>>();
+    let why = site.named(CONTROLLER, &words(0)).expect_err("the spec");
+    assert!(why.contains("a deployed version cannot be changed"), "{why}");
+    for status in [r#"{"status":{"deployed":false}}"#, r#"{"status":null}"#] {
+        let line = ["patch", "mcv", "locked-v1", "--type=merge", "--subresource=status", "-p", status];
+        let why = site.named(CONTROLLER, &line).expect_err(status);
+        assert!(why.contains("status.deployed never goes back to false"), "{why}");
+    }
+    site.named(CONTROLLER, &words(1)).unwrap();
+    assert_eq!(site.get("mcv", "locked-v1").unwrap()["status"]["machines"], 7);
+}
+
+#[test]
+fn v1_the_garbage_collector_changes_nothing_of_a_version_but_its_metadata() {
+    let site = Site::shared();
+    site.configuration("collected", &[1]);
+    let lines = writes("collected-v1");
+    let words = |index: usize| lines[index].iter().map(String::as_str).collect::<Vec<_>>();
+    let status = [
+        "patch",
+        "mcv",
+        "collected-v1",
+        "--type=merge",
+        "--subresource=status",
+        "-p",
+        r#"{"status":{"machines":3}}"#,
+    ];
+    for line in [words(0), status.to_vec()] {
+        site.named(COLLECTOR, &line).expect_err(&line.join(" "));
+    }
+    site.named(COLLECTOR, &words(2)).unwrap();
+}
+
+#[test]
+fn v3_a_version_that_a_machine_names_or_has_is_deleted_by_nobody_and_by_no_way() {
+    let site = Site::shared();
+    site.configuration("held", &[1, 2, 3, 4]);
+    site.machine("held-1", &json!({ "configurationRef": { "name": "held", "version": 1 } }));
+    site.machine("held-2", &json!({}));
+    site.status(
+        "held-2",
+        &json!({ "selected": { "name": "held", "version": 2, "by": "Selector" }, "applied": { "name": "held", "version": 3, "slot": "a" } }),
+    );
+    // The API server's own look at Machines is a moment behind.
+    for number in [1, 3] {
+        let line = ["delete", "mcv", &format!("held-v{number}"), "--dry-run=server"];
+        wait::until("the Machine", PATIENCE, || Ok(site.admin(&line).err().map(drop))).unwrap();
+    }
+    for (number, by) in [(1, "held-1"), (2, "held-2"), (3, "held-2")] {
+        let (name, words) = (format!("held-v{number}"), format!("Machine {by} uses this version"));
+        let one = format!("{KIND}?fieldSelector=metadata.name%3D{name}");
+        for line in [
+            &["delete", "mcv", &name, "--wait=false"][..],
+            &["delete", "mcv", &name, "--wait=false", "--force", "--grace-period=0"],
+            &["delete", "mcv", &name, "--wait=false", "--cascade=foreground"],
+            &["delete", "--raw", &one],
+        ] {
+            let by_all = [
+                site.admin(line),
+                site.person(line),
+                site.named(CONTROLLER, line),
+                site.named(COLLECTOR, line),
+            ];
+            for said in by_all {
+                let why = said.expect_err(&line.join(" "));
+                assert!(why.contains(&words), "{line:?}: {why}");
+            }
+        }
+        let there = site.get("mcv", &name).unwrap();
+        assert!(there["metadata"]["deletionTimestamp"].is_null(), "{there:#}");
+    }
+    for line in [
+        &["delete", "mc", "held", "--wait=false"][..],
+        &["delete", "mc", "held", "--wait=false", "--cascade=orphan"],
+        &[
+            "delete",
+            "--raw",
+            "/apis/bedplate.dev/v1alpha1/machineconfigurations?fieldSelector=metadata.name%3Dheld",
+        ],
+    ] {
+        for said in [site.admin(line), site.person(line), site.named(COLLECTOR, line)] {
+            let why = said.expect_err(&line.join(" "));
+            assert!(why.contains("uses this configuration"), "{line:?}: {why}");
+        }
+    }
+    // Of four one is nobody's: it goes, though the others are held.
+    site.person(&["delete", "mcv", "held-v4", "--wait=false"]).unwrap();
+    site.until_gone("mcv", "held-v4");
+}
+
+#[test]
+fn people_are_kept_from_nothing_else() {
+    let site = Site::shared();
+    site.configuration("free", &[1]);
+    site.machine("free", &json!({ "configurationRef": { "name": "free", "version": 1 } }));
+    let files = [
+        configuration("free"),
+        with(&machine("free"), &json!({ "spec": { "configurationRef": { "name": "free", "version": 1 } } })),
+    ];
+    for object in &files {
+        let file = site.file(object);
+        // As it is, in each of the two ways, and once more.
+        for line in [
+            &["apply", "--server-side", "-f", &file][..],
+            &["apply", "-f", &file],
+            &["apply", "-f", &file],
+            &["label", "-f", &file, "a=b"],
+            &["annotate", "-f", &file, "a=b"],
+            &[
+                "patch",
+                "-f",
+                &file,
+                "--type=merge",
+                "-p",
+                r#"{"metadata":{"finalizers":["example.com/mine"]}}"#,
+            ],
+            &["patch", "-f", &file, "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#],
+        ] {
+            site.person(line).unwrap_or_else(|why| panic!("{line:?}: {why}"));
+        }
+    }
+    site.person(&["patch", "mc", "free", "--type=merge", "-p", r#"{"spec":{"priority":3}}"#]).unwrap();
+}
+
+#[test]
+fn v1_v3_what_nobody_uses_goes_with_its_configuration_by_each_way_of_deleting() {
+    let site = Site::shared();
+    for cascade in ["background", "foreground"] {
+        let name = format!("gone-{cascade}");
+        site.configuration(&name, &[1, 2]);
+        site.person(&["delete", "mc", &name, "--wait=false", &format!("--cascade={cascade}")]).unwrap();
+        for number in [1, 2] {
+            site.until_gone("mcv", &format!("{name}-v{number}"));
+        }
+        site.until_gone("mc", &name);
+    }
+    site.configuration("orphaned", &[1]);
+    site.person(&["delete", "mc", "orphaned", "--cascade=orphan", "--wait=false"]).unwrap();
+    site.until_gone("mc", "orphaned");
+    let left = site.get("mcv", "orphaned-v1").unwrap();
+    assert!(left["metadata"]["ownerReferences"].is_null(), "{left:#}");
+    site.person(&["delete", "mcv", "orphaned-v1"]).unwrap();
+}
+
+/// docs/install.md, "Taking it out again": without a controller nobody else takes its finalizers away.
+#[test]
+fn what_a_controller_that_is_gone_has_left_is_let_go_once_the_policy_is_not_bound() {
+    let mut kubernetes = Kubernetes::start().unwrap();
+    kubernetes.install().unwrap();
+    kubernetes.protect_versions().unwrap();
+    kubernetes.start_controllers(&["garbage-collector-controller"]).unwrap();
+    let admin = |arguments: &[&str]| {
+        kubernetes.kubectl(&kubernetes.admin(), arguments).map_err(|error| format!("{error:#}"))
+    };
+    let held = json!({ "metadata": { "finalizers": ["bedplate.dev/in-use"] } });
+    let place = Directory::new("left").unwrap();
+    for object in [with(&configuration("left"), &held), with(&version("left", 1), &held)] {
+        let path = place.path().join("object.json");
+        std::fs::write(&path, object.to_string()).unwrap();
+        let path = path.display().to_string();
+        admin(&["create", "-f", &path, &format!("--as={CONTROLLER}"), MASTERS])
+            .or_else(|_| admin(&["create", "-f", &path]))
+            .unwrap();
+    }
+    let free = |kind: &str, name: &str| {
+        admin(&["patch", kind, name, "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#])
+    };
+    let refused = || Ok(free("mcv", "left-v1").err().filter(|why| why.contains(V1)).map(drop));
+    wait::until("the policy", PATIENCE, refused).unwrap();
+    admin(&[
+        "delete",
+        "crd",
+        "machineconfigurations.bedplate.dev",
+        "machineconfigurationversions.bedplate.dev",
+        "--wait=false",
+    ])
+    .unwrap();
+    admin(&["delete", "validatingadmissionpolicybinding", "bedplate-versions"]).unwrap();
+    wait::until("the end of the policy", PATIENCE, || Ok(free("mcv", "left-v1").ok())).unwrap();
+    free("mc", "left").unwrap();
+    for kind in ["machineconfigurations", "machineconfigurationversions"] {
+        let gone = || {
+            let found =
+                admin(&["get", "crd", &format!("{kind}.bedplate.dev"), "--ignore-not-found", "-o", "name"]);
+            Ok(found.is_ok_and(|found| found.is_empty()).then_some(()))
+        };
+        wait::until("the end of the kind", PATIENCE, gone).unwrap();
+    }
+}
