@@ -23,7 +23,7 @@ use std::time::Duration;
 use bedplate_api::configuration::{MachineConfiguration, RollingUpdate};
 use bedplate_api::machine::Machine;
 use bedplate_api::version::MachineConfigurationVersion;
-use bedplate_drain::{Drain, list, refusal};
+use bedplate_drain::{Drain, refusal};
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -278,10 +278,8 @@ impl Actor<'_> {
             return Ok(Some(Left { awaits: String::new(), blocked: None, after: Duration::ZERO }));
         };
         let until = began.saturating_add(drain.limit).unwrap_or(Timestamp::MAX);
-        if now >= until {
-            let left: Vec<String> =
-                pods.iter().filter(|pod| pod.has_to_leave()).map(bedplate_drain::Pod::full_name).collect();
-            let awaits = node.annotations().get(mark::DRAIN_AWAITS).cloned().unwrap_or_else(|| list(&left));
+        // What stands there was asked to leave; who never was, by a controller that was away or busy, is asked first.
+        if let Some(awaits) = node.annotations().get(mark::DRAIN_AWAITS).filter(|_| now >= until) {
             let message = format!("not drained within {} s: {awaits}", drain.limit.as_secs());
             return self.give_up(&node, version, GivenUp::DrainTimedOut, &message).await;
         }

@@ -180,11 +180,27 @@ async fn c4_a_pod_that_a_budget_holds_is_said_on_the_node_and_given_up_in_time()
     );
     assert!(cluster.look(None).await.1.unwrap().unwrap() <= Duration::from_secs(5), "it is looked at again");
     // Its time is over.
-    let cluster = Cluster { node: ours("2026-01-01T00:00:00Z"), ..cluster };
+    let mut late = ours("2026-01-01T00:00:00Z");
+    late["metadata"]["annotations"]["bedplate.dev/drain-awaits"] = json!("n/web (the budget)");
+    let cluster = Cluster { node: late, ..cluster };
     let asked = cluster.asks(&[&get, PODS, &patch]).await;
     assert_eq!(asked[2].body["spec"], json!({ "unschedulable": null }));
     let failed = asked[2].body["metadata"]["annotations"]["bedplate.dev/drain-failed"].as_str().unwrap();
-    assert!(failed.contains("DrainTimedOut") && failed.contains("60 s"), "{failed}");
+    assert!(failed.contains("DrainTimedOut"), "{failed}");
+    assert!(failed.contains("not drained within 60 s: n/web (the budget)"), "{failed}");
+}
+
+#[tokio::test]
+async fn c4_a_drain_is_not_given_up_before_its_pods_were_asked_to_leave_once() {
+    let pods = vec![pod("web", Some("ReplicaSet"))];
+    let node = ours("2026-01-01T00:00:00Z");
+    let cluster = Cluster { machine: machine(2, &prepared()), node, pods, eviction: 429 };
+    let (get, patch) = (format!("GET {NODE}"), format!("PATCH {NODE}"));
+    let asked = cluster.asks(&[&get, PODS, "POST /api/v1/namespaces/n/pods/web/eviction", &patch]).await;
+    assert_eq!(
+        asked[3].body["metadata"]["annotations"],
+        json!({ "bedplate.dev/drain-awaits": "n/web (the budget)" })
+    );
 }
 
 #[tokio::test]

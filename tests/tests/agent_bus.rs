@@ -434,7 +434,10 @@ async fn an_inhibitor_is_seen_and_heeded_and_a_reboot_reboots() -> Result<()> {
     assert!(one.blocks_shutdown() && one.why == "writes a tape", "{one:?}");
     let error = power.reboot(Inhibition::Heed).await.unwrap_err();
     assert!(error.to_string().starts_with("reboot: blocked by backup (writes a tape)"), "{error}");
-    power.reboot(Inhibition::Override).await?;
+    // The bus may have ended before it has answered.
+    if let Err(error) = power.reboot(Inhibition::Override).await {
+        assert!(error.is_transient(), "{error}");
+    }
     assert_eq!(host.wait_ended(LONG)?, End::Reboot);
     Ok(())
 }
@@ -442,7 +445,9 @@ async fn an_inhibitor_is_seen_and_heeded_and_a_reboot_reboots() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn power_off_switches_off() -> Result<()> {
     let (mut host, bus) = host("off", &[])?;
-    bus.logind().power_off(Inhibition::Heed).await?;
+    if let Err(error) = bus.logind().power_off(Inhibition::Heed).await {
+        assert!(error.is_transient(), "{error}");
+    }
     assert_eq!(host.wait_ended(LONG)?, End::PowerOff);
     Ok(())
 }
