@@ -56,6 +56,13 @@ fn ours(began: &str) -> Value {
     node(&json!({ "bedplate.dev/cordoned-by": "rollout/w-v2", "bedplate.dev/drain-began": began }), true)
 }
 
+/// One whose time is over, and whose Pod was asked to leave.
+fn late() -> Value {
+    let mut node = ours("2026-01-01T00:00:00Z");
+    node["metadata"]["annotations"]["bedplate.dev/drain-awaits"] = json!("n/web (the budget)");
+    node
+}
+
 fn now() -> String {
     jiff::Timestamp::now().to_string()
 }
@@ -180,9 +187,7 @@ async fn c4_a_pod_that_a_budget_holds_is_said_on_the_node_and_given_up_in_time()
     );
     assert!(cluster.look(None).await.1.unwrap().unwrap() <= Duration::from_secs(5), "it is looked at again");
     // Its time is over.
-    let mut late = ours("2026-01-01T00:00:00Z");
-    late["metadata"]["annotations"]["bedplate.dev/drain-awaits"] = json!("n/web (the budget)");
-    let cluster = Cluster { node: late, ..cluster };
+    let cluster = Cluster { node: late(), ..cluster };
     let asked = cluster.asks(&[&get, PODS, &patch]).await;
     assert_eq!(asked[2].body["spec"], json!({ "unschedulable": null }));
     let failed = asked[2].body["metadata"]["annotations"]["bedplate.dev/drain-failed"].as_str().unwrap();
@@ -466,7 +471,7 @@ async fn each_step_of_a_machines_turn_is_told_of_the_machine() {
         (node(&json!({}), false), lone(), false, "UpdateGivenUp", "n/lone"),
         (ours(&now), vec![], false, "NodeDrained", "paved with w-v2"),
         (ours(&now), lone(), false, "UpdateGivenUp", "n/lone"),
-        (ours("2026-01-01T00:00:00Z"), vec![pod("web", Some("ReplicaSet"))], false, "UpdateGivenUp", "60 s"),
+        (late(), vec![pod("web", Some("ReplicaSet"))], false, "UpdateGivenUp", "60 s"),
         (ours(&now), lone(), true, "UpdateHeld", "spec.paused"),
     ] {
         let mut machine = machine(2, &prepared());
