@@ -244,6 +244,7 @@ impl Actor<'_> {
             return Ok(left);
         }
         emptying::cordon(world, &node, &Purpose::Rollout(version.to_owned()), now).await?;
+        world.drains.begins(&pods);
         tracing::info!(machine = name, version, "its turn begins, the Node is cordoned");
         self.tell(name, Reason::UpdateBegun, &told::begun(name, version));
         Ok(left)

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bedplate_drain::{CORDONED_BY, again};
+use bedplate_drain::{CORDONED_BY, Pod, again};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
@@ -135,6 +135,12 @@ impl Memory {
         locked(&self.held).insert(pod.to_owned(), (again(now, named), why.to_owned()));
     }
 
+    /// A drain begins: what held a Pod in one before may be gone.
+    pub fn begins(&self, pods: &[Pod]) {
+        let mut held = locked(&self.held);
+        pods.iter().for_each(|pod| drop(held.remove(&pod.uid)));
+    }
+
     /// Forgets what is tried again.
     pub fn let_go(&self, now: Timestamp) {
         locked(&self.held).retain(|_, (until, _)| now < *until);
@@ -209,6 +215,17 @@ mod tests {
         assert!(memory.as_written("a", Some(shown)).is_none());
         assert!(memory.as_written("a", Some(node("n2", "9", None))).is_some());
         assert!(locked(&memory.written).is_empty());
+    }
+
+    #[test]
+    fn c4_a_drain_that_begins_anew_asks_pods_again_that_were_held_in_the_one_before() {
+        let (memory, now) = (Memory::default(), Timestamp::UNIX_EPOCH);
+        let pod = Pod::read(&json!({ "metadata": { "namespace": "n", "name": "web", "uid": "u1" } }));
+        memory.hold("u1", Some(10), "the budget", now);
+        memory.hold("u2", Some(10), "the budget", now);
+        memory.begins(&[pod]);
+        assert_eq!(memory.held("u1", now), None);
+        assert!(memory.held("u2", now).is_some(), "of another Node");
     }
 
     #[test]
