@@ -5,6 +5,7 @@
 //! this machine's processors with the controller, so what they take of them is said beside. The peers are a plain controller in this
 //! process (`plain`) and Tinkerbell's (`tink`).
 
+mod floor;
 mod latency;
 mod plain;
 mod site;
@@ -49,6 +50,8 @@ pub fn run(context: &Context) -> Result<Vec<Row>> {
         let done = runtime.block_on(round.ours());
         context.noted("controller", OURS, done);
         if round.round == 0 {
+            let done = runtime.block_on(round.floor());
+            context.noted("controller", floor::FLOOR, done);
             let done = runtime.block_on(round.plain());
             context.noted("controller", PLAIN, done);
             let done = runtime.block_on(round.tink());
@@ -152,6 +155,8 @@ impl Round<'_> {
         let (server, requests) = (site.processor()?, site.requests().await?);
         let begun = Instant::now();
         let mut controller = Controller::start(&site, &place)?;
+        controller.until_it_leads().await?;
+        let waited = begun.elapsed().as_secs_f64();
         controller.until_idle(count(self.size.machines)).await?;
         let took = begun.elapsed().as_secs_f64();
         let (server, own) = (site.processor()? - server, controller.processor()?);
@@ -168,6 +173,8 @@ impl Round<'_> {
             format!("{written:.0} writes of all objects until it was quiet, and {events:.0} of Events");
         self.put(What::SyncRequests, OURS, asked / count(self.size.machines), note);
         self.synced(OURS, took, server, own)?;
+        let note = format!("{waited:.1} s of it until it leads, of a site that has no Lease yet");
+        self.put(What::Sync, OURS, took, note);
         self.changes(&site, &mut controller).await?;
         self.rest(&controller, OURS).await?;
         controller.end()?;
@@ -182,13 +189,19 @@ impl Round<'_> {
 
     /// How long a first look at all took, and the seconds of processors that the server and the controller had in it.
     fn synced(&mut self, who: &'static str, took: f64, server: f64, own: f64) -> Result<()> {
+        self.written(who, took, server)?;
+        self.put(What::SyncProcessor, who, own, String::new());
+        Ok(())
+    }
+
+    /// How long it took until all were written, and the seconds of processors that the server had in it.
+    fn written(&mut self, who: &'static str, took: f64, server: f64) -> Result<()> {
         let all = count(self.size.machines);
         self.put(What::Sync, who, took, String::new());
         self.put(What::Each, who, 1000.0 * took / all, String::new());
         let share = 100.0 * server / took / count(std::thread::available_parallelism()?.get());
         let note = format!("{:.2} ms for each Machine", 1000.0 * server / all);
         self.put(What::SyncServer, who, share, note);
-        self.put(What::SyncProcessor, who, own, String::new());
         Ok(())
     }
 

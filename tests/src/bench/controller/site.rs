@@ -263,6 +263,11 @@ impl Controller {
         Ok(sum(&self.metrics().await?, self.counter, label))
     }
 
+    /// Waits until ours leads.
+    pub(super) async fn until_it_leads(&mut self) -> Result<()> {
+        self.until(|metrics| sum(metrics, "bedplate_controller_leads", "") > 0.0).await
+    }
+
     /// Waits until ours leads and nothing waits in its queues.
     pub(super) async fn until_idle(&mut self, writes: f64) -> Result<()> {
         let idle = |metrics: &BTreeMap<String, f64>| {
