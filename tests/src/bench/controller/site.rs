@@ -334,7 +334,8 @@ pub(super) fn sum(metrics: &BTreeMap<String, f64>, name: &str, label: &str) -> f
         key.strip_prefix(name)
             .is_some_and(|rest| (rest.is_empty() || rest.starts_with('{')) && rest.contains(label))
     });
-    of.map(|(_, value)| value).sum()
+    // The sum of no numbers is -0.0, and would be printed so.
+    of.map(|(_, value)| value).fold(0.0, |all, value| all + value)
 }
 
 fn last_number(line: &str) -> Option<f64> {
