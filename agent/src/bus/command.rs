@@ -61,6 +61,8 @@ pub enum Setting {
     List(Vec<&'static str>),
     /// Nothing but these.
     Only(Vec<&'static str>),
+    /// These are taken out of what an earlier setting of the same name allows.
+    AllBut(Vec<&'static str>),
 }
 
 impl Setting {
@@ -73,6 +75,7 @@ impl Setting {
             Self::Number(number) => Variant::new(*number),
             Self::List(words) => Variant::new(owned(words)),
             Self::Only(words) => Variant::new((true, owned(words))),
+            Self::AllBut(words) => Variant::new((false, owned(words))),
         }
     }
 }

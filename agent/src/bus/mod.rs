@@ -20,6 +20,7 @@ mod link;
 mod login;
 mod machines;
 mod name;
+mod sandbox;
 mod state;
 mod systemd;
 
@@ -37,6 +38,7 @@ use link::Link;
 pub use login::{Inhibition, Inhibitor, InhibitorMode, Logind};
 pub use machines::{Container, Leader, Machined};
 pub use name::{ContainerName, ContainerNameError, UnitName, UnitNameError};
+pub use sandbox::sandbox;
 pub use state::{ActiveState, JobResult, LoadState, MainExit, UnitState};
 pub use systemd::{Lifetime, Manager};
 

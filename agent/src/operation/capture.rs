@@ -20,7 +20,7 @@ use super::outcome::{Outcome, bus_end};
 use super::pcap::{HEADER, RECORD, captured, order};
 use super::progress::End;
 use super::run::Runner;
-use crate::bus::{Exit, Output, Ran, Setting, TransientCommand, UnitName};
+use crate::bus::{Exit, Output, Ran, Setting, TransientCommand, UnitName, sandbox};
 
 const TCPDUMP: &str = "/usr/bin/tcpdump";
 /// Captures that are kept, the new one included.
@@ -180,46 +180,26 @@ fn command(capture: &Capture, path: &Path, unit: UnitName) -> TransientCommand {
         environment: Vec::new(),
         output: Output::Split(path.to_owned()),
         limit: Duration::from_secs(capture.seconds.into()),
-        settings: sandbox(capture.bytes),
+        settings: settings(capture.bytes),
     }
 }
 
 /// What tcpdump may: a packet socket, and nothing else.
-fn sandbox(bytes: u64) -> Vec<(&'static str, Setting)> {
+fn settings(bytes: u64) -> Vec<(&'static str, Setting)> {
     const CAP_NET_RAW: u64 = 1 << 13;
-    let yes = |name| (name, Setting::Flag(true));
-    vec![
-        yes("DynamicUser"),
+    sandbox(vec![
+        ("DynamicUser", Setting::Flag(true)),
         ("AmbientCapabilities", Setting::Number(CAP_NET_RAW)),
         ("CapabilityBoundingSet", Setting::Number(CAP_NET_RAW)),
-        yes("NoNewPrivileges"),
         // The file is open already; its size ends there.
         ("LimitFSIZE", Setting::Number(bytes)),
-        ("LimitCORE", Setting::Number(0)),
         ("MemoryMax", Setting::Number(256 << 20)),
         ("TasksMax", Setting::Number(16)),
-        ("ProtectSystem", Setting::Word("strict")),
-        ("ProtectHome", Setting::Word("yes")),
         ("ProtectProc", Setting::Word("invisible")),
         ("InaccessiblePaths", Setting::List(vec!["-/var/lib/bedplate", "-/run/bedplate", "-/run/dbus"])),
-        yes("PrivateTmp"),
-        yes("PrivateDevices"),
-        yes("ProtectKernelModules"),
-        yes("ProtectKernelTunables"),
-        yes("ProtectKernelLogs"),
-        yes("ProtectControlGroups"),
-        yes("ProtectHostname"),
-        yes("ProtectClock"),
-        yes("RestrictRealtime"),
-        yes("RestrictSUIDSGID"),
-        ("RestrictNamespaces", Setting::Number(0)),
-        yes("LockPersonality"),
-        yes("MemoryDenyWriteExecute"),
         // AF_INET and AF_UNIX: asking for an interface; AF_NETLINK: listing them.
         ("RestrictAddressFamilies", Setting::Only(vec!["AF_PACKET", "AF_NETLINK", "AF_INET", "AF_UNIX"])),
-        ("SystemCallArchitectures", Setting::List(vec!["native"])),
-        ("SystemCallFilter", Setting::Only(vec!["@system-service"])),
-    ]
+    ])
 }
 
 /// Why nothing was kept, by what tcpdump said.

@@ -11,7 +11,7 @@ use bedplate_process::exit::chain;
 
 use super::super::effects::Parts;
 use super::{ApplyError, unit_name};
-use crate::bus::{Exit, Output, Ran, Setting, TransientCommand};
+use crate::bus::{Exit, Output, Ran, Setting, TransientCommand, sandbox};
 use crate::slot::network;
 use crate::slot::places::service;
 
@@ -49,50 +49,30 @@ async fn clean(parts: &Parts, slot: SlotName) -> Result<Option<Ran>, ApplyError>
         environment: vec!["PATH=/usr/sbin:/usr/bin:/sbin:/bin".to_owned()],
         output: Output::Tail,
         limit: LIMIT,
-        settings: sandbox(root),
+        settings: settings(root),
     };
     Ok(Some(parts.units.run(&command).await?))
 }
 
 /// What the slot's tools may: packet filters. Root they stay: the kernel's list of tables and the tools' lock are for no other.
-fn sandbox(root: String) -> Vec<(&'static str, Setting)> {
+fn settings(root: String) -> Vec<(&'static str, Setting)> {
     const CAP_NET_ADMIN: u64 = 1 << 12;
     const CAP_NET_RAW: u64 = 1 << 13;
-    let yes = |name| (name, Setting::Flag(true));
-    vec![
+    sandbox(vec![
         ("RootDirectory", Setting::Text(root)),
         // The kernel's list of tables is in /proc.
-        yes("MountAPIVFS"),
+        ("MountAPIVFS", Setting::Flag(true)),
         ("CapabilityBoundingSet", Setting::Number(CAP_NET_ADMIN | CAP_NET_RAW)),
-        yes("NoNewPrivileges"),
-        ("LimitCORE", Setting::Number(0)),
         // For thousands of Services.
         ("MemoryMax", Setting::Number(1 << 30)),
         ("TasksMax", Setting::Number(64)),
-        ("ProtectSystem", Setting::Word("strict")),
         // The lock of iptables, in a /run of their own.
         ("ReadWritePaths", Setting::List(vec!["+/run"])),
-        ("ProtectHome", Setting::Word("yes")),
         // No /proc/1/root: to root "invisible" hides nothing.
         ("ProtectProc", Setting::Word("ptraceable")),
-        yes("PrivateTmp"),
-        yes("PrivateDevices"),
-        yes("ProtectKernelModules"),
-        yes("ProtectKernelTunables"),
-        yes("ProtectKernelLogs"),
-        yes("ProtectControlGroups"),
-        yes("ProtectHostname"),
-        yes("ProtectClock"),
-        yes("RestrictRealtime"),
-        yes("RestrictSUIDSGID"),
-        ("RestrictNamespaces", Setting::Number(0)),
-        yes("LockPersonality"),
-        yes("MemoryDenyWriteExecute"),
         // AF_INET, AF_INET6: those of before nftables. No AF_UNIX: the host's sockets without a path are on the same network.
         ("RestrictAddressFamilies", Setting::Only(vec!["AF_NETLINK", "AF_INET", "AF_INET6"])),
-        ("SystemCallArchitectures", Setting::List(vec!["native"])),
-        ("SystemCallFilter", Setting::Only(vec!["@system-service"])),
-    ]
+    ])
 }
 
 #[cfg(test)]
@@ -101,8 +81,8 @@ mod tests {
 
     #[test]
     fn tools_of_a_slot_may_change_the_packet_filter_and_have_nothing_else_of_the_host() {
-        let sandbox = sandbox("/var/lib/machines/bedplate-a".to_owned());
-        let of = |name| &sandbox.iter().find(|(is, _)| *is == name).unwrap_or_else(|| panic!("{name}")).1;
+        let settings = settings("/var/lib/machines/bedplate-a".to_owned());
+        let of = |name| &settings.iter().find(|(is, _)| *is == name).unwrap_or_else(|| panic!("{name}")).1;
         assert_eq!(of("RootDirectory"), &Setting::Text("/var/lib/machines/bedplate-a".to_owned()));
         assert_eq!(of("CapabilityBoundingSet"), &Setting::Number(0x3000), "NET_ADMIN and NET_RAW");
         assert_eq!(of("ProtectProc"), &Setting::Word("ptraceable"), "no /proc/1/root");

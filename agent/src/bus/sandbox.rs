@@ -1,0 +1,68 @@
+//! What a tool that runs in a unit of its own is kept from, beside what its caller keeps it from.
+//!
+//! Such a tool is none of ours, and may be root: without capabilities it could still signal every other process of root, or take its memory
+//! or processor time away, for those rights go by user. Hence the system calls for that are refused to it, with an error that it can live
+//! with. What is left of the kind: a file that it holds can be told (fcntl) whom to signal.
+//!
+//! Pure. Called by who makes a `TransientCommand`.
+
+use super::Setting;
+
+/// Signals to others; their limits and priorities.
+const REFUSED: [&str; 7] = [
+    "kill:EPERM",
+    "tkill:EPERM",
+    "tgkill:EPERM",
+    "rt_sigqueueinfo:EPERM",
+    "rt_tgsigqueueinfo:EPERM",
+    "pidfd_send_signal:EPERM",
+    "@resources:EPERM",
+];
+
+/// These settings of a caller's own, and those of every tool.
+pub fn sandbox(own: Vec<(&'static str, Setting)>) -> Vec<(&'static str, Setting)> {
+    let yes = |name| (name, Setting::Flag(true));
+    let mut settings = own;
+    settings.extend([
+        yes("NoNewPrivileges"),
+        ("LimitCORE", Setting::Number(0)),
+        ("ProtectSystem", Setting::Word("strict")),
+        ("ProtectHome", Setting::Word("yes")),
+        yes("PrivateTmp"),
+        yes("PrivateDevices"),
+        yes("ProtectKernelModules"),
+        yes("ProtectKernelTunables"),
+        yes("ProtectKernelLogs"),
+        yes("ProtectControlGroups"),
+        yes("ProtectHostname"),
+        yes("ProtectClock"),
+        yes("RestrictRealtime"),
+        yes("RestrictSUIDSGID"),
+        ("RestrictNamespaces", Setting::Number(0)),
+        yes("LockPersonality"),
+        yes("MemoryDenyWriteExecute"),
+        ("SystemCallArchitectures", Setting::List(vec!["native"])),
+        // In this order: the second one takes out of the first.
+        ("SystemCallFilter", Setting::Only(vec!["@system-service"])),
+        ("SystemCallFilter", Setting::AllBut(REFUSED.to_vec())),
+    ]);
+    settings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tool_is_refused_signals_to_others_after_all_else_was_allowed_to_it() {
+        let settings = sandbox(vec![("TasksMax", Setting::Number(1))]);
+        assert_eq!(settings[0], ("TasksMax", Setting::Number(1)));
+        let filters: Vec<_> = settings.iter().filter(|(name, _)| *name == "SystemCallFilter").collect();
+        assert_eq!(filters[0].1, Setting::Only(vec!["@system-service"]));
+        let Setting::AllBut(refused) = &filters[1].1 else { panic!("{filters:?}") };
+        for call in ["kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_send_signal"] {
+            assert!(refused.contains(&format!("{call}:EPERM").as_str()), "{call}");
+        }
+        assert_eq!(filters.len(), 2);
+    }
+}
