@@ -15,6 +15,7 @@ pub mod control_plane;
 pub mod effects;
 pub mod gate;
 pub mod log;
+pub(crate) mod member;
 pub mod model;
 pub mod observe;
 pub mod plan;

@@ -40,6 +40,20 @@ pub struct Observed {
     pub kubelet_ended: Option<Timestamp>,
     /// Without a cluster: the version in that slot names what its kubelet can ask for another one by.
     pub joins_again: bool,
+    /// Whether that slot could be left for the version that is selected.
+    pub leave: Leave,
+}
+
+/// Whether etcd would let a control plane go that has joined, and is the node.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Leave {
+    /// It was not asked: there is no such control plane, or nothing else is selected for it.
+    #[default]
+    Unasked,
+    /// It would.
+    May,
+    /// It would not, or does not say; why, for a person.
+    MayNot(String),
 }
 
 /// How far the version's annotations are.

@@ -12,7 +12,10 @@ use jiff::{SignedDuration, Timestamp};
 use super::apply::{is_annotated, not_before, unit_name};
 use super::effects::Parts;
 use super::log::{hidden, last_told};
-use super::model::{Annotations, Api, Bootstrap, Health, NodeSeen, Observed, Record, SlotSeen, Stage, index};
+use super::member::may_leave;
+use super::model::{
+    Annotations, Api, Bootstrap, Health, Leave, NodeSeen, Observed, Record, SlotSeen, Stage, index,
+};
 use crate::bus::{
     ActiveState, BusError, ContainerName, Leader, LoadState, UnitName, UnitNameError, UnitState,
 };
@@ -89,6 +92,7 @@ pub async fn observe(parts: &Parts, probed: Option<&Probed>, now: Timestamp) -> 
     let not_ready = matches!(node, NodeSeen::Present { ready_since: None, .. });
     let ended = if silent || not_ready { kubelet_ended(parts, &slots, now).await? } else { None };
     let annotations = annotations(parts, &slots).await?;
+    let leave = leave(parts, &slots, &seen).await;
     let observed = Observed {
         now,
         boot_id: parts.boot_id.clone(),
@@ -105,6 +109,7 @@ pub async fn observe(parts: &Parts, probed: Option<&Probed>, now: Timestamp) -> 
         annotations,
         kubelet_ended: ended.map(|(ended, _)| ended),
         joins_again: parts.plane.is_standalone() && ended.is_some_and(|(_, joins_again)| joins_again),
+        leave,
     };
     Ok(Sight { observed, seen, ledger })
 }
@@ -150,6 +155,26 @@ async fn annotations(parts: &Parts, slots: &[SlotSeen; 2]) -> Result<Annotations
     let Some((slot, node_uid)) = of_node else { return Ok(Annotations::Written) };
     let written = parts.on_disk(move |slots| is_annotated(slots, slot, &node_uid)).await?;
     Ok(if written { Annotations::Written } else { Annotations::Due })
+}
+
+/// Whether etcd would let the control plane go that is the node; asked while its Node is there and something else is selected, for who deletes
+/// that Node has to know before.
+async fn leave(parts: &Parts, slots: &[SlotSeen; 2], seen: &Seen) -> Leave {
+    let is_there = seen.api == Api::Live && matches!(seen.node_seen(), NodeSeen::Present { .. });
+    let Some(version) = seen.version_facts().filter(|_| is_there) else { return Leave::Unasked };
+    let is_other = |record: &Record| {
+        matches!(record.stage, Stage::Applied { .. })
+            && (&record.version, &record.template) != (&version.reference, &version.template)
+    };
+    let asked = |slot: &SlotName| {
+        let SlotSeen { record, runs, joined_control_plane, leaving, .. } = &slots[index(*slot)];
+        *runs && *joined_control_plane && !leaving && record.as_ref().is_some_and(is_other)
+    };
+    let Some(slot) = SLOTS.into_iter().find(asked) else { return Leave::Unasked };
+    match may_leave(parts, slot).await {
+        Ok(()) => Leave::May,
+        Err(why) => Leave::MayNot(why.to_string()),
+    }
 }
 
 /// Process 1 of a slot, if machined knows it already.

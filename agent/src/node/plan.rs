@@ -9,14 +9,17 @@ use bedplate_api::machine::{SlotName, VersionRef};
 use jiff::{SignedDuration, Timestamp};
 
 use super::model::{
-    Annotations, Api, Bootstrap, Log, NodeSeen, Observed, Plan, Reason, Record, Stage, Step, VersionFacts,
-    Wait, index, other,
+    Annotations, Api, Bootstrap, Leave, Log, NodeSeen, Observed, Plan, Reason, Record, Stage, Step,
+    VersionFacts, Wait, index, other,
 };
 use kept::{is_kept, made_cluster};
 pub use word::is_timed;
 use word::{gone, held, is_drained, is_free, is_made_for};
 
 const SLOTS: [SlotName; 2] = [SlotName::A, SlotName::B];
+
+/// Said of a node that runs.
+const APPLIED: &str = "the selected version runs, or waits until the Node is deleted";
 
 /// So many boots in one trial are its version's fault, such as a kernel that panics by it.
 const BOOTS: u32 = 3;
@@ -149,7 +152,9 @@ fn gate(seen: &Observed, record: &Record, slot: SlotName) -> Result<Step, Wait> 
         NodeSeen::Present { uid, ready_since: Some(since) } => (uid, *since),
     };
     let long_enough = later(ready_since, SignedDuration::from_secs(record.node_ready_seconds));
-    if seen.now < long_enough {
+    // One that lies ahead was written before the clock was set back: how long ago that is nobody knows, and to wait for it would fail the trial
+    // of a node that is well.
+    if (ready_since..long_enough).contains(&seen.now) {
         let message = format!("the Node is Ready, and has to stay so for {} s", record.node_ready_seconds);
         return Err(Wait { reason: Reason::CheckingHealth, message, until: Some(long_enough) });
     }
@@ -193,19 +198,21 @@ fn on_applied(seen: &Observed, slot: SlotName, node_uid: &str) -> Plan {
     if let Some(step) = annotate.clone().filter(|_| seen.annotations == Annotations::Due) {
         return step;
     }
-    let rest = match wanted(seen) {
-        Ok(version) if made_cluster(seen, slot) => {
+    let rest = match (wanted(seen), &seen.leave) {
+        (Ok(version), _) if made_cluster(seen, slot) => {
             let runs = record(seen, slot).is_some_and(|record| record.version == version.reference);
             wait(if runs { Reason::Applied } else { Reason::ControlPlaneKept }, kept::CLUSTER)
         }
-        Ok(version) if !is_prepared(seen, other(slot), version) && is_kept(seen, other(slot)) => {
+        (Ok(version), Leave::MayNot(why)) => kept::may_not_leave(seen, version, why),
+        (Ok(version), _) if !is_prepared(seen, other(slot), version) && is_kept(seen, other(slot)) => {
             kept::in_the_way(other(slot))
         }
-        Ok(version) if !is_prepared(seen, other(slot), version) => {
+        (Ok(version), _) if !is_prepared(seen, other(slot), version) => {
             return Plan::Do(Step::PrepareSlot { slot: other(slot), version: version.reference.clone() });
         }
-        Err(wait) if wait.reason == Reason::VersionRefused => Plan::Wait(wait),
-        _ => wait(Reason::Applied, "the selected version runs, or waits until the Node is deleted"),
+        (Err(wait), _) if wait.reason == Reason::VersionRefused => Plan::Wait(wait),
+        (_, Leave::May) => kept::may_leave(seen, APPLIED),
+        _ => wait(Reason::Applied, APPLIED),
     };
     annotate.unwrap_or(rest)
 }

@@ -75,38 +75,58 @@ impl Runner {
                     Err(error) => refused(&error),
                 }
             }
-            Decision::Repave(version) => {
-                let name = format!("{}-v{}", version.name, version.version);
-                let awaits = format!(
-                    "the Pods have left; bedplate-controller deletes the Node, so that it is paved with {name} or a newer one"
-                );
-                let running = self.running.as_ref().map(|running| Arc::clone(&running.object));
-                let Some(object) = running else { return Outcome::Interrupted };
-                if progress::is_drained(object.status.as_ref()) {
-                    return Outcome::Later(awaits);
-                }
-                if let Err(error) = self.parts.configuration.may_repave(&version).await {
-                    return refused(&error);
-                }
-                // What it has waited until the version was ready does not count.
-                let since = progress::cordoned_at(object.status.as_ref(), self.now());
-                let drained = self.drain_since(since, &DRAIN, deadline).await;
-                if !matches!(drained, Outcome::Ready) {
-                    return drained;
-                }
-                if let Err(error) = self.note_begun().await {
-                    return Outcome::Later(format!("the agent's note cannot be kept: {}", chain(&error)));
-                }
-                match self.parts.configuration.repave(&version).await {
-                    Ok(()) => self.let_go(&awaits).await,
-                    Err(error) => refused(&error),
-                }
+            Decision::Repave(version) => self.repave(&version, deadline).await,
+        }
+    }
+
+    /// Drains the Node, and says that it may be deleted.
+    async fn repave(&mut self, version: &VersionRef, deadline: Timestamp) -> Outcome {
+        let name = format!("{}-v{}", version.name, version.version);
+        let awaits = format!(
+            "the Pods have left; bedplate-controller deletes the Node, so that it is paved with {name} or a newer one"
+        );
+        let running = self.running.as_ref().map(|running| Arc::clone(&running.object));
+        let Some(object) = running else { return Outcome::Interrupted };
+        if progress::is_drained(object.status.as_ref()) {
+            return Outcome::Later(awaits);
+        }
+        if let Err(error) = self.parts.configuration.may_repave(version).await {
+            return refused(&error);
+        }
+        // What it has waited until the version was ready does not count.
+        let since = progress::cordoned_at(object.status.as_ref(), self.now());
+        let drained = self.drain_since(since, &DRAIN, deadline).await;
+        if !matches!(drained, Outcome::Ready) {
+            return drained;
+        }
+        if let Some(outcome) = self.decided_anew(version).await {
+            return outcome;
+        }
+        if let Err(error) = self.note_begun().await {
+            return Outcome::Later(format!("the agent's note cannot be kept: {}", chain(&error)));
+        }
+        match self.parts.configuration.repave(version).await {
+            Ok(()) => self.let_go(&awaits).await,
+            Err(error) => refused(&error),
+        }
+    }
+
+    /// What a drain has ended in whose reason has gone meanwhile: it may take long, and after it the Node is deleted.
+    async fn decided_anew(&self, version: &VersionRef) -> Option<Outcome> {
+        let standing = match self.parts.configuration.standing().await {
+            Ok(standing) => standing,
+            Err(why) => return Some(Outcome::Later(why)),
+        };
+        match decide(&standing, true, self.is_begun()) {
+            Decision::Repave(now) if now == *version => None,
+            Decision::End(end) => Some(Outcome::End(end)),
+            Decision::Wait(what) => Some(Outcome::Later(what)),
+            Decision::InPlace(_) | Decision::Repave(_) => {
+                Some(Outcome::Later("another version was selected meanwhile".to_owned()))
             }
         }
     }
-}
 
-impl Runner {
     /// Says that the Node may be deleted.
     async fn let_go(&mut self, awaits: &str) -> Outcome {
         // As it is after the drain, which has written too.

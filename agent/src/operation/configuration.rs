@@ -23,8 +23,19 @@ pub struct Standing {
     pub paving: bool,
     /// The cluster was made in the slot that is the node, and stays there.
     pub made_cluster: bool,
+    /// That slot is a control plane that has joined, and its etcd is not let go; none: it is, or it is no such.
+    pub stays: Option<Stays>,
     /// How what runs differs from what is selected; none: what runs is not known that closely.
     pub difference: Option<Difference>,
+}
+
+/// Why a slot cannot be left for now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stays {
+    /// Until a person has done something.
+    Kept(String),
+    /// It may pass, or nobody says.
+    Later(String),
 }
 
 /// What is done.
@@ -71,8 +82,21 @@ pub fn decide(standing: &Standing, disruption: bool, asked: bool) -> Decision {
     if asked && standing.refused {
         return rolled_back(&name);
     }
-    if disruption && !standing.made_cluster {
-        return Decision::Repave(selected.clone());
+    match &standing.stays {
+        _ if standing.made_cluster => {}
+        Some(Stays::Kept(why)) => {
+            let message = format!(
+                "{name} needs a repave, for which this host's member of etcd cannot leave its cluster: {why}"
+            );
+            return Decision::End(End::failed("ControlPlaneKept", message));
+        }
+        Some(Stays::Later(why)) if disruption => {
+            return Decision::Wait(format!(
+                "no Pod has to leave while this host's member of etcd cannot leave its cluster: {why}"
+            ));
+        }
+        _ if disruption => return Decision::Repave(selected.clone()),
+        Some(Stays::Later(_)) | None => {}
     }
     let changes = match &standing.difference {
         Some(difference) => {
@@ -115,6 +139,7 @@ mod tests {
             refused: false,
             paving: false,
             made_cluster: false,
+            stays: None,
             difference,
         }
     }
@@ -171,6 +196,26 @@ mod tests {
             matches!(decide(&kept, false, false), Decision::InPlace(_)),
             "what needs no repave is applied"
         );
+    }
+
+    #[test]
+    fn o8_a_control_plane_that_etcd_does_not_let_go_is_not_drained_and_nobody_is_told_to_delete_its_node() {
+        let stays = |stays: Stays, difference| Standing { stays: Some(stays), ..standing(2, 1, difference) };
+        for (disruption, difference) in [(false, repave()), (true, repave()), (true, None)] {
+            let kept = stays(Stays::Kept("it is the only member".to_owned()), difference);
+            let Decision::End(end) = decide(&kept, disruption, false) else { panic!("{disruption}") };
+            assert_eq!((end.complete, end.reason.as_str()), (false, "ControlPlaneKept"));
+            assert!(
+                end.message.ends_with("it is the only member") && !end.message.contains("delete"),
+                "{}",
+                end.message
+            );
+        }
+        let later = stays(Stays::Later("no answer".to_owned()), repave());
+        assert!(matches!(decide(&later, true, false), Decision::Wait(why) if why.ends_with("no answer")));
+        assert_eq!(reason(decide(&later, false, false)), "NeedsRepave");
+        let in_place = stays(Stays::Kept(String::new()), in_place());
+        assert!(matches!(decide(&in_place, false, false), Decision::InPlace(_)));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::apply::{ApplyError, Configuration};
-use super::configuration::Standing as Configured;
+use super::configuration::{Standing as Configured, Stays};
 use super::in_place;
 use super::ledger::{Ledger, View, WriteOperationError};
 use super::note::NoteDirectory;
@@ -24,6 +24,7 @@ use crate::bus::Power;
 use crate::cluster::{self, Plane, Seen, Watched};
 use crate::node::apply::allow_again;
 use crate::node::effects;
+use crate::node::member::{LeaveEtcdError, may_leave};
 use crate::node::model::{Api, Record, SlotSeen, Stage};
 use crate::slot::filled::Filled;
 use crate::slot::places::machine;
@@ -118,6 +119,8 @@ struct Applied {
     record: Record,
     filled: Option<Filled>,
     made_cluster: bool,
+    /// It is a control plane that has joined, and its member of etcd is still to leave if the slot is.
+    joined_control_plane: bool,
 }
 
 impl NodeConfiguration {
@@ -150,14 +153,17 @@ impl NodeConfiguration {
         let read = self.node.on_disk(|slots| {
             let (mut applied, mut trial) = (None::<Applied>, false);
             for slot in SLOTS {
-                let SlotSeen { record, made_cluster, .. } = slots.look(slot, false)?;
+                let SlotSeen { record, made_cluster, joined_control_plane, leaving, .. } =
+                    slots.look(slot, false)?;
                 let Some(record) = record else { continue };
                 match record.stage {
                     // Of two the later one: the other one is about to be retired.
                     Stage::Applied { .. } => {
                         if applied.as_ref().is_none_or(|one| one.record.generation < record.generation) {
+                            let (filled, joined_control_plane) =
+                                (slots.filled(slot)?, joined_control_plane && !leaving);
                             applied =
-                                Some(Applied { slot, record, filled: slots.filled(slot)?, made_cluster });
+                                Some(Applied { slot, record, filled, made_cluster, joined_control_plane });
                         }
                     }
                     Stage::Trial { .. } => trial = true,
@@ -183,10 +189,23 @@ impl Configuration for NodeConfiguration {
         let template = wanted.and(seen.version.as_ref()).map(|version| &version.spec.template);
         let running = applied.as_ref().and_then(|applied| applied.filled.as_ref());
         let difference = running.zip(template).map(|(running, wanted)| diff(&running.template, wanted));
+        let needs_repave = difference.as_ref().is_none_or(|one| !one.needs_repave.is_empty());
+        let asked = applied.as_ref().filter(|one| one.joined_control_plane && needs_repave);
+        let stays = match asked.filter(|_| selected.is_some()) {
+            Some(applied) => match may_leave(&self.node, applied.slot).await {
+                Ok(()) => None,
+                Err(why @ LeaveEtcdError::Etcd(_)) => Some(Stays::Later(why.to_string())),
+                Err(why @ (LeaveEtcdError::Last | LeaveEtcdError::Unknown(_))) => {
+                    Some(Stays::Kept(why.to_string()))
+                }
+            },
+            None => None,
+        };
         Ok(Configured {
             refused: selected.as_ref().is_some_and(|selected| refused.contains(selected)),
             selected,
             made_cluster: applied.as_ref().is_some_and(|applied| applied.made_cluster),
+            stays,
             applied: applied.map(|applied| applied.record.version),
             paving,
             difference,

@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::apply::{ApplyError, Configuration};
-use super::configuration::Standing as Configured;
+use super::configuration::{Standing as Configured, Stays};
 use super::kubelet::{AskNodeError, NodeApi, NodeView};
 use super::ledger::{Ledger, View, WriteOperationError};
 use super::note::{Note, Notes};
@@ -249,6 +249,7 @@ impl World {
                 refused: false,
                 paving: false,
                 made_cluster: false,
+                stays: None,
                 difference: None,
             }),
             ready_after: AtomicU32::new(0),
@@ -541,6 +542,29 @@ async fn o8_pods_stay_until_the_version_is_ready_and_have_their_whole_time_then(
     }
     assert_eq!(world.reason(), "Applied");
     assert_eq!(world.node.lock().unwrap().calls[0], "cordon");
+}
+
+#[tokio::test(start_paused = true)]
+async fn o8_a_control_plane_that_became_the_last_one_during_its_drain_keeps_its_node_and_is_given_free() {
+    for at_once in [true, false] {
+        let world = World::new("applyConfiguration", json!({"disruption": "allow"}), false);
+        *world.node.lock().unwrap() =
+            FakeNode { pods: vec![pod("web", "ReplicaSet")], held: 5, ..FakeNode::default() };
+        let lost = async {
+            while !at_once && !world.node.lock().unwrap().cordoned {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            let stays = Stays::Kept("it is the only member".to_owned());
+            world.configured.lock().unwrap().stays = Some(stays);
+        };
+        tokio::join!(lost, world.live_to_the_end());
+        let status = world.status();
+        assert_eq!(status.reason.as_deref(), Some("ControlPlaneKept"), "{status:?}");
+        assert!(!super::progress::is_drained(Some(&status)), "its Node is not deleted: {status:?}");
+        let node = world.node.lock().unwrap();
+        assert!(!node.cordoned && world.ends.lock().unwrap().is_empty());
+        assert_eq!(node.calls.is_empty(), at_once, "{:?}", node.calls);
+    }
 }
 
 #[tokio::test(start_paused = true)]

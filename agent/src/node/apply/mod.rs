@@ -34,8 +34,8 @@ use crate::slot::filled::Filled;
 use crate::slot::render::RenderSlotError;
 use crate::slot::store::KeepSlotError;
 
+pub use super::member::LeaveEtcdError;
 pub(super) use annotate::is_annotated;
-pub use leave::LeaveEtcdError;
 pub use outcome::allow_again;
 pub(super) use outcome::not_before;
 pub(super) use renew::take_back_left;

@@ -297,3 +297,24 @@ fn without_a_cluster_a_trial_that_cannot_join_is_left_as_soon_as_another_version
     world.seen.slots[0].joined_control_plane = true;
     assert!(matches!(world.plan(), Plan::Wait(_)), "its etcd has joined");
 }
+
+#[test]
+fn o8_a_control_plane_that_etcd_does_not_let_go_says_so_before_anything_is_made_ready_or_its_node_deleted() {
+    let mut world = World::new(Some(1));
+    world.settle();
+    world.seen.slots[0].joined_control_plane = true;
+    world.select(2);
+    world.seen.leave = Leave::MayNot("it is the only member".to_owned());
+    let Plan::Wait(wait) = world.plan() else { panic!("{:?}", world.plan()) };
+    assert_eq!(wait.reason, Reason::ControlPlaneKept);
+    assert!(wait.message.starts_with("workers-v2 is selected"), "{}", wait.message);
+    assert!(wait.message.ends_with("it is the only member"), "{}", wait.message);
+    assert!(wait.until.is_some_and(|until| until > world.seen.now), "etcd is asked again");
+    // Another one has joined.
+    world.seen.leave = Leave::May;
+    let Plan::Do(Step::PrepareSlot { slot, .. }) = world.plan() else { panic!("{:?}", world.plan()) };
+    assert_eq!(slot, SlotName::B);
+    let wait = world.settle();
+    assert_eq!(wait.reason, Reason::Applied);
+    assert!(wait.until.is_some(), "who could let it go may be gone before its turn comes");
+}

@@ -3,16 +3,19 @@
 //! Pure. Part of `plan`.
 
 use bedplate_api::machine::SlotName;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::word::is_drained;
-use super::{SLOTS, applied, runs, stage, stop_and_empty, wait};
-use crate::node::model::{Observed, Plan, Reason, Stage, Step, Wait, index};
+use super::{SLOTS, applied, later, named, runs, stage, stop_and_empty, wait};
+use crate::node::model::{Observed, Plan, Reason, Stage, Step, VersionFacts, Wait, index};
 use crate::slot::places::letter;
 
 /// Said of a slot whose kubeadm has made a cluster.
 pub(super) const CLUSTER: &str =
     "the cluster that was made here is in this slot: it stays, and no other version is paved in its place";
+
+/// How soon etcd is asked again whether it would let a control plane go: nobody tells of its members.
+const ASKED: SignedDuration = SignedDuration::from_secs(60);
 
 /// Whether a cluster was made in a slot.
 pub(super) fn made_cluster(seen: &Observed, slot: SlotName) -> bool {
@@ -43,6 +46,22 @@ pub(super) fn leave_first(seen: &Observed, former: SlotName, plan: Plan) -> Plan
         Plan::Do(Step::BeginTrial { .. }) if joined => Plan::Do(Step::LeaveCluster { slot: former }),
         plan => plan,
     }
+}
+
+/// A control plane that has joined is the node, and its etcd may not be left for what is selected: nothing is made ready for that, and whoever
+/// asks for a repave reads so before anything is disturbed.
+pub(super) fn may_not_leave(seen: &Observed, version: &VersionFacts, why: &str) -> Plan {
+    let message = format!(
+        "{} is selected, and is not paved: let the Node be while this host's member of etcd cannot leave its cluster: {why}",
+        named(&version.reference)
+    );
+    Plan::Wait(Wait { reason: Reason::ControlPlaneKept, message, until: Some(later(seen.now, ASKED)) })
+}
+
+/// It may be left by now; that is looked at again.
+pub(super) fn may_leave(seen: &Observed, message: &str) -> Plan {
+    let until = Some(later(seen.now, ASKED));
+    Plan::Wait(Wait { reason: Reason::Applied, message: message.to_owned(), until })
 }
 
 /// What is done about a control plane that its record does not have run: its trial was failed in the very moment in which kubeadm came to its
@@ -84,7 +103,9 @@ pub(super) fn in_the_way(slot: SlotName) -> Plan {
 /// plug-in that a person brings, and a member of etcd that is stopped may be the one that its cluster's quorum needs.
 pub(super) fn until(seen: &Observed, slot: SlotName, mut awaited: Wait, deadline: Timestamp) -> Wait {
     if !is_kept(seen, slot) {
-        awaited.until = Some(awaited.until.map_or(deadline, |until| until.min(deadline)));
+        // Over, it waits for the API server alone, whose word comes by itself.
+        let deadline = Some(deadline).filter(|deadline| *deadline > seen.now);
+        awaited.until = [awaited.until, deadline].into_iter().flatten().min();
     } else if seen.now >= deadline {
         awaited.message += "; the control plane in this slot is kept, however long that takes";
     }

@@ -60,6 +60,7 @@ impl World {
             annotations: Annotations::Written,
             kubelet_ended: None,
             joins_again: false,
+            leave: Leave::Unasked,
         };
         Self {
             seen,
@@ -745,4 +746,36 @@ fn annotations_that_cannot_be_written_hold_nothing_up() {
     world.delete_node();
     let plan = world.plan();
     assert!(matches!(plan, Plan::Do(Step::BeginTrial { .. })), "a deletion is no failed trial: {plan:?}");
+}
+
+#[test]
+fn a_clock_that_is_set_back_once_the_node_is_ready_fails_no_trial() {
+    let mut world = World::new(Some(1));
+    world.until("start-slot");
+    world.live_on();
+    let Plan::Wait(wait) = world.plan() else { panic!("{:?}", world.plan()) };
+    assert!(wait.message.contains("has to stay so"), "{}", wait.message);
+    // By an hour, which is not counted; what the Node says stays as it was written.
+    world.seen.now = later(world.seen.now, SignedDuration::from_secs(-3600));
+    world.seen.not_counted = SignedDuration::from_secs(-3600);
+    let slot = SlotName::A;
+    assert_eq!(world.plan(), Plan::Do(Step::ProbeSandbox { slot }));
+    world.seen.health.sandbox = true;
+    assert!(matches!(world.plan(), Plan::Do(Step::Commit { .. })), "{:?}", world.plan());
+}
+
+#[test]
+fn a_trial_that_is_over_while_the_api_server_is_away_waits_for_that_and_for_no_time() {
+    let mut world = World::new(Some(1));
+    world.bad = vec![1];
+    world.until("start-slot");
+    world.live_on();
+    world.seen.now = later(world.seen.now, SignedDuration::from_secs(601));
+    assert!(matches!(world.plan(), Plan::Do(Step::Fail { .. })), "{:?}", world.plan());
+    world.seen.api = Api::Away;
+    for _ in 0..3 {
+        let Plan::Wait(wait) = world.plan() else { panic!("{:?}", world.plan()) };
+        assert!(wait.until.is_none_or(|until| until > world.seen.now), "it would look without a pause: {wait:?}");
+        world.seen.now = later(world.seen.now, SignedDuration::from_secs(3600));
+    }
 }

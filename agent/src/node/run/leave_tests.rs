@@ -23,6 +23,8 @@ pub(super) struct Etcd {
     ids: AtomicU32,
     /// The other member takes no removal.
     refuses: AtomicBool,
+    /// The other member is not well.
+    ill: AtomicBool,
     removed: AtomicU32,
 }
 
@@ -57,6 +59,7 @@ impl Etcd {
             members: Mutex::new(vec![(1, FIRST)]),
             ids: AtomicU32::new(1),
             refuses: AtomicBool::new(false),
+            ill: AtomicBool::new(false),
             removed: AtomicU32::new(0),
         });
         let acceptor = TlsAcceptor::from(Arc::new(config));
@@ -123,6 +126,10 @@ impl Etcd {
                 }
             };
             if is_own && !self.is_member() {
+                return Ok(());
+            }
+            let is_asked = path.ends_with("/maintenance/status");
+            if is_asked && !is_own && self.ill.load(Ordering::Relaxed) {
                 return Ok(());
             }
             let answer = self.answer(&path, &body);
@@ -298,5 +305,35 @@ fn a_member_whose_data_lie_elsewhere_is_taken_out_as_well() {
         assert_eq!(world.settled().await, "Applied");
         assert_eq!(etcd.removed.load(Ordering::Relaxed), 1);
         assert!(is_applied(&world, SlotName::B, 2));
+    });
+}
+
+#[test]
+fn o8_the_last_member_is_told_as_such_before_its_node_is_deleted_and_another_one_that_joins_frees_it() {
+    in_runtime(async {
+        let (mut world, etcd) = further().await;
+        etcd.members.lock().unwrap().remove(0);
+        world.select(3);
+        turns(&world, 3).await;
+        let paved = world.told().paved.unwrap();
+        assert_eq!((paved.status, paved.reason), (Truth::True, "ControlPlaneKept"), "{}", paved.message);
+        assert!(paved.message.contains("it is the only member"), "{}", paved.message);
+        assert!(world.record(SlotName::B).is_some_and(|record| record.version.version == 2), "as it was");
+        etcd.members.lock().unwrap().push((9, FIRST));
+        assert_eq!(world.settled().await, "Applied");
+        assert!(world.record(SlotName::B).is_some_and(|record| record.version.version == 3));
+    });
+}
+
+#[test]
+fn o8_a_member_whose_loss_would_cost_the_quorum_is_held_as_etcd_will_hold_it() {
+    in_runtime(async {
+        let (world, etcd) = further().await;
+        etcd.ill.store(true, Ordering::Relaxed);
+        world.select(3);
+        turns(&world, 3).await;
+        let paved = world.told().paved.unwrap();
+        assert_eq!(paved.reason, "ControlPlaneKept", "{}", paved.message);
+        assert!(paved.message.contains("0 of its 1 other members answer"), "{}", paved.message);
     });
 }
