@@ -71,6 +71,9 @@ impl Address {
             BmcProtocol::Redfish => match (text.strip_prefix("https://"), text.strip_prefix("http://")) {
                 (Some(rest), _) => (Scheme::Https, 443, rest),
                 (None, Some(rest)) => (Scheme::Http, 80, rest),
+                (None, None) if text.contains("://") => {
+                    return Err(wrong("a URL begins with https:// or http://"));
+                }
                 (None, None) => (Scheme::Https, 443, text),
             },
         };

@@ -76,6 +76,7 @@ fn end(ended: &MachineOperation, page: &mut Page<'_>) -> Result<(), RunError> {
         let status = ended.status.clone().unwrap_or_default();
         return Err(RunError::Failed {
             name: ended.metadata.name.clone().unwrap_or_default(),
+            operation: ended.spec.operation_name.clone(),
             reason: status.reason.unwrap_or_else(|| "Failed".to_owned()),
             message: status.message.unwrap_or_default(),
         });

@@ -1,11 +1,14 @@
 //! The command line, defined once: parser, help, completion and man pages are made from it.
 
 mod configuration;
+#[cfg(test)]
+mod named_tests;
 mod operation;
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
@@ -19,9 +22,20 @@ pub(crate) use self::operation::{
 /// Where pxed listens unless told otherwise.
 pub(crate) const DEFAULT_SOCKET: &str = "/run/bedplate/pxed.sock";
 
+/// What every command takes, apart from its own.
+const GLOBAL: &str = "Whom to ask, and how to print";
+
+/// What is said of all commands.
+const ABOUT: &str = "\
+Whom a command asks: the cluster of --kubeconfig or --context; else the pxed of --socket; else the pxed whose socket \
+/run/bedplate/pxed.sock is there; else the cluster that kubectl would ask (KUBECONFIG, ~/.kube/config).
+
+Exit codes: 0 done, 1 failed or refused, 64 the command line is wrong, and nothing was asked. Answers go to standard output, all else to \
+standard error. There are colours on a terminal, unless NO_COLOR is set.";
+
 /// Shows what pxed and the cluster know of Machines, and switches their power.
 #[derive(Debug, Parser)]
-#[command(name = "bedplate", version, propagate_version = true, subcommand_required = true)]
+#[command(name = "bedplate", version, propagate_version = true, subcommand_required = true, after_long_help = ABOUT)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
@@ -33,16 +47,16 @@ pub(crate) struct Cli {
 #[derive(Debug, Args)]
 pub(crate) struct Global {
     /// How to print
-    #[arg(short, long, global = true, value_enum, default_value_t = Output::Human)]
+    #[arg(short, long, global = true, value_enum, default_value_t = Output::Human, help_heading = GLOBAL)]
     pub(crate) output: Output,
     /// Socket of the pxed to ask [default: /run/bedplate/pxed.sock if it is there, else the cluster]
-    #[arg(long, global = true, env = "BEDPLATE_SOCKET", value_name = "PATH")]
+    #[arg(long, global = true, env = "BEDPLATE_SOCKET", value_name = "PATH", value_parser = path(), help_heading = GLOBAL)]
     pub(crate) socket: Option<PathBuf>,
     /// Ask the cluster of this kubeconfig (not for what only pxed knows)
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE", help_heading = GLOBAL)]
     pub(crate) kubeconfig: Option<PathBuf>,
     /// Ask the cluster of this context of the kubeconfig (not for what only pxed knows)
-    #[arg(long, global = true, value_name = "NAME")]
+    #[arg(long, global = true, value_name = "NAME", help_heading = GLOBAL)]
     pub(crate) context: Option<String>,
 }
 
@@ -78,7 +92,7 @@ pub(crate) enum Command {
     /// What a machine would be offered now, for each way in which it can ask, and why (what it waits for: machine explain)
     Explain {
         /// A MAC address in any usual spelling, or a Machine's name
-        #[arg(value_name = "MAC|NAME")]
+        #[arg(value_name = "MAC|NAME", value_parser = name)]
         subject: String,
     },
     /// Machines that asked to boot and that no Machine object names
@@ -104,18 +118,36 @@ pub(crate) enum MachineCommand {
     /// One Machine: conditions, and the boot timeline with durations
     Show {
         /// The Machine's name
+        #[arg(value_parser = name)]
         name: String,
     },
     /// What each Machine waits for, from whom, since when, and what to do (what it would be offered at boot: explain)
     Explain {
         /// The Machine's name [default: all of them]
+        #[arg(value_parser = name)]
         name: Option<String>,
     },
     /// A token for a host that a person installs the agent on (provider manual), good once and for an hour: a secret
     Token {
         /// The Machine's name
+        #[arg(value_parser = name)]
         name: String,
     },
+}
+
+/// An object's name, or a MAC address where one may stand in its place: what can be neither is refused before anybody is asked.
+pub(crate) fn name(text: &str) -> Result<String, String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-.:".contains(c);
+    let ends = |c: char| c.is_ascii_alphanumeric();
+    if text.len() <= 253 && text.chars().all(plain) && text.starts_with(ends) && text.ends_with(ends) {
+        return Ok(text.to_owned());
+    }
+    Err("a name has 1 to 253 of a-z, 0-9, '-' and '.', not first or last '-' or '.'".to_owned())
+}
+
+/// A path; empty in the environment it counts as not set.
+fn path() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
 }
 
 /// The definition, named as the program was called: kubectl runs plugins as `kubectl-<name>`.
@@ -130,7 +162,15 @@ pub(crate) fn command(program: &OsStr) -> clap::Command {
 pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
     let mut command = command(arguments.first().map_or(OsStr::new("bedplate"), OsString::as_os_str));
     let matches = command.try_get_matches_from_mut(arguments)?;
-    let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+    let mut cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+    if cli.global.socket.as_ref().is_some_and(|socket| socket.as_os_str().is_empty()) {
+        if matches.value_source("socket") == Some(ValueSource::CommandLine) {
+            return Err(
+                command.error(ErrorKind::InvalidValue, "--socket is empty: name a path, or leave it out")
+            );
+        }
+        cli.global.socket = None;
+    }
     if let (Command::Install(_), Some(ValueSource::CommandLine)) =
         (&cli.command, matches.value_source("socket"))
     {
@@ -229,6 +269,49 @@ mod tests {
     }
 
     #[test]
+    fn what_can_be_no_name_is_refused_before_anybody_is_asked() {
+        let long = "x".repeat(70_000);
+        for wrong in ["", " ", "..", "-a", "a/status", "a b", "a\n", "\u{1b}[31m", "ä", &long] {
+            for command in [
+                &["machine", "show"][..],
+                &["machine", "explain"],
+                &["machine", "token"],
+                &["explain"],
+                &["power", "status"],
+                &["operation", "watch"],
+                &["config", "show"],
+                &["config", "history"],
+                &["config", "diff"],
+                &["config", "rollback"],
+            ] {
+                let line = [&["bedplate"], command, &["--", wrong]].concat();
+                let line = line.into_iter().map(OsString::from).collect();
+                assert!(parse(line).is_err(), "{command:?} {wrong:.20}");
+            }
+        }
+        for right in ["a", "rack7-node-12", "a.b", "52:54:00:00:00:01", "5254.0000.0001", "52-54-00-00-00-01"]
+        {
+            assert!(name(right).is_ok(), "{right}");
+        }
+    }
+
+    #[test]
+    fn an_empty_socket_is_refused_on_the_command_line() {
+        let line = ["bedplate", "--socket", "", "machine", "list"].map(OsString::from);
+        assert!(parse(line.to_vec()).unwrap_err().to_string().contains("--socket is empty"));
+    }
+
+    #[test]
+    fn a_command_s_own_flags_stand_apart_from_those_of_all() {
+        let mut definition = command(OsStr::new("bedplate"));
+        let help = definition.render_long_help().to_string();
+        assert!(help.contains("Exit codes: 0 done") && help.contains("--context"), "{help}");
+        let install = definition.find_subcommand_mut("install").unwrap();
+        let options: Vec<_> = install.get_arguments().filter(|a| a.get_help_heading().is_none()).collect();
+        assert!(options.iter().any(|a| a.get_id() == "dry_run"), "{options:?}");
+    }
+
+    #[test]
     fn a_bmc_is_asked_from_here() {
         let said = refusal("bedplate bmc probe 10.0.0.1 --context lab");
         assert!(said.contains("asks the BMC itself"), "{said}");
@@ -244,6 +327,7 @@ mod tests {
             "bedplate operation create reboot --machine a --max-parallel 1",
             "bedplate operation create reboot --machine a --parameter b",
             "bedplate operation create reboot --machine Node_1",
+            "bedplate operation create re_boot --machine a",
             "bedplate operation create reboot --machine a --timeout 0",
             "bedplate power off a --grace-period -1",
             "bedplate power on a --force",

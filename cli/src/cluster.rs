@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 use thiserror::Error;
 
 use crate::arguments::Global;
+use crate::kubeconfig::{self, Mistake};
 
 /// Whose changes the API server takes them for.
 pub(crate) const FIELD_MANAGER: &str = "bedplate";
@@ -29,10 +30,10 @@ pub(crate) const FIELD_MANAGER: &str = "bedplate";
 #[derive(Debug, Error)]
 pub(crate) enum AskClusterError {
     #[error("cannot read the kubeconfig{}", .0.as_ref().map(|path| format!(" {}", path.display())).unwrap_or_default())]
-    Kubeconfig(Option<PathBuf>, #[source] Box<KubeconfigError>),
+    Kubeconfig(Option<PathBuf>, #[source] Mistake),
     #[error("cannot use context {context:?} of the kubeconfig{}", .path.as_ref().map(|path| format!(" {}", path.display())).unwrap_or_default())]
-    Context { context: String, path: Option<PathBuf>, source: Box<KubeconfigError> },
-    #[error("cannot make a client for the cluster")]
+    Context { context: String, path: Option<PathBuf>, source: Mistake },
+    #[error("cannot log in to the cluster as the kubeconfig's user says")]
     Client(#[source] Box<kube::Error>),
     #[error("the cluster has no {kind} {name:?}")]
     NotFound { kind: String, name: String },
@@ -87,10 +88,8 @@ pub(crate) fn watched(error: watcher::Error) -> AskClusterError {
 impl AskClusterError {
     pub(crate) fn hint(&self) -> Option<Cow<'static, str>> {
         let hint = match self {
-            Self::Context { .. } => {
-                "`kubectl config get-contexts` shows those that are there; --kubeconfig names another file"
-            }
-            Self::Kubeconfig(Some(_), _) => "is it there, and is it a kubeconfig?",
+            Self::Context { source, .. } | Self::Kubeconfig(Some(_), source) => source.remedy,
+            Self::Kubeconfig(None, source) if !source.is_absent => source.remedy,
             Self::Kubeconfig(None, _) => {
                 "pxed's socket is not there either: is pxed running here (systemctl status pxed)? Name its socket with --socket, or a cluster with --kubeconfig"
             }
@@ -108,7 +107,10 @@ impl AskClusterError {
             Self::Reach { .. } => {
                 "is it reached? `kubectl version` with the same kubeconfig and context; a pxed is asked with --socket"
             }
-            Self::Refused { .. } | Self::Client(_) => return None,
+            Self::Client(_) => {
+                "look at users[].user in it: is the program of exec.command installed here, is the file of tokenFile there?"
+            }
+            Self::Refused { .. } => return None,
         };
         Some(hint.into())
     }
@@ -141,20 +143,34 @@ fn is_unconnected(error: &(dyn std::error::Error + 'static)) -> bool {
     false
 }
 
-/// A client for the cluster; nothing is asked yet.
-pub(crate) async fn client(global: &Global) -> Result<Client, AskClusterError> {
-    let error = |error| match global.context.clone() {
-        Some(context) => {
-            AskClusterError::Context { context, path: global.kubeconfig.clone(), source: Box::new(error) }
-        }
-        None => AskClusterError::Kubeconfig(global.kubeconfig.clone(), Box::new(error)),
-    };
-    let kubeconfig = match &global.kubeconfig {
+fn kubeconfig_of(global: &Global) -> Result<Kubeconfig, KubeconfigError> {
+    match &global.kubeconfig {
         Some(path) => Kubeconfig::read_from(path),
         None => Kubeconfig::read(),
+    }
+}
+
+/// The API server that is asked, as the kubeconfig names it.
+pub(crate) fn server(global: &Global) -> Option<String> {
+    let file = kubeconfig_of(global).ok()?;
+    kubeconfig::server(&file, global.context.as_deref()).map(str::to_owned)
+}
+
+/// A client for the cluster; nothing is asked yet.
+pub(crate) async fn client(global: &Global) -> Result<Client, AskClusterError> {
+    let error = |error: KubeconfigError| {
+        let (path, source) =
+            (global.kubeconfig.clone(), kubeconfig::mistake(&error, global.kubeconfig.as_deref()));
+        match (global.context.clone(), error) {
+            (Some(context), KubeconfigError::LoadContext(_)) => {
+                AskClusterError::Context { context, path, source }
+            }
+            _ => AskClusterError::Kubeconfig(path, source),
+        }
     };
     let options = KubeConfigOptions { context: global.context.clone(), ..KubeConfigOptions::default() };
-    let config = Config::from_custom_kubeconfig(kubeconfig.map_err(error)?, &options).await.map_err(error)?;
+    let file = kubeconfig_of(global).map_err(error)?;
+    let config = Config::from_custom_kubeconfig(file, &options).await.map_err(error)?;
     // The programs that share this dependency may bring a second provider; the first one that is set counts.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     Client::try_from(config).map_err(|error| AskClusterError::Client(Box::new(error)))

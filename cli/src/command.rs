@@ -42,7 +42,7 @@ pub(crate) enum RunError {
     #[error("the operation cannot be made: {0}")]
     Selector(String),
     #[error("{name} failed: {reason}: {message}")]
-    Failed { name: String, reason: String, message: String },
+    Failed { name: String, operation: String, reason: String, message: String },
     #[error("the operation has not ended after {after} s: {line}")]
     NotEnded { name: String, line: String, after: u64 },
     #[error("it is not known whether the MachineOperation was made")]
@@ -77,7 +77,9 @@ impl RunError {
             Self::Probe(error) => error.hint(),
             Self::Configure(error) => error.hint().map(Cow::from),
             Self::Install(error) => error.hint().map(Cow::from),
-            Self::Failed { reason, .. } => operation::remedy(reason).map(Cow::from),
+            Self::Failed { operation, reason, .. } => {
+                operation::remedy_of(operation, reason).map(Cow::from)
+            }
             Self::NotEnded { name, .. } => Some(
                 format!("nothing is undone, it goes on by itself: does a pxed of the Machine's site run? `bedplate operation watch {name}` waits on")
                     .into(),
@@ -115,6 +117,15 @@ impl RunError {
             Self::Pxed(error) | Self::OnlyPxed(error) => error.is_final(),
             Self::Cluster(error) => error.is_final(),
             _ => true,
+        }
+    }
+
+    /// Whether the cluster was asked and has not answered.
+    pub(crate) fn is_unreached(&self) -> bool {
+        match self {
+            Self::Cluster(error) => matches!(error, AskClusterError::Reach { .. }),
+            Self::MaybeMade(error) => error.is_unreached(),
+            _ => false,
         }
     }
 

@@ -10,7 +10,6 @@ mod plan;
 use std::time::Duration;
 
 use kube::Client;
-use kube::config::KubeconfigError;
 use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::time::{Instant, sleep};
@@ -20,6 +19,7 @@ use self::plan::{Rollout, is_established, rollout};
 use crate::arguments::{Global, InstallArguments};
 use crate::cluster::{self, AskClusterError};
 use crate::command::RunError;
+use crate::kubeconfig::Mistake;
 use crate::page::{Page, Progress};
 use crate::render;
 
@@ -35,7 +35,7 @@ pub(crate) enum InstallError {
     #[error("this API server is {version}: Bedplate needs Kubernetes {}.{} or newer, for ValidatingAdmissionPolicy", manifest::OLDEST.0, manifest::OLDEST.1)]
     TooOld { version: String },
     #[error("there is no kubeconfig")]
-    NoKubeconfig(#[source] Box<KubeconfigError>),
+    NoKubeconfig(#[source] Mistake),
     #[error("the controller's image is not known")]
     NoImage,
     #[error("{count} objects have fields that somebody else applies: nothing was changed")]
@@ -81,7 +81,9 @@ pub(crate) async fn run(
 ) -> Result<(), RunError> {
     let client = cluster::client(global).await.map_err(|error| match error {
         // A pxed's socket, which other commands may ask instead, is of no use here.
-        AskClusterError::Kubeconfig(None, source) => InstallError::NoKubeconfig(source).into(),
+        AskClusterError::Kubeconfig(None, source) if source.is_absent => {
+            InstallError::NoKubeconfig(source).into()
+        }
         error => RunError::from(error),
     })?;
     let version = client.apiserver_version().await;

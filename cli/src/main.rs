@@ -17,6 +17,7 @@ mod desk;
 mod diff;
 mod follow;
 mod install;
+mod kubeconfig;
 mod operation;
 mod page;
 mod password;
@@ -26,6 +27,7 @@ mod selector;
 mod socket;
 
 use std::error::Error;
+use std::io::Write as _;
 use std::process::ExitCode;
 
 /// Wrong usage (EX_USAGE of sysexits.h).
@@ -57,6 +59,11 @@ fn main() -> ExitCode {
 
 fn complain(error: &command::RunError, global: &arguments::Global) {
     let mut text = format!("bedplate: {error}");
+    if error.is_unreached()
+        && let Some(server) = cluster::server(global)
+    {
+        text.push_str(&format!(" at {server}"));
+    }
     let mut source = error.source();
     while let Some(error) = source {
         // kube's errors repeat their sources.
@@ -66,8 +73,10 @@ fn complain(error: &command::RunError, global: &arguments::Global) {
         }
         source = error.source();
     }
-    eprintln!("{}", render::clean(&text));
+    let mut lines = format!("{}\n", render::clean(&text));
     if let Some(hint) = error.hint() {
-        eprintln!("hint: {}", render::clean(&ask::aimed(&hint, global)));
+        lines.push_str(&format!("hint: {}\n", render::clean(&ask::aimed(&hint, global))));
     }
+    // Nothing can be done about a closed or full standard error; the exit code says that it failed.
+    let _ = std::io::stderr().write_all(lines.as_bytes());
 }

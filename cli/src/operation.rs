@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use bedplate_api::id::MachineName;
 use bedplate_api::operation::{
-    MachineOperation, MachineOperationSpec, MachineRef, OperationState, POWER_OFF_TIMEOUT, POWER_ON_TIMEOUT,
+    AGENT_OPERATIONS, MachineOperation, MachineOperationSpec, MachineRef, OperationState, POWER_OFF_TIMEOUT,
+    POWER_ON_TIMEOUT,
 };
 
 use crate::arguments::{Boot, OperationCreate, PowerAct, PowerCommand};
@@ -61,9 +62,11 @@ pub(crate) fn of_power(command: &PowerCommand) -> Option<(MachineOperation, &Pow
 
 /// The operation of `operation create`; the error says what is wrong with the selector.
 pub(crate) fn of_create(arguments: &OperationCreate) -> Result<MachineOperation, String> {
-    let parameters: BTreeMap<String, String> = arguments.parameters.iter().cloned().collect();
-    if parameters.len() < arguments.parameters.len() {
-        return Err("a parameter is given twice".to_owned());
+    let mut parameters = BTreeMap::new();
+    for (key, value) in &arguments.parameters {
+        if parameters.insert(key.clone(), value.clone()).is_some() {
+            return Err(format!("the parameter {key} is given twice"));
+        }
     }
     let mut spec = spec(&arguments.operation, parameters);
     spec.machine_ref = arguments.machine.clone().map(|name| MachineRef { name });
@@ -136,6 +139,36 @@ pub(crate) fn ended(operation: &MachineOperation) -> Option<bool> {
     }
 }
 
+/// What to do about an operation of this name that failed for `reason`: the same word of the agent's has another remedy than of a BMC's.
+pub(crate) fn remedy_of(operation: &str, reason: &str) -> Option<&'static str> {
+    if !AGENT_OPERATIONS.contains(&operation) {
+        return remedy(reason);
+    }
+    Some(match reason {
+        "TimedOut" => "on the host: `systemctl list-jobs` and `journalctl -u bedplate-agent` show what hangs",
+        "Refused" => "the message says why no operation does it: do it on the host",
+        "NotSupported" => "the message says what is missing, or what to do instead",
+        "ProtocolError" | "DBusUnavailable" => "on the host: `systemctl status dbus.service`",
+        "NoSlot" => "there is no node on the host; `--parameter in=host` for a service of the host",
+        "ServiceNotFound" | "ServiceMasked" | "ServiceNotLoaded" => {
+            "is its name right? `systemctl status` there shows it; `--parameter in=host` for a service of the host"
+        }
+        "InterfaceNotFound" => "`bedplate machine show` with --output json names them: status.hardware.nics",
+        "NoRoom" => "give the parameter bytes less, or the host a larger state disk",
+        "CaptureFailed" => "the message has tcpdump's own words",
+        "NothingSelected" => "`bedplate machine explain` says why no version is selected",
+        "ControlPlaneKept" => "`kubeadm upgrade` in the slot: docs/node.md, \"The first control plane\"",
+        "NeedsTaints" => "run the `kubectl taint` of the message, then make a new operation",
+        "ChangeFailed" => {
+            "correct the MachineConfiguration, then make a new operation: the version before is still applied"
+        }
+        "RolledBack" => "status.rolledBack of the Machine says why; correct the MachineConfiguration",
+        "DrainFailed" => "is kubelet.conf in the slot this cluster's? The message has the API server's words",
+        "Claimed" => "the annotation bedplate.dev/claimed-by of the Machine says who decides about it",
+        _ => return remedy(reason),
+    })
+}
+
 /// What to do about an operation that failed for `reason` (docs/bmc.md, docs/machine-operations.md).
 pub(crate) fn remedy(reason: &str) -> Option<&'static str> {
     Some(match reason {
@@ -180,6 +213,15 @@ pub(crate) fn remedy(reason: &str) -> Option<&'static str> {
         "ServiceFailed" => {
             "the end of its journal is in the message; on the host: `journalctl -M bedplate-a -u UNIT`"
         }
+        "MachinesFailed" => {
+            "`bedplate operation list` has each Machine's own operation with its reason; make a new one for those"
+        }
+        "TooManyMachines" | "InvalidSelector" => "narrow or correct --selector, in a new operation",
+        "Stopped" => {
+            "it was deleted before its end; make a new one for the Machines that it was not begun on"
+        }
+        "DuplicateBMC" => "correct bmc.address or bmc.systemId of one of the two Machines",
+        "MachineDeleted" => "nothing: the Machine is gone, or goes",
         "NeedsRepave" => "it comes with a repave: `kubectl drain` and `kubectl delete node` when it suits",
         _ => return None,
     })
@@ -259,11 +301,51 @@ mod tests {
             (&found["spec"]["ttlSecondsAfterFinished"], &found["spec"]["timeoutSeconds"]),
             (&json!(0), &json!(9))
         );
+        let line =
+            "bedplate operation create reboot --machine a --parameter force=true --parameter force=false";
+        let cli = parse(line.split(' ').map(OsString::from).collect()).unwrap();
+        let Command::Operation(OperationCommand::Create(twice)) = &cli.command else { panic!("create") };
+        assert_eq!(of_create(twice).unwrap_err(), "the parameter force is given twice");
         let all =
             made("bedplate operation create reboot --selector rack=a --max-parallel 2 --failure-limit 1");
         assert_eq!(all["prefix"], "reboot-");
         assert_eq!(all["spec"]["machineSelector"], json!({ "matchLabels": { "rack": "a" } }));
         assert_eq!((&all["spec"]["maxParallel"], &all["spec"]["failureLimit"]), (&json!(2), &json!(1)));
+    }
+
+    /// Reasons between backticks in the first cells of the tables of a document's last part of this heading.
+    fn documented(document: &str) -> Vec<String> {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(document);
+        let text = std::fs::read_to_string(path).unwrap();
+        let (_, part) = text.split_once("\n## When it does not work").unwrap();
+        let part = part.split("\n## ").next().unwrap();
+        let cells =
+            part.lines().filter(|line| line.starts_with("| `")).filter_map(|row| row.split('|').nth(1));
+        cells
+            .flat_map(|cell| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>())
+            .collect()
+    }
+
+    #[test]
+    fn every_reason_that_an_operation_may_fail_for_has_a_remedy() {
+        let well = ["AllComplete", "NothingMatched", "MachinePaused"];
+        let mut count = 0;
+        for (document, operation) in [("bmc.md", "powerOff"), ("machine-operations.md", "restartService")] {
+            for reason in documented(document) {
+                count += 1;
+                let known = remedy_of(operation, &reason).is_some() || well.contains(&reason.as_str());
+                assert!(known, "{document}: {reason}");
+            }
+        }
+        assert!(count > 45, "{count}: the tables are elsewhere");
+    }
+
+    #[test]
+    fn what_the_agent_says_is_not_answered_with_a_bmc() {
+        for reason in ["TimedOut", "Refused", "NotSupported", "ProtocolError"] {
+            let told = remedy_of("reboot", reason).unwrap();
+            assert!(!told.contains("BMC") && !told.contains("bmc") && !told.contains("power"), "{told}");
+        }
     }
 
     #[test]

@@ -34,6 +34,7 @@ impl<'a> Page<'a> {
     /// What text depends on.
     pub(crate) fn look(&self) -> Look {
         let colour = std::io::stdout().is_terminal()
+            && std::env::var_os("TERM").is_some_and(|term| term != "dumb")
             && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         Look { now: Timestamp::now(), colour }
     }
@@ -49,7 +50,7 @@ impl<'a> Page<'a> {
         if self.is_json() || !stdin.is_terminal() || !std::io::stderr().is_terminal() {
             return None;
         }
-        eprint!("{} [y/N] ", crate::render::clean(question));
+        write!(std::io::stderr(), "{} [y/N] ", crate::render::clean(question)).ok()?;
         let mut answer = String::new();
         stdin.read_line(&mut answer).ok()?;
         Some(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))

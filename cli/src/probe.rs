@@ -38,6 +38,8 @@ pub(crate) enum ProbeError {
     Authorities { path: PathBuf, source: std::io::Error },
     #[error("{} is longer than the {} KiB that a Machine can hold", .0.display(), MOST_AUTHORITIES >> 10)]
     LongAuthorities(PathBuf),
+    #[error("{} has no certificate: it has to be PEM", .0.display())]
+    NoAuthorities(PathBuf),
     #[error("{0} belongs to redfish: IPMI has no certificates and one system at an address")]
     NotWithIpmi(&'static str),
     #[error("http:// sends the password readable, and nobody vouches for who gets it")]
@@ -59,7 +61,10 @@ impl ProbeError {
             Self::NotWithIpmi(_) | Self::PlainHttp => true,
             // From here any address may be reached: it is none.
             Self::Bmc(error) => matches!(**error, BmcError::AddressNotAllowed { .. }),
-            Self::Password(_) | Self::Authorities { .. } | Self::LongAuthorities(_) => false,
+            Self::Password(_)
+            | Self::Authorities { .. }
+            | Self::LongAuthorities(_)
+            | Self::NoAuthorities(_) => false,
         }
     }
 
@@ -73,6 +78,7 @@ impl ProbeError {
             Self::Password(_)
             | Self::Authorities { .. }
             | Self::LongAuthorities(_)
+            | Self::NoAuthorities(_)
             | Self::NotWithIpmi(_) => return None,
         };
         Some(hint.into())
@@ -82,7 +88,9 @@ impl ProbeError {
 /// The error in words of this command: there is no Machine and no Secret yet in which something could be corrected.
 fn told(error: &BmcError) -> String {
     match error {
-        BmcError::AddressNotAllowed { address, problem } => format!("the address {address}: {problem}"),
+        BmcError::AddressNotAllowed { address, problem } => {
+            format!("the address {address:?}: {}", problem.replace("bmc.systemId", "--system-id"))
+        }
         BmcError::Unreachable { address, problem, .. } => {
             format!("nothing useful answers at {address} ({problem})")
         }
@@ -202,6 +210,9 @@ fn authorities(path: &Path) -> Result<String, ProbeError> {
     File::open(path).and_then(|file| file.take(most).read_to_string(&mut text)).map_err(failed)?;
     if text.len() > MOST_AUTHORITIES {
         return Err(ProbeError::LongAuthorities(path.to_owned()));
+    }
+    if !text.contains("-----BEGIN CERTIFICATE-----") {
+        return Err(ProbeError::NoAuthorities(path.to_owned()));
     }
     Ok(text)
 }

@@ -62,7 +62,10 @@ impl AskPxedError {
                 ),
                 _ => None,
             },
-            _ => None,
+            Self::Speak { .. } | Self::Status(_) | Self::Json(_) => Some(
+                "is that pxed's socket, and is pxed of the same release as this (`bedplate --version`, `pxed --version`)?",
+            ),
+            Self::Read(_) => Some("ask again; pxed's log may say why: `journalctl -u pxed`"),
         }
     }
 
@@ -180,6 +183,17 @@ mod tests {
         let error = get(&path, "/v1/machines/x").await.unwrap_err();
         assert_eq!(error.to_string(), "pxed refuses: no (NotFound)");
         assert!(error.hint(true).unwrap().contains("machine list"));
+    }
+
+    #[tokio::test]
+    async fn what_is_no_pxed_is_told_with_its_socket_and_a_hint() {
+        for answer in
+            ["SSH-2.0-x\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx", "HTTP/1.1 500 X\r\n\r\n"]
+        {
+            let (_directory, path, _server) = pxed(answer);
+            let error = get(&path, "/v1/machines").await.unwrap_err();
+            assert!(error.hint(true).unwrap().contains("pxed's socket"), "{answer}: {error}");
+        }
     }
 
     #[tokio::test]

@@ -179,15 +179,21 @@ fn a_pxed_that_breaks_off_may_have_made_the_operation() {
     assert!(error.hint().unwrap().contains("operation list"), "{error}");
 }
 
-#[test]
-fn a_cluster_that_breaks_off_may_have_made_the_operation_and_one_that_is_away_has_not() {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+/// A kubeconfig for an API server that listens here.
+fn kubeconfig(listener: &std::net::TcpListener) -> (tempfile::TempDir, std::path::PathBuf) {
     let (directory, address) = (tempfile::tempdir().unwrap(), listener.local_addr().unwrap());
     let file = directory.path().join("kubeconfig");
     let config = json!({ "apiVersion": "v1", "kind": "Config", "current-context": "a", "users": [],
         "clusters": [{ "name": "a", "cluster": { "server": format!("http://{address}") } }],
         "contexts": [{ "name": "a", "context": { "cluster": "a", "user": "" } }] });
     std::fs::write(&file, config.to_string()).unwrap();
+    (directory, file)
+}
+
+#[test]
+fn a_cluster_that_breaks_off_may_have_made_the_operation_and_one_that_is_away_has_not() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (_directory, file) = kubeconfig(&listener);
     let line = format!("bedplate operation create reboot --machine a --kubeconfig {}", file.display());
     let create = || {
         let cli = parse(line.split(' ').map(OsString::from).collect()).unwrap();
@@ -209,12 +215,7 @@ fn a_cluster_that_breaks_off_may_have_made_the_operation_and_one_that_is_away_ha
 #[test]
 fn a_cluster_without_the_kinds_is_told_apart_from_one_without_the_object() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let (directory, address) = (tempfile::tempdir().unwrap(), listener.local_addr().unwrap());
-    let file = directory.path().join("kubeconfig");
-    let config = json!({ "apiVersion": "v1", "kind": "Config", "current-context": "a", "users": [],
-        "clusters": [{ "name": "a", "cluster": { "server": format!("http://{address}") } }],
-        "contexts": [{ "name": "a", "context": { "cluster": "a", "user": "" } }] });
-    std::fs::write(&file, config.to_string()).unwrap();
+    let (_directory, file) = kubeconfig(&listener);
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();

@@ -3,6 +3,8 @@
 use bedplate_api::id::MachineName;
 use clap::{Args, Subcommand};
 
+use super::name;
+
 /// What to do with MachineConfigurations.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
@@ -11,6 +13,7 @@ pub(crate) enum ConfigCommand {
     /// One MachineConfiguration: its versions, and the Machines that use them
     Show {
         /// The MachineConfiguration's name
+        #[arg(value_parser = name)]
         name: String,
     },
     /// What two of its versions differ in [default: the newest, and the one before it]
@@ -18,6 +21,7 @@ pub(crate) enum ConfigCommand {
     /// Its versions: when they were made, who has them, what changed
     History {
         /// The MachineConfiguration's name
+        #[arg(value_parser = name)]
         name: String,
     },
     /// Go back to an earlier version: write its template into the MachineConfiguration again, or name it in one Machine (in a cluster)
@@ -28,6 +32,7 @@ pub(crate) enum ConfigCommand {
 #[derive(Debug, Args)]
 pub(crate) struct ConfigDiff {
     /// The MachineConfiguration's name
+    #[arg(value_parser = name)]
     pub(crate) name: String,
     /// The number of the version to begin with [default: the one before --to]
     #[arg(long, value_name = "N", value_parser = number())]
@@ -41,6 +46,7 @@ pub(crate) struct ConfigDiff {
 #[derive(Debug, Args)]
 pub(crate) struct ConfigRollback {
     /// The MachineConfiguration's name
+    #[arg(value_parser = name)]
     pub(crate) name: String,
     /// The number of the version to go back to [default: the one before the newest; of a Machine, before the one it was given]
     #[arg(long, value_name = "N", value_parser = number())]

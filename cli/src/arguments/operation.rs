@@ -5,12 +5,15 @@ use std::path::PathBuf;
 use bedplate_api::id::{Digest, MachineName};
 use clap::{Args, Subcommand, ValueEnum};
 
+use super::name;
+
 /// What to do with a Machine's power.
 #[derive(Debug, Subcommand)]
 pub(crate) enum PowerCommand {
     /// Power state, the last action, and whether the BMC is reached
     Status {
         /// The Machine's name
+        #[arg(value_parser = name)]
         name: String,
     },
     /// Switch it on
@@ -92,6 +95,7 @@ pub(crate) enum OperationCommand {
     /// Follow one until its end, or what becomes of all of them until Ctrl-C
     Watch {
         /// The operation's name
+        #[arg(value_parser = name)]
         name: Option<String>,
     },
 }
@@ -101,7 +105,7 @@ pub(crate) enum OperationCommand {
 #[command(group = clap::ArgGroup::new("target").required(true).args(["machine", "selector"]))]
 pub(crate) struct OperationCreate {
     /// What is to be done: see below
-    #[arg(value_name = "OPERATION")]
+    #[arg(value_name = "OPERATION", value_parser = operation_name)]
     pub(crate) operation: String,
     /// The one Machine that it is for
     #[arg(long, value_name = "NAME")]
@@ -124,6 +128,15 @@ pub(crate) struct OperationCreate {
     /// With --selector: start no more after this many failures
     #[arg(long, value_name = "N", conflicts_with = "machine", value_parser = clap::value_parser!(i32).range(1..))]
     pub(crate) failure_limit: Option<i32>,
+}
+
+fn operation_name(text: &str) -> Result<String, String> {
+    let ends = |c: char| c.is_ascii_alphanumeric();
+    let plain = |c: char| ends(c) || "-.".contains(c);
+    if text.len() <= 63 && text.chars().all(plain) && text.starts_with(ends) && text.ends_with(ends) {
+        return Ok(text.to_owned());
+    }
+    Err("such as powerCycle: 1 to 63 of A-Z, a-z, 0-9, '-' and '.', not first or last '-' or '.'".to_owned())
 }
 
 fn parameter(text: &str) -> Result<(String, String), String> {

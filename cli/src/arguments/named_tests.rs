@@ -1,0 +1,140 @@
+//! The commands of `bedplate` that documents and the messages of every program name: each is one, with these flags.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use clap::error::ErrorKind;
+
+use super::parse;
+
+/// A command as it is written somewhere.
+struct Named {
+    place: String,
+    line: String,
+    /// As it is to be typed; else only named, perhaps without its arguments.
+    is_whole: bool,
+}
+
+fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(folder)];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|found| found == extension) {
+                found.push(path);
+            }
+        }
+    }
+    found
+}
+
+/// Lines of code blocks, which are indented or fenced.
+fn blocks(path: &Path, text: &str) -> Vec<Named> {
+    let mut fenced = false;
+    let mut found = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let command = line.trim().trim_start_matches("$ ");
+        if command.starts_with("```") {
+            fenced = !fenced;
+        } else if (fenced || line.starts_with("    ")) && command.starts_with("bedplate ") {
+            let place = format!("{}:{number}", path.display());
+            found.push(Named { place, line: command.to_owned(), is_whole: true });
+        }
+    }
+    found
+}
+
+/// What stands between backticks, also over the end of a line.
+fn marked(path: &Path, text: &str) -> Vec<Named> {
+    let mut found = Vec::new();
+    let mut at = 1;
+    for paragraph in text.split("\n\n") {
+        for (number, part) in paragraph.split('`').enumerate() {
+            let line = part.split_whitespace().collect::<Vec<_>>().join(" ");
+            if number % 2 == 1 && line.starts_with("bedplate ") {
+                found.push(Named { place: format!("{}:{at}", path.display()), line, is_whole: false });
+            }
+        }
+        at += paragraph.matches('\n').count() + 2;
+    }
+    found
+}
+
+/// The words of a command as a shell would give them, up to a comment or another command; placeholders as something that they stand for.
+fn words(line: &str) -> Vec<OsString> {
+    let line =
+        [" #", " | ", " > ", " && ", "; "].iter().fold(line, |line, end| line.split(end).next().unwrap());
+    // `<MAC address or name>`
+    let mut parts = line.split('<');
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        text.push('1');
+        text.push_str(part.split_once('>').map_or("", |(_, rest)| rest));
+    }
+    let mut words = Vec::new();
+    let mut quote = None;
+    let mut word = String::new();
+    for c in text.chars().chain([' ']) {
+        match quote {
+            Some(open) if c == open => quote = None,
+            None if c == '\'' || c == '"' => quote = Some(c),
+            None if c == ' ' => {
+                // A number that is a name, too.
+                let is_placeholder =
+                    ["NAME", "MACHINE", "N", "M"].contains(&word.as_str()) || word.contains('{');
+                let told = if is_placeholder { "1" } else { word.as_str() };
+                if !told.is_empty() {
+                    words.push(OsString::from(told));
+                }
+                word.clear();
+            }
+            _ => word.push(c),
+        }
+    }
+    words
+}
+
+/// Why it is no command of ours.
+fn mistake(named: &Named) -> Option<String> {
+    let error = parse(words(&named.line)).err()?;
+    let is_cut = matches!(
+        error.kind(),
+        ErrorKind::MissingRequiredArgument
+            | ErrorKind::MissingSubcommand
+            | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+    );
+    let is_help = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+    let is_right = is_help || (is_cut && !named.is_whole);
+    (!is_right).then(|| format!("{}: {}\n    {error}", named.place, named.line))
+}
+
+#[test]
+fn every_command_that_is_named_somewhere_is_one() {
+    let mut found = Vec::new();
+    let mut documents = files("docs", "md");
+    documents.push(Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md"));
+    for path in documents {
+        let text = std::fs::read_to_string(&path).unwrap();
+        found.extend(blocks(&path, &text));
+        found.extend(marked(&path, &text));
+    }
+    for folder in ["cli/src", "agent/src", "pxed/src", "reconciler/src", "bmc/src", "api/src"] {
+        for path in files(folder, "rs") {
+            let text = std::fs::read_to_string(&path).unwrap();
+            // A text that goes on in the next line.
+            let text: String = text.split("\\\n").map(str::trim_start).collect();
+            found.extend(text.lines().zip(1..).flat_map(|(line, number)| {
+                let place = PathBuf::from(format!("{}:{number}", path.display()));
+                marked(&place, line)
+            }));
+        }
+    }
+    // What is hashed for a MAC address (docs/node.md), and the first words of commands that are told from others.
+    found.retain(|named| !named.line.starts_with("bedplate slot ") && !named.place.contains("_tests.rs"));
+    assert!(found.len() > 120, "{}: the search does not find them", found.len());
+    let wrong: Vec<String> = found.iter().filter_map(mistake).collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

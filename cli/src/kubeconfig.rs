@@ -1,0 +1,160 @@
+//! Pure: what is wrong with a kubeconfig, where in it, and what to do; and which API server it names. Called by `cluster`.
+//!
+//! Nothing of the file is quoted but names: the lines around a mistake may hold a token.
+
+use std::path::Path;
+
+use kube::config::{Kubeconfig, KubeconfigError, LoadDataError};
+use thiserror::Error;
+
+/// What is wrong.
+#[derive(Debug, Error)]
+#[error("{why}")]
+pub(crate) struct Mistake {
+    why: String,
+    /// What a person can do.
+    pub(crate) remedy: &'static str,
+    /// There is no file.
+    pub(crate) is_absent: bool,
+}
+
+const CONTEXTS: &str = "`kubectl config get-contexts` shows those that are there; name one with --context";
+const CORRECT: &str = "correct it there, or name another file with --kubeconfig";
+
+/// What kube says of the file at `named`, or of the one that it has found by itself.
+pub(crate) fn mistake(error: &KubeconfigError, named: Option<&Path>) -> Mistake {
+    let told = |why: String, remedy| Mistake { why, remedy, is_absent: false };
+    match error {
+        KubeconfigError::ReadConfig(problem, path) => {
+            let is_absent = problem.kind() == std::io::ErrorKind::NotFound;
+            let remedy = if is_absent {
+                "is that the right path? --kubeconfig and the variable KUBECONFIG name others"
+            } else {
+                "may this user read it, and is it a file?"
+            };
+            let place =
+                if named == Some(path.as_path()) { String::new() } else { format!("{}: ", path.display()) };
+            Mistake { why: format!("{place}{problem}"), remedy, is_absent }
+        }
+        KubeconfigError::FindPath => Mistake {
+            why: "there is no home directory to look in".to_owned(),
+            remedy: "name a file with --kubeconfig or in the variable KUBECONFIG",
+            is_absent: true,
+        },
+        KubeconfigError::Parse(problem) => {
+            let problem = problem.without_snippet().to_string();
+            let problem = problem.lines().next().unwrap_or_default().trim_start_matches("error: ");
+            told(format!("its YAML: {problem}"), "correct that line; is it a kubeconfig?")
+        }
+        KubeconfigError::CurrentContextNotSet => told("it has no current-context".to_owned(), CONTEXTS),
+        KubeconfigError::LoadContext(name) => told(format!("it has no context {name:?}"), CONTEXTS),
+        KubeconfigError::LoadClusterOfContext(name) => told(
+            format!("its context names the cluster {name:?}, and there is none of that name under clusters"),
+            CORRECT,
+        ),
+        KubeconfigError::MissingClusterUrl => told("its cluster has no server".to_owned(), CORRECT),
+        KubeconfigError::ParseClusterUrl(problem) => {
+            told(format!("its cluster's server is no URL: {problem}"), CORRECT)
+        }
+        KubeconfigError::LoadCertificateAuthority(problem) => {
+            told(loaded("its cluster's certificate-authority", problem), CORRECT)
+        }
+        KubeconfigError::LoadClientCertificate(problem) => {
+            told(loaded("its user's client-certificate", problem), CORRECT)
+        }
+        KubeconfigError::LoadClientKey(problem) => told(loaded("its user's client-key", problem), CORRECT),
+        KubeconfigError::ParseCertificates(_) => {
+            told("its cluster's certificate-authority is no PEM".to_owned(), CORRECT)
+        }
+        other => told(other.to_string(), CORRECT),
+    }
+}
+
+fn loaded(field: &str, problem: &LoadDataError) -> String {
+    match problem {
+        LoadDataError::DecodeBase64(_) => format!("{field}-data is no base64"),
+        LoadDataError::ReadFile(problem, path) => format!("{field} {}: {problem}", path.display()),
+        LoadDataError::NoBase64DataOrFile => format!("{field} is missing"),
+    }
+}
+
+/// The API server of this context, or of the current one.
+pub(crate) fn server<'a>(file: &'a Kubeconfig, context: Option<&str>) -> Option<&'a str> {
+    let context = context.or(file.current_context.as_deref())?;
+    let context = file.contexts.iter().find(|named| named.name == context)?.context.as_ref()?;
+    let cluster = file.clusters.iter().find(|named| named.name == context.cluster)?;
+    cluster.cluster.as_ref()?.server.as_deref()
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::Config;
+    use kube::config::KubeConfigOptions;
+
+    use super::*;
+
+    const GOOD: &str = "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: 'https://10.0.0.1:6443'}}]\n\
+        contexts: [{name: x, context: {cluster: c, user: u}}]\nusers: [{name: u, user: {token: hush}}]\ncurrent-context: x\n";
+
+    async fn told(text: &str) -> String {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("config");
+        std::fs::write(&path, text).unwrap();
+        let error = match Kubeconfig::read_from(&path) {
+            Ok(file) => {
+                Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.unwrap_err()
+            }
+            Err(error) => error,
+        };
+        let mistake = mistake(&error, Some(&path));
+        assert!(!mistake.is_absent && !mistake.remedy.is_empty());
+        format!("{mistake}; {}", mistake.remedy)
+    }
+
+    #[tokio::test]
+    async fn a_mistake_is_named_with_its_field_and_a_remedy() {
+        for (from, to, field, remedy) in [
+            ("current-context: x\n", "", "no current-context", "--context"),
+            ("current-context: x", "current-context: y", "no context \"y\"", "get-contexts"),
+            ("cluster: c,", "cluster: d,", "the cluster \"d\"", "--kubeconfig"),
+            ("'https://10.0.0.1:6443'", "'h t'", "server is no URL", "correct it"),
+            (
+                "10.0.0.1:6443'",
+                "10.0.0.1:6443', certificate-authority: /nope",
+                "certificate-authority /nope: No such file",
+                "correct it",
+            ),
+            (
+                "10.0.0.1:6443'",
+                "10.0.0.1:6443', certificate-authority-data: '!'",
+                "certificate-authority-data is no base64",
+                "correct it",
+            ),
+        ] {
+            let told = told(&GOOD.replace(from, to)).await;
+            assert!(told.contains(field) && told.contains(remedy), "{to}: {told}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_lines_around_a_mistake_are_told_to_nobody() {
+        let told = told("users:\n- name: u\n  user:\n    token: hush-hush\n   client: x\n").await;
+        assert!(told.contains("line 5") && !told.contains("hush"), "{told}");
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_named_once() {
+        let path = Path::new("/nonexistent/config");
+        let error = Kubeconfig::read_from(path).unwrap_err();
+        assert!(mistake(&error, Some(path)).to_string().starts_with("No such file"));
+        let found = mistake(&error, None);
+        assert!(found.is_absent && found.to_string().starts_with("/nonexistent/config: No such"), "{found}");
+    }
+
+    #[test]
+    fn the_api_server_is_that_of_the_context() {
+        let file = Kubeconfig::from_yaml(GOOD).unwrap();
+        assert_eq!(server(&file, None), Some("https://10.0.0.1:6443"));
+        assert_eq!(server(&file, Some("y")), None);
+    }
+}
