@@ -37,6 +37,10 @@ pub(crate) enum ConfigureError {
     Changed { what: String },
     #[error("Machine {machine} is at its cluster's heart: it is not repaved when its Node is deleted")]
     ControlPlaneKept { machine: String },
+    #[error(
+        "Machine {machine} is a control plane: whether its etcd may leave the cluster only its agent can tell, and the Node stays"
+    )]
+    ControlPlane { machine: String },
     #[error("Machine {machine} is {why}: without its Node the host would wait, and not be paved anew")]
     LeftAlone { machine: String, why: String },
     #[error("Machine {machine} has no Node")]
@@ -61,6 +65,10 @@ impl ConfigureError {
                 "docs/node.md, \"The first control plane\"; without --delete-node the version is only named"
                     .to_owned(),
             ),
+            Self::ControlPlane { machine } => Some(format!(
+                "leave out --delete-node, then `bedplate operation create applyConfiguration --machine {machine} --parameter disruption=allow`: it \
+                 asks etcd first, and drains the Node"
+            )),
             Self::LeftAlone { .. } => {
                 Some("end that first, or leave out --delete-node: the version is only named".to_owned())
             }

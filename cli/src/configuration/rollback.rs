@@ -3,8 +3,8 @@
 //!
 //! Shows what changes and what follows from it, asks, then writes, and only what it has looked at.
 
-use bedplate_api::configuration::{MachineConfiguration, UpdateStrategyType};
-use bedplate_api::machine::{Condition, ConfigurationRef, Machine, NodeRef, condition_type};
+use bedplate_api::configuration::{MachineConfiguration, NodeRole, Template, UpdateStrategyType};
+use bedplate_api::machine::{Condition, ConfigurationRef, Machine, MachineStatus, NodeRef, condition_type};
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_selection::{CLAIMED_BY, is_deployed, means_the_same};
 use kube::Client;
@@ -157,7 +157,12 @@ async fn of_machine(
 ) -> Result<(), RunError> {
     let name = machine.metadata.name.clone().unwrap_or_default();
     let status = machine.status.clone().unwrap_or_default();
-    let node = if arguments.delete_node { Some(node_to_delete(machine)?) } else { None };
+    let node = if arguments.delete_node {
+        let runs = running(client, described, &status).await?;
+        Some(node_to_delete(machine, runs.as_ref())?)
+    } else {
+        None
+    };
     let applied = status.applied.as_ref().filter(|applied| applied.name == described.name());
     let runs = applied.and_then(|applied| history::find(described, applied.version).ok());
     let wanted = version_name(target);
@@ -199,12 +204,34 @@ async fn of_machine(
     said(page, &json!(written), &text)
 }
 
-/// The Node whose end has the host paved anew.
-fn node_to_delete(machine: &Machine) -> Result<NodeRef, ConfigureError> {
+/// What the host runs now; none: nothing, or its version is not there any more.
+async fn running(
+    client: &Client,
+    described: &Described,
+    status: &MachineStatus,
+) -> Result<Option<Template>, AskClusterError> {
+    let Some(applied) = &status.applied else { return Ok(None) };
+    if applied.name == described.name()
+        && let Ok(version) = history::find(described, applied.version)
+    {
+        return Ok(Some(version.spec.template.clone()));
+    }
+    let name = format!("{}-v{}", applied.name, applied.version);
+    match cluster::get::<MachineConfigurationVersion>(client, &name).await {
+        Ok(version) => Ok(Some(version.spec.template)),
+        Err(AskClusterError::NotFound { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The Node whose end has the host paved anew; `runs` is what runs there.
+fn node_to_delete(machine: &Machine, runs: Option<&Template>) -> Result<NodeRef, ConfigureError> {
     let name = machine.metadata.name.clone().unwrap_or_default();
     let status = machine.status.clone().unwrap_or_default();
     let kept = |c: &Condition| c.type_ == condition_type::PAVED && c.reason == "ControlPlaneKept";
-    if status.conditions.iter().any(kept) {
+    let control_plane = runs.map(|runs| &runs.kubernetes).filter(|one| one.role == NodeRole::ControlPlane);
+    let makes_cluster = control_plane.is_some_and(|one| one.join_configuration.is_none());
+    if makes_cluster || status.conditions.iter().any(kept) {
         return Err(ConfigureError::ControlPlaneKept { machine: name });
     }
     let claim = machine.metadata.annotations.as_ref().and_then(|annotations| annotations.get(CLAIMED_BY));
@@ -214,7 +241,8 @@ fn node_to_delete(machine: &Machine) -> Result<NodeRef, ConfigureError> {
     if machine.spec.paused {
         return Err(ConfigureError::LeftAlone { machine: name, why: "paused".to_owned() });
     }
-    status.node_ref.ok_or(ConfigureError::NoNode { machine: name })
+    let node = status.node_ref.ok_or(ConfigureError::NoNode { machine: name.clone() })?;
+    if control_plane.is_some() { Err(ConfigureError::ControlPlane { machine: name }) } else { Ok(node) }
 }
 
 /// What follows from the version's being named in the Machine: pure.
@@ -374,7 +402,22 @@ mod tests {
     #[test]
     fn h7_the_node_of_a_host_that_would_not_be_paved_anew_is_not_deleted() {
         let joined = machine(&json!({ "nodeRef": { "name": "a", "uid": "u" } }));
-        assert_eq!(node_to_delete(&joined).unwrap().uid, "u");
+        assert_eq!(node_to_delete(&joined, None).unwrap().uid, "u");
+        let runs = |kubernetes: Value| -> Template {
+            let template = json!({ "image": { "reference": "r.example/node", "allowTag": true }, "kubernetes": kubernetes });
+            serde_json::from_value(template).unwrap()
+        };
+        let worker = runs(json!({ "version": "v1.34.4", "joinConfiguration": {} }));
+        assert_eq!(node_to_delete(&joined, Some(&worker)).unwrap().uid, "u");
+        // Whatever its condition says: it runs what is selected.
+        let first = runs(json!({ "version": "v1.34.4", "role": "controlPlane" }));
+        let error = node_to_delete(&joined, Some(&first)).unwrap_err();
+        assert!(matches!(error, ConfigureError::ControlPlaneKept { .. }), "{error}");
+        let further = runs(json!({ "version": "v1.34.4", "role": "controlPlane", "joinConfiguration": {} }));
+        let error = node_to_delete(&joined, Some(&further)).unwrap_err();
+        assert!(
+            error.hint().unwrap().contains("applyConfiguration --machine a --parameter disruption=allow")
+        );
         let mut paused = joined.clone();
         paused.spec.paused = true;
         let mut claimed = joined;
@@ -382,7 +425,7 @@ mod tests {
         for (machine, why) in
             [(paused, "Machine a is paused"), (claimed, "Machine a is claimed by default/x")]
         {
-            let error = node_to_delete(&machine).unwrap_err();
+            let error = node_to_delete(&machine, None).unwrap_err();
             assert!(error.to_string().starts_with(why), "{error}");
             assert!(error.hint().unwrap().contains("--delete-node"), "{error}");
         }
