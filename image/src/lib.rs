@@ -10,6 +10,7 @@
 //!                          resolutions/<hash>.json <--------+           +--> partial/<hex> --fsync, rename--> blobs/sha256/<hex>
 //! ```
 
+mod answer;
 mod challenge;
 mod collect;
 pub mod cpio;

@@ -13,12 +13,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use bedplate_api::id::Digest;
-use bytes::Bytes;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_RANGE, RANGE, RETRY_AFTER, WWW_AUTHENTICATE};
 use reqwest::{Certificate, Client, RequestBuilder, Response, StatusCode};
 use serde::Deserialize;
 use tokio::sync::Mutex;
 
+use crate::answer::{Answer, within};
 use crate::challenge::{self, Challenge};
 use crate::credentials::{self, Credentials};
 use crate::download::Waits;
@@ -50,7 +50,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    fn transport(error: reqwest::Error) -> Self {
+    pub(crate) fn transport(error: reqwest::Error) -> Self {
         // The URL may be a signed one.
         let error = error.without_url();
         let mut problem = error.to_string();
@@ -79,19 +79,6 @@ pub(crate) struct Repository {
     credentials: Option<Credentials>,
     options: Options,
     authorization: Mutex<Option<String>>,
-}
-
-/// A blob's bytes from `offset` on.
-#[derive(Debug)]
-pub(crate) struct Answer {
-    pub(crate) offset: u64,
-    response: Response,
-}
-
-impl Answer {
-    pub(crate) async fn chunk(&mut self) -> Result<Option<Bytes>, Failure> {
-        self.response.chunk().await.map_err(Failure::transport)
-    }
 }
 
 impl Repository {
@@ -168,7 +155,7 @@ impl Repository {
     ) -> Result<Vec<u8>, EnsureImageError> {
         let mut waits = Waits::new(&self.options);
         loop {
-            match self.try_document(which).await {
+            match within(self.options.whole, self.try_document(which)).await {
                 Ok(bytes) => return Ok(bytes),
                 Err(failure) => {
                     waits.sleep_or_fail(name, &format!("manifest {which}"), failure, tell).await?;
@@ -191,10 +178,11 @@ impl Repository {
             let request = self.client.get(&url);
             if from > 0 { request.header(RANGE, format!("bytes={from}-")) } else { request }
         };
-        let response = match self.get(|| request(offset)).await {
+        let limit = self.options.whole;
+        let response = match within(limit, self.get(|| request(offset))).await {
             // 416: what we have is more than what is there.
             Err(Failure::Refused { problem }) if offset > 0 && problem.starts_with("416") => {
-                self.get(|| request(0)).await?
+                within(limit, self.get(|| request(0))).await?
             }
             answer => answer?,
         };
@@ -206,7 +194,7 @@ impl Repository {
         } else {
             0
         };
-        Ok(Answer { offset, response })
+        Ok(Answer::new(offset, response, limit))
     }
 
     /// Sends a request, with a token if the registry wants one, and sorts the answer.

@@ -98,6 +98,8 @@ pub struct Options {
     pub longest_wait: Duration,
     /// How long a registry may be silent in the middle of an answer.
     pub stall: Duration,
+    /// How long a registry may take for a whole answer that is small, and for each mebibyte of a large one.
+    pub whole: Duration,
     /// The largest blob that is taken, in bytes.
     pub largest_blob: u64,
     /// How long a blob that nothing references is kept after its last use.
@@ -113,6 +115,7 @@ impl Default for Options {
             first_wait: Duration::from_millis(250),
             longest_wait: Duration::from_secs(20),
             stall: Duration::from_secs(30),
+            whole: Duration::from_secs(180),
             largest_blob: 16 << 30,
             grace: Duration::from_secs(600),
         }

@@ -474,3 +474,28 @@ async fn a_tag_stands_for_the_digest_of_what_the_registry_gives_for_it_and_nothi
     registry.content().tags.clear();
     assert!(matches!(ask(Some(&pem)).await, Err(EnsureImageError::Refused { .. })));
 }
+
+#[tokio::test]
+async fn a_registry_that_drips_is_given_up_in_the_time_for_a_whole_answer() {
+    let case = Case::new().await;
+    let manifest = case.manifest.to_string();
+    let reference = format!("{}/bedplate/host:latest", case.registry.address);
+    // Never silent for long, and far from whole when its time is over.
+    let options = Options { attempts: 1, whole: fixture::DRIP * 4, ..Options::default() };
+    for fault in ["latest", "token"] {
+        case.registry.content().token = (fault == "token").then(|| "t".repeat(1000));
+        case.registry.content().faults.push_back((fault.to_owned(), Fault::Drip));
+        let error = resolve_tag(&reference, &plain(), None, &options).await.unwrap_err();
+        assert!(matches!(error, EnsureImageError::Unreachable { .. }), "{error}");
+        assert!(error.to_string().contains("too slow: no whole answer within "), "{fault}: {error}");
+        case.registry.content().token = None;
+    }
+    let store = Store::open_with(case.directory.path().join("store"), options).unwrap();
+    for (which, word) in [(manifest, "too slow: no whole answer"), (case.rootfs.to_string(), "too slow: ")] {
+        case.registry.content().faults.push_back((which.clone(), Fault::Drip));
+        let error = store.ensure(&case.source(), &quiet).await.unwrap_err().to_string();
+        assert!(error.contains(word) && error.contains(&which), "{error}");
+    }
+    store.ensure(&case.source(), &quiet).await.unwrap();
+    assert!(case.whole());
+}
