@@ -98,6 +98,11 @@ pub fn decide(standing: &Standing, disruption: bool, asked: bool) -> Decision {
         _ if disruption => return Decision::Repave(selected.clone()),
         Some(Stays::Later(_)) | None => {}
     }
+    Decision::End(needs_repave(standing, applied, &name))
+}
+
+/// What differs waits for a repave, which is not to be, or never comes.
+fn needs_repave(standing: &Standing, applied: &VersionRef, name: &str) -> End {
     let changes = match &standing.difference {
         Some(difference) => {
             difference.needs_repave.iter().map(ToString::to_string).take(NAMED).collect::<Vec<_>>().join("; ")
@@ -109,11 +114,11 @@ pub fn decide(standing: &Standing, disruption: bool, asked: bool) -> Decision {
             "{name} needs a repave ({changes}), and the cluster that was made here is in this slot, which stays: leave the Node as it is; a newer \
              Kubernetes comes by `kubeadm upgrade` in the slot (docs/node.md, \"The first control plane\")"
         );
-        return Decision::End(End::failed("ControlPlaneKept", message));
+        return End::failed("ControlPlaneKept", message);
     }
     let message =
         format!("{name} needs a repave ({changes}); parameter disruption=allow does it, or delete the Node");
-    Decision::End(End::failed("NeedsRepave", message))
+    End::failed("NeedsRepave", message)
 }
 
 fn rolled_back(name: &str) -> Decision {
