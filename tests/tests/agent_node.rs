@@ -46,6 +46,15 @@ fn a_host_is_paved_repaved_and_rolled_back_by_an_agent_in_its_own_unit() {
         filter(words);
     }
 
+    // As somebody who was root in the slot may: a tool that the agent will run signals a process of the host's root.
+    site.host.run("systemd-run", &["--quiet", "--unit=victim.service", "sleep", "infinity"]).unwrap();
+    let pid = ["show", "--property=MainPID", "--value", "victim.service"];
+    let tool =
+        format!("#!/bin/sh\nkill -KILL {}\nexit 1\n", site.host.run("systemctl", &pid).unwrap().trim());
+    let path = "/var/lib/machines/bedplate-a/usr/sbin/ip6tables-legacy-save";
+    site.host.run("rm", &["-f", path]).unwrap();
+    site.host.put(path, tool.as_bytes(), 0o755).unwrap();
+
     // The next one fails, and the first one runs again.
     site.select(2).unwrap();
     site.until("the second version is prepared", |status| status["slots"][1]["state"] == "Prepared").unwrap();
@@ -62,6 +71,10 @@ fn a_host_is_paved_repaved_and_rolled_back_by_an_agent_in_its_own_unit() {
     let rules = filter("-S");
     assert!(rules.contains("-N mine"), "{rules}");
     assert!(!rules.contains("KUBE-") && !rules.contains("CNI-"), "what a slot left is gone: {rules}");
+    let log = ["--no-pager", "--quiet", "--output=verbose", "--unit=bedplate-agent.service"];
+    let log = site.host.run("journalctl", &log).unwrap();
+    assert!(log.contains("kill: Operation not permitted"), "the tool was run, and refused: {log}");
+    assert_eq!(site.host.run("systemctl", &["is-active", "victim.service"]).unwrap().trim(), "active");
     let metrics = site.metrics().unwrap();
     for line in [
         "bedplate_agent_plane_live 1",
