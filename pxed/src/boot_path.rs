@@ -27,6 +27,7 @@ use crate::config::{Config, SourceConfig};
 use crate::enrol;
 use crate::enrol::authority::{Authority, OpenAuthorityError};
 use crate::enrol::cluster::ClusterSigner;
+use crate::enrol::pace::Paces;
 use crate::enrol::service::Service;
 use crate::enrol::signer::{LocalSigner, Signer};
 use crate::enrol::standalone::StandIn;
@@ -234,6 +235,7 @@ impl BootPath {
             queue: self.queue.clone(),
             streams: self.streams.clone(),
             counters: self.counters.requests.clone(),
+            reports: Arc::default(),
         }
     }
 
@@ -322,6 +324,7 @@ impl BootPath {
             stand_in: self.daemon.stand_in.clone(),
             signer,
             counters: self.counters.enrol.clone(),
+            paces: Paces::default(),
         };
         let configurations = self.configurations.clone();
         let agents = self.listening("https", &self.counters.agents, liveness);

@@ -4,6 +4,7 @@
 //! path: policy, boots, HTTP, enrolment, and what the DHCP and TFTP engines ask. `run` puts them together.
 
 pub mod admin;
+pub mod allowance;
 pub mod boot;
 pub mod boot_path;
 pub mod boot_policy;

@@ -1,34 +1,75 @@
 //! The socket's routes of MachineConfigurations, where there is no cluster: all of them, and one with its versions and Machines.
 //!
-//! Called by `route`.
+//! What may be secret in them, as the content of files, is told to those who may read the manifests anyhow: root, and pxed's own user. To the
+//! rest of the socket's group, and in the list, it is concealed. Called by `route`.
 
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::connect_info::{ConnectInfo, Connected};
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
+use axum::serve::IncomingStream;
 use bedplate_api::configuration::MachineConfiguration;
 use kube::Resource;
+use nix::unistd::Uid;
 use serde_json::{Value, json};
+use tokio::net::UnixListener;
 
+use super::conceal::conceal;
 use super::route::{AdminState, refuse};
 use crate::node_choice::NodeChoice;
 
-pub(super) async fn list(State(state): State<AdminState>) -> Response {
+/// By which digests of what is concealed are made; none other than this pxed has it.
+pub(super) type Key = Arc<[u8; 32]>;
+
+/// Who is at the other end of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Caller {
+    /// Whether it may read the manifests' files.
+    reads_manifests: bool,
+}
+
+impl Caller {
+    /// Of the user that the kernel names; none: it does not say.
+    pub(super) fn of(user: Option<u32>, own: u32) -> Self {
+        Self { reads_manifests: user.is_some_and(|user| user == 0 || user == own) }
+    }
+}
+
+impl Connected<IncomingStream<'_, UnixListener>> for Caller {
+    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
+        let user = stream.io().peer_cred().ok().map(|credentials| credentials.uid());
+        Self::of(user, Uid::effective().as_raw())
+    }
+}
+
+pub(super) async fn list(State(state): State<AdminState>, Extension(key): Extension<Key>) -> Response {
     let Some(described) = state.choice.as_ref().map(NodeChoice::describe) else { return of_cluster() };
-    let items: Vec<Value> = described.iter().map(|one| json!(one.configuration)).collect();
+    let mut items: Vec<Value> = described.iter().map(|one| json!(one.configuration)).collect();
+    items.iter_mut().for_each(|item| conceal(item, &key));
     let version = MachineConfiguration::api_version(&());
     Json(json!({ "apiVersion": version, "kind": "MachineConfigurationList", "items": items })).into_response()
 }
 
-pub(super) async fn get(State(state): State<AdminState>, Path(name): Path<String>) -> Response {
+pub(super) async fn get(
+    State(state): State<AdminState>,
+    Extension(key): Extension<Key>,
+    ConnectInfo(caller): ConnectInfo<Caller>,
+    Path(name): Path<String>,
+) -> Response {
     let Some(described) = state.choice.as_ref().map(NodeChoice::describe) else { return of_cluster() };
     let found = described.iter().find(|one| one.configuration.metadata.name.as_ref() == Some(&name));
-    match found {
-        Some(found) => Json(found).into_response(),
-        None => {
-            let message = format!("no MachineConfiguration {name:?} is in a manifest here");
-            refuse(StatusCode::NOT_FOUND, "NotFound", message)
-        }
+    let Some(found) = found else {
+        let message = format!("no MachineConfiguration {name:?} is in a manifest here");
+        return refuse(StatusCode::NOT_FOUND, "NotFound", message);
+    };
+    let mut found = json!(found);
+    if !caller.reads_manifests {
+        conceal(&mut found, &key);
     }
+    Json(found).into_response()
 }
 
 fn of_cluster() -> Response {

@@ -1,8 +1,9 @@
 //! The Unix socket for `bedplate`: JSON, reads, and MachineOperations that people make. Who may connect is decided by the
 //! file's mode (0660) and group.
 //!
-//! No secrets pass here. Spawned by `run`.
+//! No secrets pass here, but to who may read them in their files. Spawned by `run`.
 
+mod conceal;
 mod configuration;
 mod operation;
 mod route;
@@ -105,8 +106,8 @@ pub async fn serve(
     state: AdminState,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
-    let served =
-        axum::serve(listener, router(state)).with_graceful_shutdown(shutdown.clone().cancelled_owned());
+    let router = router(state).into_make_service_with_connect_info::<configuration::Caller>();
+    let served = axum::serve(listener, router).with_graceful_shutdown(shutdown.clone().cancelled_owned());
     let result = tokio::select! {
         result = served.into_future() => result,
         // An open connection that asks nothing must not hold up the drain.

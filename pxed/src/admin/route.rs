@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
+use axum::{Extension, Router};
 use bedplate_api::id::{MacAddress, MachineName};
 use bedplate_api::machine::Machine;
 use bedplate_api::wire::{Explanation, Refusal, Seed, Stage};
@@ -57,6 +57,7 @@ pub struct AdminState {
 
 /// The routes.
 pub fn router(state: AdminState) -> Router {
+    let key: configuration::Key = Arc::new(rand::random());
     Router::new()
         .route("/v1/machines", get(machines))
         .route("/v1/machines/{name}", get(machine))
@@ -70,6 +71,7 @@ pub fn router(state: AdminState) -> Router {
         .route("/v1/configurations/{name}", get(configuration::get))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
+        .layer(Extension(key))
         .with_state(state)
 }
 

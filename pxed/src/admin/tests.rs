@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use bedplate_api::operation::MachineOperation;
 use bedplate_api::wire::Stage;
 use bedplate_process::health::AlwaysReady;
+use bedplate_process::liveness::Pulse;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -15,7 +16,9 @@ use crate::discovered::tests::query;
 use crate::enrol::token::IssueTokenError;
 use crate::machine::tests::machine;
 use crate::machine::{Machines, Snapshot};
+use crate::node_choice::NodeChoice;
 use crate::power::{CreateOperationError, OperationDesk};
+use crate::source::SourcedConfiguration;
 use crate::status::{StatusRegistry, boot_mut};
 use crate::store::Store;
 
@@ -81,9 +84,17 @@ impl OperationDesk for Desk {
 fn serving(desk: Desk) -> (tempfile::TempDir, PathBuf, tokio::task::JoinHandle<io::Result<()>>) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("pxed.sock");
+    let state = state(&directory, desk).0;
+    let listener = bind(&path, None).unwrap();
+    let server = tokio::spawn(serve(listener, path.clone(), state, CancellationToken::new()));
+    (directory, path, server)
+}
+
+fn state(directory: &tempfile::TempDir, desk: Desk) -> (AdminState, Store) {
     let store = Store::open(&directory.path().join("pxed.redb")).unwrap();
     let machines = Machines::default();
     let (registry, _events) = StatusRegistry::new(machines.clone(), &store, true).unwrap();
+    let kept = store.clone();
     let state = AdminState {
         machines,
         registry,
@@ -96,9 +107,7 @@ fn serving(desk: Desk) -> (tempfile::TempDir, PathBuf, tokio::task::JoinHandle<i
         health: Arc::new(AlwaysReady),
         about: Arc::new(|| json!({})),
     };
-    let listener = bind(&path, None).unwrap();
-    let server = tokio::spawn(serve(listener, path.clone(), state, CancellationToken::new()));
-    (directory, path, server)
+    (state, kept)
 }
 
 fn operation(name: &Value, spec: &Value) -> Value {
@@ -274,4 +283,54 @@ async fn configurations_of_a_cluster_are_the_clusters_to_show() {
         let (code, refusal) = get(&path, route).await;
         assert_eq!((code, refusal["reason"].as_str()), (409, Some("UseCluster")), "{route}");
     }
+}
+
+/// Without a cluster, with one configuration whose file holds this content.
+async fn with_configuration(directory: &tempfile::TempDir, content: &str) -> AdminState {
+    let (mut state, store) = state(directory, Desk::default());
+    state.machines.store(Snapshot::default());
+    let (choice, choosing) = NodeChoice::open(store, state.machines.clone(), state.registry.clone()).unwrap();
+    tokio::spawn(choosing.run(Pulse::unwatched(), CancellationToken::new()));
+    let template = json!({ "image": { "reference": "r.example/node:1", "allowTag": true }, "kubernetes": { "version": "v1.34.0" },
+        "files": [{ "path": "/etc/a", "content": content }] });
+    let object = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfiguration", "metadata": { "name": "w" },
+        "spec": { "template": template } });
+    let configuration = Arc::new(serde_json::from_value(object).unwrap());
+    let mut changes = choice.changes();
+    choice
+        .take(vec![SourcedConfiguration { origin: "w.yaml".to_owned(), line: 1, configuration }], true)
+        .await;
+    changes.wait_for(|state| !state.versions.is_empty()).await.unwrap();
+    state.choice = Some(choice);
+    state
+}
+
+#[tokio::test]
+async fn contents_of_configurations_are_told_to_who_may_read_the_manifests_and_to_nobody_else() {
+    use axum::extract::connect_info::MockConnectInfo;
+    use tower::ServiceExt as _;
+    let directory = tempfile::tempdir().unwrap();
+    let state = with_configuration(&directory, "hunter2").await;
+    let own = nix::unistd::Uid::effective().as_raw();
+    let ask = async |user: Option<u32>, route: &str| {
+        let router = router(state.clone()).layer(MockConnectInfo(configuration::Caller::of(user, 990)));
+        let request = axum::http::Request::get(route).body(axum::body::Body::empty()).unwrap();
+        let body = router.oneshot(request).await.unwrap().into_body();
+        String::from_utf8(axum::body::to_bytes(body, 1 << 20).await.unwrap().to_vec()).unwrap()
+    };
+    for (user, told) in [(Some(0), true), (Some(990), true), (Some(1000), false), (None, false)] {
+        let one = ask(user, "/v1/configurations/w").await;
+        assert_eq!(one.contains("hunter2"), told, "{user:?}: {one}");
+        assert_eq!(one.contains("(concealed: 7 bytes, "), !told, "{user:?}: {one}");
+        assert!(one.contains("/etc/a") && one.contains("w-v1"), "{one}");
+        let all = ask(user, "/v1/configurations").await;
+        assert!(all.contains("(concealed: 7 bytes, ") && !all.contains("hunter2"), "{user:?}: {all}");
+    }
+    // Over the socket it is the kernel that says who asks: here pxed's own user.
+    let path = directory.path().join("pxed.sock");
+    let listener = bind(&path, None).unwrap();
+    let _server = tokio::spawn(serve(listener, path.clone(), state.clone(), CancellationToken::new()));
+    let (code, one) = get(&path, "/v1/configurations/w").await;
+    let content = &one["versions"][0]["spec"]["template"]["files"][0]["content"];
+    assert_eq!((code, content.as_str()), (200, Some("hunter2")), "as {own}: {one}");
 }

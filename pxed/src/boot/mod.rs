@@ -158,7 +158,7 @@ impl Boots {
                 record.extend(now, AFTER_KERNEL);
                 record.clone()
             });
-            if before != record.expires && stage == Stage::Kernel {
+            if is_longer(before, record.expires) && stage == Stage::Kernel {
                 self.write_behind(vec![put(&record)]);
             }
         }
@@ -193,8 +193,7 @@ impl Boots {
             record.extend(now, lifetime);
             (before, record.clone())
         });
-        // The store only needs to know about once a minute.
-        if record.expires.duration_since(before) > SignedDuration::from_secs(60) {
+        if is_longer(before, record.expires) {
             self.write_behind(vec![put(&record)]);
         }
         self.change(&record.opening.owner, |timeline| timeline.has(record.id) && timeline.hold(awaited, now));
@@ -326,6 +325,13 @@ impl Boots {
         }
         self.flush(Timestamp::now());
     }
+}
+
+/// Whether the store needs to know that a boot's URLs are good for longer: about once a minute, however often they are asked for, and by however
+/// little each time.
+fn is_longer(before: Timestamp, now: Timestamp) -> bool {
+    let minute = |time: Timestamp| time.as_second().div_euclid(60);
+    minute(now) > minute(before)
 }
 
 fn record_key(id: BootId) -> Vec<u8> {

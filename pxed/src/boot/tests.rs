@@ -65,6 +65,25 @@ fn a_boot_expires_unless_its_kernel_was_fetched() {
 }
 
 #[test]
+fn a_restart_knows_a_boot_that_was_held_for_long_though_the_store_is_told_once_a_minute() {
+    let directory = tempfile::tempdir().unwrap();
+    let first = boots(&directory);
+    let id = first.open(&opening(1, 7), at(0)).unwrap();
+    let written = || first.inner.store.counters().changes.load(Ordering::Relaxed);
+    let settled = || futures::executor::block_on(first.inner.store.answers()).unwrap();
+    settled();
+    let before = written();
+    for second in (0..1200).step_by(10) {
+        first.hold(&first.get(id, at(second)).unwrap(), "image host is being fetched", at(second));
+    }
+    settled();
+    let written = written() - before;
+    assert!((19..=21).contains(&written), "{written}");
+    drop(first);
+    assert!(boots(&directory).get(id, at(1700)).is_some());
+}
+
+#[test]
 fn boots_of_one_machine_are_bounded_and_the_oldest_goes() {
     let directory = tempfile::tempdir().unwrap();
     let boots = boots(&directory);

@@ -31,6 +31,7 @@ use sha2::{Digest as _, Sha256};
 use super::request::CertificateRequest;
 use super::signer::{SignError, Signed, Signer};
 use crate::boot::seeds::hash;
+use crate::source::kubernetes::told;
 
 /// Who writes `status.enrolment`. Not the manager of the rest of pxed's fields: of several pxed at one site only the one that
 /// enrolled the host knows the certificate, and the others' applies are not to take it away.
@@ -76,7 +77,7 @@ impl ClusterSigner {
         let mut config = match kubeconfig {
             Some(path) => {
                 let options = KubeConfigOptions { context: context.map(str::to_owned), ..Default::default() };
-                let file = Kubeconfig::read_from(path).map_err(|e| chain(&e))?;
+                let file = Kubeconfig::read_from(path).map_err(|e| told(&e))?;
                 Config::from_custom_kubeconfig(file, &options).await.map_err(|e| chain(&e))?
             }
             None => Config::incluster().map_err(|e| chain(&e))?,

@@ -49,6 +49,8 @@ labels! {
         SecretUnreadable => "SecretUnreadable",
         /// The store failed.
         StoreFailed => "StoreFailed",
+        /// One host asks more often than any agent does.
+        TooOften => "TooOften",
     }
 }
 
@@ -62,6 +64,7 @@ impl Reason {
             Self::BadBody | Self::BadCertificateRequest => StatusCode::BAD_REQUEST,
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyTooSlow => StatusCode::REQUEST_TIMEOUT,
+            Self::TooOften => StatusCode::TOO_MANY_REQUESTS,
             Self::UnknownBoot
             | Self::WrongToken
             | Self::TokenExpired

@@ -10,13 +10,14 @@
 //!
 //! `authority` is pxed's own certificate authority, `request` takes a CSR apart, `signer` and `cluster` sign, `identity`
 //! says whose a client certificate is, `tls` makes the listener's certificates, `service` decides, `serve` owns the socket.
-//! `standalone` is what an agent has instead of a cluster where pxed has none, `token` makes tokens for hosts that do not netboot.
+//! `pace` bounds how often one host asks. `standalone` is what an agent has instead of a cluster where pxed has none, `token` makes tokens for hosts that do not netboot.
 
 pub mod authority;
 mod bounds;
 pub mod cluster;
 pub mod counters;
 pub mod identity;
+pub mod pace;
 pub mod request;
 pub mod serve;
 pub mod service;

@@ -9,7 +9,7 @@ use bedplate_process::exit::chain;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
-use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use jiff::Timestamp;
@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::counters::Reason;
 use super::identity::{self, Identity};
+use super::pace;
 use super::service::{Refused, Service, refused};
 use super::tls::Configurations;
 use crate::counter::Label as _;
@@ -108,9 +109,13 @@ async fn answer(
     request: Request<Incoming>,
     end: &CancellationToken,
 ) -> Answer {
-    decide(service, identity, request, end).await.unwrap_or_else(|Refused { reason, message }| {
+    decide(service, identity, request, end).await.unwrap_or_else(|Refused { reason, message, after }| {
         service.counters.refusals.one(reason);
-        json(reason.status(), &Refusal { reason: reason.word().to_owned(), message })
+        let mut answer = json(reason.status(), &Refusal { reason: reason.word().to_owned(), message });
+        if let Some(after) = after {
+            answer.headers_mut().insert(RETRY_AFTER, pace::seconds(after).into());
+        }
+        answer
     })
 }
 
@@ -128,6 +133,9 @@ async fn decide(
     }
     if parts.method != Method::POST {
         return refused(Reason::MethodNotAllowed, "this resource takes POST");
+    }
+    if let Some(identity) = identity.filter(|_| path != "/v1/enrol") {
+        service.admit(identity, path)?;
     }
     match (path, identity) {
         ("/v1/enrol", _) => Ok(json(StatusCode::OK, &service.enrol(read(body).await?, now).await?)),

@@ -1,6 +1,7 @@
 //! What is answered to an agent: enrolment, renewal, report. Decides; `serve` has the socket, `signer` the key.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bedplate_api::id::{Digest, MachineName};
 use bedplate_api::machine::{Address, AgentStatus, Hardware, MachineStatus, Time, condition_type};
@@ -12,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::bounds;
 use super::counters::{Counters, Enrolment, Reason, Renewal, Reported};
 use super::identity::Identity;
+use super::pace::{self, Asked, Paces};
 use super::request::{CertificateRequest, ReadRequestError};
 use super::signer::{SignError, Signed, Signer};
 use super::standalone::StandIn;
@@ -29,6 +31,8 @@ pub const HEARTBEAT_SECONDS: u32 = 30;
 
 /// Seconds before an agent asks again for a certificate that is not there yet.
 const RETRY_SECONDS: u32 = 2;
+/// The same of one that has a certificate yet: it is renewed long before it ends.
+const RENEW_RETRY_SECONDS: u32 = 10;
 
 /// By how much kube-controller-manager dates certificates back.
 const CLUSTER_BACKDATES: SignedDuration = SignedDuration::from_mins(5);
@@ -49,10 +53,12 @@ pub struct Refused {
     pub reason: Reason,
     /// The same for a person.
     pub message: String,
+    /// How long to wait before the next try, where that is known.
+    pub after: Option<Duration>,
 }
 
 pub(super) fn refused<T>(reason: Reason, message: impl Into<String>) -> Result<T, Refused> {
-    Err(Refused { reason, message: message.into() })
+    Err(Refused { reason, message: message.into(), after: None })
 }
 
 /// Answers agents.
@@ -71,6 +77,8 @@ pub struct Service {
     pub signer: Arc<dyn Signer>,
     /// What is counted.
     pub counters: Arc<Counters>,
+    /// How much each host may ask yet.
+    pub paces: Paces,
 }
 
 impl Service {
@@ -102,6 +110,8 @@ impl Service {
                 "an unknown machine cannot enrol: make a Machine of its MAC address and boot it again",
             );
         };
+        // Not before its token was found to be good: nobody else's is used up.
+        pace::admit(&self.paces, (&name, &csr.key), Asked::Enrolment)?;
         self.check_machine(&name, Some(&uid))?;
         csr.check_subject((&name, &uid), self.signer.needs_whole_subject())
             .or_else(|error| bad_request(&error))?;
@@ -200,7 +210,9 @@ impl Service {
                 tracing::info!(machine = %name, "certificate renewed");
                 Ok(self.enrolled(certificate))
             }
-            Signed::Pending(reason) => Ok(EnrolResponse::Pending { reason, retry_seconds: RETRY_SECONDS }),
+            Signed::Pending(reason) => {
+                Ok(EnrolResponse::Pending { reason, retry_seconds: RENEW_RETRY_SECONDS })
+            }
         }
     }
 
@@ -259,6 +271,14 @@ impl Service {
         self.registry.update(name, |status| {
             set_condition(status, condition_type::ENROLLED, true, reason::ENROLLED, message, now);
         });
+    }
+
+    /// Lets an agent that showed its certificate ask for what is under this path.
+    ///
+    /// # Errors
+    /// It asks too often.
+    pub fn admit(&self, identity: &Identity, path: &str) -> Result<(), Refused> {
+        pace::admit(&self.paces, (&identity.machine, &identity.key), Asked::by(path))
     }
 
     fn enrolled(&self, certificate_pem: String) -> EnrolResponse {

@@ -45,6 +45,9 @@ pub struct StandIn {
     pub secrets: NodeSecrets,
 }
 
+/// What an agent is told, and what it is made of besides its Machine.
+type Word = (WatchResponse, Told, Vec<Arc<MachineOperation>>);
+
 /// Slots of a host.
 const SLOTS: usize = 2;
 
@@ -64,14 +67,17 @@ impl Service {
         loop {
             news.forget();
             self.check_identity(identity).await?;
-            let (word, told) = self.word(identity, stand_in)?;
+            let (word, told, operations) = self.word(identity, stand_in)?;
             if let WatchResponse::Changed { revision, .. } = &word
                 && request.known.as_ref() != Some(revision)
             {
                 return Ok(word);
             }
             let other = || match self.machines.load().by_name(&identity.machine) {
-                Some(known) => stand_in.choice.told(known) != told,
+                Some(known) => {
+                    stand_in.choice.told(known) != told
+                        || stand_in.operations.of_agent(&known.name) != operations
+                }
                 None => true,
             };
             if timeout_at(until, news.wait(other)).await.is_err() {
@@ -80,24 +86,20 @@ impl Service {
         }
     }
 
-    /// All that the agent is told, and what of it is chosen.
-    fn word(&self, identity: &Identity, stand_in: &StandIn) -> Result<(WatchResponse, Told), Refused> {
+    /// All that the agent is told; what of it is chosen, and its operations.
+    fn word(&self, identity: &Identity, stand_in: &StandIn) -> Result<Word, Refused> {
         let known = self.own_machine(identity)?;
         let told = stand_in.choice.told(&known);
         let said = |status: &MachineStatus| (status.applied.clone(), status.slots.clone());
         let said = self.registry.read(&known.name, said).unwrap_or_default();
         let machine = Box::new(told_machine(&known, &told, said));
         let version = told.version.as_deref().cloned().map(Box::new);
-        let operations: Vec<_> = stand_in
-            .operations
-            .of_agent(&known.name)
-            .iter()
-            .map(|one| MachineOperation::clone(one))
-            .collect();
+        let own = stand_in.operations.of_agent(&known.name);
+        let operations: Vec<_> = own.iter().map(|one| MachineOperation::clone(one)).collect();
         // Plain data with text keys: it always has a JSON form.
         let text = serde_json::to_vec(&(&machine, &version, &operations)).unwrap_or_default();
         let revision = Digest::from_sha256(sha2::Sha256::digest(text).into()).hex();
-        Ok((WatchResponse::Changed { revision, machine, version, operations }, told))
+        Ok((WatchResponse::Changed { revision, machine, version, operations }, told, own))
     }
 
     fn own_machine(&self, identity: &Identity) -> Result<Arc<KnownMachine>, Refused> {
@@ -250,12 +252,12 @@ impl News {
         self.choice.mark_unchanged();
     }
 
-    /// Ends when there may be news; never if nobody can make any. Choices are for one Machine each: `other` says whether it is this
-    /// one's.
+    /// Ends when there may be news; never if nobody can make any. Choices and operations are for one Machine each: `other` says whether
+    /// they are this one's, so that what one host does wakes no other's agent.
     async fn wait(&mut self, other: impl Fn() -> bool) {
         loop {
             let (changed, sure) = tokio::select! {
-                changed = self.operations.changed() => (changed, true),
+                changed = self.operations.changed() => (changed, false),
                 changed = self.machines.changed() => (changed, true),
                 changed = self.choice.changed() => (changed, false),
             };

@@ -17,6 +17,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::counters::{Counters, Enrolment, Reason, Renewal, Reported};
+use super::pace::Paces;
 use super::request::CertificateRequest;
 use super::service::Service;
 use super::signer::{LocalSigner, SignError, Signed, Signer};
@@ -60,6 +61,7 @@ impl Agents {
             stand_in,
             signer,
             counters: counters.clone(),
+            paces: Paces::default(),
         };
         let shutdown = CancellationToken::new();
         let serve = super::serve::serve(
@@ -343,6 +345,7 @@ async fn a_clusters_certificate_that_is_older_than_its_machine_is_refused_though
         stand_in: None,
         signer: Arc::new(LocalSigner { authority: rig.authority.clone() }),
         counters: Arc::default(),
+        paces: Paces::default(),
     };
     let now = Timestamp::now();
     let ago = |minutes| now - jiff::SignedDuration::from_mins(minutes);

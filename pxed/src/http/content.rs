@@ -6,14 +6,14 @@ use bedplate_api::id::Digest;
 use bedplate_api::wire::Stage;
 use hyper::header::{
     ACCEPT_RANGES, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderMap, HeaderName,
-    HeaderValue, IF_NONE_MATCH, IF_RANGE, RANGE, RETRY_AFTER,
+    HeaderValue, IF_NONE_MATCH, IF_RANGE, RANGE,
 };
 use hyper::{Response, StatusCode};
 use jiff::Timestamp;
 
 use super::body::{OnSent, Payload, Queue};
 use super::conditional::{self, Conditions, Part};
-use super::route::{Peer, Routes, refuse};
+use super::route::{Peer, Routes, refuse, refuse_for};
 use super::streams::PER_BOOT;
 use crate::boot::record::{Image, Owner, Record, public_id};
 use crate::boot::table::Boot;
@@ -213,9 +213,7 @@ fn too_many(record: &Record) -> Response<Payload> {
     tracing::debug!(boot = %public_id(record.id), "a further root image stream of a boot was refused");
     let message =
         format!("this boot already receives its root image {PER_BOOT} times: end one, or come later");
-    let mut response = refuse(StatusCode::TOO_MANY_REQUESTS, "TooManyStreams", &message);
-    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("5"));
-    response
+    refuse_for(5, "TooManyStreams", &message)
 }
 
 fn missing(record: &Record, image: &Image, problem: &str) -> Response<Payload> {

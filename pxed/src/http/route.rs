@@ -6,9 +6,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use bedplate_api::id::SiteName;
+use bedplate_api::id::{BootId, SiteName};
 use bedplate_api::wire::Refusal;
-use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode};
 use jiff::Timestamp;
@@ -21,6 +21,7 @@ use super::path::{self, BootPath, What};
 use super::socket::Completions;
 use super::streams::Streams;
 use super::{content, once, stage};
+use crate::allowance::Allowances;
 use crate::boot::{Boots, public_id};
 use crate::clients::Urls;
 use crate::images::Images;
@@ -55,6 +56,8 @@ pub struct Routes {
     pub streams: Arc<Streams>,
     /// What is counted of requests.
     pub counters: Arc<Counters>,
+    /// How many reports each boot may send yet.
+    pub reports: Arc<Allowances<BootId>>,
 }
 
 /// The other end of a connection.
@@ -134,6 +137,13 @@ fn method_not_allowed(allowed: &[Method]) -> Response<Payload> {
     if let Ok(value) = HeaderValue::from_str(&names) {
         response.headers_mut().insert(ALLOW, value);
     }
+    response
+}
+
+/// A refusal for now.
+pub(super) fn refuse_for(seconds: u64, reason: &str, message: &str) -> Response<Payload> {
+    let mut response = refuse(StatusCode::TOO_MANY_REQUESTS, reason, message);
+    response.headers_mut().insert(RETRY_AFTER, seconds.into());
     response
 }
 

@@ -1,7 +1,7 @@
 //! Reports of stages by stage-1 and by an agent that has no certificate yet. Whoever knows the boot's URL may report;
 //! nothing is decided by a report, it is only shown.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bedplate_api::wire::{Stage, StageReport};
 use http_body_util::{BodyExt, Limited};
@@ -9,7 +9,8 @@ use hyper::{Response, StatusCode};
 use jiff::Timestamp;
 
 use super::body::Payload;
-use super::route::{Routes, refuse};
+use super::route::{Routes, refuse, refuse_for};
+use crate::allowance::Rate;
 use crate::boot::timeline::stage_name;
 use crate::boot::{Record, public_id, public_text};
 
@@ -19,12 +20,19 @@ const MAX_BODY: usize = 16 << 10;
 /// For the whole of a report.
 const BODY_TIME: Duration = Duration::from_secs(10);
 
+/// Of one boot: stage-1 tells each failure, and waits longer and longer between them.
+const REPORTS: Rate = Rate { burst: 30, each: Duration::from_secs(2) };
+
 pub(super) async fn report<B>(routes: &Routes, record: &Record, body: B, now: Timestamp) -> Response<Payload>
 where
     B: hyper::body::Body + Send,
     B::Data: Send,
     B::Error: std::fmt::Display,
 {
+    if routes.reports.take(record.id, REPORTS, Instant::now()).is_err() {
+        let message = "this boot has reported too often: come later";
+        return refuse_for(REPORTS.each.as_secs(), "TooOften", message);
+    }
     let body = std::pin::pin!(body);
     let read = tokio::time::timeout(BODY_TIME, collect(body)).await;
     let bytes = match read {

@@ -110,6 +110,7 @@ impl Rig {
             queue: Arc::new(Semaphore::new(64)),
             streams: Arc::default(),
             counters: Arc::default(),
+            reports: Arc::default(),
         };
         let (routes, authority) = (Arc::new(routes), Arc::new(authority));
         let events = std::sync::Mutex::new(events);
@@ -314,6 +315,41 @@ async fn what_is_told_of_a_boot_never_has_the_id_of_its_url() {
             assert!(!told.contains(&id.to_string()), "{told}");
         }
     }
+}
+
+#[tokio::test]
+async fn a_boot_that_floods_pxed_with_reports_or_downloads_is_bounded_and_another_is_not() {
+    let rig = Rig::new().with_images().await;
+    let (flood, other) = (rig.open(1), rig.open(2));
+    let report = async |id: BootId, number: usize| {
+        let failure = format!("{{\"stage\":\"rootfs\",\"failure\":\"failure {number}\"}}");
+        rig.ask_with(Method::POST, &format!("/b/{id}/stage"), &[], failure.into()).await
+    };
+    let mut refused = 0;
+    for number in 0..100 {
+        let answer = report(flood, number).await;
+        if answer.status == StatusCode::TOO_MANY_REQUESTS {
+            assert_eq!((answer.reason().as_str(), answer.header("retry-after")), ("TooOften", "2"));
+            refused += 1;
+        }
+    }
+    assert!((50..=70).contains(&refused), "{refused}");
+    assert_eq!(report(other, 0).await.status, StatusCode::NO_CONTENT);
+
+    let last = [("range", "bytes=-1")];
+    let kernel = format!("/b/{flood}/kernel");
+    assert_eq!(rig.ask(Method::GET, &kernel, &last).await.status, StatusCode::PARTIAL_CONTENT);
+    let changes = || rig.store.counters().changes.load(std::sync::atomic::Ordering::Relaxed);
+    // After it what was written behind is there.
+    let settle = async || rig.store.put(crate::store::Table::Discovered, b"x", Vec::new()).await.unwrap();
+    settle().await;
+    let before = changes();
+    for _ in 0..100 {
+        assert_eq!(rig.ask(Method::GET, &kernel, &last).await.status, StatusCode::PARTIAL_CONTENT);
+    }
+    settle().await;
+    // The hundred may be in two minutes.
+    assert!(changes() - before <= 2, "that one alone");
 }
 
 #[tokio::test]

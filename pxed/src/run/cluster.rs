@@ -148,6 +148,20 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn the_lines_around_a_mistake_in_a_kubeconfig_are_told_to_nobody() {
+        install();
+        let directory = tempfile::tempdir().unwrap();
+        let text = "users:\n- name: u\n  user:\n    token: hush-hush\n   client: x\n";
+        std::fs::write(path(&directory), text).unwrap();
+        let error = Cluster::open(Some(path(&directory)), None).await.err().unwrap();
+        let told = bedplate_process::exit::chain(&error);
+        assert!(told.contains("line 5") && !told.contains("hush"), "{told}");
+        let error = kube::config::Kubeconfig::from_yaml(text).unwrap_err();
+        assert!(error.to_string().contains("hush"), "what kube would show");
+        assert!(!kubernetes::told(&error).contains("hush"));
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_kubeconfig_that_comes_later_is_used_and_until_then_the_reason_is_told() {
         install();

@@ -13,11 +13,12 @@ use std::time::Duration;
 
 use bedplate_api::id::SiteName;
 use bedplate_api::machine::{Machine, PROVIDER_MANUAL, PROVIDER_PXE};
+use bedplate_process::exit::chain;
 use bedplate_process::liveness::Pulse;
 use futures::future::BoxFuture;
 use futures::{FutureExt, Stream, StreamExt};
 use kube::api::ListParams;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::runtime::watcher;
 use kube::runtime::{WatchStreamExt, watcher::Event};
 use kube::{Api, Client, Config};
@@ -43,13 +44,27 @@ const PROBE_TIME: Duration = Duration::from_secs(10);
 pub enum ConnectError {
     /// The kubeconfig cannot be used.
     #[error("cannot use the kubeconfig")]
-    Kubeconfig(#[from] kube::config::KubeconfigError),
+    Kubeconfig(#[from] KubeconfigError),
+    /// The kubeconfig is no YAML, or has other fields.
+    #[error("cannot use the kubeconfig: {0}")]
+    Yaml(String),
     /// This is no pod, and no kubeconfig is named.
     #[error("no service account of a pod is here; name a file: kubernetes = {{ kubeconfig = \"/path\" }}")]
     InCluster(#[from] kube::config::InClusterError),
     /// The client cannot be made.
     #[error("cannot make a Kubernetes client")]
     Client(#[source] Box<kube::Error>),
+}
+
+/// What is wrong with a kubeconfig. The lines around a mistake, which kube would show, may hold a token.
+pub fn told(error: &KubeconfigError) -> String {
+    match error {
+        KubeconfigError::Parse(problem) => {
+            let problem = problem.without_snippet().to_string();
+            format!("failed to parse its YAML: {}", problem.lines().next().unwrap_or_default())
+        }
+        other => chain(other),
+    }
 }
 
 /// A client as configured.
@@ -60,7 +75,13 @@ pub async fn connect(kubeconfig: Option<&Path>, context: Option<&str>) -> Result
     let mut config = match kubeconfig {
         Some(path) => {
             let options = KubeConfigOptions { context: context.map(str::to_owned), ..Default::default() };
-            Config::from_custom_kubeconfig(Kubeconfig::read_from(path)?, &options).await?
+            let file = Kubeconfig::read_from(path).map_err(|error| match &error {
+                KubeconfigError::Parse(_) => {
+                    ConnectError::Yaml(format!("{}: {}", path.display(), told(&error)))
+                }
+                _ => ConnectError::Kubeconfig(error),
+            })?;
+            Config::from_custom_kubeconfig(file, &options).await?
         }
         None => Config::incluster()?,
     };

@@ -1,6 +1,6 @@
 //! An agent without a cluster: what it is told, what it may write, and that it is its own Machine's only.
 
-use bedplate_api::machine::{SlotName, SlotState};
+use bedplate_api::machine::{NodeRef, SlotName, SlotState};
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus, OperationState};
 use bedplate_api::wire::{NodeReport, OperationWrite, OperationWritten, WatchRequest, WatchResponse};
 use bedplate_process::liveness::Pulse;
@@ -239,6 +239,126 @@ async fn an_agent_is_told_what_pxed_knows_of_its_node_so_that_it_says_again_what
     assert_ne!(status, 200);
     agents.rig.machines.store(Snapshot::build(&"default".parse().unwrap(), [machine]));
     assert_eq!(told().await, (None, 0));
+    agents.stop().await;
+}
+
+/// A host beside node1, with its key and certificate.
+async fn beside(agents: &Agents) -> reqwest::Client {
+    let by_hand = json!({ "provider": "manual" });
+    let both =
+        [crate::http::tests::machine("node1", &plain()), crate::http::tests::machine("node2", &by_hand)];
+    agents.rig.machines.store(Snapshot::build(&"default".parse().unwrap(), both));
+    let owner = crate::boot::Owner::Machine { name: "node2".parse().unwrap(), uid: "u1".to_owned() };
+    let (boot_id, token) = agents.rig.boots().seeds().issue(owner, Timestamp::now()).await.unwrap();
+    let key = KeyPair::generate().unwrap();
+    let asked = EnrolRequest {
+        boot_id,
+        token,
+        csr_pem: csr(&key, Some("node2")),
+        agent_version: "0.1.0".to_owned(),
+        facts: Hardware::default(),
+        challenge_answer: None,
+    };
+    match agents.enrol(&asked).await.unwrap() {
+        EnrolResponse::Enrolled { certificate_pem, .. } => agents.client(Some((&certificate_pem, &key))),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// How many of so many requests were taken; the others were refused as too many.
+async fn flood(
+    agents: &Agents,
+    client: &reqwest::Client,
+    path: &str,
+    bodies: Vec<serde_json::Value>,
+) -> usize {
+    let mut taken = 0;
+    for body in bodies {
+        let url = format!("https://{}{path}", agents.address);
+        let response = client.post(url).json(&body).send().await.unwrap();
+        if response.status() == 429 {
+            let after: u64 = response.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+            assert!((1..=10).contains(&after), "{after}");
+            let refusal: Refusal = response.json().await.unwrap();
+            assert_eq!(refusal.reason, "TooOften");
+        } else {
+            assert!(response.status().is_success(), "{path}: {response:?}");
+            taken += 1;
+        }
+    }
+    taken
+}
+
+#[tokio::test]
+async fn a_host_that_floods_pxed_writes_no_more_than_its_pace_allows_and_another_beside_it_notices_nothing() {
+    let (agents, operations) = standalone().await;
+    let healthy = beside(&agents).await;
+    let key = KeyPair::generate().unwrap();
+    let (certificate, _) = agents.enrolled(1, &key).await;
+    let hostile = agents.client(Some((&certificate, &key)));
+    operations.create(operation("x", "node1")).await.unwrap();
+    let kept = operations.get("x").unwrap();
+    let of = |number: usize| {
+        let node = NodeRef { name: "node1".to_owned(), uid: format!("n{number}") };
+        json!(NodeReport { node: Some(node), ..NodeReport::default() })
+    };
+    // By a version that is not the present one: nothing is written, but it costs as much.
+    let progress = json!({ "name": "x", "uid": kept.metadata.uid, "resourceVersion": "0", "status": { "state": "InProgress" } });
+    let renewal = json!({ "csrPem": csr(&key, Some("node1")) });
+    let changes = || agents.rig.store.counters().changes.load(std::sync::atomic::Ordering::Relaxed);
+    let report = json!({ "agentVersion": "0.1.0", "kernelBootId": "b", "addresses": [] });
+
+    let (before, begun) = (changes(), std::time::Instant::now());
+    let nodes = flood(&agents, &hostile, "/v1/node", (0..300).map(of).collect()).await;
+    let written = changes() - before;
+    let writes = flood(&agents, &hostile, "/v1/operation", vec![progress; 400]).await;
+    let renewals = flood(&agents, &hostile, "/v1/renew", vec![renewal; 60]).await;
+    let reports = flood(&agents, &hostile, "/v1/report", vec![report.clone(); 100]).await;
+    let seconds = usize::try_from(begun.elapsed().as_secs()).unwrap() + 1;
+    assert!((30..=30 + seconds).contains(&nodes), "{nodes} in {seconds} s");
+    assert!(written <= nodes as u64 + 5, "{written} of {nodes}");
+    assert!((120..=120 + 4 * seconds).contains(&writes), "{writes} in {seconds} s");
+    assert!((20..=20 + seconds).contains(&renewals), "{renewals} in {seconds} s");
+    assert!((30..=30 + seconds).contains(&reports), "{reports} in {seconds} s");
+    let refused = u64::try_from(300 + 400 + 60 + 100 - nodes - writes - renewals - reports).unwrap();
+    assert_eq!(agents.counters.refusals.get(Reason::TooOften), refused);
+
+    // As much as an agent says in minutes.
+    for number in 0..20 {
+        let node = NodeRef { name: "node2".to_owned(), uid: format!("n{number}") };
+        let node = NodeReport { node: Some(node), ..NodeReport::default() };
+        assert_eq!(agents.post(&healthy, "/v1/node", &node).await.0, 204);
+        assert_eq!(agents.post(&healthy, "/v1/report", &report).await.0, 204);
+        assert_eq!(agents.post(&healthy, "/v1/watch", &WatchRequest::default()).await.0, 200);
+    }
+    // Nor does the Machine's own next host.
+    let next = KeyPair::generate().unwrap();
+    let (certificate, _) = agents.enrolled(2, &next).await;
+    let next = agents.client(Some((&certificate, &next)));
+    assert_eq!(agents.post(&next, "/v1/report", &report).await.0, 204);
+    assert_eq!(agents.post(&next, "/v1/node", &of(0)).await.0, 204);
+    agents.stop().await;
+}
+
+#[tokio::test]
+async fn a_token_that_is_shown_again_and_again_is_bounded_too_and_a_wrong_one_takes_nothing_from_it() {
+    let (agents, _) = standalone().await;
+    let (key, other) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+    let seed = agents.seed(1).await;
+    let mut wrong = request(&seed, &csr(&key, Some("node1")));
+    wrong.token = SecretText("x".repeat(43));
+    for _ in 0..50 {
+        let refused = agents.enrol(&wrong).await;
+        assert!(same(&refused, &refusal(403, "WrongToken")), "{refused:?}");
+    }
+    let right = json!(request(&seed, &csr(&key, Some("node1"))));
+    let begun = std::time::Instant::now();
+    let taken = flood(&agents, &agents.client(None), "/v1/enrol", vec![right; 100]).await;
+    let seconds = usize::try_from(begun.elapsed().as_secs()).unwrap() + 1;
+    assert!((30..=30 + seconds).contains(&taken), "{taken} in {seconds} s");
+    let fresh = agents.seed(2).await;
+    let enrolled = agents.enrol(&request(&fresh, &csr(&other, Some("node1")))).await;
+    assert!(matches!(enrolled, Ok(EnrolResponse::Enrolled { .. })), "{enrolled:?}");
     agents.stop().await;
 }
 
