@@ -1,5 +1,5 @@
 //! `MachineOperation`: something to be done once to one Machine, or to all that a selector matches (docs/rules.md,
-//! "MachineOperation"; O1 to O8).
+//! "Operations"; O1 to O8).
 //!
 //! Types and validation only.
 //!

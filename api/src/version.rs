@@ -1,5 +1,5 @@
 //! `MachineConfigurationVersion`: one numbered copy of a MachineConfiguration's template, fixed by its first use (docs/rules.md,
-//! "MachineConfigurationVersion"; V1 to V3).
+//! "Configurations and their versions"; V1 to V3).
 //!
 //! Types and validation only; that people do not write it (V1) and that one in use cannot be deleted (V3) are admission
 //! policies.

@@ -1,5 +1,5 @@
 //! The template of a MachineConfiguration, which its versions copy: image, Kubernetes, files, units, container (docs/rules.md,
-//! "MachineConfiguration").
+//! "Configurations and their versions").
 //!
 //! Pure: no clock, no file, no socket.
 
