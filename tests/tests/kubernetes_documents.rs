@@ -13,14 +13,16 @@ struct Example {
     text: String,
 }
 
-/// What is fenced as YAML, and what a shell is shown to give to kubectl.
+/// What is fenced as YAML or JSON, and what a shell is shown to give to kubectl.
 fn examples(name: &str, text: &str) -> Vec<Example> {
     let mut found = Vec::new();
     let mut block: Option<(&str, Example)> = None;
     for (number, line) in (1..).zip(text.lines()) {
         let trimmed = line.trim();
         match &mut block {
-            None if trimmed == "```yaml" => block = Some(("```", example(name, number + 1))),
+            None if ["```yaml", "```yml", "```json"].contains(&trimmed) => {
+                block = Some(("```", example(name, number + 1)));
+            }
             None if trimmed.contains("kubectl") && trimmed.ends_with("<<EOF") => {
                 block = Some(("EOF", example(name, number + 1)));
             }
@@ -73,13 +75,43 @@ fn documents() -> Vec<(String, String)> {
     paths.iter().map(|path| read(path)).collect()
 }
 
+/// What can be a line of a manifest and stands in no example: indented, as the output of a command is, it would be applied by nobody.
+fn strays(name: &str, text: &str) -> Vec<String> {
+    let examples: Vec<Example> = examples(name, text);
+    let is_in_one = |line: &str| examples.iter().any(|example| example.text.lines().any(|of| of == line));
+    let is_manifest = |line: &&str| {
+        let line = line.trim_start_matches("- ");
+        ["apiVersion:", "kind:", "metadata:", "spec:", "macAddress:"]
+            .iter()
+            .any(|field| line.starts_with(field))
+    };
+    let lines =
+        (1..).zip(text.lines()).filter(|(_, line)| line.starts_with("    ") && is_manifest(&line.trim()));
+    lines
+        .filter(|(_, line)| !is_in_one(line))
+        .map(|(number, line)| format!("{name}:{number}: {line}"))
+        .collect()
+}
+
+#[test]
+fn no_part_of_a_manifest_stands_outside_of_the_examples() {
+    let strays: Vec<String> = documents().iter().flat_map(|(name, text)| strays(name, text)).collect();
+    assert!(strays.is_empty(), "fence it as YAML, as a whole manifest:\n{}", strays.join("\n"));
+    assert_eq!(strays_of("    - macAddress: 02:83\n"), 1);
+    assert_eq!(strays_of("```yaml\n    - macAddress: 02:83\n```\n"), 0);
+}
+
+fn strays_of(text: &str) -> usize {
+    strays("x.md", text).len()
+}
+
 #[test]
 fn every_example_of_the_documents_is_taken_by_an_api_server() {
     let kubernetes = Kubernetes::shared();
     let place = Directory::new("documents").unwrap();
     let path = place.path().join("example.yaml");
     let examples: Vec<Example> = documents().iter().flat_map(|(name, text)| examples(name, text)).collect();
-    assert!(examples.len() >= 12, "the documents lost their examples");
+    assert!(examples.len() >= 19, "the documents lost their examples: {}", examples.len());
     let mut wrong = Vec::new();
     for example in &examples {
         let text = manifest(example);

@@ -1,4 +1,5 @@
-//! The house style, as far as a machine can hold it: lengths, heads of files, purity, names, paths that documents name.
+//! The house style, as far as a machine can hold it: lengths, heads of files, purity, names; and that documents say of code what is so:
+//! paths, links, reasons, metrics, fields.
 //!
 //! Reads sources as text, compiles nothing. Every violation is listed with its rule and its place; production code only, test modules and
 //! test files are not measured.
@@ -8,13 +9,16 @@
 mod tidy {
     pub(crate) mod source;
     pub(crate) mod tree;
+    pub(crate) mod words;
 }
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use tidy::{
     source::{Source, functions},
-    tree::{documents, root, sources, texts},
+    tree::{Document, documents, root, sources, texts},
+    words,
 };
 
 /// Hard limits; the soft ones are 400 and 40 and left to the reviewer.
@@ -284,4 +288,126 @@ fn rules_that_code_names_by_number_are_explained() {
     }
     assert!(count > 10, "only {count} rules are named: the search does not find them");
     hold("rules that docs/rules.md does not explain:", "explain them there", &wrong);
+}
+
+fn manual() -> Vec<Document> {
+    documents().into_iter().filter(|document| document.path.starts_with("docs/")).collect()
+}
+
+#[test]
+fn every_reason_that_code_tells_is_in_the_documents() {
+    let manual = manual();
+    let explained = words::marked_words(&manual);
+    let mut wrong = Vec::new();
+    let mut told = BTreeSet::new();
+    for source in sources() {
+        for (number, reason) in words::reasons_told(&source) {
+            if !explained.contains(reason.as_str()) {
+                wrong.push(format!("{}:{number} {reason}", source.path));
+            }
+            told.insert(reason);
+        }
+    }
+    assert!(told.len() > 150, "only {} reasons: the search does not find them", told.len());
+    hold(
+        "reasons of conditions, Events, operations or refusals that no page of docs/ has between backticks:",
+        "say what it means and what to do where its like are explained (docs/stuck.md has the way), or name it as none in tidy/words.rs",
+        &wrong,
+    );
+}
+
+#[test]
+fn names_that_documents_mark_are_in_the_code() {
+    // Of others, and nowhere in what is ours.
+    const OTHERS: [&str; 7] =
+        ["ReadOnly", "VmRSS", "credHelpers", "defaultMode", "hostPort", "maxPerCore", "systemReserved"];
+    let texts = texts();
+    let ours = texts.iter().filter(|(path, _)| !path.ends_with(".md") && !path.starts_with("tests/"));
+    let known: BTreeSet<&str> = ours.flat_map(|(_, text)| words::words(text)).collect();
+    let mut wrong = Vec::new();
+    for document in documents() {
+        for (number, line) in (1..).zip(document.text.lines()) {
+            for name in words::names_in(line) {
+                if !known.contains(name) && !OTHERS.contains(&name) {
+                    wrong.push(format!("{}:{number} {name}", document.path));
+                }
+            }
+        }
+    }
+    hold(
+        "fields, reasons or kinds that documents name and no code has:",
+        "correct the document, or name it as another's here",
+        &wrong,
+    );
+}
+
+#[test]
+fn every_metric_is_in_the_documents_and_no_other() {
+    let documented: BTreeSet<String> = manual().iter().flat_map(words::metrics_documented).collect();
+    let made: BTreeSet<String> = sources()
+        .iter()
+        .filter(|source| {
+            !source.is_test() && source.path.contains("/src/") && !source.path.starts_with("tests/")
+        })
+        .flat_map(words::metrics_made)
+        .collect();
+    assert!(made.len() > 50, "{}: the search does not find them", made.len());
+    let spelled = |name: &str| ["", "_total", "_seconds", "_seconds_total"].map(|end| format!("{name}{end}"));
+    let missing = made.iter().filter(|name| !spelled(name).iter().any(|name| documented.contains(name)));
+    let missing: Vec<String> = missing.cloned().collect();
+    hold("metrics that no table of docs/ has:", "add a row", &missing);
+    let known: BTreeSet<String> = made.iter().flat_map(|name| spelled(name)).collect();
+    let made_up: Vec<String> = documented.difference(&known).cloned().collect();
+    hold("metrics that docs/ has and no program:", "correct the table", &made_up);
+}
+
+#[test]
+fn links_into_documents_lead_to_a_heading() {
+    let documents = documents();
+    let headings: BTreeMap<&str, BTreeSet<String>> = documents
+        .iter()
+        .map(|document| {
+            let lines = document.text.lines().filter(|line| line.starts_with('#'));
+            (document.path.as_str(), lines.map(words::anchor).collect())
+        })
+        .collect();
+    let mut wrong = Vec::new();
+    for document in &documents {
+        let folder = Path::new(&document.path).parent().unwrap_or(Path::new(""));
+        for (number, line) in (1..).zip(document.text.lines()) {
+            for (file, anchor) in words::anchored_links(line) {
+                let target = if file.is_empty() {
+                    document.path.clone()
+                } else {
+                    folder.join(file).display().to_string()
+                };
+                if !headings.get(target.as_str()).is_some_and(|there| there.contains(anchor)) {
+                    wrong.push(format!("{}:{number} {target}#{anchor}", document.path));
+                }
+            }
+        }
+    }
+    hold("links to headings that are not there:", "correct the link", &wrong);
+}
+
+#[test]
+fn parts_of_documents_that_are_named_are_there() {
+    let folded = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let documents: BTreeMap<String, String> =
+        documents().into_iter().map(|document| (document.path, folded(&document.text))).collect();
+    let mut wrong = Vec::new();
+    let mut count = 0;
+    for (path, text) in texts() {
+        if path.ends_with("tidy/words.rs") {
+            continue;
+        }
+        for (file, part) in words::parts_named(&text) {
+            count += 1;
+            if !documents.get(&file).is_some_and(|document| document.contains(&folded(&part))) {
+                wrong.push(format!("{path}: {file}, {part:?}"));
+            }
+        }
+    }
+    assert!(count > 20, "{count}: the search does not find them");
+    hold("parts of documents that are not there:", "name the part as it is headed", &wrong);
 }

@@ -2,6 +2,8 @@
 //!
 //! No parser of Rust: it knows comments, texts and braces, which is all that measuring wants.
 
+use std::ops::Range;
+
 /// A Rust source.
 pub(crate) struct Source {
     /// Relative to the repository.
@@ -43,6 +45,17 @@ impl Source {
     /// [`Self::code`] with test modules blanked too.
     pub(crate) fn production_code(&self) -> String {
         without_test_modules(&self.code())
+    }
+
+    /// The text with test modules blanked, comments and literals as they are; lines keep their numbers.
+    pub(crate) fn production_text(&self) -> String {
+        let code = self.code();
+        let place = |byte: usize| code[..byte].chars().count();
+        // Blanking keeps the place of every character, not of every byte.
+        let parts: Vec<_> = test_parts(&code).iter().map(|part| place(part.start)..place(part.end)).collect();
+        let is_test = |at: usize| parts.iter().any(|part| part.contains(&at));
+        let blanked = |(at, c)| if is_test(at) && c != '\n' { ' ' } else { c };
+        self.text.chars().enumerate().map(blanked).collect()
     }
 
     /// Lines of production: the text without its test modules; comments count, blank lines do not.
@@ -126,17 +139,29 @@ fn quoted(rest: &str, quote: char) -> usize {
 /// Blanks every `#[cfg(test)] mod ... { ... }`.
 fn without_test_modules(code: &str) -> String {
     let mut out = code.to_owned();
-    while let Some(start) = out.find("#[cfg(test)]") {
-        let rest = &out[start..];
+    for part in test_parts(code) {
+        let blanked: String =
+            code[part.clone()].chars().map(|c| if c == '\n' { '\n' } else { ' ' }).collect();
+        out.replace_range(part, &blanked);
+    }
+    out
+}
+
+/// Where the test modules are, in bytes of what is left of a text without comments and literals.
+fn test_parts(code: &str) -> Vec<Range<usize>> {
+    let mut parts = Vec::new();
+    let mut from = 0;
+    while let Some(start) = code[from..].find("#[cfg(test)]").map(|at| at + from) {
+        let rest = &code[start..];
         let open = rest.find('{').filter(|open| !rest[..*open].contains(';'));
         let end = match open {
             Some(open) => open + block(&rest[open..]),
             None => rest.find(';').map_or(rest.len(), |semicolon| semicolon + 1),
         };
-        let blanked: String = rest[..end].chars().map(|c| if c == '\n' { '\n' } else { ' ' }).collect();
-        out.replace_range(start..start + end, &blanked);
+        from = start + end;
+        parts.push(start..from);
     }
-    out
+    parts
 }
 
 /// Length of a block, from its `{` to behind its `}`.
@@ -209,4 +234,6 @@ fn test_modules_are_not_production() {
     };
     assert_eq!(functions(&source.production_code()).len(), 2);
     assert_eq!(source.production_lines(), 3);
+    assert!(source.production_text().starts_with("//! Head.\nfn a() {}\n "));
+    assert!(source.production_text().trim_end().ends_with("fn c<'a>() {}"));
 }

@@ -80,24 +80,30 @@ fn walk(root: &Path, below: &Path, wanted: &dyn Fn(&Path) -> bool, found: &mut V
 impl Document {
     /// Paths of this repository that a line names: words that begin with one of its folders, and links.
     pub(crate) fn named_paths(&self, line: &str) -> Vec<String> {
-        const FOLDERS: [&str; 17] = [
+        const FOLDERS: [&str; 23] = [
+            "agent",
             "api",
-            "process",
             "bmc",
+            "bootstrap",
+            "cli",
+            "deploy",
             "dhcp",
-            "tftp",
+            "docs",
+            "drain",
+            "fuzz",
             "image",
             "images",
+            "ipmi",
+            "lease",
+            "operations",
+            "process",
             "pxed",
-            "agent",
-            "cli",
-            "tests",
-            "xtask",
+            "reconciler",
+            "selection",
             "systemd",
-            "docs",
-            "deploy",
-            "fuzz",
-            "bootstrap",
+            "tests",
+            "tftp",
+            "xtask",
         ];
         let separators = |c: char| c.is_whitespace() || "`()[]<>,;|\"'*".contains(c);
         let mut paths = Vec::new();
