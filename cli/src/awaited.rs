@@ -5,8 +5,9 @@
 
 mod remedy;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
+use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::machine::{
     Condition, Machine, MachineStatus, PROVIDER_MANUAL, PROVIDER_PXE, condition_type as type_,
 };
@@ -79,11 +80,37 @@ pub(crate) struct Awaited {
     pub(crate) also: Vec<String>,
 }
 
+/// Configurations that roll, by their names, and what has stopped them.
+pub(crate) type Rolling = BTreeMap<String, Option<Stopped>>;
+
+/// What has failed in a rolling update.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Stopped {
+    /// Nothing goes on until that is seen to.
+    is_paused: bool,
+    message: String,
+}
+
+impl Stopped {
+    /// By the conditions of a configuration.
+    pub(crate) fn of(configuration: &MachineConfiguration) -> Option<Self> {
+        let conditions = configuration.status.as_ref().map(|status| &status.conditions)?;
+        let of = |type_: &str| conditions.iter().find(|condition| condition.type_ == type_);
+        let degraded = of("Degraded").filter(|degraded| degraded.status == "True")?;
+        let is_paused = of("Progressing").is_some_and(|progressing| progressing.reason == "Paused");
+        Some(Self { is_paused, message: degraded.message.clone() })
+    }
+
+    fn holds(&self, machine: &str) -> bool {
+        self.is_paused || self.message.starts_with(&format!("{machine}: "))
+    }
+}
+
 struct Look<'a> {
     machine: &'a Machine,
     status: &'a MachineStatus,
     now: Timestamp,
-    rolling: &'a BTreeSet<String>,
+    rolling: &'a Rolling,
 }
 
 /// Whether a Machine runs another version than is selected for it: then it matters which configurations are rolled out.
@@ -95,7 +122,7 @@ pub(crate) fn runs_another(machine: &Machine) -> bool {
 }
 
 /// What a Machine waits for at `now`; `rolling`: the configurations whose Machines get a newer version without anybody doing more.
-pub(crate) fn awaited(machine: &Machine, rolling: &BTreeSet<String>, now: Timestamp) -> Awaited {
+pub(crate) fn awaited(machine: &Machine, rolling: &Rolling, now: Timestamp) -> Awaited {
     let status = machine.status.clone().unwrap_or_default();
     let look = Look { machine, status: &status, now, rolling };
     let steps = [
@@ -205,7 +232,7 @@ impl Look<'_> {
             return Some(self.of(off));
         }
         let what = "its agent is not heard any more: what is said of its node is what it said last";
-        let next = "is the host up, and does it reach the API server? `bedplate power status NAME`; on the host: `bedplate-agent status`";
+        let next = "is the host up, its clock right, and does it reach the API server? `bedplate power status NAME`; on the host: `bedplate-agent status`";
         Some(Awaited { since: Some(heard), ..self.says(Actor::Agent, "AgentSilent", what, next) })
     }
 
@@ -296,7 +323,9 @@ impl Look<'_> {
                 ..self.says(Actor::Person, "RolledBack", what, &next)
             });
         }
-        if let Some(first) = self.unmet(type_::PAVED).or_else(|| self.unmet(type_::NODE_READY)) {
+        // What the agent said last of a Node that is down is not the last word.
+        let down = self.unmet(type_::READY).filter(|ready| ready.reason == "NodeNotReady");
+        if let Some(first) = self.unmet(type_::PAVED).or_else(|| self.unmet(type_::NODE_READY)).or(down) {
             return Some(self.of(first));
         }
         let Some(applied) = &self.status.applied else {
@@ -307,7 +336,17 @@ impl Look<'_> {
         let (name, version) =
             selected.filter(|selected| *selected != (applied.name.clone(), applied.version))?;
         let what = format!("{name}-v{version} is selected, and {}-v{} runs", applied.name, applied.version);
-        if self.rolling.contains(&name) {
+        // Beside a node that runs: why the other slot is not filled.
+        if let Some(paved) = self.condition(type_::PAVED).filter(|c| !["Applied", "Preparing"].contains(&c.reason.as_str())) {
+            return Some(Awaited { since: None, ..self.of(paved) });
+        }
+        if let Some(stopped) = self.rolling.get(&name) {
+            let own = self.machine.metadata.name.as_deref().unwrap_or_default();
+            if let Some(stopped) = stopped.as_ref().filter(|stopped| stopped.holds(own)) {
+                let what = format!("{what}, and the rolling update has stopped: {}", stopped.message);
+                let next = format!("see to that: it goes on then; `bedplate config show {name}` has the rest");
+                return Some(self.says(Actor::Person, "RolloutStopped", what, &next));
+            }
             let next = format!(
                 "nothing: the rolling update comes to it; `bedplate config show {name}` says how far that is, and what holds it"
             );

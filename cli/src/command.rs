@@ -1,7 +1,6 @@
 //! Runs one command: asks, or has something done, and prints what came of it.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -16,7 +15,7 @@ use thiserror::Error;
 use crate::act;
 use crate::arguments::{self, BmcCommand, Cli, Command, Global, MachineCommand};
 use crate::ask;
-use crate::awaited::{awaited, runs_another};
+use crate::awaited::{Rolling, awaited, runs_another};
 use crate::cluster::AskClusterError;
 use crate::configuration::{self, ConfigureError};
 use crate::desk::Desk;
@@ -213,7 +212,7 @@ async fn explain(global: &Global, name: Option<&str>, page: &mut Page<'_>) -> Re
         Some(name) => vec![read::<Machine>(&desk.machine(name).await?)?],
         None => read::<Vec<Machine>>(&desk.machines().await?["items"])?,
     };
-    let rolling = if machines.iter().any(runs_another) { desk.rolling().await } else { BTreeSet::new() };
+    let rolling = if machines.iter().any(runs_another) { desk.rolling().await } else { Rolling::new() };
     let look = page.look();
     let mut found: Vec<_> = machines.iter().map(|machine| awaited(machine, &rolling, look.now)).collect();
     found.sort_by(|a, b| a.machine.cmp(&b.machine));

@@ -2,7 +2,7 @@
 //!
 //! The cluster is watched, a pxed is asked once a second.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::time::Duration;
@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 
 use crate::arguments::Global;
 use crate::ask::{self, Asked};
+use crate::awaited::{Rolling, Stopped};
 use crate::cluster;
 use crate::command::RunError;
 use crate::configuration;
@@ -72,13 +73,14 @@ impl Desk {
     }
 
     /// The configurations whose Machines get a newer version machine by machine: those of a cluster, as far as they may be seen.
-    pub(crate) async fn rolling(&self) -> BTreeSet<String> {
-        let Self::Cluster(client) = self else { return BTreeSet::new() };
+    pub(crate) async fn rolling(&self) -> Rolling {
+        let Self::Cluster(client) = self else { return Rolling::new() };
         let found = Api::<MachineConfiguration>::all(client.clone()).list(&ListParams::default()).await;
         let rolls =
             |c: &MachineConfiguration| c.spec.update_strategy.type_ == UpdateStrategyType::RollingUpdate;
         let found = found.map(|list| list.items).unwrap_or_default();
-        found.into_iter().filter(rolls).filter_map(|c| c.metadata.name).collect()
+        let found = found.into_iter().filter(rolls);
+        found.filter_map(|c| Some((c.metadata.name.clone()?, Stopped::of(&c)))).collect()
     }
 
     /// Makes an operation.

@@ -116,6 +116,7 @@ fn choice(reason: &str) -> Option<(Actor, &'static str)> {
         "Claimed" => {
             (Actor::Other, "who is named in the annotation bedplate.dev/claimed-by decides about this node")
         }
+        "NodeNotReady" => return node(reason),
         "ControlPlaneKept" => {
             (Actor::Person, "restart the kubelet in the slot: docs/node.md, \"The first control plane\"")
         }

@@ -28,7 +28,7 @@ fn machine(spec: &Value, status: &Value) -> Machine {
 }
 
 fn at_rest(machine: &Machine) -> Awaited {
-    awaited(machine, &BTreeSet::new(), NOW.parse().unwrap())
+    awaited(machine, &Rolling::new(), NOW.parse().unwrap())
 }
 
 fn of(spec: &Value, status: &Value) -> Awaited {
@@ -128,6 +128,19 @@ fn the_first_thing_that_is_not_met_is_awaited_from_who_can_do_it() {
             "NodeNotReady",
         ),
         (plain.clone(), enrolled(&both, &runs), Some(Actor::Person), "AwaitingRepave"),
+        // Beside a node that runs.
+        (
+            plain.clone(),
+            enrolled(&[is("Paved", "True", "ImageUnavailable"), both[1].clone()], &runs),
+            Some(Actor::Registry),
+            "ImageUnavailable",
+        ),
+        (
+            plain.clone(),
+            enrolled(&[both[0].clone(), both[1].clone(), is("Ready", "False", "NodeNotReady")], &done),
+            Some(Actor::Cluster),
+            "NodeNotReady",
+        ),
         (plain.clone(), enrolled(&both, &done), None, "Ready"),
     ] {
         let found = of(&spec, &status);
@@ -239,9 +252,45 @@ fn c4_a_machine_that_a_rolling_update_will_come_to_waits_for_no_person() {
     let both = [is("Paved", "True", "Applied"), is("NodeReady", "True", "NodeReady")];
     let machine = machine(&json!({}), &enrolled(&both, &status));
     assert!(runs_another(&machine));
-    let found = awaited(&machine, &BTreeSet::from(["w".to_owned()]), NOW.parse().unwrap());
+    let found = awaited(&machine, &Rolling::from([("w".to_owned(), None)]), NOW.parse().unwrap());
     assert_eq!((found.from, found.reason.as_str()), (Some(Actor::Chooser), "AwaitingTurn"));
     assert!(found.next.contains("`bedplate config show w`"), "{}", found.next);
-    let other = awaited(&machine, &BTreeSet::from(["x".to_owned()]), NOW.parse().unwrap());
+    let other = awaited(&machine, &Rolling::from([("x".to_owned(), None)]), NOW.parse().unwrap());
     assert_eq!((other.from, other.reason.as_str()), (Some(Actor::Person), "AwaitingRepave"));
+}
+
+#[test]
+fn c4_a_machine_whose_rolling_update_has_stopped_waits_for_a_person_who_is_told_why() {
+    let status = json!({ "selected": { "name": "w", "version": 2, "by": "Selector" },
+        "applied": { "name": "w", "version": 1, "slot": "a" } });
+    let both = [is("Paved", "True", "Applied"), is("NodeReady", "True", "NodeReady")];
+    let machine = machine(&json!({}), &enrolled(&both, &status));
+    let condition = |type_: &str, status: &str, reason: &str, message: &str| {
+        json!({ "type": type_, "status": status, "reason": reason, "message": message,
+            "lastTransitionTime": "2026-01-01T00:30:00Z" })
+    };
+    for (reason, degraded, message, held) in [
+        (
+            "Paused",
+            "True",
+            "nothing more is begun until then (pauseOnFailure); a: nobody makes these Pods again: n/x",
+            true,
+        ),
+        ("RollingOut", "True", "node-1: nobody makes these Pods again: n/x", true),
+        ("RollingOut", "True", "node-10: nobody makes these Pods again: n/x", false),
+        ("RollingOut", "False", "", false),
+    ] {
+        let conditions = [
+            condition("Progressing", "False", reason, ""),
+            condition("Degraded", degraded, "UnmanagedPods", message),
+        ];
+        let object = json!({ "metadata": { "name": "w" }, "status": { "conditions": conditions }, "spec": { "template": {
+            "image": { "reference": "registry.example/node@sha256:0000000000000000000000000000000000000000000000000000000000000001" },
+            "kubernetes": { "version": "v1.34.0" } } } });
+        let stopped = Stopped::of(&serde_json::from_value(object).unwrap());
+        let found = awaited(&machine, &Rolling::from([("w".to_owned(), stopped)]), NOW.parse().unwrap());
+        let expected = if held { "RolloutStopped" } else { "AwaitingTurn" };
+        assert_eq!(found.reason, expected, "{message}");
+        assert!(!held || found.from == Some(Actor::Person) && found.what.contains(message), "{}", found.what);
+    }
 }
