@@ -1,6 +1,12 @@
 //! Pure: `phase` and `Ready` of a Machine, derived from its conditions. For display: no program reads the phase (H1).
 
-use bedplate_api::machine::{Condition, Machine, MachineStatus, Phase, condition_type};
+use bedplate_api::machine::{
+    Condition, Machine, MachineStatus, PROVIDER_MANUAL, PROVIDER_PXE, Phase, condition_type,
+};
+use bedplate_selection::version_name;
+use k8s_openapi::api::core::v1::Node;
+
+use crate::rollout::mark;
 
 /// `Ready` False: what was chosen was tried, and the version before runs again.
 pub(super) const ROLLED_BACK: &str = "RolledBack";
@@ -23,21 +29,23 @@ fn display(phase: Phase, reason: &str, message: &str) -> Display {
     Display { phase, ready, reason, message }
 }
 
-/// Of a Machine whose status is `status` by now; `pending`: why nothing is selected, `trouble`: what else is not as it ought to be.
+/// Of a Machine whose status is `status` by now; `there`: its Node, `pending`: why nothing is selected, `trouble`: what else is not as it ought
+/// to be.
 pub(super) fn derive(
     machine: &Machine,
     status: &MachineStatus,
+    there: Option<&Node>,
     pending: Option<(&str, &str)>,
     trouble: Option<(&str, &str)>,
 ) -> Display {
     if machine.metadata.deletion_timestamp.is_some() {
-        let drained = condition(status, condition_type::DRAINED).map(|c| c.message.as_str());
-        return display(Phase::Deleting, "Deleting", drained.unwrap_or("the Machine is being deleted"));
+        let drained = condition(status, condition_type::DRAINED).map(|c| c.message.clone());
+        return display(Phase::Deleting, "Deleting", &drained.unwrap_or_else(|| leaves(machine)));
     }
     if machine.spec.paused {
         return display(Phase::Paused, "Paused", "spec.paused is set: the machine is left as it is");
     }
-    if let Some(display) = before_enrolment(status) {
+    if let Some(display) = before_enrolment(machine, status) {
         return display;
     }
     if let Some((reason, message)) = pending {
@@ -47,11 +55,19 @@ pub(super) fn derive(
         let phase = if is_running(status) { Phase::Ready } else { Phase::Repaving };
         return Display { ready: false, ..display(phase, reason, message) };
     }
-    node(status)
+    node(status, there)
+}
+
+/// Who keeps it, once it is deleted.
+fn leaves(machine: &Machine) -> String {
+    match machine.metadata.finalizers.as_deref() {
+        None | Some([]) => "it is being deleted".to_owned(),
+        Some(held) => format!("it is being deleted, and held by {}", held.join(", ")),
+    }
 }
 
 /// What comes before a configuration: power, boot, enrolment.
-fn before_enrolment(status: &MachineStatus) -> Option<Display> {
+fn before_enrolment(machine: &Machine, status: &MachineStatus) -> Option<Display> {
     if let Some(c) = unmet(status, condition_type::BOOTED).filter(|c| c.reason == "DuplicateMACAddress") {
         return Some(display(Phase::Failed, &c.reason, &c.message));
     }
@@ -66,25 +82,51 @@ fn before_enrolment(status: &MachineStatus) -> Option<Display> {
     if condition(status, condition_type::ENROLLED).is_some_and(|c| c.status == "True") {
         return None;
     }
-    let first = unmet(status, condition_type::BOOTED).or_else(|| unmet(status, condition_type::ENROLLED));
     let booting = status.boot.as_ref().is_some_and(|boot| boot.stage.is_some());
     let phase = if booting { Phase::Booting } else { Phase::Pending };
+    // Who cannot be switched on will not be heard.
+    let first = unmet(status, condition_type::BMC_REACHABLE)
+        .filter(|_| {
+            !booting && condition(status, condition_type::POWERED_ON).is_some_and(|c| c.status == "Unknown")
+        })
+        .or_else(|| unmet(status, condition_type::BOOTED))
+        .or_else(|| unmet(status, condition_type::ENROLLED));
     Some(match first {
         Some(c) => display(phase, &c.reason, &c.message),
-        None => display(phase, "AwaitingEnrolment", "waiting for the host to enrol"),
+        None => display(phase, "AwaitingEnrolment", &unheard(machine)),
     })
 }
 
+/// Nobody has said anything of its host: who has to.
+fn unheard(machine: &Machine) -> String {
+    let (name, site) = (machine.metadata.name.as_deref().unwrap_or_default(), &machine.spec.site);
+    match machine.spec.provider.as_str() {
+        PROVIDER_PXE => format!("waiting for a pxed of site {site}: none has said anything of it yet"),
+        PROVIDER_MANUAL => {
+            format!(
+                "no agent has enrolled as it: a person installs it, `bedplate machine token {name}` has its token"
+            )
+        }
+        other => format!("waiting for {other}, which is not Bedplate, to have its host enrol"),
+    }
+}
+
 /// What comes after it.
-fn node(status: &MachineStatus) -> Display {
+fn node(status: &MachineStatus, there: Option<&Node>) -> Display {
     let selected = status.selected.as_ref().map(|s| (s.name.as_str(), s.version));
     let applied = status.applied.as_ref().map(|a| (a.name.as_str(), a.version));
     let refused = status.rolled_back.as_ref().map(|r| (r.from.name.as_str(), r.from.version));
     if let (Some(back), true) = (&status.rolled_back, refused.is_some() && refused == selected) {
         return display(Phase::RolledBack, ROLLED_BACK, &back.reason);
     }
+    // Who has died does not say so: its agent's word is the last one.
+    let down = there.and_then(down).filter(|_| applied.is_some() && status.node_ref.is_some());
+    let said_well = is_running(status) || unmet(status, condition_type::PAVED).is_none();
+    if let Some(why) = down.filter(|_| said_well) {
+        return display(Phase::Failed, "NodeNotReady", &why);
+    }
     if is_running(status) {
-        return display(Phase::Ready, "Ready", "the Node is Ready");
+        return display(Phase::Ready, "Ready", &to_come(status, there, selected, applied));
     }
     let phase = if applied.is_none() { Phase::Paving } else { Phase::Repaving };
     let first = unmet(status, condition_type::PAVED).or_else(|| unmet(status, condition_type::NODE_READY));
@@ -94,6 +136,38 @@ fn node(status: &MachineStatus) -> Display {
         }
         Some(c) => display(phase, &c.reason, &c.message),
         None => display(phase, "AwaitingNode", "waiting for the agent to make the node"),
+    }
+}
+
+/// Since when its Node is not Ready, and why, by the cluster's word.
+fn down(node: &Node) -> Option<String> {
+    let conditions = node.status.as_ref()?.conditions.as_ref()?;
+    let ready = conditions.iter().find(|c| c.type_ == "Ready" && c.status != "True")?;
+    let since = ready.last_transition_time.as_ref().map(|time| format!(" since {:.0}", time.0));
+    let why = ready.message.as_deref().filter(|why| !why.is_empty()).map(|why| format!(": {why}"));
+    Some(format!("the Node is not Ready{}{}", since.unwrap_or_default(), why.unwrap_or_default()))
+}
+
+/// What a Machine that is well waits for; mostly for nothing.
+fn to_come(
+    status: &MachineStatus,
+    there: Option<&Node>,
+    selected: Option<(&str, i64)>,
+    applied: Option<(&str, i64)>,
+) -> String {
+    let (Some(next), Some(runs)) = (selected.filter(|next| Some(*next) != applied), applied) else {
+        return String::new();
+    };
+    let (next, runs) = (version_name(next.0, next.1), version_name(runs.0, runs.1));
+    if let Some(failed) = there.and_then(mark::failed).filter(|failed| failed.version == next) {
+        return format!("{runs} runs, and the turn for {next} was given up: {}", failed.message);
+    }
+    let fetched = condition(status, condition_type::PAVED).filter(|c| c.reason != "Applied");
+    match fetched {
+        Some(c) => format!("{runs} runs, and {next} does not come into its slot: {}", c.message),
+        None => format!(
+            "{runs} runs until the Node is deleted, by a rolling update or by hand: {next} comes then"
+        ),
     }
 }
 
@@ -133,8 +207,26 @@ mod tests {
         let selected = json!({ "name": "w", "version": 1, "by": "Reference" });
         let applied = json!({ "name": "w", "version": 1, "slot": "a" });
         let node = json!({ "name": "a", "uid": "1" });
+        let next = json!({ "name": "w", "version": 2, "by": "Reference" });
+        let mut applied_well = is("Paved", "True");
+        applied_well["reason"] = json!("Applied");
         for (status, phase, message) in [
-            (json!({}), Phase::Pending, "waiting for the host to enrol"),
+            (
+                json!({}),
+                Phase::Pending,
+                "no agent has enrolled as it: a person installs it, `bedplate machine token a` has its token",
+            ),
+            (
+                json!({ "conditions": [is("BMCReachable", "False"), is("PoweredOn", "Unknown"), is("Booted", "False")] }),
+                Phase::Pending,
+                "BMCReachable is False",
+            ),
+            (
+                json!({ "conditions": [is("BMCReachable", "False"), is("PoweredOn", "Unknown"), is("Booted", "False")],
+                    "boot": { "stage": "kernel" } }),
+                Phase::Booting,
+                "Booted is False",
+            ),
             (json!({ "conditions": [is("PoweredOn", "False")] }), Phase::Pending, "PoweredOn is False"),
             (
                 json!({ "conditions": [is("Booted", "False")], "boot": { "stage": "kernel" } }),
@@ -155,7 +247,19 @@ mod tests {
                 json!({ "conditions": [is("Enrolled", "True"), is("Paved", "True"), is("NodeReady", "True")],
                     "selected": selected, "applied": applied, "nodeRef": node }),
                 Phase::Ready,
-                "the Node is Ready",
+                "",
+            ),
+            (
+                json!({ "conditions": [is("Enrolled", "True"), applied_well, is("NodeReady", "True")],
+                    "selected": next, "applied": applied, "nodeRef": node }),
+                Phase::Ready,
+                "w-v1 runs until the Node is deleted, by a rolling update or by hand: w-v2 comes then",
+            ),
+            (
+                json!({ "conditions": [is("Enrolled", "True"), is("Paved", "True"), is("NodeReady", "True")],
+                    "selected": next, "applied": applied, "nodeRef": node }),
+                Phase::Ready,
+                "w-v1 runs, and w-v2 does not come into its slot: Paved is True",
             ),
             (
                 json!({ "conditions": [is("Enrolled", "True"), is("Paved", "True"), is("NodeReady", "False")],
@@ -165,12 +269,68 @@ mod tests {
             ),
         ] {
             let machine = machine(&status);
-            let shown = derive(&machine, machine.status.as_ref().unwrap(), None, None);
+            let shown = derive(&machine, machine.status.as_ref().unwrap(), None, None, None);
             assert_eq!(
                 (shown.phase, shown.message.as_str(), shown.ready),
                 (phase, message, phase == Phase::Ready),
                 "{status}"
             );
         }
+    }
+
+    #[test]
+    fn a_machine_whose_node_is_down_is_not_ready_whatever_its_agent_said_last() {
+        let status = |paved: &str| {
+            json!({ "conditions": [is("Enrolled", "True"), is("Paved", paved), is("NodeReady", paved)],
+                "selected": { "name": "w", "version": 1, "by": "Reference" },
+                "applied": { "name": "w", "version": 1, "slot": "a" }, "nodeRef": { "name": "a", "uid": "1" } })
+        };
+        let node = |ready: &str| -> Node {
+            serde_json::from_value(json!({ "metadata": { "name": "a" }, "status": { "conditions": [{ "type": "Ready",
+                "status": ready, "message": "Kubelet stopped posting node status.", "lastTransitionTime": "2026-01-01T00:00:00Z" }] } }))
+            .unwrap()
+        };
+        let shown = |paved: &str, ready: &str| {
+            let machine = machine(&status(paved));
+            let shown = derive(&machine, machine.status.as_ref().unwrap(), Some(&node(ready)), None, None);
+            (shown.phase, shown.ready, shown.reason, shown.message)
+        };
+        let down = "the Node is not Ready since 2026-01-01T00:00:00Z: Kubelet stopped posting node status.";
+        for ready in ["False", "Unknown"] {
+            let expected = (Phase::Failed, false, "NodeNotReady".to_owned(), down.to_owned());
+            assert_eq!(shown("True", ready), expected);
+        }
+        assert_eq!(shown("True", "True").0, Phase::Ready);
+        assert_eq!(shown("False", "Unknown").3, "Paved is False", "it is being paved, which says more");
+    }
+
+    #[test]
+    fn c4_a_machine_whose_turn_was_given_up_says_why() {
+        let status = json!({ "conditions": [is("Enrolled", "True"), is("Paved", "True"), is("NodeReady", "True")],
+            "selected": { "name": "w", "version": 2, "by": "Reference" },
+            "applied": { "name": "w", "version": 1, "slot": "a" }, "nodeRef": { "name": "a", "uid": "1" } });
+        let machine = machine(&status);
+        for (version, held) in [("w-v2", true), ("w-v1", false)] {
+            let failed = json!({ "version": version, "generation": 3, "reason": "UnmanagedPods",
+                "message": "nobody makes these Pods again: n/lone" });
+            let annotations = json!({ mark::DRAIN_FAILED: failed.to_string() });
+            let node: Node = serde_json::from_value(
+                json!({ "metadata": { "name": "a", "annotations": annotations }, "spec": {} }),
+            )
+            .unwrap();
+            let shown = derive(&machine, machine.status.as_ref().unwrap(), Some(&node), None, None);
+            let words =
+                "w-v1 runs, and the turn for w-v2 was given up: nobody makes these Pods again: n/lone";
+            assert_eq!((shown.ready, shown.message == words), (true, held), "{}", shown.message);
+        }
+    }
+
+    #[test]
+    fn a_machine_that_goes_says_who_holds_it() {
+        let mut machine = machine(&json!({}));
+        machine.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+        machine.metadata.finalizers = Some(vec!["bedplate.dev/power-off".to_owned()]);
+        let shown = derive(&machine, machine.status.as_ref().unwrap(), None, None, None);
+        assert_eq!(shown.message, "it is being deleted, and held by bedplate.dev/power-off");
     }
 }

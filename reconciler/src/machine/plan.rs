@@ -117,7 +117,11 @@ pub fn plan(
     let trouble = stranger.as_deref().map(|why| (FOREIGN_NODE, why)).or(trouble);
     let trouble = trouble.or(anew.as_deref().map(|why| (NODE_REGISTERED_ANEW, why)));
     let pending = chosen.pending.0.then_some((chosen.pending.1, chosen.pending.2.as_str()));
-    let mut shown = display::derive(machine, &after, pending, trouble);
+    let there = match node {
+        NodeSeen::Present(node) if stranger.is_none() => Some(node),
+        NodeSeen::Present(_) | NodeSeen::Gone | NodeSeen::Absent => None,
+    };
+    let mut shown = display::derive(machine, &after, there, pending, trouble);
     if !shown.ready && !chosen.left_alone && stranger.is_none() {
         shown.message.push_str(&way_out(machine, &after, node, configurations, versions).unwrap_or_default());
     }
