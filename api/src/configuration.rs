@@ -122,6 +122,23 @@ pub struct RollingUpdate {
     /// Stops after the first Machine that does not come up. Default: true.
     #[serde(default = "yes")]
     pub pause_on_failure: bool,
+    /// Which Pods may be lost by a drain. Absent: as its defaults say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain: Option<DrainPolicy>,
+}
+
+/// Which Pods may be lost by a drain, as `kubectl drain` asks.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct DrainPolicy {
+    /// Also Pods without a controller, which nobody makes again, are evicted; else such a Pod keeps its Node from its
+    /// turn. Default: false.
+    #[serde(default)]
+    pub force: bool,
+    /// Also Pods with an emptyDir, whose content goes with them, are evicted; else such a Pod keeps its Node from its
+    /// turn. Default: true.
+    #[serde(default = "yes")]
+    pub delete_empty_dir_data: bool,
 }
 
 fn one() -> IntOrString {

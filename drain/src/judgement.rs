@@ -1,13 +1,15 @@
 //! Whether the Pods of a Node may be evicted unasked, and when one is tried again that was held.
 
+use std::time::Duration;
+
 use jiff::{SignedDuration, Timestamp};
 
 use crate::pod::Pod;
 
 /// Between two tries to evict a Pod that its disruption budget holds, if the API server names no time.
-const AGAIN: SignedDuration = SignedDuration::from_secs(5);
+const AGAIN: Duration = Duration::from_secs(5);
 /// Longest wait that the API server may name.
-const LONGEST: SignedDuration = SignedDuration::from_secs(60);
+const LONGEST: Duration = Duration::from_secs(60);
 /// So many are named to a person.
 const NAMED: usize = 10;
 
@@ -50,9 +52,13 @@ pub fn refusal(pods: &[Pod], drain: &Drain) -> Option<Refusal> {
 
 /// When an eviction is tried again that was held, by the seconds that the API server named.
 pub fn again(now: Timestamp, named: Option<u32>) -> Timestamp {
-    let named = named.map(|seconds| SignedDuration::from_secs(seconds.into()));
-    let wait = named.unwrap_or(AGAIN).clamp(SignedDuration::from_secs(1), LONGEST);
+    let wait = SignedDuration::try_from(wait(named)).unwrap_or(SignedDuration::ZERO);
     now.saturating_add(wait).unwrap_or(Timestamp::MAX)
+}
+
+/// How long an eviction that was held waits, by the seconds that the API server named.
+pub fn wait(named: Option<u32>) -> Duration {
+    named.map_or(AGAIN, |seconds| Duration::from_secs(seconds.into())).clamp(Duration::from_secs(1), LONGEST)
 }
 
 /// Names for a person, not too many.

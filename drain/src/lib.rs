@@ -8,7 +8,7 @@ mod judgement;
 mod pod;
 
 pub use eviction::{Evicted, Request, evict, outcome, page};
-pub use judgement::{Drain, Refusal, again, list, refusal};
+pub use judgement::{Drain, Refusal, again, list, refusal, wait};
 pub use pod::Pod;
 
 /// Annotation of a Node that one of ours has cordoned: the UID of the operation, or what bedplate-controller has in mind with it.

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_api::configuration::MachineConfiguration;
+use bedplate_api::machine::Machine;
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_selection::{OWN_FINALIZER, VersionPlan, Write, is_deployed, version_name};
 use jiff::Timestamp;
@@ -39,12 +40,14 @@ pub async fn reconcile(
     world: Arc<World>,
 ) -> Result<Option<Duration>, WriteError> {
     let nodes = |name: &str| world.stores.nodes.get(&ObjectRef::new(name));
+    let now = Timestamp::now();
+    let silent = |machine: &Machine| world.stores.heard.is_silent(machine, now);
     // Whether an agent is heard is told by the clock.
     let after = rollout::settings(&configuration).map(|_| LOOK);
     let (plan, versions) = {
         let index = world.stores.index();
         let versions: Vec<_> = index.versions_of(&configuration.name_any()).into_iter().cloned().collect();
-        (plan(&configuration, &index, &nodes, Timestamp::now()), versions)
+        (plan(&configuration, &index, (&nodes, &silent), now), versions)
     };
     if plan.is_empty() {
         return Ok(after);

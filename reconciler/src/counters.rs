@@ -105,7 +105,7 @@ struct Inner {
     waiting: [Mutex<Waiting>; Kind::ALL.len()],
     durations: [Durations; Kind::ALL.len()],
     /// When each watch was heard last, by its kind.
-    heard: Mutex<BTreeMap<&'static str, Instant>>,
+    heard: Mutex<BTreeMap<&'static str, tokio::time::Instant>>,
 }
 
 impl Counters {
@@ -140,7 +140,14 @@ impl Counters {
 
     /// The watch of a kind has said something.
     pub fn heard(&self, kind: &'static str) {
-        self.0.heard.lock().unwrap_or_else(PoisonError::into_inner).insert(kind, Instant::now());
+        let now = tokio::time::Instant::now();
+        self.0.heard.lock().unwrap_or_else(PoisonError::into_inner).insert(kind, now);
+    }
+
+    /// How long the watch of a kind has said nothing; none: there is no such watch.
+    pub fn silent(&self, kind: &str) -> Option<Duration> {
+        let heard = self.0.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        heard.get(kind).map(tokio::time::Instant::elapsed)
     }
 
     /// One object was written.
@@ -187,9 +194,7 @@ impl Counters {
         let help = "How long the oldest of them has waited";
         gauge_rows(encoder, "bedplate_controller_queue_oldest_seconds", help, oldest)?;
         let heard = self.0.heard.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let ages = heard
-            .iter()
-            .map(|(kind, last)| (vec![("kind", *kind)], now.saturating_duration_since(*last).as_secs()));
+        let ages = heard.iter().map(|(kind, last)| (vec![("kind", *kind)], last.elapsed().as_secs()));
         let help = "Since a watch brought its last event or bookmark";
         gauge_rows(encoder, "bedplate_controller_watch_age_seconds", help, ages)?;
         let each = Kind::ALL.map(|kind| (kind.as_str(), &self.0.durations[kind as usize]));

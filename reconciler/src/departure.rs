@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use bedplate_api::machine::Machine;
 use bedplate_drain::{Drain, Pod};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
-pub use self::plan::{FINALIZER, Plan, Step, concerns, plan};
+pub use self::plan::{FINALIZER, Lasted, Plan, Step, concerns, plan};
 use crate::counters::Kind;
 use crate::news::Reason;
 use crate::rollout::{Purpose, limit};
@@ -42,13 +42,26 @@ pub async fn reconcile(machine: Arc<Machine>, world: Arc<World>) -> Result<Optio
     let configuration = selected.and_then(|selected| world.configuration(&selected.name));
     let limit = limit(configuration.as_deref());
     let now = Timestamp::now();
-    let plan = plan(&machine, node.as_ref(), limit, now);
+    let plan = plan(&machine, node.as_ref(), limit, lasted(&machine, limit, now, &world), now);
     if plan.step == Step::Rest && plan.drained.is_none() {
         return Ok(None);
     }
     let after = world.leading(apply(&machine, node.as_ref(), &plan, now, &world)).await?;
     let until = plan.until.map(|until| until.duration_since(now).unsigned_abs().max(Duration::from_secs(1)));
     Ok(after.or(until))
+}
+
+/// By the own monotonic clock: the other one may leap.
+fn lasted(machine: &Machine, limit: SignedDuration, now: Timestamp, world: &World) -> Lasted {
+    let uid = machine.metadata.uid.as_deref().unwrap_or_default();
+    let since = |what: &str, written: Option<Timestamp>| {
+        let lasting = &world.drains.lasting;
+        written.map_or(SignedDuration::ZERO, |at| lasting.lasted(&format!("{uid}/{what}"), at, now, limit))
+    };
+    Lasted {
+        deletion: since("deleted", machine.metadata.deletion_timestamp.as_ref().map(|time| time.0)),
+        slot: since("drained", plan::drained_since(machine)),
+    }
 }
 
 async fn apply(
@@ -80,21 +93,19 @@ async fn apply(
             world.news.tell(machine, Reason::DrainBegun, &note);
             return Ok(Some(Duration::from_millis(200)));
         }
-        (Step::Empty { anyway }, Some(node)) => return empty(machine, node, *anyway, now, world).await,
+        (Step::Empty { anyway }, Some(node)) => return empty(machine, node, *anyway, world).await,
         (Step::Cordon | Step::Empty { .. } | Step::Await | Step::Rest, _) => {}
     }
     Ok(None)
 }
 
 /// Its Machine is deleted by a person: what only this Node had is not kept by an update that nobody has asked for.
-const DRAIN: Drain =
-    Drain { limit: jiff::SignedDuration::MAX, grace: None, delete_empty_dir: true, force: true };
+const DRAIN: Drain = Drain { limit: SignedDuration::MAX, grace: None, delete_empty_dir: true, force: true };
 
 async fn empty(
     machine: &Machine,
     node: &Node,
     anyway: bool,
-    now: Timestamp,
     world: &World,
 ) -> Result<Option<Duration>, WriteError> {
     let name = machine.name_any();
@@ -108,7 +119,7 @@ async fn empty(
         world.news.tell(machine, Reason::NodeDrained, &note);
         return Ok(Some(Duration::from_millis(200)));
     }
-    let left = emptying::evict_all(world, &pods, &DRAIN, now).await?;
+    let left = emptying::evict_all(world, &pods, &DRAIN).await?;
     if let Some(left) = &left {
         emptying::say_awaited(world, node, &left.awaits).await?;
         emptying::tell_blocked(world, machine, node, left, None);
@@ -121,6 +132,8 @@ async fn hold(machine: &Machine, held: bool, world: &World) -> Result<(), WriteE
     world.counters.wrote(Kind::Departure);
     set_finalizer(&machines, machine, FINALIZER, held).await?;
     if !held {
+        let uid = machine.metadata.uid.as_deref().unwrap_or_default();
+        ["deleted", "drained"].iter().for_each(|what| world.drains.lasting.ends(&format!("{uid}/{what}")));
         tracing::info!(machine = machine.name_any(), "nothing of it is awaited any more");
     }
     Ok(())

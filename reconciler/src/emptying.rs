@@ -63,24 +63,18 @@ fn refused(what: &str, error: &http::Error) -> WriteError {
     WriteError::Refused { what: what.to_owned(), why: error.to_string() }
 }
 
-/// Asks for the end of the Pods that have to leave; none: there is no such any more. `now`: when they were read. One that is refused keeps
-/// none of the others.
+/// Asks for the end of the Pods that have to leave; none: there is no such any more. One that is refused keeps none of the others.
 ///
 /// # Errors
 /// The API server is away.
-pub async fn evict_all(
-    world: &World,
-    pods: &[Pod],
-    drain: &Drain,
-    now: Timestamp,
-) -> Result<Option<Left>, WriteError> {
+pub async fn evict_all(world: &World, pods: &[Pod], drain: &Drain) -> Result<Option<Left>, WriteError> {
     let leaving: Vec<&Pod> = pods.iter().filter(|pod| pod.has_to_leave()).collect();
     if leaving.is_empty() {
         return Ok(None);
     }
     let (mut awaited, mut blocked) = (Vec::new(), Vec::new());
     for pod in leaving {
-        let known = if pod.leaving { None } else { world.drains.held(&pod.uid, now) };
+        let known = if pod.leaving { None } else { world.drains.held(&pod.uid) };
         let held = match known {
             _ if pod.leaving => None,
             Some(why) => Some(why),
@@ -88,13 +82,13 @@ pub async fn evict_all(
                 Ok(Evicted::Accepted) => None,
                 Ok(Evicted::Gone) => continue,
                 Ok(Evicted::Held { again: named, why }) => {
-                    world.drains.hold(&pod.uid, named, &why, now);
+                    world.drains.hold(&pod.uid, named, &why);
                     Some(why)
                 }
                 // Of this Pod alone: a webhook's, or that of a namespace which is going.
                 Err(error) => {
                     let Some(why) = error.refusal().map(str::to_owned) else { return Err(error) };
-                    world.drains.hold(&pod.uid, Some(REFUSED), &why, now);
+                    world.drains.hold(&pod.uid, Some(REFUSED), &why);
                     Some(why)
                 }
             },
@@ -107,7 +101,7 @@ pub async fn evict_all(
             None => pod.full_name(),
         });
     }
-    world.drains.let_go(now);
+    world.drains.let_go();
     let blocked = (!blocked.is_empty()).then(|| cut(&list(&blocked)));
     Ok(Some(Left { awaits: cut(&list(&awaited)), blocked, after: LOOK }))
 }
@@ -151,7 +145,9 @@ fn words(status: &kube::core::Status) -> String {
 /// # Errors
 /// [`WriteError`]
 pub async fn cordon(world: &World, node: &Node, purpose: &Purpose, now: Timestamp) -> Result<(), WriteError> {
-    let annotations = json!({ CORDONED_BY: purpose.text(), DRAIN_BEGAN: format!("{now:.0}"), DRAIN_AWAITS: null, DRAIN_FAILED: null });
+    let began = begins(world, node, now);
+    let annotations =
+        json!({ CORDONED_BY: purpose.text(), DRAIN_BEGAN: began, DRAIN_AWAITS: null, DRAIN_FAILED: null });
     // Remembered before: an answer that is lost does not make it undone.
     world.drains.cordons(node, purpose);
     let written = patch(world, node, &annotations, Some(&json!({ "unschedulable": true }))).await;
@@ -175,7 +171,7 @@ pub async fn free(world: &World, node: &Node, failed: Option<&Failed>) -> Result
         annotations[DRAIN_FAILED] = json!(failed).to_string().into();
     }
     world.drains.forget(&node.name_any());
-    world.drains.unblock(node);
+    world.drains.over(node);
     patch(world, node, &annotations, Some(&json!({ "unschedulable": null }))).await.map(drop)
 }
 
@@ -192,7 +188,17 @@ pub async fn say_failed(world: &World, node: &Node, failed: &Failed) -> Result<(
 /// # Errors
 /// [`WriteError`]
 pub async fn say_begun(world: &World, node: &Node, now: Timestamp) -> Result<(), WriteError> {
-    patch(world, node, &json!({ DRAIN_BEGAN: format!("{now:.0}") }), None).await.map(drop)
+    let began = begins(world, node, now);
+    patch(world, node, &json!({ DRAIN_BEGAN: began }), None).await.map(drop)
+}
+
+/// As it stands on a Node whose drain begins now, which is remembered by what stands there.
+fn begins(world: &World, node: &Node, now: Timestamp) -> String {
+    let text = format!("{now:.0}");
+    if let (Some(uid), Ok(began)) = (&node.metadata.uid, text.parse()) {
+        world.drains.lasting.begins(uid, began);
+    }
+    text
 }
 
 /// Says on a Node what is awaited, if it does not say so yet.

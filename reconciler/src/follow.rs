@@ -8,6 +8,7 @@ use bedplate_api::operation::MachineOperation;
 use bedplate_api::version::MachineConfigurationVersion;
 use futures::StreamExt;
 use futures::future::BoxFuture;
+use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::Node;
 use kube::runtime::reflector::store::Writer;
@@ -48,8 +49,8 @@ pub fn stores() -> (Stores, Writers) {
         requests: request_writer,
         operations: operation_writer,
     };
-    let (index, whose) = Default::default();
-    (Stores { machines, configurations, versions, nodes, requests, operations, index, whose }, writers)
+    let (index, whose, heard) = Default::default();
+    (Stores { machines, configurations, versions, nodes, requests, operations, index, whose, heard }, writers)
 }
 
 /// The watches by their names; none ends by itself.
@@ -154,6 +155,11 @@ async fn follow_machines(mut seen: Stream<Machine>, queues: Queues, stores: Stor
         if before != host {
             queues.operations_of(&name, &stores).await;
         }
+        // Before it is looked at.
+        match is_there {
+            true => stores.heard.put(object, Timestamp::now()),
+            false => stores.heard.remove(&name),
+        }
         let touched = stores.index_mut().machine(&name, is_there.then(|| object.clone()));
         if is_there {
             queues.machine(&name).await;
@@ -187,7 +193,7 @@ async fn follow_operations(mut seen: Stream<MachineOperation>, queues: Queues, s
     while let Some(event) = seen.next().await {
         let (Seen::There(object) | Seen::Gone(object)) = &event;
         if matches!(event, Seen::There(_)) {
-            stores.whose.put(object);
+            stores.whose.put(object, Timestamp::now());
             queues.operation(&object.name_any()).await;
             // Others of its Machine have waited for its end.
             if let Some(reference) = object.spec.machine_ref.as_ref().filter(|_| is_finished(object)) {

@@ -19,6 +19,7 @@ pub mod follow;
 pub mod image;
 pub mod index;
 pub mod keep;
+pub mod lasting;
 pub mod machine;
 pub mod news;
 pub mod operation;

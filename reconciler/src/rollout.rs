@@ -8,6 +8,7 @@
 //! `judge` reads from objects where each Machine stands, `plan` says what comes next, here it is done. Nothing is kept in memory that
 //! the next controller would miss: whose cordon it is, since when, and why one was given up stands on the Node (`mark`).
 
+mod heard;
 mod judge;
 mod live;
 pub mod mark;
@@ -25,12 +26,13 @@ use bedplate_api::machine::Machine;
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_drain::{Drain, refusal};
 use futures::{StreamExt, stream};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 
-pub use self::judge::{Failure, Member, Nodes, Place, Rollout, Skip, judge};
+pub use self::heard::Heard;
+pub use self::judge::{Failure, Member, Nodes, Place, Rollout, Silent, Skip, judge};
 pub use self::mark::Purpose;
 use self::mark::{Cordon, Failed, GivenUp, cordon_of};
 pub use self::plan::{Step, allowed, limit, plan, settings};
@@ -48,7 +50,7 @@ const LOOK: Duration = Duration::from_secs(60);
 /// So many Machines' steps are done at once.
 const AT_ONCE: usize = 8;
 /// So far may the clock of the controller that has begun a drain be before this one's.
-const SKEW: jiff::SignedDuration = jiff::SignedDuration::from_secs(60);
+const SKEW: SignedDuration = SignedDuration::from_secs(60);
 
 /// Does the next steps of one configuration's rolling update.
 ///
@@ -60,7 +62,7 @@ pub async fn reconcile(
 ) -> Result<Option<Duration>, WriteError> {
     let known = Known::read(&configuration, &world);
     let nodes = |name: &str| node(&world, name);
-    let rollout = known.judge(&configuration, &nodes, Timestamp::now());
+    let rollout = known.judge(&configuration, &nodes, &world.stores);
     let settings = settings(&configuration);
     let mut steps = plan(&rollout, settings.as_ref());
     steps.extend(strays(&rollout, &world));
@@ -152,10 +154,12 @@ impl Known {
         Self { machines, versions }
     }
 
-    fn judge(&self, configuration: &MachineConfiguration, nodes: Nodes<'_>, now: Timestamp) -> Rollout {
+    fn judge(&self, configuration: &MachineConfiguration, nodes: Nodes<'_>, stores: &Stores) -> Rollout {
+        let now = Timestamp::now();
+        let silent = |machine: &Machine| stores.heard.is_silent(machine, now);
         let machines: Vec<_> = self.machines.iter().map(AsRef::as_ref).collect();
         let versions: Vec<_> = self.versions.iter().map(AsRef::as_ref).collect();
-        judge(configuration, &machines, nodes, &versions, now)
+        judge(configuration, &machines, nodes, &versions, &silent)
     }
 }
 
@@ -178,7 +182,7 @@ impl Actor<'_> {
         match step {
             Step::Take { machine } => self.take(machine).await.map(|()| None),
             Step::Cordon { machine, node_uid, version } => {
-                self.cordon(machine, node_uid, version).await.map(Some)
+                self.cordon(machine, node_uid, version, settings).await.map(Some)
             }
             Step::Drain { machine, node_uid, version } => {
                 self.drain(machine, node_uid, version, settings).await
@@ -227,7 +231,13 @@ impl Actor<'_> {
         }
     }
 
-    async fn cordon(&self, name: &str, uid: &str, version: &str) -> Result<Left, WriteError> {
+    async fn cordon(
+        &self,
+        name: &str,
+        uid: &str,
+        version: &str,
+        settings: Option<&RollingUpdate>,
+    ) -> Result<Left, WriteError> {
         let (world, now) = (self.world, Timestamp::now());
         let node = self.live(name, uid).await?;
         if !matches!(cordon_of(&node), Cordon::Free) {
@@ -236,8 +246,9 @@ impl Actor<'_> {
         let pods = emptying::pods(world, name).await?;
         let left = Left { awaits: String::new(), blocked: None, after: Duration::from_millis(500) };
         // Nobody is disturbed in vain.
-        if let Some(refusal) = refusal(&pods, &self.gently(None)) {
-            let failed = self.failed(version, GivenUp::UnmanagedPods, &told::refused(&refusal));
+        if let Some(refusal) = refusal(&pods, &self.gently(settings)) {
+            let (reason, why) = told::refused(&refusal);
+            let failed = self.failed(version, reason, &why);
             tracing::warn!(machine = name, version, reason = failed.message, "it is not drained");
             emptying::say_failed(world, &node, &failed).await?;
             self.tell(name, Reason::UpdateGivenUp, &told::given_up(version, &failed.message));
@@ -262,29 +273,24 @@ impl Actor<'_> {
         let pods = emptying::pods(world, name).await?;
         let drain = self.gently(settings);
         if let Some(refusal) = refusal(&pods, &drain) {
-            return self.give_up(&node, version, GivenUp::UnmanagedPods, &told::refused(&refusal)).await;
+            let (reason, why) = told::refused(&refusal);
+            return self.give_up(&node, version, reason, &why).await;
         }
         if !pods.iter().any(bedplate_drain::Pod::has_to_leave) {
             return self.finish(&node, version).await;
         }
-        let began = match cordon_of(&node) {
-            Cordon::Ours(hold) => {
-                hold.began.filter(|began| *began <= now.saturating_add(SKEW).unwrap_or(now))
-            }
-            _ => None,
-        };
-        // Else it would never end.
-        let Some(began) = began else {
+        let Some(left) = self.time_left(&node, drain.limit, now) else {
             emptying::say_begun(world, &node, now).await?;
             return Ok(Some(Left { awaits: String::new(), blocked: None, after: Duration::ZERO }));
         };
-        let until = began.saturating_add(drain.limit).unwrap_or(Timestamp::MAX);
         // What stands there was asked to leave; who never was, by a controller that was away or busy, is asked first.
-        if let Some(awaits) = node.annotations().get(mark::DRAIN_AWAITS).filter(|_| now >= until) {
+        let awaits = node.annotations().get(mark::DRAIN_AWAITS);
+        if let Some(awaits) = awaits.filter(|_| !left.is_positive()) {
             let message = format!("not drained within {} s: {awaits}", drain.limit.as_secs());
             return self.give_up(&node, version, GivenUp::DrainTimedOut, &message).await;
         }
-        let left = emptying::evict_all(world, &pods, &drain, now).await?;
+        let until = now.saturating_add(left).unwrap_or(Timestamp::MAX);
+        let left = emptying::evict_all(world, &pods, &drain).await?;
         if let Some(left) = &left {
             emptying::say_awaited(world, &node, &left.awaits).await?;
             if let Some(machine) = self.machine(name) {
@@ -294,6 +300,16 @@ impl Actor<'_> {
         Ok(left.or(Some(Left { awaits: String::new(), blocked: None, after: Duration::ZERO })))
     }
 
+    /// What is left of a drain's time; none: nobody knows when it began, or that has not come yet. Counted by the own monotonic clock, for the
+    /// other one may leap: what stands on the Node counts only where somebody else has begun it.
+    fn time_left(&self, node: &Node, limit: SignedDuration, now: Timestamp) -> Option<SignedDuration> {
+        let Cordon::Ours(hold) = cordon_of(node) else { return None };
+        let (began, uid) = (hold.began?, node.metadata.uid.as_deref()?);
+        let lasting = &self.world.drains.lasting;
+        let is_sane = lasting.knows(uid, began) || began <= now.saturating_add(SKEW).unwrap_or(now);
+        is_sane.then(|| limit.saturating_sub(lasting.lasted(uid, began, now, limit)))
+    }
+
     /// No Pod is left: the Node goes, if its Machine is to be updated yet, by what is there now.
     async fn finish(&self, node: &Node, version: &str) -> Result<Option<Left>, WriteError> {
         let name = node.name_any();
@@ -301,7 +317,7 @@ impl Actor<'_> {
         let machine = self.world.live_machine(&name).await?.ok_or_else(changed)?;
         let known = Known { machines: vec![Arc::new(machine)], versions: self.known.versions.clone() };
         let seen = Arc::new(node.clone());
-        let now = known.judge(self.configuration, &|_| Some(seen.clone()), Timestamp::now());
+        let now = known.judge(self.configuration, &|_| Some(seen.clone()), &self.world.stores);
         let is_due = |member: &Member| member.place == Place::Draining(version.to_owned());
         if !now.members.iter().any(is_due) {
             return Err(changed());
@@ -359,11 +375,13 @@ impl Actor<'_> {
         Failed { version, generation: self.rollout.generation, reason, message }
     }
 
-    /// What is in an emptyDir goes with its Pod; a Pod that nobody makes again is not ended unasked.
+    /// Unasked, what is in an emptyDir goes with its Pod, and a Pod that nobody makes again is not ended.
     fn gently(&self, settings: Option<&RollingUpdate>) -> Drain {
         let seconds = settings.map(|settings| i64::from(settings.drain_timeout_seconds));
-        let limit = seconds.map_or_else(|| limit(Some(self.configuration)), jiff::SignedDuration::from_secs);
-        Drain { limit, grace: None, delete_empty_dir: true, force: false }
+        let limit = seconds.map_or_else(|| limit(Some(self.configuration)), SignedDuration::from_secs);
+        let policy = settings.and_then(|settings| settings.drain);
+        let delete_empty_dir = policy.is_none_or(|policy| policy.delete_empty_dir_data);
+        Drain { limit, grace: None, delete_empty_dir, force: policy.is_some_and(|policy| policy.force) }
     }
 }
 

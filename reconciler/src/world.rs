@@ -24,6 +24,7 @@ use crate::emptying;
 use crate::index::{Index, Known};
 use crate::news::News;
 use crate::operation::Whose;
+use crate::rollout::Heard;
 use crate::write::{WriteError, ask};
 
 /// Between two looks whether a store is whole.
@@ -50,6 +51,8 @@ pub struct Stores {
     pub index: Arc<RwLock<Index>>,
     /// The same of operations.
     pub whose: Arc<Whose>,
+    /// When agents were heard.
+    pub heard: Arc<Heard>,
 }
 
 impl Stores {

@@ -217,7 +217,7 @@ impl World {
         let oracle = Oracle::of(&self.all);
         assert_eq!(*self.index.references(), oracle.references(), "seed {seed}");
         for (name, configuration) in &self.all.configurations {
-            let planned = plan(configuration, &self.index, &|_| None, Timestamp::UNIX_EPOCH);
+            let planned = plan(configuration, &self.index, (&|_| None, &|_| false), Timestamp::UNIX_EPOCH);
             let versions = plan_versions(configuration, &oracle.versions, &oracle.references());
             assert_eq!(planned.versions, versions, "seed {seed}: {name}");
             let made = match &versions.write {

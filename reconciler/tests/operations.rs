@@ -204,6 +204,40 @@ async fn o3_a_child_that_is_there_already_is_not_made_again_and_one_that_cannot_
 }
 
 #[tokio::test]
+async fn o3_what_somebody_else_has_made_in_a_childs_place_does_not_count_for_its_parent() {
+    let begun = parent(&json!({ "status": { "state": "InProgress", "machines": { "waiting": ["a"] } } }));
+    // It names the parent as its owner, as anybody may write who makes operations.
+    let mut forged = child("a", "Complete");
+    for (key, value) in [
+        ("operationName", json!("restartService")),
+        ("machineRef", json!({ "name": "b" })),
+        ("parameters", json!({ "drain": "false" })),
+        ("ttlSecondsAfterFinished", json!(1)),
+    ] {
+        let before = forged["spec"].clone();
+        forged["spec"][key] = value;
+        let there = forged.clone();
+        let answers = move |asked: &Asked| match asked.line.as_str() {
+            "GET /machineoperations/all" => (200, parent(&json!({}))),
+            "POST /machineoperations" => refusal(409, "it is there"),
+            "GET /machineoperations/all-a" => (200, there.clone()),
+            _ => written(asked),
+        };
+        for known in [vec![forged.clone()], vec![]] {
+            let (asked, _) = look(&begun, &known, &[], answers.clone()).await;
+            let counted = asked.iter().filter(|asked| asked.line.ends_with("/status"));
+            let complete = counted.filter(|asked| asked.body["status"]["machines"].get("complete").is_some());
+            assert_eq!(complete.count(), 0, "{key}");
+            assert!(
+                known.is_empty()
+                    || asked.iter().any(|asked| asked.body["status"]["reason"] == "MachinesFailed")
+            );
+        }
+        forged["spec"] = before;
+    }
+}
+
+#[tokio::test]
 async fn o3_a_child_that_somebody_has_deleted_has_failed_and_is_not_made_again() {
     let begun = parent(
         &json!({ "status": { "state": "InProgress", "machines": { "begun": ["a"], "complete": ["b"] } } }),
@@ -290,7 +324,7 @@ async fn an_operations_end_is_told_once_and_only_by_who_saw_it_come() {
                 Objects { operations: vec![first], machines: vec![machine("a")], ..Objects::default() };
             let server = Server::default();
             let (world, teller) = server.telling(&objects, written);
-            world.stores.whose.put(&object(&after));
+            world.stores.whose.put(&object(&after), jiff::Timestamp::now());
             for _ in 0..2 {
                 let _ = operation::reconcile(Arc::new(object(&after)), world.clone()).await;
             }

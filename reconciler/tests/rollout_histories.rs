@@ -11,7 +11,6 @@ use bedplate_api::machine::Machine;
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_reconciler::rollout::mark::{DRAIN_BEGAN, DRAIN_FAILED, Failed, GivenUp};
 use bedplate_reconciler::rollout::{Purpose, Rollout, Step, judge, plan, settings, standing};
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -160,7 +159,7 @@ impl World {
         let nodes = |name: &str| self.node(name);
         let machines: Vec<_> = machines.iter().collect();
         let versions: Vec<_> = versions.iter().collect();
-        judge(&self.configuration(), &machines, &nodes, &versions, NOW.parse::<Timestamp>().unwrap())
+        judge(&self.configuration(), &machines, &nodes, &versions, &|_| false)
     }
 
     fn steps(&self) -> Vec<Step> {
@@ -340,7 +339,7 @@ proptest! {
         let all: Vec<_> = machines.iter().collect();
         let of: Vec<_> = versions.iter().collect();
         let ours = world.hosts.iter().filter(|host| host.node.as_ref().is_some_and(|node| node.by.is_some() && node.unschedulable)).count();
-        let Some(standing) = standing(&configuration, &all, &nodes, &of, NOW.parse().unwrap()) else {
+        let Some(standing) = standing(&configuration, &all, &nodes, &of, &|_| false) else {
             prop_assert_eq!(ours, 0, "nothing is held that does not roll");
             return Ok(());
         };
@@ -349,7 +348,7 @@ proptest! {
         if done {
             prop_assert!(["UpToDate", "RollingOut"].contains(reason), "{} {}", reason, message);
         } else {
-            let told = ["Paused", "SomeLeft", "BudgetUsedUp", "RollingOut"].contains(reason);
+            let told = ["Paused", "SomeLeft", "BudgetUsedUp", "RollingOut", "NotFetched"].contains(reason);
             prop_assert!(told, "{} {} {:#?}", reason, message, world);
             if *reason == "Paused" {
                 prop_assert!(standing.degraded.is_some());

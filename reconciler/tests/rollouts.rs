@@ -87,6 +87,12 @@ struct Cluster {
 impl Cluster {
     /// `fails`: from this request on, nobody answers.
     async fn look(&self, fails: Option<usize>) -> (Server, Result<Option<Duration>, WriteError>) {
+        let (server, world) = self.world(fails);
+        let done = rollout::reconcile(Arc::new(object(&configuration())), world).await;
+        (server, done)
+    }
+
+    fn world(&self, fails: Option<usize>) -> (Server, Arc<World>) {
         let server = Server::default();
         let objects = Objects {
             configurations: vec![configuration()],
@@ -113,8 +119,7 @@ impl Cluster {
             _ => (200, node.clone()),
         };
         let world = server.world(&objects, Tenure::always(), answer);
-        let done = rollout::reconcile(Arc::new(object(&configuration())), world).await;
-        (server, done)
+        (server, world)
     }
 
     /// What is asked, in this order; and whoever of them fails, nothing after it is asked.
@@ -195,6 +200,29 @@ async fn c4_a_pod_that_a_budget_holds_is_said_on_the_node_and_given_up_in_time()
     assert!(failed.contains("not drained within 60 s: n/web (the budget)"), "{failed}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn c4_a_leap_of_the_controllers_own_clock_neither_ends_a_drain_nor_keeps_it_going() {
+    let (get, patch) = (format!("GET {NODE}"), format!("PATCH {NODE}"));
+    // Begun by this very controller a moment ago, by a wall clock that has leapt since.
+    for began in ["2026-01-01T00:00:00Z", "2100-01-01T00:00:00Z"] {
+        let mut node = late();
+        node["metadata"]["annotations"]["bedplate.dev/drain-began"] = json!(began);
+        let pods = vec![pod("web", Some("ReplicaSet"))];
+        let cluster = Cluster { machine: machine(2, &prepared()), node, pods, eviction: 429 };
+        let (server, world) = cluster.world(None);
+        world.drains.lasting.begins("n1", began.parse().unwrap());
+        let look = || rollout::reconcile(Arc::new(object(&configuration())), world.clone());
+        tokio::time::advance(Duration::from_secs(59)).await;
+        look().await.unwrap();
+        let evict = "POST /api/v1/namespaces/n/pods/web/eviction";
+        assert_eq!(server.lines(), [get.as_str(), PODS, evict], "{began}");
+        tokio::time::advance(Duration::from_secs(1)).await;
+        look().await.unwrap();
+        assert_eq!(server.lines()[3..], [get.as_str(), PODS, patch.as_str()], "{began}");
+        assert_eq!(server.asked()[5].body["spec"], json!({ "unschedulable": null }));
+    }
+}
+
 #[tokio::test]
 async fn c4_a_drain_is_not_given_up_before_its_pods_were_asked_to_leave_once() {
     let pods = vec![pod("web", Some("ReplicaSet"))];
@@ -264,7 +292,7 @@ fn c4_what_was_taken_back_holds_the_update_while_its_node_comes_and_goes() {
             &[&object(&back)],
             &|_: &str| found.clone(),
             &[&versions[0], &versions[1]],
-            jiff::Timestamp::UNIX_EPOCH,
+            &|_| false,
         );
         let place = &judged.members[0].place;
         assert!(
@@ -319,6 +347,24 @@ async fn c4_no_turn_begins_while_the_store_does_not_show_a_cordon_that_is_there(
         let writes = server.lines().iter().filter(|line| line.starts_with("PATCH")).count();
         assert_eq!((done.is_ok(), writes), (begins, usize::from(begins)), "{:?}", server.lines());
         assert!(begins || matches!(done, Err(WriteError::Conflict { .. })));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn c4_no_turn_begins_by_the_word_of_a_watch_of_nodes_that_has_died() {
+    let answer = |asked: &Asked| match asked.line.as_str() {
+        PODS => pod_list(&[]),
+        NODES if asked.query.contains("unschedulable") => server::node_heads(&[]),
+        NODES => server::node_heads(&two().nodes),
+        _ => (200, called("a", node(&json!({}), false))),
+    };
+    for (silent, begins) in [(120, true), (121, false)] {
+        let server = Server::default();
+        let world = server.world(&two(), Tenure::always(), answer);
+        world.counters.heard("Node");
+        tokio::time::advance(Duration::from_secs(silent)).await;
+        let done = roll(&world).await;
+        assert_eq!((done.is_ok(), server.lines().is_empty()), (begins, !begins), "{done:?}");
     }
 }
 

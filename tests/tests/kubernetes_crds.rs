@@ -115,6 +115,10 @@ async fn configuration_without_choices_gets_the_documented_defaults() {
     assert_eq!(spec["revisionHistoryLimit"], 10);
     let rolling = &spec["updateStrategy"]["rollingUpdate"];
     assert_eq!(*rolling, json!({ "maxUnavailable": 1, "drainTimeoutSeconds": 600, "pauseOnFailure": true }));
+    let drains = json!({ "spec": { "updateStrategy": { "type": "RollingUpdate", "rollingUpdate": { "drain": {} } } } });
+    let drains = try_create(&client, &with(&configuration("defaults"), &drains)).await.unwrap();
+    let drain = &drains["spec"]["updateStrategy"]["rollingUpdate"]["drain"];
+    assert_eq!(*drain, json!({ "force": false, "deleteEmptyDirData": true }));
     let template = &spec["template"];
     assert_eq!(template["healthGate"], json!({ "timeoutSeconds": 600, "nodeReadySeconds": 30 }));
     assert_eq!(template["kubernetes"]["role"], "worker");

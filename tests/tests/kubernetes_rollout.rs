@@ -159,6 +159,51 @@ async fn c4_a_pod_that_nobody_makes_again_is_not_evicted_and_its_node_not_even_c
     fleet::end(&fleet.client, "lone", "mine").await;
     site.kubectl(&["annotate", "node", "lone-1", "bedplate.dev/drain-failed-"]).unwrap();
     site.has("lone-1", 2).await;
+    // If a person says so, it goes.
+    pod(&fleet.client, "lone", "mine", "lone-1", None).await;
+    site.configuration("lone", &rolling(&json!({ "drain": { "force": true } })), 3);
+    site.has("lone-1", 3).await;
+    site.until_pods("lone", 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c4_a_host_that_does_not_get_the_version_keeps_no_other_from_its_turn() {
+    let (site, names) = (Site::shared(), ["dry-1", "dry-2"]);
+    let fleet = paved(site, "dry", &rolling(&json!({})), &names).await;
+    fleet.starved.lock().unwrap().insert("dry-1".to_owned());
+    site.configuration("dry", &rolling(&json!({})), 2);
+    site.has("dry-2", 2).await;
+    let left = site.until(("mc", "dry"), "the other's end", |mc| site::progressing(mc) == "NotFetched").await;
+    let message = site::message(&left, "Progressing");
+    assert!(message.contains("dry-1 does not get dry-v2 (ImageUnavailable"), "{message}");
+    let dry = site.get("machine", "dry-1").unwrap();
+    assert!(site::message(&dry, "Ready").contains("dry-v2 does not come into its slot"), "{dry:#}");
+    assert!(!is_cordoned(&site.get("node", "dry-1").unwrap()));
+    fleet.starved.lock().unwrap().clear();
+    site.has("dry-1", 2).await;
+    assert_eq!(fleet.most(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn h6_a_node_that_registers_anew_before_its_deletion_was_seen_is_said_until_it_is_deleted_again() {
+    let site = Site::shared();
+    let fleet = paved(site, "anew", &json!({}), &["anew-1"]).await;
+    site.configuration("anew", &json!({}), 2);
+    site.until(("mc", "anew"), "a newer version", |mc| mc["status"]["latestVersion"] == 2).await;
+    fleet.away.lock().unwrap().insert("anew-1".to_owned());
+    site.without_controller(|| {
+        site.kubectl(&["delete", "node", "anew-1"]).unwrap();
+        site.apply(&json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "anew-1" },
+            "spec": { "providerID": "bedplate://anew-1" } }));
+    });
+    let anew = |machine: &Value| site::reason(machine, "Ready") == "NodeRegisteredAnew";
+    let told = site.until(("machine", "anew-1"), "that it runs on as it was", anew).await;
+    let message = site::message(&told, "Ready");
+    assert!(["anew-v1", "anew-v2", "delete it again"].iter().all(|word| message.contains(word)), "{message}");
+    assert_eq!(told["status"]["selected"]["version"], 1);
+    site.kubectl(&["delete", "node", "anew-1"]).unwrap();
+    fleet.away.lock().unwrap().clear();
+    site.has("anew-1", 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

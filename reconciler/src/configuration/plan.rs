@@ -16,7 +16,7 @@ use super::conditions::{
 };
 use crate::image;
 use crate::index::Index;
-use crate::rollout::{self, Nodes};
+use crate::rollout::{self, Nodes, Silent};
 
 /// Everything that is to be written, in this order.
 #[derive(Debug, Clone, PartialEq)]
@@ -110,7 +110,7 @@ impl Rolls {
     /// By the reason of `Progressing`; none: it does not roll.
     fn of(reason: &str) -> Option<Self> {
         match reason {
-            "RollingOut" | "BudgetUsedUp" => Some(Self::On),
+            "RollingOut" | "BudgetUsedUp" | "NotFetched" => Some(Self::On),
             "Paused" => Some(Self::Paused),
             "UpToDate" | "SomeLeft" => Some(Self::AtRest),
             _ => None,
@@ -137,7 +137,12 @@ pub struct Counted {
 }
 
 /// Plans for one configuration, of everything that there is.
-pub fn plan(configuration: &MachineConfiguration, index: &Index, nodes: Nodes<'_>, now: Timestamp) -> Plan {
+pub fn plan(
+    configuration: &MachineConfiguration,
+    index: &Index,
+    (nodes, silent): (Nodes<'_>, Silent<'_>),
+    now: Timestamp,
+) -> Plan {
     let name = configuration.metadata.name.as_deref().unwrap_or_default();
     let references = index.references();
     let versions: Vec<_> = index.versions_of(name).into_iter().map(AsRef::as_ref).collect();
@@ -170,7 +175,7 @@ pub fn plan(configuration: &MachineConfiguration, index: &Index, nodes: Nodes<'_
         plan.reckoned.standing = leaving(&references.of_configuration(name));
     }
     let machines: Vec<_> = index.users_of(name).map(AsRef::as_ref).collect();
-    if let Some(standing) = rollout::standing(configuration, &machines, nodes, &versions, now) {
+    if let Some(standing) = rollout::standing(configuration, &machines, nodes, &versions, silent) {
         let others = plan.without.iter_mut();
         others.chain([&mut plan.reckoned]).for_each(|reckoned| reckoned.standing = standing.clone());
     }

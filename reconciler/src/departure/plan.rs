@@ -48,6 +48,15 @@ pub struct Plan {
     pub until: Option<Timestamp>,
 }
 
+/// How long something of it is so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lasted {
+    /// It is being deleted.
+    pub deletion: SignedDuration,
+    /// Its Node is gone, and its slot's end awaited.
+    pub slot: SignedDuration,
+}
+
 /// Whether there is anything to look after.
 pub fn concerns(machine: &Machine) -> bool {
     machine.spec.deletion_policy == DeletionPolicy::Drain || is_held(machine)
@@ -62,17 +71,23 @@ fn only(step: Step) -> Plan {
 }
 
 /// Plans. `node`: the one of its name, if there is one, asked live where it is not. `limit`: how long the slot's end is waited for.
-pub fn plan(machine: &Machine, node: Option<&Node>, limit: SignedDuration, now: Timestamp) -> Plan {
+pub fn plan(
+    machine: &Machine,
+    node: Option<&Node>,
+    limit: SignedDuration,
+    lasted: Lasted,
+    now: Timestamp,
+) -> Plan {
     let drains = machine.spec.deletion_policy == DeletionPolicy::Drain;
     let cordon = node.map(cordon_of);
     let is_ours = matches!(&cordon, Some(Cordon::Ours(hold)) if hold.purpose == Purpose::Deletion);
-    let Some(deleted) = &machine.metadata.deletion_timestamp else {
+    if machine.metadata.deletion_timestamp.is_none() {
         return only(match (drains, is_held(machine)) {
             (true, false) => Step::Hold,
             (false, true) => Step::Release,
             (true, true) | (false, false) => Step::Rest,
         });
-    };
+    }
     // None can be put on an object that is being deleted.
     if !is_held(machine) {
         return only(Step::Rest);
@@ -80,16 +95,17 @@ pub fn plan(machine: &Machine, node: Option<&Node>, limit: SignedDuration, now: 
     if !drains {
         return only(if is_ours { Step::FreeAndRelease } else { Step::Release });
     }
-    let over = deleted.0.saturating_add(limit).unwrap_or(Timestamp::MAX);
+    let left = limit.saturating_sub(lasted.deletion);
+    let is_over = !left.is_positive();
     let name = machine.metadata.name.as_deref().unwrap_or_default();
     let provider_id = format!("bedplate://{name}");
     let status = machine.status.clone().unwrap_or_default();
-    let Some(node) = node else { return slot(&status, limit, now) };
+    let Some(node) = node else { return slot(machine, &status, limit, lasted.slot, now) };
     let found = node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()).unwrap_or_default();
     if found != provider_id {
         let message = format!("the Node of its name is left as it is, its providerID is not {provider_id}");
-        let step = if now >= over { Step::Release } else { Step::Await };
-        return Plan { step, drained: Some((false, "ForeignNode", message)), until: Some(over) };
+        let step = if is_over { Step::Release } else { Step::Await };
+        return Plan { step, drained: Some((false, "ForeignNode", message)), until: Some(later(now, left)) };
     }
     if let Some((reason, why)) = stands_still(machine) {
         let message = format!("{why}: its Node is left as it is; deletionPolicy Retain lets the Machine go");
@@ -97,10 +113,10 @@ pub fn plan(machine: &Machine, node: Option<&Node>, limit: SignedDuration, now: 
     }
     let step = match cordon {
         Some(Cordon::Ours(hold)) if hold.purpose == Purpose::Deletion && hold.cordoned => {
-            Step::Empty { anyway: now >= over && !is_ready(node) }
+            Step::Empty { anyway: is_over && !is_ready(node) }
         }
         // A person's stays a person's, also if the policy is changed yet.
-        Some(Cordon::Foreign | Cordon::Operation) => Step::Empty { anyway: now >= over && !is_ready(node) },
+        Some(Cordon::Foreign | Cordon::Operation) => Step::Empty { anyway: is_over && !is_ready(node) },
         Some(Cordon::Ours(_) | Cordon::Free) | None => Step::Cordon,
     };
     let awaits = match cordon_of(node) {
@@ -120,18 +136,34 @@ fn stands_still(machine: &Machine) -> Option<(&'static str, String)> {
     Some(("Claimed", format!("{claim} has claimed it")))
 }
 
+fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
+    time.saturating_add(by).unwrap_or(Timestamp::MAX)
+}
+
+/// Since when its Node is gone, as it was written.
+pub(super) fn drained_since(machine: &Machine) -> Option<Timestamp> {
+    let mut conditions = machine.status.iter().flat_map(|status| &status.conditions);
+    let drained = conditions.find(|c| c.type_ == condition_type::DRAINED && c.status == "True")?;
+    Some(drained.last_transition_time.0)
+}
+
 /// The Node is gone: the agent stops the slot.
-fn slot(status: &MachineStatus, limit: SignedDuration, now: Timestamp) -> Plan {
+fn slot(
+    machine: &Machine,
+    status: &MachineStatus,
+    limit: SignedDuration,
+    lasted: SignedDuration,
+    now: Timestamp,
+) -> Plan {
     let runs = status.slots.iter().any(|slot| slot.state == SlotState::Running);
     if !runs && status.applied.is_none() {
         return only(Step::Release);
     }
-    let since = status.conditions.iter().find(|c| c.type_ == condition_type::DRAINED && c.status == "True");
-    let since = since.map_or(now, |c| c.last_transition_time.0);
-    let until = since.saturating_add(limit).unwrap_or(Timestamp::MAX);
-    let message = format!("its Node is gone; the agent stops the slot, which is waited for until {until:.0}");
-    let step = if now >= until { Step::Release } else { Step::Await };
-    Plan { step, drained: Some((true, "AwaitingSlot", message)), until: Some(until) }
+    let told = later(drained_since(machine).unwrap_or(now), limit);
+    let message = format!("its Node is gone; the agent stops the slot, which is waited for until {told:.0}");
+    let left = limit.saturating_sub(lasted);
+    let step = if left.is_positive() { Step::Await } else { Step::Release };
+    Plan { step, drained: Some((true, "AwaitingSlot", message)), until: Some(later(now, left)) }
 }
 
 #[cfg(test)]
@@ -166,8 +198,14 @@ mod tests {
         .unwrap()
     }
 
+    /// By a clock that goes as it ought to: second 0 is when it was deleted, second 600 when its Node was gone.
+    fn planned(machine: &Machine, node: Option<&Node>, second: i64) -> Plan {
+        let lasted = |since: i64| SignedDuration::from_secs(second - since);
+        plan(machine, node, LIMIT, Lasted { deletion: lasted(0), slot: lasted(600) }, at(second))
+    }
+
     fn step(machine: &Machine, node: Option<&Node>, second: i64) -> Step {
-        plan(machine, node, LIMIT, at(second)).step
+        planned(machine, node, second).step
     }
 
     #[test]
@@ -234,7 +272,7 @@ mod tests {
         paused.spec.paused = true;
         let claimed = machine("Drain", &json!({ "annotations": { CLAIMED_BY: "cluster-a" } }), &json!({}));
         for held in [paused, claimed] {
-            let plan = plan(&held, Some(&there), LIMIT, at(9000));
+            let plan = planned(&held, Some(&there), 9000);
             assert_eq!(plan.step, Step::Await);
             assert!(plan.drained.unwrap().2.contains("Retain"));
         }

@@ -7,11 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bedplate_drain::{CORDONED_BY, Pod, again};
-use jiff::Timestamp;
+use bedplate_drain::{CORDONED_BY, Pod, wait};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
+use tokio::time::Instant;
 
+use crate::lasting::Beginnings;
 use crate::rollout::mark::{DRAIN_FAILED, Purpose};
 
 /// Nodes of whose blocked drain is remembered that it was told, at most: of one that somebody deletes nobody says that it is over.
@@ -21,9 +22,11 @@ const REMEMBERED: usize = 10_000;
 #[derive(Debug, Default)]
 pub struct Memory {
     /// Until when an eviction is not tried again, and why it was held, by the Pod's UID.
-    held: Mutex<BTreeMap<String, (Timestamp, String)>>,
+    held: Mutex<BTreeMap<String, (Instant, String)>>,
     /// Nodes that were written a moment ago, by their names.
     written: Mutex<BTreeMap<String, Written>>,
+    /// Drains, by the Node's UID, and departures (`departure`).
+    pub lasting: Beginnings,
     /// UIDs of Nodes of whose drain it was told that it is blocked.
     blocked: Mutex<BTreeSet<String>>,
     /// The Nodes of the store were compared with those that there are.
@@ -108,7 +111,7 @@ impl Memory {
     /// A Node is gone.
     pub fn removed(&self, node: &Node) {
         self.writes(node, What::Gone);
-        self.unblock(node);
+        self.over(node);
     }
 
     fn writes(&self, node: &Node, what: What) {
@@ -126,13 +129,14 @@ impl Memory {
     }
 
     /// Why a Pod is not asked to end now.
-    pub fn held(&self, pod: &str, now: Timestamp) -> Option<String> {
+    pub fn held(&self, pod: &str) -> Option<String> {
+        let now = Instant::now();
         locked(&self.held).get(pod).filter(|(until, _)| now < *until).map(|(_, why)| why.clone())
     }
 
     /// A Pod may not be evicted now; `named`: after so many seconds again, if the API server says.
-    pub fn hold(&self, pod: &str, named: Option<u32>, why: &str, now: Timestamp) {
-        locked(&self.held).insert(pod.to_owned(), (again(now, named), why.to_owned()));
+    pub fn hold(&self, pod: &str, named: Option<u32>, why: &str) {
+        locked(&self.held).insert(pod.to_owned(), (Instant::now() + wait(named), why.to_owned()));
     }
 
     /// A drain begins: what held a Pod in one before may be gone.
@@ -142,7 +146,8 @@ impl Memory {
     }
 
     /// Forgets what is tried again.
-    pub fn let_go(&self, now: Timestamp) {
+    pub fn let_go(&self) {
+        let now = Instant::now();
         locked(&self.held).retain(|_, (until, _)| now < *until);
     }
 
@@ -155,9 +160,15 @@ impl Memory {
         blocked.insert(uid(node))
     }
 
-    /// A Node's drain is blocked no more, or over.
+    /// A Node's drain is blocked no more.
     pub fn unblock(&self, node: &Node) {
         locked(&self.blocked).remove(&uid(node));
+    }
+
+    /// A Node's drain is over.
+    pub fn over(&self, node: &Node) {
+        self.unblock(node);
+        self.lasting.ends(&uid(node));
     }
 
     /// Whether the Nodes of the store were compared with those that there are, since this controller began to lead.
@@ -219,13 +230,13 @@ mod tests {
 
     #[test]
     fn c4_a_drain_that_begins_anew_asks_pods_again_that_were_held_in_the_one_before() {
-        let (memory, now) = (Memory::default(), Timestamp::UNIX_EPOCH);
+        let memory = Memory::default();
         let pod = Pod::read(&json!({ "metadata": { "namespace": "n", "name": "web", "uid": "u1" } }));
-        memory.hold("u1", Some(10), "the budget", now);
-        memory.hold("u2", Some(10), "the budget", now);
+        memory.hold("u1", Some(10), "the budget");
+        memory.hold("u2", Some(10), "the budget");
         memory.begins(&[pod]);
-        assert_eq!(memory.held("u1", now), None);
-        assert!(memory.held("u2", now).is_some(), "of another Node");
+        assert_eq!(memory.held("u1"), None);
+        assert!(memory.held("u2").is_some(), "of another Node");
     }
 
     #[test]

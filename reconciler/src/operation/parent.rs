@@ -159,9 +159,11 @@ enum Child {
 }
 
 impl Child {
-    fn of(found: Option<&MachineOperation>, parent: &MachineOperation) -> Self {
+    /// Who its owner is says whoever made it; that it does what the parent asks for shows in what it is to do, which nobody changes.
+    fn of(found: Option<&MachineOperation>, parent: &MachineOperation, machine: &MachineName) -> Self {
         let Some(found) = found else { return Self::Absent };
-        if parent_of(found).map(|(_, uid)| uid) != parent.metadata.uid.as_deref() {
+        let is_owned = parent_of(found).map(|(_, uid)| uid) == parent.metadata.uid.as_deref();
+        if !is_owned || found.spec != child(parent, machine).spec {
             return Self::Strange;
         }
         Self::Known(state(found).unwrap_or(OperationState::Pending))
@@ -185,7 +187,7 @@ async fn go_on(
     let (uid, stopped) = (parent.uid().unwrap_or_default(), parent.metadata.deletion_timestamp.is_some());
     let look = |name: &MachineName| {
         let found = world.stores.operations.get(&ObjectRef::new(&child_name(parent, name)));
-        Child::of(found.as_deref(), parent)
+        Child::of(found.as_deref(), parent, name)
     };
     let lag = world.stores.whose.lags(&uid, LAG);
     let mut removed = BTreeMap::new();
@@ -195,7 +197,8 @@ async fn go_on(
             let child = child_name(parent, name);
             let found = ask(&format!("MachineOperation {child}"), all.get_opt(&child)).await?;
             // Deleted by somebody: whether it was done is not known, and it is not done again.
-            let progress = Child::of(found.as_ref(), parent).progress().unwrap_or(OperationState::Failed);
+            let progress =
+                Child::of(found.as_ref(), parent, name).progress().unwrap_or(OperationState::Failed);
             removed.insert(name, progress);
         }
     }
@@ -295,7 +298,7 @@ async fn make_one(
         }
         // Made before whoever made it could say so; or it is another one, which the store will have.
         Err(WriteError::Conflict { what }) => {
-            match Child::of(ask(&what, all.get_opt(&name)).await?.as_ref(), parent) {
+            match Child::of(ask(&what, all.get_opt(&name)).await?.as_ref(), parent, machine) {
                 Child::Known(_) => Ok(()),
                 Child::Strange | Child::Absent => Err(WriteError::Conflict { what }),
             }
@@ -315,7 +318,7 @@ async fn call_off(
     for name in &known.begun {
         let found = world.stores.operations.get(&ObjectRef::new(&child_name(parent, name)));
         let Some(child) = found.filter(|found| found.metadata.deletion_timestamp.is_none()) else { continue };
-        if let Child::Known(OperationState::Pending) = Child::of(Some(&child), parent) {
+        if let Child::Known(OperationState::Pending) = Child::of(Some(&child), parent, name) {
             world.counters.wrote(Kind::Operation);
             let gone = write::delete(&all, &child.name_any(), child.uid(), child.resource_version()).await;
             failed.note(gone);

@@ -48,11 +48,14 @@ pub struct Since {
     pub seen: Timestamp,
     /// It was seen to come to be so; else it may have been so before.
     pub came: bool,
+    /// So much the own wall clock has leapt since then: what was written before is by the one that was.
+    pub leap: SignedDuration,
 }
 
 impl Since {
     /// When it came to be so, if its executor says `said`; not before `made`.
     fn reckon(self, said: Option<Timestamp>, made: Timestamp) -> Timestamp {
+        let (said, made) = (said.map(|said| later(said, self.leap)), later(made, self.leap));
         match said.filter(|said| !self.came && (made..=self.seen).contains(said)) {
             Some(said) => said,
             // Longer than it may be rather than not as long.
@@ -219,9 +222,13 @@ impl Seen<'_> {
         if held.is_some_and(|held| held.status == "True") {
             return self.holds(false);
         }
-        let free = held.map(|held| held.last_transition_time.0);
-        let made = if self.since.came { self.since.seen } else { created(operation, now) };
-        let mut since = made.max(free.unwrap_or(Timestamp::MIN));
+        // Seen to come to be so it was seen to be held no more, too.
+        let mut since = self.since.seen;
+        if !self.since.came {
+            let made = created(operation, now);
+            let free = held.map_or(made, |held| held.last_transition_time.0);
+            since = later(made.max(free), self.since.leap).min(since);
+        }
         for (other, other_since) in self.others.iter().filter(|(other, _)| self.goes_before(other)) {
             let status = other.status.as_ref();
             match state(other) {

@@ -12,7 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use tokio::time::Instant;
 
-use super::plan::{Since, is_finished, state};
+use super::plan::{HELD, Since, is_finished, state};
 
 /// So long after its end an operation's end is news: who comes to lead later does not tell it again.
 const NEWS: Duration = Duration::from_secs(60);
@@ -37,8 +37,12 @@ struct Inner {
 struct Stand {
     uid: Option<String>,
     state: Option<OperationState>,
+    /// Whether its Machine is said to be paused: since it is not any more its time runs.
+    held: bool,
     /// Since when, by this program's own monotonic clock.
     since: Instant,
+    /// The wall clock then.
+    first: Timestamp,
     /// It was seen in another state before.
     came: bool,
     /// Its end was told.
@@ -51,13 +55,25 @@ struct Written {
     children: Option<Instant>,
 }
 
+impl Stand {
+    fn is_of(&self, operation: &MachineOperation) -> bool {
+        let (uid, held) = (&operation.metadata.uid, is_held(operation));
+        self.uid == *uid && self.state == state(operation) && self.held == held
+    }
+}
+
+fn is_held(operation: &MachineOperation) -> bool {
+    let mut conditions = operation.status.iter().flat_map(|status| &status.conditions);
+    conditions.any(|condition| condition.type_ == HELD && condition.status == "True")
+}
+
 impl Whose {
     /// An operation is there.
-    pub fn put(&self, operation: &MachineOperation) {
+    pub fn put(&self, operation: &MachineOperation, now: Timestamp) {
         let name = operation.name_any();
         let machine = operation.spec.machine_ref.as_ref().map(|machine| machine.name.to_string());
         let mut inner = self.lock();
-        inner.stands(&name, operation);
+        inner.stands(&name, operation, now);
         if inner.machine_of.get(&name) == machine.as_ref() {
             return;
         }
@@ -86,10 +102,13 @@ impl Whose {
         let inner = self.lock();
         let stand = inner.stands.get(&operation.name_any());
         // The store is a moment before what is known here.
-        let stand = stand.filter(|s| s.uid == operation.metadata.uid && s.state == state(operation));
-        let Some(stand) = stand else { return Since { seen: now, came: false } };
+        let stand = stand.filter(|s| s.is_of(operation));
+        let Some(stand) = stand else {
+            return Since { seen: now, came: false, leap: SignedDuration::ZERO };
+        };
         let stood = SignedDuration::try_from(stand.since.elapsed()).unwrap_or(SignedDuration::MAX);
-        Since { seen: now.saturating_sub(stood).unwrap_or(now), came: stand.came }
+        let seen = now.saturating_sub(stood).unwrap_or(now);
+        Since { seen, came: stand.came, leap: seen.duration_since(stand.first) }
     }
 
     /// Whether an operation's end is news: it was seen to come, and nobody was told.
@@ -136,14 +155,21 @@ impl Whose {
 }
 
 impl Inner {
-    fn stands(&mut self, name: &str, operation: &MachineOperation) {
-        let (uid, state) = (operation.metadata.uid.clone(), state(operation));
-        let before = self.stands.get(name).filter(|before| before.uid == uid);
-        if before.is_some_and(|before| before.state == state) {
+    fn stands(&mut self, name: &str, operation: &MachineOperation, first: Timestamp) {
+        let before = self.stands.get(name).filter(|before| before.uid == operation.metadata.uid);
+        if before.is_some_and(|before| before.is_of(operation)) {
             return;
         }
-        let came = before.is_some();
-        self.stands.insert(name.to_owned(), Stand { uid, state, since: Instant::now(), came, told: false });
+        let stand = Stand {
+            uid: operation.metadata.uid.clone(),
+            state: state(operation),
+            held: is_held(operation),
+            since: Instant::now(),
+            first,
+            came: before.is_some(),
+            told: before.is_some_and(|before| before.told),
+        };
+        self.stands.insert(name.to_owned(), stand);
     }
 
     fn forget(&mut self, name: &str) {
@@ -179,29 +205,35 @@ mod tests {
             (now.duration_since(since.seen).as_secs(), since.came)
         };
         assert_eq!(ago(&pending), (0, false), "not known yet");
-        whose.put(&pending);
+        whose.put(&pending, now);
         tokio::time::advance(Duration::from_secs(5)).await;
-        whose.put(&pending);
+        whose.put(&pending, now);
         assert_eq!(ago(&pending), (5, false), "it was so when it was seen first");
         let taken = operation("u", Some("InProgress"));
-        whose.put(&taken);
+        whose.put(&taken, now);
         tokio::time::advance(Duration::from_secs(7)).await;
         assert_eq!((ago(&taken), ago(&pending)), ((7, true), (0, false)));
-        whose.put(&operation("anew", Some("InProgress")));
+        for leap in [-90_000, 0, 90_000] {
+            let leap = SignedDuration::from_secs(leap);
+            let now = now + SignedDuration::from_secs(7) + leap;
+            let since = whose.since(&taken, now);
+            assert_eq!((now.duration_since(since.seen).as_secs(), since.leap), (7, leap));
+        }
+        whose.put(&operation("anew", Some("InProgress")), now);
         assert_eq!(ago(&operation("anew", Some("InProgress"))), (0, false), "another one of its name");
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_end_is_news_once_and_only_when_it_was_seen_to_come() {
-        let whose = Whose::default();
+        let (whose, now) = (Whose::default(), Timestamp::UNIX_EPOCH);
         let ended = operation("u", Some("Complete"));
-        whose.put(&ended);
+        whose.put(&ended, now);
         assert!(!whose.tells(&ended), "it had ended before");
         for late in [false, true] {
-            whose.put(&operation("v", Some("InProgress")));
+            whose.put(&operation("v", Some("InProgress")), now);
             let ended = operation("v", Some("Failed"));
             assert!(!whose.tells(&ended), "the store is before what is known here");
-            whose.put(&ended);
+            whose.put(&ended, now);
             if late {
                 tokio::time::advance(NEWS).await;
             }

@@ -13,21 +13,22 @@ use bedplate_api::configuration::{MachineConfiguration, NodeRole};
 use bedplate_api::machine::{DeletionPolicy, Machine, MachineStatus, Selected, SlotState, condition_type};
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_selection::{CLAIMED_BY, is_of, repave, version_name};
-use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 
 use super::mark::{self, Cordon, Hold, Purpose, cordon_of, is_ready};
 
-/// An agent that was not heard for so long is away: three of its heartbeats.
-const SILENT: SignedDuration = SignedDuration::from_secs(15 * 60);
 /// Reasons of `Paved` by which what was to come did not, for a Machine that has no node meanwhile.
 const NOT_PAVED: [&str; 7] =
     ["GateFailed", "BackOff", "VersionRefused", "InvalidConfiguration", "HostUnfit", "DiskFailed", "NoRoom"];
+/// Reasons of `Paved` while a version is on its way into a slot; any other says what it waits for, which may never come.
+const ON_ITS_WAY: [&str; 4] = ["", "Applied", "Preparing", "Abandoned"];
 /// Reasons of `Paved` by which this host alone cannot have the version prepared.
 const UNFIT: [&str; 3] = ["HostUnfit", "DiskFailed", "NoRoom"];
 
 /// Nodes by their names.
 pub type Nodes<'a> = &'a dyn Fn(&str) -> Option<Arc<Node>>;
+/// Whether a Machine's agent is not heard any more.
+pub type Silent<'a> = &'a dyn Fn(&Machine) -> bool;
 
 /// A Machine of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,8 +60,10 @@ pub enum Place {
     Failed(Failure),
     /// It has another version than this one (`<configuration>-v<N>`), which is not selected yet.
     Outdated(String),
-    /// This version is selected, and not yet in a slot; with the reason of the agent's `Paved`.
-    Preparing(String, String),
+    /// This version is selected, and on its way into a slot.
+    Preparing(String),
+    /// The same, and the agent says by this reason of `Paved` that it does not come: it may yet, and nobody waits for that.
+    Awaiting(String, String),
     /// This version is in a slot: it may have its turn.
     Prepared(String),
     /// Its Pods are leaving, so that this version comes.
@@ -76,7 +79,7 @@ pub enum Skip {
     Paused,
     /// Somebody else decides about its node.
     Claimed(String),
-    /// The cluster was made in its slot, which its agent neither stops nor replaces.
+    /// The cluster was made in its slot, or etcd does not let it go: its agent neither stops nor replaces it.
     ClusterMade,
     /// An operation has cordoned its Node.
     Operation,
@@ -99,7 +102,10 @@ impl Skip {
             Self::Deleting => "it is being deleted".to_owned(),
             Self::Paused => "spec.paused".to_owned(),
             Self::Claimed(by) => format!("{by} has claimed it"),
-            Self::ClusterMade => "the cluster was made in its slot, which stays: docs/node.md".to_owned(),
+            Self::ClusterMade => {
+                "its slot stays, for the cluster was made there, or its etcd is the last one or not let go: its condition Paved, docs/node.md"
+                    .to_owned()
+            }
             Self::Operation => "an operation has cordoned its Node".to_owned(),
             Self::Cordoned => "a person has cordoned its Node: kubectl uncordon has it be updated".to_owned(),
             Self::Down => "its Node is not Ready: repair it, or delete the Node".to_owned(),
@@ -142,12 +148,12 @@ pub fn judge(
     machines: &[&Machine],
     nodes: Nodes<'_>,
     versions: &[&MachineConfigurationVersion],
-    now: Timestamp,
+    silent: Silent<'_>,
 ) -> Rollout {
     let name = configuration.metadata.name.clone().unwrap_or_default();
     let own = versions.iter().filter(|version| is_of(version, configuration));
     let newest = own.map(|version| version.spec.version).max().unwrap_or(0);
-    let known = Known { configuration, versions, now };
+    let known = Known { configuration, versions, silent };
     let is_member = |machine: &&&Machine| selected(machine).is_some_and(|selected| selected.name == name);
     let mut members: Vec<Member> =
         machines.iter().filter(is_member).map(|machine| known.member(machine, nodes)).collect();
@@ -163,7 +169,7 @@ fn selected(machine: &Machine) -> Option<&Selected> {
 struct Known<'a> {
     configuration: &'a MachineConfiguration,
     versions: &'a [&'a MachineConfigurationVersion],
-    now: Timestamp,
+    silent: Silent<'a>,
 }
 
 impl Known<'_> {
@@ -211,7 +217,7 @@ impl Known<'_> {
         }
         let came_back = |node: &&Node| applied.node_uid.is_none() || applied.node_uid == node.metadata.uid;
         let Some(node) = node.filter(came_back) else { return not_paved(status) };
-        if let Some(skip) = aside.or_else(|| self.skip(status, node)) {
+        if let Some(skip) = aside.or_else(|| self.skip(machine, status, node)) {
             return Place::Skipped(skip);
         }
         let ours = Purpose::Rollout(version.clone());
@@ -232,7 +238,10 @@ impl Known<'_> {
         if UNFIT.contains(&reason) {
             return Place::Skipped(Skip::Unfit(reason.to_owned()));
         }
-        Place::Preparing(version, reason.to_owned())
+        if ON_ITS_WAY.contains(&reason) {
+            return Place::Preparing(version);
+        }
+        Place::Awaiting(version, reason.to_owned())
     }
 
     /// Why this version did not come to a Machine that has the former one.
@@ -286,7 +295,7 @@ impl Known<'_> {
     }
 
     /// Why the node of an outdated Machine is left as it is.
-    fn skip(&self, status: &MachineStatus, node: &Node) -> Option<Skip> {
+    fn skip(&self, machine: &Machine, status: &MachineStatus, node: &Node) -> Option<Skip> {
         match cordon_of(node) {
             Cordon::Operation => return Some(Skip::Operation),
             Cordon::Foreign => return Some(Skip::Cordoned),
@@ -300,9 +309,7 @@ impl Known<'_> {
         if unavailable(status, Some(node)).is_some() {
             return Some(Skip::Down);
         }
-        let heard = status.agent.as_ref().and_then(|agent| agent.last_heartbeat.as_ref());
-        let silent = heard.is_none_or(|heard| self.now.duration_since(heard.0) > SILENT);
-        silent.then_some(Skip::AgentSilent)
+        (self.silent)(machine).then_some(Skip::AgentSilent)
     }
 
     /// Whether a version is that of a control plane which joins nothing: it makes the cluster.

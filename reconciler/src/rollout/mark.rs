@@ -102,6 +102,8 @@ pub enum GivenUp {
     DrainTimedOut,
     /// Nobody makes some of its Pods again.
     UnmanagedPods,
+    /// Some of its Pods would lose what is in their emptyDir.
+    EmptyDirData,
     /// Somebody has uncordoned the Node meanwhile.
     Uncordoned,
 }
@@ -112,6 +114,7 @@ impl GivenUp {
         match self {
             Self::DrainTimedOut => "DrainTimedOut",
             Self::UnmanagedPods => "UnmanagedPods",
+            Self::EmptyDirData => "EmptyDirData",
             Self::Uncordoned => "Uncordoned",
         }
     }

@@ -56,7 +56,12 @@ pub fn settings(configuration: &MachineConfiguration) -> Option<RollingUpdate> {
 
 /// What the API's own defaults are.
 fn defaults() -> RollingUpdate {
-    RollingUpdate { max_unavailable: IntOrString::Int(1), drain_timeout_seconds: 600, pause_on_failure: true }
+    RollingUpdate {
+        max_unavailable: IntOrString::Int(1),
+        drain_timeout_seconds: 600,
+        pause_on_failure: true,
+        drain: None,
+    }
 }
 
 /// How long a drain of a Machine of this configuration may take.
@@ -83,6 +88,16 @@ impl Rollout {
     /// How many are not available.
     pub fn unavailable(&self) -> usize {
         self.members.iter().filter(|member| member.unavailable.is_some()).count()
+    }
+
+    /// Whether more hosts do not get the version than may be unavailable, and than have got it: then it is the version rather than they, and no
+    /// more of them are to have none that they could be paved with.
+    pub fn is_unfetched(&self, allowed: usize) -> bool {
+        let count = |is: fn(&Place) -> bool| self.members.iter().filter(|member| is(&member.place)).count();
+        let got = |place: &Place| {
+            matches!(place, Place::UpToDate | Place::Repaving | Place::Prepared(_) | Place::Draining(_))
+        };
+        count(|place| matches!(place, Place::Awaiting(..))) > allowed.max(count(got))
     }
 
     /// Whether something has failed, so that nothing new is begun.
@@ -117,13 +132,19 @@ pub fn plan(rollout: &Rollout, settings: Option<&RollingUpdate>) -> Vec<Step> {
                     steps.push(Step::Cordon { machine, node_uid, version: version.clone() });
                 }
             }
-            Place::Preparing(..) => at_hand += 1,
-            Place::UpToDate | Place::Repaving | Place::Skipped(_) | Place::Failed(_) | Place::Outdated(_) => {
-            }
+            Place::Preparing(_) => at_hand += 1,
+            // Nothing of it is disturbed, and the others go on: a registry that one host does not reach holds no update of all.
+            Place::Awaiting(..)
+            | Place::UpToDate
+            | Place::Repaving
+            | Place::Skipped(_)
+            | Place::Failed(_)
+            | Place::Outdated(_) => {}
         }
     }
     let outdated = rollout.members.iter().filter(|member| matches!(member.place, Place::Outdated(_)));
-    let taken = outdated.take(allowed.saturating_sub(at_hand));
+    let room = if rollout.is_unfetched(allowed) { 0 } else { allowed.saturating_sub(at_hand) };
+    let taken = outdated.take(room);
     steps.extend(taken.map(|member| Step::Take { machine: member.name.clone() }));
     steps
 }
@@ -153,6 +174,42 @@ fn free(member: &Member) -> Option<Step> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn rollout(places: &[Place]) -> Rollout {
+        let members = places.iter().enumerate().map(|(number, place)| Member {
+            name: format!("m{number}"),
+            unavailable: None,
+            place: place.clone(),
+            hold: None,
+            node_uid: Some(format!("n{number}")),
+            departs: false,
+        });
+        let (configuration, newest) = ("w".to_owned(), "w-v2".to_owned());
+        Rollout { configuration, newest, generation: 1, members: members.collect() }
+    }
+
+    #[test]
+    fn c4_a_host_that_does_not_get_the_version_keeps_no_other_from_its_turn() {
+        let v2 = || "w-v2".to_owned();
+        let awaiting = || Place::Awaiting(v2(), "ImageUnavailable".to_owned());
+        let (outdated, preparing) = (|| Place::Outdated(v2()), || Place::Preparing(v2()));
+        let take = |number: usize| Step::Take { machine: format!("m{number}") };
+        let cordon = |number: usize| {
+            let (machine, node_uid) = (format!("m{number}"), format!("n{number}"));
+            Step::Cordon { machine, node_uid, version: v2() }
+        };
+        for (places, steps) in [
+            (vec![preparing(), outdated()], vec![]),
+            (vec![awaiting(), outdated()], vec![take(1)]),
+            (vec![awaiting(), preparing(), outdated()], vec![]),
+            (vec![awaiting(), Place::Prepared(v2()), outdated()], vec![cordon(1)]),
+            // It is not the hosts: the others keep what they could be paved with.
+            (vec![awaiting(), awaiting(), outdated()], vec![]),
+            (vec![awaiting(), awaiting(), Place::UpToDate, Place::UpToDate, outdated()], vec![take(4)]),
+        ] {
+            assert_eq!(plan(&rollout(&places), Some(&defaults())), steps, "{places:?}");
+        }
+    }
 
     #[test]
     fn c4_a_percentage_is_rounded_up_and_one_machine_may_always_be_updated() {

@@ -3,9 +3,8 @@
 use bedplate_api::configuration::{MachineConfiguration, RollingUpdate};
 use bedplate_api::machine::Machine;
 use bedplate_api::version::MachineConfigurationVersion;
-use jiff::Timestamp;
 
-use super::judge::{Member, Nodes, Place, Rollout, judge};
+use super::judge::{Member, Nodes, Place, Rollout, Silent, judge};
 use super::plan::{allowed, settings};
 use crate::configuration::conditions::Standing;
 
@@ -18,10 +17,10 @@ pub fn standing(
     machines: &[&Machine],
     nodes: Nodes<'_>,
     versions: &[&MachineConfigurationVersion],
-    now: Timestamp,
+    silent: Silent<'_>,
 ) -> Option<Standing> {
     let settings = settings(configuration)?;
-    let rollout = judge(configuration, machines, nodes, versions, now);
+    let rollout = judge(configuration, machines, nodes, versions, silent);
     Some(Standing { progressing: progressing(&rollout, &settings), degraded: degraded(&rollout, &settings) })
 }
 
@@ -34,22 +33,26 @@ fn progressing(rollout: &Rollout, settings: &RollingUpdate) -> (bool, &'static s
     let mut parts = vec![format!("{done} of {} Machines have what a repave would give now", members.len())];
     let at_hand: Vec<String> = members.iter().filter_map(at_hand).collect();
     let skipped: Vec<String> = members.iter().filter_map(skipped).collect();
+    let awaiting: Vec<String> = members.iter().filter_map(awaiting).collect();
     let waiting = members.iter().filter(|m| matches!(m.place, Place::Outdated(_))).count();
     let failed = members.iter().any(|member| matches!(member.place, Place::Failed(_)));
     parts.extend(at_hand.first().map(|_| some(&at_hand)));
     if waiting > 0 {
         parts.push(format!("{waiting} wait for their turn"));
     }
+    parts.extend(awaiting.first().map(|_| some(&awaiting)));
     if !skipped.is_empty() {
         parts.push(format!("left as they are: {}", some(&skipped)));
     }
     let may_begin = members.iter().any(|member| matches!(member.place, Place::Prepared(_)));
     let budget = used_up(rollout, settings).filter(|_| may_begin);
     parts.extend(budget.clone());
+    let is_unfetched = rollout.is_unfetched(allowed(&settings.max_unavailable, members.len()));
     let (moves, reason) = match () {
         () if rollout.is_paused(settings) => (false, "Paused"),
         () if budget.is_some() => (true, "BudgetUsedUp"),
-        () if !at_hand.is_empty() || waiting > 0 => (true, "RollingOut"),
+        () if !at_hand.is_empty() || waiting > 0 && !is_unfetched => (true, "RollingOut"),
+        () if !awaiting.is_empty() => (true, "NotFetched"),
         () if failed || !skipped.is_empty() => (false, "SomeLeft"),
         () => (false, "UpToDate"),
     };
@@ -60,12 +63,7 @@ fn at_hand(member: &Member) -> Option<String> {
     let name = &member.name;
     match &member.place {
         Place::Repaving => Some(format!("{name} is being paved")),
-        Place::Preparing(version, reason) if reason.is_empty() || reason == "Applied" => {
-            Some(format!("{name} fetches {version}"))
-        }
-        Place::Preparing(version, reason) => {
-            Some(format!("{name} fetches {version} ({reason}, see its condition Paved)"))
-        }
+        Place::Preparing(version) => Some(format!("{name} fetches {version}")),
         Place::Prepared(version) => Some(format!("{name} has fetched {version}")),
         Place::Draining(version) => {
             let hold = member.hold.as_ref();
@@ -75,13 +73,25 @@ fn at_hand(member: &Member) -> Option<String> {
             let (since, awaits) = (since.unwrap_or_default(), awaits.unwrap_or_default());
             Some(format!("{name} is drained for {version}{since}{awaits}"))
         }
-        Place::UpToDate | Place::Skipped(_) | Place::Failed(_) | Place::Outdated(_) => None,
+        Place::UpToDate | Place::Skipped(_) | Place::Failed(_) | Place::Outdated(_) | Place::Awaiting(..) => {
+            None
+        }
     }
 }
 
 fn skipped(member: &Member) -> Option<String> {
     match &member.place {
         Place::Skipped(skip) => Some(format!("{} ({})", member.name, skip.told())),
+        _ => None,
+    }
+}
+
+/// Who waits for what may not come; it may have its turn at any time.
+fn awaiting(member: &Member) -> Option<String> {
+    match &member.place {
+        Place::Awaiting(version, reason) => {
+            Some(format!("{} does not get {version} ({reason}, see its condition Paved)", member.name))
+        }
         _ => None,
     }
 }

@@ -4,11 +4,26 @@
 use bedplate_drain::{Refusal, list};
 
 use super::judge::{Place, Rollout};
+use super::mark::GivenUp;
 
-/// Why the Pods of a Node are not evicted.
-pub(super) fn refused(refusal: &Refusal) -> String {
-    let (Refusal::Unmanaged(names) | Refusal::EmptyDir(names)) = refusal;
-    format!("nobody makes these Pods again: {}; delete them, or move them by hand", list(names))
+/// Why the Pods of a Node are not evicted, and what to do.
+pub(super) fn refused(refusal: &Refusal) -> (GivenUp, String) {
+    match refusal {
+        Refusal::Unmanaged(names) => (
+            GivenUp::UnmanagedPods,
+            format!(
+                "nobody makes these Pods again: {}; delete them, move them by hand, or set rollingUpdate.drain.force",
+                list(names)
+            ),
+        ),
+        Refusal::EmptyDir(names) => (
+            GivenUp::EmptyDirData,
+            format!(
+                "these Pods have an emptyDir, and rollingUpdate.drain.deleteEmptyDirData is false: {}; save that and delete them",
+                list(names)
+            ),
+        ),
+    }
 }
 
 /// A turn begins.
@@ -38,7 +53,15 @@ pub(super) fn held(machine: &str, rollout: &Rollout) -> String {
         (Some(Place::Draining(_)), None) => {
             format!("MachineConfiguration {} does not roll any more", rollout.configuration)
         }
-        (Some(Place::Outdated(version) | Place::Preparing(version, _) | Place::Prepared(version)), _) => {
+        (
+            Some(
+                Place::Outdated(version)
+                | Place::Preparing(version)
+                | Place::Awaiting(version, _)
+                | Place::Prepared(version),
+            ),
+            _,
+        ) => {
             format!("{version} is to come instead")
         }
         (Some(Place::UpToDate | Place::Repaving | Place::Failed(_)) | None, _) => {

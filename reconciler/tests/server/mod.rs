@@ -7,6 +7,7 @@ use bedplate_lease::Tenure;
 use bedplate_reconciler::counters::Counters;
 use bedplate_reconciler::news::{self, Teller};
 use bedplate_reconciler::world::{Stores, World};
+use jiff::Timestamp;
 use kube::client::Body;
 use kube::runtime::reflector::{self, Store};
 use kube::runtime::watcher::Event;
@@ -132,6 +133,7 @@ fn stores(objects: &Objects) -> Stores {
         operations: store(&objects.operations),
         whose: Arc::default(),
         index: Arc::default(),
+        heard: Arc::default(),
     };
     index(&stores);
     stores
@@ -147,7 +149,7 @@ pub(crate) fn index(stores: &Stores) {
         stores.index_mut().version(&of, &name, Some(object));
     }
     for object in stores.operations.state() {
-        stores.whose.put(&object);
+        stores.whose.put(&object, Timestamp::now());
     }
     for object in stores.machines.state() {
         stores.index_mut().machine(&object.name_any(), Some(object.clone()));

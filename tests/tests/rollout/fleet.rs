@@ -29,6 +29,8 @@ pub(crate) struct Fleet {
     pub(crate) bad: Mutex<BTreeSet<i64>>,
     /// Hosts that fetch nothing.
     pub(crate) slow: Mutex<BTreeSet<String>>,
+    /// Hosts that do not reach the registry.
+    pub(crate) starved: Mutex<BTreeSet<String>>,
     /// Hosts whose agents do nothing for now.
     pub(crate) away: Mutex<BTreeSet<String>>,
     /// The most of their Nodes that were gone, cordoned or not Ready at once.
@@ -41,6 +43,8 @@ struct Host {
     applied: Option<(Selected, String)>,
     prepared: Option<(String, i64)>,
     rolled_back: Option<Value>,
+    /// What is selected does not come.
+    starves: bool,
 }
 
 fn object<K: DeserializeOwned>(value: Value) -> K {
@@ -59,6 +63,7 @@ impl Fleet {
             names: names.iter().map(ToString::to_string).collect(),
             bad: Mutex::default(),
             slow: Mutex::default(),
+            starved: Mutex::default(),
             away: Mutex::default(),
             most: AtomicUsize::new(0),
         });
@@ -143,7 +148,8 @@ impl Fleet {
         match (&host.applied, node) {
             (Some((applied, uid)), Some(node)) if node.metadata.uid.as_ref() == Some(uid) => {
                 let differs = (&applied.name, applied.version) != (&selected.name, selected.version);
-                if differs && !self.slow.lock().unwrap().contains(&name) {
+                host.starves = differs && self.starved.lock().unwrap().contains(&name);
+                if differs && !host.starves && !self.slow.lock().unwrap().contains(&name) {
                     host.prepared = Some((selected.name, selected.version));
                 }
             }
@@ -197,7 +203,7 @@ impl Host {
         let runs = if self.applied.is_some() { "True" } else { "False" };
         let mut told = json!({ "slots": [slot_a, slot_b],
             "agent": { "version": "t", "lastHeartbeat": "2100-01-01T00:00:00Z" },
-            "conditions": [condition("Paved", runs, "Applied"), condition("NodeReady", runs, "NodeReady")] });
+            "conditions": [condition("Paved", runs, if self.starves { "ImageUnavailable" } else { "Applied" }), condition("NodeReady", runs, "NodeReady")] });
         if let Some(running) = running {
             told["applied"] = running;
         }

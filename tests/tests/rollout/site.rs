@@ -47,8 +47,14 @@ impl Site {
 
     /// Kills the controller as SIGKILL does, and starts another one.
     pub(crate) fn restart_controller(&self) {
+        self.without_controller(|| ());
+    }
+
+    /// The same, with something that is done while there is none.
+    pub(crate) fn without_controller(&self, work: impl FnOnce()) {
         let mut running = self.controller.lock().unwrap();
         running.0.kill();
+        work();
         let number = running.1 + 1;
         *running = (controller(&self.kubernetes, &self.place, number), number);
     }
@@ -185,6 +191,10 @@ pub(crate) fn progressing(configuration: &Value) -> &str {
 pub(crate) fn degraded(configuration: &Value) -> &str {
     let found = condition(configuration, "Degraded").filter(|c| c["status"] == "True");
     found.and_then(|c| c["reason"].as_str()).unwrap_or_default()
+}
+
+pub(crate) fn reason<'a>(object: &'a Value, kind: &str) -> &'a str {
+    condition(object, kind).and_then(|c| c["reason"].as_str()).unwrap_or_default()
 }
 
 pub(crate) fn message<'a>(object: &'a Value, kind: &str) -> &'a str {

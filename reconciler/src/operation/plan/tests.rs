@@ -46,11 +46,11 @@ fn look_since(operation: &MachineOperation, machine: Option<&Machine>, second: i
 
 /// By a controller that has just begun.
 fn first_seen(second: i64) -> Since {
-    Since { seen: at(second), came: false }
+    Since { seen: at(second), came: false, leap: SignedDuration::ZERO }
 }
 
 fn seen_to_come(second: i64) -> Since {
-    Since { seen: at(second), came: true }
+    Since { seen: at(second), came: true, leap: SignedDuration::ZERO }
 }
 
 /// State, reason and message that a plan writes.
@@ -180,6 +180,28 @@ fn what_waited_for_another_operation_has_its_time_whatever_the_clock_of_their_ho
             written(&plan(&seen)).1.to_owned()
         };
         assert_eq!([at(5059), at(5060)], ["", "NoExecutor"], "{said}");
+    }
+}
+
+#[test]
+fn a_leap_of_the_controllers_own_clock_neither_ends_an_operation_nor_keeps_it() {
+    let machine = machine(&json!({}));
+    let pending = json!({ "spec": { "timeoutSeconds": 60 }, "status": { "state": "Pending" } });
+    let taken = json!({ "spec": { "timeoutSeconds": 60 }, "status": { "state": "InProgress", "startTime": time(0) } });
+    let ended = json!({ "spec": { "ttlSecondsAfterFinished": 60 }, "status": { "state": "Complete", "completionTime": time(0) } });
+    for leap in [-90_000, 0, 90_000] {
+        // All of it was found so, and written, at second 0; `passed` seconds and one leap later:
+        let look = |what: &Value, passed: i64| {
+            let since = Since { seen: at(leap), came: false, leap: SignedDuration::from_secs(leap) };
+            look_since(&operation("reboot", what), Some(&machine), leap + passed, since)
+        };
+        assert_eq!(
+            (written(&look(&pending, 59)).1, written(&look(&pending, 60)).1),
+            ("", "NoExecutor"),
+            "{leap}"
+        );
+        assert_eq!((written(&look(&taken, 89)).1, written(&look(&taken, 90)).1), ("", "TimedOut"), "{leap}");
+        assert_eq!((look(&ended, 59).remove, look(&ended, 60).remove), (false, true), "{leap}");
     }
 }
 

@@ -1,0 +1,143 @@
+//! Whether agents are heard, by this program's own clock: that of a host may be anything, and so what it writes of its time is compared only
+//! with what it wrote before.
+//!
+//! Kept by `follow`, asked for `judge`.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bedplate_api::machine::{AgentStatus, Machine};
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+
+use crate::lasting::Lasting;
+
+/// An agent that was not heard for so long is away: three of its heartbeats.
+const SILENT: SignedDuration = SignedDuration::from_secs(15 * 60);
+
+/// What each agent said last, and how long ago.
+#[derive(Debug, Default)]
+pub struct Heard(Mutex<HashMap<String, Word>>);
+
+#[derive(Debug)]
+struct Word {
+    uid: Option<String>,
+    said: Option<AgentStatus>,
+    silent: Lasting,
+}
+
+impl Heard {
+    /// A Machine is there, or has changed.
+    pub fn put(&self, machine: &Machine, now: Timestamp) {
+        let mut all = self.lock();
+        let said = said(machine);
+        let silent = match all.get(&machine.name_any()).filter(|word| word.uid == machine.metadata.uid) {
+            Some(word) if word.said.as_ref() == said => return,
+            Some(_) => Lasting::begun(),
+            None => found(said, now),
+        };
+        let word = Word { uid: machine.metadata.uid.clone(), said: said.cloned(), silent };
+        all.insert(machine.name_any(), word);
+    }
+
+    /// A Machine is gone.
+    pub fn remove(&self, name: &str) {
+        self.lock().remove(name);
+    }
+
+    /// Whether its agent was not heard for too long, or never.
+    pub fn is_silent(&self, machine: &Machine, now: Timestamp) -> bool {
+        let Some(said) = said(machine) else { return true };
+        let all = self.lock();
+        let word = all.get(&machine.name_any()).filter(|word| word.uid == machine.metadata.uid);
+        // What was read of it may be a moment before or after what is known here.
+        word.map_or_else(|| found(Some(said), now), |word| word.silent).time() > SILENT
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Word>> {
+        // Every change is whole before the lock is let go.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn said(machine: &Machine) -> Option<&AgentStatus> {
+    machine.status.as_ref()?.agent.as_ref().filter(|agent| agent.last_heartbeat.is_some())
+}
+
+/// Of one that was not seen to be heard: by what it wrote.
+fn found(said: Option<&AgentStatus>, now: Timestamp) -> Lasting {
+    let written = said.and_then(|said| said.last_heartbeat.as_ref()).map_or(now, |time| time.0);
+    Lasting::found(written, now, SILENT)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn machine(uid: &str, heartbeat: Option<i64>) -> Machine {
+        let agent = heartbeat.map(|second| json!({ "lastHeartbeat": at(second).to_string() }));
+        let object = json!({ "metadata": { "name": "a", "uid": uid }, "spec": { "provider": "manual" },
+            "status": { "agent": agent } });
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_000_000 + second).unwrap()
+    }
+
+    async fn pass(minutes: u64) {
+        tokio::time::advance(Duration::from_secs(60 * minutes)).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn c4_an_agent_whose_host_has_a_wrong_clock_is_heard_while_it_says_something_new() {
+        for wrong in [-86_400, 0, 86_400] {
+            let heard = Heard::default();
+            heard.put(&machine("u", Some(wrong)), at(0));
+            pass(5).await;
+            let next = machine("u", Some(wrong + 300));
+            heard.put(&next, at(300));
+            pass(15).await;
+            // The same again is nothing new, and what the own wall clock does is none of it.
+            heard.put(&next, at(1200));
+            for leap in [-86_400, 1200, 86_400] {
+                assert!(!heard.is_silent(&next, at(leap)), "{wrong} {leap}");
+            }
+            pass(1).await;
+            for leap in [-86_400, 1260, 86_400] {
+                assert!(heard.is_silent(&next, at(leap)), "{wrong} {leap}");
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn c4_after_a_start_what_an_agent_wrote_counts_until_it_says_something_new() {
+        for (written, silent_after) in [(0, 15), (-600, 5), (-86_400, 0), (86_400, 15)] {
+            let (heard, machine) = (Heard::default(), machine("u", Some(written)));
+            heard.put(&machine, at(0));
+            assert!(!heard.is_silent(&machine, at(0)), "{written}");
+            pass(silent_after).await;
+            assert!(!heard.is_silent(&machine, at(0)), "{written}");
+            tokio::time::advance(Duration::from_secs(1)).await;
+            assert!(heard.is_silent(&machine, at(0)), "{written}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn c4_another_machine_of_its_name_and_one_without_an_agent_are_not_heard_by_it() {
+        let heard = Heard::default();
+        heard.put(&machine("u", Some(0)), at(0));
+        assert!(heard.is_silent(&machine("v", None), at(0)), "it has no agent yet");
+        heard.put(&machine("v", None), at(0));
+        pass(60).await;
+        let first = machine("v", Some(-86_400));
+        heard.put(&first, at(3600));
+        assert!(!heard.is_silent(&first, at(3600)), "its first word was heard now");
+        heard.remove("a");
+        assert!(!heard.is_silent(&machine("v", Some(3600)), at(3600)), "by what it wrote");
+    }
+}
