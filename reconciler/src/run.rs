@@ -12,7 +12,7 @@ use bedplate_process::notify::Notifier;
 use bedplate_process::signals::Signals;
 use bedplate_process::tasks::Tasks;
 use futures::future::BoxFuture;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config, ResourceExt};
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
@@ -103,7 +103,7 @@ pub fn begin(
 async fn connect(kubeconfig: Option<&Path>) -> Result<Client, Failure> {
     let mut config = match kubeconfig {
         Some(path) => {
-            let file = Kubeconfig::read_from(path).map_err(Failure::configuration)?;
+            let file = Kubeconfig::read_from(path).map_err(|error| unusable(path, error))?;
             Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
                 .await
                 .map_err(Failure::configuration)?
@@ -117,6 +117,18 @@ async fn connect(kubeconfig: Option<&Path>) -> Result<Client, Failure> {
     // It would wait for minutes in a worker's place, out of sight: what fails is tried again by `backoff`, watches by themselves.
     config.default_retry = false;
     Client::try_from(config).map(patience::keeping).map_err(Failure::configuration)
+}
+
+/// A kubeconfig that cannot be read. The lines around a mistake in it, which kube would show, may hold a token.
+fn unusable(path: &Path, error: KubeconfigError) -> Failure {
+    match error {
+        KubeconfigError::Parse(problem) => {
+            let problem = problem.without_snippet().to_string();
+            let problem = problem.lines().next().unwrap_or_default();
+            Failure::configuration(format!("the kubeconfig {} is no YAML: {problem}", path.display()))
+        }
+        other => Failure::configuration(other),
+    }
 }
 
 /// Spawns watches and workers; what is given back ends when every store is whole.
@@ -258,5 +270,19 @@ impl Health for Look {
 
     fn liveness(&self) -> Result<(), String> {
         self.liveness.check()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lines_around_a_mistake_in_a_kubeconfig_are_told_to_nobody() {
+        let text = "users:\n- name: u\n  user:\n    token: hush-hush\n   client: x\n";
+        let error = Kubeconfig::from_yaml(text).unwrap_err();
+        assert!(error.to_string().contains("hush"), "what kube would show");
+        let told = format!("{:?}", unusable(Path::new("/k"), error));
+        assert!(told.contains("/k ") && told.contains("line 5") && !told.contains("hush"), "{told}");
     }
 }
