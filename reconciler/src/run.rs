@@ -264,7 +264,7 @@ impl Health for Look {
             };
         }
         // One that waits to lead is ready to.
-        let leads = if self.tenure.leads() { "this controller leads" } else { "another controller leads" };
+        let leads = if self.tenure.leads() { "this controller leads" } else { "it waits to lead" };
         Readiness { ready: true, reasons: vec![leads.to_owned()] }
     }
 
