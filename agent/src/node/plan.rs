@@ -341,8 +341,12 @@ fn pave(seen: &Observed, former: Option<SlotName>) -> Plan {
 /// The version that may be paved here, or why none.
 fn wanted(seen: &Observed) -> Result<&VersionFacts, Wait> {
     let because = |reason, message: &str| Wait { reason, message: message.to_owned(), until: None };
-    if seen.api != Api::Live {
-        return Err(because(Reason::ApiUnreachable, "the API server does not answer"));
+    match seen.api {
+        Api::Live => {}
+        Api::Unasked => {
+            return Err(because(Reason::ApiUnreachable, "the agent has just started and asks the API server"));
+        }
+        Api::Away => return Err(because(Reason::ApiUnreachable, "the API server does not answer")),
     }
     if let Some(held) = held(seen) {
         return Err(held);

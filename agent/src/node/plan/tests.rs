@@ -417,6 +417,17 @@ fn what_must_not_repave_does_not() {
 }
 
 #[test]
+fn an_api_server_that_was_only_not_asked_yet_is_not_said_to_be_away() {
+    let mut world = World::new(Some(1));
+    for (api, said) in [(Api::Unasked, "just started"), (Api::Away, "does not answer")] {
+        world.seen.api = api;
+        let Plan::Wait(wait) = world.plan() else { panic!("{api:?}: {:?}", world.plan()) };
+        assert_eq!(wait.reason, Reason::ApiUnreachable);
+        assert!(wait.message.contains(said), "{}", wait.message);
+    }
+}
+
+#[test]
 fn a_watch_that_broke_or_a_node_not_read_is_no_deletion() {
     let mut world = about_to_repave(false);
     world.seen.node = NodeSeen::Unknown;
