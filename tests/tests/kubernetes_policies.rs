@@ -1,5 +1,5 @@
 //! V1 to V3 on a real API server with its garbage collector and without Bedplate's controller: who may write and delete versions and
-//! configurations, by whatever way, and that nobody is kept from more than that.
+//! configurations, by whatever way, and that nobody is kept from more than that; and which Leases the controller writes.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
@@ -324,6 +324,43 @@ fn v1_v3_what_nobody_uses_goes_with_its_configuration_by_each_way_of_deleting() 
     site.person(&["delete", "mcv", "orphaned-v1"]).unwrap();
 }
 
+/// A Lease of this name in a namespace.
+fn lease(namespace: &str, name: &str) -> Value {
+    json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": { "namespace": namespace, "name": name },
+        "spec": { "holderIdentity": "x" } })
+}
+
+#[test]
+fn the_controller_makes_and_writes_its_own_lease_and_none_of_another_name() {
+    let site = Site::shared();
+    let controller = site.kubernetes.service_account("bedplate-system", "bedplate-controller").unwrap();
+    let controller = |arguments: &[&str]| site.kubectl(&controller, arguments);
+    let words = "bedplate-controller writes no Lease but bedplate-controller";
+    let made = |name: &str| site.file(&lease("bedplate-system", name));
+    let other = made("bedplate-pxed-lab");
+    let probe = ["create", "--dry-run=server", "-f", &other];
+    let refused = || Ok(controller(&probe).err().filter(|why| why.contains(words)).map(drop));
+    wait::until("the policy", PATIENCE, refused).unwrap();
+    for name in ["bedplate-pxed-lab", "bedplate-controller-2", "kube-scheduler"] {
+        let why = controller(&["create", "-f", &made(name)]).expect_err(name);
+        assert!(why.contains(words), "{name}: {why}");
+    }
+    let mut drawn = lease("bedplate-system", "drawn");
+    drawn["metadata"] = json!({ "namespace": "bedplate-system", "generateName": "bedplate-controller" });
+    let why = controller(&["create", "-f", &site.file(&drawn)]).expect_err("a drawn name");
+    assert!(why.contains(words), "{why}");
+
+    let own = made("bedplate-controller");
+    controller(&["create", "-f", &own]).unwrap();
+    controller(&["replace", "-f", &own]).unwrap();
+    // Whatever its roles may allow one day; and others are kept from nothing.
+    site.admin(&["create", "-f", &other]).unwrap();
+    let why = site.named(CONTROLLER, &["replace", "-f", &other]).expect_err("another's");
+    assert!(why.contains(words), "{why}");
+    site.admin(&["replace", "-f", &other]).unwrap();
+    site.named(CONTROLLER, &["create", "-f", &site.file(&lease("default", "elsewhere"))]).unwrap();
+}
+
 /// docs/install.md, "Taking it out again": without a controller nobody else takes its finalizers away.
 #[test]
 fn what_a_controller_that_is_gone_has_left_is_let_go_once_the_policy_is_not_bound() {
@@ -358,7 +395,10 @@ fn what_a_controller_that_is_gone_has_left_is_let_go_once_the_policy_is_not_boun
     ])
     .unwrap();
     admin(&["delete", "validatingadmissionpolicybinding", "bedplate-versions"]).unwrap();
-    wait::until("the end of the policy", PATIENCE, || Ok(free("mcv", "left-v1").ok())).unwrap();
+    let mut said = String::new();
+    let freed = || Ok(free("mcv", "left-v1").map_err(|why| said = why).ok());
+    let ended = wait::until("the end of the policy", PATIENCE, freed);
+    ended.unwrap_or_else(|error| panic!("{error:#}: {said}"));
     free("mc", "left").unwrap();
     for kind in ["machineconfigurations", "machineconfigurationversions"] {
         let gone = || {
