@@ -355,6 +355,19 @@ localAPIEndpoint: {advertiseAddress: 192.0.2.1}
         self.write_kubeconfig(user, &output(command)?)
     }
 
+    /// Makes a kubeconfig with an agent's certificate; and its fingerprint as the API server sees it.
+    ///
+    /// # Errors
+    /// kubeadm fails, or the API server does not say which certificate was shown.
+    pub fn agent(&self, machine: &str) -> Result<(PathBuf, String)> {
+        let kubeconfig = self.user(&format!("bedplate:machine:{machine}"), &["bedplate:machines"])?;
+        let who = self.kubectl(&kubeconfig, &["auth", "whoami", "-o", "json"])?;
+        let who: serde_json::Value = serde_json::from_str(&who)?;
+        let id = &who["status"]["userInfo"]["extra"]["authentication.kubernetes.io/credential-id"][0];
+        let fingerprint = id.as_str().and_then(|id| id.strip_prefix("X509SHA256="));
+        Ok((kubeconfig, fingerprint.context("no credential-id")?.to_owned()))
+    }
+
     /// Makes a kubeconfig with a token of a service account that exists.
     ///
     /// # Errors

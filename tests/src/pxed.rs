@@ -6,9 +6,10 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -182,6 +183,23 @@ pub fn binary(name: &str) -> Result<PathBuf> {
         bail!("{} is missing: run `cargo xtask build`", path.display());
     }
     Ok(path)
+}
+
+/// A pxed of this machine by `pxed.toml` in `folder`, once it answers on `pxed.sock` there; its log lies beside them. Dropped: killed.
+///
+/// # Errors
+/// It was not built, has ended, or does not answer.
+pub fn serve(folder: &Path) -> Result<Process> {
+    let level = std::env::var("BEDPLATE_LOG").unwrap_or_else(|_| "info,pxed=debug".to_owned());
+    let mut command = Command::new(binary("pxed")?);
+    command.args(["run", "--config"]).arg(folder.join("pxed.toml")).env("BEDPLATE_LOG", level);
+    let mut process = Process::spawn("pxed", &mut command, &folder.join("pxed.log"))?;
+    let socket = folder.join("pxed.sock");
+    wait::until("pxed's socket", READY, || {
+        ensure!(process.is_running(), "{}", process.said());
+        Ok(ask(&socket, "/v1/status").ok())
+    })?;
+    Ok(process)
 }
 
 /// A running pxed. Dropped: killed; its files are the rack's.

@@ -480,17 +480,6 @@ fn trust_5_the_controllers_credentials_approve_nothing_but_what_agents_ask_for_t
     approve(&client).expect_err("another signer");
 }
 
-/// An agent's certificate, and its fingerprint as the API server sees it.
-fn certified(name: &str) -> (PathBuf, String) {
-    let kubernetes = Kubernetes::shared();
-    let kubeconfig = kubernetes.user(&format!("bedplate:machine:{name}"), &["bedplate:machines"]).unwrap();
-    let who = kubernetes.kubectl(&kubeconfig, &["auth", "whoami", "-o", "json"]).unwrap();
-    let who: Value = serde_json::from_str(&who).unwrap();
-    let id = &who["status"]["userInfo"]["extra"]["authentication.kubernetes.io/credential-id"][0];
-    let fingerprint = id.as_str().and_then(|id| id.strip_prefix("X509SHA256=")).unwrap();
-    (kubeconfig, fingerprint.to_owned())
-}
-
 impl Site {
     /// An agent asks for its kubelet's certificate; what becomes of it: `Approved` or `Denied`, and why.
     fn verdict(&self, agent: &Path, request: &str, machine: &str) -> (String, String) {
@@ -516,7 +505,7 @@ impl Site {
 fn trust_5_a_kubelets_certificate_is_given_to_the_host_that_was_enrolled_last_and_to_no_other() {
     let site = Site::shared();
     site.machine("trust", &json!({}), &json!({ "paused": true }));
-    let (agent, fingerprint) = certified("trust");
+    let (agent, fingerprint) = Kubernetes::shared().agent("trust").unwrap();
     site.status("trust", &json!({ "enrolment": { "certificateFingerprint": fingerprint } }));
     assert_eq!(site.verdict(&agent, "trust-own", "trust").0, "Approved");
     // Another host was enrolled for the Machine: the first one's certificate is good for the API server yet.

@@ -4,12 +4,11 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use bedplate_tests::guard::{Directory, Process};
 use bedplate_tests::kubernetes::Kubernetes;
-use bedplate_tests::pxed::{ask, binary};
+use bedplate_tests::pxed::{ask, serve};
 use bedplate_tests::wait;
 use serde_json::Value;
 
@@ -52,16 +51,7 @@ impl Rig {
     }
 
     fn start(&self) -> Process {
-        let mut command = Command::new(binary("pxed").unwrap());
-        command.args(["run", "--config"]).arg(self.path("pxed.toml")).env("BEDPLATE_LOG", "info,pxed=debug");
-        let mut process = Process::spawn("pxed", &mut command, &self.path("pxed.log")).unwrap();
-        let socket = self.path("pxed.sock");
-        wait::until("pxed's socket", LIMIT, || {
-            assert!(process.is_running(), "{}", process.said());
-            Ok(ask(&socket, "/v1/status").ok())
-        })
-        .unwrap();
-        process
+        serve(self.directory.path()).unwrap()
     }
 
     fn apply(&self, name: &str, site: &str, mac: &str) {

@@ -24,13 +24,8 @@ use serde_json::{Value, json};
 
 /// An agent with a new certificate, and the certificate's fingerprint.
 async fn certified(name: &str) -> (Client, String) {
-    let kubernetes = Kubernetes::shared();
-    let kubeconfig = kubernetes.user(&format!("bedplate:machine:{name}"), &["bedplate:machines"]).unwrap();
-    let who = kubernetes.kubectl(&kubeconfig, &["auth", "whoami", "-o", "json"]).unwrap();
-    let who: Value = serde_json::from_str(&who).unwrap();
-    let id = &who["status"]["userInfo"]["extra"]["authentication.kubernetes.io/credential-id"][0];
-    let fingerprint = id.as_str().and_then(|id| id.strip_prefix("X509SHA256=")).unwrap();
-    (client(&kubeconfig).await, fingerprint.to_owned())
+    let (kubeconfig, fingerprint) = Kubernetes::shared().agent(name).unwrap();
+    (client(&kubeconfig).await, fingerprint)
 }
 
 fn enrolment(fingerprint: &str) -> Value {

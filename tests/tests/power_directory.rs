@@ -10,13 +10,12 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::Command;
 use std::time::Duration;
 
 use bedplate_tests::bmc::chassis::Action;
 use bedplate_tests::bmc::service::{PASSWORD, USER};
 use bedplate_tests::guard::{Directory, Process};
-use bedplate_tests::pxed::{ask, binary};
+use bedplate_tests::pxed::{ask, serve};
 use bedplate_tests::wait;
 use serde_json::{Value, json};
 use server::Server;
@@ -62,15 +61,7 @@ impl Rig {
     }
 
     fn start(&self) -> Process {
-        let mut command = Command::new(binary("pxed").unwrap());
-        command.args(["run", "--config"]).arg(self.path("pxed.toml")).env("BEDPLATE_LOG", "info,pxed=debug");
-        let mut process = Process::spawn("pxed", &mut command, &self.path("pxed.log")).unwrap();
-        wait::until("pxed's socket", LIMIT, || {
-            assert!(process.is_running(), "{}", process.said());
-            Ok(ask(&self.path("pxed.sock"), "/v1/status").ok())
-        })
-        .unwrap();
-        process
+        serve(self.directory.path()).unwrap()
     }
 
     fn manifest(&self, object: &Value) {

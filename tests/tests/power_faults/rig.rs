@@ -6,7 +6,6 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -15,7 +14,7 @@ use bedplate_tests::bmc::chassis::{Action, Chassis, Delays, Shared};
 use bedplate_tests::bmc::service::{Bmc, PASSWORD, Settings, USER};
 use bedplate_tests::bmc::simulator::{Listen, Simulator};
 use bedplate_tests::guard::{Directory, Process, last_lines};
-use bedplate_tests::pxed::{ask, binary};
+use bedplate_tests::pxed::{ask, serve};
 use bedplate_tests::wait;
 use serde_json::{Value, json};
 
@@ -184,17 +183,7 @@ impl Rig {
 
     /// Starts pxed and waits until it answers on its socket.
     pub(super) fn start(&self) -> Process {
-        let mut command = Command::new(binary("pxed").unwrap());
-        command.args(["run", "--config"]).arg(self.path("pxed.toml"));
-        command
-            .env("BEDPLATE_LOG", std::env::var("BEDPLATE_LOG").unwrap_or_else(|_| "info,pxed=debug".into()));
-        let mut process = Process::spawn("pxed", &mut command, &self.path("pxed.log")).unwrap();
-        wait::until("pxed's socket", LIMIT, || {
-            assert!(process.is_running(), "{}", process.said());
-            Ok(ask(&self.path("pxed.sock"), "/v1/status").ok())
-        })
-        .unwrap();
-        process
+        serve(self.directory.path()).unwrap()
     }
 
     /// Kills it (SIGKILL), or what is left of it, and starts another one.
