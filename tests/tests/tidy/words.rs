@@ -92,10 +92,7 @@ const NO_REASONS: &[&str] = &[
 /// Words in the form of one (`NodeReady`) that this source tells, each with its line.
 pub(crate) fn reasons_told(source: &Source) -> Vec<(usize, String)> {
     let theirs = |folder: &&str| source.path.starts_with(*folder);
-    if source.is_test()
-        || !TOLD_BY.iter().any(|crate_| theirs(&crate_))
-        || OTHERS.iter().any(|other| theirs(&other))
-    {
+    if source.is_test() || !TOLD_BY.iter().any(&theirs) || OTHERS.iter().any(theirs) {
         return Vec::new();
     }
     let mut told = Vec::new();
