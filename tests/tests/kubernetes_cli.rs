@@ -199,8 +199,14 @@ fn operations_of_a_cluster_are_for_machines_that_are_there_or_for_a_selector() {
         (&json!(2), &json!(9))
     );
     let refused = bedplate(&["operation", "create", "not a name", "--machine", "cli-none"]);
+    assert_eq!(refused.status.code(), Some(64));
+    assert!(text(&refused).contains("<OPERATION>"), "{}", text(&refused));
+    // What the API server refuses is told with its field.
+    let many: Vec<String> = (0..65).map(|number| format!("--parameter=k{number}=v")).collect();
+    let line = ["operation", "create", "reboot", "--machine", "cli-none"].into_iter();
+    let refused = bedplate(&line.chain(many.iter().map(String::as_str)).collect::<Vec<_>>());
     assert_eq!(refused.status.code(), Some(1));
-    assert!(text(&refused).contains("operationName"), "{}", text(&refused));
+    assert!(text(&refused).contains("spec.parameters"), "{}", text(&refused));
 }
 
 #[tokio::test(flavor = "multi_thread")]
