@@ -337,14 +337,17 @@ impl Look<'_> {
             selected.filter(|selected| *selected != (applied.name.clone(), applied.version))?;
         let what = format!("{name}-v{version} is selected, and {}-v{} runs", applied.name, applied.version);
         // Beside a node that runs: why the other slot is not filled.
-        if let Some(paved) = self.condition(type_::PAVED).filter(|c| !["Applied", "Preparing"].contains(&c.reason.as_str())) {
+        if let Some(paved) =
+            self.condition(type_::PAVED).filter(|c| !["Applied", "Preparing"].contains(&c.reason.as_str()))
+        {
             return Some(Awaited { since: None, ..self.of(paved) });
         }
         if let Some(stopped) = self.rolling.get(&name) {
             let own = self.machine.metadata.name.as_deref().unwrap_or_default();
             if let Some(stopped) = stopped.as_ref().filter(|stopped| stopped.holds(own)) {
                 let what = format!("{what}, and the rolling update has stopped: {}", stopped.message);
-                let next = format!("see to that: it goes on then; `bedplate config show {name}` has the rest");
+                let next =
+                    format!("see to that: it goes on then; `bedplate config show {name}` has the rest");
                 return Some(self.says(Actor::Person, "RolloutStopped", what, &next));
             }
             let next = format!(

@@ -344,7 +344,10 @@ fn wanted(seen: &Observed) -> Result<&VersionFacts, Wait> {
     match seen.api {
         Api::Live => {}
         Api::Unasked => {
-            return Err(because(Reason::ApiUnreachable, "the agent has just started and asks the API server"));
+            return Err(because(
+                Reason::ApiUnreachable,
+                "the agent has just started and asks the API server",
+            ));
         }
         Api::Away => return Err(because(Reason::ApiUnreachable, "the API server does not answer")),
     }

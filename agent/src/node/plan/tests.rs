@@ -786,7 +786,10 @@ fn a_trial_that_is_over_while_the_api_server_is_away_waits_for_that_and_for_no_t
     world.seen.api = Api::Away;
     for _ in 0..3 {
         let Plan::Wait(wait) = world.plan() else { panic!("{:?}", world.plan()) };
-        assert!(wait.until.is_none_or(|until| until > world.seen.now), "it would look without a pause: {wait:?}");
+        assert!(
+            wait.until.is_none_or(|until| until > world.seen.now),
+            "it would look without a pause: {wait:?}"
+        );
         world.seen.now = later(world.seen.now, SignedDuration::from_secs(3600));
     }
 }
