@@ -323,9 +323,11 @@ impl Look<'_> {
                 ..self.says(Actor::Person, "RolledBack", what, &next)
             });
         }
-        // What the agent said last of a Node that is down is not the last word.
-        let down = self.unmet(type_::READY).filter(|ready| ready.reason == "NodeNotReady");
-        if let Some(first) = self.unmet(type_::PAVED).or_else(|| self.unmet(type_::NODE_READY)).or(down) {
+        // What the agent said last of a Node that is down, or is being emptied, is not the last word.
+        let seen = self
+            .unmet(type_::READY)
+            .filter(|ready| ["NodeNotReady", "Updating"].contains(&ready.reason.as_str()));
+        if let Some(first) = self.unmet(type_::PAVED).or_else(|| self.unmet(type_::NODE_READY)).or(seen) {
             return Some(self.of(first));
         }
         let Some(applied) = &self.status.applied else {

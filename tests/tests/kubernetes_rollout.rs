@@ -235,8 +235,11 @@ async fn c4_another_strategy_or_a_pause_in_the_middle_gives_the_node_free() {
     let held =
         |node: &Value| node["metadata"]["annotations"]["bedplate.dev/cordoned-by"] == "rollout/middle-v2";
     site.until(("node", "middle-1"), "its turn", held).await;
+    let is_updating = |m: &Value| m["status"]["phase"] == "Updating";
+    site.until(("machine", "middle-1"), "its phase says so", is_updating).await;
     site.configuration("middle", &json!({}), 2);
     site.until(("node", "middle-1"), "its freedom", |node| !is_cordoned(node)).await;
+    site.until(("machine", "middle-1"), "its phase says so", |m| m["status"]["phase"] == "Ready").await;
     site.configuration("middle", &rolling(&json!({})), 2);
     site.until(("node", "middle-1"), "its turn", held).await;
     site.machine("middle-1", "middle", &json!({ "paused": true }));

@@ -117,6 +117,10 @@ fn choice(reason: &str) -> Option<(Actor, &'static str)> {
             (Actor::Other, "who is named in the annotation bedplate.dev/claimed-by decides about this node")
         }
         "NodeNotReady" => return node(reason),
+        "Updating" => (
+            Actor::Chooser,
+            "its Pods have to leave: `kubectl describe node NAME` has who is awaited in the annotation bedplate.dev/drain-awaits",
+        ),
         "ControlPlaneKept" => {
             (Actor::Person, "restart the kubelet in the slot: docs/node.md, \"The first control plane\"")
         }

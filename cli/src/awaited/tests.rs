@@ -141,6 +141,12 @@ fn the_first_thing_that_is_not_met_is_awaited_from_who_can_do_it() {
             Some(Actor::Cluster),
             "NodeNotReady",
         ),
+        (
+            plain.clone(),
+            enrolled(&[both[0].clone(), both[1].clone(), is("Ready", "False", "Updating")], &runs),
+            Some(Actor::Chooser),
+            "Updating",
+        ),
         (plain.clone(), enrolled(&both, &done), None, "Ready"),
     ] {
         let found = of(&spec, &status);

@@ -6,10 +6,13 @@ use bedplate_api::machine::{
 use bedplate_selection::version_name;
 use k8s_openapi::api::core::v1::Node;
 
-use crate::rollout::mark;
+use crate::rollout::mark::{self, Cordon, Hold, Purpose};
 
 /// `Ready` False: what was chosen was tried, and the version before runs again.
 pub(super) const ROLLED_BACK: &str = "RolledBack";
+
+/// `Ready` False: a rolling update has its Pods leave.
+const UPDATING: &str = "Updating";
 
 /// `phase`, and the status, reason and message of `Ready`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -126,6 +129,14 @@ fn node(status: &MachineStatus, there: Option<&Node>) -> Display {
         return display(Phase::Failed, "NodeNotReady", &why);
     }
     if is_running(status) {
+        // What is awaited changes with each Pod, and stands on the Node.
+        if let Some(next) = there.and_then(emptied_for) {
+            let leave = format!(
+                "the Node's Pods leave, then {next} comes: the Node's annotation {} says who is awaited",
+                mark::DRAIN_AWAITS
+            );
+            return display(Phase::Updating, UPDATING, &leave);
+        }
         return display(Phase::Ready, "Ready", &to_come(status, there, selected, applied));
     }
     let phase = if applied.is_none() { Phase::Paving } else { Phase::Repaving };
@@ -168,6 +179,14 @@ fn to_come(
         None => format!(
             "{runs} runs until the Node is deleted, by a rolling update or by hand: {next} comes then"
         ),
+    }
+}
+
+/// The version for which a rolling update has a Node emptied.
+fn emptied_for(node: &Node) -> Option<String> {
+    match mark::cordon_of(node) {
+        Cordon::Ours(Hold { purpose: Purpose::Rollout(version), .. }) => Some(version),
+        Cordon::Ours(_) | Cordon::Operation | Cordon::Foreign | Cordon::Free => None,
     }
 }
 
@@ -302,6 +321,31 @@ mod tests {
         }
         assert_eq!(shown("True", "True").0, Phase::Ready);
         assert_eq!(shown("False", "Unknown").3, "Paved is False", "it is being paved, which says more");
+    }
+
+    #[test]
+    fn c4_a_machine_whose_node_a_rolling_update_empties_is_updating_and_any_other_cordon_is_not() {
+        let status = json!({ "conditions": [is("Enrolled", "True"), is("Paved", "True"), is("NodeReady", "True")],
+            "selected": { "name": "w", "version": 2, "by": "Reference" },
+            "applied": { "name": "w", "version": 1, "slot": "a" }, "nodeRef": { "name": "a", "uid": "1" } });
+        let machine = machine(&status);
+        let shown = |by: Option<&str>, awaits: &str| {
+            let mut annotations = json!({ mark::DRAIN_AWAITS: awaits });
+            annotations[bedplate_drain::CORDONED_BY] = json!(by.unwrap_or_default());
+            let annotations = by.map(|_| annotations);
+            let node: Node = serde_json::from_value(
+                json!({ "metadata": { "name": "a", "annotations": annotations }, "spec": { "unschedulable": true } }),
+            )
+            .unwrap();
+            derive(&machine, machine.status.as_ref().unwrap(), Some(&node), None, None)
+        };
+        let updating = shown(Some("rollout/w-v2"), "n/a, held by its budget");
+        assert_eq!((updating.phase, updating.ready, &*updating.reason), (Phase::Updating, false, UPDATING));
+        assert!(updating.message.contains("then w-v2 comes"), "{}", updating.message);
+        assert_eq!(updating, shown(Some("rollout/w-v2"), "n/b"), "no write for each Pod");
+        for by in [None, Some("operation/x"), Some("deletion")] {
+            assert_eq!(shown(by, "").phase, Phase::Ready, "{by:?}");
+        }
     }
 
     #[test]
