@@ -287,9 +287,14 @@ fn joins_and_is_paved_again(site: &Site, control: &Worker) -> Worker {
     let key = site.kubectl(&["get", "node", SECOND, "-o", "yaml"]).unwrap();
     assert!(key.contains("node-role.kubernetes.io/control-plane"), "{key}");
 
+    // A person asks for it: it is made ready, for etcd would let this member go.
     site.second_control_plane(&json!({ "example.com/paved": "again" }));
+    let metadata = json!({ "name": SECOND, "labels": { "role": SECOND } });
+    let named = json!({ "provider": "manual", "configurationRef": { "name": SECOND, "version": 2 } });
+    site.manifest("Machine", &metadata, &named);
     site.until("the next version is prepared", SECOND, &second, |status| {
-        status["slots"][1]["state"] == "Prepared"
+        let slot = &status["slots"][1];
+        slot["state"] == "Prepared" && slot["version"] == 2 && paved(status)["reason"] == "Applied"
     });
     site.kubectl(&["delete", "node", SECOND]).unwrap();
     let again = "the second control plane is paved again";
