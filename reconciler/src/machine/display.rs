@@ -94,8 +94,10 @@ fn before_enrolment(machine: &Machine, status: &MachineStatus) -> Option<Display
         })
         .or_else(|| unmet(status, condition_type::BOOTED))
         .or_else(|| unmet(status, condition_type::ENROLLED));
+    let is_driven = condition(status, condition_type::POWERED_ON).is_some();
     Some(match first {
         Some(c) => display(phase, &c.reason, &c.message),
+        None if is_driven => display(phase, "AwaitingEnrolment", "waiting for the host to boot and to enrol"),
         None => display(phase, "AwaitingEnrolment", &unheard(machine)),
     })
 }
@@ -247,6 +249,12 @@ mod tests {
                 "Booted is False",
             ),
             (json!({ "conditions": [is("PoweredOn", "False")] }), Phase::Pending, "PoweredOn is False"),
+            // Who has switched it on has said something of it.
+            (
+                json!({ "conditions": [is("PoweredOn", "True")] }),
+                Phase::Pending,
+                "waiting for the host to boot and to enrol",
+            ),
             (
                 json!({ "conditions": [is("Booted", "False")], "boot": { "stage": "kernel" } }),
                 Phase::Booting,
