@@ -5,6 +5,7 @@
 
 mod conceal;
 mod configuration;
+mod group;
 mod operation;
 mod route;
 mod token;
@@ -35,7 +36,9 @@ pub enum BindSocketError {
         path: PathBuf,
     },
     /// The group does not exist.
-    #[error("socket-group {group:?} is not a group of this machine")]
+    #[error(
+        "socket-group {group:?} is not a group in /etc/group; create it with `groupadd --system {group}`, or set its number"
+    )]
     NoGroup {
         /// The group.
         group: String,
@@ -87,10 +90,12 @@ pub fn bind(path: &Path, group: Option<&str>) -> Result<UnixListener, BindSocket
     let listener = UnixListener::bind(path).map_err(failed)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660)).map_err(failed)?;
     if let Some(group) = group {
-        let found = nix::unistd::Group::from_name(group).map_err(|e| failed(e.into()))?;
+        let found = group::find(group).map_err(failed)?;
         let Some(found) = found else { return Err(BindSocketError::NoGroup { group: group.to_owned() }) };
-        std::os::unix::fs::chown(path, None, Some(found.gid.as_raw())).map_err(|source| {
-            BindSocketError::Group { path: path.to_owned(), group: group.to_owned(), source }
+        std::os::unix::fs::chown(path, None, Some(found)).map_err(|source| BindSocketError::Group {
+            path: path.to_owned(),
+            group: group.to_owned(),
+            source,
         })?;
     }
     Ok(listener)

@@ -25,6 +25,9 @@ use crate::power::{
 };
 use crate::store::Table;
 
+/// Real time that the store's thread may need on a busy machine.
+const STORE_TIMEOUT: Duration = Duration::from_secs(20);
+
 /// One machine and its BMC.
 #[derive(Debug)]
 pub(super) struct Simulated {
@@ -308,10 +311,11 @@ impl World {
         Pxed { task, lead, stop }
     }
 
-    /// Waits until something is so, at most so long.
+    /// Waits for a state until `seconds` of virtual time and [`STORE_TIMEOUT`] of real time have passed: the store's thread writes in
+    /// real time, and the virtual clock runs ahead of it.
     pub(super) async fn until(&self, seconds: u64, what: impl Fn(&Self) -> bool) -> bool {
-        let end = Instant::now() + Duration::from_secs(seconds);
-        while Instant::now() < end {
+        let (end, real) = (Instant::now() + Duration::from_secs(seconds), std::time::Instant::now());
+        while Instant::now() < end || real.elapsed() < STORE_TIMEOUT {
             if what(self) {
                 return true;
             }

@@ -1,0 +1,44 @@
+//! The ID of a group by its name, from `/etc/group` (group(5)).
+//!
+//! Not by the C library: in a static program its lookup loads shared modules (nss-systemd) of another C library and crashes.
+//! Called when the socket is made.
+
+use std::io;
+
+/// The file.
+const GROUPS: &str = "/etc/group";
+
+/// Finds a group by its name, or takes a decimal number as its ID. `None` if there is no such group.
+///
+/// # Errors
+/// The file cannot be read.
+pub(super) fn find(name: &str) -> io::Result<Option<u32>> {
+    if let Ok(id) = name.parse() {
+        return Ok(Some(id));
+    }
+    Ok(listed(&std::fs::read_to_string(GROUPS)?, name))
+}
+
+fn listed(text: &str, name: &str) -> Option<u32> {
+    text.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok()).flatten()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn group_is_found_by_name_or_number() {
+        let text = "root:x:0:\nbedplate:x:997:operator,other\nbroken:x\n";
+        assert_eq!(listed(text, "bedplate"), Some(997));
+        assert_eq!(listed(text, "root"), Some(0));
+        assert_eq!(listed(text, "broken"), None);
+        assert_eq!(listed(text, "bed"), None);
+        assert_eq!(find("1234").unwrap(), Some(1234));
+        assert_eq!(find("root").unwrap(), Some(0));
+        assert_eq!(find("no-such-group").unwrap(), None);
+    }
+}
