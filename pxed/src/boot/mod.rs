@@ -23,7 +23,7 @@ use bedplate_api::id::BootId;
 use bedplate_api::wire::Stage;
 use bedplate_process::liveness::Pulse;
 use jiff::{SignedDuration, Timestamp};
-use rand::TryRngCore;
+use rand::TryRng;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -111,7 +111,7 @@ impl Boots {
     /// system has no random numbers.
     pub fn open(&self, opening: &Opening, now: Timestamp) -> Option<BootId> {
         let mut bytes = [0; 16];
-        if let Err(error) = rand::rngs::OsRng.try_fill_bytes(&mut bytes) {
+        if let Err(error) = rand::rngs::SysRng.try_fill_bytes(&mut bytes) {
             tracing::error!(%error, "no random numbers: no boot can be opened");
             return None;
         }

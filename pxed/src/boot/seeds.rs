@@ -15,7 +15,7 @@ use base64::Engine as _;
 use bedplate_api::id::{BootId, Digest};
 use bedplate_api::wire::SecretText;
 use jiff::{SignedDuration, Timestamp};
-use rand::TryRngCore;
+use rand::TryRng;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
@@ -59,7 +59,7 @@ impl Taken {
     /// A new token and what is kept of it; none: the system has no random numbers.
     fn new(owner: Owner, now: Timestamp) -> Option<(SecretText, Self)> {
         let mut bytes = [0; 32];
-        rand::rngs::OsRng.try_fill_bytes(&mut bytes).ok()?;
+        rand::rngs::SysRng.try_fill_bytes(&mut bytes).ok()?;
         let token = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(bytes);
         let expires = now.saturating_add(TOKEN_LIFETIME).unwrap_or(now);
         let taken = Self { owner, token: hash(&token), time: now, expires, claim: None };
@@ -169,7 +169,7 @@ impl Seeds {
     /// It could not be written, or there are no random numbers.
     pub async fn issue(&self, owner: Owner, now: Timestamp) -> Result<(BootId, SecretText), TakeSeedError> {
         let mut bytes = [0; 16];
-        rand::rngs::OsRng.try_fill_bytes(&mut bytes).map_err(|_| TakeSeedError::Random)?;
+        rand::rngs::SysRng.try_fill_bytes(&mut bytes).map_err(|_| TakeSeedError::Random)?;
         let id = BootId::from_random(bytes);
         let (token, taken) = Taken::new(owner, now).ok_or(TakeSeedError::Random)?;
         put(&self.store, id, &taken).await?;

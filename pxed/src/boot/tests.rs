@@ -2,8 +2,12 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use futures::FutureExt as _;
+
 use super::*;
 use crate::boot::seeds::TakeSeedError;
+use crate::http::tests::until;
+use crate::store::tests::Held;
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_700_000_000 + second).unwrap()
@@ -164,15 +168,92 @@ async fn of_many_that_take_a_seed_at_once_one_gets_it() {
 }
 
 #[tokio::test]
-async fn a_take_whose_client_goes_away_is_whole_or_not_at_all() {
-    use futures::FutureExt as _;
+async fn take_whose_client_goes_away_spends_the_seed() {
     let directory = tempfile::tempdir().unwrap();
     let boots = boots(&directory);
     let id = boots.open(&opening(1, 7), at(0)).unwrap();
     let boot = boots.get(id, at(1)).unwrap();
-    assert!(boots.seeds().take(&boot, at(2)).now_or_never().is_none(), "the mark is not on disk yet");
-    crate::http::tests::until(|| boots.seeds().taken() == [id]).await;
+    let held = Held::new(&boots.inner.store);
+    let taking = tokio::spawn({
+        let (boots, boot) = (boots.clone(), boot.clone());
+        async move { boots.seeds().take(&boot, at(2)).await.is_ok() }
+    });
+    until(|| held.waiting() == 1).await;
+    taking.abort();
+    assert!(taking.await.unwrap_err().is_cancelled(), "the mark is not on disk yet");
+    assert_eq!(boots.seeds().taken(), []);
+    held.release();
+    until(|| boots.seeds().taken() == [id]).await;
     assert!(matches!(boots.seeds().take(&boot, at(3)).await, Err(TakeSeedError::Taken)));
+}
+
+#[tokio::test]
+async fn seed_is_given_after_its_mark_is_on_disk() {
+    let directory = tempfile::tempdir().unwrap();
+    let boots = boots(&directory);
+    let id = boots.open(&opening(1, 7), at(0)).unwrap();
+    let boot = boots.get(id, at(1)).unwrap();
+    let held = Held::new(&boots.inner.store);
+    let seeds = boots.seeds();
+    let mut taking = std::pin::pin!(seeds.take(&boot, at(2)));
+    until(|| {
+        assert!(taking.as_mut().now_or_never().is_none(), "given although its mark is not on disk");
+        held.waiting() == 1
+    })
+    .await;
+    assert_eq!(seeds.taken(), []);
+    assert!(matches!(seeds.take(&boot, at(2)).await, Err(TakeSeedError::Taken)), "to one only");
+    held.release();
+    taking.await.unwrap();
+    assert_eq!(seeds.taken(), [id]);
+}
+
+#[tokio::test]
+async fn token_is_used_and_answered_after_that_is_on_disk() {
+    use crate::boot::seeds::hash;
+    let directory = tempfile::tempdir().unwrap();
+    let boots = boots(&directory);
+    let id = boots.open(&opening(1, 7), at(0)).unwrap();
+    let seeds = boots.seeds();
+    seeds.take(&boots.get(id, at(1)).unwrap(), at(2)).await.unwrap();
+    let held = Held::new(&boots.inner.store);
+    let mut claiming = std::pin::pin!(seeds.claim(id, hash("key")));
+    assert!(claiming.as_mut().now_or_never().is_none(), "claimed although that is not on disk");
+    let mut answering = std::pin::pin!(seeds.answer(id, "PEM"));
+    assert!(answering.as_mut().now_or_never().is_none(), "answered although that is not on disk");
+    assert_eq!(held.waiting(), 2);
+    held.release();
+    claiming.await.unwrap();
+    answering.await.unwrap();
+}
+
+#[tokio::test]
+async fn failed_write_gives_no_seed_and_uses_up_no_token() {
+    use crate::boot::seeds::{CheckTokenError, hash};
+    let directory = tempfile::tempdir().unwrap();
+    let boots = boots(&directory);
+    let id = boots.open(&opening(1, 7), at(0)).unwrap();
+    let boot = boots.get(id, at(1)).unwrap();
+    let (seeds, key) = (boots.seeds(), hash("key"));
+    let break_next_write = async || {
+        boots.inner.store.answers().await.unwrap();
+        crate::store::tests::break_next_write(&boots.inner.store);
+    };
+    break_next_write().await;
+    assert!(matches!(seeds.take(&boot, at(2)).await, Err(TakeSeedError::Store(_))));
+    assert_eq!(seeds.taken(), []);
+    let token = seeds.take(&boot, at(2)).await.unwrap();
+    break_next_write().await;
+    assert!(matches!(seeds.claim(id, key).await, Err(CheckTokenError::Store(_))));
+    seeds.claim(id, key).await.unwrap();
+    break_next_write().await;
+    assert!(seeds.answer(id, "PEM").await.is_err());
+    seeds.answer(id, "PEM").await.unwrap();
+    drop(boot);
+    drop(boots);
+    let boots = self::boots(&directory);
+    let claim = boots.seeds().check(id, &token, &key, at(3)).unwrap().claim;
+    assert_eq!(claim.unwrap().certificate.as_deref(), Some("PEM"));
 }
 
 #[tokio::test]

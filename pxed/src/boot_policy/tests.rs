@@ -186,15 +186,20 @@ fn an_interface_that_does_not_netboot_is_left_to_its_disk() {
 }
 
 #[test]
-fn unknown_machines_get_the_discovery_image_only_while_discovery_is_on() {
-    let off = decide(Asker::Unknown, &Request::Pxe(vec![0]), &here());
-    assert_eq!(off.action, Action::Refuse(Refusal::UnknownMachine));
+fn unknown_machine_is_answered_only_while_discovery_is_on() {
     let on = Here { discovery: true, ..here() };
-    assert_eq!(explain::describe(&decide(Asker::Unknown, &Request::Pxe(vec![0]), &on)), "TFTP undionly.kpxe");
-    assert_eq!(
-        explain::describe(&decide(Asker::Unknown, &Request::Script(None), &on)),
-        "boot image discover"
-    );
+    for (request, answer) in [
+        (Request::Pxe(vec![0]), "TFTP undionly.kpxe"),
+        (Request::HttpBoot(vec![16]), "HTTP ipxe.efi"),
+        (Request::Ipxe(vec![0]), "iPXE script"),
+        (Request::Script(Some(Platform::Bios)), "boot image discover"),
+        (Request::Script(None), "boot image discover"),
+        (Request::NoNetboot, "nothing: goes on to its next boot device"),
+    ] {
+        assert_eq!(explain::describe(&decide(Asker::Unknown, &request, &on)), answer, "{request:?}");
+        let off = decide(Asker::Unknown, &request, &here());
+        assert_eq!(off.action, Action::Refuse(Refusal::UnknownMachine), "{request:?}");
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use rand::TryRngCore;
+use rand::TryRng;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
     KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType, SerialNumber, date_time_ymd,
@@ -170,7 +170,7 @@ fn params(common_name: &str, now: Timestamp, lifetime: Duration) -> CertificateP
     params.distinguished_name.push(DnType::CommonName, common_name);
     let mut serial = [0; 16];
     // Without random numbers the library derives a serial number from the key, which is unique enough for one.
-    if rand::rngs::OsRng.try_fill_bytes(&mut serial).is_ok() {
+    if rand::rngs::SysRng.try_fill_bytes(&mut serial).is_ok() {
         serial[0] &= 0x7f;
         params.serial_number = Some(SerialNumber::from_slice(&serial));
     }

@@ -508,6 +508,93 @@ async fn a_slow_signer_is_pending_and_the_same_request_is_asked_again() {
     agents.stop().await;
 }
 
+/// Writes of an enrollment, in their order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Write {
+    Claim,
+    Key,
+    Answer,
+}
+
+/// Local signer between the writes of an enrollment, that makes one of them fail.
+struct Breaking {
+    local: LocalSigner,
+    store: crate::store::Store,
+    fails: std::sync::Mutex<Option<Write>>,
+}
+
+impl Breaking {
+    /// Makes the next write fail once, if it is the one that should.
+    async fn before(&self, write: Write) {
+        let fails = self.fails.lock().unwrap().take_if(|fails| *fails == write).is_some();
+        if fails {
+            self.store.answers().await.unwrap();
+            crate::store::tests::break_next_write(&self.store);
+        }
+    }
+}
+
+impl Signer for Breaking {
+    fn sign<'a>(
+        &'a self,
+        machine: (&'a bedplate_api::id::MachineName, &'a str),
+        request: &'a CertificateRequest,
+        purpose: &'a str,
+    ) -> futures::future::BoxFuture<'a, Result<Signed, SignError>> {
+        Box::pin(async move {
+            self.before(Write::Key).await;
+            self.local.sign(machine, request, purpose).await
+        })
+    }
+
+    fn put_in_force<'a>(
+        &'a self,
+        machine: (&'a bedplate_api::id::MachineName, &'a str),
+        certificate: String,
+    ) -> futures::future::BoxFuture<'a, Result<Signed, SignError>> {
+        Box::pin(async move {
+            self.before(Write::Answer).await;
+            self.local.put_in_force(machine, certificate).await
+        })
+    }
+
+    fn needs_whole_subject(&self) -> bool {
+        false
+    }
+
+    fn kubernetes(&self) -> Option<bedplate_api::wire::KubernetesEndpoint> {
+        None
+    }
+}
+
+#[tokio::test]
+async fn no_certificate_leaves_while_a_write_of_its_enrollment_fails() {
+    for write in [Write::Claim, Write::Key, Write::Answer] {
+        let rig = Rig::new().with_images().await;
+        let local = LocalSigner { authority: rig.authority.clone() };
+        let signer = Breaking { local, store: rig.store.clone(), fails: std::sync::Mutex::default() };
+        let signer = Arc::new(signer);
+        let agents = Agents::start_with(rig, signer.clone()).await;
+        let seed = agents.seed(1).await;
+        let (key, other) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+        let own = request(&seed, &csr(&key, Some("node1")));
+        *signer.fails.lock().unwrap() = Some(write);
+        signer.before(Write::Claim).await;
+        let failed = agents.enrol(&own).await;
+        assert!(same(&failed, &refusal(503, "StoreFailed")), "{write:?}: {failed:?}");
+        let enrolled = agents.enrol(&own).await;
+        assert!(matches!(enrolled, Ok(EnrolResponse::Enrolled { .. })), "{write:?}: {enrolled:?}");
+        let directory = agents.stop().await.directory;
+        drop(signer);
+        // All of it is on disk: pxed started again gives the same answer, and none to another key.
+        let agents = Agents::start(Rig::reopen(directory)).await;
+        assert!(same(&agents.enrol(&own).await, &enrolled), "{write:?}");
+        let stolen = agents.enrol(&request(&seed, &csr(&other, Some("node1")))).await;
+        assert!(same(&stolen, &refusal(409, "TokenUsed")), "{write:?}: {stolen:?}");
+        agents.stop().await;
+    }
+}
+
 /// A stand-in for the API server: keeps one CertificateSigningRequest, signs it when it is approved.
 #[derive(Default)]
 struct Cluster {

@@ -271,6 +271,21 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
     }
 
+    /// Silence after which a loader may give up a download.
+    const LOADER_TIMEOUT: Duration = Duration::from_secs(15);
+
+    #[tokio::test(start_paused = true)]
+    async fn waiting_body_sends_a_part_before_any_loader_times_out() {
+        let queue = Queue { permits: Arc::new(Semaphore::new(0)), counters: Arc::default() };
+        let mut body = Payload::file(file_of(&[7; 100_000]), 0..100_000, Some(queue));
+        for part in 0..5 {
+            let begun = tokio::time::Instant::now();
+            let data = body.frame().await.unwrap().unwrap().into_data().unwrap();
+            assert_eq!(data.len() as u64, TRICKLE, "part {part}");
+            assert!(begun.elapsed() < LOADER_TIMEOUT, "part {part} after {:?}", begun.elapsed());
+        }
+    }
+
     #[tokio::test]
     async fn a_file_that_shrank_ends_its_body_with_an_error() {
         let error = Payload::file(file_of(b"short"), 0..100, None).collect().await.unwrap_err();

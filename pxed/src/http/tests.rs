@@ -9,6 +9,7 @@ use bedplate_api::machine::Machine;
 use bedplate_api::wire::{Refusal, Seed, Stage};
 use bedplate_process::liveness::{Liveness, PATIENCE, Pulse};
 use bytes::Bytes;
+use futures::FutureExt as _;
 use http_body_util::{BodyExt, Full};
 use hyper::{Method, Request, Response, StatusCode};
 use jiff::Timestamp;
@@ -19,6 +20,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::body::Payload;
+use super::counters::SeedAnswer;
 use super::listen::{Counters as Connections, Cut, Limits, Listening};
 use super::route::{Peer, Routes, answer};
 use super::serve::serve;
@@ -291,6 +293,31 @@ async fn a_seed_goes_out_once_and_names_its_boot() {
     assert!(said());
     rig.boots().flush(Timestamp::now());
     assert!(said(), "the boot's own news comes later and wipes nothing");
+}
+
+#[tokio::test]
+async fn seed_leaves_after_its_mark_and_not_when_that_fails() {
+    let rig = Rig::new().with_images().await;
+    let id = rig.open(1);
+    // Pins the image, so that the mark is the only thing that a request for the seed writes.
+    assert_eq!(rig.ask(Method::GET, &format!("/b/{id}/script.ipxe"), &[]).await.status, StatusCode::OK);
+    let path = format!("/b/{id}/seed");
+    let count = |answer| rig.routes.counters.seeds.get(answer);
+    rig.store.answers().await.unwrap();
+    crate::store::tests::break_next_write(&rig.store);
+    let failed = rig.ask(Method::GET, &path, &[]).await;
+    assert_eq!((failed.status.as_u16(), failed.reason().as_str()), (503, "SeedNotGiven"));
+    assert_eq!((count(SeedAnswer::Failed), count(SeedAnswer::Given)), (1, 0));
+    let held = crate::store::tests::Held::new(&rig.store);
+    let mut asking = std::pin::pin!(rig.ask(Method::GET, &path, &[]));
+    until(|| {
+        assert!(asking.as_mut().now_or_never().is_none(), "answered before the mark is on disk");
+        held.waiting() == 1
+    })
+    .await;
+    held.release();
+    assert_eq!(asking.await.status, StatusCode::OK);
+    assert_eq!((count(SeedAnswer::Failed), count(SeedAnswer::Given)), (1, 1));
 }
 
 #[tokio::test]

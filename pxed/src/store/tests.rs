@@ -75,18 +75,48 @@ async fn a_disk_that_hangs_costs_no_memory_and_what_is_dropped_is_counted() {
     assert_eq!(kept, u64::from(given) - dropped + 1, "who waits for durability waits for room");
 }
 
-/// Somebody else holds the database for as long as the sender is there.
-fn hold(store: &Store) -> (std::sync::mpsc::Sender<()>, JoinHandle<()>) {
-    let (release, released) = std::sync::mpsc::channel::<()>();
-    let (taken, holds) = std::sync::mpsc::channel();
-    let held = store.clone();
-    let holder = std::thread::spawn(move || {
-        let _guard = held.inner.database.write().unwrap();
-        taken.send(()).unwrap();
-        let _ = released.recv();
-    });
-    holds.recv().unwrap();
-    (release, holder)
+/// A store none of whose commits can finish before the release.
+pub(crate) struct Held {
+    store: Store,
+    release: std::sync::mpsc::Sender<()>,
+    holder: JoinHandle<()>,
+}
+
+impl Held {
+    pub(crate) fn new(store: &Store) -> Self {
+        // The writer is idle from here on, also if it had to open the file again.
+        futures::executor::block_on(store.answers()).unwrap();
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let (taken, holds) = std::sync::mpsc::channel();
+        let held = store.clone();
+        let holder = std::thread::spawn(move || {
+            let _guard = held.inner.database.write().unwrap();
+            taken.send(()).unwrap();
+            let _ = released.recv();
+        });
+        holds.recv().unwrap();
+        let held = Self { store: store.clone(), release, holder };
+        held.occupy_writer();
+        held
+    }
+
+    /// Gives the writer a change that it waits with, so that every later request stays in its queue.
+    fn occupy_writer(&self) {
+        self.store.write_behind(vec![Change::Delete(Table::Boots, b"none".to_vec())]).unwrap();
+        while self.waiting() > 0 {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Number of requests in the writer's queue.
+    pub(crate) fn waiting(&self) -> usize {
+        writer::MAX_WAITING - self.store.inner.writer.as_ref().unwrap().requests.capacity()
+    }
+
+    pub(crate) fn release(self) {
+        drop(self.release);
+        self.holder.join().unwrap();
+    }
 }
 
 #[tokio::test]
@@ -95,28 +125,20 @@ async fn a_commit_that_hangs_leaves_the_question_unanswered_and_an_idle_store_an
     let store = Store::open(&path).unwrap();
     store.answers().await.unwrap();
     assert_eq!(store.counters().commits.load(Ordering::Relaxed), 0);
-    let (release, holder) = hold(&store);
-    store.write_behind(vec![Change::Put(Table::Boots, b"a".to_vec(), Vec::new())]).unwrap();
+    let held = Held::new(&store);
     let mut asked = std::pin::pin!(store.answers());
     assert!(tokio::time::timeout(std::time::Duration::from_millis(200), asked.as_mut()).await.is_err());
-    drop(release);
+    held.release();
     asked.await.unwrap();
-    holder.join().unwrap();
     assert_eq!(store.counters().commits.load(Ordering::Relaxed), 1);
 }
 
 /// Acts while no more changes can wait for the disk.
 pub(crate) fn while_full(store: &Store, act: impl FnOnce()) {
-    let held = store.inner.database.write().unwrap();
-    let offer = || store.write_behind(vec![Change::Delete(Table::Boots, b"none".to_vec())]).unwrap();
-    assert!(offer());
-    // The writer takes what waits, once, and then waits for the database.
-    while store.inner.writer.as_ref().unwrap().requests.capacity() < writer::MAX_WAITING {
-        std::thread::yield_now();
-    }
-    while offer() {}
+    let held = Held::new(store);
+    while store.write_behind(vec![Change::Delete(Table::Boots, b"none".to_vec())]).unwrap() {}
     act();
-    drop(held);
+    held.release();
 }
 
 /// The next change fails, as after an I/O error; what is in the file stays.
@@ -156,12 +178,11 @@ async fn who_answers_requests_can_go_on_while_a_read_waits() {
     let (_directory, path) = temporary();
     let store = Store::open(&path).unwrap();
     store.put(Table::Boots, b"a", b"1".to_vec()).await.unwrap();
-    let (release, holder) = hold(&store);
+    let held = Held::new(&store);
     let mut read = std::pin::pin!(store.fetch(Table::Boots, b"a".to_vec()));
     // On the runtime's only thread, a read that held it up would never end.
     assert!(tokio::time::timeout(std::time::Duration::from_millis(20), read.as_mut()).await.is_err());
-    drop(release);
-    holder.join().unwrap();
+    held.release();
     assert_eq!(read.await.unwrap().unwrap(), b"1");
 }
 
