@@ -15,7 +15,17 @@ mod interface;
 mod socket;
 mod system;
 
+use std::io;
+
+use crate::respond::Packet;
+
 pub(crate) use commit::{Committer, Job};
 pub(crate) use interface::{Worker, spawn};
 pub use socket::OpenInterfaceError;
 pub(crate) use socket::Sockets;
+
+/// Way out of an interface for finished answers.
+pub(crate) trait Outlet: std::fmt::Debug + Send + Sync {
+    /// Sends all packets; calls `done` for each with the kernel's result.
+    fn send(&self, packets: &[&Packet], done: &mut dyn FnMut(&Packet, io::Result<()>));
+}

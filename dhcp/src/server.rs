@@ -69,7 +69,7 @@ pub(crate) struct Engine {
     pub(crate) table: Mutex<Table>,
     pub(crate) clients: Arc<dyn Clients>,
     pub(crate) counters: Counters,
-    pub(crate) jobs: SyncSender<Job>,
+    jobs: SyncSender<Job>,
     states: Mutex<BTreeMap<String, InterfaceState>>,
     exhausted: Mutex<Option<Instant>>,
     /// When each thread last came round.
@@ -77,6 +77,31 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
+    pub(crate) fn new(
+        settings: Settings,
+        table: Table,
+        clients: Arc<dyn Clients>,
+        jobs: SyncSender<Job>,
+    ) -> Self {
+        Self {
+            settings: ArcSwap::from_pointee(settings),
+            table: Mutex::new(table),
+            clients,
+            counters: Counters::default(),
+            jobs,
+            states: Mutex::default(),
+            exhausted: Mutex::default(),
+            rounds: Mutex::default(),
+        }
+    }
+
+    /// Hands an answer to the committer. Never blocks: if the queue is full, the answer is dropped and the client asks again.
+    pub(crate) fn offer(&self, job: Job) {
+        if self.jobs.try_send(job).is_err() {
+            self.counters.add_trouble(Trouble::CommitQueueFull, 1);
+        }
+    }
+
     /// Notes an interface's state; tells whether it is new.
     pub(crate) fn set_interface(&self, name: &str, state: Option<&InterfaceState>) -> bool {
         let mut states = lock(&self.states);
@@ -168,16 +193,7 @@ impl Server {
         table.configure(&settings.subnets);
         let (jobs, queue) = sync_channel(QUEUE);
         let committer = Committer::new(store, PathBuf::from(lease_file), queue);
-        let engine = Engine {
-            settings: ArcSwap::from_pointee(settings),
-            table: Mutex::new(table),
-            clients,
-            counters: Counters::default(),
-            jobs,
-            states: Mutex::default(),
-            exhausted: Mutex::default(),
-            rounds: Mutex::default(),
-        };
+        let engine = Engine::new(settings, table, clients, jobs);
         Ok(Self {
             engine: Arc::new(engine),
             start: Arc::new(Mutex::new(Some(Start { committer, sockets }))),

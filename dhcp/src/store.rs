@@ -172,4 +172,4 @@ fn aside_name(path: &Path) -> PathBuf {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use super::Sockets;
+use super::Outlet;
 use crate::client::{Event, Query};
 use crate::counter::Trouble;
 use crate::lease::{Change, Lease, LeaseState, Table};
@@ -27,7 +27,7 @@ pub(crate) struct Job {
     pub(crate) event: Event,
     pub(crate) packet: Option<Packet>,
     pub(crate) changes: Vec<Change>,
-    pub(crate) sockets: Arc<Sockets>,
+    pub(crate) outlet: Arc<dyn Outlet>,
 }
 
 /// The lease file and the queue in front of it.
@@ -67,11 +67,11 @@ impl Committer {
         }
         let mut rest: Vec<&Job> = jobs.iter().collect();
         while let Some(first) = rest.first() {
-            let sockets = Arc::clone(&first.sockets);
-            let (now, later) = rest.into_iter().partition(|job| Arc::ptr_eq(&job.sockets, &sockets));
-            let now: Vec<&Job> = now;
+            let outlet = Arc::clone(&first.outlet);
+            let (now, later): (Vec<&Job>, _) =
+                rest.into_iter().partition(|job| Arc::ptr_eq(&job.outlet, &outlet));
             let packets: Vec<&Packet> = now.iter().filter_map(|job| job.packet.as_ref()).collect();
-            sockets.send(&packets, |packet, result| engine.count_sent(packet, result));
+            outlet.send(&packets, &mut |packet, result| engine.count_sent(packet, result));
             rest = later;
         }
         for job in jobs {
@@ -129,36 +129,4 @@ fn rewrite(rows: &[Lease], table: &Table) -> Vec<Change> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::lease::{ClientKey, Holder};
-
-    fn lease(last: u8, holder: u8, state: LeaseState) -> Lease {
-        let mac = bedplate_api::id::MacAddress::new([2, 0, 0, 0, 0, holder]);
-        let network = "10.7.0.0/24".parse().unwrap();
-        let holder = Holder { network, key: ClientKey::Mac(mac) };
-        let address = std::net::Ipv4Addr::new(10, 7, 0, last);
-        Lease { address, holder, mac, machine: None, state, since: 1, until: 2 }
-    }
-
-    #[test]
-    fn rows_whose_removal_was_lost_do_not_come_back_when_the_file_is_opened_again() {
-        use LeaseState::{Bound, Free, Offered};
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("leases.redb");
-        let (store, _) = Store::open(&path).unwrap();
-        let on_disk = [lease(1, 1, Bound), lease(2, 2, Bound), lease(3, 3, Bound), lease(4, 4, Bound)];
-        store.write(on_disk.map(Change::Put).iter()).unwrap();
-        drop(store);
-        // Meanwhile, and not on disk: 2 was forgotten, 3 was freed and is offered to another, 4 was freed, 5 is new.
-        let mut table = Table::default();
-        let in_memory = [lease(1, 1, Bound), lease(3, 9, Offered), lease(4, 4, Free), lease(5, 5, Bound)];
-        in_memory.into_iter().for_each(|lease| table.restore(lease));
-        let (store, rows) = Store::open(&path).unwrap();
-        store.write(rewrite(&rows, &table).iter()).unwrap();
-        drop(store);
-        let (_store, mut rows) = Store::open(&path).unwrap();
-        rows.sort_by_key(|row| row.address);
-        assert_eq!(rows, [lease(1, 1, Bound), lease(4, 4, Free), lease(5, 5, Bound)]);
-    }
-}
+mod tests;

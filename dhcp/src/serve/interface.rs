@@ -5,7 +5,6 @@
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::TrySendError;
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -14,7 +13,7 @@ use ipnet::Ipv4Net;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::system::{Datagram, Inbox};
-use super::{Job, Sockets};
+use super::{Job, Outlet, Sockets};
 use crate::client::Event;
 use crate::counter::Trouble;
 use crate::respond::{Arrival, Packet, Response, Silence, respond};
@@ -159,7 +158,7 @@ impl Serving<'_> {
             }
         }
         let packets: Vec<&Packet> = direct.iter().map(|(packet, _, _)| packet).collect();
-        self.sockets.send(&packets, |packet, result| self.engine.count_sent(packet, result));
+        self.sockets.send(&packets, &mut |packet, result| self.engine.count_sent(packet, result));
         for (_, query, event) in &direct {
             self.engine.clients.observe(query, event);
         }
@@ -187,7 +186,7 @@ impl Serving<'_> {
         respond(settings, self.engine.clients.as_ref(), &mut table, &request, &arrival, now)
     }
 
-    /// Tells the owner, hands what needs the disk to the committer, and gives back what can be sent at once.
+    /// Notifies the owner, hands an answer with lease changes to the committer, and returns any other.
     fn pass_on(&self, response: Response) -> Option<(Packet, crate::client::Query, Event)> {
         let Response { query, result, packet, changes } = response;
         if let Err(silence) = result {
@@ -207,13 +206,8 @@ impl Serving<'_> {
         if changes.is_empty() {
             return packet.map(|packet| (packet, query, event));
         }
-        let job = Job { query, event, packet, changes, sockets: Arc::clone(self.sockets) };
-        match self.engine.jobs.try_send(job) {
-            Ok(()) => {}
-            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
-                self.engine.counters.add_trouble(Trouble::CommitQueueFull, 1);
-            }
-        }
+        let outlet: Arc<dyn Outlet> = self.sockets.clone();
+        self.engine.offer(Job { query, event, packet, changes, outlet });
         None
     }
 }

@@ -13,8 +13,8 @@ use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
 
-use super::frame;
 use super::system::{self, BATCH, Outgoing};
+use super::{Outlet, frame};
 use crate::respond::{Destination, Packet};
 use crate::settings::{Mode, Ports, Settings};
 
@@ -169,26 +169,12 @@ impl Sockets {
         self.link.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Sends all packets; calls `done` for each with whether the kernel took it.
-    pub(super) fn send(&self, packets: &[&Packet], mut done: impl FnMut(&Packet, io::Result<()>)) {
-        let from_mac = self.link().mac.octets();
-        for group in [Way::Link, Way::Server, Way::BootServer] {
-            let packets: Vec<&Packet> = packets.iter().copied().filter(|p| way(p) == group).collect();
-            for chunk in packets.chunks(BATCH) {
-                let headers: Vec<_> = chunk.iter().map(|packet| self.header(packet, from_mac)).collect();
-                let messages: Vec<Outgoing<'_>> =
-                    chunk.iter().zip(&headers).map(|(packet, header)| outgoing(packet, header)).collect();
-                self.send_chunk(group, chunk, &messages, &mut done);
-            }
-        }
-    }
-
     fn send_chunk(
         &self,
         group: Way,
         packets: &[&Packet],
         messages: &[Outgoing<'_>],
-        done: &mut impl FnMut(&Packet, io::Result<()>),
+        done: &mut dyn FnMut(&Packet, io::Result<()>),
     ) {
         let socket = match group {
             Way::Link => self.packet.as_fd(),
@@ -228,6 +214,21 @@ impl Sockets {
             to_port: self.ports.client,
         };
         Some(frame::header(&addresses, &packet.payload))
+    }
+}
+
+impl Outlet for Sockets {
+    fn send(&self, packets: &[&Packet], done: &mut dyn FnMut(&Packet, io::Result<()>)) {
+        let from_mac = self.link().mac.octets();
+        for group in [Way::Link, Way::Server, Way::BootServer] {
+            let packets: Vec<&Packet> = packets.iter().copied().filter(|p| way(p) == group).collect();
+            for chunk in packets.chunks(BATCH) {
+                let headers: Vec<_> = chunk.iter().map(|packet| self.header(packet, from_mac)).collect();
+                let messages: Vec<Outgoing<'_>> =
+                    chunk.iter().zip(&headers).map(|(packet, header)| outgoing(packet, header)).collect();
+                self.send_chunk(group, chunk, &messages, done);
+            }
+        }
     }
 }
 

@@ -18,6 +18,11 @@ fn lease(last: u8) -> Lease {
     }
 }
 
+/// Store whose octets are kept by `backend` in place of a file.
+pub(crate) fn store_on(backend: impl redb::StorageBackend) -> Store {
+    Store { database: redb::Builder::new().create_with_backend(backend).unwrap() }
+}
+
 fn files(directory: &Path) -> usize {
     std::fs::read_dir(directory).unwrap().count()
 }
