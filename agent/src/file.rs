@@ -9,6 +9,16 @@ use std::path::Path;
 
 /// Writes `content` to `path` with `mode`: to a neighbour first, flushed, then renamed over, then the directory flushed.
 pub fn write_atomic(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    write_flushed(path, content, mode, File::sync_all)
+}
+
+/// As [`write_atomic`], with `flush` for each of the two flushes.
+fn write_flushed(
+    path: &Path,
+    content: &[u8],
+    mode: u32,
+    flush: impl Fn(&File) -> io::Result<()>,
+) -> io::Result<()> {
     let directory = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
     let mut name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
     name.push(".new");
@@ -21,9 +31,9 @@ pub fn write_atomic(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     // The agent's own umask would close it to those whom it is for: networkd is a user of its own.
     file.set_permissions(fs::Permissions::from_mode(mode))?;
     file.write_all(content)?;
-    file.sync_all()?;
+    flush(&file)?;
     fs::rename(&neighbour, path)?;
-    File::open(directory)?.sync_all()
+    flush(&File::open(directory)?)
 }
 
 /// A file's content, `None` if there is no such file. At most 1 MiB.
@@ -48,7 +58,46 @@ pub fn remove_optional(path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+    use std::os::unix::fs::MetadataExt;
+
     use super::*;
+
+    #[test]
+    fn content_is_flushed_before_its_rename_and_the_directory_after() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, neighbour) = (directory.path().join("state"), directory.path().join("state.new"));
+        let is = |file: &File, path: &Path| {
+            fs::metadata(path).is_ok_and(|found| found.ino() == file.metadata().unwrap().ino())
+        };
+        write_atomic(&path, b"old", 0o600).unwrap();
+        let flushed = RefCell::new(Vec::new());
+        let flush = |file: &File| {
+            let content = (fs::read(&neighbour).ok(), fs::read(&path).unwrap());
+            flushed.borrow_mut().push((is(file, &neighbour), is(file, directory.path()), content));
+            Ok(())
+        };
+        write_flushed(&path, b"new", 0o600, flush).unwrap();
+        let before = (true, false, (Some(b"new".to_vec()), b"old".to_vec()));
+        let after = (false, true, (None, b"new".to_vec()));
+        assert_eq!(*flushed.borrow(), [before, after]);
+    }
+
+    #[test]
+    fn write_fails_with_either_flush_and_a_failed_first_one_keeps_the_old() {
+        for (fails, left) in [(0, "old"), (1, "new")] {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("state");
+            write_atomic(&path, b"old", 0o600).unwrap();
+            let flushes = std::cell::Cell::new(0);
+            let flush = |_: &File| match flushes.replace(flushes.get() + 1) {
+                number if number == fails => Err(io::Error::other("the disk is broken")),
+                _ => Ok(()),
+            };
+            assert!(write_flushed(&path, b"new", 0o600, flush).is_err(), "{fails}");
+            assert_eq!(fs::read_to_string(&path).unwrap(), left, "{fails}");
+        }
+    }
 
     #[test]
     fn a_file_is_replaced_whole_with_its_mode_and_a_left_over_neighbour_does_no_harm() {

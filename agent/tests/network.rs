@@ -3,9 +3,12 @@
 //! Each test has two network namespaces of its own and removes them. Needs root, ip and the servers; a missing one fails.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failed step fails the test")]
 
+use std::io::Write;
 use std::net::Ipv4Addr;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use bedplate_agent::stage1::dhcp::get_lease;
@@ -14,6 +17,27 @@ use bedplate_api::id::MacAddress;
 use nix::sched::{CloneFlags, unshare};
 
 const MAC: &str = "52:54:00:00:00:01";
+
+/// Script that reads names of namespaces and deletes them at the end of its input, with all processes in them. It ignores signals:
+/// Ctrl-C must not end it before its work.
+const REAPER: &str = r#"
+trap '' HUP INT QUIT TERM
+for name in $(cat); do
+  if [ -e "/run/netns/$name" ]; then ip netns pids "$name" | xargs -r kill -9; ip netns del "$name"; fi
+done
+"#;
+
+/// Has a namespace deleted when this process ends, however it ends: no other process holds the writing end of the reaper's input.
+fn remember(name: &str) {
+    static REAPER_PROCESS: Mutex<Option<Child>> = Mutex::new(None);
+    let mut reaper = REAPER_PROCESS.lock().unwrap();
+    let reaper = reaper.get_or_insert_with(|| {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", REAPER]).current_dir("/").process_group(0).stdin(Stdio::piped());
+        shell.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    });
+    writeln!(reaper.stdin.as_ref().unwrap(), "{name}").unwrap();
+}
 
 /// The server's namespace and what runs in it.
 struct Network {
@@ -34,6 +58,7 @@ impl Network {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let name = format!("bpa{}x{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
         unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace: this test needs root");
+        remember(&name);
         ip(&format!("netns add {name}"));
         let network = Self { name, server: None };
         ip(&format!("link add client address {MAC} type veth peer name server netns {}", network.name));

@@ -20,8 +20,9 @@ const RANDOM: usize = 40;
 /// Names whose values are hidden, at the end of a word.
 const NAMES: [&str; 8] =
     ["token", "password", "passwd", "secret", "apikey", "api-key", "private-key", "key-data"];
-/// What systemd says of a service that it restarts again and again, and the script before kubeadm.
-const NOISE: [&str; 7] = [
+/// Beginnings, and parts where they begin with a colon, of lines without information: of systemd for a service that it restarts again
+/// and again, of the script before kubeadm, and of kubeadm below each error.
+const NOISE: [&str; 8] = [
     ": Scheduled restart job",
     ": Consumed ",
     "Starting ",
@@ -29,6 +30,7 @@ const NOISE: [&str; 7] = [
     "Stopping ",
     "Stopped ",
     unit::STARTED,
+    "To see the stack trace of this error",
 ];
 
 /// A reason with the end of a log below it, at most `most` characters, nothing twice. `secrets` are values that must not be in it.

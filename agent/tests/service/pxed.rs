@@ -14,7 +14,10 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
-use rcgen::{BasicConstraints, CertificateParams, CertificateSigningRequestParams, IsCa, Issuer, KeyPair};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, IsCa, Issuer, KeyPair,
+    PublicKeyData as _,
+};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
@@ -43,6 +46,10 @@ pub struct Seen {
     pub paths: Vec<String>,
     /// The request that has used the token.
     pub token_used_by: Option<String>,
+    /// Ages of the next certificates when they are issued; without one they are new.
+    pub ages: VecDeque<Duration>,
+    /// Certificates that were issued.
+    pub issued: Vec<Issued>,
     /// The facts of the last enrolment.
     pub facts: Option<Hardware>,
     /// Enrolments that were answered with a certificate.
@@ -57,6 +64,15 @@ pub struct Seen {
     pub refusals: VecDeque<u16>,
     /// As the API server: the writes that were taken.
     pub writes: Vec<StatusWrite>,
+}
+
+/// A certificate of an agent.
+#[derive(Debug, Clone)]
+pub struct Issued {
+    /// The certificate.
+    pub pem: String,
+    /// Its public key.
+    pub key: Vec<u8>,
 }
 
 /// A status write as the API server sees it.
@@ -266,11 +282,11 @@ fn respond(
                     .unwrap(),
                 _ => request.csr_pem,
             };
-            json(200, &authority.sign(&csr, seen.kubernetes.clone()))
+            json(200, &authority.sign(&csr, seen))
         }
         ("/v1/renew", true) => {
             let request: RenewRequest = serde_json::from_slice(body).unwrap();
-            json(200, &authority.sign(&request.csr_pem, seen.kubernetes.clone()))
+            json(200, &authority.sign(&request.csr_pem, seen))
         }
         ("/v1/report", true) => {
             seen.reports.push(serde_json::from_slice(body).unwrap());
@@ -282,12 +298,15 @@ fn respond(
 }
 
 impl Authority {
-    fn sign(&self, csr_pem: &str, kubernetes: Option<KubernetesEndpoint>) -> EnrolResponse {
+    fn sign(&self, csr_pem: &str, seen: &mut Seen) -> EnrolResponse {
         let mut csr = CertificateSigningRequestParams::from_pem(csr_pem).unwrap();
-        csr.params.not_before = SystemTime::now().into();
-        csr.params.not_after = (SystemTime::now() + self.life).into();
+        let begins = SystemTime::now() - seen.ages.pop_front().unwrap_or_default();
+        csr.params.not_before = begins.into();
+        csr.params.not_after = (begins + self.life).into();
         let certificate_pem = csr.signed_by(&self.issuer).unwrap().pem();
-        EnrolResponse::Enrolled { certificate_pem, kubernetes, heartbeat_seconds: 5 }
+        let key = csr.public_key.der_bytes().to_vec();
+        seen.issued.push(Issued { pem: certificate_pem.clone(), key });
+        EnrolResponse::Enrolled { certificate_pem, kubernetes: seen.kubernetes.clone(), heartbeat_seconds: 5 }
     }
 }
 

@@ -151,6 +151,19 @@ mod tests {
     }
 
     #[test]
+    fn kubeadm_that_waited_in_vain_is_known_by_its_error() {
+        let log = "[kubelet-check] Waiting for a healthy kubelet at http://127.0.0.1:10248/healthz. This can take up to 10s\n\
+                   [kubelet-check] The kubelet is not healthy after 10.000925s\n\n\
+                   Unfortunately, an error has occurred, likely caused by:\n\t- The kubelet is not running\n\n\
+                   If you are on a systemd-powered system, you can try to troubleshoot the error with the following commands:\n\
+                   \t- 'systemctl status kubelet'\n\t- 'journalctl -xeu kubelet'\n\n\
+                   error: error execution phase kubelet-wait-bootstrap: failed while waiting for the kubelet to start: The HTTP call \
+                   equal to 'curl -sSL http://127.0.0.1:10248/healthz' returned error: context deadline exceeded\n\n\
+                   To see the stack trace of this error execute with --v=5 or higher\n";
+        assert!(last_told(log).is_some_and(awaits_kubelet));
+    }
+
+    #[test]
     fn a_runtimes_unit_is_known_by_its_socket() {
         assert_eq!(runtime_unit("/run/containerd/containerd.sock"), "containerd.service");
         assert_eq!(runtime_unit("unix:///var/run/crio/crio.sock"), "crio.service");

@@ -402,15 +402,13 @@ fn what_must_not_repave_does_not() {
         ("another Machine", |w| w.machine().ours = false, Reason::MachineGone),
         ("restored empty", |w| w.seen.machine = None, Reason::MachineGone),
         ("controller away", |w| w.machine().node_ref = Some("node-1".to_owned()), Reason::AwaitingController),
-        ("API away", |w| w.seen.api = Api::Away, Reason::ApiUnreachable),
+        ("API away", |w| w.seen.api = Api::Away, Reason::Applied),
     ];
     for (what, change, reason) in cases {
         let mut world = about_to_repave(false);
         change(&mut world);
         let Plan::Wait(wait) = world.plan() else { panic!("{what}: {:?}", world.plan()) };
-        if what != "API away" {
-            assert_eq!(wait.reason, reason, "{what}");
-        }
+        assert_eq!(wait.reason, reason, "{what}");
         assert!(!wait.message.is_empty());
         assert!(world.running().is_some(), "{what}");
     }

@@ -4,6 +4,7 @@ use bedplate_api::id::BootId;
 use jiff::SignedDuration;
 
 use super::*;
+use crate::cluster::AskServerError;
 
 fn agent(directory: &std::path::Path) -> Agent {
     let path = directory.to_owned();
@@ -68,4 +69,21 @@ async fn a_renewal_that_the_cluster_does_not_take_either_is_not_repeated_at_once
     assert_ne!(next(&agent, now), Next::Renew);
     tokio::time::advance(DISOWNED * 2).await;
     assert_eq!(next(&agent, now), Next::Renew);
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_report_is_retried_within_two_seconds() {
+    let now = Timestamp::now();
+    for status in [401, 403, 404, 409, 422, 429, 500, 503] {
+        let directory = tempfile::tempdir().unwrap();
+        let mut agent = agent(directory.path());
+        agent.adopt(Some(Enrolment { not_before: now, ..enrolment(now) }));
+        assert_eq!(next(&agent, now), Next::Report);
+        let text = String::new;
+        let refused = AskServerError::Refused { what: text(), status, reason: text(), message: text() };
+        agent.settle("report", 2, Err(ActError::Cluster(refused)));
+        assert!(matches!(next(&agent, now), Next::Wait { .. }), "{status}");
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert_eq!(next(&agent, now), Next::Report, "{status}");
+    }
 }
