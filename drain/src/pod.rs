@@ -88,7 +88,9 @@ mod tests {
             leaving: true,
         };
         assert_eq!(Pod::read(&object), expected);
-        assert!(!Pod::read(&json!({"metadata": {"name": "p"}})).empty_dir);
+        for volumes in [json!(null), json!([]), json!([{"name": "t", "projected": {}}])] {
+            assert!(!Pod::read(&json!({"spec": {"volumes": volumes}})).empty_dir, "{volumes}");
+        }
     }
 
     #[test]

@@ -253,14 +253,59 @@ mod tests {
     }
 
     #[test]
+    fn o3_message_of_a_failed_parent_names_machines_and_what_did_not_begin() {
+        let message = |progress: &[Progress], stopped| {
+            let name = |n: usize| format!("m{n}").parse().unwrap();
+            let targets: Vec<_> = progress.iter().enumerate().map(|(n, p)| (name(n), *p)).collect();
+            let parent = parent(&json!({ "failureLimit": 1 }));
+            plan(&parent, &targets, Now { stopped, ..NOW }).status.message
+        };
+        for (progress, stopped, expected) in [
+            (vec![FAILED, DONE], false, "failed on 1 of 2 Machines: m0"),
+            (
+                vec![DONE, FAILED, None],
+                false,
+                "failed on 1 of 3 Machines: m1; not begun on 1 because of failureLimit",
+            ),
+            (vec![DONE, FAILED, None], true, "failed on 1 of 3 Machines: m1; not begun on 1"),
+            (vec![FAILED; 8], false, "failed on 8 of 8 Machines: m0, m1, m2, m3, m4, m5, m6, m7"),
+            (vec![FAILED; 9], false, "failed on 9 of 9 Machines: m0, m1, m2, m3, m4, m5, m6, m7, ..."),
+        ] {
+            assert_eq!(message(&progress, stopped).as_deref(), Some(expected));
+        }
+        assert_eq!(message(&[FAILED, PENDING], false), None, "it goes on");
+    }
+
+    #[test]
+    fn o3_start_time_is_set_once_and_completion_time_at_the_end() {
+        let later = Timestamp::from_second(60).unwrap();
+        let mut parent = parent(&json!({}));
+        let target = |progress| vec![("m0".parse().unwrap(), progress)];
+        let first = plan(&parent, &target(None), NOW).status;
+        let times = |status: &MachineOperationStatus| {
+            (
+                status.start_time.as_ref().map(|time| time.0),
+                status.completion_time.as_ref().map(|time| time.0),
+            )
+        };
+        assert_eq!(times(&first), (Some(NOW.time), None));
+        parent.status = Some(first);
+        let last = plan(&parent, &target(DONE), Now { time: later, ..NOW }).status;
+        assert_eq!(times(&last), (Some(NOW.time), Some(later)));
+    }
+
+    #[test]
     fn a_childs_name_is_one_also_if_its_parents_is_as_long_as_it_may_be() {
         let mut long = parent(&json!({}));
         let (machine, uid) = ("m".repeat(63), "0b5f0d9c-5b0e-4d3c-9f0a-0c6f8a1d2e3f");
-        long.metadata.name = Some(format!("{}.{}", "a".repeat(150), "b".repeat(102)));
         long.metadata.uid = Some(uid.to_owned());
-        let name = child_name(&long, &machine.parse().unwrap());
-        assert!(name.len() <= 253 && name.ends_with(&format!("-{uid}-{machine}")), "{name}");
-        assert!(!name.contains(".-"), "{name}");
+        // 152 characters are left for the parent's name, and no label ends with a hyphen.
+        for (labels, kept) in [(150, format!("{}.b", "a".repeat(150))), (151, "a".repeat(151))] {
+            long.metadata.name = Some(format!("{}.{}", "a".repeat(labels), "b".repeat(252 - labels)));
+            let name = child_name(&long, &machine.parse().unwrap());
+            assert_eq!(name, format!("{kept}-{uid}-{machine}"));
+            assert!(name.len() <= 253, "{name}");
+        }
         let child = child(&long, &machine.parse().unwrap());
         assert_eq!(child.metadata.labels.unwrap()[PARENT], uid, "a label has 63 characters at most");
     }

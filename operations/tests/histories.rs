@@ -43,6 +43,7 @@ struct World {
     /// Every Machine that was ever begun.
     begun: BTreeSet<MachineName>,
     stopped: bool,
+    machines: usize,
     most: usize,
     limit: usize,
 }
@@ -80,6 +81,9 @@ impl World {
             let all: BTreeSet<_> = lists.into_iter().flatten().collect();
             let total: usize = lists.into_iter().map(Vec::len).sum();
             assert_eq!((all.len(), total), (total, usize::try_from(counts.total).unwrap()));
+            assert_eq!(total, self.machines, "a Machine is lost");
+            assert!(machines.begun.iter().all(|name| self.begun.contains(name)), "not begun: {machines:?}");
+            assert!(!machines.waiting.iter().any(|name| self.begun.contains(name)), "begun: {machines:?}");
             self.parent.status = Some(status);
         }
     }
@@ -101,8 +105,8 @@ proptest! {
                 "maxParallel": most, "failureLimit": limit },
             "status": { "state": "InProgress", "machines": { "waiting": names } },
         })).unwrap();
-        let mut world =
-            World { parent, children: BTreeMap::new(), begun: BTreeSet::new(), stopped: false, most, limit };
+        let (children, begun) = Default::default();
+        let mut world = World { parent, children, begun, stopped: false, machines, most, limit };
         world.turn(true);
         for event in events {
             if world.is_over() {

@@ -2,8 +2,7 @@
 //! object twice at once; what fails is tried again (`backoff`).
 //!
 //! Nothing is reconciled before every store is whole, or a version would look unused because its Machines were not read yet; and
-//! nothing while another controller leads. What comes meanwhile waits: a lease that lapsed for a moment and was renewed is no new
-//! beginning, at which everything would be looked at. Spawned by `run`.
+//! nothing while another controller leads. Changes that arrive meanwhile wait. Spawned by `run`.
 
 use std::convert::Infallible;
 use std::fmt::Debug;

@@ -22,7 +22,7 @@ use crate::counters::{Counters, Kind};
 use crate::engine::work;
 use crate::news::News;
 use crate::trigger::{Queue, Queues};
-use crate::world::World;
+use crate::world::{Stores, World};
 use crate::write::FIELD_MANAGER;
 use crate::{
     configuration, departure, follow, image, machine, news, operation, patience, request, rollout, trigger,
@@ -205,38 +205,39 @@ fn spawn_all(
     }
 }
 
-/// Looks at everything each time this controller begins to lead.
+/// Queues every object each time this controller begins to lead.
 async fn look_at_all(world: Arc<World>, queues: Queues, mut tenure: Tenure) {
-    let mut led = false;
     loop {
-        let leads = tenure.leads();
-        world.counters.leads(leads);
-        if led && !leads {
-            // Another one may change what this one remembers.
-            world.drains.sure(false);
+        while !tenure.leads() {
+            tenure.changed().await;
         }
-        if leads && !led {
-            for configuration in world.stores.configurations.state() {
-                queues.configuration(&configuration.name_any()).await;
-                queues.rollout(&configuration.name_any()).await;
-            }
-            for version in world.stores.versions.state() {
-                queues.version(&version).await;
-                queues.image(&version).await;
-            }
-            for machine in world.stores.machines.state() {
-                queues.machine(&machine.name_any()).await;
-                queues.departure(&machine).await;
-            }
-            for request in world.stores.requests.state() {
-                queues.request(&request.name_any()).await;
-            }
-            for operation in world.stores.operations.state() {
-                queues.operation(&operation.name_any()).await;
-            }
-        }
-        led = leads;
-        tenure.changed().await;
+        world.counters.leads(true);
+        queue_all(&world.stores, &queues).await;
+        tenure.lost().await;
+        world.counters.leads(false);
+        // From here on another controller may change the Nodes that this one has compared.
+        world.drains.sure(false);
+    }
+}
+
+async fn queue_all(stores: &Stores, queues: &Queues) {
+    for configuration in stores.configurations.state() {
+        queues.configuration(&configuration.name_any()).await;
+        queues.rollout(&configuration.name_any()).await;
+    }
+    for version in stores.versions.state() {
+        queues.version(&version).await;
+        queues.image(&version).await;
+    }
+    for machine in stores.machines.state() {
+        queues.machine(&machine.name_any()).await;
+        queues.departure(&machine).await;
+    }
+    for request in stores.requests.state() {
+        queues.request(&request.name_any()).await;
+    }
+    for operation in stores.operations.state() {
+        queues.operation(&operation.name_any()).await;
     }
 }
 

@@ -13,7 +13,7 @@ use bedplate_reconciler::index::Index;
 use bedplate_selection::{Again, Choice, References, Write, choose, plan_versions};
 use jiff::Timestamp;
 use rand::rngs::StdRng;
-use rand::{Rng as _, SeedableRng as _};
+use rand::{RngExt as _, SeedableRng as _};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 

@@ -14,7 +14,7 @@ use bedplate_lease::Tenure;
 use bedplate_reconciler::operation;
 use bedplate_reconciler::write::WriteError;
 use serde_json::{Value, json};
-use server::{Asked, Objects, Server, machine_list, object, refusal};
+use server::{Asked, Objects, Server, body, machine_list, object, refusal};
 
 const OLD: &str = "2026-01-01T00:00:00Z";
 
@@ -97,11 +97,13 @@ async fn o5_a_new_operation_is_said_to_be_pending_and_then_labelled_whatever_bec
         let (asked, done) = look(&new, &[], &[machine("a")], answers).await;
         assert_eq!(lines(&asked), ["PATCH /machineoperations/x/status", "PATCH /machineoperations/x"]);
         assert_eq!(done.is_ok(), !refuses);
-        assert_eq!(asked[0].body["status"], json!({ "state": "Pending" }));
-        assert_eq!(asked[0].body["metadata"]["resourceVersion"], "7");
+        let pending = body(&asked, "PATCH /machineoperations/x/status");
+        assert_eq!(pending["status"], json!({ "state": "Pending" }));
+        assert_eq!(pending["metadata"]["resourceVersion"], "7");
         let labels = json!({ "bedplate.dev/machine": "a", "bedplate.dev/site": "default" });
+        let labelled = body(&asked, "PATCH /machineoperations/x");
         assert_eq!(
-            (&asked[1].body["metadata"]["labels"], &asked[1].body["metadata"]["uid"]),
+            (&labelled["metadata"]["labels"], &labelled["metadata"]["uid"]),
             (&labels, &json!("uid-x"))
         );
     }
@@ -130,7 +132,10 @@ async fn o3_the_finalizer_comes_first_then_the_machines_and_then_a_child() {
     let none = parent(&json!({ "metadata": { "finalizers": [] } }));
     let (asked, _) = look(&none, &[], &[], written).await;
     assert_eq!(lines(&asked), ["PATCH /machineoperations/all"]);
-    assert_eq!(asked[0].body["metadata"]["finalizers"], json!(["bedplate.dev/children"]));
+    assert_eq!(
+        body(&asked, "PATCH /machineoperations/all")["metadata"]["finalizers"],
+        json!(["bedplate.dev/children"])
+    );
 
     let answers = |asked: &Asked| match asked.line.as_str() {
         "GET /machines" => machine_list(&[machine("a"), machine("b"), machine("c")]),
@@ -138,7 +143,7 @@ async fn o3_the_finalizer_comes_first_then_the_machines_and_then_a_child() {
     };
     let (asked, _) = look(&parent(&json!({})), &[], &[], answers).await;
     assert_eq!(lines(&asked), ["GET /machines", "PATCH /machineoperations/all/status"]);
-    let status = &asked[1].body["status"];
+    let status = &body(&asked, "PATCH /machineoperations/all/status")["status"];
     assert_eq!((&status["state"], &status["counts"]["pending"]), (&json!("InProgress"), &json!(3)));
     assert_eq!(status["machines"], json!({ "waiting": ["a", "b", "c"] }));
 
@@ -157,13 +162,17 @@ async fn o3_the_finalizer_comes_first_then_the_machines_and_then_a_child() {
             "PATCH /machineoperations/all/status"
         ]
     );
-    let made = &asked[1].body;
+    let made = asked.iter().find(|asked| asked.line.starts_with("POST")).unwrap();
+    let made = &made.body;
     assert_eq!(made["metadata"]["ownerReferences"][0]["uid"], "uid-all");
     let labels =
         json!({ "bedplate.dev/machine": "a", "bedplate.dev/site": "default", "bedplate.dev/parent": "all" });
     assert_eq!(made["metadata"]["labels"], labels);
     assert_eq!(made["spec"], json!({ "operationName": "reboot", "machineRef": { "name": "a" } }));
-    assert_eq!(asked[3].body["status"]["machines"], json!({ "begun": ["a", "b"], "waiting": ["c"] }));
+    assert_eq!(
+        body(&asked, "PATCH /machineoperations/all/status")["status"]["machines"],
+        json!({ "begun": ["a", "b"], "waiting": ["c"] })
+    );
 }
 
 #[tokio::test]
@@ -249,7 +258,7 @@ async fn o3_a_child_that_somebody_has_deleted_has_failed_and_is_not_made_again()
     let (asked, done) = look(&begun, &[], &[], answers).await;
     done.unwrap();
     assert_eq!(lines(&asked), ["GET /machineoperations/all-a", "PATCH /machineoperations/all/status"]);
-    let status = &asked[1].body["status"];
+    let status = &body(&asked, "PATCH /machineoperations/all/status")["status"];
     assert_eq!((&status["state"], &status["reason"]), (&json!("Failed"), &json!("MachinesFailed")));
     assert_eq!(status["machines"], json!({ "complete": ["b"], "failed": ["a"] }));
 }
@@ -263,7 +272,7 @@ async fn o3_a_parent_that_is_deleted_calls_off_who_was_not_taken_and_waits_for_w
     let (asked, _) = look(&deleted, &[child("a", "InProgress"), child("b", "Pending")], &[], written).await;
     assert_eq!(lines(&asked), ["DELETE /machineoperations/all-b", "PATCH /machineoperations/all/status"]);
     assert_eq!(
-        asked[0].body["preconditions"],
+        body(&asked, "DELETE /machineoperations/all-b")["preconditions"],
         json!({ "uid": "uid-all-b", "resourceVersion": "7" }),
         "not if it was just taken"
     );
@@ -273,7 +282,7 @@ async fn o3_a_parent_that_is_deleted_calls_off_who_was_not_taken_and_waits_for_w
     ended["status"] = status;
     let (asked, _) = look(&ended, &[], &[], written).await;
     assert_eq!(lines(&asked), ["PATCH /machineoperations/all"]);
-    assert_eq!(asked[0].body["metadata"]["finalizers"], json!([]));
+    assert_eq!(body(&asked, "PATCH /machineoperations/all")["metadata"]["finalizers"], json!([]));
 }
 
 #[tokio::test]

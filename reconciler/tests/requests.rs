@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use self::server::{Asked, Objects, Server, machine_list, object, refusal};
+use self::server::{Asked, Objects, Server, body, machine_list, object, refusal};
 
 const LOCK: &str = "PATCH /machineconfigurationversions/w-v1/status";
 const SELECT: &str = "PATCH /machines/a/status";
@@ -64,8 +64,11 @@ async fn h4_a_version_is_locked_before_it_is_selected_and_not_selected_if_it_can
     machine::reconcile(Arc::new(object(&given)), world).await.unwrap();
     assert_eq!(server.lines(), [LOCK, SELECT]);
     let asked = server.asked();
-    assert_eq!(asked[0].body["status"]["deployed"], true);
-    assert_eq!(asked[1].body["status"]["selected"], json!({ "name": "w", "version": 1, "by": "Reference" }));
+    assert_eq!(body(&asked, LOCK)["status"]["deployed"], true);
+    assert_eq!(
+        body(&asked, SELECT)["status"]["selected"],
+        json!({ "name": "w", "version": 1, "by": "Reference" })
+    );
     for asked in asked {
         assert_eq!(asked.body["metadata"]["resourceVersion"], "7", "bound to what was read");
     }
@@ -90,7 +93,8 @@ async fn h6_the_next_choice_and_the_end_of_node_ref_are_one_write_after_a_live_a
     machine::reconcile(Arc::new(object(&given)), world).await.unwrap();
     let lock = "PATCH /machineconfigurationversions/w-v2/status";
     assert_eq!(server.lines(), ["GET /api/v1/nodes/a", lock, SELECT]);
-    let status = &server.asked()[2].body["status"];
+    let asked = server.asked();
+    let status = &body(&asked, SELECT)["status"];
     assert_eq!((&status["selected"]["version"], status.get("nodeRef")), (&json!(2), None));
     // Nobody can say whether it is gone: nothing is written.
     let server = Server::default();
@@ -141,7 +145,8 @@ async fn a_version_that_is_refused_keeps_nothing_from_being_done_that_does_not_d
         ],
         "what is there is counted and let go"
     );
-    let status = &server.asked()[3].body["status"];
+    let asked = server.asked();
+    let status = &body(&asked, "PATCH /machineconfigurations/w/status")["status"];
     assert_eq!(status["latestVersion"], 5, "no number that was not made");
     assert_eq!(condition(status, "Degraded"), ("True", "VersionRefused"));
     let message = status["conditions"][1]["message"].as_str().unwrap();
@@ -251,7 +256,7 @@ async fn a_tag_that_is_not_resolved_is_said_once_and_what_is_known_of_one_outliv
     let error = image::reconcile(Arc::new(object(&given)), world.clone()).await.expect_err("nobody answers");
     assert!(matches!(error, WriteError::Later { .. }), "{error:?}");
     assert_eq!(server.lines(), [LOCK]);
-    let status = server.asked()[0].body["status"].clone();
+    let status = body(&server.asked(), LOCK)["status"].clone();
     assert_eq!(condition(&status, "ImageResolved"), ("False", "Unresolved"));
     assert_eq!(status["deployed"], false, "the rest is as it was");
     given["status"] = status;

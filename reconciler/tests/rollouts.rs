@@ -5,19 +5,27 @@
 #[allow(dead_code, reason = "each test program uses its part")]
 mod server;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bedplate_lease::Tenure;
+use bedplate_process::liveness::Liveness;
+use bedplate_process::tasks::Tasks;
+use bedplate_reconciler::counters::Counters;
 use bedplate_reconciler::rollout::Place;
 use bedplate_reconciler::world::World;
 use bedplate_reconciler::write::WriteError;
-use bedplate_reconciler::{departure, rollout};
+use bedplate_reconciler::{departure, rollout, run};
 use k8s_openapi::api::core::v1::Node;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
-use self::server::{Asked, Objects, Server, object, refusal};
+use self::server::{Asked, Objects, Server, body, object, refusal};
 
 const NODE: &str = "/api/v1/nodes/a";
 const NODES: &str = "GET /api/v1/nodes";
@@ -146,9 +154,10 @@ async fn c4_a_machine_is_taken_by_the_lock_of_its_version_and_then_the_choice_of
     };
     let lock = "PATCH /machineconfigurationversions/w-v2/status";
     let asked = cluster.asks(&[lock, "PATCH /machines/a/status"]).await;
-    assert_eq!(asked[1].body["status"]["selected"]["version"], 2);
-    assert_eq!(asked[1].body["status"]["nodeRef"]["uid"], "n1", "its Node stays");
-    assert_eq!(asked[1].body["metadata"]["resourceVersion"], "7");
+    let choice = body(&asked, "PATCH /machines/a/status");
+    assert_eq!(choice["status"]["selected"]["version"], 2);
+    assert_eq!(choice["status"]["nodeRef"]["uid"], "n1", "its Node stays");
+    assert_eq!(choice["metadata"]["resourceVersion"], "7");
 }
 
 #[tokio::test]
@@ -158,15 +167,19 @@ async fn c4_a_node_is_cordoned_after_its_version_was_fetched_and_its_pods_were_l
         Cluster { machine: machine(2, &prepared()), node: node(&json!({}), false), pods, eviction: 201 };
     let (get, patch) = (format!("GET {NODE}"), format!("PATCH {NODE}"));
     let asked = cluster.asks(&[NODES, NODES, &get, PODS, &patch]).await;
-    let body = &asked[4].body;
-    assert_eq!((&body["metadata"]["uid"], &body["metadata"]["resourceVersion"]), (&json!("n1"), &json!("8")));
-    assert_eq!(body["spec"], json!({ "unschedulable": true }));
-    assert_eq!(body["metadata"]["annotations"]["bedplate.dev/cordoned-by"], "rollout/w-v2");
+    let cordon = body(&asked, &patch);
+    assert_eq!(
+        (&cordon["metadata"]["uid"], &cordon["metadata"]["resourceVersion"]),
+        (&json!("n1"), &json!("8"))
+    );
+    assert_eq!(cordon["spec"], json!({ "unschedulable": true }));
+    assert_eq!(cordon["metadata"]["annotations"]["bedplate.dev/cordoned-by"], "rollout/w-v2");
     // One that nobody makes again: why not is said, and nothing is cordoned.
     let cluster = Cluster { pods: vec![pod("lone", None)], ..cluster };
     let asked = cluster.asks(&[NODES, NODES, &get, PODS, &patch]).await;
-    assert!(asked[4].body.get("spec").is_none());
-    let failed = asked[4].body["metadata"]["annotations"]["bedplate.dev/drain-failed"].as_str().unwrap();
+    let patched = body(&asked, &patch);
+    assert!(patched.get("spec").is_none());
+    let failed = patched["metadata"]["annotations"]["bedplate.dev/drain-failed"].as_str().unwrap();
     assert!(failed.contains("UnmanagedPods") && failed.contains("n/lone"), "{failed}");
 }
 
@@ -176,7 +189,7 @@ async fn c4_a_node_is_deleted_when_no_pod_is_left_and_its_machine_is_still_to_be
     let cluster = Cluster { machine: machine(2, &prepared()), node: ours(&now()), pods, eviction: 201 };
     let (get, delete) = (format!("GET {NODE}"), format!("DELETE {NODE}"));
     let asked = cluster.asks(&[&get, PODS, "GET /machines/a", &delete]).await;
-    assert_eq!(asked[3].body["preconditions"], json!({ "uid": "n1", "resourceVersion": "8" }));
+    assert_eq!(body(&asked, &delete)["preconditions"], json!({ "uid": "n1", "resourceVersion": "8" }));
 }
 
 #[tokio::test]
@@ -187,15 +200,16 @@ async fn c4_a_pod_that_a_budget_holds_is_said_on_the_node_and_given_up_in_time()
     let evict = "POST /api/v1/namespaces/n/pods/web/eviction";
     let asked = cluster.asks(&[&get, PODS, evict, &patch]).await;
     assert_eq!(
-        asked[3].body["metadata"]["annotations"],
+        body(&asked, &patch)["metadata"]["annotations"],
         json!({ "bedplate.dev/drain-awaits": "n/web (the budget)" })
     );
     assert!(cluster.look(None).await.1.unwrap().unwrap() <= Duration::from_secs(5), "it is looked at again");
     // Its time is over.
     let cluster = Cluster { node: late(), ..cluster };
     let asked = cluster.asks(&[&get, PODS, &patch]).await;
-    assert_eq!(asked[2].body["spec"], json!({ "unschedulable": null }));
-    let failed = asked[2].body["metadata"]["annotations"]["bedplate.dev/drain-failed"].as_str().unwrap();
+    let patched = body(&asked, &patch);
+    assert_eq!(patched["spec"], json!({ "unschedulable": null }));
+    let failed = patched["metadata"]["annotations"]["bedplate.dev/drain-failed"].as_str().unwrap();
     assert!(failed.contains("DrainTimedOut"), "{failed}");
     assert!(failed.contains("not drained within 60 s: n/web (the budget)"), "{failed}");
 }
@@ -219,7 +233,7 @@ async fn c4_a_leap_of_the_controllers_own_clock_neither_ends_a_drain_nor_keeps_i
         tokio::time::advance(Duration::from_secs(1)).await;
         look().await.unwrap();
         assert_eq!(server.lines()[3..], [get.as_str(), PODS, patch.as_str()], "{began}");
-        assert_eq!(server.asked()[5].body["spec"], json!({ "unschedulable": null }));
+        assert_eq!(body(&server.asked(), &patch)["spec"], json!({ "unschedulable": null }));
     }
 }
 
@@ -231,7 +245,7 @@ async fn c4_a_drain_is_not_given_up_before_its_pods_were_asked_to_leave_once() {
     let (get, patch) = (format!("GET {NODE}"), format!("PATCH {NODE}"));
     let asked = cluster.asks(&[&get, PODS, "POST /api/v1/namespaces/n/pods/web/eviction", &patch]).await;
     assert_eq!(
-        asked[3].body["metadata"]["annotations"],
+        body(&asked, &patch)["metadata"]["annotations"],
         json!({ "bedplate.dev/drain-awaits": "n/web (the budget)" })
     );
 }
@@ -255,7 +269,7 @@ async fn a_machine_that_goes_says_what_is_awaited_before_its_node_is_touched() {
         server.lines(),
         [format!("GET {NODE}"), "PATCH /machines/a/status".to_owned(), format!("PATCH {NODE}")]
     );
-    let told = server.asked()[1].body["status"]["conditions"].to_string();
+    let told = body(&server.asked(), "PATCH /machines/a/status")["status"]["conditions"].to_string();
     assert!(told.contains("Drained") && told.contains("Draining"), "{told}");
     // Another policy: it is let go, with others' finalizers.
     given["spec"]["deletionPolicy"] = json!("Retain");
@@ -271,7 +285,7 @@ async fn a_machine_that_goes_says_what_is_awaited_before_its_node_is_touched() {
         server.lines(),
         [format!("GET {NODE}"), format!("PATCH {NODE}"), "PATCH /machines/a".to_owned()]
     );
-    assert_eq!(server.asked()[2].body["metadata"]["finalizers"], json!(["other"]));
+    assert_eq!(body(&server.asked(), "PATCH /machines/a")["metadata"]["finalizers"], json!(["other"]));
 }
 
 #[test]
@@ -382,6 +396,115 @@ async fn c4_who_comes_to_lead_does_not_take_a_node_for_one_that_its_forerunner_h
     assert!(matches!(roll(&world).await, Err(WriteError::Conflict { .. })));
     assert_eq!(roll(&world).await.unwrap(), Some(Duration::from_secs(60)), "the room is taken");
     assert_eq!(server.lines(), [NODES]);
+}
+
+/// Nodes of the API server and those of them that are cordoned, whatever the controller's watch shows.
+#[derive(Default)]
+struct Live {
+    nodes: Vec<Value>,
+    cordoned: Vec<Value>,
+}
+
+/// Whole controller over a server that has `two()`; its watches show nothing after that.
+struct Controller {
+    server: Server,
+    live: Arc<Mutex<Live>>,
+    counters: Counters,
+    leads: watch::Sender<Option<Instant>>,
+    _shutdown: DropGuard,
+}
+
+impl Controller {
+    async fn start(live: Live) -> Self {
+        let (server, live) = (Server::default(), Arc::new(Mutex::new(live)));
+        let known = live.clone();
+        let client =
+            server.client(Arc::new(move |asked: &Asked| answer_of_two(asked, &known.lock().unwrap())));
+        let (shutdown, counters) = (CancellationToken::new(), Counters::default());
+        let (tasks, liveness) = (Tasks::new(shutdown.clone()), Liveness::new(shutdown.clone()));
+        let (leads, tenure) = watch::channel(None);
+        let running = (&tasks, &liveness, &shutdown);
+        let (started, _told) = run::begin(&client, (&Tenure::new(tenure), "test"), &counters, running);
+        until("everything is read", || started.get().is_some()).await;
+        Self { server, live, counters, leads, _shutdown: shutdown.drop_guard() }
+    }
+
+    fn is_leading(&self) -> bool {
+        let (mut registry, mut text) = (Registry::default(), String::new());
+        registry.register_collector(Box::new(self.counters.clone()));
+        encode(&mut text, &registry).unwrap();
+        text.lines().any(|line| line == "bedplate_controller_leads 1")
+    }
+
+    /// Ends the tenure, and says so or not.
+    async fn lose(&self, is_told: bool) {
+        let end = (!is_told).then(|| Instant::now() + Duration::from_millis(20));
+        self.leads.send_replace(end);
+        until("the end of the tenure is noticed", || !self.is_leading()).await;
+    }
+
+    fn lead(&self) {
+        self.leads.send_replace(Some(Instant::now() + Duration::from_secs(3600)));
+    }
+
+    /// Complete lists of Nodes and cordons after the first `before` requests, in their order.
+    fn lists_and_cordons(&self, before: usize) -> Vec<String> {
+        let is_list = |asked: &Asked| asked.line == NODES && !asked.query.contains("unschedulable");
+        let is_cordon = |asked: &Asked| asked.body["spec"]["unschedulable"] == true;
+        let asked = self.server.asked().split_off(before).into_iter();
+        asked.filter(|asked| is_list(asked) || is_cordon(asked)).map(|asked| asked.line).collect()
+    }
+}
+
+fn answer_of_two(asked: &Asked, live: &Live) -> (u16, Value) {
+    let list = |items: &[Value]| (200, json!({ "metadata": { "resourceVersion": "9" }, "items": items }));
+    let name = asked.line.trim_end_matches("/status").rsplit('/').next().unwrap_or_default();
+    match asked.line.as_str() {
+        PODS => pod_list(&[]),
+        NODES if asked.query.contains("unschedulable") => list(&live.cordoned),
+        NODES => list(&live.nodes),
+        "GET /machines" => list(&two().machines),
+        "GET /machineconfigurations" => list(&two().configurations),
+        "GET /machineconfigurationversions" => list(&two().versions),
+        line if line.contains("/machines/") => (200, called(name, machine(2, &prepared()))),
+        line if line.contains("/machineconfigurations/") => (200, configuration()),
+        line if line.contains("/machineconfigurationversions/") => (200, server::version(2, &json!({}))),
+        line if line.contains("/nodes/") => (200, called(name, node(&json!({}), false))),
+        _ => list(&[]),
+    }
+}
+
+async fn until(what: &str, mut reached: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !reached() {
+        assert!(Instant::now() < deadline, "not reached: {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+#[tokio::test]
+async fn c4_leader_that_returns_lists_the_nodes_before_a_turn() {
+    for (is_told, is_deleted) in [(true, true), (false, true), (true, false)] {
+        let nodes = two().nodes;
+        // The cordon keeps a turn from beginning after the Nodes were compared for the first time.
+        let controller =
+            Controller::start(Live { nodes: nodes.clone(), cordoned: nodes[1..].to_vec() }).await;
+        controller.lead();
+        let is_compared = |asked: &Asked| asked.line == NODES && asked.query.contains("unschedulable");
+        until("the Nodes are compared", || controller.server.asked().iter().any(is_compared)).await;
+        controller.lose(is_told).await;
+        // Another controller ends the turn of `b`: its Node is deleted, which the watch of this one does not show.
+        let left = if is_deleted { nodes[..1].to_vec() } else { nodes };
+        *controller.live.lock().unwrap() = Live { nodes: left, cordoned: Vec::new() };
+        let before = controller.server.asked().len();
+        controller.lead();
+        until("a list or a turn", || !controller.lists_and_cordons(before).is_empty()).await;
+        assert_eq!(controller.lists_and_cordons(before)[0], NODES, "told: {is_told}");
+        if !is_deleted {
+            until("a turn begins", || controller.lists_and_cordons(before).len() > 1).await;
+            assert_eq!(controller.lists_and_cordons(before)[1], format!("PATCH {NODE}"));
+        }
+    }
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use bedplate_api::machine::{Machine, Selected, SelectedBy};
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_selection::{
     Again, Choice, PendingReason, References, VersionPlan, Write, choose, is_deployed, plan_versions,
-    reference_changed,
+    reference_changed, repave,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -265,6 +265,60 @@ fn c6_the_newest_and_what_is_in_use_stay() {
         world.settle();
     }
     assert_eq!(world.numbers("w"), [1, 5, 6]);
+}
+
+/// Two configurations, and a Machine that has version 1 of `w` by its reference.
+fn referring() -> World {
+    let node = machine("a", json!({}), json!({ "configurationRef": { "name": "w" } }));
+    let all = vec![configuration("w", "1", &json!({})), configuration("x", "2", &json!({}))];
+    let mut world = World::with(all, vec![node]);
+    world.select("a", None);
+    world
+}
+
+#[test]
+fn c3_reference_to_another_name_or_version_is_a_change() {
+    for (reference, changed) in [
+        (json!({ "name": "w" }), false),
+        (json!({ "name": "w", "version": 1 }), false),
+        (json!({ "name": "w", "version": 2 }), true),
+        (json!({ "name": "x" }), true),
+        (json!({ "name": "x", "version": 1 }), true),
+        (json!(null), false),
+    ] {
+        let mut machine = referring().machines["a"].clone();
+        machine.spec.configuration_ref = serde_json::from_value(reference.clone()).unwrap();
+        assert_eq!(reference_changed(&machine), changed, "{reference}");
+    }
+}
+
+#[test]
+fn c3_same_version_is_selected_again_only_for_a_node_that_is_gone() {
+    let world = referring();
+    let same = selected(&world.machines["a"]).unwrap();
+    for again in [Again::PersonChangedReference, Again::RollingUpdate] {
+        assert_eq!(world.choose("a", Some(again)), Choice::Keep(None), "{again:?}");
+    }
+    let Choice::Select(select) = world.choose("a", Some(Again::NodeGone)) else { panic!("not selected") };
+    assert_eq!(&select.selected, same);
+}
+
+#[test]
+fn c3_repave_of_a_machine_would_select_the_newest_version() {
+    let mut world = referring();
+    world.edit("w", 1);
+    world.settle();
+    let repaved = |machine: &Machine| {
+        let configurations: Vec<_> = world.configurations.values().collect();
+        repave(machine, &configurations, &world.versions.values().collect::<Vec<_>>())
+    };
+    let mut machine = world.machines["a"].clone();
+    let newest = repaved(&machine).unwrap();
+    assert_eq!((newest.name.as_str(), newest.version), ("w", 2));
+    machine.spec.configuration_ref = serde_json::from_value(json!({ "name": "w", "version": 9 })).unwrap();
+    assert_eq!(repaved(&machine), None, "there is no such version");
+    machine.status = None;
+    assert_eq!(repaved(&machine), None, "nothing is selected");
 }
 
 #[test]

@@ -40,6 +40,13 @@ pub(crate) struct Asked {
     pub(crate) body: Value,
 }
 
+/// Body of the last of these requests that has this line.
+#[track_caller]
+pub(crate) fn body<'a>(asked: &'a [Asked], line: &str) -> &'a Value {
+    let found = asked.iter().rev().find(|asked| asked.line == line);
+    &found.unwrap_or_else(|| panic!("no request {line}: {asked:?}")).body
+}
+
 /// Says what a request is answered: a code, and an object.
 type Answer = dyn Fn(&Asked) -> (u16, Value) + Send + Sync;
 
@@ -73,7 +80,8 @@ impl Server {
         self.asked().into_iter().map(|asked| asked.line).collect()
     }
 
-    fn client(&self, answer: Arc<Answer>) -> Client {
+    /// Client whose requests `answer` answers, except watches: nothing ever happens in those.
+    pub(crate) fn client(&self, answer: Arc<Answer>) -> Client {
         let (asked, time) = (self.0.clone(), self.1);
         let service = tower::service_fn(move |request: http::Request<Body>| {
             let (asked, answer) = (asked.clone(), answer.clone());
@@ -90,6 +98,9 @@ impl Server {
                     query: head.uri.query().unwrap_or_default().to_owned(),
                     body: serde_json::from_slice(&body).unwrap_or_default(),
                 };
+                if one.query.contains("watch=true") {
+                    return std::future::pending().await;
+                }
                 let (code, object) = if one.line == EVENTS { (201, one.body.clone()) } else { answer(&one) };
                 asked.lock().unwrap().push(one);
                 let body = Body::from(object.to_string().into_bytes());
