@@ -9,7 +9,6 @@ mod layers;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -223,26 +222,22 @@ fn archives_of_gnu_tar_in_each_of_its_formats_are_what_umoci_makes_of_them() {
     assert!(compare(image, place.path().to_owned()) > 30);
 }
 
-/// Debian's base, where an image was built before.
-fn debian() -> Option<PathBuf> {
+/// Smallest Debian base of the images that were built.
+fn debian() -> Result<PathBuf, String> {
     let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache/bedplate");
-    let cache = std::env::var_os("BEDPLATE_CACHE").map_or_else(home, PathBuf::from);
-    let entries = fs::read_dir(cache.join("images")).ok()?;
-    let mut archives: Vec<PathBuf> = entries
-        .filter_map(|entry| Some(entry.ok()?.path().join("root.tar")))
-        .filter(|path| path.is_file())
-        .collect();
-    archives.sort_by_key(|path| fs::metadata(path).map(|m| m.len()).unwrap_or(u64::MAX));
-    archives.into_iter().next()
+    let images = std::env::var_os("BEDPLATE_CACHE").map_or_else(home, PathBuf::from).join("images");
+    let bases = fs::read_dir(&images).into_iter().flatten().flatten();
+    let sized = bases.map(|base| base.path().join("root.tar")).filter_map(|archive| {
+        let length = fs::metadata(&archive).ok()?.len();
+        Some((length, archive))
+    });
+    let smallest = sized.min().map(|(_, archive)| archive);
+    smallest.ok_or_else(|| format!("no Debian base in {}; run `cargo xtask image host`", images.display()))
 }
 
 #[test]
 fn debian_as_a_layer_is_what_umoci_makes_of_it() {
-    let Some(archive) = debian() else {
-        let _ =
-            writeln!(std::io::stderr(), "no Debian base in the cache: `cargo xtask image host` makes one");
-        return;
-    };
+    let archive = debian().unwrap();
     let place = tempfile::tempdir().unwrap();
     let base = layers::of_tar(&fs::read(archive).unwrap());
     let above: Vec<Entry> = vec![

@@ -5,7 +5,7 @@
 use std::net::SocketAddr;
 
 use proptest::prelude::*;
-use rand::{Rng, RngCore, SeedableRng, rngs::StdRng};
+use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
 use secrecy::SecretString;
 
 use super::*;

@@ -21,11 +21,14 @@ use bedplate_ipmi::{
         message::{Request, Response},
     },
 };
-use rand::RngCore;
+use rand::Rng;
 use secrecy::SecretString;
 
 pub(crate) const USER: &str = "admin";
 pub(crate) const PASSWORD: &str = "a password of 20 oct";
+
+/// A datagram that the BMC does not see; it is no RMCP message.
+const MARKER: &[u8] = b"marker";
 
 /// What was done to the machine.
 #[derive(Debug, Default)]
@@ -49,6 +52,8 @@ pub(crate) struct State {
     pub(crate) dumb: bool,
     /// Datagrams that came.
     pub(crate) heard: usize,
+    /// Number of [`MARKER`]s received.
+    drained: usize,
     /// Chassis controls get no answer, but are carried out.
     pub(crate) mute: bool,
     /// All sessions are forgotten, before the next datagram.
@@ -159,6 +164,14 @@ impl Machine {
         self.state.lock().unwrap()
     }
 
+    /// Waits until everything sent so far is counted: UDP on loopback keeps the order, and a marker comes last.
+    pub(crate) fn drain(&self) {
+        let before = self.state().drained;
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.send_to(MARKER, self.address).unwrap();
+        self.wait("the marker is received", |state| state.drained > before);
+    }
+
     /// Waits until the state is so.
     pub(crate) fn wait(&self, what: &str, so: impl Fn(&State) -> bool) {
         let begin = Instant::now();
@@ -195,6 +208,10 @@ fn run(socket: &UdpSocket, state: &Mutex<State>, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         let Ok((length, peer)) = socket.recv_from(&mut buffer) else { continue };
         let mut state = state.lock().unwrap();
+        if buffer[..length] == *MARKER {
+            state.drained += 1;
+            continue;
+        }
         settings.suites.clone_from(&state.suites);
         bmc.set(settings.clone());
         if std::mem::take(&mut state.restart) {
