@@ -1,17 +1,40 @@
-//! Builds what goes out: the static release binaries, and the generated custom resource definitions.
+//! Cargo's builds: the static release binaries, the programs of `tests`, and the generated custom resource definitions.
+//!
+//! All builds share one target directory, target and set of flags, so that each dependency is compiled once (see profile.bench in
+//! Cargo.toml).
 
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
 
 use crate::{host, progress};
 
 /// Named for the target directory as well: with `--target`, build scripts and macros are not linked statically.
 pub(crate) const TARGET: &str = "x86_64-unknown-linux-gnu";
+/// Flags of all builds for the target.
+pub(crate) const FLAGS: &str = "-C target-feature=+crt-static";
+/// Profile of the test programs.
+const TESTS: &str = "bench";
+/// AES and RSA by AVX-512 are 0.9 MB of machine code in each program, and gain only above some GB/s in one connection. Processors
+/// without them take AVX2, and so do all then.
+pub(crate) const SMALL_TLS: &str = "-DMY_ASSEMBLER_IS_TOO_OLD_FOR_512AVX=1";
 
-/// Where the static release binaries lie.
+/// The programs that are released, with their packages.
+const PROGRAMS: [(&str, &str); 4] = [
+    ("pxed", "pxed"),
+    ("bedplate-agent", "bedplate-agent"),
+    ("bedplate-reconciler", "bedplate-controller"),
+    ("bedplate-cli", "bedplate"),
+];
+
+/// Directory of the static release binaries. It is not Cargo's own: there the test programs have binaries of the same names.
 pub(crate) fn release() -> PathBuf {
+    host::target().join("static")
+}
+
+/// Directory in which Cargo puts what it builds for the target, with the release's dependencies.
+pub(crate) fn built() -> PathBuf {
     host::target().join(TARGET).join("release")
 }
 
@@ -19,7 +42,7 @@ pub(crate) fn release() -> PathBuf {
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(host::root());
-    // What `cargo run` set for xtask itself would reach into the builds of other crates and rebuild them each time.
+    // Variables that `cargo run` set for xtask itself would reach into the builds of other crates and rebuild them each time.
     for (key, _) in std::env::vars_os() {
         let name = key.to_string_lossy();
         if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {
@@ -29,30 +52,88 @@ pub(crate) fn cargo() -> Command {
     command
 }
 
-/// AES and RSA by AVX-512 are 0.9 MB of machine code in each program, and all that they bring is more than some GB/s in one connection. Known
-/// processors without them take AVX2, and so do all then.
-const SMALL_TLS: &str = "-DMY_ASSEMBLER_IS_TOO_OLD_FOR_512AVX=1";
+/// `cargo ACT` for the target, as all builds call it; `profile` and packages follow.
+fn cargo_static(act: &str) -> Command {
+    let mut command = cargo();
+    command.env("RUSTFLAGS", FLAGS).env("AWS_LC_SYS_CFLAGS", SMALL_TLS);
+    command.args([act, "--locked", "--target", TARGET]);
+    command
+}
+
+/// `cargo ACT` for test programs: `wrapper` compiles our crates in place of rustc.
+pub(crate) fn cargo_tests(act: &str, wrapper: &std::path::Path) -> Command {
+    let mut command = cargo_static(act);
+    command.env("RUSTC_WORKSPACE_WRAPPER", wrapper).args(["--profile", TESTS]);
+    command
+}
+
+/// clippy's compiler: it checks and compiles in one pass.
+///
+/// # Errors
+/// rustc does not answer, or clippy is not installed.
+pub(crate) fn clippy() -> Result<PathBuf> {
+    let output = Command::new("rustc").current_dir(host::root()).args(["--print", "sysroot"]).output();
+    let output = output.context("cannot run rustc")?;
+    let sysroot = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+    let driver = sysroot.join("bin/clippy-driver");
+    ensure!(driver.is_file(), "{} is missing; run `rustup component add clippy`", driver.display());
+    Ok(driver)
+}
 
 /// Builds pxed, bedplate-agent, bedplate-controller and bedplate as static release binaries.
+///
+/// # Errors
+/// Cargo fails.
 pub(crate) fn run() -> Result<()> {
     progress::step("release build, static", |step| {
-        let mut command = cargo();
-        command.env("RUSTFLAGS", "-C target-feature=+crt-static").env("AWS_LC_SYS_CFLAGS", SMALL_TLS);
-        command.args(["build", "--release", "--locked", "--target", TARGET]);
-        step.run(command.args([
-            "-p",
-            "pxed",
-            "-p",
-            "bedplate-agent",
-            "-p",
-            "bedplate-reconciler",
-            "-p",
-            "bedplate-cli",
-        ]))
+        let packages = PROGRAMS.iter().flat_map(|(package, _)| ["-p", package]);
+        step.run(cargo_static("build").arg("--release").args(packages))
+    })?;
+    PROGRAMS.iter().try_for_each(|(_, program)| publish(program))
+}
+
+/// Copies a program from Cargo's directory, in one step: a running one keeps its file.
+fn publish(program: &str) -> Result<()> {
+    let (from, to) = (built().join(program), release().join(program));
+    let next = to.with_extension("next");
+    std::fs::create_dir_all(release())
+        .and_then(|()| std::fs::copy(&from, &next))
+        .and_then(|_| std::fs::rename(&next, &to))
+        .with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))
+}
+
+/// Path of the demo program.
+pub(crate) fn demo_path() -> PathBuf {
+    built().join("bedplate-demo")
+}
+
+/// Builds the program behind `cargo xtask demo`, with the settings of the test programs.
+///
+/// # Errors
+/// Cargo fails.
+pub(crate) fn demo() -> Result<()> {
+    let wrapper = clippy()?;
+    progress::step("build of the demo", |step| {
+        // The whole workspace decides about features, as for the tests.
+        step.run(cargo_tests("build", &wrapper).args(["--workspace", "--bin", "bedplate-demo"]))
     })
 }
 
-/// Generates `api/crds` anew.
+/// Builds a program of `tests` as the release is built: for measurements.
+///
+/// # Errors
+/// Cargo fails.
+pub(crate) fn measuring(name: &str) -> Result<PathBuf> {
+    progress::step(&format!("build of {name}"), |step| {
+        step.run(cargo_static("build").args(["--release", "-p", "bedplate-tests", "--bin", name]))
+    })?;
+    Ok(built().join(name))
+}
+
+/// Generates `api/crds` again.
+///
+/// # Errors
+/// Cargo fails.
 pub(crate) fn crds() -> Result<()> {
     progress::step("generate api/crds", |step| {
         step.run(cargo().args(["run", "--quiet", "--locked", "-p", "bedplate-api", "--example", "crds"]))

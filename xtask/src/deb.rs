@@ -39,14 +39,14 @@ fn place() -> PathBuf {
 /// Builds the program and the package.
 pub(crate) fn run() -> Result<()> {
     TOOL.install()?;
-    build::run()?;
     let package = package()?;
     println!("{}", package.display());
     Ok(())
 }
 
-/// The package of the release binary that is there.
+/// The package of the release binary. cargo-deb takes it from Cargo's directory, so the release is put there again first.
 pub(crate) fn package() -> Result<PathBuf> {
+    build::run()?;
     let variable = |name: &str| std::env::var(name).ok();
     let maintainer = maintainer(variable("DEBFULLNAME").as_deref(), variable("DEBEMAIL").as_deref())?;
     progress::step("Debian package of the agent", |step| {

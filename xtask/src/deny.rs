@@ -8,15 +8,21 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::host;
-use crate::progress::Step;
 use crate::tool::Tool;
+use crate::{host, progress};
 
 /// Wants Rust 1.88, which is older than ours.
 pub(crate) const TOOL: Tool = Tool { name: "cargo-deny", version: "0.20.2" };
 
-/// The check of `cargo xtask test`.
-pub(crate) fn check(step: &Step) -> Result<()> {
+/// Checks licenses, bans and origins, and the advisories if there is a copy of their database.
+///
+/// # Errors
+/// A dependency breaks a rule of deny.toml.
+pub(crate) fn check() -> Result<()> {
+    progress::step("cargo deny check", check_all)
+}
+
+fn check_all(step: &progress::Step) -> Result<()> {
     let deny = |arguments: &[&str]| {
         let mut command = Command::new(TOOL.program());
         command.current_dir(host::root()).args(["--locked", "--color", "never"]).args(arguments);

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 
 use crate::{host, progress};
 
-/// Built in this order, the quick ones first so that a mistake shows early.
+/// Programs of Kubernetes that the tests run.
 const PROGRAMS: [&str; 6] =
     ["kubectl", "kube-apiserver", "kubeadm", "kube-controller-manager", "kube-scheduler", "kubelet"];
 
@@ -105,49 +105,92 @@ pub(crate) fn build_peers() -> Result<()> {
     build_programs(&PEERS)
 }
 
-/// The programs that are not there yet.
+/// The programs of the tests that are not built yet.
 pub(crate) fn missing(directory: &Path) -> Vec<&'static str> {
     let all = std::iter::once("etcd").chain(PROGRAMS);
     all.filter(|program| !directory.join(program).is_file()).collect()
 }
 
-/// Builds what is missing, one step for each program.
-pub(crate) fn build() -> Result<()> {
-    build_programs(&missing(&directory()))
+/// Returns true if a program of Kubernetes is not built yet.
+pub(crate) fn is_missing() -> bool {
+    PROGRAMS.iter().any(|program| !path(program).is_file())
 }
 
-/// Builds those of the named programs that are missing.
+/// Returns true if etcd is not built yet.
+pub(crate) fn is_etcd_missing() -> bool {
+    !path("etcd").is_file()
+}
+
+/// Returns true if crictl is not built yet.
+pub(crate) fn is_crictl_missing() -> bool {
+    !path(CRICTL).is_file()
+}
+
+/// Builds the programs of Kubernetes that are missing.
+///
+/// # Errors
+/// Go is missing or fails.
+pub(crate) fn build_kubernetes() -> Result<()> {
+    build_programs(&PROGRAMS)
+}
+
+/// Builds etcd if it is missing.
+///
+/// # Errors
+/// Go is missing or fails.
+pub(crate) fn build_etcd() -> Result<()> {
+    build_programs(&["etcd"])
+}
+
+/// Builds crictl if it is missing.
+///
+/// # Errors
+/// Go is missing or fails.
+pub(crate) fn build_crictl() -> Result<()> {
+    build_programs(&[CRICTL])
+}
+
+/// Builds those of the named programs that are missing. Programs of Kubernetes are built by one `go build`: it loads their packages
+/// once, and links one program while it compiles for the next.
+///
+/// # Errors
+/// Go is missing or fails.
 pub(crate) fn build_programs(wanted: &[&str]) -> Result<()> {
-    let missing: Vec<&&str> = wanted.iter().filter(|program| !path(program).is_file()).collect();
-    if missing.is_empty() {
-        return Ok(());
+    let missing: Vec<&str> = wanted.iter().copied().filter(|program| !path(program).is_file()).collect();
+    let (together, single): (Vec<&str>, Vec<&str>) =
+        missing.into_iter().partition(|program| PROGRAMS.contains(program));
+    if !together.is_empty() {
+        build_together(&together)?;
     }
+    single.into_iter().try_for_each(|program| build_together(&[program]))
+}
+
+/// Builds programs of one module that have the same linker flags.
+fn build_together(programs: &[&str]) -> Result<()> {
     let go = host::go()?;
-    for (index, program) in missing.iter().enumerate() {
-        let name = format!("go build {program} ({} of {})", index + 1, missing.len());
-        progress::step(&name, |step| {
-            let built = path(program);
-            let directory = built.parent().context("a program has a directory")?;
-            std::fs::create_dir_all(directory)
-                .with_context(|| format!("cannot make {}", directory.display()))?;
-            // Written under another name first: an interrupted build must not look like a finished one.
-            let partial = directory.join(format!(".{program}.{}", std::process::id()));
-            let (place, package, flags) = source(program);
-            let mut command = Command::new(&go);
-            command.current_dir(place).env("CGO_ENABLED", "0").args([
-                "build",
-                "-trimpath",
-                // One of them is of this repository, which need not be a clone that git trusts.
-                "-buildvcs=false",
-                "-ldflags",
-                &flags,
-            ]);
-            step.run(command.arg("-o").arg(&partial).arg(&package))?;
-            std::fs::rename(&partial, &built)
-                .with_context(|| format!("cannot put {program} into {}", directory.display()))
-        })?;
-    }
-    Ok(())
+    progress::step(&format!("go build of {}", programs.join(", ")), |step| {
+        let directory = path(programs[0]);
+        let directory = directory.parent().context("a program has a directory")?;
+        // Written elsewhere first: an interrupted build must not look like a finished one.
+        let partial = directory.join(format!(".building-{}-{}", programs[0], std::process::id()));
+        std::fs::create_dir_all(&partial).with_context(|| format!("cannot create {}", partial.display()))?;
+        let (place, _, flags) = source(programs[0]);
+        let mut command = Command::new(&go);
+        command.current_dir(place).env("CGO_ENABLED", "0").args(["build", "-trimpath"]);
+        // One of them is of this repository, which need not be a clone that git trusts.
+        command.args(["-buildvcs=false", "-ldflags", &flags, "-o"]);
+        match programs {
+            // Not every package is named as its program.
+            [program] => command.arg(partial.join(program)),
+            _ => command.arg(format!("{}/", partial.display())),
+        };
+        step.run(command.args(programs.iter().map(|program| source(program).1)))?;
+        for program in programs {
+            std::fs::rename(partial.join(program), directory.join(program))
+                .with_context(|| format!("cannot put {program} into {}", directory.display()))?;
+        }
+        std::fs::remove_dir(&partial).with_context(|| format!("cannot remove {}", partial.display()))
+    })
 }
 
 /// The module's directory, the package, and what the linker is told.

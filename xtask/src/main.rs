@@ -2,27 +2,36 @@
 //!
 //! Only the command line and the exit code are here: 0 done, 1 failed, 64 bad usage. Each command has its own file.
 
+mod affected;
 mod build;
+mod cgroup;
 mod check;
 mod deb;
 mod demo;
 mod deny;
+mod fuzz;
 mod host;
 mod image;
 mod kubernetes;
+mod mutants;
 mod package;
-mod pool;
 mod programs;
 mod progress;
 mod python;
+mod runner;
+mod schedule;
 mod setup;
+mod soak;
+mod steps;
+mod table;
 mod test;
+mod times;
 mod tool;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand};
 
 /// Builds, tests, demonstrates and measures Bedplate.
 #[derive(Parser)]
@@ -44,13 +53,42 @@ enum Command {
         #[command(subcommand)]
         kind: ImageKind,
     },
-    /// Runs the checks and the tests; ends with their count.
+    /// Checks format and lints, and runs the unit tests of the crates that changed and of those that depend on them.
+    Check {
+        /// Compares with this commit.
+        #[arg(long, default_value = "HEAD", value_name = "COMMIT")]
+        since: String,
+    },
+    /// Runs the checks and the tests; ends with the times and the count.
     Test {
         /// Only this tier: a without virtual machines, b boots of real firmware, c whole machines.
         #[arg(long, value_enum)]
-        tier: Option<Tier>,
-        /// Only tests whose name contains this text; leaves the checks out.
+        tier: Option<programs::Tier>,
+        /// Writes tests/times.toml from this run if it succeeds.
+        #[arg(long)]
+        record: bool,
+        /// Only tests whose name contains this text; no checks.
         filter: Option<String>,
+    },
+    /// Runs the long tests that need not run each time; the one that ran longest ago first.
+    Soak {
+        /// Starts no further task after this number of minutes.
+        #[arg(long)]
+        minutes: Option<u64>,
+        /// Lists the tasks with their last results.
+        #[arg(long)]
+        list: bool,
+        /// Only tasks whose name contains this text.
+        filter: Option<String>,
+    },
+    /// Does one step of the other commands, in the form in which they run it.
+    #[command(hide = true)]
+    Step {
+        /// Its name.
+        name: String,
+        /// Targets for the step `test-programs`.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
     },
     /// Makes Nodes of two virtual servers that are off, and brings another version to them: by hand, and by a rolling update.
     Demo {
@@ -107,16 +145,6 @@ enum ImageKind {
     },
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Tier {
-    /// No virtual machine.
-    A,
-    /// Boots of real firmware.
-    B,
-    /// Whole machines.
-    C,
-}
-
 fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
@@ -129,7 +157,12 @@ fn main() -> ExitCode {
         Command::Setup => setup::run(setup::Need::Tests),
         Command::Build => build::run(),
         Command::Image { kind } => build_image(kind),
-        Command::Test { tier, filter } => test::run(tier, filter.as_deref()),
+        Command::Check { since } => affected::run(&since),
+        Command::Test { tier, record, filter } => {
+            test::run(test::Options { tier, filter: filter.as_deref(), record })
+        }
+        Command::Soak { minutes, list, filter } => soak::run(&soak::Options { minutes, filter, list }),
+        Command::Step { name, arguments } => steps::run(&name, &arguments),
         Command::Demo { keep } => demo::run(keep),
         Command::Bench { arguments } => demo::bench(&arguments),
         Command::Crds => build::crds(),
@@ -168,5 +201,47 @@ fn build_image(kind: ImageKind) -> anyhow::Result<()> {
             options.fresh = fresh;
             image::node::build(&options).map(drop)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Commands in a document: lines of code and code in sentences.
+    fn commands(text: &str) -> Vec<Vec<String>> {
+        let mut found = Vec::new();
+        for rest in text.split("cargo xtask ").skip(1) {
+            let command = rest.split(['`', '\n', '#', '>']).next().unwrap_or_default().split(" -> ").next();
+            let words = command.unwrap_or_default().split_whitespace();
+            // "cargo xtask" without a command stands in sentences too.
+            found.push(words.map(|word| word.trim_matches('"').to_owned()).collect());
+        }
+        found
+    }
+
+    #[test]
+    fn documented_commands_are_accepted() {
+        let mut files = vec![host::root().join("README.md")];
+        let entries = std::fs::read_dir(host::root().join("docs")).unwrap();
+        files.extend(entries.map(|entry| entry.unwrap().path()));
+        let mut count = 0;
+        for file in files {
+            let text = std::fs::read_to_string(&file).unwrap();
+            for words in commands(&text).into_iter().filter(|words| !words.is_empty()) {
+                let arguments = ["cargo xtask".to_owned()].into_iter().chain(words);
+                let result = Arguments::try_parse_from(arguments.clone());
+                let shown: Vec<String> = arguments.collect();
+                assert!(
+                    result.is_ok(),
+                    "{}: {}: {:?}",
+                    file.display(),
+                    shown.join(" "),
+                    result.err().unwrap().kind()
+                );
+                count += 1;
+            }
+        }
+        assert!(count > 15, "only {count} commands were found");
     }
 }

@@ -88,6 +88,13 @@ pub(crate) fn step<T>(name: &str, work: impl FnOnce(&Step) -> Result<T>) -> Resu
     result
 }
 
+/// The last lines of an output, which a failure shows.
+pub(crate) fn tail(output: &str) -> impl Iterator<Item = &str> {
+    let lines = output.lines().filter(|line| !line.trim().is_empty());
+    let count = lines.clone().count();
+    lines.skip(count.saturating_sub(TAIL))
+}
+
 impl Step {
     /// Shows a line above the running step and keeps it.
     pub(crate) fn say(&self, line: &str) {

@@ -1,10 +1,10 @@
-//! `cargo xtask setup`: says what is missing, then installs it. Run twice, the second run does nothing.
+//! What the other commands need of the machine: says what is missing before anything is installed. `steps` installs it.
 
 use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use crate::{deb, deny, host, image, kubernetes, package, progress, python, tool};
+use crate::{cgroup, deb, deny, host, kubernetes, package, progress, python, runner, steps, table, tool};
 
 /// Rust components that the checks use.
 const COMPONENTS: [&str; 2] = ["clippy", "rustfmt"];
@@ -27,36 +27,64 @@ pub(crate) enum Need {
     Rack,
     /// The rack, and a real API server that servers join as Nodes, which is built with Go.
     Cluster,
-    /// The rack, a real API server, which is built with Go, cargo-deny, cargo-deb, a Redfish emulator, and a Debian for hosts in namespaces.
+    /// The rack, a real API server, cargo-deny, cargo-deb, a Redfish emulator, and a Debian for hosts in namespaces.
     Tests,
 }
 
-/// Checks the machine, prints the plan, carries it out; then unpacks what the tests' hosts in namespaces run on.
-pub(crate) fn run(need: Need) -> Result<()> {
-    install(need)?;
-    if need == Need::Tests { image::tree() } else { Ok(()) }
+impl Need {
+    /// Names of the steps that install it.
+    pub(crate) fn steps(self) -> &'static [&'static str] {
+        match self {
+            Self::Rack => &["packages"],
+            Self::Cluster => &["packages", "kubernetes", "etcd", "crictl"],
+            Self::Tests => &[
+                "packages",
+                "kubernetes",
+                "etcd",
+                "crictl",
+                "debian",
+                "redfish-emulator",
+                "cargo-deny",
+                "cargo-deb",
+            ],
+        }
+    }
 }
 
-fn install(need: Need) -> Result<()> {
+/// Installs what is missing.
+///
+/// # Errors
+/// The machine cannot be prepared, or something cannot be installed.
+pub(crate) fn run(need: Need) -> Result<()> {
+    announce(need)?;
+    let times = table::Times::read()?;
+    runner::run_all("setup", steps::jobs(need.steps(), &times)?, |_| {})
+}
+
+/// Checks the machine, removes what killed runs left, and prints what the steps are about to install.
+///
+/// # Errors
+/// The machine cannot be prepared; the message has the remedy.
+pub(crate) fn announce(need: Need) -> Result<()> {
     host::check()?;
     package::remove_left_over()?;
     tool::remove_left_over();
-    let packages = package::missing()?;
-    let components = missing_components();
-    let directory = kubernetes::directory();
-    let programs = if need != Need::Rack { kubernetes::missing(&directory) } else { Vec::new() };
+    drop(cgroup::Run::create()?);
+    let programs =
+        if need == Need::Rack { Vec::new() } else { kubernetes::missing(&kubernetes::directory()) };
     if !programs.is_empty() {
         host::go()?;
     }
-    let built = if need == Need::Tests { vec![deny::TOOL, deb::TOOL] } else { Vec::new() };
-    let built: Vec<_> = built.into_iter().filter_map(|tool| Some((tool, tool.missing()?))).collect();
-    let python = if need == Need::Tests { python::missing() } else { None };
-    let tools: Vec<&String> = built.iter().map(|(_, plan)| plan).chain(&python).collect();
+    let packages = package::missing()?;
+    let components = missing_components();
+    let tests = need == Need::Tests;
+    let tools = [deny::TOOL, deb::TOOL].into_iter().filter_map(tool::Tool::missing).chain(python::missing());
+    let tools: Vec<String> = if tests { tools.collect() } else { Vec::new() };
     let loader = !package::arm64_loader().is_file();
     if packages.is_empty() && components.is_empty() && programs.is_empty() && tools.is_empty() && !loader {
         return Ok(());
     }
-    progress::heading("Setup: about to install");
+    progress::heading("About to install");
     if !packages.is_empty() {
         println!("  {} Debian packages (no service is started): {}", packages.len(), packages.join(" "));
     }
@@ -70,20 +98,31 @@ fn install(need: Need) -> Result<()> {
         println!("  {tool}");
     }
     if !programs.is_empty() {
-        println!("  into {}: {} (about 5 minutes on 2 cores, once)", directory.display(), programs.join(" "));
+        let place = kubernetes::directory();
+        println!("  into {}: {} (about 6 minutes on 2 cores, once)", place.display(), programs.join(" "));
     }
+    Ok(())
+}
+
+/// Returns true if Debian packages, Rust components or the arm64 loader are missing.
+pub(crate) fn packages_missing() -> bool {
+    // An error here appears again, with its text, when the step runs.
+    package::missing().map_or(true, |missing| !missing.is_empty())
+        || !missing_components().is_empty()
+        || !package::arm64_loader().is_file()
+}
+
+/// Installs the missing Debian packages, Rust components and the arm64 loader.
+///
+/// # Errors
+/// One of them cannot be installed.
+pub(crate) fn install_packages() -> Result<()> {
     package::install()?;
+    let components = missing_components();
     if !components.is_empty() {
         install_components(&components)?;
     }
-    package::fetch_arm64_loader()?;
-    for (tool, _) in &built {
-        tool.install()?;
-    }
-    if python.is_some() {
-        python::install()?;
-    }
-    if programs.is_empty() { Ok(()) } else { kubernetes::build() }
+    package::fetch_arm64_loader()
 }
 
 fn install_components(components: &[&str]) -> Result<()> {

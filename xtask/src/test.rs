@@ -1,153 +1,297 @@
-//! `cargo xtask test`: checks, then the tests tier by tier, each step with its time, the totals at the end.
+//! `cargo xtask test`: builds, checks and tests as one graph of jobs; ends with what failed, the times, and the count.
 //!
-//! Tiers by the name of the test program in `tests/tests`: `boot_*` is tier b, `whole_*` tier c, all else tier a, with
-//! the unit tests of every crate. What cannot run because something is missing has failed.
+//! Cheap verdicts come first: format, lints and unit tests are known before the release is built. What cannot run because something
+//! is missing has failed.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use crate::pool::{self, Finished, Job};
-use crate::progress::{self, Step};
-use crate::{Tier, build, check, deb, image, programs, setup};
+use crate::programs::{self, Program, Tier};
+use crate::runner::{self, Finished, Job, Kind};
+use crate::table::{Table, Times};
+use crate::times::Recorder;
+use crate::{fuzz, progress, setup, soak, steps};
 
-/// So many of the programs that took longest are in the summary.
-const SLOWEST: usize = 10;
+/// Steps and checks of a whole run, in addition to what the test programs need.
+const CHECKS: &[&str] = &["fmt", "deny", "agent-size", "fuzz-programs"];
+/// Time that each fuzz target runs, in seconds.
+const FUZZ_SECONDS: u64 = 5;
 
-/// What ran and how it ended.
-#[derive(Default)]
-struct Totals {
+/// Options of the command.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Options<'a> {
+    /// Only this tier.
+    pub(crate) tier: Option<Tier>,
+    /// Only tests whose name contains this text; no checks.
+    pub(crate) filter: Option<&'a str>,
+    /// Writes tests/times.toml at the end.
+    pub(crate) record: bool,
+}
+
+/// Results of the jobs.
+#[derive(Debug, Default)]
+pub(crate) struct Totals {
     passed: u32,
     failed: u32,
     ignored: u32,
     failures: Vec<String>,
-    times: Vec<(Duration, String)>,
+}
+
+/// Result of one test program.
+#[derive(Debug, Default, PartialEq)]
+struct Outcome {
+    passed: u32,
+    failed: u32,
+    ignored: u32,
+    /// Names of the failed tests.
+    names: Vec<String>,
+}
+
+impl Outcome {
+    /// Reads what libtest printed: the counts, and the names in the list that follows `failures:`.
+    fn read(output: &str) -> Self {
+        let mut outcome = Self::default();
+        let mut in_list = false;
+        for line in output.lines() {
+            if line == "failures:" {
+                in_list = true;
+                continue;
+            }
+            in_list &= line.starts_with("    ");
+            let name = line.trim();
+            if in_list && !name.contains(' ') && !outcome.names.iter().any(|known| known == name) {
+                outcome.names.push(name.to_owned());
+            }
+            let Some((_, counts)) = line.strip_prefix("test result: ").and_then(|rest| rest.split_once(". "))
+            else {
+                continue;
+            };
+            for part in counts.split("; ") {
+                let mut words = part.split_whitespace();
+                let Some(number) = words.next().and_then(|word| word.parse::<u32>().ok()) else { continue };
+                match words.next() {
+                    Some("passed") => outcome.passed += number,
+                    Some("failed") => outcome.failed += number,
+                    Some("ignored") => outcome.ignored += number,
+                    _ => {}
+                }
+            }
+        }
+        outcome
+    }
 }
 
 impl Totals {
-    /// Takes in one line of a test program's output.
-    fn read(&mut self, program: &str, line: &str) -> u32 {
-        if let Some(name) = line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED")) {
-            self.failures.push(format!("{program}: {name}"));
+    /// Counts a job. `tests` has the names of the tests of a program.
+    pub(crate) fn add(&mut self, finished: &Finished, filtered: bool, tests: impl Fn() -> Vec<String>) {
+        if matches!(finished.kind, Kind::Step | Kind::Check) || is_fuzz_or_mutants(&finished.name) {
+            self.add_step(finished);
+        } else {
+            self.add_program(finished, filtered, tests);
         }
-        let Some(counts) = line.strip_prefix("test result: ").and_then(|rest| rest.split_once(". ")) else {
-            return 0;
-        };
-        let mut failed = 0;
-        for part in counts.1.split("; ") {
-            let mut words = part.split_whitespace();
-            let Some(number) = words.next().and_then(|word| word.parse::<u32>().ok()) else { continue };
-            match words.next() {
-                Some("passed") => self.passed += number,
-                Some("failed") => failed += number,
-                Some("ignored") => self.ignored += number,
-                _ => {}
-            }
-        }
-        self.failed += failed;
-        failed
     }
 
-    /// Takes in a program; one that ended badly without a failed test counts as one itself.
-    fn take(&mut self, step: &Step, finished: &Finished) {
-        let Finished { name, said, time, error } = finished;
-        let failed: u32 = said.lines().map(|line| self.read(name, line)).sum();
-        said.lines().filter_map(|line| worth_a_line(name, line, *time)).for_each(|line| step.say(&line));
-        if let Some(error) = error {
-            told(said).for_each(|line| step.say(&format!("      {line}")));
-            step.say(&format!("      {error:#}"));
-            if failed == 0 {
-                self.fail(name);
-            }
+    /// Counts a step or check: one that failed is a failure, a check that succeeded counts as passed.
+    fn add_step(&mut self, finished: &Finished) {
+        match &finished.error {
+            Some(error) => self.fail(format!("{}: {error:#}", finished.name)),
+            None if finished.kind == Kind::Step => {}
+            None => self.passed += 1,
         }
-        self.times.push((*time, name.clone()));
     }
 
-    fn fail(&mut self, what: &str) {
+    /// Counts a test program. One that ended badly without a failed test counts as a failed test.
+    fn add_program(&mut self, finished: &Finished, filtered: bool, tests: impl Fn() -> Vec<String>) {
+        let outcome = Outcome::read(&finished.output);
+        self.passed += outcome.passed;
+        self.ignored += outcome.ignored;
+        self.failed += outcome.failed;
+        self.failures.extend(outcome.names.iter().map(|test| format!("{}: {test}", finished.name)));
+        let unnamed = usize::try_from(outcome.failed).unwrap_or(usize::MAX) > outcome.names.len();
+        match &finished.error {
+            Some(error) if outcome.failed == 0 || unnamed => {
+                let unfinished = unfinished(&finished.output, &tests());
+                self.failures.push(format!("{}: {error:#}{unfinished}", finished.name));
+                self.failed += u32::from(outcome.failed == 0);
+            }
+            None if outcome.passed == 0 && !filtered && finished.name != "documentation" => {
+                self.fail(format!("{}: it ran no test", finished.name));
+            }
+            _ => {}
+        }
+    }
+
+    /// Counts a failure that is not a job.
+    pub(crate) fn fail(&mut self, what: String) {
         self.failed += 1;
-        self.failures.push(what.to_owned());
+        self.failures.push(what);
     }
 }
 
-/// Runs what was asked for; an error if anything failed.
-pub(crate) fn run(tier: Option<Tier>, filter: Option<&str>) -> Result<()> {
-    let started = Instant::now();
-    let whole_machines = programs::has_whole_machines()?;
-    if tier == Some(Tier::C) && !whole_machines {
-        println!("no tests in tier c yet");
-        return Ok(());
+/// Returns true for tasks of a soak that are not test programs.
+fn is_fuzz_or_mutants(name: &str) -> bool {
+    name.starts_with("fuzz-") || name.starts_with("mutants-")
+}
+
+/// Maximum number of unfinished tests that a failure names.
+const MAX_UNFINISHED: usize = 5;
+
+/// Names the tests of a program that its output does not report as ended, for a program that was killed or has crashed.
+fn unfinished(output: &str, all: &[String]) -> String {
+    let is_end = |line: &str| [" ... ok", " ... FAILED", " ... ignored"].iter().any(|end| line.contains(end));
+    let ended: Vec<&str> = output
+        .lines()
+        .filter(|line| is_end(line))
+        .filter_map(|line| line.strip_prefix("test ")?.split(" ... ").next())
+        .collect();
+    let names: Vec<&str> = all.iter().map(String::as_str).filter(|name| !ended.contains(name)).collect();
+    match names.len() {
+        0 => String::new(),
+        count if count > MAX_UNFINISHED => format!("; {count} tests had not ended, such as {}", names[0]),
+        _ => format!("; not ended: {}", names.join(", ")),
     }
+}
+
+/// Runs what was asked for.
+///
+/// # Errors
+/// Something failed, or no test has the name.
+pub(crate) fn run(options: Options<'_>) -> Result<()> {
+    let Options { tier, filter, record } = options;
+    let mut recorder = Recorder::start("cargo xtask test");
+    let (table, mut times) = (Table::read()?, Times::read()?);
+    setup::announce(setup::Need::Tests)?;
+    soak::print_last();
+    let whole = filter.is_none() && tier.is_none_or(|tier| tier == Tier::A);
+    let first = if whole { &["test-programs", "fmt"][..] } else { &["test-programs"] };
     let mut totals = Totals::default();
-    let wants = |one: Tier| tier.is_none_or(|only| only == one);
-    setup::run(setup::Need::Tests)?;
-    progress::heading("Build");
-    build::run()?;
-    if wants(Tier::B) || wants(Tier::C) {
-        image::host()?;
-    }
-    image::node::ensure()?;
-    if wants(Tier::A) {
-        deb::package()?;
-    }
-    if filter.is_none() && wants(Tier::A) {
-        progress::heading("Checks");
-        for (name, work) in check::ALL {
-            match progress::step(name, work) {
-                Ok(()) => totals.passed += 1,
+    let mut selected: Vec<Program> = Vec::new();
+    progress::heading("Build, checks and tests");
+    progress::step("jobs", |step| {
+        runner::run(step, steps::jobs(first, &times)?, |step, finished| {
+            recorder.add(&finished);
+            show(step, &recorder, &finished);
+            totals.add(&finished, filter.is_some(), || {
+                let program = selected.iter().find(|program| program.name == finished.name);
+                program.and_then(|program| program.tests(filter).ok()).unwrap_or_default()
+            });
+            if finished.name != "test-programs" || finished.error.is_some() {
+                return Vec::new();
+            }
+            match rest(options, whole, &table, &times, first) {
+                Ok((programs, jobs)) => {
+                    selected = programs;
+                    jobs
+                }
                 Err(error) => {
-                    println!("      {error:#}");
-                    totals.fail(name);
+                    totals.fail(format!("{error:#}"));
+                    Vec::new()
                 }
             }
+        })
+    })?;
+    recorder.finish()?;
+    if whole && tier.is_none() && totals.failed == 0 {
+        for over in table.over_budget(&recorder.tests()) {
+            totals.fail(over);
+        }
+        for name in
+            table.programs.keys().filter(|name| !selected.iter().any(|program| program.name == **name))
+        {
+            totals.fail(format!("tests/tests.toml: no test program is named {name}"));
         }
     }
-    progress::heading("Tests");
-    match programs::build(wants(Tier::A)) {
-        Ok(programs) => {
-            for (one, name) in [
-                (Tier::A, "tier a: unit, protocol, API server"),
-                (Tier::B, "tier b: real firmware, from power-on to enrolled"),
-                (Tier::C, "tier c: whole machines"),
-            ] {
-                let mut jobs = programs::jobs(&programs, one, filter);
-                if one == Tier::A {
-                    jobs.push(programs::documentation(filter));
-                }
-                if wants(one) && !jobs.is_empty() {
-                    tests(&mut totals, name, jobs);
-                }
-            }
-        }
-        Err(error) => {
-            println!("      {error:#}");
-            totals.fail("test programs");
-        }
+    if record && totals.failed == 0 {
+        recorder.record(&mut times);
+        times.write()?;
     }
-    summary(&mut totals, started)
+    summary(&totals, recorder.elapsed())
 }
 
-/// Runs the programs of a tier and counts.
-fn tests(totals: &mut Totals, name: &str, jobs: Vec<Job>) {
-    // A failure is in the totals; the step itself tells it by its colour.
-    let _ = progress::step(name, |step| {
-        let before = totals.failed;
-        pool::run(step, jobs, programs::at_once(), |finished| totals.take(step, &finished));
-        if totals.failed > before {
-            bail!("{} failed", totals.failed - before);
-        }
-        Ok(())
+/// The jobs that follow once the test programs are known: the programs, and the steps that they and the checks need.
+fn rest(
+    options: Options<'_>,
+    whole: bool,
+    table: &Table,
+    times: &Times,
+    first: &[&str],
+) -> Result<(Vec<Program>, Vec<Job>)> {
+    let mut programs = programs::read()?;
+    programs.retain(|program| match options.tier {
+        Some(tier) => program.tier == tier,
+        None => program.tier != Tier::Soak,
     });
+    if options.filter.is_some() {
+        let mut matching = Vec::new();
+        for program in programs {
+            if !program.tests(options.filter)?.is_empty() {
+                matching.push(program);
+            }
+        }
+        programs = matching;
+    }
+    let mut names: Vec<&str> = programs.iter().flat_map(|program| program.needs().iter().copied()).collect();
+    if whole {
+        names.extend(CHECKS);
+    }
+    let mut jobs = steps::jobs(&names, times)?;
+    jobs.retain(|job| !first.contains(&&*job.name));
+    let due: Vec<String> =
+        jobs.iter().map(|job| job.name.clone()).chain(first.iter().map(|name| (*name).to_owned())).collect();
+    jobs.extend(programs.iter().map(|program| program.job(options.filter, &due, table, times)));
+    if whole {
+        jobs.extend(fuzz::jobs(Kind::Check, FUZZ_SECONDS)?);
+    }
+    if options.tier.is_none_or(|tier| tier == Tier::A) && options.filter.is_none() {
+        jobs.push(programs::documentation(options.filter, times)?);
+    }
+    steps::check_names(&jobs)?;
+    Ok((programs, jobs))
 }
 
-fn summary(totals: &mut Totals, started: Instant) -> Result<()> {
-    totals.times.sort_by(|a, b| b.cmp(a));
-    if totals.times.len() > SLOWEST {
-        progress::heading("Slowest programs");
-        for (time, name) in totals.times.iter().take(SLOWEST) {
-            println!("  {:>12}  {name}", progress::seconds(*time));
-        }
+/// Shows a job that has ended: a line, the stage times of boots, and the end of the output of one that failed.
+pub(crate) fn show(step: &progress::Step, recorder: &Recorder, finished: &Finished) {
+    let Finished { name, output, usage, error, .. } = finished;
+    let outcome = Outcome::read(output);
+    let counts = if outcome.passed + outcome.failed + outcome.ignored > 0 {
+        format!(": {} passed, {} failed", outcome.passed, outcome.failed)
+    } else {
+        String::new()
+    };
+    let elapsed = recorder.elapsed().as_secs();
+    step.say(&format!(
+        "{:>3}:{:02} {} {name}{counts} ({}, {} CPU)",
+        elapsed / 60,
+        elapsed % 60,
+        runner::mark(error.is_none()),
+        progress::seconds(usage.wall),
+        progress::seconds(usage.cpu)
+    ));
+    output
+        .lines()
+        .filter(|line| line.starts_with("boot "))
+        .for_each(|line| step.say(&format!("        {line}")));
+    if let Some(error) = error {
+        details(output).for_each(|line| step.say(&format!("        {line}")));
+        step.say(&format!("        {name}: {error:#}"));
     }
-    progress::heading(&format!("Total, {}", progress::seconds(started.elapsed())));
+}
+
+/// The output of a failed job, except for what succeeded and what is shown already.
+fn details(output: &str) -> impl Iterator<Item = &str> {
+    progress::tail(output).filter(|line| {
+        let test = line.starts_with("test ") && (line.ends_with(" ... ok") || line.ends_with(" ... FAILED"));
+        !test && !line.starts_with("boot ")
+    })
+}
+
+/// Prints what failed and the count.
+///
+/// # Errors
+/// Something failed, or nothing ran.
+pub(crate) fn summary(totals: &Totals, elapsed: Duration) -> Result<()> {
+    progress::heading(&format!("Total, {}", progress::seconds(elapsed)));
     for failure in &totals.failures {
         println!("  {} {failure}", progress::bad("failed"));
     }
@@ -163,57 +307,64 @@ fn summary(totals: &mut Totals, started: Instant) -> Result<()> {
     Ok(())
 }
 
-/// What of the tests' output is worth a line of its own: each program's result, each failure, each boot's stage times.
-fn worth_a_line(program: &str, line: &str, time: Duration) -> Option<String> {
-    if let Some(result) = line.strip_prefix("test result: ") {
-        if result.contains(" 0 passed; 0 failed") {
-            return None;
-        }
-        let counts: Vec<&str> = result.split("; ").take(2).collect();
-        let counts = counts.join(", ");
-        let counts = counts.trim_start_matches("ok. ");
-        return Some(format!("      {program}: {counts}, {}", progress::seconds(time)));
-    }
-    (line.ends_with(" ... FAILED") || line.starts_with("boot ")).then(|| format!("      {line}"))
-}
-
-/// What a failed program said, but for what is shown already and what went well.
-fn told(said: &str) -> impl Iterator<Item = &str> {
-    said.lines().filter(|line| {
-        let test = line.starts_with("test ") && (line.ends_with(" ... ok") || line.ends_with(" ... FAILED"));
-        !test && !line.starts_with("boot ") && !line.trim().is_empty()
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runner::Usage;
+
+    fn finished(output: &str, error: Option<&str>) -> Finished {
+        Finished {
+            name: "program".to_owned(),
+            kind: Kind::TierC,
+            output: output.to_owned(),
+            usage: Usage::default(),
+            error: error.map(|error| anyhow::anyhow!("{error}")),
+        }
+    }
 
     #[test]
     fn results_of_test_programs_add_up() {
         let mut totals = Totals::default();
-        totals.read(
-            "a",
-            "test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.1s",
-        );
-        totals.read("b", "test x::y ... FAILED");
-        totals.read("b", "test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out");
-        assert_eq!((totals.passed, totals.failed, totals.ignored), (13, 1, 1));
-        assert_eq!(totals.failures, ["b: x::y"]);
-    }
-
-    #[test]
-    fn what_failed_is_told_whole_and_what_went_well_is_not() {
-        let said = "test a ... ok\nboot a: discover 1.2 s\nfailures:\n\n---- a::b stdout ----\nleft: 1\n";
-        assert_eq!(told(said).collect::<Vec<_>>(), ["failures:", "---- a::b stdout ----", "left: 1"]);
-    }
-
-    #[test]
-    fn a_programs_result_is_a_line_with_its_time() {
         let line =
-            "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.00s";
-        let shown = worth_a_line("boot_bmc", line, Duration::from_secs(75)).unwrap();
-        assert_eq!(shown.trim(), "boot_bmc: 3 passed, 0 failed, 1 min 15 s");
-        assert_eq!(worth_a_line("a", "test a ... ok", Duration::ZERO), None);
+            "test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.1s";
+        totals.add_program(&finished(line, None), false, Vec::new);
+        let line = "test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out";
+        totals.add_program(&finished(line, Some("exit status: 101")), false, Vec::new);
+        assert_eq!((totals.passed, totals.failed, totals.ignored), (13, 1, 1));
+    }
+
+    /// With one test thread, libtest prints the name before the test runs, and the test's own lines follow.
+    #[test]
+    fn failed_test_is_named_if_other_output_splits_its_line() {
+        let output = "test c4_rollout ... boot server-1: offered 1.2 s\nFAILED\n\nfailures:\n\n---- c4_rollout stdout ----\n\
+            Error: no\n\nfailures:\n    c4_rollout\n\ntest result: FAILED. 0 passed; 1 failed; 0 ignored";
+        let mut totals = Totals::default();
+        totals.add_program(&finished(output, Some("exit status: 101")), false, Vec::new);
+        assert_eq!(totals.failures, ["program: c4_rollout"]);
+        assert_eq!(totals.failed, 1);
+    }
+
+    #[test]
+    fn killed_program_and_program_without_tests_are_failures() {
+        let mut totals = Totals::default();
+        let tests = || ["a::b", "a::c"].map(str::to_owned).to_vec();
+        totals.add_program(&finished("test a::b ... ok\n", Some("killed at its deadline")), false, tests);
+        assert_eq!(totals.failures, ["program: killed at its deadline; not ended: a::c"]);
+        let none = "test result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out";
+        totals.add_program(&finished(none, None), false, Vec::new);
+        assert_eq!(totals.failed, 2);
+        totals.add_program(&finished(none, None), true, Vec::new);
+        assert_eq!(totals.failed, 2, "a filter may leave a program without tests");
+    }
+
+    #[test]
+    fn output_of_a_failure_is_shown_without_what_succeeded() {
+        let output = "test a ... ok\nboot a: discover 1.2 s\nfailures:\n\n---- a::b stdout ----\nleft: 1\n";
+        assert_eq!(details(output).collect::<Vec<_>>(), ["failures:", "---- a::b stdout ----", "left: 1"]);
+    }
+
+    #[test]
+    fn run_without_a_test_fails() {
+        assert!(summary(&Totals::default(), Duration::ZERO).is_err());
     }
 }

@@ -1,8 +1,8 @@
 //! What comes from Debian: a root file system as mmdebstrap makes it, and a host's kernel package. Kept in
 //! `<cache>/images/base-<hash of what the recipe says of packages>`, because it is what takes time and network.
 //!
-//! The newest versions at the first build stay until the recipe changes or somebody asks for a fresh build;
-//! `packages.txt` beside them says which they are.
+//! The newest versions at the first build stay until the recipe changes or a fresh build is requested; `packages.txt` next to them lists
+//! them. The package files stay too, so that a base whose root file system is gone is made again without a network.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,6 +13,9 @@ use anyhow::{Context, Result};
 use super::recipe::{Hasher, Recipe, hash_file};
 use super::{FORMAT, Kernel};
 use crate::progress;
+
+/// Folder of a base with the package files and the lists of the mirrors that it was made of.
+const KEPT: &str = "kept";
 
 /// Which packages, from where, and what of them is left out.
 pub(super) struct Debian<'a> {
@@ -56,8 +59,9 @@ impl<'a> Debian<'a> {
         key.finish().chars().take(16).collect()
     }
 
-    /// What makes the root file system `root`, with one more of mmdebstrap's options.
-    fn command(&self, root: &Path, option: Option<&str>) -> Command {
+    /// What makes the root file system of `base` and keeps its package files, with one more of mmdebstrap's options. The packages come
+    /// from the mirrors, or are those that the base `again` has kept.
+    fn command(&self, base: &Base, again: Option<&Base>, option: Option<&str>) -> Command {
         let mut command = Command::new("mmdebstrap");
         command.env("SOURCE_DATE_EPOCH", self.time.to_string()).env("LC_ALL", "C.UTF-8");
         command.args(["--variant=minbase", "--mode=root", "--architectures=amd64"]);
@@ -68,7 +72,20 @@ impl<'a> Debian<'a> {
         command.args(["--aptopt=Acquire::Retries \"3\"", "--aptopt=APT::Install-Recommends \"false\""]);
         // As every Debian since 12, without usrmerge's help.
         command.arg("--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr").args(option);
-        command.arg(self.suite).arg(root).args(self.mirrors);
+        let (archives, lists) = ("var/cache/apt/archives", "var/lib/apt/lists");
+        if let Some(again) = again {
+            let kept = again.place.join(KEPT).display().to_string();
+            command.arg("--skip=update,download/empty").arg(format!(
+                "--setup-hook=set -e; mkdir -p \"$1/{archives}\" \"$1/{lists}\"; \
+                 cp '{kept}/archives/'*.deb \"$1/{archives}\"; cp -R '{kept}/lists/.' \"$1/{lists}\""
+            ));
+        }
+        let kept = base.place.join(KEPT).display().to_string();
+        command.arg("--skip=essential/unlink").arg(format!(
+            "--customize-hook=set -e; mkdir -p '{kept}/archives' '{kept}/lists'; \
+             cp \"$1/{archives}/\"*.deb '{kept}/archives'; cp -R \"$1/{lists}/.\" '{kept}/lists'"
+        ));
+        command.arg(self.suite).arg(base.root()).args(self.mirrors);
         command
     }
 }
@@ -102,23 +119,27 @@ impl Base {
 pub(super) fn ensure(recipe: &Recipe, kernel: Kernel, images: &Path, fresh: bool) -> Result<Base> {
     let debian = Debian::of_host(recipe);
     let package = recipe.kernel_package(kernel)?;
-    ensure_named(images, &debian.key(Some(package)), fresh, "host", |step, base| {
-        // The package that the meta package stands for, from the same mirrors as the rest. It is not installed: its scripts
-        // would make an initramfs that we do not want.
-        let download = format!(
-            "--extract-hook=set -e; export APT_CONFIG=\"$MMDEBSTRAP_APT_CONFIG\"; cd '{}'; \
-             real=$(apt-cache depends {package} | sed -n 's/^ *Depends: \\(linux-image-[^ ]*\\)$/\\1/p' | head -n1); \
-             apt-get -q download \"$real\"; mv ./linux-image-*.deb kernel.deb",
-            base.place.display(),
-        );
-        step.run(&mut debian.command(&base.root(), Some(&download)))
+    ensure_named(images, &debian.key(Some(package)), fresh, "host", |step, base, again| {
+        let kernel = base.kernel().display().to_string();
+        let hook = match again {
+            Some(again) => format!("--extract-hook=cp '{}' '{kernel}'", again.kernel().display()),
+            // The package that the meta package stands for, from the same mirrors as the rest. It is not installed: its scripts
+            // would make an initramfs that we do not want.
+            None => format!(
+                "--extract-hook=set -e; export APT_CONFIG=\"$MMDEBSTRAP_APT_CONFIG\"; cd '{}'; \
+                 real=$(apt-cache depends {package} | sed -n 's/^ *Depends: \\(linux-image-[^ ]*\\)$/\\1/p' | head -n1); \
+                 apt-get -q download \"$real\"; mv ./linux-image-*.deb '{kernel}'",
+                base.place.display(),
+            ),
+        };
+        step.run(&mut debian.command(base, again, Some(&hook)))
     })
 }
 
 /// Takes packages of a node image from the cache, or fetches them.
 pub(super) fn ensure_packages(debian: &Debian<'_>, images: &Path, fresh: bool) -> Result<Base> {
-    ensure_named(images, &debian.key(None), fresh, "node", |step, base| {
-        step.run(&mut debian.command(&base.root(), None))
+    ensure_named(images, &debian.key(None), fresh, "node", |step, base, again| {
+        step.run(&mut debian.command(base, again, None))
     })
 }
 
@@ -127,24 +148,31 @@ fn ensure_named(
     key: &str,
     fresh: bool,
     image: &str,
-    make: impl FnOnce(&progress::Step, &Base) -> Result<()>,
+    make: impl FnOnce(&progress::Step, &Base, Option<&Base>) -> Result<()>,
 ) -> Result<Base> {
     let place = images.join(format!("base-{key}"));
-    if !fresh && let Ok(id) = fs::read_to_string(place.join("id")) {
+    let again =
+        (!fresh && place.join(KEPT).is_dir()).then(|| Base { id: String::new(), place: place.clone() });
+    if again.is_some()
+        && let Ok(id) = fs::read_to_string(place.join("id"))
+    {
         return Ok(Base { id, place });
     }
     let next = Base { id: String::new(), place: images.join(format!(".base-{key}-{}", std::process::id())) };
     let made = progress::step(&format!("{image} image: Debian packages"), |step| {
         fs::create_dir_all(&next.place).with_context(|| format!("cannot make {}", next.place.display()))?;
-        make(step, &next)?;
+        make(step, &next, again.as_ref())?;
         list_packages(&next)?;
         write_id(&next)
     });
     if let Err(error) = made {
         let _ = fs::remove_dir_all(&next.place);
-        return Err(error.context(format!(
-            "the packages come from the recipe's mirrors: check the network and `mirrors` in images/{image}/recipe.toml"
-        )));
+        return Err(error.context(match again {
+            Some(_) => format!("the packages were kept from an earlier build; remove {} to fetch them again", place.display()),
+            None => format!(
+                "the packages come from the recipe's mirrors; check the network and `mirrors` in images/{image}/recipe.toml"
+            ),
+        }));
     }
     let _ = fs::remove_dir_all(&place);
     fs::rename(&next.place, &place).with_context(|| format!("cannot make {}", place.display()))?;

@@ -1,0 +1,179 @@
+//! Steps that install or build something, and the checks: each by name, with what it needs. `cargo xtask step NAME` runs one.
+//!
+//! `runner` starts each as a process of its own, so that it is measured, has a deadline, and is killed with its children.
+//! The work itself is in the module of each step.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::runner::{Job, Kind};
+use crate::schedule::{Lane, Requirements};
+use crate::table::Times;
+use crate::{build, check, deb, deny, fuzz, image, kubernetes, programs, python, setup};
+
+/// A step or check.
+pub(crate) struct Step {
+    /// Its name: the argument of `cargo xtask step`, the name of its log and of its row in the times.
+    pub(crate) name: &'static str,
+    /// True if it checks something and nothing waits for it.
+    is_check: bool,
+    /// Steps that must come first.
+    needs: &'static [&'static str],
+    /// The lane in which it runs.
+    lane: Option<Lane>,
+    /// Returns true if there is something to do. Building steps always look for themselves.
+    is_due: fn() -> bool,
+    /// Does it.
+    work: fn() -> Result<()>,
+}
+
+const ALWAYS: fn() -> bool = || true;
+
+/// All steps, in the order in which they would run one after the other.
+const ALL: &[Step] = &[
+    step("packages", &[], Some(Lane::Packages), setup::packages_missing, setup::install_packages),
+    step("fmt", &["packages"], None, ALWAYS, check::format).check(),
+    step("test-programs", &["packages"], Some(Lane::Cargo), ALWAYS, || programs::build(&[])),
+    step("debian", &["packages"], None, ALWAYS, image::tree),
+    step("redfish-emulator", &["packages"], None, || python::missing().is_some(), python::install),
+    step("release", &["packages", "test-programs"], Some(Lane::Cargo), ALWAYS, build::run),
+    step("kubernetes", &["packages"], None, kubernetes::is_missing, kubernetes::build_kubernetes),
+    step("etcd", &["packages"], None, kubernetes::is_etcd_missing, kubernetes::build_etcd),
+    step("crictl", &["packages"], None, kubernetes::is_crictl_missing, kubernetes::build_crictl),
+    step("cargo-deny", &["packages"], None, || deny::TOOL.missing().is_some(), || deny::TOOL.install()),
+    step("cargo-deb", &["packages"], None, || deb::TOOL.missing().is_some(), || deb::TOOL.install()),
+    step("demo-program", &["packages", "release"], Some(Lane::Cargo), ALWAYS, build::demo),
+    step("host-image", &["debian", "release"], None, ALWAYS, image::host),
+    step("node-image", &["packages", "kubernetes", "crictl"], None, ALWAYS, image::node::ensure),
+    step("agent-package", &["release", "cargo-deb"], Some(Lane::Cargo), ALWAYS, || deb::package().map(drop)),
+    step("fuzz-programs", &["packages", "test-programs"], Some(Lane::Cargo), ALWAYS, fuzz::build).check(),
+    step("deny", &["cargo-deny"], None, ALWAYS, deny::check).check(),
+    step("agent-size", &["release"], None, ALWAYS, check::size).check(),
+];
+
+const fn step(
+    name: &'static str,
+    needs: &'static [&'static str],
+    lane: Option<Lane>,
+    is_due: fn() -> bool,
+    work: fn() -> Result<()>,
+) -> Step {
+    Step { name, is_check: false, needs, lane, is_due, work }
+}
+
+impl Step {
+    const fn check(self) -> Self {
+        Self { is_check: true, ..self }
+    }
+}
+
+fn find(name: &str) -> Result<&'static Step> {
+    let known = || ALL.iter().map(|step| step.name).collect::<Vec<_>>().join(", ");
+    ALL.iter()
+        .find(|step| step.name == name)
+        .with_context(|| format!("no step {name:?}; there are {}", known()))
+}
+
+/// Does the named step in this process. Only `test-programs` takes arguments: those of `cargo test` that select targets.
+///
+/// # Errors
+/// The name is unknown, or the step fails.
+pub(crate) fn run(name: &str, arguments: &[String]) -> Result<()> {
+    let step = find(name)?;
+    match (name, arguments) {
+        (_, []) => (step.work)(),
+        ("test-programs", selection) => programs::build(selection),
+        _ => bail!("step {name} takes no arguments"),
+    }
+}
+
+/// Jobs for the named steps that have something to do, and for the steps that these need.
+///
+/// # Errors
+/// A name is unknown.
+pub(crate) fn jobs(names: &[&str], times: &Times) -> Result<Vec<Job>> {
+    let mut wanted: Vec<&'static Step> = Vec::new();
+    for name in names {
+        add(find(name)?, &mut wanted)?;
+    }
+    wanted.retain(|step| (step.is_due)());
+    let due: Vec<&str> = wanted.iter().map(|step| step.name).collect();
+    wanted.iter().map(|step| job(step, &due, times)).collect()
+}
+
+fn add(step: &'static Step, wanted: &mut Vec<&'static Step>) -> Result<()> {
+    if wanted.iter().any(|other| other.name == step.name) {
+        return Ok(());
+    }
+    for need in step.needs {
+        // The order of cheap and dear builds is not a reason to make the cheap one.
+        if *need != "test-programs" {
+            add(find(need)?, wanted)?;
+        }
+    }
+    wanted.push(step);
+    Ok(())
+}
+
+fn job(step: &Step, due: &[&str], times: &Times) -> Result<Job> {
+    let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
+    command.args(["step", step.name]);
+    let load = times.of(step.name).map_or(1.5, crate::table::Took::load);
+    Ok(Job {
+        name: step.name.to_owned(),
+        kind: if step.is_check { Kind::Check } else { Kind::Step },
+        command,
+        requirements: Requirements {
+            needs: step
+                .needs
+                .iter()
+                .filter(|need| due.contains(need))
+                .map(|need| (*need).to_owned())
+                .collect(),
+            lanes: step.lane.map(|lane| (lane, 1)).into_iter().collect(),
+            load,
+            expected: times.expected(step.name),
+            is_step: true,
+            alone: false,
+        },
+        deadline: times.deadline(step.name),
+    })
+}
+
+/// Refuses a plan in which a name occurs twice: the second one would never be seen to end.
+///
+/// # Errors
+/// Names the job.
+pub(crate) fn check_names(jobs: &[Job]) -> Result<()> {
+    for (index, job) in jobs.iter().enumerate() {
+        if jobs[..index].iter().any(|other| other.name == job.name) {
+            bail!("two jobs are named {}", job.name);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_come_after_what_they_need_and_have_unique_names() {
+        for (index, step) in ALL.iter().enumerate() {
+            for need in step.needs {
+                assert!(ALL[..index].iter().any(|before| before.name == *need), "{} needs {need}", step.name);
+            }
+            assert!(ALL[..index].iter().all(|other| other.name != step.name), "{} occurs twice", step.name);
+        }
+    }
+
+    #[test]
+    fn wanted_step_brings_its_needs_but_not_the_tests() {
+        let mut wanted = Vec::new();
+        add(find("host-image").unwrap(), &mut wanted).unwrap();
+        let names: Vec<_> = wanted.iter().map(|step| step.name).collect();
+        assert_eq!(names, ["packages", "debian", "release", "host-image"]);
+        assert!(find("nonsense").err().unwrap().to_string().contains("there are packages"));
+    }
+}
