@@ -10,16 +10,14 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use base64::Engine as _;
 use serde_json::{Value, json};
 
-use crate::guard::{Directory, run};
+use crate::guard::run;
 use crate::host::Host;
-use crate::kubernetes::Kubernetes;
+use crate::kubernetes::{Kubernetes, Objects};
 use crate::netns::Namespace;
 use crate::pxed::{binary, cache};
 use crate::registry::Registry;
-use crate::wait;
 
 /// Layers are unpacked and a container boots, on a busy machine.
 pub const LIMIT: Duration = Duration::from_secs(180);
@@ -76,7 +74,6 @@ pub struct AgentHost {
     /// The API server, in the host's network.
     pub kubernetes: Kubernetes,
     registry: Registry,
-    directory: Directory,
     /// The host's network.
     pub network: Namespace,
 }
@@ -100,8 +97,7 @@ impl AgentHost {
         heartbeat: u32,
     ) -> Result<Self> {
         let (services, address) = elsewhere.unwrap_or((&network, Ipv4Addr::LOCALHOST));
-        let kubernetes = Kubernetes::start_inside(services, IpAddr::V4(address))?;
-        kubernetes.install()?;
+        let kubernetes = Kubernetes::installed_inside(services, IpAddr::V4(address))?;
         let image = image()?;
         let registry = Registry::start_tls(&image, services, (address, 5000).into())?;
         let host = Host::prepare(NAME)?
@@ -114,8 +110,7 @@ impl AgentHost {
             .start()?;
         // In memory, as on a host that was netbooted: a disk's file system maps more of it than is used.
         host.run("install", &["/srv/bedplate-agent", "/usr/bin/bedplate-agent"])?;
-        let directory = Directory::new("agentnode")?;
-        let site = Self { host, kubernetes, registry, directory, network };
+        let site = Self { host, kubernetes, registry, network };
         let interface = json!({ "macAddress": "52:54:00:00:00:01" });
         site.apply(
             &json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": NAME },
@@ -125,19 +120,16 @@ impl AgentHost {
         Ok(site)
     }
 
-    /// kubectl with all rights.
-    ///
-    /// # Errors
-    /// It fails.
-    pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
-        self.kubernetes.kubectl(&self.kubernetes.admin(), arguments)
+    fn apply(&self, object: &Value) -> Result<()> {
+        self.objects()?.apply(object).map(drop)
     }
 
-    fn apply(&self, object: &Value) -> Result<()> {
-        let path = self.directory.path().join("object.json");
-        std::fs::write(&path, object.to_string())?;
-        let path = path.display().to_string();
-        self.kubectl(&["apply", "--server-side", "--force-conflicts", "-f", &path]).map(drop)
+    /// The cluster's objects, with all rights.
+    ///
+    /// # Errors
+    /// The API server is still starting.
+    pub fn objects(&self) -> Result<&Objects> {
+        self.kubernetes.objects()
     }
 
     /// Merges into the status of the Machine or of the Node.
@@ -145,37 +137,23 @@ impl AgentHost {
     /// # Errors
     /// It is refused.
     pub fn patch(&self, kind: &str, status: &Value) -> Result<()> {
-        let patch = json!({ "status": status }).to_string();
-        self.kubectl(&["patch", kind, NAME, "--subresource=status", "--type=merge", "-p", &patch]).map(drop)
+        self.objects()?.merge_status(kind, NAME, status).map(drop)
     }
 
     fn enrol(&self, heartbeat: u32) -> Result<()> {
-        let kubeconfig = self.kubernetes.user(&format!("bedplate:machine:{NAME}"), &["bedplate:machines"])?;
-        let view = ["config", "view", "--raw", "-o", "json"];
-        let config: Value = serde_json::from_str(&self.kubernetes.kubectl(&kubeconfig, &view)?)?;
-        let decode = |value: &Value| -> Result<String> {
-            let text = value.as_str().context("a kubeconfig with all in it")?;
-            Ok(String::from_utf8(base64::engine::general_purpose::STANDARD.decode(text)?)?)
-        };
-        let (user, server) = (&config["users"][0]["user"], &config["clusters"][0]["cluster"]);
-        let ca = decode(&server["certificate-authority-data"])?;
+        let agent =
+            self.kubernetes.certificate(&format!("bedplate:machine:{NAME}"), &["bedplate:machines"])?;
+        let ca = std::fs::read_to_string(self.kubernetes.ca())?;
         let enrolment = json!({
             "machine": NAME, "site": "default", "bootId": "0".repeat(32), "endpoints": ["https://127.0.0.1:1"],
-            "caPem": ca, "certificatePem": decode(&user["client-certificate-data"])?,
+            "caPem": ca, "certificatePem": agent.certificate,
             "notBefore": "2020-01-01T00:00:00Z", "notAfter": "2099-01-01T00:00:00Z", "heartbeatSeconds": heartbeat,
-            "kubernetes": { "server": server["server"], "caPem": ca },
+            "kubernetes": { "server": format!("https://{}", self.kubernetes.address()), "caPem": ca },
         });
-        let key = self.directory.path().join("key.pem");
-        std::fs::write(&key, decode(&user["client-key-data"])?)?;
-        let mut openssl = Command::new("openssl");
-        let key = run(openssl.args(["pkcs8", "-topk8", "-nocrypt", "-in"]).arg(&key))?;
-        for (name, content) in [("enrolment.json", enrolment.to_string()), ("key.pem", key)] {
+        for (name, content) in [("enrolment.json", enrolment.to_string()), ("key.pem", agent.key.clone())] {
             self.host.put(&format!("/var/lib/bedplate/agent/{name}"), content.as_bytes(), 0o600)?;
         }
-        let who = self.kubernetes.kubectl(&kubeconfig, &["auth", "whoami", "-o", "json"])?;
-        let who: Value = serde_json::from_str(&who)?;
-        let id = who["status"]["userInfo"]["extra"]["authentication.kubernetes.io/credential-id"][0].clone();
-        let fingerprint = id.as_str().and_then(|id| id.strip_prefix("X509SHA256=")).context("an identity")?;
+        let fingerprint = self.kubernetes.fingerprint(&agent)?;
         self.patch("machine", &json!({ "enrolment": { "certificateFingerprint": fingerprint } }))
     }
 
@@ -236,8 +214,7 @@ impl AgentHost {
     /// # Errors
     /// It cannot be read.
     pub fn status(&self) -> Result<Value> {
-        let object = self.kubectl(&["get", "machine", NAME, "-o", "json"])?;
-        Ok(serde_json::from_str::<Value>(&object)?["status"].clone())
+        Ok(self.objects()?.get("machine", NAME)?.context("the Machine is gone")?["status"].clone())
     }
 
     /// Does what a kubelet would do, and the controller after it.
@@ -247,8 +224,8 @@ impl AgentHost {
     pub fn register_node(&self) -> Result<()> {
         self.apply(&json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NAME } }))?;
         self.set_ready("True")?;
-        let uid = self.kubectl(&["get", "node", NAME, "-o", "jsonpath={.metadata.uid}"])?;
-        self.patch("machine", &json!({ "nodeRef": { "name": NAME, "uid": uid } }))
+        let node = self.objects()?.get("node", NAME)?.context("the Node is gone")?;
+        self.patch("machine", &json!({ "nodeRef": { "name": NAME, "uid": node["metadata"]["uid"] } }))
     }
 
     /// Says of the Node whether it is Ready: `True`, or `Unknown` as when its kubelet is silent.
@@ -266,7 +243,7 @@ impl AgentHost {
     /// # Errors
     /// There is none.
     pub fn delete_node(&self) -> Result<()> {
-        self.kubectl(&["delete", "node", NAME])?;
+        self.objects()?.delete("node", NAME)?;
         self.patch("machine", &json!({ "nodeRef": null }))
     }
 
@@ -276,7 +253,8 @@ impl AgentHost {
     /// It does not come; what the agent and kubeadm said is in the message.
     pub fn until(&self, what: &str, reached: impl Fn(&Value) -> bool) -> Result<()> {
         let started = Instant::now();
-        wait::until(what, LIMIT, || Ok(reached(&self.status()?).then_some(()))).with_context(|| {
+        let is_reached = |machine: Option<&Value>| reached(&machine?["status"]).then_some(());
+        self.objects()?.until(("machine", NAME), LIMIT, is_reached).with_context(|| {
             let fields = "--output-fields=MESSAGE,BEDPLATE_STEP,BEDPLATE_SLOT,BEDPLATE_RESULT,BEDPLATE_ERROR,BEDPLATE_WHY,BEDPLATE_DURATION_MS";
             let arguments = ["--unit=bedplate-agent.service", "--no-pager", "--output=json", fields];
             let journal = self.host.run("journalctl", &arguments).unwrap_or_default();

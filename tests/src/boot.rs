@@ -9,8 +9,9 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::guard;
+use crate::guest::GuestSlot;
 use crate::pxed::Pxed;
-use crate::qemu::{Firmware, GuestSlot, Machine};
+use crate::qemu::{Firmware, Machine};
 use crate::rack::Rack;
 use crate::timeline;
 
@@ -18,24 +19,23 @@ use crate::timeline;
 pub const ENROLLED: Duration = Duration::from_secs(300);
 /// From power-on to the loader's script.
 pub const SCRIPT: Duration = Duration::from_secs(120);
-/// Until one of the places for Linux guests is free.
-const SLOT: Duration = Duration::from_secs(1200);
 
-/// Switches server `number` on and waits until it is enrolled.
+/// Switches server `number` on and waits until its boot has reached `stage`.
 ///
 /// # Errors
-/// It is not enrolled in time; timeline, serial line and pxed's last lines are in the message.
-pub fn enrols(
+/// It does not reach it in time; timeline, serial line and pxed's last lines are in the message.
+pub fn boots(
     test: &str,
     rack: &Rack,
     pxed: &mut Pxed<'_>,
     number: u8,
     firmware: Firmware,
+    stage: &str,
 ) -> Result<Machine> {
-    let _slot = GuestSlot::take(SLOT)?;
+    let _slot = GuestSlot::take()?;
     let since = Timestamp::now();
     let machine = rack.power_on(number, firmware)?;
-    reaches(test, pxed, &machine, "enrolled", since, ENROLLED)?;
+    reaches(test, pxed, &machine, stage, since, ENROLLED)?;
     Ok(machine)
 }
 

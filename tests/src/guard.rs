@@ -1,4 +1,4 @@
-//! Removes what a run made, and nothing else, however the run ends: returned, panicked, Ctrl-C, kill -9.
+//! Removes what a run made, and nothing else, however the run ends: returned, panicked, Ctrl-C, kill -9, kill of its control group.
 //!
 //! Each process, namespace and directory is told to a reaper process first. The reaper reads a pipe whose other end only
 //! this process holds; when that end closes, it kills the processes by pid and start time, then removes the namespaces
@@ -15,12 +15,15 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::Signal;
 
-use crate::wait;
+use crate::{cgroup, wait};
 
 /// Signals are ignored there so that Ctrl-C on a terminal cannot end the reaper before its work. A pid counts only with
 /// its start time (field 22 of /proc/PID/stat): the number may belong to somebody else by then.
+///
+/// The reaper leaves the control group of the test for the topmost one (`$1`). Otherwise a kill of the whole group would end it too.
 const REAPER: &str = r#"
 trap '' HUP INT QUIT TERM
+if [ -n "$1" ]; then echo $$ > "$1/cgroup.procs"; fi
 list=$(cat)
 each() { printf '%s\n' "$list" | while read -r kind what start; do if [ "$kind" = "$1" ]; then "$2" "$what" "$start"; fi; done; }
 end_pid() { set -- "$1" "$2" $(sed 's/.*) //' "/proc/$1/stat" 2>/dev/null); if [ "${22}" = "$2" ]; then kill -9 "$1"; fi; }
@@ -32,6 +35,9 @@ end_cgroup() {
 end_dir() { rm -rf -- "$1"; }
 each pid end_pid; each netns end_netns; each cgroup end_cgroup; each dir end_dir
 "#;
+
+/// Limit of the start of a program that a test needs. It bounds a hang: a start takes a fraction of a second.
+pub const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 static REAPER_PIPE: OnceLock<Mutex<Option<Child>>> = OnceLock::new();
 
@@ -55,7 +61,8 @@ fn remember(line: &str) -> Result<()> {
     let mut pipe = pipe.lock().unwrap_or_else(PoisonError::into_inner);
     if pipe.is_none() {
         let child = Command::new("sh")
-            .args(["-c", REAPER])
+            .args(["-c", REAPER, "reaper"])
+            .arg(cgroup::mount_point().unwrap_or_default())
             .current_dir("/")
             .process_group(0)
             .stdin(Stdio::piped())

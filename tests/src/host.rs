@@ -3,14 +3,13 @@
 //! ```text
 //!   test ── unshare (killed by pid) ── systemd, process 1 of its own pid namespace ── units, containers
 //!             root = overlay: memory over `files` over the host image's Debian tree
-//!             own mounts, cgroup (a fresh group, seen as the root), network, hostname, boot id
+//!             own mounts, cgroup (a group below the test's, seen as the root), network, hostname, boot id
 //! ```
 //! The kernel is the machine's own: no module is loaded, /proc/sys is read-only but for the network's, /sys is read-only,
 //! there is no udev and no device. The only controller of cgroup version 2 may be hugetlb: limits are not tested here.
 //! Everything is gone when the `Host` is dropped, and by the guard if the test is killed.
 
 mod builder;
-mod cgroup;
 
 use std::io::Write as _;
 use std::os::unix::process::ExitStatusExt as _;
@@ -20,9 +19,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::cgroup::Cgroup;
 use crate::guard::{self, Directory, Process, last_lines};
 pub use builder::Builder;
-use cgroup::Cgroup;
 
 /// Where systemd looks for programs.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin";

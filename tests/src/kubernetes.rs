@@ -5,15 +5,25 @@
 //! remedy. Users get kubeconfigs of their own, so that a program is tested under the role that `deploy/` gives it. Not
 //! here: nodes.
 
-use std::io::Write as _;
+mod audit;
+mod credentials;
+mod kind;
+mod objects;
+mod reactor;
+mod store;
+mod template;
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
+pub use self::credentials::Credentials;
+pub use self::objects::Objects;
+use self::reactor::Reactor;
 use crate::guard::{Directory, Process};
 use crate::netns::Namespace;
 use crate::wait;
@@ -24,9 +34,12 @@ const READY: Duration = Duration::from_secs(120);
 /// How long one kubectl may take on a busy machine.
 const KUBECTL_TIMEOUT: &str = "--request-timeout=60s";
 
-/// What agents ask for is written down, and nothing of anybody else.
-const AUDIT_POLICY: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n\
-    - level: Metadata\n  userGroups: [\"bedplate:machines\"]\n- level: None\n";
+/// Percentage of garbage at which an API server for tests collects it (100 by default), and the memory from which on it does so
+/// sooner: a fifth of its start goes into that. An empty one is left as it is: benchmarks measure it.
+const GARBAGE: [(&str, &str); 2] = [("GOGC", "400"), ("GOMEMLIMIT", "1536MiB")];
+
+/// Owner of the fields that are installed.
+const INSTALLATION: &str = "installation";
 
 /// A port that somebody else took between its choice and its use is tried again this often.
 const ATTEMPTS: usize = 3;
@@ -88,6 +101,10 @@ fn output(mut command: Command) -> Result<String> {
 /// A running control plane: etcd, kube-apiserver and, if asked for, kube-controller-manager and kube-scheduler. Ended when dropped.
 #[derive(Debug)]
 pub struct Kubernetes {
+    /// The administrator's access. `None` only while it starts.
+    objects: Option<Objects>,
+    reactor: Arc<Reactor>,
+    content: Content,
     scheduler: Option<Process>,
     controllers: Option<Process>,
     server: Option<Process>,
@@ -99,21 +116,46 @@ pub struct Kubernetes {
     directory: Directory,
 }
 
+/// What a new cluster holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Content {
+    /// What the API server makes itself.
+    Nothing,
+    /// In addition, all that [`Kubernetes::install`] makes.
+    Installed,
+}
+
 impl Kubernetes {
-    /// Starts one on the loopback of this machine.
+    /// Starts an empty one on the loopback of this machine.
     ///
     /// # Errors
     /// A program is missing, or does not get ready.
     pub fn start() -> Result<Self> {
-        Self::start_at(Ipv4Addr::LOCALHOST.into(), None)
+        Self::start_at(Ipv4Addr::LOCALHOST.into(), None, Content::Nothing)
     }
 
-    /// Starts one at `address` inside a network namespace.
+    /// Starts one on the loopback of this machine, with the definitions and `deploy/` installed as by [`Self::install`].
+    ///
+    /// # Errors
+    /// A program is missing, or does not get ready.
+    pub fn installed() -> Result<Self> {
+        Self::start_at(Ipv4Addr::LOCALHOST.into(), None, Content::Installed)
+    }
+
+    /// Starts an empty one at `address` inside a network namespace.
     ///
     /// # Errors
     /// A program is missing, or does not get ready.
     pub fn start_inside(namespace: &Namespace, address: IpAddr) -> Result<Self> {
-        Self::start_at(address, Some(namespace))
+        Self::start_at(address, Some(namespace), Content::Nothing)
+    }
+
+    /// Starts one at `address` inside a network namespace, with the definitions and `deploy/` installed as by [`Self::install`].
+    ///
+    /// # Errors
+    /// A program is missing, or does not get ready.
+    pub fn installed_inside(namespace: &Namespace, address: IpAddr) -> Result<Self> {
+        Self::start_at(address, Some(namespace), Content::Installed)
     }
 
     /// The one that all tests of a test program share, with the definitions and `deploy/` installed. It ends with the
@@ -124,21 +166,16 @@ impl Kubernetes {
     #[expect(clippy::panic, reason = "only tests call it, and they have failed then")]
     pub fn shared() -> &'static Self {
         static SHARED: OnceLock<Result<Kubernetes>> = OnceLock::new();
-        let start = || {
-            let kubernetes = Self::start()?;
-            kubernetes.install()?;
-            Ok(kubernetes)
-        };
-        match SHARED.get_or_init(start) {
+        match SHARED.get_or_init(Self::installed) {
             Ok(kubernetes) => kubernetes,
             Err(error) => panic!("no API server: {error:#}"),
         }
     }
 
-    fn start_at(address: IpAddr, namespace: Option<&Namespace>) -> Result<Self> {
+    fn start_at(address: IpAddr, namespace: Option<&Namespace>, content: Content) -> Result<Self> {
         let mut error = None;
         for _ in 0..ATTEMPTS {
-            match Self::try_start(address, namespace) {
+            match Self::try_start(address, namespace, content) {
                 Ok(kubernetes) => return Ok(kubernetes),
                 Err(why) if format!("{why:#}").contains("address already in use") => error = Some(why),
                 Err(why) => return Err(why),
@@ -147,9 +184,13 @@ impl Kubernetes {
         Err(error.context("no attempt was made")?)
     }
 
-    fn try_start(address: IpAddr, namespace: Option<&Namespace>) -> Result<Self> {
+    fn try_start(address: IpAddr, namespace: Option<&Namespace>, content: Content) -> Result<Self> {
         let programs = programs()?;
         let directory = Directory::new("kubernetes")?;
+        let late = match content {
+            Content::Nothing => Vec::new(),
+            Content::Installed => template::copy_to(&directory.path().join("etcd"))?,
+        };
         let [port, client, peer] = match namespace {
             None => free_ports(address)?,
             Some(namespace) => namespace.inside(|| free_ports(address))?,
@@ -168,6 +209,9 @@ impl Kubernetes {
         let etcd = Process::spawn("etcd", &mut etcd, &directory.path().join("etcd.log"))?;
         let address = SocketAddr::new(address, port);
         let mut kubernetes = Self {
+            objects: None,
+            reactor: Arc::new(Reactor::start(namespace.as_deref())?),
+            content,
             scheduler: None,
             controllers: None,
             server: None,
@@ -179,7 +223,11 @@ impl Kubernetes {
             directory,
         };
         kubernetes.make_keys()?;
+        kubernetes.objects = Some(kubernetes.objects_of(&kubernetes.admin())?);
         kubernetes.start_server()?;
+        for object in &late {
+            kubernetes.objects()?.apply_as(INSTALLATION, "", object, "")?;
+        }
         Ok(kubernetes)
     }
 
@@ -192,7 +240,7 @@ impl Kubernetes {
         self.directory.path().join(name)
     }
 
-    /// Certificates and the administrator's kubeconfig, by kubeadm; ECDSA, because RSA keys take seconds.
+    /// Certificates by kubeadm, ECDSA because RSA keys take seconds; and the administrator's kubeconfig.
     fn make_keys(&self) -> Result<()> {
         let ip = self.address.ip();
         let pki = self.path("pki");
@@ -211,14 +259,12 @@ localAPIEndpoint: {advertiseAddress: 192.0.2.1}
         );
         std::fs::write(self.path("kubeadm.yaml"), format!("{init}---\n{cluster}"))
             .context("cannot write kubeadm's configuration")?;
-        let phase = |arguments: &[&str]| {
-            let mut command = self.command("kubeadm");
-            command.args(["init", "phase"]).args(arguments).arg("--config").arg(self.path("kubeadm.yaml"));
-            output(command)
-        };
-        phase(&["certs", "all"])?;
-        let directory = self.directory.path().display().to_string();
-        phase(&["kubeconfig", "super-admin", "--kubeconfig-dir", &directory]).map(drop)
+        let mut kubeadm = self.command("kubeadm");
+        kubeadm.args(["init", "phase", "certs", "all", "--config"]).arg(self.path("kubeadm.yaml"));
+        output(kubeadm)?;
+        let name = "kubernetes-super-admin";
+        let admin = credentials::user_of(&self.certificate(name, &["system:masters"])?);
+        self.write_kubeconfig("super-admin", &self.kubeconfig(name, &admin)?).map(drop)
     }
 
     /// Starts the API server (again) and waits until it is ready.
@@ -228,11 +274,11 @@ localAPIEndpoint: {advertiseAddress: 192.0.2.1}
     pub fn start_server(&mut self) -> Result<()> {
         let pki = self.path("pki");
         let file = |flag: &str, name: &str| format!("--{flag}={}", pki.join(name).display());
-        std::fs::write(self.path("audit.yaml"), AUDIT_POLICY).context("cannot write the audit policy")?;
         let mut command = self.command("kube-apiserver");
-        command.args([
-            format!("--audit-policy-file={}", self.path("audit.yaml").display()),
-            format!("--audit-log-path={}", self.path("audit.log").display()),
+        if self.content == Content::Installed {
+            command.envs(GARBAGE);
+        }
+        command.args(self.audit_arguments()?).args([
             format!("--etcd-servers={}", self.etcd_url),
             format!("--bind-address={}", self.address.ip()),
             format!("--advertise-address={}", self.address.ip()),
@@ -251,14 +297,15 @@ localAPIEndpoint: {advertiseAddress: 192.0.2.1}
             "--profiling=false".to_owned(),
         ]);
         let mut server = Process::spawn("kube-apiserver", &mut command, &self.path("kube-apiserver.log"))?;
-        wait::until("a ready API server", READY, || {
+        let objects = self.objects()?.clone();
+        wait::until_asked("a ready API server", READY, || {
             if !server.is_running() {
                 bail!("kube-apiserver has ended: {}", last_lines(&server.said()));
             }
             if !self.etcd.is_running() {
                 bail!("etcd has ended: {}", last_lines(&self.etcd.said()));
             }
-            Ok(self.kubectl(&self.admin(), &["get", "--raw", "/readyz"]).ok())
+            Ok(objects.text("/readyz").ok())
         })?;
         self.server = Some(server);
         Ok(())
@@ -269,17 +316,6 @@ localAPIEndpoint: {advertiseAddress: 192.0.2.1}
         if let Some(mut server) = self.server.take() {
             server.kill();
         }
-    }
-
-    /// What a user who is an agent has asked for since the start, an audit event (JSON) for each.
-    ///
-    /// # Errors
-    /// The log cannot be read.
-    pub fn asked_by(&self, user: &str) -> Result<Vec<serde_json::Value>> {
-        let log = std::fs::read_to_string(self.path("audit.log")).context("cannot read the audit log")?;
-        // The last line may be being written.
-        let events = log.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-        Ok(events.filter(|event| event["user"]["username"] == user).collect())
     }
 
     /// Starts kube-controller-manager with these controllers, such as `csrsigning`; it signs with the cluster's CA.
@@ -339,59 +375,24 @@ localAPIEndpoint: {advertiseAddress: 192.0.2.1}
         self.path("super-admin.conf")
     }
 
-    /// Makes a kubeconfig with a client certificate for `user`, a member of `groups`.
+    /// Access to the cluster's objects as its administrator.
     ///
     /// # Errors
-    /// kubeadm fails.
-    pub fn user(&self, user: &str, groups: &[&str]) -> Result<PathBuf> {
-        let mut command = self.command("kubeadm");
-        command
-            .args(["kubeconfig", "user", "--client-name", user])
-            .arg("--config")
-            .arg(self.path("kubeadm.yaml"));
-        for group in groups {
-            command.args(["--org", group]);
-        }
-        self.write_kubeconfig(user, &output(command)?)
+    /// It is still starting.
+    pub fn objects(&self) -> Result<&Objects> {
+        self.objects.as_ref().context("the API server is still starting")
     }
 
-    /// Makes a kubeconfig with an agent's certificate; and its fingerprint as the API server sees it.
+    /// Access to the cluster's objects as the user of a kubeconfig.
     ///
     /// # Errors
-    /// kubeadm fails, or the API server does not say which certificate was shown.
-    pub fn agent(&self, machine: &str) -> Result<(PathBuf, String)> {
-        let kubeconfig = self.user(&format!("bedplate:machine:{machine}"), &["bedplate:machines"])?;
-        let who = self.kubectl(&kubeconfig, &["auth", "whoami", "-o", "json"])?;
-        let who: serde_json::Value = serde_json::from_str(&who)?;
-        let id = &who["status"]["userInfo"]["extra"]["authentication.kubernetes.io/credential-id"][0];
-        let fingerprint = id.as_str().and_then(|id| id.strip_prefix("X509SHA256="));
-        Ok((kubeconfig, fingerprint.context("no credential-id")?.to_owned()))
-    }
-
-    /// Makes a kubeconfig with a token of a service account that exists.
-    ///
-    /// # Errors
-    /// The token is refused, or kubeadm fails.
-    pub fn service_account(&self, namespace: &str, name: &str) -> Result<PathBuf> {
-        // Longer than anybody looks at a demonstration; nobody renews it.
-        let create = ["create", "token", name, "-n", namespace, "--duration=24h"];
-        let token = self.kubectl(&self.admin(), &create)?;
-        let mut command = self.command("kubeadm");
-        command
-            .args(["kubeconfig", "user", "--client-name", name, "--token", token.trim()])
-            .arg("--config")
-            .arg(self.path("kubeadm.yaml"));
-        self.write_kubeconfig(&format!("{namespace}-{name}"), &output(command)?)
-    }
-
-    fn write_kubeconfig(&self, name: &str, content: &str) -> Result<PathBuf> {
-        let path = self.path(&format!("{}.conf", name.replace([':', '/'], "-")));
-        // Another test of the program may be reading the one that is there.
-        let mut file =
-            tempfile::NamedTempFile::new_in(self.directory.path()).context("no room for a kubeconfig")?;
-        file.write_all(content.as_bytes()).with_context(|| format!("cannot write {}", path.display()))?;
-        file.persist(&path).with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(path)
+    /// The kubeconfig cannot be read.
+    pub fn objects_of(&self, kubeconfig: &Path) -> Result<Objects> {
+        let text = std::fs::read_to_string(kubeconfig);
+        Objects::connect(
+            &self.reactor,
+            text.with_context(|| format!("cannot read {}", kubeconfig.display()))?,
+        )
     }
 
     /// Runs kubectl as the user of `kubeconfig` and gives what it printed.
@@ -401,13 +402,6 @@ localAPIEndpoint: {advertiseAddress: 192.0.2.1}
     pub fn kubectl(&self, kubeconfig: &Path, arguments: &[&str]) -> Result<String> {
         let cache = self.path("kubectl-cache");
         kubectl(self.command("kubectl"), kubeconfig, &cache, arguments)
-    }
-
-    /// kubectl as the administrator, for a thread that outlives no longer than this.
-    pub fn access(&self) -> impl Fn(&[&str]) -> Result<String> + Send + 'static {
-        let (admin, cache) = (self.admin(), self.path("kubectl-cache"));
-        let (namespace, program) = (self.namespace.clone(), self.programs.join("kubectl"));
-        move |arguments| kubectl(command_inside(namespace.as_deref(), &program), &admin, &cache, arguments)
     }
 
     /// Installs the kinds and the manifests of `deploy/` as docs/install.md says, but for what keeps versions from everybody but the
@@ -431,7 +425,10 @@ localAPIEndpoint: {advertiseAddress: 192.0.2.1}
         let path = self.directory.path().join("deploy.yaml");
         std::fs::write(&path, rest.join("\n---\n"))?;
         let path = path.display().to_string();
-        self.kubectl(&admin, &["apply", "--server-side", "--field-manager=installation", "-f", &path])?;
+        self.kubectl(
+            &admin,
+            &["apply", "--server-side", &format!("--field-manager={INSTALLATION}"), "-f", &path],
+        )?;
         let established = ["wait", "--for=condition=Established", "--timeout=60s", "-f", &crds];
         self.kubectl(&admin, &established).map(drop)
     }
@@ -443,7 +440,8 @@ localAPIEndpoint: {advertiseAddress: 192.0.2.1}
     pub fn protect_versions(&self) -> Result<()> {
         let policy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/controller-policy.yaml");
         let policy = policy.display().to_string();
-        let apply = ["apply", "--server-side", "--field-manager=installation", "-f", &policy];
+        let manager = format!("--field-manager={INSTALLATION}");
+        let apply = ["apply", "--server-side", &manager, "-f", &policy];
         self.kubectl(&self.admin(), &apply).map(drop)
     }
 }

@@ -3,22 +3,24 @@
 //!
 //! One thing is done in somebody else's place, see [`approve_serving`].
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use futures::executor::block_on;
+use futures::future::{Either, select};
+use http::Method;
 use serde_json::{Value, json};
+use tokio::sync::oneshot;
 
 use crate::guard::Process;
-use crate::kubernetes::Kubernetes;
+use crate::kubernetes::{Kubernetes, Objects};
 use crate::netns::Namespace;
 use crate::rack::{ADDRESS, Rack};
 use crate::registry::Registry;
 use crate::site::Site;
-use crate::{control_plane, guard, pxed, timeline, wait};
+use crate::{control_plane, guard, pxed, timeline};
 
 /// The controllers that a cluster with Nodes and Pods needs here. Without the garbage collector nothing depends on a cluster's size.
 const CONTROLLERS: [&str; 9] = [
@@ -34,8 +36,6 @@ const CONTROLLERS: [&str; 9] = [
 ];
 /// The port of the registry on the rack's address.
 const REGISTRY_PORT: u16 = 5000;
-/// Between two looks of the onlooker.
-const LOOK: Duration = Duration::from_millis(500);
 /// A token that kubeadm's preparation wants and nobody uses.
 const TOKEN: &str = "abcdef.0123456789abcdef";
 /// Lines of the controller's log that a failure shows.
@@ -47,14 +47,10 @@ pub const CONFIGURATION: &str = "workers";
 /// Which version a Node is of (H5).
 pub const VERSION: &str = "bedplate.dev/machine-configuration-version";
 
-/// What the cluster holds, by kind and name.
-type Objects = BTreeMap<(String, String), Value>;
-
-/// Looks at the cluster over and over in a thread of its own, until it is dropped.
+/// Approves serving certificates of kubelets in a thread of its own, until it is dropped.
 #[derive(Debug)]
-struct Onlooker {
-    objects: Arc<Mutex<Objects>>,
-    stop: Option<mpsc::Sender<()>>,
+struct Approver {
+    stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -62,7 +58,8 @@ struct Onlooker {
 pub struct Nodes {
     /// The registry, by TLS.
     pub registry: Registry,
-    onlooker: Onlooker,
+    objects: Objects,
+    _approver: Approver,
     controller: Process,
     place: PathBuf,
     kubeconfig: PathBuf,
@@ -79,8 +76,7 @@ impl std::fmt::Debug for Nodes {
 /// # Errors
 /// A program is missing or fails.
 pub fn control_plane(rack: &Rack) -> Result<Kubernetes> {
-    let mut kubernetes = Kubernetes::start_inside(rack.network(), ADDRESS.into())?;
-    kubernetes.install()?;
+    let mut kubernetes = Kubernetes::installed_inside(rack.network(), ADDRESS.into())?;
     kubernetes.protect_versions()?;
     kubernetes.start_controllers(&CONTROLLERS)?;
     kubernetes.start_scheduler()?;
@@ -95,9 +91,7 @@ fn prepare_join(kubernetes: &Kubernetes, place: &Path) -> Result<()> {
     let first = json!({"apiVersion": "v1", "kind": "Node", "metadata": {
         "name": "first", "labels": {"kubernetes.io/hostname": "first"},
         "annotations": {"kubeadm.alpha.kubernetes.io/cri-socket": "unix:///run/containerd/containerd.sock"}}});
-    let node = place.join("first-node.json");
-    std::fs::write(&node, first.to_string())?;
-    kubernetes.kubectl(&admin, &["create", "-f", &node.display().to_string()])?;
+    kubernetes.objects()?.create(&first)?;
     let version = control_plane::version()?;
     let config = place.join("init.yaml");
     let text = format!(
@@ -114,7 +108,7 @@ fn prepare_join(kubernetes: &Kubernetes, place: &Path) -> Result<()> {
         kubeadm.args(["init", "phase"]).args(phase).arg("--config").arg(&config);
         guard::run(kubeadm.arg("--kubeconfig").arg(&admin))?;
     }
-    kubernetes.kubectl(&admin, &["delete", "node", "first"]).map(drop)
+    kubernetes.objects()?.delete("node", "first")
 }
 
 /// Starts bedplate-controller as `kubeconfig` says.
@@ -139,8 +133,9 @@ impl Nodes {
         let place = rack.path().to_owned();
         let kubeconfig = kubernetes.service_account("bedplate-system", "bedplate-controller")?;
         let controller = controller(rack.network(), &kubeconfig, &place)?;
-        let onlooker = Onlooker::start(Box::new(kubernetes.access()));
-        Ok(Self { registry, onlooker, controller, place, kubeconfig })
+        let objects = kubernetes.objects()?.clone();
+        let approver = Approver::start(objects.clone());
+        Ok(Self { registry, objects, _approver: approver, controller, place, kubeconfig })
     }
 
     /// Kills the controller (SIGKILL) and starts it again.
@@ -153,15 +148,20 @@ impl Nodes {
         Ok(())
     }
 
-    /// An object as the onlooker saw it last.
+    /// An object as it is now.
     pub fn object(&self, kind: &str, name: &str) -> Option<Value> {
-        self.onlooker.objects().get(&(kind.to_owned(), name.to_owned())).cloned()
+        self.objects.get(kind, name).unwrap_or_default()
     }
 
-    /// All objects of a kind as the onlooker saw them last, by name.
+    /// An object as its watch has shown it last, for looks that are repeated. Watches of two kinds may differ by a moment.
+    pub fn seen(&self, kind: &str, name: &str) -> Option<Value> {
+        self.objects.seen(kind, name).ok().flatten().map(|object| (*object).clone())
+    }
+
+    /// All objects of a kind as their watch has shown them last, by name.
     pub fn objects(&self, kind: &str) -> Vec<Value> {
-        let objects = self.onlooker.objects();
-        objects.iter().filter(|((of, _), _)| of == kind).map(|(_, object)| object.clone()).collect()
+        let objects = self.objects.all_seen(kind).unwrap_or_default();
+        objects.iter().map(|object| (**object).clone()).collect()
     }
 
     /// Waits until an object is in a state, and says how long it took.
@@ -176,10 +176,10 @@ impl Nodes {
         is: impl Fn(&Value) -> bool,
     ) -> Result<Value> {
         let started = Instant::now();
-        let found = wait::until(what, limit, || Ok(self.object(kind, name).filter(|object| is(object))));
-        let found = found.with_context(|| {
+        let is_so = |object: Option<&Value>| object.filter(|object| is(object)).cloned();
+        let found = self.objects.until((kind, name), limit, is_so).with_context(|| {
             let last = self.object(kind, name).unwrap_or_default();
-            format!("{kind} {name}: {last:#}\n{}", self.story())
+            format!("{kind} {name}: {what}: {last:#}\n{}", self.story())
         })?;
         timeline::say(&format!("  {what}: {:.1} s", started.elapsed().as_secs_f64()));
         Ok(found)
@@ -239,38 +239,23 @@ impl Nodes {
     /// # Errors
     /// The API server refuses it.
     pub fn apply(&self, site: &Site<'_>, object: &Value) -> Result<()> {
-        let name = object["metadata"]["name"].as_str().context("an object without a name")?;
-        let path = self.place.join(format!("{name}.json"));
-        std::fs::write(&path, format!("{object:#}"))?;
-        site.kubectl(&["apply", "--server-side", "-f", &path.display().to_string()]).map(drop)
+        site.objects()?.apply(object).map(drop)
     }
 }
 
-/// What the onlooker needs of the cluster: it runs in a thread of its own.
-type Access = Box<dyn Fn(&[&str]) -> Result<String> + Send>;
-
-impl Onlooker {
-    fn start(kubectl: Access) -> Self {
-        let objects = Arc::new(Mutex::new(Objects::new()));
-        let (stop, stopped) = mpsc::channel();
-        let shared = objects.clone();
+impl Approver {
+    fn start(objects: Objects) -> Self {
+        let (stop, stopped) = oneshot::channel();
         let thread = std::thread::spawn(move || {
-            // Whoever holds the other end lets go when it is over.
-            while let Err(mpsc::RecvTimeoutError::Timeout) = stopped.recv_timeout(LOOK) {
-                if let Err(error) = look(&kubectl, &shared) {
-                    timeline::say(&format!("a look at the cluster: {error:#}"));
-                }
+            if let Err(error) = block_on(approve(&objects, stopped)) {
+                timeline::say(&format!("approvals of serving certificates: {error:#}"));
             }
         });
-        Self { objects, stop: Some(stop), thread: Some(thread) }
-    }
-
-    fn objects(&self) -> std::sync::MutexGuard<'_, Objects> {
-        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+        Self { stop: Some(stop), thread: Some(thread) }
     }
 }
 
-impl Drop for Onlooker {
+impl Drop for Approver {
     fn drop(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {
@@ -279,36 +264,37 @@ impl Drop for Onlooker {
     }
 }
 
-/// Looks once.
-fn look(kubectl: &Access, shared: &Mutex<Objects>) -> Result<()> {
-    let kinds = "machines,machineconfigurations,machineconfigurationversions,nodes,pods,machineoperations,certificatesigningrequests";
-    let list: Value = serde_json::from_str(&kubectl(&["get", kinds, "--ignore-not-found", "-o", "json"])?)
-        .unwrap_or_default();
-    let items = list["items"].as_array().cloned().unwrap_or_default();
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let objects: Objects = items
-        .into_iter()
-        .map(|item| ((text(&item["kind"]), text(&item["metadata"]["name"])), item))
-        .collect();
-    shared.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&objects);
-    for ((_, name), object) in objects.iter().filter(|((kind, _), _)| kind == "CertificateSigningRequest") {
-        approve_serving(kubectl, name, object)?;
+/// Approves each serving certificate until it is to stop.
+async fn approve(objects: &Objects, mut stopped: oneshot::Receiver<()>) -> Result<()> {
+    let mut changes = objects.changes("csr")?;
+    loop {
+        for request in objects.all_seen("csr")? {
+            // The next change tries again what was refused: the API server may be away.
+            if let Err(error) = approve_serving(objects, &request) {
+                timeline::say(&format!("a serving certificate: {error:#}"));
+            }
+        }
+        match select(Box::pin(changes.changed()), &mut stopped).await {
+            Either::Left((changed, _)) => changed.context("the watch has ended")?,
+            Either::Right(_) => return Ok(()),
+        }
     }
-    Ok(())
 }
 
 /// Approves a kubelet's serving certificate, by which `kubectl logs` reaches it. bedplate-controller leaves these to a person, or to
 /// another controller that the cluster may have: their part is taken here. A Node is Ready without it.
-fn approve_serving(kubectl: &Access, name: &str, request: &Value) -> Result<()> {
+fn approve_serving(objects: &Objects, request: &Value) -> Result<()> {
     let (spec, status) = (&request["spec"], &request["status"]);
     let is_a_kubelets = spec["username"].as_str().is_some_and(|user| user.starts_with("system:node:"));
-    if is_a_kubelets
-        && spec["signerName"] == "kubernetes.io/kubelet-serving"
-        && status.get("conditions").is_none()
-    {
-        kubectl(&["certificate", "approve", name])?;
+    let is_open = status.get("conditions").is_none();
+    if !is_a_kubelets || spec["signerName"] != "kubernetes.io/kubelet-serving" || !is_open {
+        return Ok(());
     }
-    Ok(())
+    let mut decided = request.clone();
+    decided["status"]["conditions"] = json!([{ "type": "Approved", "status": "True", "reason": "Rack", "message": "approved by the test" }]);
+    let name = request["metadata"]["name"].as_str().context("a request without a name")?;
+    let path = format!("/apis/certificates.k8s.io/v1/certificatesigningrequests/{name}/approval");
+    objects.request(&Method::PUT, &path, "application/json", &decided).map(drop)
 }
 
 /// Whether a Node is Ready.

@@ -176,7 +176,7 @@ pub fn arm64_loader() -> Result<PathBuf> {
 /// # Errors
 /// It was not built.
 pub fn binary(name: &str) -> Result<PathBuf> {
-    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/x86_64-unknown-linux-gnu/release");
+    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/static");
     let directory = std::env::var_os("BEDPLATE_BIN_DIR").map_or(built, PathBuf::from);
     let path = directory.join(name);
     if !path.exists() {

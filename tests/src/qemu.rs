@@ -2,7 +2,6 @@
 //!
 //! What a machine says on its serial line goes to a file; power is QMP's. Who starts how many is `rack`'s business.
 
-use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -327,40 +326,6 @@ fn without_escapes(text: &str) -> String {
         }
     }
     plain
-}
-
-/// The right to boot one Linux guest: two of them at a time on one machine, whatever number of test runs there is;
-/// more slow each other down until everything times out.
-#[derive(Debug)]
-pub struct GuestSlot {
-    _lock: File,
-}
-
-impl GuestSlot {
-    const SLOTS: u32 = 2;
-
-    /// Waits for a free slot.
-    ///
-    /// # Errors
-    /// None was free for `limit`.
-    pub fn take(limit: Duration) -> Result<Self> {
-        // A container may have an empty /run.
-        std::fs::create_dir_all("/run/lock").context("cannot make /run/lock")?;
-        let open = |number: u32| {
-            let path = format!("/run/lock/bedplate-guest-{number}");
-            File::options()
-                .create(true)
-                .append(true)
-                .open(&path)
-                .with_context(|| format!("cannot open {path}"))
-        };
-        let files = (0..Self::SLOTS).map(open).collect::<Result<Vec<_>>>()?;
-        let number = wait::until("a free place to boot a guest", limit, || {
-            Ok(files.iter().position(|file| file.try_lock().is_ok()))
-        })?;
-        let lock = files.into_iter().nth(number).context("the slot that was locked is gone")?;
-        Ok(Self { _lock: lock })
-    }
 }
 
 #[cfg(test)]

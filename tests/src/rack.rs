@@ -6,7 +6,6 @@ use std::cell::{Cell, OnceCell};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bedplate_api::id::MacAddress;
@@ -76,7 +75,7 @@ impl Rack {
         command.args(["--log-facility=-", "--user=root", "--interface=eth0", "--enable-ra"]);
         command.args(["--dhcp-range=fd00:bed::,ra-only,64", "--leasefile-ro"]);
         let mut process = Process::spawn("the router", &mut command, &self.file("router.log"))?;
-        process.wait_said("router advertisement on fd00:bed::", Duration::from_secs(10))?;
+        process.wait_said("router advertisement on fd00:bed::", guard::START_TIMEOUT)?;
         Ok((process, router))
     }
 
@@ -178,7 +177,7 @@ impl Rack {
             .args(["-i", BRIDGE, "-U", "-n", "-s", "400", "-Z", "root", "-w"])
             .arg(self.file("bridge.pcap"));
         let mut process = Process::spawn("tcpdump", &mut command, &self.file("tcpdump.log"))?;
-        process.wait_said("listening on", Duration::from_secs(10))?;
+        process.wait_said("listening on", guard::START_TIMEOUT)?;
         Ok(process)
     }
 

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::bmc::chassis::{Action, Source};
 use crate::bmc::server::Server;
-use crate::kubernetes::Kubernetes;
+use crate::kubernetes::{Kubernetes, Objects};
 use crate::pxed::{self, Pxed, Setup};
 use crate::rack::{ADDRESS, Rack};
 use crate::{guard, timeline, wait};
@@ -40,8 +40,7 @@ impl<'r> Site<'r> {
     /// # Errors
     /// Something of it does not start.
     pub fn in_cluster(test: &'static str, rack: &'r Rack, servers: Vec<Server>) -> Result<Self> {
-        let mut kubernetes = Kubernetes::start_inside(rack.network(), ADDRESS.into())?;
-        kubernetes.install()?;
+        let mut kubernetes = Kubernetes::installed_inside(rack.network(), ADDRESS.into())?;
         kubernetes.start_controllers(&["csrsigning"])?;
         Self::beside(test, rack, servers, kubernetes)
     }
@@ -139,12 +138,20 @@ impl<'r> Site<'r> {
         kubernetes.kubectl(&kubernetes.admin(), arguments)
     }
 
+    /// The cluster's objects, as its administrator.
+    ///
+    /// # Errors
+    /// The site has no cluster.
+    pub fn objects(&self) -> Result<&Objects> {
+        self.kubernetes.as_ref().context("a site without a cluster")?.objects()
+    }
+
     /// An object as the API server has it.
     ///
     /// # Errors
     /// There is none.
     pub fn get(&self, kind: &str, name: &str) -> Result<Value> {
-        Ok(serde_json::from_str(&self.kubectl(&["get", kind, name, "-o", "json"])?)?)
+        self.objects()?.get(kind, name)?.with_context(|| format!("no {kind} {name}"))
     }
 
     /// `bedplate` on pxed's socket.
@@ -177,7 +184,7 @@ impl<'r> Site<'r> {
         self.kubectl(&["apply", "-f", &secret, "-f", &machine]).map(drop)
     }
 
-    /// Makes a MachineOperation by `kubectl create`; gives its name.
+    /// Makes a MachineOperation; gives its name.
     ///
     /// # Errors
     /// The API server refuses it.
@@ -188,8 +195,8 @@ impl<'r> Site<'r> {
             "metadata": { "generateName": format!("{machine}-{}-", operation.to_lowercase()) },
             "spec": { "machineRef": { "name": machine }, "operationName": operation, "parameters": parameters },
         });
-        let file = self.write("operation.json", &object.to_string())?;
-        self.kubectl(&["create", "-f", &file, "-o", "jsonpath={.metadata.name}"])
+        let made = self.objects()?.create(&object)?;
+        Ok(made["metadata"]["name"].as_str().context("an object without a name")?.to_owned())
     }
 
     fn write(&self, name: &str, content: &str) -> Result<String> {

@@ -6,14 +6,33 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// How often a state is looked at. Short against everything that is waited for, long against the cost of looking.
+/// Interval between two looks at memory or a file.
 const INTERVAL: Duration = Duration::from_millis(25);
+/// Interval between two looks that are a request or a process.
+const ASKING_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Looks until `state` gives a value; fails after `limit`, naming `what` was awaited.
+/// Looks until `state` gives a value; fails after `limit`, naming `what` was awaited. For looks at memory or a file.
 ///
 /// # Errors
 /// The deadline has passed, or `state` failed itself (which ends the waiting at once).
-pub fn until<T>(what: &str, limit: Duration, mut state: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+pub fn until<T>(what: &str, limit: Duration, state: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+    until_every(INTERVAL, what, limit, state)
+}
+
+/// Like [`until`], for looks that are a request or a process: they take from the awaited its processor time.
+///
+/// # Errors
+/// As of [`until`].
+pub fn until_asked<T>(what: &str, limit: Duration, state: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+    until_every(ASKING_INTERVAL, what, limit, state)
+}
+
+fn until_every<T>(
+    interval: Duration,
+    what: &str,
+    limit: Duration,
+    mut state: impl FnMut() -> Result<Option<T>>,
+) -> Result<T> {
     let started = Instant::now();
     loop {
         if let Some(value) = state()? {
@@ -22,6 +41,6 @@ pub fn until<T>(what: &str, limit: Duration, mut state: impl FnMut() -> Result<O
         if started.elapsed() > limit {
             bail!("waited {} s in vain for {what}", limit.as_secs());
         }
-        std::thread::sleep(INTERVAL);
+        std::thread::sleep(interval);
     }
 }

@@ -42,7 +42,7 @@ impl Worker {
     /// # Errors
     /// Something is missing (the message has the remedy), or the agent is refused.
     pub fn enrol(rack: &Namespace, socket: &Path, name: &str, last: u8) -> Result<Self> {
-        await_turn()?;
+        take_turn()?;
         let network = Namespace::new(name)?;
         rack.add_veth(&format!("v{last}"), &network, "eth0")?;
         rack.ip(&format!("link set dev v{last} master {BRIDGE}"))?;
@@ -74,9 +74,15 @@ impl Worker {
     }
 }
 
-/// One test program at a time has such hosts, until it ends: all share what a user may have of inotify (128 instances by default), which
-/// does for three nodes and not for six. A containerd that gets none serves no runtime.
-fn await_turn() -> Result<()> {
+/// Waits until no other test program has such hosts: this one has them until it ends. Whoever starts servers for its hosts calls it
+/// before that, so that none of them waits for the hosts.
+///
+/// All share the inotify instances of a user (128 by default), which are enough for three nodes and not for six. A containerd that
+/// gets none serves no runtime.
+///
+/// # Errors
+/// The others do not end.
+pub fn take_turn() -> Result<()> {
     static TAKEN: Mutex<Option<File>> = Mutex::new(None);
     let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
     if taken.is_none() {

@@ -21,7 +21,7 @@ use bedplate_tests::nodes::is_ready;
 use bedplate_tests::pxed::{ask, binary};
 use bedplate_tests::registry::Registry;
 use bedplate_tests::wait;
-use bedplate_tests::worker::Worker;
+use bedplate_tests::worker::{Worker, take_turn};
 use serde_json::{Value, json};
 
 /// On a busy machine; each takes seconds on an idle one.
@@ -57,6 +57,7 @@ struct Site {
 
 impl Site {
     fn start() -> Self {
+        take_turn().unwrap();
         let directory = Directory::new("first").unwrap();
         let rack = Namespace::new("first").unwrap();
         rack.add_bridge("br0", Some((RACK, 24))).unwrap();
@@ -183,7 +184,9 @@ impl Site {
 
     fn until(&self, what: &str, name: &str, host: &Worker, reached: impl Fn(&Value) -> bool) -> Value {
         let started = Instant::now();
-        let found = wait::until(what, LIMIT, || Ok(Some(self.status(name)).filter(|status| reached(status))));
+        // Some look at the cluster by kubectl.
+        let status = || Ok(Some(self.status(name)).filter(|status| reached(status)));
+        let found = wait::until_asked(what, LIMIT, status);
         println!("{what}: {:.1} s", started.elapsed().as_secs_f64());
         found.unwrap_or_else(|error| panic!("{error:#}\n{:#}\n{}", self.status(name), host.said()))
     }
@@ -324,7 +327,7 @@ fn outlasts_its_kubelets_directory(site: &Site, control: &Worker) {
         documented.filter(|block| block.starts_with("        rm /etc/kubernetes/kubelet.conf"));
     let commands = format!("set -e\n{}", documented.next().unwrap());
     println!("{}", in_slot(&control.host, "bedplate-a", &["sh", "-c", &commands]));
-    wait::until("kubeadm has nothing more to do", LIMIT, || {
+    wait::until_asked("kubeadm has nothing more to do", LIMIT, || {
         Ok(control.host.run("test", &["-e", &format!("{STATE}/kubelet/.bedplate-finished")]).ok())
     })
     .unwrap();
@@ -367,8 +370,8 @@ fn outlasts_its_certificate(site: &Site, control: &Worker, worker: &Worker, slot
     site.until("the certificate is renewed", WORKER, worker, |status| {
         paved(status)["reason"] == "Applied" && link().is_ok_and(|link| link != before)
     });
-    let node =
-        wait::until("the Node is Ready", LIMIT, || Ok(Some(site.node(WORKER)).filter(is_ready))).unwrap();
+    let node = wait::until_asked("the Node is Ready", LIMIT, || Ok(Some(site.node(WORKER)).filter(is_ready)))
+        .unwrap();
     assert_eq!(node["metadata"]["uid"], uid, "it is the Node that it was");
     let left = worker.host.run("ls", &[&format!("/run/bedplate/slots/{slot}")]).unwrap();
     assert!(!left.contains("bootstrap"), "{left}");

@@ -5,6 +5,7 @@
 
 use bedplate_tests::agent_host::{AgentHost, JOINS, LIMIT, NAME, has_applied, paved};
 use bedplate_tests::guard::Directory;
+use bedplate_tests::kubernetes::Objects;
 use bedplate_tests::wait;
 use serde_json::{Value, json};
 
@@ -24,9 +25,7 @@ struct Site {
 impl Site {
     /// A version like the first one, but for this.
     fn version(&self, number: u32, change: impl FnOnce(&mut Value)) {
-        let first =
-            self.host.kubectl(&["get", "machineconfigurationversion", "workers-v1", "-o", "json"]).unwrap();
-        let first: Value = serde_json::from_str(&first).unwrap();
+        let first = self.objects().get("mcv", "workers-v1").unwrap().unwrap();
         let mut spec = first["spec"].clone();
         spec["version"] = json!(number);
         change(&mut spec["template"]);
@@ -34,10 +33,12 @@ impl Site {
             "metadata": { "name": format!("workers-v{number}") }, "spec": spec }));
     }
 
+    fn objects(&self) -> &Objects {
+        self.host.objects().unwrap()
+    }
+
     fn create(&self, object: &Value) {
-        let path = self.directory.path().join("object.json");
-        std::fs::write(&path, object.to_string()).unwrap();
-        self.host.kubectl(&["create", "-f", &path.display().to_string()]).unwrap();
+        self.objects().create(object).unwrap();
     }
 
     /// Asks for an applyConfiguration; its status when it has ended.
@@ -45,18 +46,13 @@ impl Site {
         self.create(&json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation",
             "metadata": { "name": name, "labels": { "bedplate.dev/machine": NAME } },
             "spec": { "machineRef": { "name": NAME }, "operationName": "applyConfiguration" } }));
-        let pending = json!({ "status": { "state": "Pending" } }).to_string();
-        let patch =
-            ["patch", "machineoperation", name, "--subresource=status", "--type=merge", "-p", &pending];
-        self.host.kubectl(&patch).unwrap();
-        let mut last = Value::Null;
-        let ended = wait::until("the end of the operation", LIMIT, || {
-            let object = self.host.kubectl(&["get", "machineoperation", name, "-o", "json"])?;
-            last = serde_json::from_str::<Value>(&object)?["status"].clone();
-            Ok(matches!(last["state"].as_str(), Some("Complete" | "Failed")).then_some(()))
-        });
-        ended.unwrap_or_else(|error| panic!("{error:#}: {last:#}"));
-        last
+        self.objects().merge_status("mop", name, &json!({ "state": "Pending" })).unwrap();
+        let ended = |operation: Option<&Value>| {
+            let status = &operation?["status"];
+            matches!(status["state"].as_str(), Some("Complete" | "Failed")).then(|| status.clone())
+        };
+        let ended = self.objects().until(("mop", name), LIMIT, ended);
+        ended.unwrap_or_else(|error| panic!("{name}: {error:#}: {:#?}", self.objects().get("mop", name)))
     }
 
     fn in_slot(&self, path: &str) -> String {
@@ -98,7 +94,7 @@ fn a_kubelet_gets_another_certificate(site: &Site) {
     let link = format!("/proc/{}/root/etc/kubernetes/bootstrap-kubelet.conf", leader.trim());
     let gone = ["-L", &link, "-o", "-e", "/run/bedplate/slots/a/kubelet-bootstrap.conf"];
     let left = || Ok(host.host.run("test", &gone).is_err().then_some(()));
-    wait::until("the agent's key is taken back", LIMIT, left).unwrap();
+    wait::until_asked("the agent's key is taken back", LIMIT, left).unwrap();
     host.until("the kubelet has another certificate", |status| paved(status)["reason"] == "Applied").unwrap();
     host.set_ready("True").unwrap();
 }
@@ -127,24 +123,15 @@ fn a_node_is_changed_in_place_and_a_kubelet_that_fails_is_told_by_its_log() {
         { "op": "add", "path": "/spec/template/files/-", "value": { "path": "/etc/app.conf", "content": "one\n",
             "inPlace": { "restartUnits": ["app.service"] } } },
     ]);
-    host.kubectl(&[
-        "patch",
-        "machineconfigurationversion",
-        "workers-v1",
-        "--type=json",
-        "-p",
-        &more.to_string(),
-    ])
-    .unwrap();
+    site.objects().edit("mcv", "workers-v1", "", &more).unwrap();
     host.host.run("systemctl", &["start", "bedplate-agent.service"]).unwrap();
     host.select(1).unwrap();
     host.until_node_is_awaited().unwrap();
     host.until("the first version is applied", |status| has_applied(status, 1, "a")).unwrap();
-    let node = || {
-        serde_json::from_str::<Value>(&host.kubectl(&["get", "node", NAME, "-o", "json"]).unwrap()).unwrap()
+    let annotated = |node: Option<&Value>| {
+        (node?["metadata"]["annotations"]["example.com/note"] == "first").then_some(())
     };
-    let annotated = |_: &Value| node()["metadata"]["annotations"]["example.com/note"] == "first";
-    host.until("the Node has the version's annotations", annotated).unwrap();
+    site.objects().until(("node", NAME), LIMIT, annotated).expect("the version's annotations");
 
     // Everything that needs no repave, but taints.
     let changed = |template: &mut Value| {
@@ -168,7 +155,8 @@ fn a_node_is_changed_in_place_and_a_kubelet_that_fails_is_told_by_its_log() {
     assert_eq!(site.in_slot("/etc/app.conf"), "two\n");
     assert_eq!(site.in_slot("/run/app.seen"), "two\n", "its unit was restarted");
     assert!(site.in_slot("/var/lib/kubelet/config.yaml").contains("maxPods: 50"));
-    assert_eq!(node()["metadata"]["labels"]["example.com/row"], "8");
+    let node = site.objects().get("node", NAME).unwrap().unwrap();
+    assert_eq!(node["metadata"]["labels"]["example.com/row"], "8");
 
     // Taints are a person's.
     site.version(3, |template| {
@@ -179,7 +167,9 @@ fn a_node_is_changed_in_place_and_a_kubelet_that_fails_is_told_by_its_log() {
     host.select(3).unwrap();
     let status = site.apply_configuration("taints");
     assert_eq!(status["reason"], "NeedsTaints", "{status:#}");
-    host.kubectl(&["taint", "node", NAME, "--overwrite", "dedicated=gpu:NoSchedule"]).unwrap();
+    let taint =
+        json!({ "spec": { "taints": [{ "key": "dedicated", "value": "gpu", "effect": "NoSchedule" }] } });
+    site.objects().merge("node", NAME, &taint).unwrap();
     let status = site.apply_configuration("tainted");
     assert_eq!(status["state"], "Complete", "{status:#}");
 

@@ -183,7 +183,7 @@ fn o7_a_host_without_a_cluster_enrols_by_hand_and_carries_operations_out_over_re
     let host = site.host();
     let status = site.ended("again", &host);
     assert_eq!((&status["state"], &status["reason"]), (&json!("Complete"), &json!("Rebooted")), "{status}");
-    wait::until("pxed's answer in the agent's status", LIMIT, || {
+    wait::until_asked("pxed's answer in the agent's status", LIMIT, || {
         let said = host.run("/usr/bin/bedplate-agent", &["status"])?;
         Ok(said.contains("none, pxed in its place answers").then_some(()))
     })

@@ -1,19 +1,16 @@
 //! Power by pxed on real parts: a machine that is off comes up because its Machine was made (docs/rules.md, H2), and
 //! MachineOperations switch it (O1, O3), in a cluster under the roles of `deploy/` and without one.
 
-use std::time::Duration;
-
 use anyhow::{Result, ensure};
 use bedplate_tests::bmc::chassis::{Action, Source};
 use bedplate_tests::bmc::server::BmcKind;
 use bedplate_tests::boot::{ENROLLED, SCRIPT};
-use bedplate_tests::qemu::{Firmware, GuestSlot};
+use bedplate_tests::guest::GuestSlot;
+use bedplate_tests::qemu::Firmware;
 use bedplate_tests::rack::Rack;
 use bedplate_tests::site::{SOON, Site, has_condition};
 use serde_json::json;
 
-/// Until one of the places for Linux guests is free.
-const SLOT: Duration = Duration::from_secs(1200);
 /// A machine that boots from its network, and one that goes off.
 const PXE: Option<Source> = Some(Source::Pxe);
 const OFF: Option<Source> = None;
@@ -44,39 +41,40 @@ fn h2_a_machine_of_a_cluster_comes_up_over_redfish_and_operations_switch_it() ->
     let rack = Rack::new("power-redfish")?;
     let server = rack.machine(Rack::spec(1, Firmware::Bios)).with_bmc(BmcKind::Redfish)?;
     let site = Site::in_cluster("power-redfish", &rack, vec![server])?;
-    let _slot = GuestSlot::take(SLOT)?;
+    let slot = GuestSlot::take()?;
     site.apply(1, "")?;
     let first = site.boots(1, "", "enrolled", ENROLLED)?;
+    drop(slot);
     is_told(&site)?;
 
-    let cycle = site.create(1, "powerCycle", &json!({}))?;
-    site.completes(&cycle, "PowerCycled")?;
-    site.has_seen(1, &[Action::On, Action::ForceOff, Action::On], &[PXE, OFF, PXE])?;
-    let table = site.kubectl(&["get", "mop"])?;
-    let row = table.lines().find(|line| line.starts_with(&cycle)).unwrap_or_default();
-    site.ensure(row.contains("Complete") && row.contains("server-1"), || table.clone())?;
-    let second = site.boots(1, &first, "enrolled", ENROLLED)?;
-    ensure!(
-        site.get("machine", "server-1")?["status"]["boot"]["id"] == *second,
-        "another boot in the cluster"
-    );
-
-    // By ACPI, which its systemd obeys; then it stays off, however often pxed looks.
+    // By ACPI, which its systemd obeys. After that it stays off, however often pxed reads its power state.
     let off = site.create(1, "powerOff", &json!({}))?;
     site.completes(&off, "PoweredOff")?;
     site.becomes(1, "a machine that is held off", |status| {
         has_condition(status, "PoweredOn", "False", "HeldOff")
     })?;
     site.looks_again("redfish", 2)?;
-    let mut asked = vec![Action::On, Action::ForceOff, Action::On, Action::GracefulOff];
-    site.has_seen(1, &asked, &[PXE, OFF, PXE, OFF])?;
+    site.has_seen(1, &[Action::On, Action::GracefulOff], &[PXE, OFF])?;
 
-    // Its firmware does not listen to the power button.
     let on = site.create(1, "powerOn", &json!({}))?;
     site.completes(&on, "PoweredOn")?;
+    let second = site.boots(1, &first, "script", SCRIPT)?;
+    site.until("the other boot in the cluster", SOON, |site| {
+        Ok((site.get("machine", "server-1")?["status"]["boot"]["id"] == *second).then_some(()))
+    })?;
+
+    let cycle = site.create(1, "powerCycle", &json!({}))?;
+    site.completes(&cycle, "PowerCycled")?;
+    let mut asked = vec![Action::On, Action::GracefulOff, Action::On, Action::ForceOff, Action::On];
+    site.has_seen(1, &asked, &[PXE, OFF, PXE, OFF, PXE])?;
+    let table = site.kubectl(&["get", "mop"])?;
+    let row = table.lines().find(|line| line.starts_with(&cycle)).unwrap_or_default();
+    site.ensure(row.contains("Complete") && row.contains("server-1"), || table.clone())?;
+
+    // Its firmware does not listen to the power button.
     let off = site.create(1, "powerOff", &json!({ "gracePeriodSeconds": "3" }))?;
     site.completes(&off, "PoweredOff")?;
-    asked.extend([Action::On, Action::GracefulOff, Action::ForceOff]);
+    asked.extend([Action::GracefulOff, Action::ForceOff]);
     site.has_seen(1, &asked, &[PXE, OFF, PXE, OFF, PXE, OFF])?;
     rack.succeeded();
     Ok(())
@@ -90,10 +88,11 @@ fn h2_machines_of_a_cluster_come_up_over_ipmi_and_operations_switch_them() -> Re
         rack.machine(Rack::spec(2, Firmware::Bios)).with_bmc(BmcKind::Ipmi)?,
     ];
     let site = Site::in_cluster("power-ipmi", &rack, servers)?;
-    let _slot = GuestSlot::take(SLOT)?;
     // openipmi's BMC, which has cipher suite 3.
+    let slot = GuestSlot::take()?;
     site.apply(1, "")?;
     let first = site.boots(1, "", "enrolled", ENROLLED)?;
+    drop(slot);
     is_told(&site)?;
     let off = site.create(1, "powerOff", &json!({}))?;
     site.completes(&off, "PoweredOff")?;
@@ -117,39 +116,52 @@ fn h2_machines_of_a_cluster_come_up_over_ipmi_and_operations_switch_them() -> Re
     Ok(())
 }
 
+/// Runs `bedplate power ACT server-1 --wait`; fails unless the operation completes for that reason.
+fn power(site: &Site<'_>, act: &str, reason: &str) -> Result<()> {
+    let output = site.bedplate(&["power", act, "server-1", "--wait"])?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    site.ensure(output.status.success() && said.contains(&format!("Complete ({reason})")), || {
+        format!("bedplate said {said:?}, {}", String::from_utf8_lossy(&output.stderr))
+    })
+}
+
 #[test]
 fn h2_a_machine_of_a_manifest_comes_up_and_operations_of_socket_and_manifests_switch_it() -> Result<()> {
     let rack = Rack::new("power-standalone")?;
     let server = rack.machine(Rack::spec(1, Firmware::Bios)).with_bmc(BmcKind::Sushy)?;
-    let _slot = GuestSlot::take(SLOT)?;
+    let slot = GuestSlot::take()?;
     let mut site = Site::standalone("power-standalone", &rack, vec![server])?;
     let first = site.boots(1, "", "enrolled", ENROLLED)?;
+    drop(slot);
     site.has_seen(1, &[Action::On], &[PXE])?;
 
-    let output = site.bedplate(&["power", "cycle", "server-1", "--wait"])?;
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    site.ensure(output.status.success() && said.contains("Complete (PowerCycled)"), || {
-        format!("bedplate said {said:?}, {}", String::from_utf8_lossy(&output.stderr))
-    })?;
+    // The button of sushy-tools, which the host's systemd obeys.
+    power(&site, "off", "PoweredOff")?;
+    site.has_seen(1, &[Action::On, Action::GracefulOff], &[PXE, OFF])?;
+    power(&site, "on", "PoweredOn")?;
     let second = site.boots(1, &first, "script", SCRIPT)?;
-    site.has_seen(1, &[Action::On, Action::ForceOff, Action::On], &[PXE, OFF, PXE])?;
+    power(&site, "cycle", "PowerCycled")?;
+    let third = site.boots(1, &second, "script", SCRIPT)?;
+    let mut asked = vec![Action::On, Action::GracefulOff, Action::On, Action::ForceOff, Action::On];
+    site.has_seen(1, &asked, &[PXE, OFF, PXE, OFF, PXE])?;
 
     let manifest = "apiVersion: bedplate.dev/v1alpha1\nkind: MachineOperation\nmetadata: {name: for-the-night}\nspec:\n  \
                     machineRef: {name: server-1}\n  operationName: powerOff\n  parameters: {force: \"true\"}\n";
     site.put_manifest("off.yaml", manifest)?;
     site.completes("for-the-night", "PoweredOff")?;
-    let asked = [Action::On, Action::ForceOff, Action::On, Action::ForceOff];
-    site.has_seen(1, &asked, &[PXE, OFF, PXE, OFF])?;
+    asked.push(Action::ForceOff);
+    let switched = [PXE, OFF, PXE, OFF, PXE, OFF];
+    site.has_seen(1, &asked, &switched)?;
 
-    // A pxed that begins anew knows who switched it off, and that the operation is done.
+    // A restarted pxed knows what switched it off, and that the operation is complete.
     site.kill_and_restart()?;
     site.becomes(1, "a machine that is held off", |status| {
         has_condition(status, "PoweredOn", "False", "HeldOff")
     })?;
     site.looks_again("redfish", 2)?;
     site.completes("for-the-night", "PoweredOff")?;
-    site.has_seen(1, &asked, &[PXE, OFF, PXE, OFF])?;
-    ensure!(site.pxed()?.machine("server-1")?["status"]["boot"]["id"] == *second, "another boot");
+    site.has_seen(1, &asked, &switched)?;
+    ensure!(site.pxed()?.machine("server-1")?["status"]["boot"]["id"] == *third, "another boot");
     rack.succeeded();
     Ok(())
 }

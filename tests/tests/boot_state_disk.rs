@@ -1,5 +1,5 @@
-//! The state disk in a whole server: made by the wipe that its Machine asks for, once; kept over a reset that is as good
-//! as a power cut; and no other disk is touched.
+//! The boot by BIOS to enrolled, with a state disk: made by the wipe that its Machine asks for, once; kept over a reset that is as
+//! good as a power cut; and no other disk is touched.
 //!
 //! Disks are read by e2fsprogs, from copies that are taken while the machine stands still.
 
@@ -10,8 +10,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 use bedplate_tests::guard;
+use bedplate_tests::guest::GuestSlot;
 use bedplate_tests::pxed::{self, Pxed, Setup};
-use bedplate_tests::qemu::{Disk, Firmware, GuestSlot, Machine, Spec};
+use bedplate_tests::qemu::{Disk, Firmware, Machine, Spec};
 use bedplate_tests::rack::Rack;
 use bedplate_tests::{boot, timeline, wait};
 use jiff::Timestamp;
@@ -31,6 +32,10 @@ struct State {
     machine_id: String,
     enrolment: Value,
 }
+
+/// Stages of a boot by BIOS. The card has iPXE, so no loader is fetched.
+const STAGES: [&str; 9] =
+    ["discover", "offered", "acknowledged", "script", "kernel", "initrd", "rootfs", "userspace", "enrolled"];
 
 /// A disk of `size` MiB that begins with somebody's partition table and data.
 fn disk(rack: &Rack, serial: &str, size: u64) -> Result<Disk> {
@@ -103,6 +108,16 @@ fn reported(pxed: &mut Pxed<'_>, machine: &Machine, before: Option<&Value>) -> R
     Ok(seen)
 }
 
+/// Fails unless the boot has come through all stages in their order.
+fn has_all_stages(machine: &Value, since: Timestamp) -> Result<()> {
+    let time = |stage: &&str| {
+        timeline::seconds_to(machine, stage, since).with_context(|| format!("no stage {stage}: {machine}"))
+    };
+    let times = STAGES.iter().map(time).collect::<Result<Vec<f64>>>()?;
+    ensure!(times.is_sorted() && times[0] >= 0.0, "{}", timeline::line(machine, since));
+    Ok(())
+}
+
 #[test]
 fn state_outlives_a_reset_a_wipe_happens_once_and_no_other_disk_is_touched() -> Result<()> {
     let rack = Rack::new("state-disk")?;
@@ -110,7 +125,7 @@ fn state_outlives_a_reset_a_wipe_happens_once_and_no_other_disk_is_touched() -> 
     let untouched = sum(&other.image)?;
     let setup = Setup::new(pxed::host_image()?);
     let mut pxed = Pxed::start(&setup, &[pxed::manifest(1, STATE)], rack.network(), rack.path())?;
-    let _slot = GuestSlot::take(boot::ENROLLED * 4)?;
+    let _slot = GuestSlot::take()?;
     let since = Timestamp::now();
     let machine = rack.power_on_as(Spec {
         name: "server-1".to_owned(),
@@ -125,6 +140,7 @@ fn state_outlives_a_reset_a_wipe_happens_once_and_no_other_disk_is_touched() -> 
     })?;
     let first = reported(&mut pxed, &machine, None)?;
     timeline::report("state-disk", &first, since);
+    has_all_stages(&first, since)?;
     let disks = first.pointer("/status/hardware/disks").and_then(Value::as_array).context("no disks")?;
     for serial in [SELECTED, OTHER] {
         ensure!(disks.iter().any(|disk| disk["serial"] == serial), "{serial} was not seen: {disks:?}");

@@ -2,6 +2,7 @@
 //!
 //! Two or three network namespaces each; no virtual machine.
 
+use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -11,6 +12,8 @@ use bedplate_tests::guard::{self, Directory, Process};
 use bedplate_tests::netns::Namespace;
 use bedplate_tests::pxed::{self, Pxed, Setup};
 use bedplate_tests::rack::Rack;
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
 
 /// What udhcpc calls with its lease in the environment.
 const REPORT: &str = "#!/bin/sh\n[ \"$1\" = bound ] && env > \"$REPORT\"\nexit 0\n";
@@ -143,6 +146,61 @@ fn lease_outlives_kill_9_and_nobody_else_gets_its_address() -> Result<()> {
     wire.become_machine(2)?;
     let again = udhcpc(&wire.client, wire.path(), &[])?;
     says(&again, "ip", address_of(&first)?)
+}
+
+/// Runs `work` with a disk of 8 MiB at `path`, which only its thread and what that starts can see.
+fn with_small_disk<T: Send>(path: &Path, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    std::fs::create_dir_all(path)?;
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(move || {
+            unshare(CloneFlags::CLONE_NEWNS).context("no mount namespace")?;
+            let none = None::<&str>;
+            mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)
+                .context("mounts are shared")?;
+            mount(Some("tmpfs"), path, Some("tmpfs"), MsFlags::empty(), Some("size=8m"))
+                .context("no tmpfs")?;
+            work()
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// Fills the disk of `file`.
+fn fill(file: &Path) -> Result<()> {
+    let mut filler = std::fs::File::create(file)?;
+    loop {
+        match filler.write_all(&[0; 4096]) {
+            Ok(()) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::StorageFull => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+#[test]
+fn lease_that_cannot_be_stored_is_not_acknowledged() -> Result<()> {
+    let wire = Wire::new("full")?;
+    let state = wire.path().join("state");
+    with_small_disk(&state, || {
+        let mut setup = wire.setup()?;
+        setup.discovery = true;
+        let pxed = wire.start(&setup)?;
+        fill(&state.join("filler"))?;
+        let failures = || pxed.metric("bedplate_pxed_dhcp_troubles_total{reason=\"commit-failed\"}");
+        // The file has some free pages of its own.
+        for client in 100..120 {
+            wire.become_machine(client)?;
+            let is_leased = udhcpc(&wire.client, wire.path(), &["-t", "1", "-T", "1"]).is_ok();
+            let failed = failures()?;
+            ensure!(is_leased == (failed == 0), "leased: {is_leased}, failed commits: {failed}");
+            if !is_leased {
+                break;
+            }
+        }
+        ensure!(failures()? > 0, "no lease was refused on a full disk");
+        std::fs::remove_file(state.join("filler"))?;
+        udhcpc(&wire.client, wire.path(), &[]).context("no lease after there is room again").map(drop)
+    })
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! bedplate-controller on a real API server, under the role that `deploy/` gives it: each rule seen from outside, by kubectl alone.
+//! bedplate-controller on a real API server, under the role that `deploy/` gives it: each rule seen from outside.
 //!
 //! Hosts, Nodes and agents are objects that the tests write; the controller is the real program.
 
@@ -7,13 +7,13 @@
 #[path = "kubernetes_controller/told.rs"]
 mod told;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use bedplate_tests::guard::{Directory, Process};
-use bedplate_tests::kubernetes::Kubernetes;
+use bedplate_tests::kubernetes::{Kubernetes, Objects};
 use bedplate_tests::{pxed, wait};
 use rcgen::{CertificateParams, DistinguishedName, DnType, DnValue, KeyPair};
 use serde_json::{Value, json};
@@ -41,48 +41,60 @@ impl Site {
         })
     }
 
-    fn kubectl(&self, arguments: &[&str]) -> anyhow::Result<String> {
-        let kubernetes = Kubernetes::shared();
-        kubernetes.kubectl(&kubernetes.admin(), arguments)
+    fn objects(&self) -> &Objects {
+        Kubernetes::shared().objects().unwrap()
     }
 
-    fn file(&self, object: &Value) -> String {
-        let name = object["metadata"]["name"].as_str().unwrap();
-        let path = self.place.path().join(format!("{}-{name}.json", object["kind"].as_str().unwrap()));
-        std::fs::write(&path, object.to_string()).unwrap();
-        path.display().to_string()
+    /// Access with the rights of the controller.
+    fn as_controller(&self) -> Objects {
+        self.objects().impersonating(CONTROLLER, &[])
     }
 
     fn apply(&self, object: &Value) {
-        self.kubectl(&["apply", "--server-side", "--force-conflicts", "-f", &self.file(object)]).unwrap();
+        self.objects().apply(object).unwrap();
     }
 
     fn status(&self, machine: &str, status: &Value) {
-        let patch = json!({ "status": status }).to_string();
-        self.kubectl(&["patch", "machine", machine, "--subresource=status", "--type=merge", "-p", &patch])
-            .unwrap();
+        self.objects().merge_status("machine", machine, status).unwrap();
     }
 
     fn get(&self, kind: &str, name: &str) -> Option<Value> {
-        let found = self.kubectl(&["get", kind, name, "--ignore-not-found", "-o", "json"]).unwrap();
-        serde_json::from_str(&found).ok()
+        self.objects().get(kind, name).unwrap()
     }
 
     /// Waits until an object is in a state.
     fn until(&self, (kind, name): (&str, &str), what: &str, is: impl Fn(&Value) -> bool) -> Value {
-        let found = wait::until(what, PATIENCE, || Ok(self.get(kind, name).filter(|object| is(object))));
-        found.unwrap_or_else(|error| {
+        self.until_within(PATIENCE, (kind, name), what, is)
+    }
+
+    fn until_within(
+        &self,
+        limit: Duration,
+        (kind, name): (&str, &str),
+        what: &str,
+        is: impl Fn(&Value) -> bool,
+    ) -> Value {
+        let is_so = |object: Option<&Value>| object.filter(|object| is(object)).cloned();
+        self.objects().until((kind, name), limit, is_so).unwrap_or_else(|error| {
             let said = self.controller.lock().unwrap().said();
-            panic!("{kind} {name}: {error:#}\n{:#}\n{said}", self.get(kind, name).unwrap_or_default())
+            panic!("{kind} {name}: {what}: {error:#}\n{:#}\n{said}", self.get(kind, name).unwrap_or_default())
         })
     }
 
     fn until_there(&self, kind: &str, name: &str) {
-        wait::until("its beginning", PATIENCE, || Ok(self.get(kind, name))).unwrap();
+        self.until((kind, name), "its beginning", |_| true);
     }
 
     fn until_gone(&self, kind: &str, name: &str) {
-        wait::until("its end", PATIENCE, || Ok(self.get(kind, name).is_none().then_some(()))).unwrap();
+        let gone = |object: Option<&Value>| object.is_none().then_some(());
+        let ended = self.objects().until((kind, name), PATIENCE, gone);
+        ended.unwrap_or_else(|error| panic!("the end of {kind} {name}: {error:#}"));
+    }
+
+    /// Waits until a write is refused for a reason: policies take effect some time after they were made.
+    fn until_refused(&self, words: &str, write: impl Fn() -> anyhow::Result<Value>) {
+        let said = || write().err().map(|error| format!("{error:#}")).filter(|said| said.contains(words));
+        wait::until_asked(words, PATIENCE, || Ok(said())).unwrap();
     }
 
     fn configuration(&self, name: &str, spec: &Value, content: u32) {
@@ -125,9 +137,7 @@ impl Site {
                 json!({ "op": "add", "path": "/status/conditions/-", "value": condition("NodeReady") }),
             );
         }
-        let patch = json!(patch).to_string();
-        self.kubectl(&["patch", "machine", machine, "--subresource=status", "--type=json", "-p", &patch])
-            .unwrap();
+        self.objects().edit("machine", machine, "/status", &json!(patch)).unwrap();
         uid
     }
 }
@@ -174,7 +184,7 @@ fn c1_c2_c5_versions_follow_edits_and_numbers_are_never_used_again() {
     assert_eq!(panic(&site.get("mcv", "edits-v1").unwrap()), "2");
     site.until(("mc", "edits"), "the highest number", |c| c["status"]["latestVersion"] == 2);
     // Nobody uses version 2: it may go, and is made anew under another number.
-    site.kubectl(&["delete", "mcv", "edits-v2"]).unwrap();
+    site.objects().delete("mcv", "edits-v2").unwrap();
     site.until(("mcv", "edits-v3"), "version 3", |v| panic(v) == "3");
     assert!(site.get("mcv", "edits-v2").is_none());
 }
@@ -194,7 +204,7 @@ fn c6_what_is_in_use_and_the_newest_outlive_the_history() {
     site.configuration("history", &limit, 3);
     site.until_there("mcv", "history-v3");
     assert!(site.get("mcv", "history-v2").is_some(), "history-2 uses it");
-    site.kubectl(&["delete", "machine", "history-2"]).unwrap();
+    site.objects().delete("machine", "history-2").unwrap();
     site.until_gone("mcv", "history-v2");
     assert!(site.get("mcv", "history-v1").is_some() && site.get("mcv", "history-v3").is_some());
 }
@@ -253,7 +263,7 @@ fn h4_h5_h6_h7_a_node_is_noted_annotated_and_after_its_end_chosen_for_anew() {
     site.configuration("nodes", &json!({}), 2);
     site.until(("mc", "nodes"), "an outdated Machine", |c| c["status"]["machines"]["outdated"] == 1);
     assert_eq!(site.selected("nodes", 1)["version"], 1, "an edit alone moves nothing");
-    site.kubectl(&["delete", "node", "nodes"]).unwrap();
+    site.objects().delete("node", "nodes").unwrap();
     site.selected("nodes", 2);
     let machine = site.get("machine", "nodes").unwrap();
     assert!(machine["status"].get("nodeRef").is_none(), "in one write: {machine:#}");
@@ -263,7 +273,7 @@ fn h4_h5_h6_h7_a_node_is_noted_annotated_and_after_its_end_chosen_for_anew() {
     let back = json!({ "configurationRef": { "name": "nodes", "version": 1 }, "provider": "manual" });
     site.apply(&object("Machine", "nodes", &back));
     site.selected("nodes", 1);
-    site.kubectl(&["delete", "node", "nodes"]).unwrap();
+    site.objects().delete("node", "nodes").unwrap();
     site.until(("machine", "nodes"), "no Node", |m| m["status"].get("nodeRef").is_none());
     site.join("nodes");
     site.until(("node", "nodes"), "its annotations", annotated("1"));
@@ -289,27 +299,21 @@ fn v1_v3_versions_are_the_controllers_and_what_is_in_use_is_not_deleted() {
     site.configuration("kept", &json!({}), 1);
     site.machine("kept", &json!({}), &json!({ "configurationRef": { "name": "kept" } }));
     site.selected("kept", 1);
-    let edit = r#"{"metadata":{"labels":{"a":"b"}}}"#;
-    let why = wait::until("the policy", PATIENCE, || {
-        Ok(site
-            .kubectl(&["patch", "mcv", "kept-v1", "--type=merge", "-p", edit])
-            .err()
-            .map(|e| format!("{e:#}")))
-    });
-    let why = why.unwrap();
-    assert!(why.contains("edit the MachineConfiguration"), "{why}");
+    let edit = json!({ "metadata": { "labels": { "a": "b" } } });
+    site.until_refused("edit the MachineConfiguration", || site.objects().merge("mcv", "kept-v1", &edit));
     for (kind, name, words) in
         [("mcv", "kept-v1", "uses this version"), ("mc", "kept", "uses this configuration")]
     {
-        let why = site.kubectl(&["delete", kind, name, "--wait=false"]).expect_err("it is in use");
-        assert!(format!("{why:#}").contains(&format!("Machine kept {words}")), "{why:#}");
+        let words = format!("Machine kept {words}");
+        // The API server's own look at Machines is a moment behind.
+        site.until_refused(&words, || site.objects().can_delete(kind, name));
+        let why = site.objects().begin_delete(kind, name).expect_err("it is in use");
+        assert!(format!("{why:#}").contains(&words), "{why:#}");
     }
-    site.kubectl(&["delete", "machine", "kept"]).unwrap();
+    site.objects().delete("machine", "kept").unwrap();
     // The API server's own look at Machines is a moment behind.
-    wait::until("the end of its use", PATIENCE, || {
-        Ok(site.kubectl(&["delete", "mc", "kept", "--wait=false"]).ok().map(drop))
-    })
-    .unwrap();
+    wait::until_asked("the end of its use", PATIENCE, || Ok(site.objects().begin_delete("mc", "kept").ok()))
+        .unwrap();
     site.until_gone("mc", "kept");
     site.until_gone("mcv", "kept-v1");
 }
@@ -325,9 +329,8 @@ fn v3_a_version_whose_configuration_is_gone_goes_when_it_is_deleted_and_nobody_h
     // Of a configuration whose finalizer somebody took away, or that was made anew under its name.
     version["metadata"]["ownerReferences"] = json!([{ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfiguration",
         "name": "lost", "uid": "00000000-0000-4000-8000-000000000000", "controller": true }]);
-    let controller = "--as=system:serviceaccount:bedplate-system:bedplate-controller";
-    site.kubectl(&["create", "--validate=false", controller, "-f", &site.file(&version)]).unwrap();
-    site.kubectl(&["delete", "mcv", "lost-v1", "--wait=false"]).unwrap();
+    site.as_controller().create(&version).unwrap();
+    site.objects().begin_delete("mcv", "lost-v1").unwrap();
     site.until_gone("mcv", "lost-v1");
 }
 
@@ -336,8 +339,14 @@ fn what_the_controllers_credentials_are_worth_is_bounded() {
     let site = Site::shared();
     let kubernetes = Kubernetes::shared();
     let controller = kubernetes.service_account("bedplate-system", "bedplate-controller").unwrap();
+    let controller = kubernetes.objects_of(&controller).unwrap();
     let may = |verb: &str, what: &str| {
-        kubernetes.kubectl(&controller, &["auth", "can-i", verb, what, "-A"]).is_ok()
+        let (resource, group) = what.split_once('.').unwrap_or((what, ""));
+        let review = json!({ "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+            "spec": { "resourceAttributes": { "verb": verb, "group": group, "resource": resource } } });
+        let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+        let answer = controller.request(&http::Method::POST, path, "application/json", &review).unwrap();
+        answer["status"]["allowed"].as_bool().unwrap()
     };
     assert!(may("patch", "nodes"));
     for (verb, what) in [
@@ -354,33 +363,20 @@ fn what_the_controllers_credentials_are_worth_is_bounded() {
     }
     site.configuration("bounded", &json!({}), 1);
     site.apply(&json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "bounded" } }));
-    // Not `kubectl patch`, which reads first what the controller only watches.
+    let as_controller = site.as_controller();
     let apply = |manager: &str, (version, kind): (&str, &str), change: &Value| {
         let mut object = json!({ "apiVersion": version, "kind": kind, "metadata": {} });
         object.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
         object["metadata"]["name"] = json!("bounded");
-        let file = site.file(&object);
-        let manager = format!("--field-manager={manager}");
-        site.kubectl(&[
-            "apply",
-            "--server-side",
-            "--force-conflicts",
-            "--validate=false",
-            "--as=system:serviceaccount:bedplate-system:bedplate-controller",
-            &manager,
-            "-f",
-            &file,
-        ])
+        as_controller.apply_as(manager, "", &object, "")
     };
     let (node, ours) = (("v1", "Node"), ("bedplate.dev/v1alpha1", "MachineConfiguration"));
     // Policies take effect some time after they were made.
-    let mut attempt = 0;
-    wait::until("the policy", PATIENCE, || {
-        attempt += 1;
-        let probe = json!({ "metadata": { "labels": { "probe": attempt.to_string() } } });
-        Ok(apply("probe", node, &probe).err().map(drop))
-    })
-    .unwrap();
+    let attempt = std::cell::Cell::new(0);
+    site.until_refused("nothing here but", || {
+        attempt.set(attempt.get() + 1);
+        apply("probe", node, &json!({ "metadata": { "labels": { "probe": attempt.get().to_string() } } }))
+    });
     // As something that is there already, with a value that is none.
     let finalizers = json!({ "metadata": { "finalizers": ["bedplate.dev/in-use"] } });
     for (kind, change, words) in [
@@ -402,7 +398,7 @@ fn what_the_controllers_credentials_are_worth_is_bounded() {
 }
 
 const NODE: &str = "bedplate.dev/machine-configuration";
-const AS_CONTROLLER: &str = "--as=system:serviceaccount:bedplate-system:bedplate-controller";
+const CONTROLLER: &str = "system:serviceaccount:bedplate-system:bedplate-controller";
 
 #[test]
 fn of_a_machines_status_the_controllers_credentials_write_nothing_that_others_say() {
@@ -410,17 +406,17 @@ fn of_a_machines_status_the_controllers_credentials_write_nothing_that_others_sa
     site.machine("fields", &json!({}), &json!({ "paused": true }));
     let power = json!({ "state": "Off" });
     site.status("fields", &json!({ "power": power }));
-    // Not `kubectl patch`, which reads first what the controller only watches.
-    let apply = |status: &Value| {
+    let as_controller = site.as_controller();
+    let try_apply = |status: &Value, more: &str| {
         let mut machine = object("Machine", "fields", &json!({}));
         machine.as_object_mut().unwrap().remove("spec");
         machine["status"] = status.clone();
-        let file = site.file(&machine);
-        let how = ["apply", "--server-side", "--force-conflicts", "--validate=false", "--subresource=status"];
-        site.kubectl(&[&how[..], &["--field-manager=test", AS_CONTROLLER, "-f", &file]].concat())
+        as_controller.apply_as("test", "/status", &machine, more)
     };
-    wait::until("the policy", PATIENCE, || Ok(apply(&json!({ "boot": { "id": "probe" } })).err().map(drop)))
-        .unwrap();
+    let apply = |status: &Value| try_apply(status, "");
+    let words = "no fields of the status of a Machine but";
+    let probe = json!({ "slots": [{ "name": "a", "state": "Running" }] });
+    site.until_refused(words, || try_apply(&probe, "&dryRun=All"));
     for (what, change) in [
         ("which certificate counts", json!({ "enrolment": { "certificateFingerprint": "0".repeat(64) } })),
         ("what runs", json!({ "applied": { "name": "fields", "version": 1, "slot": "a" } })),
@@ -429,7 +425,7 @@ fn of_a_machines_status_the_controllers_credentials_write_nothing_that_others_sa
         ("slots", json!({ "slots": [{ "name": "a", "state": "Running" }] })),
     ] {
         let why = apply(&change).expect_err(what);
-        assert!(format!("{why:#}").contains("no fields of the status of a Machine but"), "{what}: {why:#}");
+        assert!(format!("{why:#}").contains(words), "{what}: {why:#}");
     }
     let mut enrolled = condition("Enrolled");
     enrolled["status"] = json!("False");
@@ -443,8 +439,7 @@ fn of_a_machines_status_the_controllers_credentials_write_nothing_that_others_sa
 #[test]
 fn trust_5_the_controllers_credentials_approve_nothing_but_what_agents_ask_for_their_kubelets() {
     let site = Site::shared();
-    let kubernetes = Kubernetes::shared();
-    let ask = |name: &str, signer: &str, by: Option<&Path>| {
+    let ask = |name: &str, signer: &str| {
         let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.distinguished_name = DistinguishedName::new();
@@ -454,35 +449,31 @@ fn trust_5_the_controllers_credentials_approve_nothing_but_what_agents_ask_for_t
         let object = json!({ "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
             "metadata": { "name": name }, "spec": { "request": k8s_openapi::ByteString(pem), "signerName": signer,
             "usages": ["digital signature", "client auth"] } });
-        let admin = kubernetes.admin();
-        kubernetes.kubectl(by.unwrap_or(&admin), &["create", "-f", &site.file(&object)]).unwrap();
-        site.get("csr", name).unwrap()
+        site.objects().create(&object).unwrap()
     };
+    let as_controller = site.as_controller();
     let approve = |request: &Value| {
         let mut decided = request.clone();
         decided["status"]["conditions"] =
             json!([{ "type": "Approved", "status": "True", "reason": "x", "message": "x" }]);
         let name = request["metadata"]["name"].as_str().unwrap();
         let place = format!("/apis/certificates.k8s.io/v1/certificatesigningrequests/{name}/approval");
-        site.kubectl(&["replace", AS_CONTROLLER, "--raw", &place, "-f", &site.file(&decided)])
+        as_controller.request(&http::Method::PUT, &place, "application/json", &decided)
     };
     let kubelet = "kubernetes.io/kube-apiserver-client-kubelet";
     let attempt = std::cell::Cell::new(0);
-    let why = wait::until("the policy", PATIENCE, || {
+    site.until_refused("only about requests that agents have made", || {
         attempt.set(attempt.get() + 1);
-        let request = ask(&format!("stranger-{}", attempt.get()), kubelet, None);
-        Ok(approve(&request).err().map(|error| format!("{error:#}")))
+        approve(&ask(&format!("stranger-{}", attempt.get()), kubelet))
     });
-    let why = why.unwrap();
-    assert!(why.contains("only about requests that agents have made"), "{why}");
     // The role's own limit.
-    let client = ask("client", "kubernetes.io/kube-apiserver-client", None);
+    let client = ask("client", "kubernetes.io/kube-apiserver-client");
     approve(&client).expect_err("another signer");
 }
 
 impl Site {
     /// An agent asks for its kubelet's certificate; what becomes of it: `Approved` or `Denied`, and why.
-    fn verdict(&self, agent: &Path, request: &str, machine: &str) -> (String, String) {
+    fn verdict(&self, agent: &Objects, request: &str, machine: &str) -> (String, String) {
         let text = |text: &str| DnValue::PrintableString(text.try_into().unwrap());
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.distinguished_name = DistinguishedName::new();
@@ -493,7 +484,7 @@ impl Site {
         let object = json!({ "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
             "metadata": { "name": request }, "spec": { "request": k8s_openapi::ByteString(pem),
             "signerName": "kubernetes.io/kube-apiserver-client-kubelet", "usages": ["digital signature", "client auth"] } });
-        Kubernetes::shared().kubectl(agent, &["create", "-f", &self.file(&object)]).unwrap();
+        agent.create(&object).unwrap();
         let decided = self.until(("csr", request), "a verdict", |csr| csr["status"]["conditions"].is_array());
         let verdict = &decided["status"]["conditions"][0];
         let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -506,6 +497,7 @@ fn trust_5_a_kubelets_certificate_is_given_to_the_host_that_was_enrolled_last_an
     let site = Site::shared();
     site.machine("trust", &json!({}), &json!({ "paused": true }));
     let (agent, fingerprint) = Kubernetes::shared().agent("trust").unwrap();
+    let agent = Kubernetes::shared().objects_of(&agent).unwrap();
     site.status("trust", &json!({ "enrolment": { "certificateFingerprint": fingerprint } }));
     assert_eq!(site.verdict(&agent, "trust-own", "trust").0, "Approved");
     // Another host was enrolled for the Machine: the first one's certificate is good for the API server yet.
@@ -513,7 +505,7 @@ fn trust_5_a_kubelets_certificate_is_given_to_the_host_that_was_enrolled_last_an
     let (verdict, why) = site.verdict(&agent, "trust-replaced", "trust");
     assert_eq!(verdict, "Denied");
     assert!(why.contains("not the one that the Machine was enrolled with last"), "{why}");
-    site.kubectl(&["delete", "machine", "trust"]).unwrap();
+    site.objects().delete("machine", "trust").unwrap();
     assert_eq!(site.verdict(&agent, "trust-deleted", "trust").0, "Denied");
 }
 

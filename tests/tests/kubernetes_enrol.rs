@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use bedplate_tests::draw;
 use bedplate_tests::guard::Process;
-use bedplate_tests::kubernetes::Kubernetes;
+use bedplate_tests::kubernetes::{Kubernetes, Objects};
 use bedplate_tests::netns::Namespace;
 use bedplate_tests::pxed::{Pxed, Setup, binary, manifest, stub_image};
 use bedplate_tests::rack::{ADDRESS, Rack};
 use bedplate_tests::wait;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const LIMIT: Duration = Duration::from_secs(90);
 const MACHINE: &str = "server-1";
@@ -83,24 +83,43 @@ struct Rig<'n> {
 }
 
 impl Rig<'_> {
-    fn get(&self, what: &[&str]) -> Value {
-        let arguments = [&["get"], what, &["-o", "json", "--show-managed-fields"]].concat();
-        let text = self.kubernetes.kubectl(&self.kubernetes.admin(), &arguments).unwrap_or_default();
-        serde_json::from_str(&text).unwrap_or_default()
+    fn objects(&self) -> &Objects {
+        self.kubernetes.objects().unwrap()
+    }
+
+    /// A Machine; null while the API server is away.
+    fn get(&self, machine: &str) -> Value {
+        self.objects().get("machine", machine).ok().flatten().unwrap_or_default()
     }
 
     fn machine(&self) -> Value {
-        self.get(&["machine", MACHINE])
+        self.get(MACHINE)
+    }
+
+    /// Waits for a state of a Machine.
+    fn until_machine(&mut self, machine: &str, what: &str, is: impl Fn(&Value) -> bool) {
+        let is_so = |machine: Option<&Value>| is(machine?).then_some(());
+        let reached = self.objects().until(("machine", machine), LIMIT, is_so);
+        assert!(reached.is_ok(), "not reached: {what}: {:#}\n{}", self.get(machine), self.story());
+    }
+
+    /// Who the API server takes the agent for.
+    fn agents_user(&self) -> Value {
+        let agent = self.kubernetes.objects_of(&self.host.path("state/kubeconfig")).unwrap();
+        let review = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview" });
+        let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+        let who = agent.request(&http::Method::POST, path, "application/json", &review).unwrap();
+        who["status"]["userInfo"].clone()
+    }
+
+    fn story(&mut self) -> String {
+        let (pxed, agent) = (self.pxed.process().said(), self.agent.said());
+        format!("{}\npxed:\n{pxed}\nagent:\n{agent}", self.host.standing())
     }
 
     fn until(&mut self, what: &str, mut state: impl FnMut(&mut Self) -> bool) {
         let reached = wait::until(what, LIMIT, || Ok(state(self).then_some(())));
-        let (pxed, agent) = (self.pxed.process().said(), self.agent.said());
-        assert!(
-            reached.is_ok(),
-            "not reached: {what}\n{}\npxed:\n{pxed}\nagent:\n{agent}",
-            self.host.standing()
-        );
+        assert!(reached.is_ok(), "not reached: {what}\n{}", self.story());
     }
 }
 
@@ -111,8 +130,8 @@ fn is_true(machine: &Value, kind: &str) -> bool {
 
 /// The certificate is the cluster's: asked for, approved by pxed, signed, and good for who it says.
 fn certificate_is_the_clusters(rig: &mut Rig<'_>) {
-    let requests = rig.get(&["certificatesigningrequests"]);
-    let [request] = requests["items"].as_array().unwrap().as_slice() else { panic!("{requests}") };
+    let requests = rig.objects().list("csr", "").unwrap();
+    let [request] = requests.as_slice() else { panic!("{requests:#?}") };
     assert!(request["metadata"]["name"].as_str().unwrap().starts_with("bedplate-machine-server-1-"));
     assert_eq!(request["spec"]["username"], "system:serviceaccount:bedplate-system:pxed");
     assert_eq!(request["spec"]["signerName"], "kubernetes.io/kube-apiserver-client");
@@ -120,18 +139,16 @@ fn certificate_is_the_clusters(rig: &mut Rig<'_>) {
         panic!("{request}")
     };
     assert_eq!((&approved["type"], &approved["reason"]), (&"Approved".into(), &"BedplateEnrolment".into()));
-    let kubeconfig = rig.host.path("state/kubeconfig");
-    let who = rig.kubernetes.kubectl(&kubeconfig, &["auth", "whoami", "-o", "json"]).unwrap();
-    let who: Value = serde_json::from_str(&who).unwrap();
-    let user = &who["status"]["userInfo"];
+    let user = rig.agents_user();
     assert_eq!(user["username"], "bedplate:machine:server-1");
     assert!(user["groups"].as_array().unwrap().contains(&"bedplate:machines".into()), "{user}");
 }
 
 /// Each writer has its own fields of the Machine's status.
 fn fields_have_their_writers(rig: &mut Rig<'_>) {
-    rig.until("the agent's fields", |rig| rig.machine()["status"]["agent"]["lastHeartbeat"].is_string());
-    rig.until("the condition Enrolled", |rig| is_true(&rig.machine(), "Enrolled"));
+    let reports = |machine: &Value| machine["status"]["agent"]["lastHeartbeat"].is_string();
+    rig.until_machine(MACHINE, "the agent's fields", reports);
+    rig.until_machine(MACHINE, "the condition Enrolled", |machine| is_true(machine, "Enrolled"));
     let machine = rig.machine();
     let status = &machine["status"];
     assert_eq!(status["agent"]["version"], env!("CARGO_PKG_VERSION"));
@@ -158,29 +175,19 @@ fn fields_have_their_writers(rig: &mut Rig<'_>) {
 
 /// The certificate opens nothing but its own Machine.
 fn another_machine_is_refused(rig: &mut Rig<'_>) {
-    let kubeconfig = rig.host.path("state/kubeconfig");
-    let fields = "apiVersion: bedplate.dev/v1alpha1\nkind: Machine\nmetadata: {name: server-2}\nstatus: {agent: {version: '0'}}\n";
-    let file = rig.host.path("another.yaml");
-    std::fs::write(&file, fields).unwrap();
-    let file = file.display().to_string();
-    let patch = ["apply", "--server-side", "--subresource=status", "--validate=false", "-f", &file];
-    let mut said = String::new();
-    rig.until("a refusal", |rig| match rig.kubernetes.kubectl(&kubeconfig, &patch) {
-        // Policies take effect some time after they were made.
-        Ok(_) => false,
-        Err(error) => {
-            said = error.to_string();
-            true
-        }
-    });
+    let agent = rig.kubernetes.objects_of(&rig.host.path("state/kubeconfig")).unwrap();
+    let fields = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": "server-2" },
+        "status": { "agent": { "version": "0" } } });
+    // Policies take effect some time after they were made.
+    let refused = || Ok(agent.apply_as("kubectl", "/status", &fields, "").err());
+    let said = wait::until_asked("a refusal", LIMIT, refused).unwrap().to_string();
     assert!(said.contains("bedplate:machine:server-1 is not the agent of Machine server-2"), "{said}");
 }
 
 #[test]
 fn a_host_enrols_with_the_cluster_and_writes_its_own_fields_also_after_the_api_server_was_away() {
     let rack = Rack::new("kubernetes-enrol").unwrap();
-    let mut kubernetes = Kubernetes::start_inside(rack.network(), ADDRESS.into()).unwrap();
-    kubernetes.install().unwrap();
+    let mut kubernetes = Kubernetes::installed_inside(rack.network(), ADDRESS.into()).unwrap();
     kubernetes.start_controllers(&["csrsigning"]).unwrap();
     for number in [1, 2] {
         let path = rack.file(&format!("server-{number}.yaml"));
@@ -218,9 +225,9 @@ fn a_host_enrols_with_the_cluster_and_writes_its_own_fields_also_after_the_api_s
     rig.kubernetes.start_server().unwrap();
     rig.until("the second enrolment", |rig| boot.ends_with(&rig.host.boot_id()));
     let restarted = jiff::Timestamp::now();
-    rig.until("a heartbeat since", |rig| {
-        let heartbeat = rig.machine()["status"]["agent"]["lastHeartbeat"].clone();
-        let heartbeat = heartbeat.as_str().and_then(|text| text.parse::<jiff::Timestamp>().ok());
+    rig.until_machine(MACHINE, "a heartbeat since", |machine| {
+        let heartbeat = machine["status"]["agent"]["lastHeartbeat"].as_str();
+        let heartbeat = heartbeat.and_then(|text| text.parse::<jiff::Timestamp>().ok());
         heartbeat.is_some_and(|heartbeat| heartbeat.as_second() >= restarted.as_second())
     });
     rack.succeeded();
@@ -230,8 +237,7 @@ fn a_host_enrols_with_the_cluster_and_writes_its_own_fields_also_after_the_api_s
 #[test]
 fn h1_a_host_that_a_person_installs_enrols_with_the_cluster_by_a_token() {
     let rack = Rack::new("kubernetes-manual").unwrap();
-    let mut kubernetes = Kubernetes::start_inside(rack.network(), ADDRESS.into()).unwrap();
-    kubernetes.install().unwrap();
+    let mut kubernetes = Kubernetes::installed_inside(rack.network(), ADDRESS.into()).unwrap();
     kubernetes.start_controllers(&["csrsigning"]).unwrap();
     let machine = "apiVersion: bedplate.dev/v1alpha1\nkind: Machine\nmetadata: {name: desk-1}\nspec: {provider: manual}\n";
     let path = rack.file("desk-1.yaml");
@@ -250,7 +256,6 @@ fn h1_a_host_that_a_person_installs_enrols_with_the_cluster_by_a_token() {
     host.network.ip(&format!("address add {}/24 dev eth0", Ipv4Addr::new(10, 7, 0, 91))).unwrap();
     let agent = host.start_agent();
     let mut rig = Rig { kubernetes, pxed, host, agent };
-    let of_machine = |rig: &Rig<'_>| rig.get(&["machine", "desk-1"]);
     let mut token = String::new();
     rig.until("a token, once pxed knows the Machine", |rig| {
         let mut command = std::process::Command::new(binary("bedplate").unwrap());
@@ -275,12 +280,13 @@ fn h1_a_host_that_a_person_installs_enrols_with_the_cluster_by_a_token() {
         rig.pxed.process().said()
     );
     assert_eq!(String::from_utf8_lossy(&said.stdout), "this host is Machine desk-1\n");
-    rig.until("the agent's fields", |rig| of_machine(rig)["status"]["agent"]["lastHeartbeat"].is_string());
-    rig.until("the condition Enrolled", |rig| is_true(&of_machine(rig), "Enrolled"));
-    let kubeconfig = rig.host.path("state/kubeconfig");
-    let who = rig.kubernetes.kubectl(&kubeconfig, &["auth", "whoami", "-o", "json"]).unwrap();
-    assert!(who.contains("\"bedplate:machine:desk-1\"") && who.contains("\"bedplate:machines\""), "{who}");
-    let machine = of_machine(&rig);
+    let reports = |machine: &Value| machine["status"]["agent"]["lastHeartbeat"].is_string();
+    rig.until_machine("desk-1", "the agent's fields", reports);
+    rig.until_machine("desk-1", "the condition Enrolled", |machine| is_true(machine, "Enrolled"));
+    let user = rig.agents_user();
+    assert_eq!(user["username"], "bedplate:machine:desk-1");
+    assert!(user["groups"].as_array().unwrap().contains(&"bedplate:machines".into()), "{user}");
+    let machine = rig.get("desk-1");
     assert!(machine["status"]["hardware"]["cpu"]["threads"].as_i64().unwrap() > 0, "{machine}");
     assert!(machine["status"]["enrolment"]["certificateFingerprint"].is_string(), "{machine}");
     assert!(machine["status"]["power"].is_null(), "nobody switches it: {machine}");

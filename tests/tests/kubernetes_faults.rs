@@ -10,6 +10,7 @@
 
 mod kubernetes_faults {
     pub(crate) mod cluster;
+    pub(crate) mod feed;
     pub(crate) mod flows;
     pub(crate) mod gate;
     pub(crate) mod life;
@@ -20,7 +21,10 @@ mod kubernetes_faults {
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use bedplate_tests::timeline;
 use futures::future::join_all;
+
+use tokio::task::JoinError;
 
 use kubernetes_faults::cluster::Cluster;
 use kubernetes_faults::flows::FLOWS;
@@ -31,10 +35,13 @@ use kubernetes_faults::turns::TURNS;
 /// The flows, or those whose name holds `BEDPLATE_FLOW`.
 fn flows() -> Vec<Flow> {
     let wanted = std::env::var("BEDPLATE_FLOW").unwrap_or_default();
-    FLOWS.iter().chain(TURNS).filter(|flow| flow.name.contains(&wanted)).copied().collect()
+    let flows: Vec<Flow> =
+        FLOWS.iter().chain(TURNS).filter(|flow| flow.name.contains(&wanted)).copied().collect();
+    assert!(!flows.is_empty(), "no flow's name holds BEDPLATE_FLOW={wanted}");
+    flows
 }
 
-/// Does something with each flow, all at once; fails when that is done, with the names of those that have.
+/// Does something with each flow, all at once; fails when that is done, with all that have.
 fn of_each<T: Send + 'static, F>(cluster: &Cluster, with: impl Fn(Flow) -> F) -> Vec<(Flow, T)>
 where
     F: Future<Output = T> + Send + 'static,
@@ -45,11 +52,19 @@ where
     for (flow, result) in flows.into_iter().zip(cluster.runtime.block_on(join_all(tasks))) {
         match result {
             Ok(result) => done.push((flow, result)),
-            Err(_) => failed.push(flow.name),
+            // The worker's own output goes to whichever test came first.
+            Err(error) => failed.push(format!("{}: {}", flow.name, panic_of(error))),
         }
     }
-    assert!(failed.is_empty(), "these have failed, see above: {failed:#?}");
+    assert!(failed.is_empty(), "these have failed:\n{}", failed.join("\n"));
     done
+}
+
+/// What a task that has panicked said.
+fn panic_of(error: JoinError) -> String {
+    let Ok(panic) = error.try_into_panic() else { return "canceled".to_owned() };
+    let text = panic.downcast_ref::<String>().cloned();
+    text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_default()
 }
 
 #[test]
@@ -59,15 +74,20 @@ fn killed_before_or_after_any_write_of_a_flow_the_controller_comes_to_the_same_e
         let bench = bench.clone();
         async move { bench.kill_everywhere(flow).await }
     });
-    let mut sum = 0;
-    for (flow, points) in all {
-        sum += points.len();
-        println!("{}: {} deaths", flow.name, points.len());
-        for ((write, nth), fault) in points {
+    let (mut sum, mut missed) = (0, Vec::new());
+    for (flow, deaths) in all {
+        sum += deaths.hit.len();
+        println!("{}: {} deaths", flow.name, deaths.hit.len());
+        for ((write, nth), fault) in deaths.hit {
             println!("    {fault:?} {write} ({nth})");
         }
+        let of_flow = |((write, nth), fault)| format!("{}: {fault:?} {write} ({nth})", flow.name);
+        missed.extend(deaths.missed.into_iter().map(of_flow));
     }
-    println!("{sum} deaths");
+    timeline::say(&format!(
+        "faults: {sum} deaths; {} points came in one run only: {missed:#?}",
+        missed.len()
+    ));
 }
 
 /// What comes of each flow undisturbed, and then of the same disturbed.

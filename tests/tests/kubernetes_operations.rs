@@ -9,55 +9,45 @@
 #[path = "kubernetes/cluster.rs"]
 mod cluster;
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, OnceLock};
+use std::sync::OnceLock;
 use std::time::Duration;
 
-use bedplate_api::operation::MachineOperation;
 use bedplate_tests::guard::{Directory, Process};
-use bedplate_tests::kubernetes::Kubernetes;
+use bedplate_tests::kubernetes::{Kubernetes, Objects};
 use bedplate_tests::{pxed, wait};
-use cluster::client;
-use kube::Api;
-use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
-use tokio::runtime::Runtime;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The cluster with its garbage collector, and the controller; all end with the test program.
 struct Site {
     kubernetes: Kubernetes,
-    place: Directory,
-    controller: Mutex<Process>,
-    pxed: PathBuf,
-    runtime: Runtime,
+    controller: Process,
+    pxed: Objects,
+    _place: Directory,
 }
 
 impl Site {
     fn shared() -> &'static Self {
         static SHARED: OnceLock<Site> = OnceLock::new();
         SHARED.get_or_init(|| {
-            let mut kubernetes = Kubernetes::start().unwrap();
-            kubernetes.install().unwrap();
+            let mut kubernetes = Kubernetes::installed().unwrap();
             kubernetes.start_controllers(&["garbage-collector-controller"]).unwrap();
             let place = Directory::new("operations").unwrap();
-            let controller = Mutex::new(controller(&kubernetes, &place, "first"));
+            let controller = controller(&kubernetes, &place);
             let pxed = kubernetes.service_account("bedplate-system", "pxed").unwrap();
-            Self { kubernetes, place, controller, pxed, runtime: Runtime::new().unwrap() }
+            let pxed = kubernetes.objects_of(&pxed).unwrap();
+            Self { kubernetes, controller, pxed, _place: place }
         })
     }
 
-    fn kubectl(&self, arguments: &[&str]) -> anyhow::Result<String> {
-        self.kubernetes.kubectl(&self.kubernetes.admin(), arguments)
+    fn objects(&self) -> &Objects {
+        self.kubernetes.objects().unwrap()
     }
 
     fn apply(&self, object: &Value) {
-        let name = object["metadata"]["name"].as_str().unwrap();
-        let path = self.place.path().join(format!("{}-{name}.json", object["kind"].as_str().unwrap()));
-        std::fs::write(&path, object.to_string()).unwrap();
-        self.kubectl(&["apply", "--server-side", "-f", &path.display().to_string()]).unwrap();
+        self.objects().apply(object).unwrap();
     }
 
     fn machine(&self, name: &str, labels: &Value, spec: &Value) {
@@ -83,17 +73,23 @@ impl Site {
     }
 
     fn get(&self, name: &str) -> Option<Value> {
-        let found = self.kubectl(&["get", "mop", name, "--ignore-not-found", "-o", "json"]).unwrap();
-        serde_json::from_str(&found).ok()
+        self.objects().get("mop", name).unwrap()
+    }
+
+    /// Waits until an object is in a state.
+    fn until_of(&self, (kind, name): (&str, &str), what: &str, is: impl Fn(&Value) -> bool) -> Value {
+        let found = self
+            .objects()
+            .until((kind, name), PATIENCE, |object| object.filter(|object| is(object)).cloned());
+        found.unwrap_or_else(|error| {
+            let last = self.objects().get(kind, name).unwrap_or_default();
+            panic!("{kind} {name}: {what}: {error:#}\n{last:#?}\n{}", self.controller.said())
+        })
     }
 
     /// Waits until an operation is in a state.
     fn until(&self, name: &str, what: &str, is: impl Fn(&Value) -> bool) -> Value {
-        let found = wait::until(what, PATIENCE, || Ok(self.get(name).filter(|object| is(object))));
-        found.unwrap_or_else(|error| {
-            let said = self.controller.lock().unwrap().said();
-            panic!("{name}: {error:#}\n{:#}\n{said}", self.get(name).unwrap_or_default())
-        })
+        self.until_of(("mop", name), what, is)
     }
 
     fn until_state(&self, name: &str, state: &str) -> Value {
@@ -101,21 +97,15 @@ impl Site {
     }
 
     fn until_gone(&self, name: &str) {
-        wait::until("its end", PATIENCE, || Ok(self.get(name).is_none().then_some(()))).unwrap();
+        self.objects()
+            .until(("mop", name), PATIENCE, |object| object.is_none().then_some(()))
+            .unwrap_or_else(|error| panic!("the end of {name}: {error:#}"));
     }
 
-    /// What its executor says of an operation, as who it is. Not by kubectl, which reads first what agents and pxed may not read.
-    fn says(&self, who: &Path, name: &str, status: &Value) -> Result<(), String> {
-        let patch = Patch::Merge(json!({ "status": status }));
-        self.runtime.block_on(async {
-            let operations: Api<MachineOperation> = Api::all(client(who).await);
-            let said = operations.patch_status(name, &PatchParams::default(), &patch).await;
-            said.map(drop).map_err(|error| error.to_string())
-        })
-    }
-
-    fn agent(&self, machine: &str) -> PathBuf {
-        self.kubernetes.user(&format!("bedplate:machine:{machine}"), &["bedplate:machines"]).unwrap()
+    fn agent(&self, machine: &str) -> Objects {
+        let user = format!("bedplate:machine:{machine}");
+        let kubeconfig = self.kubernetes.user(&user, &["bedplate:machines"]).unwrap();
+        self.kubernetes.objects_of(&kubeconfig).unwrap()
     }
 
     /// The Machine's agent takes an operation, and ends it if `end` says how.
@@ -123,40 +113,46 @@ impl Site {
         let agent = self.agent(machine);
         let now = jiff::Timestamp::now().to_string();
         let taken = json!({ "state": "InProgress", "startTime": now, "executor": format!("bedplate-agent/{machine}") });
-        self.says(&agent, name, &taken).unwrap();
+        agent.merge_status("mop", name, &taken).unwrap();
         if let Some(state) = end {
-            self.says(&agent, name, &json!({ "state": state, "completionTime": now, "reason": "Said" }))
-                .unwrap();
+            let ended = json!({ "state": state, "completionTime": now, "reason": "Said" });
+            agent.merge_status("mop", name, &ended).unwrap();
         }
     }
 
     fn children(&self, parent: &str) -> Vec<String> {
-        let selector = format!("bedplate.dev/parent={parent}");
-        let found = self.kubectl(&["get", "mop", "-l", &selector, "-o", "name"]).unwrap();
-        found.lines().map(|line| line.rsplit('/').next().unwrap().to_owned()).collect()
+        let selector = format!("labelSelector=bedplate.dev/parent%3D{parent}");
+        names(self.objects().list("mop", &selector).unwrap().iter())
     }
 
     fn until_children(&self, parent: &str, expected: &[&str]) {
-        wait::until(&format!("children {expected:?}"), PATIENCE, || {
-            Ok((self.children(parent) == expected).then_some(()))
-        })
-        .unwrap_or_else(|error| {
-            let said = self.controller.lock().unwrap().said();
-            panic!(
-                "{error:#}: {:?}\n{:#}\n{said}",
-                self.children(parent),
-                self.get(parent).unwrap_or_default()
-            )
+        let is_child = |object: &&Value| object["metadata"]["labels"]["bedplate.dev/parent"] == parent;
+        let reached = self.objects().until_among("mop", PATIENCE, |operations| {
+            (names(operations.iter().copied().filter(is_child)) == expected).then_some(())
         });
+        reached.unwrap_or_else(|error| {
+            let (children, last) = (self.children(parent), self.get(parent).unwrap_or_default());
+            panic!("children {expected:?}: {error:#}: {children:?}\n{last:#}\n{}", self.controller.said())
+        });
+    }
+
+    /// Waits until a write is refused: policies take effect some time after they were made.
+    fn until_refused(&self, write: impl Fn() -> anyhow::Result<Value>) -> String {
+        let refused = wait::until_asked("the policy", PATIENCE, || Ok(write().err()));
+        format!("{:#}", refused.unwrap())
     }
 }
 
-fn controller(kubernetes: &Kubernetes, place: &Directory, name: &str) -> Process {
+fn names<'o>(objects: impl Iterator<Item = &'o Value>) -> Vec<String> {
+    objects.map(|object| object["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+}
+
+fn controller(kubernetes: &Kubernetes, place: &Directory) -> Process {
     let kubeconfig = kubernetes.service_account("bedplate-system", "bedplate-controller").unwrap();
     let mut command = Command::new(pxed::binary("bedplate-controller").unwrap());
     command.arg("--kubeconfig").arg(kubeconfig);
-    command.args(["--instance", name, "--listen", "127.0.0.1:0", "--log-format", "text"]);
-    Process::spawn("bedplate-controller", &mut command, &place.path().join(format!("{name}.log"))).unwrap()
+    command.args(["--instance", "first", "--listen", "127.0.0.1:0", "--log-format", "text"]);
+    Process::spawn("bedplate-controller", &mut command, &place.path().join("controller.log")).unwrap()
 }
 
 fn object(kind: &str, name: &str, spec: &Value) -> Value {
@@ -174,9 +170,8 @@ fn o1_o5_o7_an_operation_is_pending_and_labelled_and_its_executor_finds_takes_an
     });
     assert_eq!(labelled["metadata"]["labels"]["bedplate.dev/site"], "north");
     // As the agent asks for it.
-    let own = ["get", "mop", "-l", "bedplate.dev/machine=o5", "-o", "name"];
-    let found = site.kubernetes.kubectl(&site.agent("o5"), &own).unwrap();
-    assert_eq!(found.trim(), "machineoperation.bedplate.dev/o5");
+    let found = site.agent("o5").list("mop", "labelSelector=bedplate.dev/machine%3Do5").unwrap();
+    assert_eq!(names(found.iter()), ["o5"]);
     site.carries_out("o5", "o5", Some("Complete"));
     let ended = site.until_state("o5", "Complete");
     assert_eq!(ended["status"]["reason"], "Said");
@@ -184,9 +179,9 @@ fn o1_o5_o7_an_operation_is_pending_and_labelled_and_its_executor_finds_takes_an
     site.operation("o7", "o5", &json!({ "operationName": "powerCycle" }));
     site.until_state("o7", "Pending");
     let taken = json!({ "state": "InProgress", "executor": "x" });
-    let refused =
-        wait::until("the policy", PATIENCE, || Ok(site.says(&site.agent("o5"), "o7", &taken).err()));
-    assert!(refused.unwrap().contains("does not report on powerOn"));
+    let agent = site.agent("o5");
+    let refused = site.until_refused(|| agent.merge_status("mop", "o7", &taken));
+    assert!(refused.contains("does not report on powerOn"), "{refused}");
 }
 
 #[test]
@@ -297,7 +292,7 @@ fn o3_a_parent_that_is_deleted_begins_no_more_and_what_was_begun_is_seen_to_its_
     site.until_children("stop", &["stop-stop-a", "stop-stop-b"]);
     site.until_state("stop-stop-a", "Pending");
     site.carries_out("stop-a", "stop-stop-a", None);
-    site.kubectl(&["delete", "mop", "stop", "--wait=false"]).unwrap();
+    site.objects().begin_delete("mop", "stop").unwrap();
     site.until_gone("stop-stop-b");
     assert!(site.get("stop").is_some(), "it waits for what was begun");
     site.carries_out("stop-a", "stop-stop-a", Some("Complete"));
@@ -315,36 +310,11 @@ fn o3_a_child_that_somebody_deletes_is_not_made_again() {
     site.selecting("gone", "gone", &json!({ "maxParallel": 1 }));
     site.until_children("gone", &["gone-gone-a"]);
     site.until("gone", "its sums", |parent| parent["status"]["machines"]["begun"] == json!(["gone-a"]));
-    site.kubectl(&["delete", "mop", "gone-gone-a"]).unwrap();
+    site.objects().delete("mop", "gone-gone-a").unwrap();
     site.until_children("gone", &["gone-gone-b"]);
     site.carries_out("gone-b", "gone-gone-b", Some("Complete"));
     let parent = site.until_state("gone", "Failed");
     assert_eq!(parent["status"]["machines"], json!({ "complete": ["gone-b"], "failed": ["gone-a"] }));
-}
-
-#[test]
-fn o3_another_controller_goes_on_where_one_was_killed() {
-    let site = Site::shared();
-    let names = ["kill-a", "kill-b", "kill-c", "kill-d"];
-    for name in names {
-        site.machine(name, &json!({ "row": "kill" }), &json!({}));
-    }
-    site.selecting("kill", "kill", &json!({ "maxParallel": 2 }));
-    site.until_children("kill", &["kill-kill-a", "kill-kill-b"]);
-    {
-        let mut controller = site.controller.lock().unwrap();
-        controller.kill();
-        *controller = self::controller(&site.kubernetes, &site.place, "second");
-    }
-    site.machine("kill-later", &json!({ "row": "kill" }), &json!({}));
-    for name in names {
-        let child = format!("kill-{name}");
-        site.until_state(&child, "Pending");
-        site.carries_out(name, &child, Some("Complete"));
-    }
-    let parent = site.until_state("kill", "Complete");
-    assert_eq!(parent["status"]["counts"]["total"], 4);
-    assert_eq!(parent["status"]["machines"]["complete"], json!(names));
 }
 
 #[test]
@@ -372,7 +342,7 @@ fn o4_o7_what_nobody_takes_or_ends_in_its_time_fails_and_says_who_there_is() {
     site.operation("own", "alone", &json!({ "operationName": "dance", "timeoutSeconds": 5 }));
     site.until_state("own", "Pending");
     let taken = json!({ "state": "InProgress", "executor": "dancer" });
-    site.says(&site.kubernetes.admin(), "own", &taken).unwrap();
+    site.objects().merge_status("mop", "own", &taken).unwrap();
     let late = site.until_state("own", "Failed");
     assert_eq!(
         (&late["status"]["reason"], &late["status"]["executor"]),
@@ -394,62 +364,48 @@ fn the_controller_makes_no_operations_of_its_own_and_changes_nobodys_but_for_its
     site.machine("policy", &json!({}), &json!({}));
     site.operation("policy", "policy", &json!({ "operationName": "reboot" }));
     let own = site.kubernetes.service_account("bedplate-system", "bedplate-controller").unwrap();
-    let refuses = |arguments: &[&str], words: &str| {
-        let said = wait::until(words, PATIENCE, || {
-            let said = site.kubernetes.kubectl(&own, arguments).err().map(|error| format!("{error:#}"));
-            Ok(said.filter(|said| said.contains(words)))
-        });
-        said.unwrap();
+    let own = site.kubernetes.objects_of(&own).unwrap();
+    let refuses = |words: &str, write: &dyn Fn() -> anyhow::Result<Value>| {
+        let said = || write().err().map(|error| format!("{error:#}")).filter(|said| said.contains(words));
+        wait::until_asked(words, PATIENCE, || Ok(said())).unwrap();
     };
-    let path = site.place.path().join("made.json");
     let made = object(
         "MachineOperation",
         "made",
         &json!({ "operationName": "reboot", "machineRef": { "name": "policy" } }),
     );
-    std::fs::write(&path, made.to_string()).unwrap();
-    refuses(
-        &["create", "--dry-run=server", "-f", &path.display().to_string()],
-        "makes no operations but for the Machines",
-    );
-    for patch in [
-        r#"{"metadata":{"labels":{"a":"b"}}}"#,
-        r#"{"metadata":{"annotations":{"a":"b"}}}"#,
-        r#"{"metadata":{"finalizers":["example.org/stays"]}}"#,
+    refuses("makes no operations but for the Machines", &|| own.try_create(&made));
+    for change in [
+        json!({ "labels": { "a": "b" } }),
+        json!({ "annotations": { "a": "b" } }),
+        json!({ "finalizers": ["example.org/stays"] }),
     ] {
-        refuses(
-            &["patch", "mop", "policy", "--dry-run=server", "--type=merge", "-p", patch],
-            "changes nothing of an operation but",
-        );
+        let change = json!({ "metadata": change });
+        refuses("changes nothing of an operation but", &|| own.try_merge("mop", "policy", &change));
     }
     // What is summed up is nobody's but the controller's.
     let sums = json!({ "machines": { "complete": ["policy"] } });
-    let said =
-        wait::until("the policy", PATIENCE, || Ok(site.says(&site.agent("policy"), "policy", &sums).err()));
-    assert!(said.unwrap().contains("leaves the sums"));
-    assert!(site.says(&site.pxed, "policy", &sums).is_err());
+    let agent = site.agent("policy");
+    let said = site.until_refused(|| agent.merge_status("mop", "policy", &sums));
+    assert!(said.contains("leaves the sums"), "{said}");
+    assert!(site.pxed.merge_status("mop", "policy", &sums).is_err());
 }
 
 /// The Node of a host joins.
 fn join(site: &Site, name: &str, version: u32) {
     site.apply(&json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name },
         "spec": { "providerID": format!("bedplate://{name}") } }));
-    let uid = site.kubectl(&["get", "node", name, "-o", "jsonpath={.metadata.uid}"]).unwrap();
+    let uid = site.objects().get("node", name).unwrap().unwrap()["metadata"]["uid"].clone();
     let applied = json!({ "name": name, "version": version, "slot": "a", "nodeUid": uid });
     machine_says(site, name, &json!({ "applied": applied }));
 }
 
 fn machine_says(site: &Site, name: &str, status: &Value) {
-    let patch = json!({ "status": status }).to_string();
-    site.kubectl(&["patch", "machine", name, "--subresource=status", "--type=merge", "-p", &patch]).unwrap();
+    site.objects().merge_status("machine", name, status).unwrap();
 }
 
 fn until_machine(site: &Site, name: &str, what: &str, is: impl Fn(&Value) -> bool) {
-    let found = wait::until(what, PATIENCE, || {
-        let machine: Value = serde_json::from_str(&site.kubectl(&["get", "machine", name, "-o", "json"])?)?;
-        Ok(is(&machine["status"]).then_some(()))
-    });
-    found.unwrap_or_else(|error| panic!("{error:#}\n{}", site.controller.lock().unwrap().said()));
+    site.until_of(("machine", name), what, |machine| is(&machine["status"]));
 }
 
 #[test]
@@ -469,7 +425,7 @@ fn o8_the_node_that_was_drained_for_an_operation_is_deleted_so_that_the_host_is_
     join(site, "o8", 1);
     until_machine(site, "o8", "its Node", |status| status["nodeRef"]["name"] == "o8");
     configuration(30);
-    wait::until("version 2", PATIENCE, || Ok(site.kubectl(&["get", "mcv", "o8-v2"]).ok())).unwrap();
+    site.until_of(("mcv", "o8-v2"), "version 2", |_| true);
 
     site.operation(
         "o8",
@@ -481,13 +437,14 @@ fn o8_the_node_that_was_drained_for_an_operation_is_deleted_so_that_the_host_is_
     // As the agent does by its kubelet's right, and as another operation would.
     let cordon = |by: &str| {
         let patch = json!({ "metadata": { "annotations": { "bedplate.dev/cordoned-by": by } }, "spec": { "unschedulable": true } });
-        site.kubectl(&["patch", "node", "o8", "--type=merge", "-p", &patch.to_string()]).unwrap();
+        site.objects().merge("node", "o8", &patch).unwrap();
     };
     cordon(&uid);
     let drained = json!({ "type": "Drained", "status": "True", "reason": "PodsLeft", "message": "the Pods have left",
         "lastTransitionTime": "2026-01-01T00:00:00Z" });
-    site.says(&site.agent("o8"), "o8", &json!({ "conditions": [drained] })).unwrap();
-    wait::until("the end of its Node", PATIENCE, || Ok(site.kubectl(&["get", "node", "o8"]).err())).unwrap();
+    site.agent("o8").merge_status("mop", "o8", &json!({ "conditions": [drained] })).unwrap();
+    let gone = |node: Option<&Value>| node.is_none().then_some(());
+    site.objects().until(("node", "o8"), PATIENCE, gone).expect("the end of its Node");
     until_machine(site, "o8", "version 2 and no Node", |status| {
         status["selected"]["version"] == 2 && status.get("nodeRef").is_none()
     });
@@ -495,5 +452,5 @@ fn o8_the_node_that_was_drained_for_an_operation_is_deleted_so_that_the_host_is_
     until_machine(site, "o8", "its new Node", |status| status["nodeRef"]["name"] == "o8");
     site.carries_out("o8", "o8", Some("Complete"));
     site.until_state("o8", "Complete");
-    assert!(site.kubectl(&["get", "node", "o8"]).is_ok(), "it is deleted once");
+    assert!(site.objects().get("node", "o8").unwrap().is_some(), "it is deleted once");
 }

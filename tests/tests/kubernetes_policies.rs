@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use bedplate_tests::guard::Directory;
-use bedplate_tests::kubernetes::Kubernetes;
+use bedplate_tests::kubernetes::{Kubernetes, Objects};
 use bedplate_tests::wait;
 use cluster::{configuration, machine, version, with};
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const CONTROLLER: &str = "system:serviceaccount:bedplate-system:bedplate-controller";
 const COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garbage-collector";
 /// By the user's name alone: nobody's rights are missing.
-const MASTERS: &str = "--as-group=system:masters";
+const MASTERS: &str = "system:masters";
 const KIND: &str = "/apis/bedplate.dev/v1alpha1/machineconfigurationversions";
 
 const V1: &str = "a MachineConfigurationVersion is written by bedplate-controller alone";
@@ -37,8 +37,7 @@ impl Site {
     fn shared() -> &'static Self {
         static SHARED: OnceLock<Site> = OnceLock::new();
         SHARED.get_or_init(|| {
-            let mut kubernetes = Kubernetes::start().unwrap();
-            kubernetes.install().unwrap();
+            let mut kubernetes = Kubernetes::installed().unwrap();
             kubernetes.protect_versions().unwrap();
             kubernetes.start_controllers(&["garbage-collector-controller"]).unwrap();
             let person = kubernetes.user("person", &["people"]).unwrap();
@@ -52,12 +51,13 @@ impl Site {
             site.machine("probe", &json!({}));
             site.machine("probe", &json!({ "configurationRef": { "name": "probe", "version": 1 } }));
             // Policies take effect some time after they were made, and nothing in the API says when.
-            for line in [
-                &["annotate", "mcv", "probe-v1", "a=b", "--overwrite", "--dry-run=server"][..],
-                &["delete", "mcv", "probe-v1", "--dry-run=server"],
-                &["delete", "mc", "probe", "--dry-run=server"],
+            for (line, words) in [
+                (&["annotate", "mcv", "probe-v1", "a=b", "--overwrite", "--dry-run=server"][..], V1),
+                (&["delete", "mcv", "probe-v1", "--dry-run=server"], "uses this version"),
+                (&["delete", "mc", "probe", "--dry-run=server"], "uses this configuration"),
             ] {
-                wait::until("the policy", PATIENCE, || Ok(site.admin(line).err().map(drop))).unwrap();
+                let refused = || Ok(site.admin(line).err().filter(|why| why.contains(words)));
+                wait::until_asked(words, PATIENCE, refused).unwrap();
             }
             site
         })
@@ -73,8 +73,8 @@ impl Site {
 
     /// As the user of this name, who may do everything as far as roles go.
     fn named(&self, user: &str, arguments: &[&str]) -> Result<String, String> {
-        let user = format!("--as={user}");
-        self.admin(&[arguments, &[&user, MASTERS]].concat())
+        let (user, group) = (format!("--as={user}"), format!("--as-group={MASTERS}"));
+        self.admin(&[arguments, &[&user, &group]].concat())
     }
 
     fn kubectl(&self, kubeconfig: &std::path::Path, arguments: &[&str]) -> Result<String, String> {
@@ -88,42 +88,41 @@ impl Site {
         path.display().to_string()
     }
 
+    fn objects(&self) -> &Objects {
+        self.kubernetes.objects().unwrap()
+    }
+
     fn get(&self, kind: &str, name: &str) -> Option<Value> {
-        let found = self.admin(&["get", kind, name, "--ignore-not-found", "-o", "json"]).unwrap();
-        serde_json::from_str(&found).ok()
+        self.objects().get(kind, name).unwrap()
     }
 
     fn until_gone(&self, kind: &str, name: &str) {
-        let gone = || Ok(self.get(kind, name).is_none().then_some(()));
-        wait::until(&format!("the end of {kind} {name}"), PATIENCE, gone).unwrap();
+        let gone = |object: Option<&Value>| object.is_none().then_some(());
+        let ended = self.objects().until((kind, name), PATIENCE, gone);
+        ended.unwrap_or_else(|error| panic!("the end of {kind} {name}: {error:#}"));
     }
 
     /// A configuration with deployed versions, as the controller leaves them but for its finalizers.
     fn configuration(&self, name: &str, numbers: &[u32]) {
-        self.person(&["apply", "--server-side", "-f", &self.file(&configuration(name))]).unwrap();
-        let uid = self.get("mc", name).unwrap()["metadata"]["uid"].clone();
-        let owner = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfiguration", "name": name, "uid": uid,
-            "controller": true, "blockOwnerDeletion": true });
+        let made = self.kubernetes.objects_of(&self.person).unwrap().apply(&configuration(name)).unwrap();
+        let owner = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfiguration", "name": name,
+            "uid": made["metadata"]["uid"], "controller": true, "blockOwnerDeletion": true });
+        let controller = self.objects().impersonating(CONTROLLER, &[MASTERS]);
         for number in numbers {
             let owned = json!({ "metadata": { "ownerReferences": [owner] } });
-            let object = with(&version(name, *number), &owned);
-            self.named(CONTROLLER, &["create", "-f", &self.file(&object)]).unwrap();
-            let status = r#"{"status":{"deployed":true}}"#;
-            let name = format!("{name}-v{number}");
-            let patch = ["patch", "mcv", &name, "--subresource=status", "--type=merge", "-p", status];
-            self.named(CONTROLLER, &patch).unwrap();
+            controller.create(&with(&version(name, *number), &owned)).unwrap();
+            let version = format!("{name}-v{number}");
+            controller.merge_status("mcv", &version, &json!({ "deployed": true })).unwrap();
         }
     }
 
     fn machine(&self, name: &str, spec: &Value) {
         let object = with(&machine(name), &json!({ "spec": spec }));
-        self.person(&["apply", "--server-side", "-f", &self.file(&object)]).unwrap();
+        self.kubernetes.objects_of(&self.person).unwrap().apply(&object).unwrap();
     }
 
     fn status(&self, name: &str, status: &Value) {
-        let patch = json!({ "status": status }).to_string();
-        let patch = ["patch", "machine", name, "--subresource=status", "--type=merge", "-p", &patch];
-        self.admin(&patch).unwrap();
+        self.objects().merge_status("machine", name, status).unwrap();
     }
 }
 
@@ -226,7 +225,8 @@ fn v3_a_version_that_a_machine_names_or_has_is_deleted_by_nobody_and_by_no_way()
     // The API server's own look at Machines is a moment behind.
     for number in [1, 3] {
         let line = ["delete", "mcv", &format!("held-v{number}"), "--dry-run=server"];
-        wait::until("the Machine", PATIENCE, || Ok(site.admin(&line).err().map(drop))).unwrap();
+        let refused = || Ok(site.admin(&line).err().filter(|why| why.contains("uses this version")));
+        wait::until_asked("the Machine", PATIENCE, refused).unwrap();
     }
     for (number, by) in [(1, "held-1"), (2, "held-2"), (3, "held-2")] {
         let (name, words) = (format!("held-v{number}"), format!("Machine {by} uses this version"));
@@ -340,7 +340,7 @@ fn the_controller_makes_and_writes_its_own_lease_and_none_of_another_name() {
     let other = made("bedplate-pxed-lab");
     let probe = ["create", "--dry-run=server", "-f", &other];
     let refused = || Ok(controller(&probe).err().filter(|why| why.contains(words)).map(drop));
-    wait::until("the policy", PATIENCE, refused).unwrap();
+    wait::until_asked("the policy", PATIENCE, refused).unwrap();
     for name in ["bedplate-pxed-lab", "bedplate-controller-2", "kube-scheduler"] {
         let why = controller(&["create", "-f", &made(name)]).expect_err(name);
         assert!(why.contains(words), "{name}: {why}");
@@ -364,23 +364,16 @@ fn the_controller_makes_and_writes_its_own_lease_and_none_of_another_name() {
 /// docs/install.md, "Taking it out again": without a controller nobody else takes its finalizers away.
 #[test]
 fn what_a_controller_that_is_gone_has_left_is_let_go_once_the_policy_is_not_bound() {
-    let mut kubernetes = Kubernetes::start().unwrap();
-    kubernetes.install().unwrap();
+    let mut kubernetes = Kubernetes::installed().unwrap();
     kubernetes.protect_versions().unwrap();
     kubernetes.start_controllers(&["garbage-collector-controller"]).unwrap();
     let admin = |arguments: &[&str]| {
         kubernetes.kubectl(&kubernetes.admin(), arguments).map_err(|error| format!("{error:#}"))
     };
     let held = json!({ "metadata": { "finalizers": ["bedplate.dev/in-use"] } });
-    let place = Directory::new("left").unwrap();
-    for object in [with(&configuration("left"), &held), with(&version("left", 1), &held)] {
-        let path = place.path().join("object.json");
-        std::fs::write(&path, object.to_string()).unwrap();
-        let path = path.display().to_string();
-        admin(&["create", "-f", &path, &format!("--as={CONTROLLER}"), MASTERS])
-            .or_else(|_| admin(&["create", "-f", &path]))
-            .unwrap();
-    }
+    let objects = kubernetes.objects().unwrap();
+    objects.create(&with(&configuration("left"), &held)).unwrap();
+    objects.impersonating(CONTROLLER, &[MASTERS]).create(&with(&version("left", 1), &held)).unwrap();
     let free = |kind: &str, name: &str| {
         let freed =
             admin(&["patch", kind, name, "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#]);
@@ -388,7 +381,7 @@ fn what_a_controller_that_is_gone_has_left_is_let_go_once_the_policy_is_not_boun
         freed.map(drop).or_else(|why| if why.contains("NotFound") { Ok(()) } else { Err(why) })
     };
     let refused = || Ok(free("mcv", "left-v1").err().filter(|why| why.contains(V1)).map(drop));
-    wait::until("the policy", PATIENCE, refused).unwrap();
+    wait::until_asked("the policy", PATIENCE, refused).unwrap();
     admin(&[
         "delete",
         "crd",
@@ -400,15 +393,12 @@ fn what_a_controller_that_is_gone_has_left_is_let_go_once_the_policy_is_not_boun
     admin(&["delete", "validatingadmissionpolicybinding", "bedplate-versions"]).unwrap();
     let mut said = String::new();
     let freed = || Ok(free("mcv", "left-v1").map_err(|why| said = why).ok());
-    let ended = wait::until("the end of the policy", PATIENCE, freed);
+    let ended = wait::until_asked("the end of the policy", PATIENCE, freed);
     ended.unwrap_or_else(|error| panic!("{error:#}: {said}"));
     free("mc", "left").unwrap();
     for kind in ["machineconfigurations", "machineconfigurationversions"] {
-        let gone = || {
-            let found =
-                admin(&["get", "crd", &format!("{kind}.bedplate.dev"), "--ignore-not-found", "-o", "name"]);
-            Ok(found.is_ok_and(|found| found.is_empty()).then_some(()))
-        };
-        wait::until("the end of the kind", PATIENCE, gone).unwrap();
+        let gone = |definition: Option<&Value>| definition.is_none().then_some(());
+        let kind = format!("{kind}.bedplate.dev");
+        objects.until(("crd", &kind), PATIENCE, gone).expect("the end of the kind");
     }
 }

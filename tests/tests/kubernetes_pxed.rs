@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bedplate_tests::guard::{Directory, Process};
-use bedplate_tests::kubernetes::Kubernetes;
+use bedplate_tests::kubernetes::{Kubernetes, Objects};
 use bedplate_tests::pxed::{ask, serve};
 use bedplate_tests::wait;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const LIMIT: Duration = Duration::from_secs(90);
 
@@ -22,8 +22,7 @@ struct Rig {
 
 impl Rig {
     fn new() -> Self {
-        let kubernetes = Kubernetes::start().unwrap();
-        kubernetes.install().unwrap();
+        let kubernetes = Kubernetes::installed().unwrap();
         let kubeconfig = kubernetes.service_account("bedplate-system", "pxed").unwrap();
         let directory = Directory::new("kubernetes-pxed").unwrap();
         let rig = Self { kubernetes, directory, kubeconfig };
@@ -55,28 +54,35 @@ impl Rig {
     }
 
     fn apply(&self, name: &str, site: &str, mac: &str) {
-        let manifest = format!(
-            "apiVersion: bedplate.dev/v1alpha1\nkind: Machine\nmetadata: {{name: {name}}}\nspec:\n  provider: pxe\n  site: \
-             {site}\n  pxe:\n    interfaces:\n    - macAddress: \"{mac}\"\n"
-        );
-        let file = self.path(&format!("{name}.yaml"));
-        std::fs::write(&file, manifest).unwrap();
-        self.admin(&["apply", "-f", &file.display().to_string()]).unwrap();
+        let interfaces = json!([{ "macAddress": mac }]);
+        let spec = json!({ "provider": "pxe", "site": site, "pxe": { "interfaces": interfaces } });
+        self.objects()
+            .apply(&json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": name }, "spec": spec }))
+            .unwrap();
     }
 
-    fn admin(&self, arguments: &[&str]) -> anyhow::Result<String> {
-        self.kubernetes.kubectl(&self.kubernetes.admin(), arguments)
+    fn objects(&self) -> &Objects {
+        self.kubernetes.objects().unwrap()
     }
 
     fn machine(&self, name: &str) -> Value {
-        let text = self.admin(&["get", "machine", name, "-o", "json", "--show-managed-fields"]).unwrap();
-        serde_json::from_str(&text).unwrap()
+        self.objects().get("machine", name).unwrap().unwrap()
+    }
+
+    /// Waits until a Machine's condition says so.
+    fn until_booted(&self, name: &str, what: &str, is: impl Fn(&Value) -> bool) {
+        let is_so = |machine: Option<&Value>| booted(machine?).filter(|condition| is(condition)).map(drop);
+        let reached = self.objects().until(("machine", name), LIMIT, is_so);
+        reached.unwrap_or_else(|error| panic!("{name}: {what}: {error:#}\n{}", self.said()));
+    }
+
+    fn said(&self) -> String {
+        std::fs::read_to_string(self.path("pxed.log")).unwrap_or_default()
     }
 
     fn until(&self, what: &str, mut state: impl FnMut() -> bool) {
-        let said = || std::fs::read_to_string(self.path("pxed.log")).unwrap_or_default();
         let reached = wait::until(what, LIMIT, || Ok(state().then_some(())));
-        assert!(reached.is_ok(), "not reached: {what}\n{}", said());
+        assert!(reached.is_ok(), "not reached: {what}\n{}", self.said());
     }
 }
 
@@ -109,11 +115,10 @@ fn machines_of_the_site_are_known_reported_on_and_kept_while_the_api_server_is_a
     rig.apply("two", "rack1", "52-54-00-00-00-0A");
     rig.until("two is known", || known(&socket) == ["one", "two"]);
     for (name, other) in [("one", "two"), ("two", "one")] {
-        rig.until("the condition", || {
-            booted(&rig.machine(name)).is_some_and(|c| {
-                c["reason"] == "DuplicateMACAddress"
-                    && c["message"].to_string().contains(&format!("claimed by {other}"))
-            })
+        let claimed = format!("claimed by {other}");
+        rig.until_booted(name, "the condition", |condition| {
+            condition["reason"] == "DuplicateMACAddress"
+                && condition["message"].to_string().contains(&claimed)
         });
         let machine = rig.machine(name);
         let managers = machine["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
@@ -124,10 +129,10 @@ fn machines_of_the_site_are_known_reported_on_and_kept_while_the_api_server_is_a
         );
         assert_eq!(machine["status"]["phase"], Value::Null, "phase is the controller's");
     }
-    rig.until("the Events", || {
-        let events = rig.admin(&["get", "events", "-n", "default", "-o", "wide"]).unwrap_or_default();
-        events.matches("DuplicateMACAddress").count() >= 2
-    });
+    let two = |events: &[&Value]| {
+        (events.iter().filter(|event| event["reason"] == "DuplicateMACAddress").count() >= 2).then_some(())
+    };
+    rig.objects().until_among("event", LIMIT, two).expect("the Events");
     let before = booted(&rig.machine("one")).unwrap();
 
     // The server goes, pxed is killed and comes again: it knows what it knew.
@@ -146,14 +151,13 @@ fn machines_of_the_site_are_known_reported_on_and_kept_while_the_api_server_is_a
         ask(&socket, "/v1/status").unwrap_or_default()["source"]["synced"] == true
     });
     assert_eq!(booted(&rig.machine("one")).unwrap(), before);
-    rig.admin(&["delete", "machine", "two"]).unwrap();
+    rig.objects().delete("machine", "two").unwrap();
     rig.until("two is gone", || known(&socket) == ["one"]);
-    rig.until("one says that its address is its own again", || {
-        booted(&rig.machine("one")).is_some_and(|c| c["reason"] == "AwaitingBoot")
-    });
+    let is_its_own = |condition: &Value| condition["reason"] == "AwaitingBoot";
+    rig.until_booted("one", "its address is its own again", is_its_own);
 
     // A Machine that is made anew under its old name has no past.
-    rig.admin(&["delete", "machine", "one"]).unwrap();
+    rig.objects().delete("machine", "one").unwrap();
     rig.apply("one", "rack1", "52:54:00:00:00:0c");
     let shown = || ask(&socket, "/v1/machines/one").unwrap_or_default();
     rig.until("the new one is known", || shown()["spec"].to_string().contains("52:54:00:00:00:0c"));

@@ -21,7 +21,7 @@ async fn paved(site: &Site, name: &str, spec: &Value, names: &[&str]) -> Arc<Fle
     for machine in names {
         site.machine(machine, name, &json!({}));
     }
-    let fleet = Fleet::start(site.client().await, names).await;
+    let fleet = Fleet::start(site.client().await, site.objects(), names).await;
     for machine in names {
         site.has(machine, 1).await;
     }
@@ -103,7 +103,7 @@ async fn c4_a_persons_cordon_is_left_alone_and_named_and_the_others_go_on() {
     let (site, names) = (Site::shared(), ["hands-1", "hands-2", "hands-3"]);
     let spec = rolling(&json!({ "maxUnavailable": 2 }));
     let fleet = paved(site, "hands", &spec, &names).await;
-    site.kubectl(&["cordon", "hands-2"]).unwrap();
+    site.cordon("hands-2", true);
     site.configuration("hands", &spec, 2);
     for name in ["hands-1", "hands-3"] {
         site.has(name, 2).await;
@@ -117,7 +117,7 @@ async fn c4_a_persons_cordon_is_left_alone_and_named_and_the_others_go_on() {
         "{node:#}"
     );
     assert_eq!(fleet.most(), 2, "one at a time beside the person's");
-    site.kubectl(&["uncordon", "hands-2"]).unwrap();
+    site.cordon("hands-2", false);
     site.has("hands-2", 2).await;
 }
 
@@ -129,7 +129,8 @@ async fn c4_a_drain_that_takes_too_long_is_given_up_and_pauses_until_a_person_ha
     site.namespace("late");
     site.budget("late", 1);
     pod(&fleet.client, "late", "only", "late-1", Some("ReplicaSet")).await;
-    site.until(("pdb -n late", "late"), "the budget", |pdb| pdb["status"]["currentHealthy"] == 1).await;
+    let is_counted = |budget: &Value| budget["status"]["currentHealthy"] == 1;
+    site.until_within("late", ("pdb", "late"), "the Pod is counted", is_counted).await;
     site.configuration("late", &spec, 2);
     let late = site.until(("mc", "late"), "the time-out", |mc| site::degraded(mc) == "DrainTimedOut").await;
     let message = site::message(&late, "Degraded");
@@ -137,8 +138,8 @@ async fn c4_a_drain_that_takes_too_long_is_given_up_and_pauses_until_a_person_ha
     assert_eq!(site::progressing(&late), "Paused");
     assert!(!is_cordoned(&site.get("node", "late-1").unwrap()), "it was given free");
     assert_eq!(site.get("machine", "late-2").unwrap()["status"]["applied"]["version"], 1);
-    site.kubectl(&["delete", "pdb", "late", "-n", "late"]).unwrap();
-    site.kubectl(&["annotate", "node", "late-1", "bedplate.dev/drain-failed-"]).unwrap();
+    site.without_budget("late");
+    site.retry_drain("late-1");
     for name in names {
         site.has(name, 2).await;
     }
@@ -157,7 +158,7 @@ async fn c4_a_pod_that_nobody_makes_again_is_not_evicted_and_its_node_not_even_c
     assert!(site::message(&held, "Degraded").contains("lone/mine"), "{held:#}");
     assert_eq!(fleet.most(), 0);
     fleet::end(&fleet.client, "lone", "mine").await;
-    site.kubectl(&["annotate", "node", "lone-1", "bedplate.dev/drain-failed-"]).unwrap();
+    site.retry_drain("lone-1");
     site.has("lone-1", 2).await;
     // If a person says so, it goes.
     pod(&fleet.client, "lone", "mine", "lone-1", None).await;
@@ -192,7 +193,7 @@ async fn h6_a_node_that_registers_anew_before_its_deletion_was_seen_is_said_unti
     site.until(("mc", "anew"), "a newer version", |mc| mc["status"]["latestVersion"] == 2).await;
     fleet.away.lock().unwrap().insert("anew-1".to_owned());
     site.without_controller(|| {
-        site.kubectl(&["delete", "node", "anew-1"]).unwrap();
+        site.objects().delete("node", "anew-1").unwrap();
         site.apply(&json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "anew-1" },
             "spec": { "providerID": "bedplate://anew-1" } }));
     });
@@ -201,7 +202,7 @@ async fn h6_a_node_that_registers_anew_before_its_deletion_was_seen_is_said_unti
     let message = site::message(&told, "Ready");
     assert!(["anew-v1", "anew-v2", "delete it again"].iter().all(|word| message.contains(word)), "{message}");
     assert_eq!(told["status"]["selected"]["version"], 1);
-    site.kubectl(&["delete", "node", "anew-1"]).unwrap();
+    site.objects().delete("node", "anew-1").unwrap();
     fleet.away.lock().unwrap().clear();
     site.has("anew-1", 2).await;
 }
@@ -249,37 +250,9 @@ async fn c4_another_strategy_or_a_pause_in_the_middle_gives_the_node_free() {
     // An edit while it is paused: it goes on to the newest.
     site.configuration("middle", &rolling(&json!({})), 3);
     site.has("middle-2", 3).await;
-    site.kubectl(&["delete", "pdb", "middle", "-n", "middle"]).unwrap();
+    site.without_budget("middle");
     site.machine("middle-1", "middle", &json!({}));
     site.has("middle-1", 3).await;
-    assert_eq!(fleet.most(), 1);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn c4_a_controller_that_is_killed_at_any_step_goes_on_where_it_was() {
-    let (site, names) = (Site::shared(), ["killed-1", "killed-2", "killed-3"]);
-    let fleet = paved(site, "killed", &rolling(&json!({})), &names).await;
-    site.namespace("killed");
-    // Its turn lasts until the controller was killed.
-    site.budget("killed", 1);
-    pod(&fleet.client, "killed", "only", "killed-1", Some("ReplicaSet")).await;
-    fleet.slow.lock().unwrap().insert("killed-1".to_owned());
-    site.configuration("killed", &rolling(&json!({})), 2);
-    site.until(("machine", "killed-1"), "it is taken", |m| m["status"]["selected"]["version"] == 2).await;
-    site.restart_controller();
-    fleet.slow.lock().unwrap().clear();
-    let turn = |node: &Value| !node["metadata"]["annotations"]["bedplate.dev/drain-began"].is_null();
-    site.until(("node", "killed-1"), "its turn", turn).await;
-    site.restart_controller();
-    fleet.away.lock().unwrap().insert("killed-1".to_owned());
-    site.kubectl(&["delete", "pdb", "killed", "-n", "killed"]).unwrap();
-    site.until_gone("node", "killed-1").await;
-    site.restart_controller();
-    fleet.away.lock().unwrap().clear();
-    for name in names {
-        site.has(name, 2).await;
-        assert!(!is_cordoned(&site.get("node", name).unwrap()));
-    }
     assert_eq!(fleet.most(), 1);
 }
 
@@ -295,7 +268,9 @@ async fn a_machine_that_is_deleted_with_drain_goes_after_its_pods_its_node_and_i
         m["metadata"]["finalizers"].to_string().contains("bedplate.dev/drain")
     })
     .await;
-    site.kubectl(&["delete", "machine", "leaves-1", "leaves-2", "--wait=false"]).unwrap();
+    for name in names {
+        site.objects().begin_delete("machine", name).unwrap();
+    }
     site.until_gone("machine", "leaves-2").await;
     assert!(!is_cordoned(&site.get("node", "leaves-2").unwrap()), "Retain touches nothing");
     site.until(("machine", "leaves-1"), "what it waits for", |m| {
@@ -303,8 +278,7 @@ async fn a_machine_that_is_deleted_with_drain_goes_after_its_pods_its_node_and_i
     })
     .await;
     // Somebody would rather keep the node.
-    let retain = r#"{"spec":{"deletionPolicy":"Retain"}}"#;
-    site.kubectl(&["patch", "machine", "leaves-1", "--type=merge", "-p", retain]).unwrap();
+    site.merge("machine", "leaves-1", &json!({ "spec": { "deletionPolicy": "Retain" } }));
     site.until_gone("machine", "leaves-1").await;
     let node = site.get("node", "leaves-1").unwrap();
     assert!(
@@ -325,7 +299,7 @@ async fn a_machine_that_is_drained_away_is_gone_when_its_agent_has_stopped_the_s
         m["metadata"]["finalizers"].to_string().contains("bedplate.dev/drain")
     })
     .await;
-    site.kubectl(&["delete", "machine", "drained-1", "--wait=false"]).unwrap();
+    site.objects().begin_delete("machine", "drained-1").unwrap();
     site.until_gone("node", "drained-1").await;
     site.until_gone("machine", "drained-1").await;
     site.until_pods("drained", 0).await;

@@ -194,35 +194,42 @@ fn rule_25_paths_that_documents_name_exist() {
     hold("documents name what is not there:", "correct the document", &wrong);
 }
 
+/// Members that may import programs, since they are not part of a release.
+const TEST_ONLY: [&str; 3] = ["tests", "xtask", "fuzz"];
+
+/// Folder and manifest of each member of the workspace.
+fn members() -> Vec<(String, String)> {
+    let read = |path: &str| std::fs::read_to_string(root().join(path)).expect(path);
+    let workspace = read("Cargo.toml");
+    let list = workspace.split("\nmembers = [").nth(1).and_then(|rest| rest.split(']').next());
+    let folders = list.expect("members in Cargo.toml").split('"').skip(1).step_by(2);
+    let members: Vec<_> =
+        folders.map(|folder| (folder.to_owned(), read(&format!("{folder}/Cargo.toml")))).collect();
+    assert!(members.iter().any(|(folder, _)| folder == "pxed"), "members are not found: {members:?}");
+    members
+}
+
+/// Name of the manifest's package.
+fn package(manifest: &str) -> &str {
+    let name = manifest.lines().find_map(|line| line.strip_prefix("name = "));
+    name.expect("a package has a name").trim_matches('"')
+}
+
 #[test]
 fn programs_never_import_each_other() {
-    const PROGRAMS: [&str; 4] = ["pxed", "bedplate-agent", "bedplate-cli", "bedplate-reconciler"];
+    let members = members();
+    let is_program = |folder: &str| root().join(folder).join("src/main.rs").exists();
+    let programs = members.iter().filter(|(folder, _)| is_program(folder));
+    let programs: Vec<&str> = programs.map(|(_, manifest)| package(manifest)).collect();
     let mut wrong = Vec::new();
-    for folder in [
-        "pxed",
-        "agent",
-        "cli",
-        "reconciler",
-        "api",
-        "dhcp",
-        "tftp",
-        "process",
-        "image",
-        "bmc",
-        "bootstrap",
-        "selection",
-        "drain",
-        "lease",
-    ] {
-        let manifest = format!("{folder}/Cargo.toml");
-        let text = std::fs::read_to_string(root().join(&manifest)).expect(&manifest);
-        let dependencies = text.split("[dependencies]").nth(1).unwrap_or_default();
-        for program in PROGRAMS {
+    for (folder, manifest) in members.iter().filter(|(folder, _)| !TEST_ONLY.contains(&folder.as_str())) {
+        let dependencies = manifest.split("[dependencies]").nth(1).unwrap_or_default();
+        for program in &programs {
             let imports = |line: &str| {
                 line.starts_with(&format!("{program}.")) || line.starts_with(&format!("{program} "))
             };
             if dependencies.lines().any(imports) {
-                wrong.push(format!("{manifest}: {program}"));
+                wrong.push(format!("{folder}/Cargo.toml: {program}"));
             }
         }
     }

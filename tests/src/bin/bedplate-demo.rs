@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use bedplate_tests::bmc::server::{BmcKind, Server};
+use bedplate_tests::guest::GuestSlot;
 use bedplate_tests::nodes::{self, CONFIGURATION, Nodes, has_applied};
-use bedplate_tests::qemu::{Firmware, GuestSlot, Spec};
+use bedplate_tests::qemu::{Firmware, Spec};
 use bedplate_tests::rack::Rack;
 use bedplate_tests::site::Site;
 use bedplate_tests::table::{Row, Table, bold, colour};
-use bedplate_tests::{boot, guard, kubernetes, pxed, timeline, wait};
+use bedplate_tests::{guard, kubernetes, pxed, timeline, wait};
 use jiff::Timestamp;
 use serde_json::json;
 
@@ -86,7 +87,7 @@ fn run(keep: bool) -> Result<()> {
     let admin = kubernetes.admin();
     let nodes = Nodes::start(&rack, &kubernetes)?;
     println!("  controller  bedplate-controller under its own role");
-    let _slots = (GuestSlot::take(boot::ENROLLED)?, GuestSlot::take(boot::ENROLLED)?);
+    let _slots = GuestSlot::take_two()?;
     let site = Site::beside("demo", &rack, servers, kubernetes)?;
     println!("  pxed        DHCP server for the Machines of the cluster, whose servers it switches on");
     let demo = Demo { nodes, site, rack: &rack };
@@ -128,7 +129,7 @@ impl Demo<'_> {
         println!("\n{}", bold("$ kubectl apply -f workers.json      # edited: another label of the Nodes"));
         self.configure("OnDelete", "second")?;
         wait::until("the edit's version", SOON, || {
-            let configuration = self.nodes.object("MachineConfiguration", CONFIGURATION).unwrap_or_default();
+            let configuration = self.nodes.seen("MachineConfiguration", CONFIGURATION).unwrap_or_default();
             let outdated = &configuration["status"]["machines"]["outdated"];
             Ok((*outdated == SERVERS.len()).then_some(()))
         })?;
@@ -164,8 +165,8 @@ impl Demo<'_> {
 
     /// Whether a server is a Ready Node of this version.
     fn runs(&self, name: &str, version: u32) -> bool {
-        let machine = self.nodes.object("Machine", name).unwrap_or_default();
-        let node = self.nodes.object("Node", name).unwrap_or_default();
+        let machine = self.nodes.seen("Machine", name).unwrap_or_default();
+        let node = self.nodes.seen("Node", name).unwrap_or_default();
         has_applied(&machine, version) && nodes::is_of(&node, version)
     }
 
@@ -173,8 +174,8 @@ impl Demo<'_> {
     fn watch(&self, what: &str, reached: impl Fn() -> bool) -> Result<()> {
         let (started, mut table) = (Instant::now(), Table::default());
         let row = |server: &Server| {
-            let machine = self.nodes.object("Machine", server.name()).unwrap_or_default();
-            Row::of(&machine, self.nodes.object("Node", server.name()).as_ref())
+            let machine = self.nodes.seen("Machine", server.name()).unwrap_or_default();
+            Row::of(&machine, self.nodes.seen("Node", server.name()).as_ref())
         };
         let watched = wait::until(what, NODE, || {
             let rows: Vec<Row> = self.site.servers().iter().map(row).collect();

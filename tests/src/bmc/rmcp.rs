@@ -11,7 +11,7 @@ use bedplate_ipmi::managed::{Handler, Managed, Settings, User};
 use bedplate_ipmi::session::Privilege;
 use bedplate_ipmi::wire::completion::Completion;
 use bedplate_ipmi::wire::message::{Request, Response};
-use rand::RngCore;
+use rand::Rng;
 use secrecy::SecretString;
 
 use super::chassis::{ActError, Action, By, Chassis, Override, Source};

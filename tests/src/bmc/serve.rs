@@ -14,7 +14,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
-use rand::Rng;
+use rand::RngExt;
 use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio_rustls::TlsAcceptor;
@@ -85,13 +85,34 @@ async fn answer(request: Request<Incoming>, bmc: Arc<Bmc>) -> Result<Response<Fu
     };
     let reply =
         if bmc.blocks { tokio::task::block_in_place(|| bmc.redfish(&call)) } else { bmc.redfish(&call) };
+    let pending = Pending::new(&bmc);
     pause(bmc.latency()).await;
+    drop(pending);
     let faults = bmc.faults();
     let is_power = call.method == "POST" && call.path.contains("/Actions/");
     if faults.is_silent() || (is_power && faults.answers_lost) {
         return std::future::pending().await;
     }
     Ok(response(reply, faults.wrong_json))
+}
+
+/// Counts a request that waits for its answer, until it is dropped.
+struct Pending<'b>(&'b Bmc);
+
+impl<'b> Pending<'b> {
+    fn new(bmc: &'b Bmc) -> Self {
+        bmc.count(|counters| {
+            counters.pending += 1;
+            counters.most_pending = counters.most_pending.max(counters.pending);
+        });
+        Self(bmc)
+    }
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        self.0.count(|counters| counters.pending -= 1);
+    }
 }
 
 async fn pause(time: Duration) {

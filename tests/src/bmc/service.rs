@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use bedplate_api::id::Digest;
 use bedplate_ipmi::crypto::Suite;
 use jiff::Timestamp;
-use rand::RngCore;
+use rand::Rng;
 use socket2::SockRef;
 use tokio::sync::watch;
 

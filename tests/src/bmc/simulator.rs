@@ -12,6 +12,9 @@ use super::rmcp::Rmcp;
 use super::serve;
 use super::service::{Bmc, Settings};
 
+/// Number of threads of a simulator.
+pub const THREADS: usize = 2;
+
 /// A running simulator; its BMCs end with it.
 pub struct Simulator {
     /// Taken when dropped.
@@ -42,7 +45,7 @@ impl Simulator {
     pub fn new() -> Result<Self> {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         let runtime =
-            builder.worker_threads(2).thread_name("bmc").enable_all().build().context("no runtime")?;
+            builder.worker_threads(THREADS).thread_name("bmc").enable_all().build().context("no runtime")?;
         Ok(Self { runtime: Some(runtime), bmcs: Mutex::default() })
     }
 

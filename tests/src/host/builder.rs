@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::Host;
-use super::cgroup::Cgroup;
+use crate::cgroup::Cgroup;
 use crate::guard::{self, Directory, Process, last_lines};
 use crate::netns::Namespace;
 use crate::pxed::cache;
@@ -139,19 +139,21 @@ impl Builder {
         Ok(Host { process, cgroup, leader, boot_id, directory: this.directory })
     }
 
-    /// `sh` goes into the control group and becomes `unshare`, whose pid is then known; `unshare` takes its child with it when it is
-    /// killed.
+    /// `unshare` takes its child with it when it is killed.
     fn command(&self, cgroup: &Cgroup, tree: &Path) -> Command {
-        let enter = "echo $$ > \"$1/cgroup.procs\" && shift && exec \"$@\"";
-        let mut command = Command::new("sh");
-        command.args(["-c", enter, "sh"]).arg(cgroup.path());
-        if let Some(network) = &self.network {
-            command.args(["nsenter", &format!("--net=/run/netns/{network}"), "--"]);
-        }
-        command.args(["unshare", "--mount", "--uts", "--ipc", "--cgroup", "--pid", "--fork", "--kill-child"]);
-        if self.network.is_none() {
-            command.arg("--net");
-        }
+        let mut command = match &self.network {
+            Some(network) => {
+                let mut command = cgroup.command("nsenter");
+                command.args([&format!("--net=/run/netns/{network}"), "--", "unshare"]);
+                command
+            }
+            None => {
+                let mut command = cgroup.command("unshare");
+                command.arg("--net");
+                command
+            }
+        };
+        command.args(["--mount", "--uts", "--ipc", "--cgroup", "--pid", "--fork", "--kill-child"]);
         command.args(["sh", "-c", BOOT, "boot"]).arg(self.directory.path()).arg(tree).arg(&self.binds);
         command
     }

@@ -10,8 +10,10 @@ use bedplate_tests::bmc::tool;
 use bedplate_tests::pxed::{self, Pxed, Setup};
 use bedplate_tests::qemu::{Firmware, Spec};
 use bedplate_tests::rack::Rack;
+use serde_json::json;
 
-const FIRMWARE: Duration = Duration::from_secs(120);
+/// Limit of the firmware's way to a boot source.
+const FIRMWARE: Duration = Duration::from_secs(300);
 
 fn switches_a_machine(name: &str, kind: BmcKind) -> Result<()> {
     let rack = Rack::new(name)?;
@@ -70,7 +72,7 @@ fn each_machine_of_an_enclosure_is_switched_by_its_own_system() -> Result<()> {
     let rack = Rack::new("bmc-enclosure")?;
     let spec = |number| Spec { memory_mib: 64, cpus: 1, ..Rack::spec(number, Firmware::Bios) };
     let servers = behind_one(&rack, vec![spec(1), spec(2)])?;
-    let body = serde_json::json!({"ResetType": "On"});
+    let body = json!({"ResetType": "On"});
     let path = "/redfish/v1/Systems/2/Actions/ComputerSystem.Reset";
     tool::curl_json(Some(rack.network()), servers[1].address(), "POST", path, &body)?;
     ensure!(!servers[0].has_power() && servers[1].has_power());
@@ -89,6 +91,31 @@ fn a_cycle_takes_power_away_once_from_its_own_machine() -> Result<()> {
     tool::power(rack.network(), &server, Action::Cycle)?;
     ensure!(server.has_power() && server.cycles() == 1);
     ensure!(!other.has_power(), "each BMC has its own machine");
+    rack.succeeded();
+    Ok(())
+}
+
+#[test]
+fn uefi_machine_starts_what_its_bmc_was_told() -> Result<()> {
+    let rack = Rack::new("bmc-uefi")?;
+    let spec = Spec { memory_mib: 256, cpus: 1, ..Rack::spec(1, Firmware::UefiPxe) };
+    let server = rack.machine(spec).with_bmc(BmcKind::Redfish)?;
+    let system = "/redfish/v1/Systems/1";
+    let network = Some(rack.network());
+    for (target, marker) in [
+        ("UefiHttp", ">>Start HTTP Boot over IPv4"),
+        ("Pxe", ">>Start PXE over IPv4"),
+        ("None", "EFI Internal Shell"),
+    ] {
+        let boot = json!({"Boot": {"BootSourceOverrideEnabled": "Once", "BootSourceOverrideTarget": target}});
+        tool::curl_json(network, server.address(), "PATCH", system, &boot)?;
+        tool::power(rack.network(), &server, Action::On)?;
+        server.wait_serial(marker, FIRMWARE)?;
+        ensure!(target != "None" || !server.serial().contains(">>Start"), "{}", server.serial());
+        tool::power(rack.network(), &server, Action::ForceOff)?;
+    }
+    let boots: Vec<_> = server.changes().into_iter().filter_map(|change| change.boot).collect();
+    ensure!(boots == [Source::Http, Source::Pxe, Source::Disk], "{boots:?}");
     rack.succeeded();
     Ok(())
 }

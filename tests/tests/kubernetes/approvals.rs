@@ -1,13 +1,13 @@
 //! What pxed may approve of certificate signing requests on a real API server (docs/rules.md, "Trust" 3).
 
-use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bedplate_tests::guard::Directory;
-use bedplate_tests::kubernetes::Kubernetes;
+use bedplate_tests::kubernetes::{Kubernetes, Objects};
 use bedplate_tests::wait;
+use http::Method;
 use serde_json::json;
 
 const CLIENT: &str = "kubernetes.io/kube-apiserver-client";
@@ -15,8 +15,8 @@ const AGENT: &str = "/O=bedplate:machines/CN=bedplate:machine:node-1";
 
 /// Requests with a key of their own.
 struct Requests {
-    kubernetes: &'static Kubernetes,
-    account: PathBuf,
+    admin: Objects,
+    pxed: Objects,
     directory: Directory,
 }
 
@@ -27,7 +27,8 @@ impl Requests {
     fn new() -> Self {
         let kubernetes = Kubernetes::shared();
         let account = kubernetes.service_account("bedplate-system", "pxed").unwrap();
-        Self { kubernetes, account, directory: Directory::new("csr").unwrap() }
+        let (admin, pxed) = (kubernetes.objects().unwrap().clone(), kubernetes.objects_of(&account).unwrap());
+        Self { admin, pxed, directory: Directory::new("csr").unwrap() }
     }
 
     /// A new request (PEM); `key` as `openssl req -newkey` takes it.
@@ -46,11 +47,12 @@ impl Requests {
             "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": { "name": name },
             "spec": { "request": k8s_openapi::ByteString(pem), "signerName": signer, "usages": usages }
         });
-        let path = self.directory.path().join(format!("{name}.json"));
-        std::fs::write(&path, csr.to_string()).unwrap();
-        let maker = if by_pxed { self.account.clone() } else { self.kubernetes.admin() };
-        self.kubernetes.kubectl(&maker, &["create", "-f", &path.display().to_string()]).unwrap();
-        let approved = self.kubernetes.kubectl(&self.account, &["certificate", "approve", &name]);
+        let maker = if by_pxed { &self.pxed } else { &self.admin };
+        let mut approved = maker.create(&csr).unwrap();
+        approved["status"]["conditions"] =
+            json!([{ "type": "Approved", "status": "True", "reason": "Tried", "message": "by a test" }]);
+        let path = format!("/apis/certificates.k8s.io/v1/certificatesigningrequests/{name}/approval");
+        let approved = self.pxed.request(&Method::PUT, &path, "application/json", &approved);
         approved.map(drop).map_err(|error| error.to_string())
     }
 
@@ -64,7 +66,7 @@ const NOT_AN_AGENT: &str = "pxed approves only agents' certificates";
 
 /// Nothing in the API says when a policy takes effect.
 fn in_force(requests: &Requests) {
-    wait::until("the policy of approvals", Duration::from_secs(60), || {
+    wait::until_asked("the policy of approvals", Duration::from_secs(60), || {
         Ok(requests
             .approve_subject("/CN=somebody")
             .is_err_and(|why| why.contains(NOT_AN_AGENT))

@@ -1,12 +1,10 @@
 //! Which certificates an agent may ask for on a real API server (docs/rules.md, "Trust" 5).
 
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use base64::Engine as _;
-use bedplate_tests::guard::Directory;
-use bedplate_tests::kubernetes::Kubernetes;
+use bedplate_tests::kubernetes::{Kubernetes, Objects};
 use bedplate_tests::wait;
 use rcgen::{CertificateParams, DistinguishedName, DnType, DnValue, KeyPair, SigningKey};
 use serde_json::json;
@@ -20,17 +18,16 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 
 struct Agent {
     kubernetes: &'static Kubernetes,
-    kubeconfig: PathBuf,
-    directory: Directory,
+    objects: Objects,
 }
 
 impl Agent {
     fn new(user: &str) -> Self {
         let kubernetes = Kubernetes::shared();
         let kubeconfig = kubernetes.user(user, &["bedplate:machines"]).unwrap();
-        let agent = Self { kubernetes, kubeconfig, directory: Directory::new("request").unwrap() };
+        let agent = Self { kubernetes, objects: kubernetes.objects_of(&kubeconfig).unwrap() };
         // Nothing in the API says when a policy takes effect.
-        wait::until("the policy of requests", Duration::from_secs(60), || {
+        wait::until_asked("the policy of requests", Duration::from_secs(60), || {
             let refused = agent.ask(&subject(&["x"], "x", false), KUBELET, &USAGES);
             Ok(refused.is_err_and(|why| why.contains(NOT_OWN)).then_some(()))
         })
@@ -53,20 +50,17 @@ impl Agent {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.distinguished_name = subject.clone();
         let pem = params.serialize_request(key).unwrap().pem().unwrap().into_bytes();
-        self.make(&self.kubeconfig, pem, signer, usages)
+        self.make(&self.objects, pem, signer, usages)
     }
 
-    /// Makes the object as who has this kubeconfig.
-    fn make(&self, kubeconfig: &Path, pem: Vec<u8>, signer: &str, usages: &[&str]) -> Result<(), String> {
+    /// Makes the object as somebody.
+    fn make(&self, objects: &Objects, pem: Vec<u8>, signer: &str, usages: &[&str]) -> Result<(), String> {
         let name = format!("asked-{}", COUNT.fetch_add(1, Ordering::Relaxed));
         let request = json!({
             "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": { "name": name },
             "spec": { "request": k8s_openapi::ByteString(pem), "signerName": signer, "usages": usages }
         });
-        let path = self.directory.path().join(format!("{name}.json"));
-        std::fs::write(&path, request.to_string()).unwrap();
-        let made = self.kubernetes.kubectl(kubeconfig, &["create", "-f", &path.display().to_string()]);
-        made.map(drop).map_err(|error| error.to_string())
+        objects.create(&request).map(drop).map_err(|error| error.to_string())
     }
 }
 
@@ -154,19 +148,17 @@ fn shortened(name: &str, cut: u8) -> Vec<u8> {
 #[test]
 fn agent_does_not_get_the_name_that_its_own_begins_with_by_a_length_that_is_too_short() {
     let agent = Agent::new("bedplate:machine:node-10");
-    agent
-        .make(&agent.kubeconfig, shortened("node-10", 0), KUBELET, &USAGES)
-        .expect("made by hand, and right");
+    agent.make(&agent.objects, shortened("node-10", 0), KUBELET, &USAGES).expect("made by hand, and right");
     // The API server reads it, as one of node-1.
-    agent.make(&agent.kubernetes.admin(), shortened("node-10", 1), KUBELET, &USAGES).unwrap();
+    agent.make(agent.kubernetes.objects().unwrap(), shortened("node-10", 1), KUBELET, &USAGES).unwrap();
     for cut in [1, 2, 8] {
-        let made = agent.make(&agent.kubeconfig, shortened("node-10", cut), KUBELET, &USAGES);
+        let made = agent.make(&agent.objects, shortened("node-10", cut), KUBELET, &USAGES);
         let why = made.expect_err("shortened");
         assert!(why.contains(NOT_OWN), "{cut}: {why}");
     }
     let longest = "a".repeat(63);
     let long = Agent::new(&format!("bedplate:machine:{longest}"));
-    long.make(&long.kubeconfig, shortened(&longest, 0), KUBELET, &USAGES).unwrap();
+    long.make(&long.objects, shortened(&longest, 0), KUBELET, &USAGES).unwrap();
 }
 
 #[test]

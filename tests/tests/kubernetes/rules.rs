@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::cluster::{DIGEST, configuration, machine, operation, version, with};
+use super::cluster::{DIGEST, configuration, machine, operation, version, with};
 
 /// A rule, found by its message.
 pub(crate) struct Case {

@@ -15,6 +15,8 @@ use kube::{Api, Client, Config, ResourceExt};
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 
+use super::feed::Feeds;
+
 /// How long anything that is awaited may take; the machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(90);
 const LOOK: Duration = Duration::from_millis(25);
@@ -39,6 +41,7 @@ pub(crate) struct Cluster {
     pub(crate) runtime: Runtime,
     /// With the rights of `deploy/`.
     pub(crate) controller: Client,
+    pub(crate) feeds: Arc<Feeds>,
     admin: Client,
     objects: Mutex<Objects>,
     scenes: AtomicU32,
@@ -64,8 +67,9 @@ impl Cluster {
                 let admin = runtime.block_on(client(&kubernetes.admin()));
                 // What a controller would make of the namespace.
                 kubernetes.kubectl(&kubernetes.admin(), &["create", "serviceaccount", "default"]).unwrap();
+                let feeds = Arc::new(Feeds::new(controller.clone(), runtime.handle().clone()));
                 let (objects, scenes) = Default::default();
-                let cluster = Arc::new(Self { runtime, controller, admin, objects, scenes });
+                let cluster = Arc::new(Self { runtime, controller, feeds, admin, objects, scenes });
                 for (version, kind, plural) in KINDS {
                     cluster.runtime.spawn(cluster.clone().follow((version, kind, plural)));
                 }

@@ -16,12 +16,13 @@ const VERSIONS: &str = "machineconfigurationversions";
 const REQUESTS: &str = "certificatesigningrequests";
 
 macro_rules! flow {
-    ($name:literal, $setup:expr, $act:expr, [$($must:literal),+ $(,)?]) => {
+    ($name:literal, $setup:expr, $act:expr, [$($must:literal),+ $(,)?], $least:literal) => {
         Flow {
             name: $name,
             setup: |scene| Box::pin($setup(scene)),
             act: |scene| Box::pin($act(scene)),
             must: &[$($must),+],
+            least: $least,
         }
     };
 }
@@ -43,7 +44,8 @@ pub(crate) const FLOWS: &[Flow] = &[
             "POST machineconfigurationversions/w-v1",
             "PATCH machineconfigurationversions/w-v1/status",
             "PATCH machineconfigurations/w/status",
-        ]
+        ],
+        8
     ),
     flow!(
         "edit of a version that nobody uses",
@@ -52,7 +54,8 @@ pub(crate) const FLOWS: &[Flow] = &[
             s.configuration("w", &json!({}), 2).await;
             s.content("w-v1", 2).await;
         },
-        ["PUT machineconfigurationversions/w-v1"]
+        ["PUT machineconfigurationversions/w-v1"],
+        4
     ),
     flow!(
         "edit of a version that is used",
@@ -67,7 +70,8 @@ pub(crate) const FLOWS: &[Flow] = &[
             "POST machineconfigurationversions/w-v2",
             "PATCH machineconfigurationversions/w-v2/status",
             "PATCH machineconfigurations/w/status",
-        ]
+        ],
+        7
     ),
     flow!(
         "history",
@@ -76,7 +80,8 @@ pub(crate) const FLOWS: &[Flow] = &[
             s.delete(MACHINES, "b").await;
             s.until_gone(VERSIONS, "w-v2").await;
         },
-        ["DELETE machineconfigurationversions/w-v2", "PATCH machineconfigurationversions/w-v2"]
+        ["DELETE machineconfigurationversions/w-v2", "PATCH machineconfigurationversions/w-v2"],
+        7
     ),
     flow!(
         "configuration deleted",
@@ -96,7 +101,8 @@ pub(crate) const FLOWS: &[Flow] = &[
             "DELETE machineconfigurationversions/w-v3",
             "PATCH machineconfigurationversions/w-v3",
             "PATCH machineconfigurations/w",
-        ]
+        ],
+        7
     ),
     flow!(
         "selection by reference",
@@ -107,7 +113,8 @@ pub(crate) const FLOWS: &[Flow] = &[
             s.counted("w-v1", 1).await;
             s.until((CONFIGURATIONS, "w"), "Machine", |w| w["status"]["machines"]["selected"] == 1).await;
         },
-        ["PATCH machineconfigurationversions/w-v1/status", "PATCH machines/a/status"]
+        ["PATCH machineconfigurationversions/w-v1/status", "PATCH machines/a/status"],
+        10
     ),
     flow!(
         "selection by selector",
@@ -128,7 +135,8 @@ pub(crate) const FLOWS: &[Flow] = &[
             "PATCH machineconfigurationversions/w-v1/status",
             "PATCH machines/a/status",
             "PATCH machineconfigurations/w/status",
-        ]
+        ],
+        10
     ),
     flow!(
         "Node joined",
@@ -138,7 +146,8 @@ pub(crate) const FLOWS: &[Flow] = &[
             s.annotated("a", "1").await;
             s.until((CONFIGURATIONS, "w"), "Node", |w| w["status"]["machines"]["applied"] == 1).await;
         },
-        ["PATCH machines/a/status", "PATCH nodes/a"]
+        ["PATCH machines/a/status", "PATCH nodes/a"],
+        9
     ),
     flow!(
         "Node gone",
@@ -162,7 +171,8 @@ pub(crate) const FLOWS: &[Flow] = &[
             })
             .await;
         },
-        ["PATCH machineconfigurationversions/w-v2/status", "PATCH machines/a/status", "PATCH nodes/a"]
+        ["PATCH machineconfigurationversions/w-v2/status", "PATCH machines/a/status", "PATCH nodes/a"],
+        15
     ),
     flow!(
         "version deleted",
@@ -180,7 +190,8 @@ pub(crate) const FLOWS: &[Flow] = &[
             "PATCH machineconfigurationversions/w-v2",
             "POST machineconfigurationversions/w-v3",
             "PATCH machineconfigurations/w/status",
-        ]
+        ],
+        9
     ),
     flow!(
         "version of a configuration that is gone",
@@ -196,7 +207,8 @@ pub(crate) const FLOWS: &[Flow] = &[
             s.delete(VERSIONS, "lost-v1").await;
             s.until_gone(VERSIONS, "lost-v1").await;
         },
-        ["PATCH machineconfigurationversions/lost-v1"]
+        ["PATCH machineconfigurationversions/lost-v1"],
+        2
     ),
     flow!(
         "certificate approved",
@@ -209,7 +221,8 @@ pub(crate) const FLOWS: &[Flow] = &[
             s.request("a", &"1".repeat(64)).await;
             s.verdict("a", "Approved").await;
         },
-        ["PUT certificatesigningrequests/a/approval"]
+        ["PUT certificatesigningrequests/a/approval"],
+        2
     ),
     flow!(
         "certificate denied",
@@ -222,7 +235,8 @@ pub(crate) const FLOWS: &[Flow] = &[
             s.request("a", &"2".repeat(64)).await;
             s.verdict("a", "Denied").await;
         },
-        ["PUT certificatesigningrequests/a/approval"]
+        ["PUT certificatesigningrequests/a/approval"],
+        2
     ),
 ];
 

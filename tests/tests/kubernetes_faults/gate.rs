@@ -17,11 +17,12 @@ use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::Frame;
 use kube::Client;
 use kube::client::Body;
-use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
+
+use super::feed::{Event, Feeds};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 type Said = UnsyncBoxBody<Bytes, Error>;
@@ -70,6 +71,7 @@ struct State {
 
 pub(crate) struct Gate {
     real: Client,
+    feeds: Arc<Feeds>,
     runtime: Handle,
     scope: String,
     state: Mutex<State>,
@@ -86,9 +88,10 @@ pub(crate) struct Gate {
 
 impl Gate {
     /// For a controller that speaks by `real`, whose connections live in `runtime`, and that knows what begins with `scope`.
-    pub(crate) fn new(real: Client, runtime: Handle, scope: &str) -> Arc<Self> {
+    pub(crate) fn new(real: Client, feeds: Arc<Feeds>, runtime: Handle, scope: &str) -> Arc<Self> {
         Arc::new(Self {
             real,
+            feeds,
             runtime,
             scope: scope.to_owned(),
             state: Mutex::default(),
@@ -244,6 +247,14 @@ impl Gate {
         ];
         let is_list = OURS.iter().any(|kind| request.uri().path().ends_with(kind));
         let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+        if is_list
+            && is_watch
+            && let Some(events) = self.feeds.subscribe(request.uri(), &self.scope)
+        {
+            is_back(&self.away.subscribe()).await;
+            let ours = StreamBody::new(events.map(|event| Ok(Frame::data(event)))).boxed_unsync();
+            return Ok(Response::new(self.watch(ours)));
+        }
         let answer = self.forward(request).await?;
         if !is_list || answer.status() != StatusCode::OK {
             return Ok(answer);
@@ -348,32 +359,8 @@ impl Watched {
     }
 }
 
-#[derive(Deserialize)]
-struct Event<'a> {
-    #[serde(rename = "type")]
-    type_: &'a str,
-    object: Head,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct Head {
-    metadata: Name,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct Name {
-    name: String,
-}
-
 fn is_ours(line: &[u8], scope: &str) -> bool {
-    match serde_json::from_slice::<Event<'_>>(line) {
-        Ok(event) if ["ADDED", "MODIFIED", "DELETED"].contains(&event.type_) => {
-            event.object.metadata.name.starts_with(scope)
-        }
-        Ok(_) | Err(_) => true,
-    }
+    Event::of(line).is_none_or(|event| event.name().starts_with(scope))
 }
 
 /// A write as a person would name it.

@@ -40,6 +40,14 @@ pub(crate) struct Flow {
     pub(crate) act: Act,
     /// Writes that it cannot do without.
     pub(crate) must: &'static [&'static str],
+    /// Minimum number of points at which the controller is killed. Some writes come in some runs only.
+    pub(crate) least: usize,
+}
+
+/// Points at which the controller was killed, and those at which it was to be and which no run came to again.
+pub(crate) struct Deaths {
+    pub(crate) hit: BTreeSet<(Point, Fault)>,
+    pub(crate) missed: BTreeSet<(Point, Fault)>,
 }
 
 /// What disturbs a run.
@@ -83,7 +91,8 @@ impl Bench {
     }
 
     fn gate(&self, scene: &Scene) -> Arc<Gate> {
-        Gate::new(self.cluster.controller.clone(), self.cluster.runtime.handle().clone(), &scene.prefix)
+        let (controller, feeds) = (self.cluster.controller.clone(), self.cluster.feeds.clone());
+        Gate::new(controller, feeds, self.cluster.runtime.handle().clone(), &scene.prefix)
     }
 
     /// One run. `wanted`: the end that it must come to; none: the end is where nothing has been written for long.
@@ -146,6 +155,7 @@ impl Bench {
         acting.await.unwrap_or_else(|error| panic!("{}: {:?}: {error}", flow.name, gate.hit()));
         drop((life, rival));
         scene.clear().await;
+        self.cluster.feeds.forget(&scene.prefix);
         Run { writes: gate.writes(), hit: gate.hit(), picture }
     }
 
@@ -179,7 +189,7 @@ impl Bench {
     }
 
     /// Kills the controller at every write that any run of a flow has shown, before it is done and after; with where it died.
-    pub(crate) async fn kill_everywhere(&self, flow: Flow) -> BTreeSet<(Point, Fault)> {
+    pub(crate) async fn kill_everywhere(&self, flow: Flow) -> Deaths {
         let reference = self.undisturbed(flow).await;
         let (mut hit, mut tried) = (BTreeSet::new(), BTreeMap::new());
         let mut open = points(&reference.writes);
@@ -212,7 +222,14 @@ impl Bench {
                 );
             }
         }
-        hit
+        let missed: BTreeSet<_> = tried.into_keys().filter(|point| !hit.contains(point)).collect();
+        let Flow { name, least, .. } = flow;
+        assert!(
+            hit.len() >= least,
+            "{name}: {} points instead of {least}: {hit:#?}, missed {missed:#?}",
+            hit.len()
+        );
+        Deaths { hit, missed }
     }
 }
 

@@ -36,7 +36,8 @@ pub(crate) const TURNS: &[Flow] = &[
             "POST machineoperations/o-b",
             "POST machineoperations/o-c",
             "DELETE machineoperations/o",
-        ]
+        ],
+        30
     ),
     flow!(
         "operation of several Machines that fails",
@@ -47,7 +48,8 @@ pub(crate) const TURNS: &[Flow] = &[
             s.until((OPERATIONS, "o"), "its end", |o| o["status"]["state"] == "Failed").await;
             s.until((OPERATIONS, "o"), "its freedom", |o| o["metadata"].get("finalizers").is_none()).await;
         },
-        ["PATCH machineoperations/o", "PATCH machineoperations/o/status", "POST machineoperations/o-a"]
+        ["PATCH machineoperations/o", "PATCH machineoperations/o/status", "POST machineoperations/o-a"],
+        12
     ),
     flow!(
         "operation that nobody takes",
@@ -56,7 +58,8 @@ pub(crate) const TURNS: &[Flow] = &[
             s.operation("o", &s.one("a"), &json!({ "timeoutSeconds": 3 })).await;
             s.until((OPERATIONS, "o"), "its end", |o| o["status"]["reason"] == "NoExecutor").await;
         },
-        ["PATCH machineoperations/o", "PATCH machineoperations/o/status"]
+        ["PATCH machineoperations/o", "PATCH machineoperations/o/status"],
+        5
     ),
     flow!(
         "operation of one Machine, removed",
@@ -66,7 +69,8 @@ pub(crate) const TURNS: &[Flow] = &[
             s.executed("o", "Complete").await;
             s.until_gone(OPERATIONS, "o").await;
         },
-        ["PATCH machineoperations/o", "DELETE machineoperations/o"]
+        ["PATCH machineoperations/o", "DELETE machineoperations/o"],
+        5
     ),
     flow!(
         "rolling update",
@@ -92,7 +96,8 @@ pub(crate) const TURNS: &[Flow] = &[
             "PATCH nodes/a",
             "POST namespaces/default/pods/p/eviction",
             "DELETE nodes/a",
-        ]
+        ],
+        33
     ),
     flow!(
         "rolling update given up",
@@ -120,7 +125,8 @@ pub(crate) const TURNS: &[Flow] = &[
             "PATCH nodes/a",
             "POST namespaces/default/pods/p/eviction",
             "PATCH machineconfigurations/w/status"
-        ]
+        ],
+        22
     ),
     flow!(
         "Machine deleted with its Pods drained",
@@ -141,7 +147,8 @@ pub(crate) const TURNS: &[Flow] = &[
             "DELETE nodes/a",
             "PATCH machines/a/status",
             "PATCH machines/a",
-        ]
+        ],
+        25
     ),
 ];
 

@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_tests::bmc::service::{PASSWORD, USER};
 use bedplate_tests::guard::{Directory, Process};
-use bedplate_tests::kubernetes::Kubernetes;
+use bedplate_tests::kubernetes::{Kubernetes, Objects};
 use bedplate_tests::pxed::{ask, binary};
 use bedplate_tests::wait;
 use serde_json::{Value, json};
@@ -69,41 +70,57 @@ impl Site {
         process
     }
 
+    /// Waits for a state of several things, which looks at objects by [`seen`] and [`all_seen`].
     pub(crate) fn until<T>(&self, what: &str, mut state: impl FnMut() -> Option<T>) -> T {
         let reached = wait::until(what, LIMIT, || Ok(state()));
-        reached.unwrap_or_else(|_| {
-            let logs = ["one", "two"].map(|pod| std::fs::read_to_string(self.path(&format!("{pod}.log"))));
-            panic!("not reached: {what}\n{}", logs.map(Result::unwrap_or_default).join("\n----\n"))
-        })
+        reached.unwrap_or_else(|_| panic!("not reached: {what}\n{}", self.story()))
+    }
+
+    /// Waits for a state of an object.
+    pub(crate) fn until_of<T>(
+        &self,
+        (kind, name): (&str, &str),
+        what: &str,
+        look: impl Fn(&Value) -> Option<T>,
+    ) -> T {
+        let reached = objects().until((kind, name), LIMIT, |object| look(object?));
+        reached.unwrap_or_else(|_| panic!("not reached: {what}: {:#?}\n{}", get(kind, name), self.story()))
+    }
+
+    /// What its pxed's have said.
+    fn story(&self) -> String {
+        let logs = ["one", "two"].map(|pod| std::fs::read_to_string(self.path(&format!("{pod}.log"))));
+        logs.map(Result::unwrap_or_default).join("\n----\n")
     }
 
     /// Which pod holds the site's Lease.
     pub(crate) fn leader(&self) -> Option<String> {
-        let lease = format!("lease/bedplate-pxed-{}", self.name);
-        let holder = ["get", &lease, "-n", NAMESPACE, "-o", "jsonpath={.spec.holderIdentity}"];
-        let holder = admin(&holder).ok()?;
-        holder.split_once('_').map(|(pod, _)| pod.to_owned())
+        let lease = format!("bedplate-pxed-{}", self.name);
+        leader_of(objects().within(NAMESPACE).get("lease", &lease).unwrap().as_ref())
     }
 
-    pub(crate) fn apply(&self, object: &Value) {
-        let name = object["metadata"]["name"].as_str().unwrap_or("list");
-        let file = self.path(&format!("{name}.json"));
-        std::fs::write(&file, object.to_string()).unwrap();
-        admin(&["apply", "-f", &file.display().to_string()]).unwrap();
+    /// The `spec` of the site's Lease.
+    pub(crate) fn lease(&self) -> Value {
+        let lease = format!("bedplate-pxed-{}", self.name);
+        objects().within(NAMESPACE).get("lease", &lease).unwrap().unwrap()["spec"].clone()
     }
 
-    /// Many at once.
-    pub(crate) fn apply_all(&self, objects: &[Value]) {
-        self.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": objects }));
+    pub(crate) fn apply_all(&self, all: &[Value]) {
+        for object in all {
+            apply(object);
+        }
     }
 
     /// Waits until that pod leads.
     pub(crate) fn led_by(&self, pod: &str) {
-        self.until(&format!("{pod} leads"), || self.leader().filter(|leader| leader == pod));
+        let lease = format!("bedplate-pxed-{}", self.name);
+        let leads = |lease: Option<&Value>| (leader_of(lease)? == pod).then_some(());
+        let led = objects().within(NAMESPACE).until(("lease", &lease), LIMIT, leads);
+        led.unwrap_or_else(|error| panic!("{pod} does not lead: {error:#}\n{}", self.story()));
     }
 
     pub(crate) fn machine(&self, name: &str, mac: &str, more: &Value) {
-        self.apply(&self.machine_object(name, mac, more));
+        apply(&self.machine_object(name, mac, more));
     }
 
     pub(crate) fn machine_object(&self, name: &str, mac: &str, more: &Value) -> Value {
@@ -116,31 +133,49 @@ impl Site {
     }
 
     pub(crate) fn operation(&self, name: &str, operation: &str, machine: &str) {
-        self.apply(&operation_object(name, operation, machine, &json!({})));
+        apply(&operation_object(name, operation, machine, &json!({})));
     }
 
     /// The status of an operation that has come to its end.
     pub(crate) fn ended(&self, name: &str) -> Value {
-        self.until(&format!("the end of {name}"), || {
-            let status = get("machineoperation", name)["status"].clone();
-            ["Complete", "Failed"].iter().any(|state| status["state"] == **state).then_some(status)
+        self.until_of(("mop", name), "the end of the operation", |operation| {
+            let status = &operation["status"];
+            ["Complete", "Failed"].iter().any(|state| status["state"] == **state).then(|| status.clone())
         })
     }
 }
 
-pub(crate) fn admin(arguments: &[&str]) -> anyhow::Result<String> {
-    let kubernetes = Kubernetes::shared();
-    kubernetes.kubectl(&kubernetes.admin(), arguments)
+/// The pod that a Lease names.
+fn leader_of(lease: Option<&Value>) -> Option<String> {
+    let (pod, _) = lease?["spec"]["holderIdentity"].as_str()?.split_once('_')?;
+    Some(pod.to_owned())
+}
+
+pub(crate) fn objects() -> &'static Objects {
+    Kubernetes::shared().objects().unwrap()
+}
+
+pub(crate) fn apply(object: &Value) {
+    objects().apply(object).unwrap();
+}
+
+/// Merges into the spec of a Machine.
+pub(crate) fn patch(machine: &str, spec: &Value) {
+    objects().merge("machine", machine, &json!({ "spec": spec })).unwrap();
 }
 
 pub(crate) fn get(kind: &str, name: &str) -> Value {
-    let text = admin(&["get", kind, name, "-o", "json", "--show-managed-fields"]).unwrap();
-    serde_json::from_str(&text).unwrap()
+    objects().get(kind, name).unwrap().unwrap_or_default()
 }
 
-pub(crate) fn get_all(kind: &str) -> Vec<Value> {
-    let text = admin(&["get", kind, "-o", "json"]).unwrap();
-    serde_json::from_str::<Value>(&text).unwrap()["items"].as_array().unwrap().clone()
+/// An object as its watch has shown it last; null: there is none.
+pub(crate) fn seen(kind: &str, name: &str) -> Value {
+    objects().seen(kind, name).unwrap().map(|object| (*object).clone()).unwrap_or_default()
+}
+
+/// All objects of a kind as their watch has shown them last.
+pub(crate) fn all_seen(kind: &str) -> Vec<Arc<Value>> {
+    objects().all_seen(kind).unwrap()
 }
 
 pub(crate) fn operation_object(name: &str, operation: &str, machine: &str, more: &Value) -> Value {
@@ -152,12 +187,12 @@ pub(crate) fn operation_object(name: &str, operation: &str, machine: &str, more:
     object
 }
 
-pub(crate) fn secret(site: &Site, namespace: &str, name: &str) {
-    secret_with(site, namespace, name, PASSWORD);
+pub(crate) fn secret(namespace: &str, name: &str) {
+    secret_with(namespace, name, PASSWORD);
 }
 
-pub(crate) fn secret_with(site: &Site, namespace: &str, name: &str, password: &str) {
-    site.apply(&json!({
+pub(crate) fn secret_with(namespace: &str, name: &str, password: &str) {
+    apply(&json!({
         "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name, "namespace": namespace },
         "stringData": { "username": USER, "password": password },
     }));

@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bedplate_api::machine::{DeletionPolicy, Machine, Selected};
+use bedplate_tests::kubernetes::Objects;
 use futures::StreamExt as _;
+use futures::future::select_all;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::runtime::watcher;
@@ -17,13 +19,15 @@ use kube::runtime::watcher::Event;
 use kube::{Api, Client, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
-/// Between two looks of an agent.
-const LOOK: Duration = Duration::from_millis(100);
+/// Interval at which an agent looks even if no object has changed: what a test says of its host may have.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The hosts of a test; they end with its runtime.
 pub(crate) struct Fleet {
     pub(crate) client: Client,
+    objects: Objects,
     pub(crate) names: Vec<String>,
     /// Versions that do not come up.
     pub(crate) bad: Mutex<BTreeSet<i64>>,
@@ -57,9 +61,10 @@ pub(crate) fn condition(kind: &str, status: &str, reason: &str) -> Value {
 
 impl Fleet {
     /// Hosts that are enrolled for these Machines, which have to be there.
-    pub(crate) async fn start(client: Client, names: &[&str]) -> Arc<Self> {
+    pub(crate) async fn start(client: Client, objects: &Objects, names: &[&str]) -> Arc<Self> {
         let fleet = Arc::new(Self {
             client,
+            objects: objects.clone(),
             names: names.iter().map(ToString::to_string).collect(),
             bad: Mutex::default(),
             slow: Mutex::default(),
@@ -123,6 +128,7 @@ impl Fleet {
     async fn host(self: Arc<Self>, name: String) {
         let mut host = Host::default();
         let mut said = Value::Null;
+        let mut changes = Changes::of(&self.objects, &[("machine", &name), ("node", &name)]);
         loop {
             let Some(machine) = self.machines().get_opt(&name).await.unwrap() else { return };
             if !self.away.lock().unwrap().contains(&name) {
@@ -132,7 +138,7 @@ impl Fleet {
             if now != said && self.apply(&name, "bedplate-agent", &now).await.is_ok() {
                 said = now;
             }
-            tokio::time::sleep(LOOK).await;
+            changes.wait().await;
         }
     }
 
@@ -224,6 +230,7 @@ fn is_available(node: &Node) -> bool {
 pub(crate) async fn workload(fleet: Arc<Fleet>, namespace: String, count: usize) {
     let pods: Api<Pod> = Api::namespaced(fleet.client.clone(), &namespace);
     let mut made = 0;
+    let mut changes = Changes::of(&fleet.objects.within(&namespace), &[("pod", ""), ("node", "")]);
     loop {
         let there = pods.list(&ListParams::default()).await.unwrap().items;
         let places: BTreeSet<String> = there.iter().filter_map(|pod| pod.spec.clone()?.node_name).collect();
@@ -239,7 +246,49 @@ pub(crate) async fn workload(fleet: Arc<Fleet>, namespace: String, count: usize)
             made += 1;
             pod(&fleet.client, &namespace, &format!("w{made}"), node, Some("ReplicaSet")).await;
         }
-        tokio::time::sleep(LOOK).await;
+        changes.wait().await;
+    }
+}
+
+/// Changes of some objects since they were looked at.
+struct Changes {
+    objects: Objects,
+    /// Kind and name of each; an empty name: all of the kind.
+    of: Vec<(&'static str, String)>,
+    watches: Vec<watch::Receiver<u64>>,
+    seen: Vec<String>,
+}
+
+impl Changes {
+    fn of(objects: &Objects, of: &[(&'static str, &str)]) -> Self {
+        let watches = of.iter().map(|(kind, _)| objects.changes(kind).unwrap()).collect();
+        let of = of.iter().map(|(kind, name)| (*kind, (*name).to_owned())).collect();
+        Self { objects: objects.clone(), of, watches, seen: Vec::new() }
+    }
+
+    /// Waits for the next one, or for the next look.
+    async fn wait(&mut self) {
+        let next = tokio::time::Instant::now() + LOOK_INTERVAL;
+        loop {
+            let any = select_all(self.watches.iter_mut().map(|watch| Box::pin(watch.changed())));
+            if tokio::time::timeout_at(next, any).await.is_err() {
+                return;
+            }
+            let now = self.now();
+            if now != self.seen {
+                self.seen = now;
+                return;
+            }
+        }
+    }
+
+    /// The versions of all.
+    fn now(&self) -> Vec<String> {
+        let all = self.of.iter().flat_map(|(kind, name)| match name.as_str() {
+            "" => self.objects.all_seen(kind).unwrap(),
+            name => self.objects.seen(kind, name).unwrap().into_iter().collect(),
+        });
+        all.map(|object| object["metadata"]["resourceVersion"].to_string()).collect()
     }
 }
 

@@ -3,17 +3,16 @@
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Mutex, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bedplate_tests::guard::{Directory, Process};
-use bedplate_tests::kubernetes::Kubernetes;
+use bedplate_tests::kubernetes::{Kubernetes, Objects};
 use bedplate_tests::pxed;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use serde_json::{Value, json};
 
 const PATIENCE: Duration = Duration::from_secs(120);
-const LOOK: Duration = Duration::from_millis(200);
 
 pub(crate) struct Site {
     kubernetes: Kubernetes,
@@ -35,8 +34,7 @@ impl Site {
     pub(crate) fn shared() -> &'static Self {
         static SHARED: OnceLock<Site> = OnceLock::new();
         SHARED.get_or_init(|| {
-            let mut kubernetes = Kubernetes::start().unwrap();
-            kubernetes.install().unwrap();
+            let mut kubernetes = Kubernetes::installed().unwrap();
             kubernetes.protect_versions().unwrap();
             kubernetes.start_controllers(&["disruption"]).unwrap();
             let place = Directory::new("rollout").unwrap();
@@ -45,15 +43,10 @@ impl Site {
         })
     }
 
-    /// Kills the controller as SIGKILL does, and starts another one.
-    pub(crate) fn restart_controller(&self) {
-        self.without_controller(|| ());
-    }
-
-    /// The same, with something that is done while there is none.
+    /// Does something while there is no controller. It is ended, not killed: so the next one need not wait for its Lease to end.
     pub(crate) fn without_controller(&self, work: impl FnOnce()) {
         let mut running = self.controller.lock().unwrap();
-        running.0.kill();
+        running.0.terminate(PATIENCE).unwrap();
         work();
         let number = running.1 + 1;
         *running = (controller(&self.kubernetes, &self.place, number), number);
@@ -65,16 +58,36 @@ impl Site {
         Client::try_from(config).unwrap()
     }
 
-    pub(crate) fn kubectl(&self, arguments: &[&str]) -> anyhow::Result<String> {
-        self.kubernetes.kubectl(&self.kubernetes.admin(), arguments)
+    pub(crate) fn objects(&self) -> &Objects {
+        self.kubernetes.objects().unwrap()
     }
 
     pub(crate) fn apply(&self, object: &Value) {
-        let name = object["metadata"]["name"].as_str().unwrap();
-        let path = self.place.path().join(format!("{}-{name}.json", object["kind"].as_str().unwrap()));
-        std::fs::write(&path, object.to_string()).unwrap();
-        self.kubectl(&["apply", "--server-side", "--force-conflicts", "-f", &path.display().to_string()])
-            .unwrap();
+        self.objects().apply(object).unwrap();
+    }
+
+    /// Merges into an object that has no namespace.
+    pub(crate) fn merge(&self, kind: &str, name: &str, patch: &Value) {
+        self.objects().merge(kind, name, patch).unwrap();
+    }
+
+    /// Says of a Node that its drain may be tried again, as docs/operations.md has it.
+    pub(crate) fn retry_drain(&self, node: &str) {
+        self.merge(
+            "node",
+            node,
+            &json!({ "metadata": { "annotations": { "bedplate.dev/drain-failed": null } } }),
+        );
+    }
+
+    /// Cordons a Node as kubectl does, or takes that back.
+    pub(crate) fn cordon(&self, node: &str, cordoned: bool) {
+        self.merge("node", node, &json!({ "spec": { "unschedulable": cordoned } }));
+    }
+
+    /// Takes a namespace's budget away.
+    pub(crate) fn without_budget(&self, namespace: &str) {
+        self.objects().within(namespace).delete("pdb", namespace).unwrap();
     }
 
     pub(crate) fn configuration(&self, name: &str, spec: &Value, content: u32) {
@@ -92,9 +105,10 @@ impl Site {
     }
 
     pub(crate) fn namespace(&self, name: &str) {
-        self.kubectl(&["create", "namespace", name]).unwrap();
+        self.apply(&json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } }));
         // What a controller would make of the namespace.
-        self.kubectl(&["create", "serviceaccount", "default", "-n", name]).unwrap();
+        let account = json!({ "name": "default", "namespace": name });
+        self.apply(&json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": account }));
     }
 
     /// So many of a namespace's Pods have to be there.
@@ -104,53 +118,44 @@ impl Site {
             "spec": { "minAvailable": least, "selector": { "matchLabels": { "app": namespace } } } }));
     }
 
-    /// `kind` may have further arguments, such as `pdb -n a`.
     pub(crate) fn get(&self, kind: &str, name: &str) -> Option<Value> {
-        let mut words = kind.split(' ');
-        let kind = words.next().unwrap();
-        let mut arguments = vec!["get", kind, name, "--ignore-not-found", "-o", "json"];
-        arguments.extend(words);
-        serde_json::from_str(&self.kubectl(&arguments).unwrap()).ok()
+        self.objects().get(kind, name).unwrap()
     }
 
     /// Waits until an object is in a state.
-    pub(crate) async fn until(
+    pub(crate) async fn until(&self, of: (&str, &str), what: &str, is: impl Fn(&Value) -> bool) -> Value {
+        self.until_within("default", of, what, is).await
+    }
+
+    /// Waits until an object of a namespace is in a state.
+    pub(crate) async fn until_within(
         &self,
+        namespace: &str,
         (kind, name): (&str, &str),
         what: &str,
         is: impl Fn(&Value) -> bool,
     ) -> Value {
-        self.wait(&format!("{kind} {name}: {what}"), || self.get(kind, name).filter(|object| is(object)))
-            .await
+        let is_so = |object: Option<&Value>| object.filter(|object| is(object)).cloned();
+        let found = self.objects().within(namespace).until((kind, name), PATIENCE, is_so);
+        found.unwrap_or_else(|error| self.fails(&format!("{kind} {name}: {what}: {error:#}")))
     }
 
-    async fn wait<T>(&self, what: &str, found: impl Fn() -> Option<T>) -> T {
-        let begun = Instant::now();
-        loop {
-            if let Some(found) = found() {
-                return found;
-            }
-            if begun.elapsed() > PATIENCE {
-                let all = self
-                    .kubectl(&["get", "mc,machines,nodes", "-o", "yaml", "--show-managed-fields=false"])
-                    .unwrap();
-                panic!("{what}: in vain\n{all}\n{}", self.controller.lock().unwrap().0.said());
-            }
-            tokio::time::sleep(LOOK).await;
-        }
+    /// Fails with what a person would look at.
+    fn fails(&self, why: &str) -> ! {
+        let all = ["mc", "machine", "node"].map(|kind| self.objects().list(kind, "").unwrap_or_default());
+        panic!("{why}\n{all:#?}\n{}", self.controller.lock().unwrap().0.said())
     }
 
     pub(crate) async fn until_gone(&self, kind: &str, name: &str) {
-        self.wait(&format!("{kind} {name}: its end"), || self.get(kind, name).is_none().then_some(())).await;
+        let gone = |object: Option<&Value>| object.is_none().then_some(());
+        let ended = self.objects().until((kind, name), PATIENCE, gone);
+        ended.unwrap_or_else(|error| self.fails(&format!("the end of {kind} {name}: {error:#}")));
     }
 
     pub(crate) async fn until_pods(&self, namespace: &str, count: usize) {
-        let ready = |pods: &Value| pods["items"].as_array().unwrap().len();
-        self.wait(&format!("{count} Pods in {namespace}"), || {
-            let pods = self.kubectl(&["get", "pods", "-n", namespace, "-o", "json"]).unwrap();
-            (ready(&serde_json::from_str(&pods).unwrap()) == count).then_some(())
-        })
-        .await;
+        let there = |pods: &[&Value]| (pods.len() == count).then_some(());
+        let there = self.objects().within(namespace).until_among("pod", PATIENCE, there);
+        there.unwrap_or_else(|error| self.fails(&format!("{count} Pods in {namespace}: {error:#}")));
     }
 
     /// Waits until a Machine has a version, and its Node is there.

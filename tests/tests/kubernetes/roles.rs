@@ -1,26 +1,18 @@
 //! What `deploy/` lets pxed and agents do on a real API server, and what it refuses them (docs/rules.md, "Who writes what" and
 //! "Trust" 3 and 4).
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
-
-#[path = "kubernetes/approvals.rs"]
-mod approvals;
-#[allow(dead_code, reason = "each test program uses its part")]
-#[path = "kubernetes/cluster.rs"]
-mod cluster;
-
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::time::Duration;
 
 use bedplate_tests::kubernetes::Kubernetes;
 use bedplate_tests::wait;
-use cluster::{admin, api, client, create, machine, operation, with};
 use k8s_openapi::api::authorization::v1::SelfSubjectRulesReview;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
+
+use super::cluster::{admin, api, client, create, machine, operation, with};
 
 /// An agent with a new certificate, and the certificate's fingerprint.
 async fn certified(name: &str) -> (Client, String) {
@@ -62,37 +54,26 @@ async fn apply(client: &Client, object: &Value, writer: &str, status: Value) -> 
 fn policies_in_force() {
     let kubernetes = Kubernetes::shared();
     let stranger = kubernetes.user("bedplate:machine:stranger", &["bedplate:machines"]).unwrap();
-    let deploy = "apiVersion: bedplate.dev/v1alpha1\nkind: Machine\nmetadata: {name: probe}\nspec: {provider: manual}\n";
-    let file = bedplate_tests::guard::Directory::new("probe").unwrap();
-    let path = file.path().join("probe.yaml");
-    std::fs::write(&path, deploy).unwrap();
-    let path = path.display().to_string();
-    kubernetes.kubectl(&kubernetes.admin(), &["apply", "--server-side", "-f", &path]).unwrap();
-    // Not `kubectl patch`: it reads the status first, which agents may not, so that it is always refused.
-    let status = "apiVersion: bedplate.dev/v1alpha1\nkind: Machine\nmetadata: {name: probe}\nstatus: {agent: {version: '0'}}\n";
-    let probe = file.path().join("status.yaml");
-    std::fs::write(&probe, status).unwrap();
-    let probe = probe.display().to_string();
-    let apply = ["apply", "--server-side", "--subresource=status", "--validate=false", "--dry-run=server"];
+    let (admin, stranger) = (kubernetes.objects().unwrap(), kubernetes.objects_of(&stranger).unwrap());
+    let probe = |kind: &str, field: &str, value: Value| {
+        let mut object =
+            json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": kind, "metadata": { "name": "probe" } });
+        object[field] = value;
+        object
+    };
+    admin.apply(&probe("Machine", "spec", json!({ "provider": "manual" }))).unwrap();
+    let status = probe("Machine", "status", json!({ "agent": { "version": "0" } }));
+    let spec = json!({ "operationName": "reboot", "machineRef": { "name": "probe" } });
+    let operation = probe("MachineOperation", "spec", spec);
     // No role lets agents make operations, so one asks that may do everything and is an agent too.
-    let operation = "apiVersion: bedplate.dev/v1alpha1\nkind: MachineOperation\nmetadata: {name: probe}\n\
-        spec: {operationName: reboot, machineRef: {name: probe}}\n";
-    let operation_probe = file.path().join("operation.yaml");
-    std::fs::write(&operation_probe, operation).unwrap();
-    let operation_probe = operation_probe.display().to_string();
-    let create =
-        ["create", "--dry-run=server", "--as=bedplate:machine:probe", "--as-group=bedplate:machines"];
-    let create = [&create[..], &["--as-group=system:masters", "-f", &operation_probe]].concat();
-    let admin = kubernetes.admin();
-    wait::until("the policies", Duration::from_secs(60), || {
-        let said = |kubeconfig: &Path, arguments: &[&str]| {
-            kubernetes.kubectl(kubeconfig, arguments).err().map(|error| error.to_string()).unwrap_or_default()
-        };
-        let machines = said(&stranger, &[&apply[..], &["-f", &probe]].concat());
-        let operations = said(&admin, &create);
-        let both = machines.contains("is not the agent of Machine probe")
+    let both = admin.impersonating("bedplate:machine:probe", &["bedplate:machines", "system:masters"]);
+    wait::until_asked("the policies", Duration::from_secs(60), || {
+        let said = |tried: anyhow::Result<Value>| tried.err().map(|why| why.to_string()).unwrap_or_default();
+        let machines = said(stranger.apply_as("kubectl", "/status", &status, "&dryRun=All"));
+        let operations = said(both.try_create(&operation));
+        let are_refused = machines.contains("is not the agent of Machine probe")
             && operations.contains("an agent writes nothing of a MachineOperation but its status");
-        Ok(both.then_some(()))
+        Ok(are_refused.then_some(()))
     })
     .unwrap();
 }
@@ -450,8 +431,8 @@ async fn agent_reports_only_on_its_own_operations_and_not_on_power() {
 async fn o1_agent_does_not_reopen_an_operation_that_has_ended() {
     policies_in_force();
     let admin = admin().await;
-    let spec = json!({ "spec": { "machineRef": { "name": "agent-again" }, "operationName": "reboot" } });
-    let (agent, _) = certified("agent-again").await;
+    let spec = json!({ "spec": { "machineRef": { "name": "agent-ended" }, "operationName": "reboot" } });
+    let (agent, _) = certified("agent-ended").await;
     let words = "an operation that has ended stays as it is";
     for (name, end) in [("again-complete", "Complete"), ("again-failed", "Failed")] {
         let operation = with(&operation(name), &spec);

@@ -1,10 +1,8 @@
-//! Servers in a network where somebody else's DHCP server gives the addresses and pxed only says what to boot.
-
-use std::time::Duration;
+//! Servers in a network where another DHCP server gives the addresses and pxed only says what to boot.
 
 use anyhow::Result;
 use bedplate_tests::boot;
-use bedplate_tests::guard::Process;
+use bedplate_tests::guard::{Process, START_TIMEOUT};
 use bedplate_tests::netns::Namespace;
 use bedplate_tests::pxed::{self, Pxed, Setup};
 use bedplate_tests::qemu::Firmware;
@@ -25,11 +23,11 @@ fn add_address_server(rack: &Rack) -> Result<(Namespace, Process)> {
         "--dhcp-range=10.7.0.100,10.7.0.199,1h",
     ]);
     let mut process = Process::spawn("dnsmasq", &mut command, &rack.file("dnsmasq.log"))?;
-    process.wait_said("DHCP, IP range", Duration::from_secs(10))?;
+    process.wait_said("DHCP, IP range", START_TIMEOUT)?;
     Ok((host, process))
 }
 
-fn enrols(name: &str, firmware: Firmware) -> Result<()> {
+fn boots(name: &str, firmware: Firmware, stage: &str) -> Result<()> {
     let rack = Rack::new(name)?;
     let _capture = rack.capture()?;
     let (_host, _server) = add_address_server(&rack)?;
@@ -37,17 +35,17 @@ fn enrols(name: &str, firmware: Firmware) -> Result<()> {
     setup.mode = "proxy";
     setup.subnets = vec!["network = \"10.7.0.0/24\"\n".to_owned()];
     let mut pxed = Pxed::start(&setup, &[pxed::manifest(1, "")], rack.network(), rack.path())?;
-    boot::enrols(name, &rack, &mut pxed, 1, firmware)?;
+    boot::boots(name, &rack, &mut pxed, 1, firmware, stage)?;
     rack.succeeded();
     Ok(())
 }
 
 #[test]
-fn bios_machine_boots_to_enrolled_beside_another_dhcp_server() -> Result<()> {
-    enrols("proxy-bios", Firmware::Bios)
+fn bios_machine_fetches_its_root_image_next_to_another_dhcp_server() -> Result<()> {
+    boots("proxy-bios", Firmware::Bios, "rootfs")
 }
 
 #[test]
-fn uefi_machine_boots_to_enrolled_beside_another_dhcp_server() -> Result<()> {
-    enrols("proxy-uefi", Firmware::UefiPxe)
+fn uefi_machine_boots_to_enrolled_next_to_another_dhcp_server() -> Result<()> {
+    boots("proxy-uefi", Firmware::UefiPxe, "enrolled")
 }

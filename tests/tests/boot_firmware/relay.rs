@@ -1,16 +1,14 @@
-//! Servers whose packets come to pxed through a relay agent that nobody here wrote, in another network.
-
-use std::time::Duration;
+//! Servers in another network, whose packets reach pxed through a relay agent of another project.
 
 use anyhow::Result;
 use bedplate_tests::boot;
-use bedplate_tests::guard::{self, Process};
+use bedplate_tests::guard::{self, Process, START_TIMEOUT};
 use bedplate_tests::netns::Namespace;
 use bedplate_tests::pxed::{self, Pxed, Setup};
 use bedplate_tests::qemu::Firmware;
 use bedplate_tests::rack::Rack;
 
-/// Puts pxed's network 10.9.0.0/24 beside the rack's; the rack's namespace is the router between them.
+/// Puts pxed's network 10.9.0.0/24 next to the rack's; the rack's namespace is the router between them.
 fn add_server_network(rack: &Rack) -> Result<Namespace> {
     let server = Namespace::new("server")?;
     rack.network().add_veth("up", &server, "eth0")?;
@@ -21,18 +19,18 @@ fn add_server_network(rack: &Rack) -> Result<Namespace> {
     Ok(server)
 }
 
-fn enrols(name: &str, relay: &[&str], started: &str, firmware: Firmware) -> Result<()> {
+fn boots(name: &str, relay: &[&str], started: &str, firmware: Firmware, stage: &str) -> Result<()> {
     let rack = Rack::new(name)?;
     let _capture = rack.capture()?;
     let server = add_server_network(&rack)?;
     let [program, arguments @ ..] = relay else { anyhow::bail!("no relay") };
     let mut command = rack.network().command(program);
     let mut relay = Process::spawn(program, command.args(arguments), &rack.file("relay.log"))?;
-    relay.wait_said(started, Duration::from_secs(10))?;
+    relay.wait_said(started, START_TIMEOUT)?;
     let mut setup = Setup::new(pxed::host_image()?);
     setup.interfaces = vec!["eth0".to_owned()];
     let mut pxed = Pxed::start(&setup, &[pxed::manifest(1, "")], &server, rack.path())?;
-    boot::enrols(name, &rack, &mut pxed, 1, firmware)?;
+    boot::boots(name, &rack, &mut pxed, 1, firmware, stage)?;
     rack.succeeded();
     Ok(())
 }
@@ -41,11 +39,11 @@ fn enrols(name: &str, relay: &[&str], started: &str, firmware: Firmware) -> Resu
 fn bios_machine_behind_isc_dhcrelay_boots_to_enrolled() -> Result<()> {
     // -a adds option 82, which the answer has to bring back.
     let relay = ["dhcrelay", "-4", "-d", "--no-pid", "-a", "-id", "br0", "-iu", "up", "10.9.0.2"];
-    enrols("dhcrelay", &relay, "Sending on   Socket", Firmware::Bios)
+    boots("dhcrelay", &relay, "Sending on   Socket", Firmware::Bios, "enrolled")
 }
 
 #[test]
-fn uefi_machine_behind_dnsmasq_as_relay_boots_to_enrolled() -> Result<()> {
+fn uefi_machine_behind_dnsmasq_as_relay_fetches_its_root_image() -> Result<()> {
     let relay = [
         "dnsmasq",
         "--keep-in-foreground",
@@ -56,5 +54,5 @@ fn uefi_machine_behind_dnsmasq_as_relay_boots_to_enrolled() -> Result<()> {
         "--log-facility=-",
         "--dhcp-relay=10.7.0.1,10.9.0.2",
     ];
-    enrols("dnsmasq-relay", &relay, "DHCP relay from 10.7.0.1", Firmware::UefiPxe)
+    boots("dnsmasq-relay", &relay, "DHCP relay from 10.7.0.1", Firmware::UefiPxe, "rootfs")
 }

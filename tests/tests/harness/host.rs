@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use bedplate_tests::cgroup;
 use bedplate_tests::guard::Directory;
 use bedplate_tests::host::{End, Host};
 use bedplate_tests::netns::Namespace;
@@ -104,14 +105,11 @@ fn a_reboot_and_a_power_off_end_the_host_and_are_told_apart() -> Result<()> {
     Ok(())
 }
 
-/// Control groups of hosts whose name ends so, wherever cgroup2 is mounted.
-fn groups(name: &str) -> Vec<PathBuf> {
-    ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"]
-        .iter()
-        .flat_map(|folder| std::fs::read_dir(folder).into_iter().flatten().flatten())
-        .map(|entry| entry.path())
-        .filter(|path| path.to_string_lossy().ends_with(name))
-        .collect()
+/// Control groups of this run's hosts whose name ends so.
+fn groups(name: &str) -> Result<Vec<PathBuf>> {
+    let all =
+        std::fs::read_dir(cgroup::own()?)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    Ok(all.into_iter().filter(|path| path.to_string_lossy().ends_with(name)).collect())
 }
 
 #[test]
@@ -125,7 +123,7 @@ fn a_panic_leaves_nothing_of_a_host_behind() -> Result<()> {
     assert!(thread.join().is_err());
     let (directory, leader) = receive.recv()?;
     assert!(!directory.exists() && !Path::new(&format!("/proc/{leader}/root/etc")).exists());
-    assert_eq!(groups("-panics"), Vec::<PathBuf>::new());
+    assert_eq!(groups("-panics")?, Vec::<PathBuf>::new());
     Ok(())
 }
 
@@ -137,7 +135,7 @@ fn a_killed_run_leaves_nothing_of_a_host_behind() -> Result<()> {
         std::thread::park();
     }
     let mut victim = Command::new(std::env::current_exe()?)
-        .args(["--exact", "a_killed_run_leaves_nothing_of_a_host_behind", "--nocapture"])
+        .args(["--exact", "harness::host::a_killed_run_leaves_nothing_of_a_host_behind", "--nocapture"])
         .env(VICTIM, "1")
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -148,13 +146,13 @@ fn a_killed_run_leaves_nothing_of_a_host_behind() -> Result<()> {
         .find_map(|line| line.split_once("MADE ").map(|(_, made)| made.to_owned()))
         .context("the victim made nothing")?;
     let (directory, leader) = made.split_once(' ').context("two words")?;
-    assert_eq!(groups("-victim").len(), 1);
+    assert_eq!(groups("-victim")?.len(), 1);
     victim.kill()?;
     victim.wait()?;
     wait::until("everything to be gone", LONG, || {
         let there = Path::new(directory).exists()
             || Path::new(&format!("/proc/{leader}/root/etc")).exists()
-            || !groups("-victim").is_empty();
+            || !groups("-victim")?.is_empty();
         Ok((!there).then_some(()))
     })
 }

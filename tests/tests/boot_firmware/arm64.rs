@@ -2,8 +2,6 @@
 //!
 //! Debian 12 has no iPXE for arm64; the loader here is GRUB's for networks, and its prompt is as far as this goes.
 
-use std::time::Duration;
-
 use anyhow::Result;
 use bedplate_tests::boot;
 use bedplate_tests::pxed::{self, Pxed, Setup};
@@ -23,7 +21,7 @@ fn arm64_machine_runs_the_loader_for_its_architecture() -> Result<()> {
     let since = jiff::Timestamp::now();
     let mut machine = rack.power_on(1, Firmware::Arm64Pxe)?;
     boot::reaches("arm64", &mut pxed, &machine, "loader", since, boot::ENROLLED)?;
-    machine.wait_serial("grub>", Duration::from_secs(60))?;
+    machine.wait_serial("grub>", boot::SCRIPT)?;
     rack.succeeded();
     Ok(())
 }

@@ -1,7 +1,5 @@
 //! The manifests of README and docs/ on a real API server: every one is accepted, and made. A part of a template is put into one.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
-
 use std::path::Path;
 
 use bedplate_tests::guard::Directory;

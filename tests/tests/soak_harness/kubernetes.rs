@@ -1,5 +1,5 @@
-//! The harness itself: several control planes at once, in a network namespace too; a restart keeps what is there; nothing
-//! runs on. That its cluster signs certificates is what kubernetes_enrol and kubernetes_roles show.
+//! The harness itself: several control planes run concurrently, also in a network namespace. A restart keeps the objects, and nothing
+//! runs after the test. The tests `kubernetes_enrol` and `kubernetes_roles` show that the cluster signs certificates.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 

@@ -7,8 +7,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bedplate_tests::guard::{self, Directory, Process};
+use bedplate_tests::guard::{self, Directory, Process, START_TIMEOUT};
 use bedplate_tests::host::Host;
+use bedplate_tests::image::json;
 use bedplate_tests::pxed::cache;
 use bedplate_tests::wait;
 use nix::sys::signal::Signal;
@@ -59,26 +60,22 @@ impl Image {
 
     /// Unpacks each layer into a directory of its own; gives them lowest first.
     fn unpack(&self, to: &Path) -> Result<Vec<PathBuf>> {
-        let mut directories = Vec::new();
-        for (number, layer) in self.layers()?.iter().enumerate() {
-            let directory = to.join(format!("layer-{number}"));
-            fs::create_dir(&directory)?;
-            let mut unzstd =
-                Command::new("zstd").args(["-dcq"]).arg(self.blob(layer)?).stdout(Stdio::piped()).spawn()?;
-            let mut tar = Command::new("tar");
-            tar.args(["--numeric-owner", "--xattrs", "--xattrs-include=*", "-xpf", "-", "-C"])
-                .arg(&directory);
-            let status = tar.stdin(unzstd.stdout.take().context("no pipe")?).status()?;
-            ensure!(unzstd.wait()?.success() && status.success(), "cannot unpack layer {number}");
-            directories.push(directory);
-        }
-        Ok(directories)
+        (0..self.layers()?.len()).map(|number| self.unpack_layer(number, to)).collect()
     }
-}
 
-fn json(path: &Path) -> Result<Value> {
-    let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-    serde_json::from_slice(&bytes).with_context(|| format!("{} is no JSON", path.display()))
+    /// Unpacks a layer into a directory of its own.
+    fn unpack_layer(&self, number: usize, to: &Path) -> Result<PathBuf> {
+        let layer = self.layers()?.get(number).with_context(|| format!("no layer {number}"))?;
+        let directory = to.join(format!("layer-{number}"));
+        fs::create_dir(&directory)?;
+        let mut unzstd =
+            Command::new("zstd").args(["-dcq"]).arg(self.blob(layer)?).stdout(Stdio::piped()).spawn()?;
+        let mut tar = Command::new("tar");
+        tar.args(["--numeric-owner", "--xattrs", "--xattrs-include=*", "-xpf", "-", "-C"]).arg(&directory);
+        let status = tar.stdin(unzstd.stdout.take().context("no pipe")?).status()?;
+        ensure!(unzstd.wait()?.success() && status.success(), "cannot unpack layer {number}");
+        Ok(directory)
+    }
 }
 
 /// SHA-256, by a program that nobody here wrote.
@@ -133,12 +130,12 @@ fn children(pid: u32) -> Result<Vec<u32>> {
 #[test]
 fn pause_takes_in_orphans_and_ends_when_it_is_told_to() -> Result<()> {
     let work = Directory::new("pause")?;
-    let layers = Image::read()?.unpack(work.path())?;
-    let program = pause(layers.get(1).context("no second layer")?, work.path())?;
+    let runtime = Image::read()?.unpack_layer(1, work.path())?;
+    let program = pause(&runtime, work.path())?;
     let mut unshare = Command::new("unshare");
     unshare.args(["--pid", "--fork", "--kill-child"]).arg(&program);
     let mut process = Process::spawn("pause", &mut unshare, &work.path().join("log"))?;
-    let limit = Duration::from_secs(10);
+    let limit = START_TIMEOUT;
     let pid = wait::until("pause", limit, || {
         let pid = children(process.pid())?.first().copied();
         let is =

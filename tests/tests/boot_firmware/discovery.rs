@@ -2,8 +2,9 @@
 //! remembered with what it said of itself, and cannot enrol.
 
 use anyhow::{Context, Result, ensure};
+use bedplate_tests::guest::GuestSlot;
 use bedplate_tests::pxed::{self, Pxed, Setup};
-use bedplate_tests::qemu::{self, Firmware, GuestSlot};
+use bedplate_tests::qemu::{self, Firmware};
 use bedplate_tests::rack::Rack;
 use bedplate_tests::{boot, guard, timeline, wait};
 use jiff::Timestamp;
@@ -17,9 +18,9 @@ fn unknown_machine_boots_the_discovery_image_and_is_remembered() -> Result<()> {
     let rack = Rack::new("discovery")?;
     let mut setup = Setup::new(pxed::host_image()?);
     setup.discovery = true;
-    // Somebody else is a Machine, so that this pxed knows Machines at all.
+    // Another machine has a Machine, so that this pxed knows Machines at all.
     let mut pxed = Pxed::start(&setup, &[pxed::manifest(1, "")], rack.network(), rack.path())?;
-    let _slot = GuestSlot::take(boot::ENROLLED * 4)?;
+    let slot = GuestSlot::take()?;
     let since = Timestamp::now();
     let mut machine = rack.power_on(NUMBER, Firmware::Bios)?;
     let mut seen = Value::Null;
@@ -33,6 +34,7 @@ fn unknown_machine_boots_the_discovery_image_and_is_remembered() -> Result<()> {
         let serial = guard::last_lines(&machine.serial(), 25);
         format!("{seen}\nserial line:\n{serial}\npxed:\n{}", guard::last_lines(&pxed.process().said(), 25))
     })?;
+    drop(slot);
     let took = (Timestamp::now() - since).total(jiff::Unit::Second)?;
     timeline::say(&format!("boot discovery: userspace {took:.1} s"));
 

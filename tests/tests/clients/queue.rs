@@ -5,7 +5,7 @@
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::os::fd::AsRawFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bedplate_tests::draw::{self, Lease};
@@ -19,10 +19,10 @@ const MACHINES: u8 = 200;
 const STREAMS: usize = 8;
 /// Of the root image: more than all buffers between pxed and a machine that does not read hold.
 const SIZE: usize = 1 << 20;
-/// A machine has been let in once it has so much. One that waits gets 4 KiB at once and 4 KiB each 5 s.
+/// Bytes that a machine has only if it was admitted. A waiting one gets 4 KiB immediately and 4 KiB each 5 s.
 const LET_IN: usize = 64 << 10;
-/// A machine that hears nothing for so long gives up, as loaders do.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// Limit of each wait for pxed. It bounds a hang: `pxed`'s own tests hold how often a waiting machine hears something.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 fn image() -> Vec<u8> {
     (0..SIZE).map(|at| u8::try_from(at % 251).unwrap_or_default()).collect()
@@ -61,7 +61,6 @@ struct Machine {
     stream: TcpStream,
     /// Of the image.
     received: usize,
-    heard: Instant,
 }
 
 impl Machine {
@@ -77,7 +76,7 @@ impl Machine {
             head.extend(byte);
         }
         ensure!(head.starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(&head));
-        let mut machine = Self { stream, received: 0, heard: Instant::now() };
+        let mut machine = Self { stream, received: 0 };
         machine.read_to(1, image)?;
         Ok(machine)
     }
@@ -93,7 +92,6 @@ impl Machine {
         let end = self.received + bytes.len();
         ensure!(image.get(self.received..end) == Some(bytes), "other bytes before {end}");
         self.received = end;
-        self.heard = Instant::now();
         Ok(())
     }
 
@@ -119,7 +117,7 @@ fn open(from: Ipv4Addr) -> Result<TcpStream> {
     bind(socket.as_raw_fd(), &SockaddrIn::from(SocketAddrV4::new(from, 0)))?;
     connect(socket.as_raw_fd(), &SockaddrIn::from(SocketAddrV4::new(ADDRESS, 8067)))?;
     let stream = TcpStream::from(socket);
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     Ok(stream)
 }
 
@@ -134,12 +132,11 @@ fn root_images_go_out_in_the_order_of_asking_at_most_max_streams_at_once() -> Re
     for (number, machine) in machines.iter_mut().enumerate().take(STREAMS) {
         machine.read_to(LET_IN, &image).with_context(|| format!("machine {number} was not let in"))?;
     }
-    // Nothing moves on while those eight take nothing; the others hear that they are waited upon.
+    // No image makes progress while those eight read nothing; the others get a little again and again.
     let waiting = &mut machines[STREAMS..];
-    wait::until("a sign of life to all that wait", PATIENCE, || {
+    wait::until("a further part to all that wait", TIMEOUT, || {
         for machine in waiting.iter_mut() {
             machine.look(&image)?;
-            ensure!(machine.heard.elapsed() < PATIENCE, "a machine heard nothing for too long");
         }
         Ok(waiting.iter().all(|machine| machine.received > 4096).then_some(()))
     })?;

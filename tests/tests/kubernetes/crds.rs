@@ -1,20 +1,17 @@
 //! The four kinds on a real API server: every validation rule with an object that it accepts and one that it refuses,
 //! defaults, immutability, columns.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
-
-#[path = "kubernetes/cluster.rs"]
-mod cluster;
-#[path = "kubernetes/rules.rs"]
-mod rules;
-
 use std::collections::BTreeSet;
 
 use bedplate_tests::kubernetes::Kubernetes;
-use cluster::{admin, api, configuration, create, machine, operation, template, try_create, version, with};
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
+
+use super::cluster::{
+    admin, api, configuration, create, machine, operation, template, try_create, version, with,
+};
+use super::rules;
 
 #[tokio::test]
 async fn each_rule_accepts_one_object_and_refuses_another_saying_why() {

@@ -1,11 +1,12 @@
 //! The guard: what a run made is gone after it, and nothing else, whether it returned, panicked or was killed.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use bedplate_tests::guard::{Directory, Process};
+use bedplate_tests::cgroup::Cgroup;
+use bedplate_tests::guard::{self, Directory, Process};
 use bedplate_tests::netns::Namespace;
 use bedplate_tests::wait;
 
@@ -43,16 +44,13 @@ fn a_panic_leaves_nothing_behind() -> Result<()> {
     assert_gone(&namespace, &directory, pid)
 }
 
-#[test]
-fn a_killed_run_leaves_nothing_behind_and_touches_nobody_else() -> Result<()> {
-    if std::env::var_os(VICTIM).is_some() {
-        let (namespace, directory, process) = make()?;
-        println!("MADE {} {} {}", namespace.name(), directory.path().display(), process.pid());
-        std::thread::park();
-    }
-    let (other, other_directory, mut other_process) = make()?;
-    let mut victim = Command::new(std::env::current_exe()?)
-        .args(["--exact", "a_killed_run_leaves_nothing_behind_and_touches_nobody_else", "--nocapture"])
+/// Runs this test program again for the test of this name, in `group` if there is one. Waits for what it makes: the process, and
+/// what it says.
+fn start_victim(test: &str, group: Option<&Cgroup>) -> Result<(Child, String)> {
+    let program = std::env::current_exe()?;
+    let mut command = group.map_or_else(|| Command::new(&program), |group| group.command(&program));
+    let mut victim = command
+        .args(["--exact", test, "--nocapture"])
         .env(VICTIM, "1")
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -63,6 +61,25 @@ fn a_killed_run_leaves_nothing_behind_and_touches_nobody_else() -> Result<()> {
         .map_while(Result::ok)
         .find_map(|line| line.split_once("MADE ").map(|(_, made)| made.to_owned()))
         .context("the victim made nothing")?;
+    Ok((victim, made))
+}
+
+/// Makes things as the victim, says their names, and waits to be killed.
+fn be_the_victim() -> Result<()> {
+    if std::env::var_os(VICTIM).is_some() {
+        let (namespace, directory, process) = make()?;
+        println!("MADE {} {} {}", namespace.name(), directory.path().display(), process.pid());
+        std::thread::park();
+    }
+    Ok(())
+}
+
+#[test]
+fn a_killed_run_leaves_nothing_behind_and_touches_nobody_else() -> Result<()> {
+    be_the_victim()?;
+    let (other, other_directory, mut other_process) = make()?;
+    let (mut victim, made) =
+        start_victim("harness::guard::a_killed_run_leaves_nothing_behind_and_touches_nobody_else", None)?;
     let words: Vec<&str> = made.split(' ').collect();
     let [namespace, directory, pid] = words[..] else { anyhow::bail!("{made}") };
     assert!(Path::new("/run/netns").join(namespace).exists());
@@ -72,6 +89,21 @@ fn a_killed_run_leaves_nothing_behind_and_touches_nobody_else() -> Result<()> {
     assert!(Path::new("/run/netns").join(other.name()).exists() && other_directory.path().exists());
     assert!(other_process.is_running());
     Ok(())
+}
+
+#[test]
+fn a_run_killed_with_its_control_group_leaves_nothing_behind() -> Result<()> {
+    be_the_victim()?;
+    let group = Cgroup::new(&format!("bedplate-{}-guard", guard::run_id()))?;
+    let (mut victim, made) = start_victim(
+        "harness::guard::a_run_killed_with_its_control_group_leaves_nothing_behind",
+        Some(&group),
+    )?;
+    let words: Vec<&str> = made.split(' ').collect();
+    let [namespace, directory, pid] = words[..] else { anyhow::bail!("{made}") };
+    group.kill();
+    victim.wait()?;
+    assert_gone(namespace, Path::new(directory), pid.parse()?)
 }
 
 #[test]

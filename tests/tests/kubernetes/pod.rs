@@ -1,8 +1,6 @@
 //! pxed and the controller as pods, without a kubelet: what `deploy/` makes is taken by a real API server, and what
 //! `deploy/Containerfile` puts together runs with the rights, the files and the configuration that DaemonSet and Deployment give it.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
-
 use std::net::Ipv4Addr;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
@@ -30,8 +28,7 @@ fn daemon_set(kubernetes: &Kubernetes) -> Value {
 }
 
 fn installed(kubernetes: &Kubernetes, kind: &str, name: &str) -> Value {
-    let get = ["get", kind, name, "-n", "bedplate-system", "-o", "json"];
-    serde_json::from_str(&kubernetes.kubectl(&kubernetes.admin(), &get).unwrap()).unwrap()
+    kubernetes.objects().unwrap().within("bedplate-system").get(kind, name).unwrap().unwrap()
 }
 
 #[test]
@@ -42,7 +39,7 @@ fn everything_is_installed_by_one_command_and_again_by_the_same() {
     let spec = &set["spec"]["template"]["spec"];
     assert_eq!(spec["nodeSelector"], json!({ "bedplate.dev/pxed": "" }), "nothing starts by itself");
     let map = spec["volumes"][0]["configMap"]["name"].as_str().unwrap();
-    kubernetes.kubectl(&kubernetes.admin(), &["get", "configmap", map, "-n", "bedplate-system"]).unwrap();
+    installed(kubernetes, "configmap", map);
 }
 
 /// Admission of pods (PodSecurity, priority, service account) looks at pods only.
@@ -61,12 +58,9 @@ fn a_pod_of_the_controller_is_admitted_where_only_restricted_pods_are() {
         "metadata": { "name": "strict", "labels": { "pod-security.kubernetes.io/enforce": "restricted" } } });
     let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount",
         "metadata": { "name": "bedplate-controller", "namespace": "strict" } });
-    let directory = Directory::new("strict").unwrap();
-    let path = directory.path().join("strict.json");
-    let list = json!({ "apiVersion": "v1", "kind": "List", "items": [namespace, account] });
-    std::fs::write(&path, list.to_string()).unwrap();
-    let apply = ["apply", "--server-side", "-f", &path.display().to_string()];
-    kubernetes.kubectl(&kubernetes.admin(), &apply).unwrap();
+    for object in [namespace, account] {
+        kubernetes.objects().unwrap().apply(&object).unwrap();
+    }
     let spec = installed(kubernetes, "deployment", "bedplate-controller")["spec"]["template"]["spec"].clone();
     is_admitted(kubernetes, &spec, "strict");
     is_admitted(kubernetes, &spec, "bedplate-system");
@@ -77,7 +71,7 @@ fn a_pod_of_the_controller_is_admitted_where_only_restricted_pods_are() {
 }
 
 fn is_admitted(kubernetes: &Kubernetes, spec: &Value, namespace: &str) {
-    wait::until("a pod", LIMIT, || {
+    wait::until_asked("a pod", LIMIT, || {
         match admission(kubernetes, spec, namespace) {
             Ok(()) => Ok(Some(())),
             // Made by the API server itself, soon after its start.
@@ -91,11 +85,7 @@ fn is_admitted(kubernetes: &Kubernetes, spec: &Value, namespace: &str) {
 fn admission(kubernetes: &Kubernetes, spec: &Value, namespace: &str) -> anyhow::Result<()> {
     let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "try", "namespace": namespace },
         "spec": spec });
-    let directory = Directory::new("pod").unwrap();
-    let path = directory.path().join("pod.json");
-    std::fs::write(&path, pod.to_string()).unwrap();
-    let create = ["create", "--dry-run=server", "-o", "json", "-f", &path.display().to_string()];
-    kubernetes.kubectl(&kubernetes.admin(), &create).map(drop)
+    kubernetes.objects()?.try_create(&pod).map(drop)
 }
 
 /// A directory as the image's root: what a stage of the Containerfile copies. What it takes from Debian is this machine's.
@@ -107,7 +97,7 @@ fn image(root: &Path, from: &str, entry: &str) {
     for line in stage.lines().filter_map(|line| line.strip_prefix("COPY ")) {
         let words: Vec<&str> = line.split(' ').filter(|word| *word != "--from=debian").collect();
         let [from, to] = words[..] else { panic!("{line}") };
-        let from = match from.strip_prefix("target/x86_64-unknown-linux-gnu/release/") {
+        let from = match from.strip_prefix("target/static/") {
             Some(program) => binary(program).unwrap(),
             None => PathBuf::from(from),
         };
@@ -166,8 +156,7 @@ fn the_image_runs_with_the_rights_and_files_of_the_pod() {
     let network = Namespace::new("pod").unwrap();
     let address = Ipv4Addr::new(10, 7, 0, 2);
     network.add_bridge("eth0", Some((address, 24))).unwrap();
-    let kubernetes = Kubernetes::start_inside(&network, address.into()).unwrap();
-    kubernetes.install().unwrap();
+    let kubernetes = Kubernetes::installed_inside(&network, address.into()).unwrap();
     let directory = Directory::new("pod-root").unwrap();
     std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let root = directory.path().join("root");
@@ -202,7 +191,7 @@ fn the_image_runs_with_the_rights_and_files_of_the_pod() {
             get["port"],
             get["path"].as_str().unwrap()
         );
-        wait::until(probe, LIMIT, || {
+        wait::until_asked(probe, LIMIT, || {
             assert!(pxed.is_running(), "{}", pxed.said());
             Ok(guard::run(network.command("curl").args(["-sSf", &url])).ok())
         })
@@ -210,13 +199,12 @@ fn the_image_runs_with_the_rights_and_files_of_the_pod() {
     }
     loaders_are_there(&network);
 
-    let manifest = "apiVersion: bedplate.dev/v1alpha1\nkind: Machine\nmetadata: {name: server-1}\nspec: {provider: pxe, pxe: \
-                    {interfaces: [{macAddress: '52:54:00:00:00:01'}]}}\n";
-    let path = directory.path().join("machine.yaml");
-    std::fs::write(&path, manifest).unwrap();
-    kubernetes.kubectl(&kubernetes.admin(), &["apply", "-f", &path.display().to_string()]).unwrap();
+    let interfaces = json!([{ "macAddress": "52:54:00:00:00:01" }]);
+    let machine = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": "server-1" },
+        "spec": { "provider": "pxe", "pxe": { "interfaces": interfaces } } });
+    kubernetes.objects().unwrap().apply(&machine).unwrap();
     let list = ["machine", "list"].map(str::to_owned);
-    wait::until("the Machine in `bedplate machine list`", LIMIT, || {
+    wait::until_asked("the Machine in `bedplate machine list`", LIMIT, || {
         let listed = guard::run(&mut inside("/usr/bin/bedplate", &list))?;
         Ok(listed.contains("server-1").then_some(()))
     })
@@ -256,8 +244,7 @@ fn the_controllers_image_runs_as_the_deployment_has_it() {
     let network = Namespace::new("cpod").unwrap();
     let address = Ipv4Addr::new(10, 7, 0, 2);
     network.add_bridge("eth0", Some((address, 24))).unwrap();
-    let kubernetes = Kubernetes::start_inside(&network, address.into()).unwrap();
-    kubernetes.install().unwrap();
+    let kubernetes = Kubernetes::installed_inside(&network, address.into()).unwrap();
     let directory = Directory::new("controller-root").unwrap();
     std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let root = directory.path().join("root");
@@ -274,29 +261,29 @@ fn the_controllers_image_runs_as_the_deployment_has_it() {
         assert_eq!(get["port"], container["ports"][0]["name"]);
         // A kubelet asks the pod's address, not its loopback.
         let url = format!("http://{address}:{port}{}", get["path"].as_str().unwrap());
-        wait::until(probe, LIMIT, || {
+        wait::until_asked(probe, LIMIT, || {
             assert!(pod.is_running(), "{}", pod.said());
             Ok(guard::run(network.command("curl").args(["-sSf", &url])).ok())
         })
         .unwrap_or_else(|error| panic!("{error:#}\n{}", pod.said()));
     }
-    wait::until("its Lease", LIMIT, || {
-        let holder = ["get", "lease", "bedplate-controller", "-n", "bedplate-system", "-o", "yaml"];
-        let lease = kubernetes.kubectl(&kubernetes.admin(), &holder).unwrap_or_default();
-        Ok(lease.contains("holderIdentity: bedplate-controller-7d4b9-x2x4k").then_some(()))
-    })
-    .unwrap_or_else(|error| panic!("{error:#}\n{}", pod.said()));
+    let objects = kubernetes.objects().unwrap();
+    let holds = |lease: Option<&Value>| {
+        let holder = lease?["spec"]["holderIdentity"].as_str()?;
+        holder.starts_with("bedplate-controller-7d4b9-x2x4k").then_some(())
+    };
+    objects
+        .within("bedplate-system")
+        .until(("lease", "bedplate-controller"), LIMIT, holds)
+        .unwrap_or_else(|error| panic!("its Lease: {error:#}\n{}", pod.said()));
 
     let configuration = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfiguration",
         "metadata": { "name": "workers" }, "spec": { "template": {
             "image": { "reference": NODE_IMAGE },
             "kubernetes": { "version": "v1.34.4" } } } });
-    let path = directory.path().join("workers.json");
-    std::fs::write(&path, configuration.to_string()).unwrap();
-    kubernetes.kubectl(&kubernetes.admin(), &["apply", "-f", &path.display().to_string()]).unwrap();
-    wait::until("the first version", LIMIT, || {
-        Ok(kubernetes.kubectl(&kubernetes.admin(), &["get", "mcv", "workers-v1"]).ok())
-    })
-    .unwrap_or_else(|error| panic!("{error:#}\n{}", pod.said()));
+    objects.apply(&configuration).unwrap();
+    objects
+        .until(("mcv", "workers-v1"), LIMIT, |version| version.map(drop))
+        .unwrap_or_else(|error| panic!("the first version: {error:#}\n{}", pod.said()));
     pod.terminate(LIMIT).unwrap();
 }

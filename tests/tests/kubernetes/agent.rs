@@ -1,26 +1,18 @@
 //! The real agent against a real API server, as its own user under the roles of `deploy/`: what it asks for (docs/rules.md, A1), what
 //! it may not, and what it takes for true. No virtual machine, no pxed: the enrolment is put in its place.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
-
-#[allow(dead_code, reason = "each test program uses its part")]
-#[path = "kubernetes/cluster.rs"]
-mod cluster;
-#[path = "kubernetes/requests.rs"]
-mod requests;
-
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
-use base64::Engine as _;
 use bedplate_tests::guard::{Directory, Process};
-use bedplate_tests::kubernetes::Kubernetes;
+use bedplate_tests::kubernetes::{Kubernetes, Objects};
 use bedplate_tests::pxed::binary;
 use bedplate_tests::wait;
-use cluster::{machine, operation, version, with};
 use serde_json::{Value, json};
+
+use super::cluster::{machine, operation, version, with};
 
 const LIMIT: Duration = Duration::from_secs(90);
 
@@ -53,63 +45,43 @@ impl<'k> Host<'k> {
     }
 
     fn enrol(&self) {
-        let kubeconfig = self.kubernetes.user(&self.user(), &["bedplate:machines"]).unwrap();
-        let view = ["config", "view", "--raw", "-o", "json"];
-        let config: Value =
-            serde_json::from_str(&self.kubernetes.kubectl(&kubeconfig, &view).unwrap()).unwrap();
-        let decode = |value: &Value| {
-            let bytes = base64::engine::general_purpose::STANDARD.decode(value.as_str().unwrap()).unwrap();
-            String::from_utf8(bytes).unwrap()
-        };
-        let (user, server) = (&config["users"][0]["user"], &config["clusters"][0]["cluster"]);
-        let ca = decode(&server["certificate-authority-data"]);
+        let agent = self.kubernetes.certificate(&self.user(), &["bedplate:machines"]).unwrap();
+        let ca = std::fs::read_to_string(self.kubernetes.ca()).unwrap();
+        let server = format!("https://{}", self.kubernetes.address());
         let enrolment = json!({
             "machine": self.name, "site": "default", "bootId": "0".repeat(32), "endpoints": ["https://127.0.0.1:1"],
-            "caPem": ca, "certificatePem": decode(&user["client-certificate-data"]),
+            "caPem": ca, "certificatePem": agent.certificate,
             "notBefore": "2020-01-01T00:00:00Z", "notAfter": "2099-01-01T00:00:00Z", "heartbeatSeconds": 5,
-            "kubernetes": { "server": server["server"], "caPem": ca },
+            "kubernetes": { "server": server, "caPem": ca },
         });
         std::fs::write(self.path("state/enrolment.json"), enrolment.to_string()).unwrap();
-        std::fs::write(self.path("key.pem"), decode(&user["client-key-data"])).unwrap();
-        let mut openssl = Command::new("openssl");
-        openssl.args(["pkcs8", "-topk8", "-nocrypt", "-in"]).arg(self.path("key.pem"));
-        assert!(
-            openssl
-                .arg("-out")
-                .arg(self.path("state/key.pem"))
-                .stdout(Stdio::null())
-                .status()
-                .unwrap()
-                .success()
-        );
-        let who = self.kubernetes.kubectl(&kubeconfig, &["auth", "whoami", "-o", "json"]).unwrap();
-        let who: Value = serde_json::from_str(&who).unwrap();
-        let id = who["status"]["userInfo"]["extra"]["authentication.kubernetes.io/credential-id"][0].clone();
-        let fingerprint = id.as_str().and_then(|id| id.strip_prefix("X509SHA256=")).unwrap();
+        std::fs::write(self.path("state/key.pem"), &agent.key).unwrap();
+        let fingerprint = self.kubernetes.fingerprint(&agent).unwrap();
         self.status(&json!({ "enrolment": { "certificateFingerprint": fingerprint } }));
     }
 
-    fn kubectl(&self, arguments: &[&str]) -> String {
-        self.kubernetes.kubectl(&self.kubernetes.admin(), arguments).unwrap()
+    fn objects(&self) -> &Objects {
+        self.kubernetes.objects().unwrap()
     }
 
     fn apply(&self, object: &Value) {
-        let path = self.path("object.json");
-        std::fs::write(&path, object.to_string()).unwrap();
-        self.kubectl(&["apply", "--server-side", "--force-conflicts", "-f", &path.display().to_string()]);
+        self.objects().apply(object).unwrap();
     }
 
     /// Merges into the own Machine's status, by nobody's field manager.
     fn status(&self, status: &Value) {
-        let patch = json!({ "status": status }).to_string();
-        self.kubectl(&["patch", "machine", self.name, "--subresource=status", "--type=merge", "-p", &patch]);
+        self.objects().merge_status("machine", self.name, status).unwrap();
     }
 
     /// The own Machine's status.
     fn reported(&self) -> Value {
-        let object: Value =
-            serde_json::from_str(&self.kubectl(&["get", "machine", self.name, "-o", "json"])).unwrap();
-        object["status"].clone()
+        self.objects().get("machine", self.name).unwrap().unwrap()["status"].clone()
+    }
+
+    fn until_heartbeat(&self) {
+        let has =
+            |machine: Option<&Value>| machine?["status"]["agent"]["lastHeartbeat"].is_string().then_some(());
+        self.objects().until(("machine", self.name), LIMIT, has).expect("a heartbeat");
     }
 
     fn start(&mut self) {
@@ -143,12 +115,14 @@ impl<'k> Host<'k> {
 
     /// Each kind of request that the agent has made: verb, resource, whose.
     fn asked(&self) -> BTreeSet<String> {
+        self.kubernetes.asked_by(&self.user()).unwrap().iter().map(line).collect()
+    }
+
+    /// The lists that the agent has got. An API server that has just learnt of a kind answers 429.
+    fn lists(&self) -> Vec<String> {
         let events = self.kubernetes.asked_by(&self.user()).unwrap();
-        let asked = events
-            .iter()
-            .filter(|event| event["userAgent"] != "kubectl")
-            .filter(|event| !event["userAgent"].as_str().unwrap_or_default().starts_with("kubectl/"));
-        asked.map(line).collect()
+        let is_got = |event: &&Value| event["verb"] == "list" && event["responseStatus"]["code"] == 200;
+        events.iter().filter(is_got).map(line).collect()
     }
 }
 
@@ -183,8 +157,7 @@ fn a1_a_running_agent_asks_for_its_own_and_nothing_else() {
     host.until("answers; Node present; version a1-own-v1");
     host.select(2);
     host.until("answers; Node present; version a1-own-v2");
-    let heartbeat = || host.reported()["agent"]["lastHeartbeat"].clone();
-    wait::until("a heartbeat", LIMIT, || Ok(heartbeat().is_string().then_some(()))).unwrap();
+    host.until_heartbeat();
 
     let own = "fieldSelector=metadata.name=a1-own";
     let mut expected = vec![
@@ -199,7 +172,11 @@ fn a1_a_running_agent_asks_for_its_own_and_nothing_else() {
         expected.push(format!("{verb} machineconfigurationversions {own}-v2"));
         expected.push(format!("{verb} machineoperations labelSelector=bedplate.dev/machine=a1-own"));
     }
-    assert_eq!(host.asked(), expected.into_iter().collect());
+    let expected: BTreeSet<String> = expected.into_iter().collect();
+    // Operations are asked for alongside the rest, which is what it says of the cluster.
+    let _ =
+        wait::until_asked("each request", LIMIT, || Ok(host.asked().is_superset(&expected).then_some(())));
+    assert_eq!(host.asked(), expected);
 }
 
 #[test]
@@ -208,18 +185,21 @@ fn a_node_that_is_deleted_is_absent_at_once_and_present_when_it_is_back() {
     host.make_node();
     host.start();
     host.until("answers; Node present; version none");
+    let first = wait::until_asked("a list of each kind", LIMIT, || {
+        Ok(Some(host.lists()).filter(|lists| lists.len() >= 3))
+    });
+    let first = first.unwrap_or_else(|_| panic!("{:?}", host.lists()));
+    for kind in ["machines", "nodes", "machineoperations"] {
+        let of_kind = first.iter().filter(|list| list.starts_with(&format!("list {kind} "))).count();
+        assert_eq!(of_kind, 1, "{kind}: {first:?}");
+    }
     for _ in 0..3 {
-        host.kubectl(&["delete", "node", "agent-node"]);
+        host.objects().delete("node", "agent-node").unwrap();
         host.until("answers; Node absent; version none");
         host.make_node();
         host.until("answers; Node present; version none");
     }
-    // A list is made once: what comes later is told by the watches.
-    let events = host.kubernetes.asked_by(&host.user()).unwrap();
-    // An API server that has just learnt of a kind answers 429.
-    let taken = |event: &&Value| event["verb"] == "list" && event["responseStatus"]["code"] == 200;
-    let lists = events.iter().filter(taken).count();
-    assert_eq!(lists, 3, "machines, nodes, operations");
+    assert_eq!(host.lists(), first, "what comes after a list is told by its watch");
 }
 
 #[test]
@@ -231,17 +211,9 @@ fn what_an_agent_before_wrote_stays_when_another_one_starts() {
         "conditions": [condition] });
     let applied = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": "agent-again" },
         "status": before });
-    let path = host.path("status.json");
-    std::fs::write(&path, applied.to_string()).unwrap();
-    let path = path.display().to_string();
-    let apply =
-        ["apply", "--server-side", "--subresource=status", "--field-manager=bedplate-agent", "-f", &path];
-    host.kubectl(&apply);
+    host.objects().apply_as("bedplate-agent", "/status", &applied, "").unwrap();
     host.start();
-    wait::until("a heartbeat", LIMIT, || {
-        Ok(host.reported()["agent"]["lastHeartbeat"].is_string().then_some(()))
-    })
-    .unwrap();
+    host.until_heartbeat();
     let reported = host.reported();
     for name in ["applied", "slots", "conditions"] {
         assert_eq!(reported[name], before[name], "{reported}");
@@ -250,8 +222,7 @@ fn what_an_agent_before_wrote_stays_when_another_one_starts() {
 
 #[test]
 fn an_api_server_that_goes_away_is_known_to_be_and_what_changed_meanwhile_is_seen() {
-    let mut kubernetes = Kubernetes::start().unwrap();
-    kubernetes.install().unwrap();
+    let mut kubernetes = Kubernetes::installed().unwrap();
     let mut host = Host::new(&kubernetes, "agent-away");
     host.make_node();
     host.start();
@@ -271,8 +242,7 @@ fn an_api_server_that_goes_away_is_known_to_be_and_what_changed_meanwhile_is_see
         standing()
     );
     kubernetes.start_server().unwrap();
-    let deleted = kubernetes.kubectl(&kubernetes.admin(), &["delete", "node", "agent-away"]);
-    deleted.unwrap();
+    kubernetes.objects().unwrap().delete("node", "agent-away").unwrap();
     let host = Host { kubernetes: &kubernetes, name: "agent-away", directory, agent };
     host.until("answers; Node absent; version none");
 }

@@ -1,9 +1,8 @@
-//! The rack itself: each kind of firmware netboots from a dnsmasq, so that a boot that fails from pxed is pxed's fault.
-
-use std::time::Duration;
+//! The rack itself: each kind of firmware netboots from dnsmasq. If these tests pass, a boot that fails from pxed is a fault of pxed.
 
 use anyhow::Result;
-use bedplate_tests::guard::Process;
+use bedplate_tests::boot;
+use bedplate_tests::guard::{Process, START_TIMEOUT};
 use bedplate_tests::qemu::Firmware;
 use bedplate_tests::rack::{BRIDGE, LOADERS, Rack};
 
@@ -37,7 +36,7 @@ fn serve(rack: &Rack) -> Result<Process> {
     command.args(["--dhcp-boot=tag:ipxe,script.ipxe", "--dhcp-boot=tag:!ipxe,tag:efi,snponly.efi"]);
     command.args(["--dhcp-boot=tag:!ipxe,tag:!efi,tag:!arm,undionly.kpxe"]);
     let mut process = Process::spawn("dnsmasq", &mut command, &rack.file("dnsmasq.log"))?;
-    process.wait_said("DHCP, IP range", Duration::from_secs(10))?;
+    process.wait_said("DHCP, IP range", START_TIMEOUT)?;
     Ok(process)
 }
 
@@ -46,9 +45,9 @@ fn reaches_script(name: &str, firmware: Firmware) -> Result<()> {
     let mut server = serve(&rack)?;
     let started = std::time::Instant::now();
     let mut machine = rack.power_on(1, firmware)?;
-    server.wait_said("script.ipxe to 10.7.0.", Duration::from_secs(120))?;
+    server.wait_said("script.ipxe to 10.7.0.", boot::ENROLLED)?;
     bedplate_tests::timeline::say(&format!("boot {name}: script {:.1} s", started.elapsed().as_secs_f64()));
-    machine.wait_serial(MARKER, Duration::from_secs(20))?;
+    machine.wait_serial(MARKER, boot::SCRIPT)?;
     rack.succeeded();
     Ok(())
 }
@@ -69,12 +68,12 @@ fn arm64_machine_runs_the_packages_loader() -> Result<()> {
     let mut server = serve(&rack)?;
     let started = std::time::Instant::now();
     let mut machine = rack.power_on(1, Firmware::Arm64Pxe)?;
-    server.wait_said("grubnetaa64.efi to 10.7.0.", Duration::from_secs(180))?;
+    server.wait_said("grubnetaa64.efi to 10.7.0.", boot::ENROLLED)?;
     bedplate_tests::timeline::say(&format!(
         "boot stand-in-arm64: loader {:.1} s",
         started.elapsed().as_secs_f64()
     ));
-    machine.wait_serial("grub>", Duration::from_secs(60))?;
+    machine.wait_serial("grub>", boot::SCRIPT)?;
     rack.succeeded();
     Ok(())
 }

@@ -1,8 +1,6 @@
 //! A drain before a reboot, as the kubelet of the Node, beside a real API server: Node authorizer, NodeRestriction and
 //! PodDisruptionBudgets are real. The operation's loop is the agent's own; only what would reboot is not.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
-
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -24,7 +22,7 @@ use bedplate_api::operation::{MachineOperation, MachineOperationStatus, Operatio
 use bedplate_bootstrap::diff::{Edit, InPlace};
 use bedplate_drain::Pod;
 use bedplate_tests::guard::Directory;
-use bedplate_tests::kubernetes::Kubernetes;
+use bedplate_tests::kubernetes::{Kubernetes, Objects};
 use bedplate_tests::wait;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -149,21 +147,16 @@ impl Site {
         site
     }
 
-    fn kubectl(&self, arguments: &[&str]) -> anyhow::Result<String> {
-        self.kubernetes.kubectl(&self.kubernetes.admin(), arguments)
+    fn objects(&self) -> Objects {
+        self.kubernetes.objects().unwrap().within(&self.node)
     }
 
     fn create(&self, object: &Value) {
-        let path = self.directory.path().join("object.json");
-        std::fs::write(&path, object.to_string()).unwrap();
-        self.kubectl(&["create", "-f", &path.display().to_string()]).unwrap();
+        self.objects().create(object).unwrap();
     }
 
     fn status(&self, kind: &str, name: &str, status: &Value) {
-        let patch = json!({ "status": status }).to_string();
-        let arguments =
-            ["patch", kind, name, "-n", &self.node, "--subresource=status", "--type=merge", "-p", &patch];
-        self.kubectl(&arguments).unwrap();
+        self.objects().merge_status(kind, name, status).unwrap();
     }
 
     /// A Pod that runs on this Node, made by a controller of this kind.
@@ -185,9 +178,7 @@ impl Site {
     }
 
     fn get(&self, kind: &str, name: &str) -> Option<Value> {
-        let found =
-            self.kubectl(&["get", kind, name, "-n", &self.node, "-o", "json", "--ignore-not-found"]).unwrap();
-        serde_json::from_str(&found).ok()
+        self.objects().get(kind, name).unwrap()
     }
 
     /// A host's root in which kubeadm has left what the kubelet of the Node shows.
@@ -300,7 +291,7 @@ async fn a_kubelet_changes_its_own_node_and_nothing_that_would_draw_pods_to_it_o
     assert_eq!(node["metadata"]["annotations"]["example.com/note"], "1");
     let taint =
         json!({ "spec": { "taints": [{ "key": "dedicated", "value": "gpu", "effect": "NoSchedule" }] } });
-    site.kubectl(&["patch", "node", "own", "--type=merge", "-p", &taint.to_string()]).unwrap();
+    site.objects().merge("node", "own", &taint).unwrap();
     let seen = kubelet.node().await.unwrap().unwrap();
     assert_eq!(serde_json::to_value(&seen.taints).unwrap(), taint["spec"]["taints"]);
 
@@ -313,13 +304,12 @@ async fn a_kubelet_changes_its_own_node_and_nothing_that_would_draw_pods_to_it_o
     };
     let refused = kubelet.evict(&foreign, None).await.unwrap_err();
     assert!(matches!(refused, AskNodeError::Refused { status: 403, .. }) && refused.is_final(), "{refused}");
-    let as_kubelet = |arguments: &[&str]| {
-        let kubeconfig = root.join(format!("proc/{LEADER}/root/etc/kubernetes/kubelet.conf"));
-        site.kubernetes.kubectl(&kubeconfig, arguments).unwrap_err().to_string()
-    };
+    let kubeconfig = root.join(format!("proc/{LEADER}/root/etc/kubernetes/kubelet.conf"));
+    let as_kubelet = site.kubernetes.objects_of(&kubeconfig).unwrap();
     // Hence taints are a person's, and Nodes are deleted by a person or bedplate-controller.
-    let said = as_kubelet(&["taint", "node", "own", "dedicated-"]);
+    let untaint = json!({ "spec": { "taints": null } });
+    let said = as_kubelet.merge("node", "own", &untaint).unwrap_err().to_string();
     assert!(said.contains("is not allowed to modify taints"), "{said}");
-    let said = as_kubelet(&["delete", "node", "own"]);
-    assert!(said.contains("orbidden"), "{said}");
+    let said = as_kubelet.begin_delete("node", "own").unwrap_err().to_string();
+    assert!(said.contains("Forbidden"), "{said}");
 }

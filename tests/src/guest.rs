@@ -1,0 +1,128 @@
+//! Permits to boot Linux guests: two guests boot concurrently on one machine, however many test runs there are. More of them slow
+//! each other down until everything times out.
+//!
+//! A permit is a lock on a file, so it ends with its process. Take it right before the power-on and drop it when the guest has booted.
+
+use std::fs::File;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::wait;
+
+/// Folder of the lock files, common to all runs on this machine.
+const DIRECTORY: &str = "/run/lock";
+/// Number of guests that may boot concurrently.
+const SLOTS: usize = 2;
+/// Limit of the wait for a permit. It bounds a hang only: a node of another run holds its permit for minutes.
+const TIMEOUT: Duration = Duration::from_secs(2400);
+
+/// Permit to boot one Linux guest, or two.
+///
+/// A caller that holds one must not take another: two such callers would wait for each other.
+#[derive(Debug)]
+#[must_use]
+pub struct GuestSlot {
+    _locks: Vec<File>,
+}
+
+impl GuestSlot {
+    /// Waits for a permit to boot one guest.
+    ///
+    /// # Errors
+    /// All slots stay occupied for 40 minutes, or the lock files cannot be made.
+    pub fn take() -> Result<Self> {
+        Self::take_in(Path::new(DIRECTORY), 1, TIMEOUT)
+    }
+
+    /// Waits for a permit to boot two guests.
+    ///
+    /// # Errors
+    /// A slot stays occupied for 40 minutes, or the lock files cannot be made.
+    pub fn take_two() -> Result<Self> {
+        Self::take_in(Path::new(DIRECTORY), 2, TIMEOUT)
+    }
+
+    /// Callers queue at the file `bedplate-guests`. Only the first one acquires slots, so a caller that has one of two waits for a
+    /// guest alone, and no caller for two starves behind those for one.
+    fn take_in(directory: &Path, count: usize, timeout: Duration) -> Result<Self> {
+        // A container may have an empty /run.
+        std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+        let open = |name: String| {
+            let path = directory.join(name);
+            File::options()
+                .create(true)
+                .append(true)
+                .open(&path)
+                .with_context(|| format!("cannot open {}", path.display()))
+        };
+        let queue = open("bedplate-guests".to_owned())?;
+        let mut free =
+            (0..SLOTS).map(|slot| open(format!("bedplate-guest-{slot}"))).collect::<Result<Vec<_>>>()?;
+        let mut locks = Vec::new();
+        let mut is_first = false;
+        wait::until("a free slot to boot a guest", timeout, || {
+            is_first = is_first || queue.try_lock().is_ok();
+            while is_first && locks.len() < count {
+                let Some(slot) = free.iter().position(|file| file.try_lock().is_ok()) else { break };
+                locks.push(free.remove(slot));
+            }
+            Ok((locks.len() == count).then_some(()))
+        })?;
+        Ok(Self { _locks: locks })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guard::Directory;
+
+    /// Bounds a hang.
+    const TEST_TIMEOUT: Duration = Duration::from_secs(60);
+
+    /// Waits until another caller has locked this file, or `is_over`.
+    fn await_lock(directory: &Directory, name: &str, is_over: impl Fn() -> bool) -> Result<()> {
+        let file = File::open(directory.path().join(name))?;
+        wait::until("a lock", TEST_TIMEOUT, || {
+            let is_free = file.try_lock().is_ok();
+            if is_free {
+                file.unlock()?;
+            }
+            Ok((!is_free || is_over()).then_some(()))
+        })
+    }
+
+    #[test]
+    fn callers_for_both_slots_do_not_deadlock() -> Result<()> {
+        let directory = Directory::new("slots")?;
+        let take = |count| GuestSlot::take_in(directory.path(), count, TEST_TIMEOUT);
+        for _ in 0..5 {
+            let first = take(1)?;
+            std::thread::scope(|scope| {
+                let callers = [2, 2, 2, 2].map(|count| scope.spawn(move || take(count).map(drop)));
+                // One of the callers has slot 1, and all of them compete for slot 0.
+                await_lock(&directory, "bedplate-guest-1", || false)?;
+                drop(first);
+                callers.into_iter().try_for_each(|caller| caller.join().expect("no panic"))
+            })?;
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn two_guests_boot_and_a_third_one_waits() -> Result<()> {
+        let directory = Directory::new("slots")?;
+        let take = || GuestSlot::take_in(directory.path(), 1, TEST_TIMEOUT);
+        let (first, _second) = (take()?, take()?);
+        std::thread::scope(|scope| {
+            let third = scope.spawn(take);
+            // While it waits, it holds the lock of the queue.
+            await_lock(&directory, "bedplate-guests", || third.is_finished())?;
+            assert!(!third.is_finished());
+            drop(first);
+            third.join().expect("no panic").map(drop)
+        })
+    }
+}

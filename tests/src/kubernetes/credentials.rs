@@ -1,0 +1,133 @@
+//! Users of a test API server: client certificates of its authority, tokens of service accounts, and kubeconfigs with them.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::Method;
+use rcgen::{
+    CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair, KeyUsagePurpose,
+};
+use serde_json::json;
+
+use super::{Kubernetes, Objects};
+
+/// Lifetime of tokens in seconds: longer than a demonstration, because nobody renews them.
+const TOKEN_SECONDS: u32 = 86_400;
+
+/// A client certificate and its key (PEM).
+#[derive(Debug, Clone)]
+pub struct Credentials {
+    /// The certificate.
+    pub certificate: String,
+    /// Its key (PKCS #8).
+    pub key: String,
+}
+
+impl Kubernetes {
+    /// Makes a client certificate for `user`, a member of `groups` (at most one): another one each time.
+    ///
+    /// # Errors
+    /// The authority cannot be read or used.
+    pub fn certificate(&self, user: &str, groups: &[&str]) -> Result<Credentials> {
+        let read =
+            |name: &str| std::fs::read_to_string(self.path(&format!("pki/{name}"))).context("no authority");
+        let issuer = Issuer::from_ca_cert_pem(&read("ca.crt")?, KeyPair::from_pem(&read("ca.key")?)?)?;
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        // A name of rcgen has one attribute of a type.
+        ensure!(groups.len() <= 1, "{user}: more than one group");
+        for group in groups {
+            params.distinguished_name.push(DnType::OrganizationName, *group);
+        }
+        params.distinguished_name.push(DnType::CommonName, user);
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        params.not_before = rcgen::date_time_ymd(2020, 1, 1);
+        params.not_after = rcgen::date_time_ymd(2099, 1, 1);
+        let key = KeyPair::generate()?;
+        let certificate = params.signed_by(&key, &issuer)?;
+        Ok(Credentials { certificate: certificate.pem(), key: key.serialize_pem() })
+    }
+
+    /// Makes a kubeconfig with a client certificate for `user`, a member of `groups` (at most one): another certificate each time.
+    ///
+    /// # Errors
+    /// The authority cannot be used, or the file not be written.
+    pub fn user(&self, user: &str, groups: &[&str]) -> Result<PathBuf> {
+        let credentials = self.certificate(user, groups)?;
+        self.write_kubeconfig(user, &self.kubeconfig(user, &user_of(&credentials))?)
+    }
+
+    /// Makes a kubeconfig with an agent's certificate; and its fingerprint as the API server sees it.
+    ///
+    /// # Errors
+    /// As of [`Self::user`], or the API server does not say which certificate was shown.
+    pub fn agent(&self, machine: &str) -> Result<(PathBuf, String)> {
+        let user = format!("bedplate:machine:{machine}");
+        let credentials = self.certificate(&user, &["bedplate:machines"])?;
+        let kubeconfig = self.write_kubeconfig(&user, &self.kubeconfig(&user, &user_of(&credentials))?)?;
+        Ok((kubeconfig, self.fingerprint(&credentials)?))
+    }
+
+    /// The fingerprint of a certificate as the API server sees it.
+    ///
+    /// # Errors
+    /// The API server does not say which certificate was shown.
+    pub fn fingerprint(&self, credentials: &Credentials) -> Result<String> {
+        let review = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview" });
+        let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+        let objects = Objects::connect(&self.reactor, self.kubeconfig("shown", &user_of(credentials))?)?;
+        let who = objects.request(&Method::POST, path, "application/json", &review)?;
+        let id = &who["status"]["userInfo"]["extra"]["authentication.kubernetes.io/credential-id"][0];
+        let fingerprint = id.as_str().and_then(|id| id.strip_prefix("X509SHA256="));
+        Ok(fingerprint.context("no credential-id")?.to_owned())
+    }
+
+    /// Makes a kubeconfig with a token of a service account that exists.
+    ///
+    /// # Errors
+    /// The token is refused.
+    pub fn service_account(&self, namespace: &str, name: &str) -> Result<PathBuf> {
+        let request = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+            "spec": { "expirationSeconds": TOKEN_SECONDS } });
+        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token");
+        let made = self.objects()?.request(&Method::POST, &path, "application/json", &request)?;
+        let token = made["status"]["token"].as_str().context("no token")?;
+        let kubeconfig = self.kubeconfig(name, &format!("    token: {token}\n"))?;
+        self.write_kubeconfig(&format!("{namespace}-{name}"), &kubeconfig)
+    }
+
+    /// The kubeconfig of a user with these lines of credentials, laid out as kubeadm does it.
+    pub(super) fn kubeconfig(&self, user: &str, credentials: &str) -> Result<String> {
+        let authority = STANDARD.encode(std::fs::read(self.ca()).context("no authority")?);
+        let server = self.address();
+        Ok(format!(
+            "apiVersion: v1\nclusters:\n- cluster:\n    certificate-authority-data: {authority}\n    server: https://{server}\n  \
+             name: kubernetes\ncontexts:\n- context:\n    cluster: kubernetes\n    user: {user}\n  name: {user}@kubernetes\n\
+             current-context: {user}@kubernetes\nkind: Config\npreferences: {{}}\nusers:\n- name: {user}\n  user:\n{credentials}"
+        ))
+    }
+
+    /// Writes a kubeconfig to a file of this name.
+    pub(super) fn write_kubeconfig(&self, name: &str, content: &str) -> Result<PathBuf> {
+        let path = self.path(&format!("{}.conf", name.replace([':', '/'], "-")));
+        // Another test of the program may be reading the one that is there.
+        let place = path.parent().context("a file in a directory")?;
+        let mut new = tempfile::NamedTempFile::new_in(place).context("no room for a kubeconfig")?;
+        new.write_all(content.as_bytes()).with_context(|| format!("cannot write {}", path.display()))?;
+        new.persist(&path).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(path)
+    }
+}
+
+/// The lines of a kubeconfig's user.
+pub(super) fn user_of(credentials: &Credentials) -> String {
+    format!(
+        "    client-certificate-data: {}\n    client-key-data: {}\n",
+        STANDARD.encode(&credentials.certificate),
+        STANDARD.encode(&credentials.key)
+    )
+}

@@ -1,0 +1,8 @@
+//! HTTP and TFTP clients against pxed: programs of other projects, many machines, and transfers while pxed reloads. No virtual machine.
+
+mod clients {
+    mod http;
+    mod queue;
+    mod reload;
+    mod tftp;
+}

@@ -1,0 +1,190 @@
+//! One watch of each kind for all gates: the API server sends each event once, not once for each of the controllers that act at the
+//! same time, and it is read once.
+//!
+//! A feed begins where the first gate that asks for it has listed. A gate that has listed before that has a watch of its own.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use futures::{Stream, StreamExt, stream};
+use http::{Request, Uri};
+use http_body_util::BodyExt as _;
+use kube::Client;
+use kube::client::Body;
+use serde::Deserialize;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+
+/// All feeds, by path and selectors of the watch.
+pub(crate) struct Feeds {
+    client: Client,
+    runtime: Handle,
+    feeds: Mutex<HashMap<String, Arc<Feed>>>,
+}
+
+/// The events of one kind since a version.
+struct Feed {
+    since: u64,
+    /// By the beginning of their objects' names.
+    scopes: Mutex<HashMap<String, Scope>>,
+    /// True when no more events come.
+    over: watch::Sender<bool>,
+}
+
+/// The events of one run, each with its version, and how many they are.
+#[derive(Default)]
+struct Scope {
+    events: Vec<(u64, Bytes)>,
+    count: watch::Sender<usize>,
+}
+
+/// An event as far as it is looked at.
+#[derive(Deserialize)]
+pub(crate) struct Event<'a> {
+    #[serde(rename = "type")]
+    type_: &'a str,
+    #[serde(borrow)]
+    object: Object<'a>,
+}
+
+#[derive(Deserialize)]
+struct Object<'a> {
+    #[serde(borrow, default)]
+    metadata: Metadata<'a>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Metadata<'a> {
+    name: &'a str,
+    resource_version: &'a str,
+}
+
+impl<'a> Event<'a> {
+    /// Reads a line of a watch; `None` if it is not about an object.
+    pub(crate) fn of(line: &'a [u8]) -> Option<Self> {
+        let event: Event<'_> = serde_json::from_slice(line).ok()?;
+        ["ADDED", "MODIFIED", "DELETED"].contains(&event.type_).then_some(event)
+    }
+
+    pub(crate) fn name(&self) -> &'a str {
+        self.object.metadata.name
+    }
+
+    /// The prefix of a run's objects: what comes before the first hyphen, and this.
+    fn scope(&self) -> &'a str {
+        let name = self.name();
+        name.find('-').map_or(name, |end| &name[..=end])
+    }
+
+    fn version(&self) -> Option<u64> {
+        self.object.metadata.resource_version.parse().ok()
+    }
+}
+
+impl Feeds {
+    pub(crate) fn new(client: Client, runtime: Handle) -> Self {
+        Self { client, runtime, feeds: Mutex::default() }
+    }
+
+    /// The events of a run that a watch asks for. `None`: no feed goes back as far.
+    pub(crate) fn subscribe(
+        &self,
+        watch: &Uri,
+        scope: &str,
+    ) -> Option<impl Stream<Item = Bytes> + Send + 'static> {
+        let query = |name: &str| {
+            let parameters = watch.query().unwrap_or_default().split('&');
+            parameters.filter_map(|parameter| parameter.split_once('=')).find(|(key, _)| *key == name)
+        };
+        let since: u64 = query("resourceVersion")?.1.parse().ok()?;
+        let selectors = ["labelSelector", "fieldSelector"].into_iter().filter_map(query);
+        let selectors: String = selectors.map(|(key, value)| format!("&{key}={value}")).collect();
+        let place = format!("{}?watch=true{selectors}", watch.path());
+        let feed = {
+            let mut feeds = self.feeds.lock().unwrap();
+            feeds.retain(|_, feed| !*feed.over.borrow());
+            let begin = || {
+                let (scopes, over) = Default::default();
+                let feed = Arc::new(Feed { since, scopes, over });
+                self.runtime.spawn(feed.clone().follow(self.client.clone(), place.clone()));
+                feed
+            };
+            feeds.entry(place.clone()).or_insert_with(begin).clone()
+        };
+        (feed.since <= since).then(|| feed.events(scope.to_owned(), since))
+    }
+
+    /// Drops the events of a run that is over.
+    pub(crate) fn forget(&self, scope: &str) {
+        for feed in self.feeds.lock().unwrap().values() {
+            feed.scopes.lock().unwrap().remove(scope);
+        }
+    }
+}
+
+impl Feed {
+    /// Follows the watch until the API server does not know its version any more.
+    async fn follow(self: Arc<Self>, client: Client, place: String) {
+        let mut last = self.since;
+        while self.follow_once(&client, &place, &mut last).await.is_some() {}
+        self.over.send_replace(true);
+    }
+
+    /// Follows one request to its end. `None`: its version is too old.
+    async fn follow_once(&self, client: &Client, place: &str, last: &mut u64) -> Option<()> {
+        let request = Request::get(format!("{place}&resourceVersion={last}")).body(Body::empty()).unwrap();
+        let Ok(answer) = client.send(request).await else { return Some(()) };
+        let mut data = answer.into_body().into_data_stream();
+        let mut rest = Vec::new();
+        while let Some(Ok(chunk)) = data.next().await {
+            rest.extend_from_slice(&chunk);
+            while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+                let tail = rest.split_off(end + 1);
+                let line = Bytes::from(std::mem::replace(&mut rest, tail));
+                *last = self.take(&line)?;
+            }
+        }
+        Some(())
+    }
+
+    /// Takes an event; its version.
+    fn take(&self, line: &Bytes) -> Option<u64> {
+        let event = Event::of(line)?;
+        let version = event.version()?;
+        let mut scopes = self.scopes.lock().unwrap();
+        let scope = scopes.entry(event.scope().to_owned()).or_default();
+        scope.events.push((version, line.clone()));
+        scope.count.send_replace(scope.events.len());
+        Some(version)
+    }
+
+    /// The events of a run after a version: those that are there, and each that comes.
+    fn events(self: Arc<Self>, scope: String, since: u64) -> impl Stream<Item = Bytes> + Send + 'static {
+        let count = self.scopes.lock().unwrap().entry(scope.clone()).or_default().count.subscribe();
+        let over = self.over.subscribe();
+        stream::unfold(
+            (self, scope, since, count, over),
+            |(feed, scope, since, mut count, mut over)| async move {
+                loop {
+                    count.mark_unchanged();
+                    let new: Vec<(u64, Bytes)> = {
+                        let scopes = feed.scopes.lock().unwrap();
+                        let events = &scopes.get(&scope)?.events;
+                        events[events.partition_point(|(version, _)| *version <= since)..].to_vec()
+                    };
+                    if let Some((last, _)) = new.last() {
+                        let (last, all) =
+                            (*last, new.iter().flat_map(|(_, line)| line.to_vec()).collect::<Vec<u8>>());
+                        return Some((Bytes::from(all), (feed, scope, last, count, over)));
+                    }
+                    tokio::select! {
+                        changed = count.changed() => changed.ok()?,
+                        _ = over.changed() => return None,
+                    }
+                }
+            },
+        )
+    }
+}
