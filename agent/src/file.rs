@@ -12,7 +12,7 @@ pub fn write_atomic(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     write_flushed(path, content, mode, File::sync_all)
 }
 
-/// As [`write_atomic`], with `flush` for each of the two flushes.
+/// Implements [`write_atomic`]; calls `flush` for each of the two flushes.
 fn write_flushed(
     path: &Path,
     content: &[u8],
@@ -66,15 +66,15 @@ mod tests {
     #[test]
     fn content_is_flushed_before_its_rename_and_the_directory_after() {
         let directory = tempfile::tempdir().unwrap();
-        let (path, neighbour) = (directory.path().join("state"), directory.path().join("state.new"));
+        let (path, neighbor) = (directory.path().join("state"), directory.path().join("state.new"));
         let is = |file: &File, path: &Path| {
             fs::metadata(path).is_ok_and(|found| found.ino() == file.metadata().unwrap().ino())
         };
         write_atomic(&path, b"old", 0o600).unwrap();
         let flushed = RefCell::new(Vec::new());
         let flush = |file: &File| {
-            let content = (fs::read(&neighbour).ok(), fs::read(&path).unwrap());
-            flushed.borrow_mut().push((is(file, &neighbour), is(file, directory.path()), content));
+            let content = (fs::read(&neighbor).ok(), fs::read(&path).unwrap());
+            flushed.borrow_mut().push((is(file, &neighbor), is(file, directory.path()), content));
             Ok(())
         };
         write_flushed(&path, b"new", 0o600, flush).unwrap();
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn write_fails_with_either_flush_and_a_failed_first_one_keeps_the_old() {
+    fn write_fails_if_either_flush_fails() {
         for (fails, left) in [(0, "old"), (1, "new")] {
             let directory = tempfile::tempdir().unwrap();
             let path = directory.path().join("state");

@@ -18,8 +18,8 @@ use nix::sched::{CloneFlags, unshare};
 
 const MAC: &str = "52:54:00:00:00:01";
 
-/// Script that reads names of namespaces and deletes them at the end of its input, with all processes in them. It ignores signals:
-/// Ctrl-C must not end it before its work.
+/// Script that reads names of namespaces and, at the end of its input, deletes the namespaces with all processes in them. The script
+/// ignores signals, so Ctrl-C does not end it before the cleanup.
 const REAPER: &str = r#"
 trap '' HUP INT QUIT TERM
 for name in $(cat); do
@@ -27,7 +27,7 @@ for name in $(cat); do
 done
 "#;
 
-/// Has a namespace deleted when this process ends, however it ends: no other process holds the writing end of the reaper's input.
+/// Registers a namespace for deletion at any end of this process. No other process has the write end of the reaper's pipe.
 fn remember(name: &str) {
     static REAPER_PROCESS: Mutex<Option<Child>> = Mutex::new(None);
     let mut reaper = REAPER_PROCESS.lock().unwrap();

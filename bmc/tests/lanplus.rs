@@ -153,7 +153,7 @@ async fn a_control_without_answer_is_sent_once_and_may_have_happened() {
 }
 
 #[tokio::test]
-async fn silent_bmc_is_unreachable_after_a_few_datagrams() {
+async fn unresponsive_bmc_is_unreachable_after_a_few_datagrams() {
     let machine = Machine::start();
     machine.state().deaf = true;
     let mut bmc = client(&machine).await;

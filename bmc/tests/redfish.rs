@@ -425,7 +425,7 @@ async fn a_read_is_tried_again_and_a_change_is_not() {
 }
 
 #[tokio::test]
-async fn hung_service_is_left_at_the_deadline_and_not_asked_again() {
+async fn hung_service_times_out_at_the_deadline_and_is_not_retried() {
     let service = Service::start().await;
     service.hook(|seen, _| (seen.path == SYSTEM || seen.path == RESET).then_some(Reply::Hang));
     let deadlines = Deadlines { request: Duration::from_millis(1500), ..quick() };

@@ -24,7 +24,7 @@ pub(crate) use interface::{Worker, spawn};
 pub use socket::OpenInterfaceError;
 pub(crate) use socket::Sockets;
 
-/// Way out of an interface for finished answers.
+/// Sender of finished answers on one interface.
 pub(crate) trait Outlet: std::fmt::Debug + Send + Sync {
     /// Sends all packets; calls `done` for each with the kernel's result.
     fn send(&self, packets: &[&Packet], done: &mut dyn FnMut(&Packet, io::Result<()>));

@@ -95,7 +95,7 @@ impl Engine {
         }
     }
 
-    /// Hands an answer to the committer. Never blocks: if the queue is full, the answer is dropped and the client asks again.
+    /// Hands an answer to the committer. Never blocks: if the queue is full, the answer is dropped and the client retries.
     pub(crate) fn offer(&self, job: Job) {
         if self.jobs.try_send(job).is_err() {
             self.counters.add_trouble(Trouble::CommitQueueFull, 1);

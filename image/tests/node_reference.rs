@@ -222,7 +222,7 @@ fn archives_of_gnu_tar_in_each_of_its_formats_are_what_umoci_makes_of_them() {
     assert!(compare(image, place.path().to_owned()) > 30);
 }
 
-/// Smallest Debian base of the images that were built.
+/// Returns the smallest Debian base of the built images.
 fn debian() -> Result<PathBuf, String> {
     let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache/bedplate");
     let images = std::env::var_os("BEDPLATE_CACHE").map_or_else(home, PathBuf::from).join("images");

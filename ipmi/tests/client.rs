@@ -131,11 +131,11 @@ async fn boot_flags_outlive_a_minute_and_the_push_button_where_the_bmc_can_keep_
 }
 
 #[tokio::test]
-async fn silent_bmc_is_asked_four_times_and_its_session_is_lost() {
+async fn unresponsive_bmc_gets_four_attempts_and_its_session_is_lost() {
     let machine = Machine::start();
     let client = connect(&machine, &quick()).await.unwrap();
     machine.state().deaf = true;
-    // A busy machine may have repeated what the connection asked.
+    // On a busy machine, requests of the connection may have been retransmitted.
     machine.drain();
     let before = machine.state().heard;
     let error = client.request(&GetDeviceId).await.unwrap_err();
@@ -145,7 +145,7 @@ async fn silent_bmc_is_asked_four_times_and_its_session_is_lost() {
     assert_eq!(client.failure(), Some(SessionError::Lost));
     machine.drain();
     let heard = machine.state().heard - before;
-    // Four attempts, and the Close Session that tells the BMC.
+    // Four attempts and the Close Session request.
     assert!((4..=5).contains(&heard), "{heard} datagrams: a lost session sends nothing");
     client.close().await;
 }

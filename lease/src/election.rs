@@ -168,7 +168,7 @@ mod tests {
         election.see(None, after(start, 5));
         assert_eq!(election.until(), Some(after(start, 10)));
         assert_eq!(election.next(after(start, 5)), Step::Create);
-        assert_eq!(election.next(after(start, 10)), Step::Wait(after(start, 12)), "its time is over");
+        assert_eq!(election.next(after(start, 10)), Step::Wait(after(start, 12)), "it expired");
         // Too late: another may have seen that it is gone as long ago as it was written.
         election.see(None, after(start, 10));
         assert_eq!(election.until(), None);
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn a_lease_that_was_released_is_taken_at_once() {
         let (mut election, now) = (Election::new("me".to_owned()), Instant::now());
-        assert!(!election.is_released(), "nothing was seen");
+        assert!(!election.is_released(), "no record was seen");
         election.see(Some(record(1, "other")), now);
         assert!(!election.is_released());
         election.see(Some(record(1, "")), now);

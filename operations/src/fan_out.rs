@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn o3_message_of_a_failed_parent_names_machines_and_what_did_not_begin() {
+    fn o3_failed_parent_names_failed_and_counts_unstarted_machines() {
         let message = |progress: &[Progress], stopped| {
             let name = |n: usize| format!("m{n}").parse().unwrap();
             let targets: Vec<_> = progress.iter().enumerate().map(|(n, p)| (name(n), *p)).collect();
@@ -273,7 +273,7 @@ mod tests {
         ] {
             assert_eq!(message(&progress, stopped).as_deref(), Some(expected));
         }
-        assert_eq!(message(&[FAILED, PENDING], false), None, "it goes on");
+        assert_eq!(message(&[FAILED, PENDING], false), None, "not finished");
     }
 
     #[test]

@@ -81,9 +81,9 @@ impl World {
             let all: BTreeSet<_> = lists.into_iter().flatten().collect();
             let total: usize = lists.into_iter().map(Vec::len).sum();
             assert_eq!((all.len(), total), (total, usize::try_from(counts.total).unwrap()));
-            assert_eq!(total, self.machines, "a Machine is lost");
-            assert!(machines.begun.iter().all(|name| self.begun.contains(name)), "not begun: {machines:?}");
-            assert!(!machines.waiting.iter().any(|name| self.begun.contains(name)), "begun: {machines:?}");
+            assert_eq!(total, self.machines, "a Machine is missing");
+            assert!(machines.begun.iter().all(|name| self.begun.contains(name)), "not started: {machines:?}");
+            assert!(!machines.waiting.iter().any(|name| self.begun.contains(name)), "started: {machines:?}");
             self.parent.status = Some(status);
         }
     }

@@ -205,7 +205,7 @@ fn spawn_all(
     }
 }
 
-/// Queues every object each time this controller begins to lead.
+/// Queues every object each time this controller starts to lead.
 async fn look_at_all(world: Arc<World>, queues: Queues, mut tenure: Tenure) {
     loop {
         while !tenure.leads() {

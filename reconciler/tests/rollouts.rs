@@ -398,14 +398,14 @@ async fn c4_who_comes_to_lead_does_not_take_a_node_for_one_that_its_forerunner_h
     assert_eq!(server.lines(), [NODES]);
 }
 
-/// Nodes of the API server and those of them that are cordoned, whatever the controller's watch shows.
+/// Current Nodes of the API server, and the cordoned ones. The controller's watch may not show them.
 #[derive(Default)]
 struct Live {
     nodes: Vec<Value>,
     cordoned: Vec<Value>,
 }
 
-/// Whole controller over a server that has `two()`; its watches show nothing after that.
+/// Complete controller with a server that has the objects of `two()`. Its watches deliver no events.
 struct Controller {
     server: Server,
     live: Arc<Mutex<Live>>,
@@ -424,8 +424,8 @@ impl Controller {
         let (tasks, liveness) = (Tasks::new(shutdown.clone()), Liveness::new(shutdown.clone()));
         let (leads, tenure) = watch::channel(None);
         let running = (&tasks, &liveness, &shutdown);
-        let (started, _told) = run::begin(&client, (&Tenure::new(tenure), "test"), &counters, running);
-        until("everything is read", || started.get().is_some()).await;
+        let (started, _counted) = run::begin(&client, (&Tenure::new(tenure), "test"), &counters, running);
+        until("the caches are synced", || started.get().is_some()).await;
         Self { server, live, counters, leads, _shutdown: shutdown.drop_guard() }
     }
 
@@ -436,9 +436,9 @@ impl Controller {
         text.lines().any(|line| line == "bedplate_controller_leads 1")
     }
 
-    /// Ends the tenure, and says so or not.
-    async fn lose(&self, is_told: bool) {
-        let end = (!is_told).then(|| Instant::now() + Duration::from_millis(20));
+    /// Ends the tenure: the controller is notified, or its time expires.
+    async fn lose(&self, is_notified: bool) {
+        let end = (!is_notified).then(|| Instant::now() + Duration::from_millis(20));
         self.leads.send_replace(end);
         until("the end of the tenure is noticed", || !self.is_leading()).await;
     }
@@ -447,7 +447,7 @@ impl Controller {
         self.leads.send_replace(Some(Instant::now() + Duration::from_secs(3600)));
     }
 
-    /// Complete lists of Nodes and cordons after the first `before` requests, in their order.
+    /// Returns the complete lists of Nodes and the cordons after the first `before` requests, in order.
     fn lists_and_cordons(&self, before: usize) -> Vec<String> {
         let is_list = |asked: &Asked| asked.line == NODES && !asked.query.contains("unschedulable");
         let is_cordon = |asked: &Asked| asked.body["spec"]["unschedulable"] == true;
@@ -483,25 +483,25 @@ async fn until(what: &str, mut reached: impl FnMut() -> bool) {
 }
 
 #[tokio::test]
-async fn c4_leader_that_returns_lists_the_nodes_before_a_turn() {
-    for (is_told, is_deleted) in [(true, true), (false, true), (true, false)] {
+async fn c4_returning_leader_lists_the_nodes_before_a_turn() {
+    for (is_notified, is_deleted) in [(true, true), (false, true), (true, false)] {
         let nodes = two().nodes;
-        // The cordon keeps a turn from beginning after the Nodes were compared for the first time.
+        // The cordon prevents a turn from starting after the first comparison of the Nodes.
         let controller =
             Controller::start(Live { nodes: nodes.clone(), cordoned: nodes[1..].to_vec() }).await;
         controller.lead();
         let is_compared = |asked: &Asked| asked.line == NODES && asked.query.contains("unschedulable");
         until("the Nodes are compared", || controller.server.asked().iter().any(is_compared)).await;
-        controller.lose(is_told).await;
-        // Another controller ends the turn of `b`: its Node is deleted, which the watch of this one does not show.
+        controller.lose(is_notified).await;
+        // Another controller finishes the turn of `b` and deletes its Node. The watch of this controller does not show that.
         let left = if is_deleted { nodes[..1].to_vec() } else { nodes };
         *controller.live.lock().unwrap() = Live { nodes: left, cordoned: Vec::new() };
         let before = controller.server.asked().len();
         controller.lead();
         until("a list or a turn", || !controller.lists_and_cordons(before).is_empty()).await;
-        assert_eq!(controller.lists_and_cordons(before)[0], NODES, "told: {is_told}");
+        assert_eq!(controller.lists_and_cordons(before)[0], NODES, "notified: {is_notified}");
         if !is_deleted {
-            until("a turn begins", || controller.lists_and_cordons(before).len() > 1).await;
+            until("a turn starts", || controller.lists_and_cordons(before).len() > 1).await;
             assert_eq!(controller.lists_and_cordons(before)[1], format!("PATCH {NODE}"));
         }
     }

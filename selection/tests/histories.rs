@@ -267,7 +267,7 @@ fn c6_the_newest_and_what_is_in_use_stay() {
     assert_eq!(world.numbers("w"), [1, 5, 6]);
 }
 
-/// Two configurations, and a Machine that has version 1 of `w` by its reference.
+/// Returns a world with two configurations and a Machine whose reference selected version 1 of `w`.
 fn referring() -> World {
     let node = machine("a", json!({}), json!({ "configurationRef": { "name": "w" } }));
     let all = vec![configuration("w", "1", &json!({})), configuration("x", "2", &json!({}))];

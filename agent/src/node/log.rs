@@ -20,8 +20,8 @@ const RANDOM: usize = 40;
 /// Names whose values are hidden, at the end of a word.
 const NAMES: [&str; 8] =
     ["token", "password", "passwd", "secret", "apikey", "api-key", "private-key", "key-data"];
-/// Beginnings, and parts where they begin with a colon, of lines without information: of systemd for a service that it restarts again
-/// and again, of the script before kubeadm, and of kubeadm below each error.
+/// Prefixes of lines without information; an entry that starts with a colon matches anywhere in the line. The lines are from systemd
+/// for a service that restarts repeatedly, from the script before kubeadm, and from kubeadm below each error.
 const NOISE: [&str; 8] = [
     ": Scheduled restart job",
     ": Consumed ",

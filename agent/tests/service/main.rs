@@ -293,7 +293,7 @@ async fn a_spent_token_is_said_and_not_asked_for_in_a_circle() {
 #[tokio::test(flavor = "multi_thread")]
 async fn certificate_is_renewed_by_the_same_key_before_it_expires() {
     let pxed = Pxed::start(DAY).await;
-    // A quarter of its life is left: its renewal is due.
+    // A quarter of the certificate's lifetime is left, so its renewal is due.
     pxed.seen.lock().unwrap().ages.push_back(DAY * 3 / 4);
     let mut host = Host::new();
     host.give_seed(&pxed, 1, &pxed.ca_pem);

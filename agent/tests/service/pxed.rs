@@ -46,9 +46,9 @@ pub struct Seen {
     pub paths: Vec<String>,
     /// The request that has used the token.
     pub token_used_by: Option<String>,
-    /// Ages of the next certificates when they are issued; without one they are new.
+    /// Ages of the next certificates at issue. If the queue is empty, a certificate is new.
     pub ages: VecDeque<Duration>,
-    /// Certificates that were issued.
+    /// Issued certificates.
     pub issued: Vec<Issued>,
     /// The facts of the last enrolment.
     pub facts: Option<Hardware>,
@@ -66,12 +66,12 @@ pub struct Seen {
     pub writes: Vec<StatusWrite>,
 }
 
-/// A certificate of an agent.
+/// Certificate of an agent.
 #[derive(Debug, Clone)]
 pub struct Issued {
-    /// The certificate.
+    /// PEM text of the certificate.
     pub pem: String,
-    /// Its public key.
+    /// Public key of the certificate.
     pub key: Vec<u8>,
 }
 

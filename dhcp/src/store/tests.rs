@@ -18,7 +18,7 @@ fn lease(last: u8) -> Lease {
     }
 }
 
-/// Store whose octets are kept by `backend` in place of a file.
+/// Returns a store that writes to `backend` instead of a file.
 pub(crate) fn store_on(backend: impl redb::StorageBackend) -> Store {
     Store { database: redb::Builder::new().create_with_backend(backend).unwrap() }
 }

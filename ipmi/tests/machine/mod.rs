@@ -27,7 +27,7 @@ use secrecy::SecretString;
 pub(crate) const USER: &str = "admin";
 pub(crate) const PASSWORD: &str = "a password of 20 oct";
 
-/// A datagram that the BMC does not see; it is no RMCP message.
+/// Datagram that the BMC ignores, because it is not an RMCP message.
 const MARKER: &[u8] = b"marker";
 
 /// What was done to the machine.
@@ -164,7 +164,7 @@ impl Machine {
         self.state.lock().unwrap()
     }
 
-    /// Waits until everything sent so far is counted: UDP on loopback keeps the order, and a marker comes last.
+    /// Waits until all datagrams sent so far are counted. UDP on loopback preserves the order, and a marker is sent last.
     pub(crate) fn drain(&self) {
         let before = self.state().drained;
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();

@@ -1,14 +1,14 @@
-//! The ID of a group by its name, from `/etc/group` (group(5)).
+//! Lookup of a group ID in `/etc/group` (group(5)).
 //!
-//! Not by the C library: in a static program its lookup loads shared modules (nss-systemd) of another C library and crashes.
-//! Called when the socket is made.
+//! The C library is not used: in a static binary, its lookup loads shared modules (nss-systemd) of another C library and crashes.
+//! Called when the socket is created.
 
 use std::io;
 
-/// The file.
+/// Path of the group file.
 const GROUPS: &str = "/etc/group";
 
-/// Finds a group by its name, or takes a decimal number as its ID. `None` if there is no such group.
+/// Returns the ID of a group, which is given by name or as a decimal number. `None` if the group does not exist.
 ///
 /// # Errors
 /// The file cannot be read.

@@ -168,7 +168,7 @@ async fn of_many_that_take_a_seed_at_once_one_gets_it() {
 }
 
 #[tokio::test]
-async fn take_whose_client_goes_away_spends_the_seed() {
+async fn canceled_take_uses_up_the_seed() {
     let directory = tempfile::tempdir().unwrap();
     let boots = boots(&directory);
     let id = boots.open(&opening(1, 7), at(0)).unwrap();
@@ -188,7 +188,7 @@ async fn take_whose_client_goes_away_spends_the_seed() {
 }
 
 #[tokio::test]
-async fn seed_is_given_after_its_mark_is_on_disk() {
+async fn seed_is_served_after_its_mark_is_on_disk() {
     let directory = tempfile::tempdir().unwrap();
     let boots = boots(&directory);
     let id = boots.open(&opening(1, 7), at(0)).unwrap();
@@ -197,19 +197,19 @@ async fn seed_is_given_after_its_mark_is_on_disk() {
     let seeds = boots.seeds();
     let mut taking = std::pin::pin!(seeds.take(&boot, at(2)));
     until(|| {
-        assert!(taking.as_mut().now_or_never().is_none(), "given although its mark is not on disk");
+        assert!(taking.as_mut().now_or_never().is_none(), "served before its mark is on disk");
         held.waiting() == 1
     })
     .await;
     assert_eq!(seeds.taken(), []);
-    assert!(matches!(seeds.take(&boot, at(2)).await, Err(TakeSeedError::Taken)), "to one only");
+    assert!(matches!(seeds.take(&boot, at(2)).await, Err(TakeSeedError::Taken)), "served twice");
     held.release();
     taking.await.unwrap();
     assert_eq!(seeds.taken(), [id]);
 }
 
 #[tokio::test]
-async fn token_is_used_and_answered_after_that_is_on_disk() {
+async fn token_is_claimed_and_answered_after_each_write_is_on_disk() {
     use crate::boot::seeds::hash;
     let directory = tempfile::tempdir().unwrap();
     let boots = boots(&directory);
@@ -218,9 +218,9 @@ async fn token_is_used_and_answered_after_that_is_on_disk() {
     seeds.take(&boots.get(id, at(1)).unwrap(), at(2)).await.unwrap();
     let held = Held::new(&boots.inner.store);
     let mut claiming = std::pin::pin!(seeds.claim(id, hash("key")));
-    assert!(claiming.as_mut().now_or_never().is_none(), "claimed although that is not on disk");
+    assert!(claiming.as_mut().now_or_never().is_none(), "claimed before the claim is on disk");
     let mut answering = std::pin::pin!(seeds.answer(id, "PEM"));
-    assert!(answering.as_mut().now_or_never().is_none(), "answered although that is not on disk");
+    assert!(answering.as_mut().now_or_never().is_none(), "answered before the answer is on disk");
     assert_eq!(held.waiting(), 2);
     held.release();
     claiming.await.unwrap();
@@ -228,7 +228,7 @@ async fn token_is_used_and_answered_after_that_is_on_disk() {
 }
 
 #[tokio::test]
-async fn failed_write_gives_no_seed_and_uses_up_no_token() {
+async fn failed_write_serves_no_seed_and_uses_up_no_token() {
     use crate::boot::seeds::{CheckTokenError, hash};
     let directory = tempfile::tempdir().unwrap();
     let boots = boots(&directory);

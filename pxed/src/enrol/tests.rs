@@ -508,7 +508,7 @@ async fn a_slow_signer_is_pending_and_the_same_request_is_asked_again() {
     agents.stop().await;
 }
 
-/// Writes of an enrollment, in their order.
+/// Writes of an enrollment, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Write {
     Claim,
@@ -516,7 +516,7 @@ enum Write {
     Answer,
 }
 
-/// Local signer between the writes of an enrollment, that makes one of them fail.
+/// Local signer that makes one write of an enrollment fail.
 struct Breaking {
     local: LocalSigner,
     store: crate::store::Store,
@@ -524,7 +524,7 @@ struct Breaking {
 }
 
 impl Breaking {
-    /// Makes the next write fail once, if it is the one that should.
+    /// Makes the next write fail once, if `write` is the write that should fail.
     async fn before(&self, write: Write) {
         let fails = self.fails.lock().unwrap().take_if(|fails| *fails == write).is_some();
         if fails {
@@ -568,7 +568,7 @@ impl Signer for Breaking {
 }
 
 #[tokio::test]
-async fn no_certificate_leaves_while_a_write_of_its_enrollment_fails() {
+async fn no_certificate_is_sent_if_a_write_of_its_enrollment_fails() {
     for write in [Write::Claim, Write::Key, Write::Answer] {
         let rig = Rig::new().with_images().await;
         let local = LocalSigner { authority: rig.authority.clone() };
@@ -586,7 +586,7 @@ async fn no_certificate_leaves_while_a_write_of_its_enrollment_fails() {
         assert!(matches!(enrolled, Ok(EnrolResponse::Enrolled { .. })), "{write:?}: {enrolled:?}");
         let directory = agents.stop().await.directory;
         drop(signer);
-        // All of it is on disk: pxed started again gives the same answer, and none to another key.
+        // Everything is on disk: a restarted pxed gives the same answer, and refuses another key.
         let agents = Agents::start(Rig::reopen(directory)).await;
         assert!(same(&agents.enrol(&own).await, &enrolled), "{write:?}");
         let stolen = agents.enrol(&request(&seed, &csr(&other, Some("node1")))).await;

@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
     }
 
-    /// Silence after which a loader may give up a download.
+    /// Idle time after which a loader may abort a download.
     const LOADER_TIMEOUT: Duration = Duration::from_secs(15);
 
     #[tokio::test(start_paused = true)]

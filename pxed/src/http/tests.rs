@@ -296,7 +296,7 @@ async fn a_seed_goes_out_once_and_names_its_boot() {
 }
 
 #[tokio::test]
-async fn seed_leaves_after_its_mark_and_not_when_that_fails() {
+async fn seed_is_sent_after_its_mark_and_not_if_the_mark_fails() {
     let rig = Rig::new().with_images().await;
     let id = rig.open(1);
     // Pins the image, so that the mark is the only thing that a request for the seed writes.

@@ -75,7 +75,7 @@ async fn a_disk_that_hangs_costs_no_memory_and_what_is_dropped_is_counted() {
     assert_eq!(kept, u64::from(given) - dropped + 1, "who waits for durability waits for room");
 }
 
-/// A store none of whose commits can finish before the release.
+/// Store whose commits cannot finish before the release.
 pub(crate) struct Held {
     store: Store,
     release: std::sync::mpsc::Sender<()>,
@@ -84,7 +84,7 @@ pub(crate) struct Held {
 
 impl Held {
     pub(crate) fn new(store: &Store) -> Self {
-        // The writer is idle from here on, also if it had to open the file again.
+        // The writer is idle from here on, even if it had to reopen the file.
         futures::executor::block_on(store.answers()).unwrap();
         let (release, released) = std::sync::mpsc::channel::<()>();
         let (taken, holds) = std::sync::mpsc::channel();
@@ -100,7 +100,7 @@ impl Held {
         held
     }
 
-    /// Gives the writer a change that it waits with, so that every later request stays in its queue.
+    /// Sends the writer a change on which it blocks, so that every later request stays in its queue.
     fn occupy_writer(&self) {
         self.store.write_behind(vec![Change::Delete(Table::Boots, b"none".to_vec())]).unwrap();
         while self.waiting() > 0 {

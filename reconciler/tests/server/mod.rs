@@ -40,7 +40,7 @@ pub(crate) struct Asked {
     pub(crate) body: Value,
 }
 
-/// Body of the last of these requests that has this line.
+/// Returns the body of the last request with this line.
 #[track_caller]
 pub(crate) fn body<'a>(asked: &'a [Asked], line: &str) -> &'a Value {
     let found = asked.iter().rev().find(|asked| asked.line == line);
@@ -80,7 +80,7 @@ impl Server {
         self.asked().into_iter().map(|asked| asked.line).collect()
     }
 
-    /// Client whose requests `answer` answers, except watches: nothing ever happens in those.
+    /// Returns a client whose requests are answered by `answer`, except watches, which deliver no events.
     pub(crate) fn client(&self, answer: Arc<Answer>) -> Client {
         let (asked, time) = (self.0.clone(), self.1);
         let service = tower::service_fn(move |request: http::Request<Body>| {

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn kubeadm_that_waited_in_vain_is_known_by_its_error() {
+    fn kubeadm_timeout_is_recognized_by_its_error() {
         let log = "[kubelet-check] Waiting for a healthy kubelet at http://127.0.0.1:10248/healthz. This can take up to 10s\n\
                    [kubelet-check] The kubelet is not healthy after 10.000925s\n\n\
                    Unfortunately, an error has occurred, likely caused by:\n\t- The kubelet is not running\n\n\

@@ -402,7 +402,7 @@ fn what_must_not_repave_does_not() {
         ("another Machine", |w| w.machine().ours = false, Reason::MachineGone),
         ("restored empty", |w| w.seen.machine = None, Reason::MachineGone),
         ("controller away", |w| w.machine().node_ref = Some("node-1".to_owned()), Reason::AwaitingController),
-        ("API away", |w| w.seen.api = Api::Away, Reason::Applied),
+        ("API unreachable", |w| w.seen.api = Api::Away, Reason::Applied),
     ];
     for (what, change, reason) in cases {
         let mut world = about_to_repave(false);

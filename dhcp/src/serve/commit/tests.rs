@@ -1,4 +1,4 @@
-//! Claims about the committer: no answer leaves before its lease is on disk, and no caller waits for the disk.
+//! Tests of the committer: no answer is sent before its lease is on disk, and no caller waits for the disk.
 
 use std::io;
 use std::sync::Mutex;
@@ -15,7 +15,7 @@ use crate::settings::{Mode, Ports, Settings};
 use crate::store::tests::store_on;
 use crate::wire::MessageType;
 
-/// Steps of a commit as seen from outside, in their order.
+/// Externally visible steps of a commit, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     Synced,
@@ -59,7 +59,7 @@ impl Outlet for Steps {
     }
 }
 
-/// Disk that records each sync, and that fails them while it is broken.
+/// Disk that records each sync, and fails each sync while `broken` is set.
 #[derive(Debug)]
 struct Disk {
     memory: InMemoryBackend,
@@ -93,7 +93,7 @@ impl redb::StorageBackend for Disk {
     }
 }
 
-/// A committer between a disk and outlets that all record into `steps`.
+/// Committer with a disk and outlets that record into `steps`.
 struct Bench {
     committer: Committer,
     engine: Engine,
@@ -103,13 +103,13 @@ struct Bench {
 }
 
 impl Bench {
-    /// Bench whose queue has room for `room` answers.
+    /// Creates a bench whose queue has capacity for `room` answers.
     fn new(room: usize) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let (steps, broken) = (Steps::default(), Arc::<AtomicBool>::default());
         let disk = Disk { memory: InMemoryBackend::new(), steps: steps.clone(), broken: Arc::clone(&broken) };
         let store = store_on(disk);
-        // A table as an opened lease file has it.
+        // Creates the table, as in an opened lease file.
         store.write([].iter()).unwrap();
         let (jobs, queue) = sync_channel(room);
         let committer = Committer::new(store, directory.path().join("leases.redb"), queue);
@@ -139,7 +139,7 @@ fn mac(last: u8) -> MacAddress {
     MacAddress::new([2, 0, 0, 0, 0, last])
 }
 
-/// The acknowledgement of client `last`, by `outlet`.
+/// Returns a job that acknowledges client `last` through `outlet`.
 fn job(last: u8, outlet: &Arc<dyn Outlet>) -> Job {
     let lease = lease(last, last, LeaseState::Bound);
     let query = Query {
@@ -176,15 +176,15 @@ fn lease(last: u8, holder: u8, state: LeaseState) -> Lease {
 }
 
 #[test]
-fn ack_leaves_after_its_lease_is_synced_to_disk() {
+fn ack_is_sent_after_its_lease_is_synced_to_disk() {
     use Step::{Observed, Sent, Synced};
     let mut bench = Bench::new(0);
     let outlets: [Arc<dyn Outlet>; 2] = [Arc::new(bench.steps.clone()), Arc::new(bench.steps.clone())];
     let steps = bench.commit(&[job(1, &outlets[0]), job(2, &outlets[1]), job(3, &outlets[0])]);
     let synced = steps.iter().take_while(|step| **step == Synced).count();
     assert!(synced > 0, "sent before anything was synced: {steps:?}");
-    let told = [1, 2, 3].map(|last| Observed(mac(last)));
-    assert_eq!(steps[synced..], [&[1, 3, 2].map(|last| Sent(mac(last))), &told[..]].concat());
+    let observed = [1, 2, 3].map(|last| Observed(mac(last)));
+    assert_eq!(steps[synced..], [&[1, 3, 2].map(|last| Sent(mac(last))), &observed[..]].concat());
     assert_eq!(bench.engine.counters.sent(MessageType::Ack), 3);
     assert_eq!((bench.engine.counters.commits(), bench.engine.counters.committed_changes()), (1, 3));
     assert_eq!(bench.lost(), 0);
@@ -197,7 +197,7 @@ fn failed_write_sends_nothing_until_the_file_can_be_written() {
     bench.broken.store(true, Ordering::Relaxed);
     assert_eq!(bench.commit(&[job(1, &outlet), job(2, &outlet)]), []);
     assert_eq!(bench.lost(), 2);
-    // The committer opens the file of its path again; that is a directory now.
+    // The committer reopens the file at its path, which is a directory now.
     let path = bench.directory.path().join("leases.redb");
     std::fs::create_dir(&path).unwrap();
     assert_eq!(bench.commit(&[job(3, &outlet)]), []);
@@ -224,7 +224,7 @@ fn full_queue_drops_the_answer_and_never_blocks_its_caller() {
         (1..=3).for_each(|last| packet_thread.offer(job(last, &outlet)));
         offered.send(())
     });
-    returned.recv_timeout(Duration::from_secs(60)).expect("offer waits for room in the queue");
+    returned.recv_timeout(Duration::from_secs(60)).expect("offer does not wait for the queue");
     assert_eq!(engine.counters.trouble(Trouble::CommitQueueFull), 2);
     let queued: Vec<MacAddress> = committer.queue.try_iter().map(|job| job.query.mac).collect();
     assert_eq!(queued, [mac(1)]);
@@ -239,7 +239,7 @@ fn lost_removals_stay_removed_when_the_file_is_reopened() {
     let on_disk = [lease(1, 1, Bound), lease(2, 2, Bound), lease(3, 3, Bound), lease(4, 4, Bound)];
     store.write(on_disk.map(Change::Put).iter()).unwrap();
     drop(store);
-    // Meanwhile, and not on disk: 2 was forgotten, 3 was freed and is offered to another, 4 was freed, 5 is new.
+    // Changes that are not on disk: 2 was removed, 3 was freed and offered to another client, 4 was freed, 5 is new.
     let mut table = Table::default();
     let in_memory = [lease(1, 1, Bound), lease(3, 9, Offered), lease(4, 4, Free), lease(5, 5, Bound)];
     in_memory.into_iter().for_each(|lease| table.restore(lease));

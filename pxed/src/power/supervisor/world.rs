@@ -25,7 +25,7 @@ use crate::power::{
 };
 use crate::store::Table;
 
-/// Real time that the store's thread may need on a busy machine.
+/// Maximum real time that the store's thread needs on a busy machine.
 const STORE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// One machine and its BMC.
