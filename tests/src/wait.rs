@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// Interval between two looks at memory or a file.
+/// Interval between two checks of memory or a file.
 const INTERVAL: Duration = Duration::from_millis(25);
-/// Interval between two looks that are a request or a process.
+/// Interval between two checks that send a request or start a process.
 const ASKING_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Looks until `state` gives a value; fails after `limit`, naming `what` was awaited. For looks at memory or a file.
+/// Polls `state` until it returns a value. Fails after `limit` with an error that names `what`. For checks of memory or a file.
 ///
 /// # Errors
 /// The deadline has passed, or `state` failed itself (which ends the waiting at once).
@@ -19,10 +19,11 @@ pub fn until<T>(what: &str, limit: Duration, state: impl FnMut() -> Result<Optio
     until_every(INTERVAL, what, limit, state)
 }
 
-/// Like [`until`], for looks that are a request or a process: they take from the awaited its processor time.
+/// Like [`until`], for checks that send a request, start a process or draw a table. Such checks use CPU time that the tested program
+/// needs.
 ///
 /// # Errors
-/// As of [`until`].
+/// As for [`until`].
 pub fn until_asked<T>(what: &str, limit: Duration, state: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     until_every(ASKING_INTERVAL, what, limit, state)
 }

@@ -1,12 +1,12 @@
 //! `cargo xtask demo` and `cargo xtask bench`: prepare everything, then hand over to the programs in `tests`.
 
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 
-use crate::runner::Job;
 use crate::table::Times;
+use crate::times::Recorder;
 use crate::{build, host, image, kubernetes, programs, progress, runner, setup, steps};
 
 /// The benches that need neither a cluster nor the node image.
@@ -15,38 +15,34 @@ const WITHOUT_NODES: [&str; 6] = ["size", "memory", "power", "tftp", "http", "dh
 const WITH_CLUSTER: [&str; 1] = ["controller"];
 /// Those that need both.
 const WITH_NODES: [&str; 2] = ["unpack", "agent"];
+/// Time that the demo took after its steps, on two idle cores.
+const STORY: Duration = Duration::from_secs(240);
 /// Steps of the demo before its rack is set up.
 const DEMO_STEPS: &[&str] =
     &["release", "kubernetes", "etcd", "crictl", "host-image", "node-image", "demo-program"];
 
-/// Switches two virtual servers on and shows them become Nodes, of one version and then of the next.
+/// Switches two virtual servers on and shows how they become Nodes of one version and then of the next.
 ///
 /// # Errors
 /// A step fails. The demo itself ends this process with its exit code.
 pub(crate) fn run(keep: bool) -> Result<()> {
+    let started = SystemTime::now();
+    let mut recorder = Recorder::start("cargo xtask demo");
     setup::announce(setup::Need::Cluster)?;
-    let times = Times::read()?;
-    let jobs = steps::jobs(DEMO_STEPS, &times)?;
-    let story = times.expected("demo");
-    let expected = expected(&jobs, &times);
+    let jobs = steps::jobs(DEMO_STEPS, &Times::read()?)?;
     println!(
-        "{} steps, about {} from nothing; then the demo, about {}",
+        "{} steps, at most about {}; then the demo, about {}",
         jobs.len(),
-        progress::seconds(expected),
-        progress::seconds(story)
+        progress::seconds(runner::expected(&jobs)),
+        progress::seconds(STORY)
     );
-    runner::run_all("preparation", jobs, |_| {})?;
+    runner::run_all("preparation", jobs, |finished| recorder.add(finished))?;
+    recorder.finish()?;
     progress::heading("Rack");
     let mut command = Command::new(build::demo_path());
-    hand_over(programs::environment(command.args(keep.then_some("--keep"))))
-}
-
-/// Time that the jobs need from nothing: their CPU time on all cores.
-fn expected(jobs: &[Job], times: &Times) -> Duration {
-    let cores = std::thread::available_parallelism().map_or(2, usize::from);
-    let cores = f64::from(u32::try_from(cores).unwrap_or(u32::MAX));
-    let cpu = |job: &Job| times.of(&job.name).map_or(10.0, |took| took.cpu.max(took.wall));
-    Duration::from_secs_f64(jobs.iter().map(cpu).sum::<f64>() / cores)
+    let since = started.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    command.args(keep.then_some("--keep")).env("BEDPLATE_DEMO_STARTED", since.to_string());
+    hand_over(programs::environment(&mut command))
 }
 
 /// Measures pxed and the agent against their peers.
@@ -70,12 +66,12 @@ pub(crate) fn bench(arguments: &[String]) -> Result<()> {
         image::node::ensure()?;
     }
     if all || arguments.iter().any(|argument| argument == "controller") {
-        // A peer that cannot be built is left out, and the bench says so.
+        // A peer that cannot be built is skipped, and the bench reports that.
         if let Err(error) = kubernetes::build_peers() {
             println!("without tink-controller: {error:#}");
         }
     }
-    // A program of its own: the measured program must not contain what measures it.
+    // A separate program, because the measured program must not contain the code that measures it.
     build::measuring("bedplate-bmc-simulator")?;
     let program = build::measuring("bedplate-bench")?;
     progress::heading("Bench");

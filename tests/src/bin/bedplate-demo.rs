@@ -70,6 +70,7 @@ fn main() -> ExitCode {
 }
 
 fn run(keep: bool) -> Result<()> {
+    let begin = Instant::now();
     let rack = Rack::new("demo")?;
     println!("  network     {} with bridge br0, 10.7.0.1/24", rack.network().name());
     let add = |exhibit: &Exhibit| {
@@ -87,7 +88,7 @@ fn run(keep: bool) -> Result<()> {
     let admin = kubernetes.admin();
     let nodes = Nodes::start(&rack, &kubernetes)?;
     println!("  controller  bedplate-controller under its own role");
-    let _slots = GuestSlot::take_two()?;
+    let slots = GuestSlot::take_two()?;
     let site = Site::beside("demo", &rack, servers, kubernetes)?;
     println!("  pxed        DHCP server for the Machines of the cluster, whose servers it switches on");
     let demo = Demo { nodes, site, rack: &rack };
@@ -98,6 +99,9 @@ fn run(keep: bool) -> Result<()> {
     demo.print(&["get", "machines,mc,mcv"])?;
     bedplate(&demo.site, &["machine", "list"])?;
     rack.succeeded();
+    print_total(begin);
+    // With --keep, tests that boot guests need not wait for the person who looks around.
+    drop(slots);
     look_around(&demo, &admin, keep)?;
     println!("\nremoving servers, pxed, cluster and network ...");
     drop(demo);
@@ -177,7 +181,7 @@ impl Demo<'_> {
             let machine = self.nodes.seen("Machine", server.name()).unwrap_or_default();
             Row::of(&machine, self.nodes.seen("Node", server.name()).as_ref())
         };
-        let watched = wait::until(what, NODE, || {
+        let watched = wait::until_asked(what, NODE, || {
             let rows: Vec<Row> = self.site.servers().iter().map(row).collect();
             table.show(&rows, started.elapsed());
             Ok(reached().then_some(()))
@@ -196,6 +200,15 @@ impl Demo<'_> {
         print!("{}", self.site.kubectl(arguments)?);
         Ok(())
     }
+}
+
+/// Prints the time of the demo, and that of the whole command, whose start is in `BEDPLATE_DEMO_STARTED` (seconds since 1970).
+fn print_total(begin: Instant) {
+    let minutes = |seconds: u64| format!("{} min {:02} s", seconds / 60, seconds % 60);
+    let started = std::env::var("BEDPLATE_DEMO_STARTED").ok().and_then(|text| text.parse::<i64>().ok());
+    let total = started.and_then(|started| u64::try_from(Timestamp::now().as_second() - started).ok());
+    let total = total.map_or(String::new(), |total| format!("; {} with the preparation", minutes(total)));
+    println!("\n  the demo took {}{total}", minutes(begin.elapsed().as_secs()));
 }
 
 /// When a server was switched on, and when its boot came to each stage.
