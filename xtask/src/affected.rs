@@ -1,6 +1,7 @@
 //! `cargo xtask check`: format, lints, and the unit tests of the crates that changed and of those that depend on them.
 //!
-//! The tests of the whole system (`tests/tests`) are not run, except for `tidy`; those that changed themselves are compiled.
+//! The tests of the whole system (`tests/tests`) are not run, except for `tidy`; those that changed themselves are compiled, and all
+//! of them if the library that they share has changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -8,6 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
+use crate::programs::{SYSTEM, TIDY};
 use crate::progress;
 use crate::runner;
 use crate::table::{Table, Times};
@@ -15,14 +17,10 @@ use crate::test::{Totals, show, summary};
 use crate::times::Recorder;
 use crate::{build, host, programs, setup, steps};
 
-/// Folders whose files a crate compiles in, by the folder of that crate.
-const COMPILED_IN: [(&str, &str); 3] = [("deploy", "cli"), ("systemd", "tests"), ("images", "tests")];
-/// Folder of the tests of the whole system.
-const SYSTEM: &str = "tests";
-/// The test of that folder that needs nothing but the source.
-const TIDY: &str = "tidy";
+/// Folder of Cargo's own settings, which hold for every crate.
+const CARGO: &str = ".cargo";
 
-/// The crates of the workspace, by folder.
+/// Crates of the workspace, by folder.
 #[derive(Debug, Default, PartialEq)]
 struct Workspace {
     members: BTreeMap<String, Member>,
@@ -30,14 +28,16 @@ struct Workspace {
 
 #[derive(Debug, Default, PartialEq)]
 struct Member {
-    /// Folders of the crates that it depends on, for its tests too.
+    /// Folders of the crates that the crate and its tests depend on.
     needs: BTreeSet<String>,
-    /// Names of its test programs.
+    /// Names of the crate's test programs.
     tests: BTreeSet<String>,
+    /// Files and folders of the repository's root that its sources name, outside of the crate itself.
+    reads: BTreeSet<String>,
 }
 
 impl Workspace {
-    /// Asks Cargo.
+    /// Reads the crates from `cargo metadata`.
     fn read() -> Result<Self> {
         let output =
             build::cargo().args(["metadata", "--locked", "--no-deps", "--format-version", "1"]).output();
@@ -48,7 +48,24 @@ impl Workspace {
             String::from_utf8_lossy(&output.stderr).trim()
         );
         let metadata = serde_json::from_slice(&output.stdout).context("cargo metadata is not valid")?;
-        Ok(Self::parse(&metadata))
+        let mut workspace = Self::parse(&metadata);
+        workspace.find_readers()?;
+        Ok(workspace)
+    }
+
+    /// Finds what the sources of each crate read or compile in from outside of it.
+    fn find_readers(&mut self) -> Result<()> {
+        let files = lines(&git(&["ls-files", "-z"])?);
+        let roots: BTreeSet<&str> = files.iter().map(|file| root_of(file)).collect();
+        let folders: BTreeSet<String> = self.members.keys().cloned().collect();
+        for file in files.iter().filter(|file| file.ends_with(".rs")) {
+            let Some(member) = self.members.get_mut(root_of(file)) else { continue };
+            // A deleted file is read by nobody.
+            let text = std::fs::read_to_string(host::root().join(file)).unwrap_or_default();
+            let named = roots.iter().filter(|root| **root != root_of(file) && names(&text, root, &folders));
+            member.reads.extend(named.map(|root| (*root).to_owned()));
+        }
+        Ok(())
     }
 
     fn parse(metadata: &Value) -> Self {
@@ -67,22 +84,23 @@ impl Workspace {
                 .filter(|target| list(&target["kind"]).iter().any(|kind| kind == "test"))
                 .filter_map(|target| target["name"].as_str().map(str::to_owned))
                 .collect();
-            members.insert(name, Member { needs, tests });
+            members.insert(name, Member { needs, tests, reads: BTreeSet::new() });
         }
         Self { members }
     }
 
-    /// Folders of the crates that these files change, and of all that depend on them.
+    /// Returns the folders of the crates that these files change, and of all crates that depend on them.
     fn affected(&self, files: &[String]) -> BTreeSet<String> {
         let mut affected = BTreeSet::new();
         for file in files {
-            let folder = file.split('/').next().unwrap_or_default();
-            let compiled_in = COMPILED_IN.iter().find(|(from, _)| *from == folder).map(|(_, into)| *into);
-            let is_root = !file.contains('/') && (file.ends_with(".toml") || file == "Cargo.lock");
-            if is_root {
+            let root = root_of(file);
+            let is_setting = !file.contains('/') && (file.ends_with(".toml") || file == "Cargo.lock");
+            if is_setting || root == CARGO {
                 return self.members.keys().cloned().collect();
             }
-            affected.extend([folder, compiled_in.unwrap_or(folder)].map(str::to_owned));
+            let readers = self.members.iter().filter(|(_, member)| member.reads.contains(root));
+            affected.extend(readers.map(|(name, _)| name.clone()));
+            affected.insert(root.to_owned());
         }
         affected.retain(|folder| self.members.contains_key(folder));
         loop {
@@ -99,14 +117,23 @@ impl Workspace {
         }
     }
 
-    /// Arguments of `cargo test` that select what is compiled.
+    /// Returns the arguments of `cargo test` that select the targets.
     fn selection(&self, affected: &BTreeSet<String>, files: &[String]) -> Vec<String> {
         let mut tests: BTreeSet<&str> = BTreeSet::from([TIDY]);
         for (folder, member) in self.members.iter().filter(|(folder, _)| affected.contains(*folder)) {
-            let changed = |test: &&String| {
-                folder != SYSTEM || files.iter().any(|file| file.starts_with(&format!("tests/tests/{test}")))
+            let own = |file: &str, test: &str| {
+                let rest = file.strip_prefix("tests/tests/").and_then(|rest| rest.strip_prefix(test));
+                rest.is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
             };
-            tests.extend(member.tests.iter().filter(changed).map(String::as_str));
+            // A source file that belongs to no test belongs to all.
+            let shared = files.iter().any(|file| {
+                root_of(file) == SYSTEM
+                    && file.ends_with(".rs")
+                    && !member.tests.iter().any(|test| own(file, test))
+            });
+            let is_selected =
+                |test: &&String| folder != SYSTEM || shared || files.iter().any(|file| own(file, test));
+            tests.extend(member.tests.iter().filter(is_selected).map(String::as_str));
         }
         let mut selection = ["--lib", "--bins", "--examples"].map(str::to_owned).to_vec();
         selection.extend(tests.into_iter().flat_map(|test| ["--test".to_owned(), test.to_owned()]));
@@ -114,20 +141,37 @@ impl Workspace {
     }
 }
 
-/// Files that differ from `since`, with those that git does not track.
-fn changed_files(since: &str) -> Result<Vec<String>> {
-    let git = |arguments: &[&str]| {
-        let output = Command::new("git").current_dir(host::root()).args(arguments).output();
-        let output = output.context("cannot run git")?;
-        ensure!(output.status.success(), "git: {}", String::from_utf8_lossy(&output.stderr).trim());
-        Ok::<_, anyhow::Error>(String::from_utf8_lossy(&output.stdout).into_owned())
-    };
-    let mut files = git(&["diff", "--name-only", since])?;
-    files.push_str(&git(&["ls-files", "--others", "--exclude-standard"])?);
-    Ok(files.lines().map(str::to_owned).collect())
+/// The first part of a path: a folder or file of the repository's root.
+fn root_of(file: &str) -> &str {
+    file.split('/').next().unwrap_or_default()
 }
 
-/// Checks what differs from `since`.
+/// Returns true if a source names a file below `root`. The folders of crates are common words, so only a path that leads out of the
+/// own crate counts for them.
+fn names(text: &str, root: &str, folders: &BTreeSet<String>) -> bool {
+    text.contains(&format!("../{root}")) || (!folders.contains(root) && text.contains(&format!("\"{root}")))
+}
+
+fn git(arguments: &[&str]) -> Result<String> {
+    let output = Command::new("git").current_dir(host::root()).args(arguments).output();
+    let output = output.context("cannot run git")?;
+    ensure!(output.status.success(), "git: {}", String::from_utf8_lossy(&output.stderr).trim());
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The paths of a list that ends each with a NUL character.
+fn lines(text: &str) -> Vec<String> {
+    text.split('\0').filter(|path| !path.is_empty()).map(str::to_owned).collect()
+}
+
+/// Files that differ from `since`, with those that git does not track. A renamed file counts under both names.
+fn changed_files(since: &str) -> Result<Vec<String>> {
+    let mut files = lines(&git(&["diff", "--name-only", "--no-renames", "-z", since])?);
+    files.extend(lines(&git(&["ls-files", "--others", "--exclude-standard", "-z"])?));
+    Ok(files)
+}
+
+/// Checks the crates that differ from `since`.
 ///
 /// # Errors
 /// Something is not formatted, has a warning, or fails.
@@ -159,24 +203,28 @@ pub(crate) fn run(since: &str) -> Result<()> {
             if finished.name != "test-programs" || finished.error.is_some() {
                 return Vec::new();
             }
-            match programs::read() {
-                Ok(programs) => programs
-                    .iter()
-                    .filter(|program| affected.contains(&program.folder()) || program.name == TIDY)
-                    .filter(|program| {
-                        program.folder() != SYSTEM || program.name == TIDY || program.name.ends_with("-units")
-                    })
-                    .map(|program| program.job(None, &[], &table, &times))
-                    .collect(),
-                Err(error) => {
-                    totals.fail(format!("{error:#}"));
-                    Vec::new()
-                }
-            }
+            unit_tests(&affected, &table, &times).unwrap_or_else(|error| {
+                totals.fail(format!("{error:#}"));
+                Vec::new()
+            })
         })
     })?;
     recorder.finish()?;
     summary(&totals, recorder.elapsed())
+}
+
+/// The unit tests of these crates, `tidy`, and the steps that they need.
+fn unit_tests(affected: &BTreeSet<String>, table: &Table, times: &Times) -> Result<Vec<runner::Job>> {
+    let mut programs = programs::read()?;
+    programs.retain(|program| {
+        let is_wanted = program.folder() != SYSTEM || program.name.ends_with("-units");
+        program.name == TIDY || (is_wanted && affected.contains(&program.folder()))
+    });
+    let needs: Vec<&str> = programs.iter().flat_map(|program| program.needs().iter().copied()).collect();
+    let mut jobs = steps::jobs(&needs, times)?;
+    let due: Vec<String> = jobs.iter().map(|job| job.name.clone()).collect();
+    jobs.extend(programs.iter().map(|program| program.job(None, &due, table, times)));
+    Ok(jobs)
 }
 
 #[cfg(test)]
@@ -202,25 +250,62 @@ mod tests {
 
     fn affected(files: &[&str]) -> Vec<String> {
         let files: Vec<String> = files.iter().map(|file| (*file).to_owned()).collect();
-        workspace().affected(&files).into_iter().collect()
+        let mut workspace = workspace();
+        for (member, root) in [("cli", "deploy"), ("pxed", "docs"), ("api", "docs")] {
+            workspace.members.get_mut(member).unwrap().reads.insert(root.to_owned());
+        }
+        workspace.affected(&files).into_iter().collect()
     }
 
     #[test]
     fn change_reaches_all_crates_that_depend_on_it() {
         assert_eq!(affected(&["dhcp/src/lib.rs"]), ["dhcp", "pxed"]);
         assert_eq!(affected(&["api/src/lib.rs"]), ["api", "cli", "pxed", "tests"]);
-        assert_eq!(affected(&["deploy/role.yaml"]), ["cli"]);
-        assert_eq!(affected(&["docs/boot.md"]), Vec::<String>::new());
         assert_eq!(affected(&["Cargo.lock"]).len(), 5);
+        assert_eq!(affected(&[".cargo/config.toml"]).len(), 5);
     }
 
     #[test]
-    fn system_tests_are_compiled_only_if_they_changed() {
-        let files = ["api/src/lib.rs".to_owned(), "tests/tests/boot_many.rs".to_owned()];
-        let all = workspace().affected(&files);
-        let of = |files: &[String]| workspace().selection(&all, files).join(" ");
-        assert!(!of(&files[..1]).contains("boot_many"));
-        assert!(of(&files[..1]).contains("--test crds") && of(&files[..1]).contains("--test tidy"));
-        assert!(of(&files).contains("--test boot_many"));
+    fn change_outside_of_the_crates_reaches_those_that_read_it() {
+        assert_eq!(affected(&["deploy/role.yaml"]), ["cli"]);
+        assert_eq!(affected(&["docs/boot.md"]), ["api", "cli", "pxed", "tests"]);
+        assert_eq!(affected(&["LICENSE"]), Vec::<String>::new());
+    }
+
+    /// The files that the tests of these crates read today.
+    #[test]
+    fn readers_are_found_in_the_sources() {
+        let workspace = Workspace::read().unwrap();
+        let reads = |member: &str, root: &str| workspace.members[member].reads.contains(root);
+        for (member, root) in [
+            ("agent", "images"),
+            ("api", "docs"),
+            ("cli", "README.md"),
+            ("cli", "deploy"),
+            ("pxed", "docs"),
+            ("tests", "systemd"),
+            ("xtask", "docs"),
+            ("xtask", "image"),
+        ] {
+            assert!(reads(member, root), "{member} reads {root}");
+        }
+        assert!(!reads("dhcp", "docs"));
+    }
+
+    #[test]
+    fn system_tests_are_compiled_only_if_they_or_what_they_share_changed() {
+        let selected = |file: &str| {
+            let files = [file.to_owned()];
+            workspace().selection(&workspace().affected(&files), &files).join(" ")
+        };
+        assert!(!selected("api/src/lib.rs").contains("boot_many"));
+        for test in ["crds", "serve", "tidy"] {
+            assert!(selected("api/src/lib.rs").contains(&format!("--test {test}")));
+        }
+        assert!(selected("tests/tests/boot_many.rs").contains("--test boot_many"));
+        assert!(selected("tests/tests/boot_many/load.rs").contains("--test boot_many"));
+        assert!(!selected("tests/tests/tidy.rs").contains("--test boot_many"));
+        assert!(selected("tests/src/rack.rs").contains("--test boot_many"));
+        assert!(selected("tests/tests/shared/site.rs").contains("--test boot_many"));
     }
 }

@@ -16,11 +16,11 @@ pub(crate) const TARGET: &str = "x86_64-unknown-linux-gnu";
 pub(crate) const FLAGS: &str = "-C target-feature=+crt-static";
 /// Profile of the test programs.
 const TESTS: &str = "bench";
-/// AES and RSA by AVX-512 are 0.9 MB of machine code in each program, and gain only above some GB/s in one connection. Processors
-/// without them take AVX2, and so do all then.
+/// Flag that omits AES and RSA with AVX-512. They add 0.9 MB of machine code to each program, and help only above some GB/s in one
+/// connection. Without them, all processors use AVX2.
 pub(crate) const SMALL_TLS: &str = "-DMY_ASSEMBLER_IS_TOO_OLD_FOR_512AVX=1";
 
-/// The programs that are released, with their packages.
+/// Released programs, with their packages.
 const PROGRAMS: [(&str, &str); 4] = [
     ("pxed", "pxed"),
     ("bedplate-agent", "bedplate-agent"),
@@ -28,12 +28,12 @@ const PROGRAMS: [(&str, &str); 4] = [
     ("bedplate-cli", "bedplate"),
 ];
 
-/// Directory of the static release binaries. It is not Cargo's own: there the test programs have binaries of the same names.
+/// Returns the directory of the static release binaries. In Cargo's own directory, the test programs have binaries of the same names.
 pub(crate) fn release() -> PathBuf {
     host::target().join("static")
 }
 
-/// Directory in which Cargo puts what it builds for the target, with the release's dependencies.
+/// Returns the directory in which Cargo builds for the target, with the release's dependencies.
 pub(crate) fn built() -> PathBuf {
     host::target().join(TARGET).join("release")
 }
@@ -42,7 +42,7 @@ pub(crate) fn built() -> PathBuf {
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(host::root());
-    // Variables that `cargo run` set for xtask itself would reach into the builds of other crates and rebuild them each time.
+    // Variables that `cargo run` set for xtask itself would affect the builds of other crates and rebuild them each time.
     for (key, _) in std::env::vars_os() {
         let name = key.to_string_lossy();
         if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {
@@ -52,7 +52,7 @@ pub(crate) fn cargo() -> Command {
     command
 }
 
-/// `cargo ACT` for the target, as all builds call it; `profile` and packages follow.
+/// Returns `cargo ACT` for the target with the arguments of all builds. The caller adds the profile and the packages.
 fn cargo_static(act: &str) -> Command {
     let mut command = cargo();
     command.env("RUSTFLAGS", FLAGS).env("AWS_LC_SYS_CFLAGS", SMALL_TLS);
@@ -60,14 +60,14 @@ fn cargo_static(act: &str) -> Command {
     command
 }
 
-/// `cargo ACT` for test programs: `wrapper` compiles our crates in place of rustc.
+/// Returns `cargo ACT` for test programs. `wrapper` compiles our crates instead of rustc.
 pub(crate) fn cargo_tests(act: &str, wrapper: &std::path::Path) -> Command {
     let mut command = cargo_static(act);
     command.env("RUSTC_WORKSPACE_WRAPPER", wrapper).args(["--profile", TESTS]);
     command
 }
 
-/// clippy's compiler: it checks and compiles in one pass.
+/// Returns the path of clippy's compiler, which checks and compiles in one pass.
 ///
 /// # Errors
 /// rustc does not answer, or clippy is not installed.
@@ -92,7 +92,7 @@ pub(crate) fn run() -> Result<()> {
     PROGRAMS.iter().try_for_each(|(_, program)| publish(program))
 }
 
-/// Copies a program from Cargo's directory, in one step: a running one keeps its file.
+/// Copies a program from Cargo's directory atomically. A running program keeps its file.
 fn publish(program: &str) -> Result<()> {
     let (from, to) = (built().join(program), release().join(program));
     let next = to.with_extension("next");
@@ -102,7 +102,7 @@ fn publish(program: &str) -> Result<()> {
         .with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))
 }
 
-/// Path of the demo program.
+/// Returns the path of the demo program.
 pub(crate) fn demo_path() -> PathBuf {
     built().join("bedplate-demo")
 }
@@ -114,12 +114,12 @@ pub(crate) fn demo_path() -> PathBuf {
 pub(crate) fn demo() -> Result<()> {
     let wrapper = clippy()?;
     progress::step("build of the demo", |step| {
-        // The whole workspace decides about features, as for the tests.
+        // Features are unified over the whole workspace, as for the tests.
         step.run(cargo_tests("build", &wrapper).args(["--workspace", "--bin", "bedplate-demo"]))
     })
 }
 
-/// Builds a program of `tests` as the release is built: for measurements.
+/// Builds a program of `tests` with the settings of the release, for measurements.
 ///
 /// # Errors
 /// Cargo fails.

@@ -1,4 +1,4 @@
-//! The checks that are not tests: format and size of the agent. Dependencies are checked by `deny`, lints by `programs`, parsers by `fuzz`.
+//! Checks that are not tests: format and size of the agent. `deny` checks dependencies, `programs` lints, `fuzz` parsers.
 //!
 //! Generated files (api/tests/crds.rs) and units (tests/tests/systemd_units.rs) are tests.
 

@@ -44,7 +44,7 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-/// The package of the release binary. cargo-deb takes it from Cargo's directory, so the release is put there again first.
+/// Builds the package of the release binary. cargo-deb reads the binary from Cargo's directory, so the release is built there first.
 pub(crate) fn package() -> Result<PathBuf> {
     build::run()?;
     let variable = |name: &str| std::env::var(name).ok();

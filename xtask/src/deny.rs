@@ -1,7 +1,6 @@
 //! cargo-deny: licences, bans and origins of all dependencies, and their advisories, against deny.toml.
 //!
-//! Its database of
-//! advisories is a git repository on the internet; without a copy the check says that advisories were left out.
+//! Its database of advisories is a git repository on the internet; without a copy the check prints that advisories were left out.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +13,7 @@ use crate::{host, progress};
 /// Wants Rust 1.88, which is older than ours.
 pub(crate) const TOOL: Tool = Tool { name: "cargo-deny", version: "0.20.2" };
 
-/// Checks licenses, bans and origins, and the advisories if there is a copy of their database.
+/// Checks licenses, bans and origins, and the advisories if a copy of their database exists.
 ///
 /// # Errors
 /// A dependency breaks a rule of deny.toml.
@@ -33,8 +32,9 @@ fn check_all(step: &progress::Step) -> Result<()> {
     if has_database(&databases) {
         return deny(&["--offline", "check", "advisories"]).context("advisories");
     }
+    // The summary of `cargo xtask test` shows a line that starts with this word.
     step.say(&format!(
-        "      advisories were not checked: {} has no copy of the RustSec database; with the internet at hand, \
+        "note: advisories were not checked: {} has no copy of the RustSec database; with the internet at hand, \
          `{} fetch db` gets it",
         databases.display(),
         TOOL.program().display()

@@ -3,6 +3,7 @@
 //! Only our crates are instrumented: `fuzz/rustc` adds the flags of cargo-fuzz, without a sanitizer so that a stable compiler is
 //! enough. The dependencies are those of the release. Called by `steps`, `test` (seconds) and `soak` (minutes).
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::runner::{Job, Kind};
 use crate::schedule::Requirements;
 use crate::{build, host, progress};
 
-/// Time that a fuzz target needs for its start and its end, in addition to what it runs.
+/// Time that a fuzz target needs to start and to end, in addition to its run time.
 const MARGIN: Duration = Duration::from_secs(120);
 
 /// Builds all fuzz targets.
@@ -24,21 +25,21 @@ pub(crate) fn build() -> Result<()> {
     let manifest = manifest()?;
     let targets = binaries(&manifest).into_iter().flat_map(|target| ["--bin", target]);
     progress::step("build of the fuzz targets", |step| {
-        // The whole workspace decides about features, as for the tests.
+        // Features are unified over the whole workspace, as for the tests.
         step.run(build::cargo_tests("build", &wrapper).arg("--workspace").args(targets))
     })
 }
 
-/// A job for each fuzz target. Each has its seeds, and a corpus that stays in the target directory.
+/// Returns a job for each fuzz target. Each target has seeds, and a corpus that stays in the target directory.
 ///
 /// # Errors
-/// There is no target, or one has no seeds.
+/// There is no target, one has no seeds, or the input that ended one before is still there.
 pub(crate) fn jobs(kind: Kind, seconds: u64) -> Result<Vec<Job>> {
     let manifest = manifest()?;
     binaries(&manifest).into_iter().map(|target| job(target, kind, seconds)).collect()
 }
 
-/// The text of `fuzz/Cargo.toml`, which has at least one target.
+/// Returns the text of `fuzz/Cargo.toml`, which has at least one target.
 fn manifest() -> Result<String> {
     let path = host::root().join("fuzz/Cargo.toml");
     let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -49,10 +50,17 @@ fn manifest() -> Result<String> {
 }
 
 fn job(target: &str, kind: Kind, seconds: u64) -> Result<Job> {
-    let out = host::target().join("fuzz");
+    // The inputs that a soak has found are worth more than a target directory.
+    let out = if kind == Kind::Soak { host::cache() } else { host::target() }.join("fuzz");
     let (corpus, artifacts) = (out.join("corpus").join(target), out.join("artifacts").join(target));
     for place in [&corpus, &artifacts] {
         std::fs::create_dir_all(place).with_context(|| format!("cannot create {}", place.display()))?;
+    }
+    if let Some(found) = first_file(&artifacts)? {
+        bail!(
+            "{} ended fuzz target {target} before; mend that, add the input to fuzz/seeds/{target}, and remove the file",
+            found.display()
+        );
     }
     let seeds = host::root().join("fuzz/seeds").join(target);
     if !seeds.is_dir() {
@@ -80,7 +88,14 @@ fn job(target: &str, kind: Kind, seconds: u64) -> Result<Job> {
     })
 }
 
-/// Names of the `[[bin]]` sections.
+/// A file in a directory, if there is one.
+fn first_file(directory: &Path) -> Result<Option<PathBuf>> {
+    let mut entries =
+        std::fs::read_dir(directory).with_context(|| format!("cannot read {}", directory.display()))?;
+    Ok(entries.next().transpose()?.map(|entry| entry.path()))
+}
+
+/// Returns the names of the `[[bin]]` sections.
 fn binaries(manifest: &str) -> Vec<&str> {
     let sections = manifest.split("[[bin]]").skip(1);
     sections
@@ -91,6 +106,16 @@ fn binaries(manifest: &str) -> Vec<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn input_that_ended_a_target_is_not_forgotten() {
+        let place = std::env::temp_dir().join(format!("bedplate-xtask-fuzz-{}", std::process::id()));
+        std::fs::create_dir_all(&place).unwrap();
+        assert_eq!(first_file(&place).unwrap(), None);
+        std::fs::write(place.join("crash-1"), "").unwrap();
+        assert_eq!(first_file(&place).unwrap(), Some(place.join("crash-1")));
+        std::fs::remove_dir_all(&place).unwrap();
+    }
 
     #[test]
     fn fuzz_targets_are_the_manifests_binaries() {

@@ -105,7 +105,7 @@ pub(crate) fn build_peers() -> Result<()> {
     build_programs(&PEERS)
 }
 
-/// The programs of the tests that are not built yet.
+/// Returns the programs of the tests that are not built yet.
 pub(crate) fn missing(directory: &Path) -> Vec<&'static str> {
     let all = std::iter::once("etcd").chain(PROGRAMS);
     all.filter(|program| !directory.join(program).is_file()).collect()
@@ -150,8 +150,8 @@ pub(crate) fn build_crictl() -> Result<()> {
     build_programs(&[CRICTL])
 }
 
-/// Builds those of the named programs that are missing. Programs of Kubernetes are built by one `go build`: it loads their packages
-/// once, and links one program while it compiles for the next.
+/// Builds the named programs that are missing. One `go build` builds all programs of Kubernetes: it loads their packages once, and
+/// links one program while it compiles the next.
 ///
 /// # Errors
 /// Go is missing or fails.
@@ -171,23 +171,23 @@ fn build_together(programs: &[&str]) -> Result<()> {
     progress::step(&format!("go build of {}", programs.join(", ")), |step| {
         let directory = path(programs[0]);
         let directory = directory.parent().context("a program has a directory")?;
-        // Written elsewhere first: an interrupted build must not look like a finished one.
+        // Built in a temporary directory first, because an interrupted build must not look like a finished one.
         let partial = directory.join(format!(".building-{}-{}", programs[0], std::process::id()));
         std::fs::create_dir_all(&partial).with_context(|| format!("cannot create {}", partial.display()))?;
         let (place, _, flags) = source(programs[0]);
         let mut command = Command::new(&go);
         command.current_dir(place).env("CGO_ENABLED", "0").args(["build", "-trimpath"]);
-        // One of them is of this repository, which need not be a clone that git trusts.
+        // One program belongs to this repository, and git may not trust this clone.
         command.args(["-buildvcs=false", "-ldflags", &flags, "-o"]);
         match programs {
-            // Not every package is named as its program.
+            // Some packages and programs have different names.
             [program] => command.arg(partial.join(program)),
             _ => command.arg(format!("{}/", partial.display())),
         };
         step.run(command.args(programs.iter().map(|program| source(program).1)))?;
         for program in programs {
             std::fs::rename(partial.join(program), directory.join(program))
-                .with_context(|| format!("cannot put {program} into {}", directory.display()))?;
+                .with_context(|| format!("cannot move {program} to {}", directory.display()))?;
         }
         std::fs::remove_dir(&partial).with_context(|| format!("cannot remove {}", partial.display()))
     })

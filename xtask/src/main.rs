@@ -70,7 +70,7 @@ enum Command {
         /// Only tests whose name contains this text; no checks.
         filter: Option<String>,
     },
-    /// Runs the long tests that need not run each time; the one that ran longest ago first.
+    /// Runs the long tests that need not run each time; the test with the oldest result first.
     Soak {
         /// Starts no further task after this number of minutes.
         #[arg(long)]
@@ -81,10 +81,10 @@ enum Command {
         /// Only tasks whose name contains this text.
         filter: Option<String>,
     },
-    /// Does one step of the other commands, in the form in which they run it.
+    /// Runs one step of the other commands, as they run it.
     #[command(hide = true)]
     Step {
-        /// Its name.
+        /// Name of the step.
         name: String,
         /// Targets for the step `test-programs`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -208,13 +208,13 @@ fn build_image(kind: ImageKind) -> anyhow::Result<()> {
 mod tests {
     use super::*;
 
-    /// Commands in a document: lines of code and code in sentences.
+    /// Returns the commands in a document, from code blocks and from inline code.
     fn commands(text: &str) -> Vec<Vec<String>> {
         let mut found = Vec::new();
         for rest in text.split("cargo xtask ").skip(1) {
             let command = rest.split(['`', '\n', '#', '>']).next().unwrap_or_default().split(" -> ").next();
             let words = command.unwrap_or_default().split_whitespace();
-            // "cargo xtask" without a command stands in sentences too.
+            // Sentences may contain "cargo xtask" without a command.
             found.push(words.map(|word| word.trim_matches('"').to_owned()).collect());
         }
         found

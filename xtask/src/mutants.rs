@@ -1,6 +1,6 @@
 //! Mutation testing of the pure modules with cargo-mutants, as tasks of `cargo xtask soak`.
 //!
-//! `tests/mutants.toml` lists the modules; `.cargo/mutants.toml` names each mutant that no test can kill, with the reason.
+//! `tests/mutants.toml` lists the modules; `.cargo/mutants.toml` names each mutant that no test can catch, with the reason.
 //! A copy of the repository in the cache is mutated, never the working tree.
 
 use std::path::PathBuf;
@@ -13,9 +13,11 @@ use serde::Deserialize;
 use crate::runner::{Job, Kind};
 use crate::schedule::Requirements;
 use crate::tool::Tool;
-use crate::{build, host, progress};
+use crate::{host, progress};
 
 const TOOL: Tool = Tool { name: "cargo-mutants", version: "27.1.0" };
+/// Start of the names of the tasks.
+const PREFIX: &str = "mutants-";
 /// Deadline of a module.
 const DEADLINE: Duration = Duration::from_secs(4 * 3600);
 
@@ -25,23 +27,26 @@ struct Table {
     module: Vec<Module>,
 }
 
-/// A pure module whose mutants the tests of its package must find.
+/// Pure module whose mutants the tests of its package must catch.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Module {
     /// Name of the task.
     name: String,
-    /// The package whose tests run.
+    /// Package whose tests run.
     package: String,
     /// Files that are mutated, as globs.
     files: Vec<String>,
+    /// Arguments of `cargo test` that select its tests; all of the package if empty.
+    #[serde(default)]
+    tests: Vec<String>,
 }
 
 fn copy() -> PathBuf {
     host::cache().join("mutants/tree")
 }
 
-/// Installs cargo-mutants and copies the commit that is checked out.
+/// Installs cargo-mutants and copies the checked-out commit.
 ///
 /// # Errors
 /// The tool cannot be installed, or git fails.
@@ -64,7 +69,7 @@ pub(crate) fn prepare() -> Result<()> {
     })
 }
 
-/// A task for each module.
+/// Returns a task for each module.
 ///
 /// # Errors
 /// The list of modules is not valid.
@@ -77,27 +82,52 @@ pub(crate) fn jobs() -> Result<Vec<Job>> {
 }
 
 fn job(module: &Module) -> Job {
+    let place = host::cache().join("mutants");
     let mut command = Command::new(TOOL.program());
-    command.current_dir(copy()).env("CARGO_TARGET_DIR", host::target()).env("RUSTFLAGS", build::FLAGS);
-    command.env("AWS_LC_SYS_CFLAGS", build::SMALL_TLS);
-    command.args([
-        "mutants",
-        "--in-place",
-        "--no-shuffle",
-        "--colors",
-        "never",
-        "--package",
-        &module.package,
-    ]);
-    command.args(["--output", &host::cache().join("mutants").join(&module.name).display().to_string()]);
+    // The target directory belongs to the copy alone: Cargo would take a mutant's artifacts for those of the working tree.
+    command.current_dir(copy()).env("CARGO_TARGET_DIR", place.join("target"));
+    // Each mutant is linked once: without debug information that takes half the time.
+    command.env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_INCREMENTAL", "1");
+    command.args(["mutants", "--in-place", "--no-shuffle", "--colors", "never"]);
+    command.args(["--package", &module.package]);
+    command.arg("--output").arg(place.join(&module.name));
     command.args(module.files.iter().flat_map(|file| ["--file", file]));
+    command.arg("--").args(&module.tests);
     Job {
-        name: format!("mutants-{}", module.name),
+        name: format!("{PREFIX}{}", module.name),
         kind: Kind::Soak,
         command,
         requirements: Requirements { load: 2.0, ..Requirements::default() },
         deadline: DEADLINE,
     }
+}
+
+/// Result of cargo-mutants: `mutants.out/outcomes.json` (the cargo-mutants book, "The mutants.out directory").
+#[derive(Debug, Deserialize)]
+struct Outcomes {
+    total_mutants: u32,
+    caught: u32,
+    missed: u32,
+    timeout: u32,
+    unviable: u32,
+}
+
+/// Shows the counts of a task of this module; other tasks have none.
+///
+/// # Errors
+/// No mutant was tested: cargo-mutants succeeds if the files have none or if none compiles.
+pub(crate) fn examine(step: &progress::Step, task: &str) -> Result<()> {
+    let Some(name) = task.strip_prefix(PREFIX) else { return Ok(()) };
+    let path = host::cache().join("mutants").join(name).join("mutants.out/outcomes.json");
+    let text = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let found: Outcomes =
+        serde_json::from_slice(&text).with_context(|| format!("{} is not valid", path.display()))?;
+    step.say(&format!(
+        "        {} mutants: {} caught, {} missed, {} timed out, {} do not compile",
+        found.total_mutants, found.caught, found.missed, found.timeout, found.unviable
+    ));
+    ensure!(found.caught > 0, "{name}: no mutant was caught; see {}", path.display());
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The test programs: compiled and linted by one Cargo, listed in a file, sorted into tiers, and made into jobs.
+//! Test programs: one Cargo run compiles and lints them and writes their list; each has a tier and becomes a job.
 //!
 //! The tier comes from the name of the program: `boot_*` is tier b, `whole_*` tier c, `soak_*` runs in `cargo xtask soak` only, and
 //! all others are tier a, with the unit tests of every crate.
@@ -12,14 +12,16 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::runner::{Job, Kind};
-use crate::schedule::{Lane, Requirements};
+use crate::schedule::{Lane, Rank, Requirements};
 use crate::table::{Table, Times};
 use crate::{build, host, progress};
 
 /// Number of tests of a program of tier b that run concurrently.
 const BOOTS: u32 = 2;
-/// Package with the tests of the whole system.
-const SYSTEM: &str = "tests";
+/// Folder of the tests of the whole system.
+pub(crate) const SYSTEM: &str = "tests";
+/// The test of that folder that reads the sources and needs nothing else.
+pub(crate) const TIDY: &str = "tidy";
 /// Steps that the tests of the whole system need.
 pub(crate) const SYSTEM_NEEDS: &[&str] = &[
     "packages",
@@ -33,8 +35,11 @@ pub(crate) const SYSTEM_NEEDS: &[&str] = &[
     "node-image",
     "agent-package",
 ];
-/// Steps that the tests of one crate need.
-const CRATE_NEEDS: &[&str] = &["packages", "debian", "redfish-emulator"];
+/// Steps that the tests of one crate need, by its folder.
+const CRATE_NEEDS: [(&str, &[&str]); 2] =
+    [("bmc", &["packages", "redfish-emulator"]), ("image", &["packages", "debian"])];
+/// Steps for which those tests wait whose verdict comes first.
+pub(crate) const FIRST: [&str; 3] = ["packages", "debian", "redfish-emulator"];
 
 /// Tier of a test program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -51,7 +56,7 @@ pub(crate) enum Tier {
 }
 
 impl Tier {
-    /// Group of its programs in the summary.
+    /// Returns the group of the tier's programs in the summary.
     fn kind(self) -> Kind {
         match self {
             Self::A => Kind::TierA,
@@ -67,29 +72,39 @@ impl Tier {
 pub(crate) struct Program {
     /// Name in the summary.
     pub(crate) name: String,
-    /// Its tier.
+    /// Tier of the program.
     pub(crate) tier: Tier,
-    /// The executable.
+    /// Path of the executable.
     file: PathBuf,
-    /// Folder of its package.
+    /// Folder of the program's package.
     package: PathBuf,
 }
 
 impl Program {
-    /// Name of the folder of its package.
+    /// Returns the name of the folder of the program's package.
     pub(crate) fn folder(&self) -> String {
         self.package.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// Steps that must have succeeded before it runs.
+    /// Returns the steps that must have succeeded before the program runs.
     pub(crate) fn needs(&self) -> &'static [&'static str] {
-        if self.folder() == SYSTEM { SYSTEM_NEEDS } else { CRATE_NEEDS }
+        if self.is_early() {
+            let folder = self.folder();
+            CRATE_NEEDS.iter().find(|(of, _)| *of == folder).map_or(&["packages"], |(_, needs)| *needs)
+        } else {
+            SYSTEM_NEEDS
+        }
     }
 
-    /// Names of its tests.
+    /// Returns true if its verdict needs none of the released programs.
+    fn is_early(&self) -> bool {
+        self.folder() != SYSTEM || self.name == TIDY
+    }
+
+    /// Returns the names of the program's tests.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// The program cannot be started.
     pub(crate) fn tests(&self, filter: Option<&str>) -> Result<Vec<String>> {
         let output = self.command().arg("--list").args(filter).output();
         let output = output.with_context(|| format!("cannot start {}", self.file.display()))?;
@@ -105,7 +120,7 @@ impl Program {
         command
     }
 
-    /// The job that runs it. `due` has the names of the steps of this run.
+    /// Returns the job that runs the program. `due` has the names of the steps of this run.
     pub(crate) fn job(&self, filter: Option<&str>, due: &[String], table: &Table, times: &Times) -> Job {
         let row = table.of(&self.name);
         let threads = row.threads.or(match self.tier {
@@ -133,7 +148,7 @@ impl Program {
                 lanes: lanes.into_iter().filter(|(_, places)| *places > 0).collect(),
                 load: times.of(&self.name).map_or(0.7, crate::table::Took::load),
                 expected: times.expected(&self.name),
-                is_step: false,
+                rank: if self.is_early() { Rank::First } else { Rank::Test },
                 alone: row.alone,
             },
             deadline: times.deadline(&self.name),
@@ -141,9 +156,9 @@ impl Program {
     }
 }
 
-/// Sets the variables that tell the programs of `tests` where things are.
+/// Sets the variables with the paths that the programs of `tests` need.
 pub(crate) fn environment(command: &mut Command) -> &mut Command {
-    // A failed test says enough by itself, without a page of frames.
+    // The message of a failed test is sufficient without a backtrace.
     command.env("RUST_BACKTRACE", "0").env("RUST_LIB_BACKTRACE", "0");
     if let Ok(xtask) = std::env::current_exe() {
         command.env("BEDPLATE_XTASK", xtask);
@@ -151,13 +166,13 @@ pub(crate) fn environment(command: &mut Command) -> &mut Command {
     command.env("BEDPLATE_CACHE", host::cache()).env("BEDPLATE_BIN_DIR", build::release())
 }
 
-/// List of the test programs that were built last.
+/// Returns the path of the list of the test programs that were built last.
 fn list_path() -> PathBuf {
     host::target().join("xtask/programs.json")
 }
 
-/// Compiles and lints the test programs that `selection`, arguments of `cargo test`, names (all if it is empty), and writes their list.
-/// A warning is a failure.
+/// Compiles and lints test programs and writes their list. `selection` has the arguments of `cargo test` that select them; if it is
+/// empty, all are built. A warning is a failure.
 ///
 /// # Errors
 /// Something does not compile, or has a warning.
@@ -175,6 +190,9 @@ fn compile(selection: &[String]) -> Result<Vec<Program>> {
         command.args(["--no-run", "--workspace", "--message-format=json"]).args(selection);
         let result = step.run_watched(&mut command, |line| messages.read(line));
         messages.diagnostics.iter().for_each(|text| step.say(text));
+        if result.is_err() {
+            progress::tail(&messages.other).for_each(|line| step.say(line));
+        }
         result?;
         let count = messages.diagnostics.len();
         ensure!(count == 0, "{count} warnings; a warning is a failure");
@@ -182,10 +200,10 @@ fn compile(selection: &[String]) -> Result<Vec<Program>> {
     })
 }
 
-/// The list that [`build`] has written.
+/// Reads the list that [`build`] has written.
 ///
 /// # Errors
-/// It is missing or not valid.
+/// The list is missing or not valid.
 pub(crate) fn read() -> Result<Vec<Program>> {
     let path = list_path();
     let text = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -197,22 +215,29 @@ pub(crate) fn read() -> Result<Vec<Program>> {
     Ok(programs)
 }
 
-/// What Cargo says in JSON (the Cargo book, "External tools").
+/// Content of Cargo's JSON messages (the Cargo book, "External tools").
 #[derive(Debug, Default)]
 struct Messages {
     programs: Vec<Program>,
     /// Warnings and errors as the compiler shows them, each once.
     diagnostics: BTreeSet<String>,
+    /// Lines that are not JSON: what Cargo itself writes.
+    other: String,
 }
 
 impl Messages {
     fn read(&mut self, line: &str) {
-        let Ok(message) = serde_json::from_str::<Value>(line) else { return };
+        let Ok(message) = serde_json::from_str::<Value>(line) else {
+            self.other.push_str(line);
+            self.other.push('\n');
+            return;
+        };
         match message["reason"].as_str() {
             Some("compiler-artifact") => self.programs.extend(program(&message)),
             Some("compiler-message") => {
                 let message = &message["message"];
-                let is_summary = message["spans"].as_array().is_none_or(Vec::is_empty);
+                let text = message["message"].as_str().unwrap_or_default();
+                let is_summary = text.ends_with(" emitted") || text.starts_with("aborting due to ");
                 if matches!(message["level"].as_str(), Some("warning" | "error")) && !is_summary {
                     self.diagnostics.extend(message["rendered"].as_str().map(str::to_owned));
                 }
@@ -222,7 +247,7 @@ impl Messages {
     }
 }
 
-/// The test program of an artifact.
+/// Returns the test program of an artifact.
 fn program(message: &Value) -> Option<Program> {
     let file = message["executable"].as_str().filter(|_| message["profile"]["test"] == true)?;
     let package = Path::new(message["manifest_path"].as_str()?).parent()?;
@@ -247,7 +272,7 @@ fn tier(name: &str) -> Tier {
     }
 }
 
-/// The job that compiles and runs the examples in the documentation of the crates.
+/// Returns the job that compiles and runs the examples in the documentation of the crates.
 ///
 /// # Errors
 /// clippy is not installed.
@@ -289,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_have_a_name_of_their_own_and_a_tier() {
+    fn programs_have_unique_names_and_a_tier() {
         let programs = listed(&[
             "{}".to_owned(),
             message("bmc", "lib", "bedplate_bmc"),
@@ -309,27 +334,30 @@ mod tests {
             ]
         );
         assert_eq!(programs[1].package, Path::new("/repository/bmc"));
-        assert_eq!((programs[1].needs(), programs[2].needs()), (CRATE_NEEDS, SYSTEM_NEEDS));
+        assert_eq!((programs[1].needs(), programs[2].needs()), (CRATE_NEEDS[0].1, SYSTEM_NEEDS));
     }
 
     #[test]
     fn warning_is_kept_once_and_a_summary_is_not() {
-        let warning = |level: &str, spans: Value| {
+        let message = |level: &str, text: &str| {
             serde_json::json!({"reason": "compiler-message",
-                "message": {"level": level, "rendered": "unused", "spans": spans}})
+                "message": {"level": level, "message": text, "rendered": text}})
             .to_string()
         };
-        let spans = serde_json::json!([{"file_name": "a.rs"}]);
         let messages = listed(&[
-            warning("warning", spans.clone()),
-            warning("warning", spans),
-            warning("warning", serde_json::json!([])),
+            message("warning", "unused variable"),
+            message("warning", "unused variable"),
+            message("warning", "1 warning emitted"),
+            message("error", "linking with `cc` failed"),
+            message("error", "aborting due to 1 previous error"),
+            "error: the lock file needs to be updated".to_owned(),
         ]);
-        assert_eq!(messages.diagnostics.len(), 1);
+        assert_eq!(messages.diagnostics.len(), 2);
+        assert_eq!(messages.other, "error: the lock file needs to be updated\n");
     }
 
     #[test]
-    fn table_decides_about_threads_guests_and_nodes() {
+    fn table_sets_threads_guests_and_nodes() {
         let text = "[limits]\nprogram_cpu_seconds = 1\ntotal_cpu_minutes = 1\n[programs.whole_node]\nguests = 2\nnodes = true\n";
         let table: Table = toml::from_str(text).unwrap();
         let program = listed(&[message("tests", "test", "whole_node")]).programs.remove(0);

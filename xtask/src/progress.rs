@@ -2,6 +2,7 @@
 //!
 //! Programs that a step runs write into a log file; the screen has their last line, and the log's end if they fail.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
@@ -25,6 +26,8 @@ pub(crate) struct Step {
     name: String,
     started: Instant,
     bar: Option<ProgressBar>,
+    /// True once a program of the step has written its log.
+    logged: Cell<bool>,
 }
 
 /// A duration for people: `0.4 s`, `38 s`, `4 min 46 s`.
@@ -77,7 +80,7 @@ pub(crate) fn step<T>(name: &str, work: impl FnOnce(&Step) -> Result<T>) -> Resu
     if !terminal {
         println!("  ... {name}");
     }
-    let step = Step { name: name.to_owned(), started: Instant::now(), bar };
+    let step = Step { name: name.to_owned(), started: Instant::now(), bar, logged: Cell::new(false) };
     let result = work(&step);
     if let Some(bar) = &step.bar {
         bar.finish_and_clear();
@@ -88,7 +91,7 @@ pub(crate) fn step<T>(name: &str, work: impl FnOnce(&Step) -> Result<T>) -> Resu
     result
 }
 
-/// The last lines of an output, which a failure shows.
+/// Returns the last lines of an output, which are shown after a failure.
 pub(crate) fn tail(output: &str) -> impl Iterator<Item = &str> {
     let lines = output.lines().filter(|line| !line.trim().is_empty());
     let count = lines.clone().count();
@@ -181,11 +184,15 @@ impl Step {
         bail!("{program} ended with {status}; all it said is in {}", path.display())
     }
 
+    /// The log file. Programs of one step share it; that of an earlier run is emptied.
     fn log(&self) -> Result<(PathBuf, File)> {
         let path = log_path(&self.name)?;
+        let is_first = !self.logged.replace(true);
         let file = File::options()
             .create(true)
-            .append(true)
+            .write(true)
+            .truncate(is_first)
+            .append(!is_first)
             .open(&path)
             .with_context(|| format!("cannot write {}", path.display()))?;
         Ok((path, file))

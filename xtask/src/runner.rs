@@ -1,6 +1,6 @@
-//! Runs jobs concurrently: each in a control group of its own, its output in a log file, ended at its deadline with all its children.
+//! Runs jobs concurrently. Each job has its own control group and log file, and is killed with all its children at its deadline.
 //!
-//! `schedule` decides which job starts; this file holds the processes and the clock. Called by `test`, `check`, `soak`, `demo` and `setup`.
+//! `schedule` decides which job starts; this module has the processes and the clock. Called by `test`, `check`, `soak`, `demo`, `setup`.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -14,13 +14,17 @@ use anyhow::{Context, Result, anyhow, bail};
 
 use crate::cgroup::{Group, Run};
 use crate::progress::{self, Step};
-use crate::schedule::{self, Decision, Requirements};
+use crate::schedule::{self, Decision, Lane, Requirements};
 
-/// Interval between two lines that say what runs.
+/// Interval between two status lines.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(30);
 /// Interval at which memory and deadlines are checked.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum time that the children of an ended job may need to end: its reaper removes what the job created.
+/// Priority of jobs with a guest: its firmware and its kernel have timeouts of their own.
+const GUEST_PRIORITY: i8 = -5;
+/// Time from the start of a job in which it counts as a busy core.
+const START_TIME: Duration = Duration::from_secs(20);
+/// Maximum time that the children of an ended job may need to end.
 const CHILDREN_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Group of jobs in the summary.
@@ -40,46 +44,50 @@ pub(crate) enum Kind {
     Soak,
 }
 
-/// A program to run.
+/// Program to run.
 pub(crate) struct Job {
-    /// Its unique name, a valid file name; also that of its log.
+    /// Unique name, also of the log; a valid file name.
     pub(crate) name: String,
-    /// Its group in the summary.
+    /// Group in the summary.
     pub(crate) kind: Kind,
-    /// How to start it.
+    /// Command that starts the job.
     pub(crate) command: Command,
-    /// When it may start.
+    /// Requirements for the start.
     pub(crate) requirements: Requirements,
-    /// Time after which it is killed with its children.
+    /// Time after which the job is killed with its children.
     pub(crate) deadline: Duration,
 }
 
-/// What a job used.
+/// Resources that a job used.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Usage {
-    /// From the start of the job to its end.
+    /// Time from the start of the job to its end.
     pub(crate) wall: Duration,
-    /// CPU time of all its processes.
+    /// CPU time of all processes of the job.
     pub(crate) cpu: Duration,
-    /// Maximum resident memory of all its processes, in bytes, sampled each second.
+    /// Maximum resident memory of all processes of the job, in bytes, sampled each second.
     pub(crate) peak: u64,
+    /// Time in which a process of the job waited for a core.
+    pub(crate) stalled: Duration,
 }
 
-/// A job that has ended or never started.
+/// Job that has ended or never started.
 pub(crate) struct Finished {
-    /// Its name.
+    /// Name of the job.
     pub(crate) name: String,
-    /// Its group in the summary.
+    /// Group in the summary.
     pub(crate) kind: Kind,
-    /// Its output.
+    /// Output of the job.
     pub(crate) output: String,
-    /// What it used.
+    /// Resources that the job used.
     pub(crate) usage: Usage,
-    /// Why it failed.
+    /// Cause of a failure.
     pub(crate) error: Option<anyhow::Error>,
+    /// True if it was killed at its deadline.
+    pub(crate) overdue: bool,
 }
 
-/// A job while it runs.
+/// Running job.
 struct Running {
     name: String,
     kind: Kind,
@@ -92,6 +100,15 @@ struct Running {
     overdue: bool,
 }
 
+impl Running {
+    /// Returns what the job uses now. At its start it keeps a core busy, whatever its mean is: it starts API servers or a guest.
+    fn requirements(&self) -> Requirements {
+        let starts = self.started.elapsed() < START_TIME;
+        let load = if starts { self.requirements.load.max(1.0) } else { self.requirements.load };
+        Requirements { load, ..self.requirements.clone() }
+    }
+}
+
 /// End of the main process of a job and of all its children.
 struct Ended {
     name: String,
@@ -99,7 +116,7 @@ struct Ended {
     wall: Duration,
 }
 
-/// The jobs of a run: those that wait, those that run, and how the others ended.
+/// Jobs of a run: waiting jobs, running jobs, and the results of ended jobs.
 struct Pool {
     run: Run,
     cores: usize,
@@ -118,11 +135,12 @@ impl Pool {
         Ok(Self { run: Run::create()?, cores, sender, news, waiting: jobs, running, ended })
     }
 
-    /// Starts the jobs that may start. Returns one that cannot run, if there is one.
+    /// Starts the jobs that may start. Returns a job that cannot run, if there is one.
     fn start(&mut self) -> Option<Finished> {
         loop {
             let waiting: Vec<_> = self.waiting.iter().map(|job| &job.requirements).collect();
-            let running: Vec<_> = self.running.iter().map(|job| &job.requirements).collect();
+            let running: Vec<_> = self.running.iter().map(Running::requirements).collect();
+            let running: Vec<_> = running.iter().collect();
             match schedule::next(&waiting, &running, &self.ended, self.cores) {
                 Decision::Wait => return None,
                 Decision::Skip(index, failed) => {
@@ -140,7 +158,7 @@ impl Pool {
         }
     }
 
-    /// Waits for a job that ends, at most one sample interval; then measures those that run.
+    /// Waits at most one sample interval for the end of a job, then measures the running jobs.
     fn wait(&mut self) -> Option<Finished> {
         let news = self.news.recv_timeout(SAMPLE_INTERVAL).ok();
         let finished = news.and_then(|news| {
@@ -151,14 +169,14 @@ impl Pool {
         finished
     }
 
-    /// Takes a result, and the jobs that follow from it.
+    /// Records a result, and adds the jobs that follow from it.
     fn take(&mut self, name: String, success: bool, more: Vec<Job>) {
         self.ended.insert(name, success);
         self.waiting.extend(more);
     }
 }
 
-/// Runs the jobs and those that `done` returns for a job that has ended, until none is left.
+/// Runs the jobs, and the jobs that `done` returns for an ended job, until none is left.
 ///
 /// # Errors
 /// No control group can be created. A job that fails is not an error here: `done` receives it.
@@ -188,7 +206,7 @@ pub(crate) fn run(
             spoken = Instant::now();
         }
     }
-    // A job that needs one that does not exist can never start: that is a fault in the list of jobs.
+    // A job that needs a missing job can never start. This is a fault in the list of jobs.
     for job in pool.waiting.drain(..) {
         let error = anyhow!("not run, because nothing provides {}", job.requirements.needs.join(", "));
         done(step, not_run(job, error));
@@ -202,6 +220,7 @@ fn not_run(job: Job, error: anyhow::Error) -> Finished {
         kind: job.kind,
         output: String::new(),
         usage: Usage::default(),
+        overdue: false,
         error: Some(error),
     }
 }
@@ -241,10 +260,12 @@ fn start(run: &Run, job: &Job, sender: &Sender<Ended>) -> Result<Running> {
 
 fn prepare(run: &Run, job: &Job) -> Result<(Group, PathBuf, std::process::Child)> {
     let group = run.group(&job.name)?;
+    let has_guest = job.requirements.lanes.iter().any(|(lane, _)| *lane == Lane::Guest);
+    let priority = if has_guest { GUEST_PRIORITY } else { 0 };
     let log = progress::log_path(&job.name)?;
     let file = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
     let child = group
-        .enter(&job.command)
+        .enter(&job.command, priority)
         .stdin(Stdio::null())
         .stdout(file.try_clone().context("cannot share a log file")?)
         .stderr(file)
@@ -263,22 +284,26 @@ fn sample(job: &mut Running) {
 }
 
 fn finish(job: Running, ended: Ended) -> Finished {
-    let usage = Usage { wall: ended.wall, cpu: job.group.cpu(), peak: job.peak.max(job.group.resident()) };
+    let cpu = job.group.cpu();
+    let peak = job.peak.max(job.group.resident());
+    let stalled = job.group.stalled();
+    let usage = Usage { wall: ended.wall, cpu: cpu.as_ref().copied().unwrap_or_default(), peak, stalled };
     job.group.end();
     let result = if job.overdue {
         Err(anyhow!("killed at its deadline of {}", progress::seconds(job.deadline)))
     } else {
-        ended.result
+        ended.result.and(cpu.map(drop))
     };
     let error = result.err().map(|error| anyhow!("{error:#}; its output is in {}", job.log.display()));
-    Finished { name: job.name, kind: job.kind, output: output(&job.log), usage, error }
+    let overdue = job.overdue;
+    Finished { name: job.name, kind: job.kind, output: output(&job.log), usage, overdue, error }
 }
 
 fn output(log: &Path) -> String {
     std::fs::read(log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
 }
 
-/// What runs and what waits, for the screen.
+/// Returns the status line of waiting and running jobs.
 fn status(waiting: usize, running: &[Running]) -> String {
     let names: Vec<String> = running
         .iter()
@@ -287,7 +312,7 @@ fn status(waiting: usize, running: &[Running]) -> String {
     format!("{waiting} waiting, running: {}", names.join(", "))
 }
 
-/// Runs jobs that must all succeed, such as the steps of a build; shows each with its number, its time and what is expected in total.
+/// Runs jobs that must all succeed, such as the steps of a build. Shows each with its number, its time and the elapsed total.
 ///
 /// # Errors
 /// Names the jobs that failed; the end of their output has been shown.
@@ -296,6 +321,7 @@ pub(crate) fn run_all(title: &str, jobs: Vec<Job>, mut note: impl FnMut(&Finishe
         return Ok(());
     }
     let count = jobs.len();
+    let expected = expected(&jobs);
     let (mut number, mut failed) = (0, Vec::new());
     let begin = Instant::now();
     progress::step(title, |step| {
@@ -303,11 +329,12 @@ pub(crate) fn run_all(title: &str, jobs: Vec<Job>, mut note: impl FnMut(&Finishe
             number += 1;
             note(&finished);
             step.say(&format!(
-                "  {} {number} of {count}: {} ({}), {} in total",
+                "  {} {number} of {count}: {} ({}), {} of at most about {}",
                 mark(finished.error.is_none()),
                 finished.name,
                 progress::seconds(finished.usage.wall),
-                progress::seconds(begin.elapsed())
+                progress::seconds(begin.elapsed()),
+                progress::seconds(expected)
             ));
             if let Some(error) = &finished.error {
                 progress::tail(&finished.output).for_each(|line| step.say(&format!("      {line}")));
@@ -323,7 +350,15 @@ pub(crate) fn run_all(title: &str, jobs: Vec<Job>, mut note: impl FnMut(&Finishe
     })
 }
 
-/// A mark for success or failure.
+/// Returns the time that the jobs need on an idle machine if none of their work is done: their CPU time, divided by the number of
+/// cores.
+pub(crate) fn expected(jobs: &[Job]) -> Duration {
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    let busy = |job: &Job| job.requirements.expected.mul_f64(job.requirements.load.max(1.0));
+    jobs.iter().map(busy).sum::<Duration>() / u32::try_from(cores).unwrap_or(u32::MAX)
+}
+
+/// Returns a mark for success or failure.
 pub(crate) fn mark(success: bool) -> String {
     if success { progress::good(" ok ") } else { progress::bad("FAIL") }
 }

@@ -1,32 +1,45 @@
-//! Decides which job starts next. Pure: `runner` holds the clock and the processes.
+//! Decides which job starts next. Pure: `runner` has the clock and the processes.
 //!
-//! A job starts when all jobs that it needs have succeeded, its lanes have free places, and the cores are not full. Among those that
-//! may start, build steps come before tests, then the job with the longest expected time.
+//! A job starts when all jobs that it needs have succeeded, its lanes have free places, and the cores are not full. The order is that of
+//! [`Rank`], then the longest expected time. No job overtakes another one by taking the cores or the lane that the
+//! other one waits for, or many small jobs would hold up the longest until the end.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// A resource of which only a limited number of jobs may use a place concurrently.
+/// Resource that only a limited number of jobs may use concurrently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Lane {
-    /// Cargo's target directory: Cargo locks it, so a second Cargo would only wait.
+    /// Cargo's target directory. Cargo locks it, so a second Cargo would only wait.
     Cargo,
-    /// The package manager of the machine.
+    /// Package manager of the machine.
     Packages,
-    /// Booting Linux guests. Their deadlines hold for two of them.
+    /// Booting Linux guests. Their deadlines are valid for at most two concurrent guests.
     Guest,
     /// Hosts in namespaces that run a kubelet. They share the user's inotify instances.
     Node,
 }
 
 impl Lane {
-    /// Number of places.
+    /// Returns the number of places.
     fn capacity(self) -> u32 {
         match self {
             Self::Guest => 2,
             Self::Cargo | Self::Packages | Self::Node => 1,
         }
     }
+}
+
+/// Which jobs start first.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Rank {
+    /// Tests of one crate and what they need: an early verdict.
+    First,
+    /// Steps for which other jobs wait.
+    Step,
+    /// All other tests.
+    #[default]
+    Test,
 }
 
 /// Requirements of a job.
@@ -40,24 +53,24 @@ pub(crate) struct Requirements {
     pub(crate) load: f64,
     /// Expected time from start to end.
     pub(crate) expected: Duration,
-    /// True if other jobs wait for this one, so it starts before tests.
-    pub(crate) is_step: bool,
+    /// Its place in the order.
+    pub(crate) rank: Rank,
     /// True if no other job may run concurrently.
     pub(crate) alone: bool,
 }
 
-/// What the scheduler says of the waiting jobs.
+/// Decision about the waiting jobs.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
     /// The job at this index starts now.
     Start(usize),
     /// The job at this index never starts, because the named job failed.
     Skip(usize, String),
-    /// No job may start until one of those that run has ended.
+    /// No job may start until a running job has ended.
     Wait,
 }
 
-/// Busy cores at which no further job starts. More than there are, because most tests wait for something most of the time.
+/// Returns the number of busy cores at which no further job starts. It exceeds the number of cores, because most tests mostly wait.
 fn full(cores: usize) -> f64 {
     f64::from(u32::try_from(cores).unwrap_or(u32::MAX)) + 1.25
 }
@@ -75,31 +88,33 @@ pub(crate) fn next(
         }
     }
     let ready = |job: &Requirements| job.needs.iter().all(|need| ended.get(need) == Some(&true));
-    let candidates = waiting.iter().enumerate().filter(|(_, job)| ready(job) && fits(job, running, cores));
-    let best = candidates
-        .max_by_key(|(index, job)| (!job.alone, job.is_step, job.expected, std::cmp::Reverse(*index)));
-    best.map_or(Decision::Wait, |(index, _)| Decision::Start(index))
+    let mut candidates: Vec<(usize, &Requirements)> =
+        waiting.iter().copied().enumerate().filter(|(_, job)| ready(job)).collect();
+    candidates.sort_by_key(|(index, job)| (job.alone, job.rank, std::cmp::Reverse(job.expected), *index));
+    let mut reserved: Vec<Lane> = Vec::new();
+    for (index, job) in candidates {
+        if running.is_empty() {
+            return Decision::Start(index);
+        }
+        if job.alone || running.iter().any(|other| other.alone) {
+            return Decision::Wait;
+        }
+        let is_free = |place: &(Lane, u32)| !reserved.contains(&place.0) && !is_full(place, running);
+        if !job.lanes.iter().all(is_free) {
+            reserved.extend(job.lanes.iter().map(|(lane, _)| lane));
+            continue;
+        }
+        let load: f64 = running.iter().map(|other| other.load).sum();
+        return if load + job.load <= full(cores) { Decision::Start(index) } else { Decision::Wait };
+    }
+    Decision::Wait
 }
 
-/// Returns true if a job may run next to those that run.
-fn fits(job: &Requirements, running: &[&Requirements], cores: usize) -> bool {
-    if running.is_empty() {
-        return true;
-    }
-    if job.alone || running.iter().any(|other| other.alone) {
-        return false;
-    }
-    let used = |lane: Lane| -> u32 {
-        running
-            .iter()
-            .flat_map(|other| &other.lanes)
-            .filter(|(of, _)| *of == lane)
-            .map(|(_, places)| places)
-            .sum()
-    };
-    let free = job.lanes.iter().all(|(lane, places)| used(*lane) + places <= lane.capacity());
-    let load: f64 = running.iter().map(|other| other.load).sum();
-    free && load + job.load <= full(cores)
+/// Returns true if a lane has fewer free places than a job uses.
+fn is_full((lane, places): &(Lane, u32), running: &[&Requirements]) -> bool {
+    let lanes = running.iter().flat_map(|other| &other.lanes);
+    let used: u32 = lanes.filter(|(of, _)| of == lane).map(|(_, places)| places).sum();
+    used + places > lane.capacity()
 }
 
 #[cfg(test)]
@@ -116,10 +131,12 @@ mod tests {
     }
 
     #[test]
-    fn longest_job_starts_first_and_steps_before_tests() {
+    fn longest_job_starts_first_and_steps_before_tests_of_the_system() {
         assert_eq!(decide(&[job(1), job(3), job(2)], &[], &[]), Decision::Start(1));
-        let step = Requirements { is_step: true, ..job(1) };
-        assert_eq!(decide(&[job(9), step], &[], &[]), Decision::Start(1));
+        let step = Requirements { rank: Rank::Step, ..job(2) };
+        let units = Requirements { rank: Rank::First, ..job(1) };
+        assert_eq!(decide(&[job(9), step.clone()], &[], &[]), Decision::Start(1));
+        assert_eq!(decide(&[job(9), step, units], &[], &[]), Decision::Start(2));
     }
 
     #[test]
@@ -138,12 +155,30 @@ mod tests {
         assert_eq!(decide(&[guest], &two, &[]), Decision::Wait);
         let busy = [job(1), job(1), job(1)];
         assert_eq!(decide(&[job(1)], &busy, &[]), Decision::Wait);
+    }
+
+    /// `whole_node` once started last, because there was always a small job that fitted.
+    #[test]
+    fn small_job_does_not_take_the_cores_that_a_longer_one_waits_for() {
         let light = Requirements { load: 0.2, ..job(1) };
-        assert_eq!(decide(&[job(9), light], &busy, &[]), Decision::Start(1));
+        assert_eq!(decide(&[job(9), light], &[job(1), job(1), job(1)], &[]), Decision::Wait);
     }
 
     #[test]
-    fn lonely_job_runs_last_and_alone() {
+    fn job_does_not_take_the_lane_that_a_longer_one_waits_for() {
+        let guests = |places, expected| Requirements {
+            lanes: vec![(Lane::Guest, places)],
+            load: 0.2,
+            ..job(expected)
+        };
+        let other = Requirements { load: 0.2, ..job(1) };
+        let waiting = [guests(2, 9), guests(1, 5), other];
+        assert_eq!(decide(&waiting, &[guests(1, 7)], &[]), Decision::Start(2));
+        assert_eq!(decide(&waiting[..2], &[guests(1, 7)], &[]), Decision::Wait);
+    }
+
+    #[test]
+    fn exclusive_job_runs_last_and_alone() {
         let alone = Requirements { alone: true, ..job(60) };
         assert_eq!(decide(&[alone.clone(), job(1)], &[], &[]), Decision::Start(1));
         assert_eq!(decide(std::slice::from_ref(&alone), &[job(1)], &[]), Decision::Wait);

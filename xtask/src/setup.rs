@@ -1,4 +1,4 @@
-//! What the other commands need of the machine: says what is missing before anything is installed. `steps` installs it.
+//! Requirements of the other commands. Prints what is missing before anything is installed; `steps` installs it.
 
 use std::process::Command;
 
@@ -32,7 +32,7 @@ pub(crate) enum Need {
 }
 
 impl Need {
-    /// Names of the steps that install it.
+    /// Returns the names of the steps that install it.
     pub(crate) fn steps(self) -> &'static [&'static str] {
         match self {
             Self::Rack => &["packages"],

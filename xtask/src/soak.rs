@@ -1,6 +1,6 @@
 //! `cargo xtask soak`: long tests that need not run each time. Resumable: the task that ran longest ago runs first.
 //!
-//! The results stay in `<cache>/soak.json`; `cargo xtask test` prints when they are from and how they ended.
+//! The results are stored in `<cache>/soak.json`; `cargo xtask test` prints their age and the failures.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use crate::{fuzz, host, mutants, progress, setup, steps};
 
 /// Time that each fuzz target runs, in seconds.
 const FUZZ_SECONDS: u64 = 600;
-/// Deadline of a task that was never run here.
+/// Deadline of a task that was never run on this machine.
 const DEADLINE: Duration = Duration::from_secs(3 * 3600);
 /// Age at which the results are shown as a failure.
 const MAX_AGE: Duration = Duration::from_secs(14 * 24 * 3600);
@@ -56,7 +56,7 @@ fn path() -> PathBuf {
 
 fn read() -> Records {
     let text = std::fs::read(path()).unwrap_or_default();
-    // A file of another version is as good as none: all tasks run again.
+    // A file of another version is ignored, so all tasks run again.
     serde_json::from_slice(&text).unwrap_or_default()
 }
 
@@ -72,12 +72,12 @@ fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// The line that `cargo xtask test` prints.
+/// Prints the line about the last results for `cargo xtask test`.
 pub(crate) fn print_last() {
     println!("{}", last(&read(), now()));
 }
 
-/// States when the tasks last ran and which failed.
+/// Returns the age of the results and the failed tasks.
 fn last(records: &Records, now: u64) -> String {
     let Some(oldest) = records.values().map(|record| record.finished).min() else {
         return "soak: never run on this machine; run `cargo xtask soak`".to_owned();
@@ -89,7 +89,7 @@ fn last(records: &Records, now: u64) -> String {
         if now.saturating_sub(oldest) > MAX_AGE.as_secs() { "; run `cargo xtask soak` again" } else { "" };
     let result =
         if failed.is_empty() { "all succeeded".to_owned() } else { format!("failed: {}", failed.join(", ")) };
-    format!("soak: {} tasks, the oldest result is {days} days old{age}; {result}", records.len())
+    format!("soak: {} tasks were run, the oldest result is {days} days old{age}; {result}", records.len())
 }
 
 /// Orders the tasks: never run first, then the oldest result.
@@ -100,66 +100,97 @@ fn order(names: &mut [String], records: &Records) {
 /// Runs the tasks.
 ///
 /// # Errors
-/// A task failed, or none has the name.
+/// A task failed, or no task has the name.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let begin = Instant::now();
     let mut recorder = Recorder::start("cargo xtask soak");
     let (table, times) = (Table::read()?, Times::read()?);
     if !options.list {
-        setup::announce(setup::Need::Tests)?;
-        let mut needs = vec!["test-programs", "fuzz-programs"];
-        needs.extend(programs::SYSTEM_NEEDS);
-        runner::run_all("preparation", steps::jobs(&needs, &times)?, |finished| recorder.add(finished))?;
-        mutants::prepare()?;
+        prepare(&mut recorder, &times)?;
     }
     let programs = programs::read().context("run `cargo xtask soak` once without --list")?;
     let mut jobs = tasks(&programs, &table, &times)?;
     let mut records = read();
+    records.retain(|name, _| jobs.contains_key(name));
     let mut names: Vec<String> = jobs.keys().cloned().collect();
     names.retain(|name| options.filter.as_ref().is_none_or(|filter| name.contains(filter)));
     ensure!(!names.is_empty(), "no task has that name; see `cargo xtask soak --list`");
     order(&mut names, &records);
     if options.list {
-        for name in &names {
-            println!("{}", line(name, records.get(name), now()));
-        }
+        names.iter().for_each(|name| println!("{}", line(name, records.get(name), now())));
         return Ok(());
     }
     let limit = options.minutes.map(|minutes| Duration::from_secs(minutes * 60));
     let commit = commit();
-    let mut totals = Totals::default();
+    let (mut totals, mut started) = (Totals::default(), 0_u32);
     for name in names {
-        let known = records.get(&name).map_or(Duration::ZERO, |record| Duration::from_secs(record.seconds));
-        if limit.is_some_and(|limit| begin.elapsed() + known > limit) {
-            println!("  not started: {name}");
+        let known = records.get(&name).map_or(0, |record| record.seconds);
+        let rest = limit.map(|limit| limit.saturating_sub(begin.elapsed()));
+        if rest.is_some_and(|rest| rest <= Duration::from_secs(known)) {
+            println!("  not started, it takes longer than the minutes that are left: {name}");
             continue;
         }
         let Some(job) = jobs.remove(&name) else { continue };
-        progress::step(&name, |step| {
-            runner::run(step, vec![job], |step, finished| {
-                recorder.add(&finished);
-                show(step, &recorder, &finished);
-                totals.add(&finished, false, || {
-                    let program = programs.iter().find(|program| program.name == finished.name);
-                    program.and_then(|program| program.tests(None).ok()).unwrap_or_default()
-                });
-                let record = Record {
-                    finished: now(),
-                    seconds: finished.usage.wall.as_secs(),
-                    ok: finished.error.is_none(),
-                    commit: commit.clone(),
-                };
-                records.insert(name.clone(), record);
-                Vec::new()
-            })
-        })?;
-        write(&records)?;
+        started += 1;
+        if let Some(record) = run_task(job, rest, &programs, &mut recorder, &mut totals)? {
+            records.insert(name, Record { commit: commit.clone(), ..record });
+            write(&records)?;
+        }
     }
     recorder.finish()?;
+    ensure!(started > 0, "no task fits into the minutes; see `cargo xtask soak --list`");
     summary(&totals, recorder.elapsed())
 }
 
-/// A line of `--list`.
+/// Builds what the tasks need.
+fn prepare(recorder: &mut Recorder, times: &Times) -> Result<()> {
+    setup::announce(setup::Need::Tests)?;
+    let mut needs = vec!["test-programs", "fuzz-programs"];
+    needs.extend(programs::SYSTEM_NEEDS);
+    runner::run_all("preparation", steps::jobs(&needs, times)?, |finished| recorder.add(finished))?;
+    mutants::prepare()
+}
+
+/// Runs one task for at most `rest`. Returns its record; none if the task needs more time than that.
+fn run_task(
+    mut job: Job,
+    rest: Option<Duration>,
+    programs: &[Program],
+    recorder: &mut Recorder,
+    totals: &mut Totals,
+) -> Result<Option<Record>> {
+    let is_cut = rest.is_some_and(|rest| rest < job.deadline);
+    job.deadline = rest.map_or(job.deadline, |rest| rest.min(job.deadline));
+    let mut record = None;
+    progress::step(&job.name.clone(), |step| {
+        runner::run(step, vec![job], |step, mut finished| {
+            recorder.add(&finished);
+            if finished.overdue && is_cut {
+                step.say(&format!("  {} needs more than the minutes that were left", finished.name));
+                return Vec::new();
+            }
+            if finished.error.is_none() {
+                finished.error = mutants::examine(step, &finished.name).err();
+            }
+            show(step, recorder, &finished);
+            let failures = totals.failures();
+            totals.add(&finished, false, || {
+                let program = programs.iter().find(|program| program.name == finished.name);
+                program.and_then(|program| program.tests(None).ok()).unwrap_or_default()
+            });
+            record = Some(Record {
+                finished: now(),
+                seconds: finished.usage.wall.as_secs(),
+                ok: totals.failures() == failures,
+                commit: String::new(),
+            });
+            Vec::new()
+        })
+    })?;
+    Ok(record)
+}
+
+/// Returns a line of `--list`.
 fn line(name: &str, record: Option<&Record>, now: u64) -> String {
     match record {
         None => format!("{name}: never run"),
@@ -182,7 +213,7 @@ fn commit() -> String {
     )
 }
 
-/// All tasks by name.
+/// Returns all tasks by name.
 fn tasks(programs: &[Program], table: &Table, times: &Times) -> Result<BTreeMap<String, Job>> {
     let mut jobs: Vec<Job> = programs
         .iter()
@@ -222,7 +253,10 @@ mod tests {
         let day = 24 * 3600;
         assert!(last(&Records::new(), 0).contains("never run"));
         let mut records = Records::from([("a".to_owned(), record(day, true))]);
-        assert_eq!(last(&records, 4 * day), "soak: 1 tasks, the oldest result is 3 days old; all succeeded");
+        assert_eq!(
+            last(&records, 4 * day),
+            "soak: 1 tasks were run, the oldest result is 3 days old; all succeeded"
+        );
         records.insert("b".to_owned(), record(2 * day, false));
         let old = last(&records, 30 * day);
         assert!(old.contains("failed: b") && old.contains("again"), "{old}");

@@ -1,6 +1,6 @@
-//! Steps that install or build something, and the checks: each by name, with what it needs. `cargo xtask step NAME` runs one.
+//! Steps that install or build something, and checks, each with its name and its needs. `cargo xtask step NAME` runs one.
 //!
-//! `runner` starts each as a process of its own, so that it is measured, has a deadline, and is killed with its children.
+//! `runner` starts each as a separate process, so that it is measured, has a deadline, and is killed with its children.
 //! The work itself is in the module of each step.
 
 use std::process::Command;
@@ -8,29 +8,29 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::runner::{Job, Kind};
-use crate::schedule::{Lane, Requirements};
+use crate::schedule::{Lane, Rank, Requirements};
 use crate::table::Times;
 use crate::{build, check, deb, deny, fuzz, image, kubernetes, programs, python, setup};
 
-/// A step or check.
+/// Step or check.
 pub(crate) struct Step {
-    /// Its name: the argument of `cargo xtask step`, the name of its log and of its row in the times.
+    /// Name: the argument of `cargo xtask step`, and the name of the log and of the row in the times.
     pub(crate) name: &'static str,
-    /// True if it checks something and nothing waits for it.
+    /// True for a check, for which no other step waits.
     is_check: bool,
-    /// Steps that must come first.
+    /// Steps that must run before this one.
     needs: &'static [&'static str],
-    /// The lane in which it runs.
+    /// Lane in which the step runs.
     lane: Option<Lane>,
-    /// Returns true if there is something to do. Building steps always look for themselves.
+    /// Returns true if there is something to do. Build steps always return true and check for themselves.
     is_due: fn() -> bool,
-    /// Does it.
+    /// Performs the step.
     work: fn() -> Result<()>,
 }
 
 const ALWAYS: fn() -> bool = || true;
 
-/// All steps, in the order in which they would run one after the other.
+/// All steps, in a valid sequential order.
 const ALL: &[Step] = &[
     step("packages", &[], Some(Lane::Packages), setup::packages_missing, setup::install_packages),
     step("fmt", &["packages"], None, ALWAYS, check::format).check(),
@@ -72,10 +72,10 @@ fn find(name: &str) -> Result<&'static Step> {
     let known = || ALL.iter().map(|step| step.name).collect::<Vec<_>>().join(", ");
     ALL.iter()
         .find(|step| step.name == name)
-        .with_context(|| format!("no step {name:?}; there are {}", known()))
+        .with_context(|| format!("unknown step {name:?}; the steps are {}", known()))
 }
 
-/// Does the named step in this process. Only `test-programs` takes arguments: those of `cargo test` that select targets.
+/// Runs the named step in this process. Only `test-programs` takes arguments: those of `cargo test` that select targets.
 ///
 /// # Errors
 /// The name is unknown, or the step fails.
@@ -88,7 +88,7 @@ pub(crate) fn run(name: &str, arguments: &[String]) -> Result<()> {
     }
 }
 
-/// Jobs for the named steps that have something to do, and for the steps that these need.
+/// Returns jobs for the named steps that have something to do, and for the steps that these need.
 ///
 /// # Errors
 /// A name is unknown.
@@ -107,7 +107,7 @@ fn add(step: &'static Step, wanted: &mut Vec<&'static Step>) -> Result<()> {
         return Ok(());
     }
     for need in step.needs {
-        // The order of cheap and dear builds is not a reason to make the cheap one.
+        // A step needs `test-programs` only for the order: the cheap build comes first. That is not a reason to build it.
         if *need != "test-programs" {
             add(find(need)?, wanted)?;
         }
@@ -134,14 +134,14 @@ fn job(step: &Step, due: &[&str], times: &Times) -> Result<Job> {
             lanes: step.lane.map(|lane| (lane, 1)).into_iter().collect(),
             load,
             expected: times.expected(step.name),
-            is_step: true,
+            rank: if programs::FIRST.contains(&step.name) { Rank::First } else { Rank::Step },
             alone: false,
         },
         deadline: times.deadline(step.name),
     })
 }
 
-/// Refuses a plan in which a name occurs twice: the second one would never be seen to end.
+/// Rejects a plan in which a name occurs twice, because the end of the second job would not be noticed.
 ///
 /// # Errors
 /// Names the job.
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_come_after_what_they_need_and_have_unique_names() {
+    fn steps_come_after_their_needs_and_have_unique_names() {
         for (index, step) in ALL.iter().enumerate() {
             for need in step.needs {
                 assert!(ALL[..index].iter().any(|before| before.name == *need), "{} needs {need}", step.name);
@@ -174,6 +174,6 @@ mod tests {
         add(find("host-image").unwrap(), &mut wanted).unwrap();
         let names: Vec<_> = wanted.iter().map(|step| step.name).collect();
         assert_eq!(names, ["packages", "debian", "release", "host-image"]);
-        assert!(find("nonsense").err().unwrap().to_string().contains("there are packages"));
+        assert!(find("nonsense").err().unwrap().to_string().contains("the steps are packages"));
     }
 }

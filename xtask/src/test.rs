@@ -1,11 +1,11 @@
-//! `cargo xtask test`: builds, checks and tests as one graph of jobs; ends with what failed, the times, and the count.
+//! `cargo xtask test`: builds, checks and tests as one graph of jobs; ends with the failures, the times, and the count.
 //!
-//! Cheap verdicts come first: format, lints and unit tests are known before the release is built. What cannot run because something
-//! is missing has failed.
+//! Cheap results come first: format, lints and unit tests run before the release is built. A job that cannot run because something is
+//! missing is a failure.
 
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 
 use crate::programs::{self, Program, Tier};
 use crate::runner::{self, Finished, Job, Kind};
@@ -13,8 +13,10 @@ use crate::table::{Table, Times};
 use crate::times::Recorder;
 use crate::{fuzz, progress, setup, soak, steps};
 
-/// Steps and checks of a whole run, in addition to what the test programs need.
+/// Steps and checks of a full run, in addition to those that the test programs need.
 const CHECKS: &[&str] = &["fmt", "deny", "agent-size", "fuzz-programs"];
+/// Steps that start at once: the earliest verdicts, and what waits for the network.
+const FIRST_STEPS: &[&str] = &["test-programs", "fmt", "debian", "redfish-emulator"];
 /// Time that each fuzz target runs, in seconds.
 const FUZZ_SECONDS: u64 = 5;
 
@@ -92,7 +94,7 @@ impl Totals {
         }
     }
 
-    /// Counts a step or check: one that failed is a failure, a check that succeeded counts as passed.
+    /// Counts a step or check. A failed one is a failure; a check that succeeded counts as passed.
     fn add_step(&mut self, finished: &Finished) {
         match &finished.error {
             Some(error) => self.fail(format!("{}: {error:#}", finished.name)),
@@ -101,7 +103,7 @@ impl Totals {
         }
     }
 
-    /// Counts a test program. One that ended badly without a failed test counts as a failed test.
+    /// Counts a test program. A program that failed without a failed test counts as a failed test.
     fn add_program(&mut self, finished: &Finished, filtered: bool, tests: impl Fn() -> Vec<String>) {
         let outcome = Outcome::read(&finished.output);
         self.passed += outcome.passed;
@@ -115,11 +117,16 @@ impl Totals {
                 self.failures.push(format!("{}: {error:#}{unfinished}", finished.name));
                 self.failed += u32::from(outcome.failed == 0);
             }
-            None if outcome.passed == 0 && !filtered && finished.name != "documentation" => {
-                self.fail(format!("{}: it ran no test", finished.name));
+            None if outcome.passed == 0 && !filtered => {
+                self.fail(format!("{}: no test was run", finished.name));
             }
             _ => {}
         }
+    }
+
+    /// Number of failures so far.
+    pub(crate) fn failures(&self) -> u32 {
+        self.failed
     }
 
     /// Counts a failure that is not a job.
@@ -129,7 +136,7 @@ impl Totals {
     }
 }
 
-/// Returns true for tasks of a soak that are not test programs.
+/// Returns true for soak tasks that are not test programs.
 fn is_fuzz_or_mutants(name: &str) -> bool {
     name.starts_with("fuzz-") || name.starts_with("mutants-")
 }
@@ -153,18 +160,23 @@ fn unfinished(output: &str, all: &[String]) -> String {
     }
 }
 
-/// Runs what was asked for.
+/// Runs the selected checks and tests.
 ///
 /// # Errors
 /// Something failed, or no test has the name.
 pub(crate) fn run(options: Options<'_>) -> Result<()> {
     let Options { tier, filter, record } = options;
+    // The time of a part of a program would be the deadline of the whole.
+    ensure!(
+        !record || (tier.is_none() && filter.is_none()),
+        "--record needs a whole run: leave out --tier and the text"
+    );
     let mut recorder = Recorder::start("cargo xtask test");
     let (table, mut times) = (Table::read()?, Times::read()?);
     setup::announce(setup::Need::Tests)?;
     soak::print_last();
     let whole = filter.is_none() && tier.is_none_or(|tier| tier == Tier::A);
-    let first = if whole { &["test-programs", "fmt"][..] } else { &["test-programs"] };
+    let first = if whole { FIRST_STEPS } else { &["test-programs"] };
     let mut totals = Totals::default();
     let mut selected: Vec<Program> = Vec::new();
     progress::heading("Build, checks and tests");
@@ -196,6 +208,12 @@ pub(crate) fn run(options: Options<'_>) -> Result<()> {
         for over in table.over_budget(&recorder.tests()) {
             totals.fail(over);
         }
+        if !record {
+            let new: Vec<&str> = recorder.names().filter(|name| times.of(name).is_none()).collect();
+            if !new.is_empty() {
+                println!("  without a recorded time: {}; run `cargo xtask test --record`", new.join(", "));
+            }
+        }
         for name in
             table.programs.keys().filter(|name| !selected.iter().any(|program| program.name == **name))
         {
@@ -209,7 +227,7 @@ pub(crate) fn run(options: Options<'_>) -> Result<()> {
     summary(&totals, recorder.elapsed())
 }
 
-/// The jobs that follow once the test programs are known: the programs, and the steps that they and the checks need.
+/// Returns the jobs that follow the build of the test programs: the programs, and the steps that they and the checks need.
 fn rest(
     options: Options<'_>,
     whole: bool,
@@ -270,7 +288,7 @@ pub(crate) fn show(step: &progress::Step, recorder: &Recorder, finished: &Finish
     ));
     output
         .lines()
-        .filter(|line| line.starts_with("boot "))
+        .filter(|line| line.starts_with("boot ") || line.starts_with("note: "))
         .for_each(|line| step.say(&format!("        {line}")));
     if let Some(error) = error {
         details(output).for_each(|line| step.say(&format!("        {line}")));
@@ -278,7 +296,7 @@ pub(crate) fn show(step: &progress::Step, recorder: &Recorder, finished: &Finish
     }
 }
 
-/// The output of a failed job, except for what succeeded and what is shown already.
+/// Returns the output of a failed job without passed tests and without lines that are already shown.
 fn details(output: &str) -> impl Iterator<Item = &str> {
     progress::tail(output).filter(|line| {
         let test = line.starts_with("test ") && (line.ends_with(" ... ok") || line.ends_with(" ... FAILED"));
@@ -286,7 +304,7 @@ fn details(output: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Prints what failed and the count.
+/// Prints the failures and the count.
 ///
 /// # Errors
 /// Something failed, or nothing ran.
@@ -302,7 +320,7 @@ pub(crate) fn summary(totals: &Totals, elapsed: Duration) -> Result<()> {
         bail!("{} failed", totals.failed);
     }
     if totals.passed == 0 {
-        bail!("no test has that name");
+        bail!("no test ran");
     }
     Ok(())
 }
@@ -318,6 +336,7 @@ mod tests {
             kind: Kind::TierC,
             output: output.to_owned(),
             usage: Usage::default(),
+            overdue: false,
             error: error.map(|error| anyhow::anyhow!("{error}")),
         }
     }
@@ -358,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn output_of_a_failure_is_shown_without_what_succeeded() {
+    fn failure_output_omits_passed_tests() {
         let output = "test a ... ok\nboot a: discover 1.2 s\nfailures:\n\n---- a::b stdout ----\nleft: 1\n";
         assert_eq!(details(output).collect::<Vec<_>>(), ["failures:", "---- a::b stdout ----", "left: 1"]);
     }

@@ -2,6 +2,7 @@
 //!
 //! Callers: `test`, `check`, `soak`, `demo`.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
@@ -15,7 +16,7 @@ use crate::table::{Times, Took};
 /// Number of jobs that the summary lists.
 const LISTED: usize = 12;
 
-/// One job in the file.
+/// Job in the file.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Row {
     /// Name of the job.
@@ -26,21 +27,30 @@ pub(crate) struct Row {
     started: f64,
     /// Seconds from start to end.
     wall: f64,
-    /// CPU seconds of all its processes.
+    /// CPU seconds of all processes of the job.
     cpu: f64,
-    /// Maximum resident memory of all its processes, in MiB.
+    /// Maximum resident memory of all processes of the job, in MiB.
     peak_mib: u64,
+    /// Seconds in which one of its processes waited for a core.
+    stalled: f64,
     /// True if the job succeeded.
     ok: bool,
 }
 
-/// The whole file.
+impl Row {
+    /// Returns the time that the job would take if no other job ran: without the time in which it waited for a core.
+    fn idle_wall(&self) -> f64 {
+        (self.wall - self.stalled).max(self.cpu / f64::from(cores())).max(0.0)
+    }
+}
+
+/// Content of the file.
 #[derive(Debug, Serialize)]
 struct File<'a> {
     command: &'a str,
     /// Seconds since 1970.
     finished: u64,
-    cores: usize,
+    cores: u32,
     wall: f64,
     /// CPU seconds of the jobs.
     cpu: f64,
@@ -49,7 +59,7 @@ struct File<'a> {
     jobs: &'a [Row],
 }
 
-/// Collects what the jobs of a run took.
+/// Times of the jobs of a run.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     command: &'static str,
@@ -78,7 +88,7 @@ impl Machine {
         Self { idle: ticks.iter().skip(3).take(2).sum(), all: ticks.iter().sum() }
     }
 
-    /// Idle share since an earlier moment.
+    /// Returns the idle share since an earlier moment.
     fn idle_since(self, before: Self) -> f64 {
         let all = self.all.saturating_sub(before.all);
         if all == 0 { 0.0 } else { ratio(self.idle.saturating_sub(before.idle), all) }
@@ -87,6 +97,12 @@ impl Machine {
 
 fn ratio(part: u64, all: u64) -> f64 {
     Duration::from_millis(part).as_secs_f64() / Duration::from_millis(all).as_secs_f64()
+}
+
+/// Number of cores.
+fn cores() -> u32 {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    u32::try_from(cores).unwrap_or(u32::MAX)
 }
 
 fn kind_name(kind: Kind) -> &'static str {
@@ -106,12 +122,12 @@ impl Recorder {
         Self { command, begin: Instant::now(), machine: Machine::now(), rows: Vec::new() }
     }
 
-    /// Time since the start of the run.
+    /// Returns the time since the start of the run.
     pub(crate) fn elapsed(&self) -> Duration {
         self.begin.elapsed()
     }
 
-    /// Adds a job that has ended; one that never started took nothing.
+    /// Adds a job that has ended. The times of a job that never started are zero.
     pub(crate) fn add(&mut self, finished: &Finished) {
         let usage = finished.usage;
         self.rows.push(Row {
@@ -121,20 +137,29 @@ impl Recorder {
             wall: usage.wall.as_secs_f64(),
             cpu: usage.cpu.as_secs_f64(),
             peak_mib: usage.peak >> 20,
+            stalled: usage.stalled.as_secs_f64(),
             ok: finished.error.is_none(),
         });
     }
 
-    /// CPU seconds of each test program.
+    /// Returns the CPU seconds of each test program.
     pub(crate) fn tests(&self) -> Vec<(String, f64)> {
         let tests = self.rows.iter().filter(|row| row.kind.starts_with("tier"));
         tests.map(|row| (row.name.clone(), row.cpu)).collect()
     }
 
-    /// Takes the times of this run into the recorded ones. The larger time of a step stays: one that finds its work done takes none.
+    /// Names of the jobs.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.rows.iter().map(|row| row.name.as_str())
+    }
+
+    /// Takes the times of this whole run into the recorded ones. The larger time of a step stays: one that finds its work done takes
+    /// none. A job that does not exist any more loses its time.
     pub(crate) fn record(&self, times: &mut Times) {
+        let is_known = |name: &str| self.rows.iter().any(|row| row.name == name);
+        times.programs.retain(|name, _| is_known(name));
         for row in self.rows.iter().filter(|row| row.ok) {
-            let took = Took { wall: row.wall, cpu: row.cpu };
+            let took = Took { wall: row.idle_wall(), cpu: row.cpu };
             if row.kind == kind_name(Kind::Step) || row.kind == kind_name(Kind::Check) {
                 let before = times.steps.get(&row.name).map_or(0.0, |before| before.cpu);
                 if took.cpu > before {
@@ -154,11 +179,11 @@ impl Recorder {
         let wall = self.begin.elapsed();
         let idle = Machine::now().idle_since(self.machine);
         self.print(idle);
-        let path = host::target().join("times.json");
+        let path = self.path();
         let file = File {
             command: self.command,
             finished: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
-            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            cores: cores(),
             wall: wall.as_secs_f64(),
             cpu: self.rows.iter().map(|row| row.cpu).sum(),
             idle,
@@ -166,6 +191,15 @@ impl Recorder {
         };
         let text = serde_json::to_string_pretty(&file).context("cannot write times as JSON")?;
         std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Each command has a file of its own: `times.json` for `test`, `times-check.json` for `check`.
+    fn path(&self) -> PathBuf {
+        let name = match self.command.rsplit(' ').next() {
+            None | Some("test") => "times.json".to_owned(),
+            Some(name) => format!("times-{name}.json"),
+        };
+        host::target().join(name)
     }
 
     fn print(&self, idle: f64) {
@@ -200,7 +234,7 @@ impl Recorder {
         println!(
             "  the machine was idle for {:.0} % of the time; all times: {}",
             idle * 100.0,
-            host::target().join("times.json").display()
+            self.path().display()
         );
     }
 }
@@ -208,6 +242,23 @@ impl Recorder {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn recorded_time_is_that_of_an_idle_machine() {
+        let row = |stalled, cpu| Row {
+            name: "a".to_owned(),
+            kind: "tier a",
+            started: 0.0,
+            wall: 100.0,
+            cpu,
+            peak_mib: 0,
+            stalled,
+            ok: true,
+        };
+        assert!((row(60.0, 10.0).idle_wall() - 40.0).abs() < 1e-9);
+        let cpu = 100.0 * f64::from(cores());
+        assert!((row(60.0, cpu).idle_wall() - 100.0).abs() < 1e-9);
+    }
 
     #[test]
     fn idle_share_counts_disk_waits_and_not_guests_twice() {
@@ -227,6 +278,7 @@ mod tests {
             wall: cpu,
             cpu,
             peak_mib: 0,
+            stalled: 0.0,
             ok,
         };
         recorder.rows = vec![
@@ -237,9 +289,10 @@ mod tests {
         let mut times = Times::default();
         times.steps.insert("release".to_owned(), Took { wall: 9.0, cpu: 9.0 });
         times.programs.insert("boot_many".to_owned(), Took { wall: 9.0, cpu: 9.0 });
+        times.programs.insert("removed".to_owned(), Took { wall: 9.0, cpu: 9.0 });
         recorder.record(&mut times);
         assert_eq!(times.steps["release"].cpu, 9.0);
         assert_eq!(times.programs["boot_many"].cpu, 1.0);
-        assert!(!times.programs.contains_key("dhcp_clients"));
+        assert!(!times.programs.contains_key("dhcp_clients") && !times.programs.contains_key("removed"));
     }
 }

@@ -1,8 +1,8 @@
 //! What comes from Debian: a root file system as mmdebstrap makes it, and a host's kernel package. Kept in
 //! `<cache>/images/base-<hash of what the recipe says of packages>`, because it is what takes time and network.
 //!
-//! The newest versions at the first build stay until the recipe changes or a fresh build is requested; `packages.txt` next to them lists
-//! them. The package files stay too, so that a base whose root file system is gone is made again without a network.
+//! The newest versions at the first build are reused until the recipe changes or a fresh build is requested; `packages.txt` next to them
+//! lists them. The package files are stored too, so a base whose root file system is missing is rebuilt without a network.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use super::recipe::{Hasher, Recipe, hash_file};
 use super::{FORMAT, Kernel};
 use crate::progress;
 
-/// Folder of a base with the package files and the lists of the mirrors that it was made of.
+/// Directory in a base with its package files and the package lists of the mirrors.
 const KEPT: &str = "kept";
 
 /// Which packages, from where, and what of them is left out.
@@ -59,8 +59,8 @@ impl<'a> Debian<'a> {
         key.finish().chars().take(16).collect()
     }
 
-    /// What makes the root file system of `base` and keeps its package files, with one more of mmdebstrap's options. The packages come
-    /// from the mirrors, or are those that the base `again` has kept.
+    /// Returns the command that builds the root file system of `base` and stores its package files; `option` is one more option of
+    /// mmdebstrap. The packages come from the mirrors, or from the files that the base `again` has stored.
     fn command(&self, base: &Base, again: Option<&Base>, option: Option<&str>) -> Command {
         let mut command = Command::new("mmdebstrap");
         command.env("SOURCE_DATE_EPOCH", self.time.to_string()).env("LC_ALL", "C.UTF-8");
@@ -123,8 +123,8 @@ pub(super) fn ensure(recipe: &Recipe, kernel: Kernel, images: &Path, fresh: bool
         let kernel = base.kernel().display().to_string();
         let hook = match again {
             Some(again) => format!("--extract-hook=cp '{}' '{kernel}'", again.kernel().display()),
-            // The package that the meta package stands for, from the same mirrors as the rest. It is not installed: its scripts
-            // would make an initramfs that we do not want.
+            // The package that the meta package depends on, from the same mirrors as the rest. It is not installed, because its
+            // scripts would create an initramfs, which is not needed.
             None => format!(
                 "--extract-hook=set -e; export APT_CONFIG=\"$MMDEBSTRAP_APT_CONFIG\"; cd '{}'; \
                  real=$(apt-cache depends {package} | sed -n 's/^ *Depends: \\(linux-image-[^ ]*\\)$/\\1/p' | head -n1); \
