@@ -124,7 +124,7 @@ impl AgentHost {
         self.objects()?.apply(object).map(drop)
     }
 
-    /// The cluster's objects, with all rights.
+    /// Returns access to the cluster's objects with all permissions.
     ///
     /// # Errors
     /// The API server is still starting.

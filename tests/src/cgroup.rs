@@ -1,6 +1,6 @@
-//! Control groups (cgroup2) of this run, made below the group of the test process itself.
+//! Control groups (cgroup2) of this run, created below the group of the test process itself.
 //!
-//! What measures or kills the group of a test program therefore includes all that the program started. No controller is enabled, so
+//! A measurement or a kill of a test program's group therefore includes all that the program started. No controller is enabled, so
 //! the kernel accepts processes in an inner group. Called by `host`, by `guard` and by tests of both.
 
 use std::ffi::OsStr;
@@ -15,30 +15,30 @@ use crate::{guard, wait};
 /// Maximum time from the kill of a group's processes until the group is empty.
 const EMPTY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A control group with all groups below it. On drop its processes are killed and it is removed.
+/// Control group with all groups below it. On drop, its processes are killed and the group is removed.
 #[derive(Debug)]
 pub struct Cgroup {
     path: PathBuf,
 }
 
 impl Cgroup {
-    /// Makes a group of this name below the group of this process.
+    /// Creates a group of this name below the group of this process.
     ///
     /// # Errors
-    /// No cgroup2 is mounted, or the group cannot be made.
+    /// cgroup2 is not mounted, or the group cannot be created.
     pub fn new(name: &str) -> Result<Self> {
         let path = own()?.join(name);
         guard::remember_cgroup(&path)?;
-        std::fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        std::fs::create_dir(&path).with_context(|| format!("cannot create {}", path.display()))?;
         Ok(Self { path })
     }
 
-    /// Its directory.
+    /// Returns the directory of the group.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns a command that will run in it. The shell that enters the group becomes the program, so the pid is the program's.
+    /// Returns a command that runs in the group. The shell that enters the group becomes the program, so the PID is the program's.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("sh");
         command.args(["-c", "echo $$ > \"$1/cgroup.procs\" && shift && exec \"$@\"", "sh"]);
@@ -46,7 +46,7 @@ impl Cgroup {
         command
     }
 
-    /// Kills all processes in it and in the groups below it.
+    /// Kills all processes in the group and in the groups below it.
     pub fn kill(&self) {
         let _ = std::fs::write(self.path.join("cgroup.kill"), "1");
     }
@@ -59,26 +59,26 @@ impl Drop for Cgroup {
     }
 }
 
-/// Directory of the group that this process is in.
+/// Returns the directory of this process's group.
 ///
 /// # Errors
-/// No cgroup2 is mounted, or the mount does not show the group.
+/// cgroup2 is not mounted, or the mount does not show the group.
 pub fn own() -> Result<PathBuf> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").context("cannot read the mounts")?;
     let groups = std::fs::read_to_string("/proc/self/cgroup").context("cannot read the control groups")?;
     let own = locate(&mounts, &groups)
-        .context("no cgroup2 is mounted: `mount -t cgroup2 cgroup2 /sys/fs/cgroup/unified`")?;
+        .context("cgroup2 is not mounted; run `mount -t cgroup2 cgroup2 /sys/fs/cgroup/unified`")?;
     ensure!(own.is_dir(), "the cgroup2 mount does not show {}, the group of this process", own.display());
     Ok(own)
 }
 
-/// Directory where cgroup2 is mounted: /sys/fs/cgroup, or a folder in it next to those of version 1.
+/// Returns the mount point of cgroup2: /sys/fs/cgroup, or a directory in it next to the version 1 hierarchies.
 pub(crate) fn mount_point() -> Option<PathBuf> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
     mount(&mounts).map(|(_, place)| place.into())
 }
 
-/// Root and mount point of the cgroup2 mount in the text of /proc/self/mountinfo.
+/// Returns root and mount point of the cgroup2 mount in the text of /proc/self/mountinfo.
 fn mount(mounts: &str) -> Option<(&str, &str)> {
     mounts.lines().find_map(|line| {
         let (mount, kind) = line.split_once(" - ")?;
@@ -87,7 +87,7 @@ fn mount(mounts: &str) -> Option<(&str, &str)> {
     })
 }
 
-/// Path of the own group, from the texts of /proc/self/mountinfo and /proc/self/cgroup.
+/// Returns the path of this process's group, from the texts of /proc/self/mountinfo and /proc/self/cgroup.
 fn locate(mounts: &str, groups: &str) -> Option<PathBuf> {
     let (root, place) = mount(mounts)?;
     let path = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
@@ -95,7 +95,7 @@ fn locate(mounts: &str, groups: &str) -> Option<PathBuf> {
     Some(Path::new(place).join(below.strip_prefix("/").unwrap_or(below)))
 }
 
-/// Removes a group after those below it. Returns true if it is gone.
+/// Removes a group after the groups below it. Returns true if the group does not exist afterwards.
 fn remove(path: &Path) -> bool {
     for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {

@@ -1,4 +1,4 @@
-//! Removes what a run made, and nothing else, however the run ends: returned, panicked, Ctrl-C, kill -9, kill of its control group.
+//! Removes what a run created, and nothing else, at any end of the run: return, panic, Ctrl-C, kill -9, kill of its control group.
 //!
 //! Each process, namespace and directory is told to a reaper process first. The reaper reads a pipe whose other end only
 //! this process holds; when that end closes, it kills the processes by pid and start time, then removes the namespaces
@@ -20,7 +20,7 @@ use crate::{cgroup, wait};
 /// Signals are ignored there so that Ctrl-C on a terminal cannot end the reaper before its work. A pid counts only with
 /// its start time (field 22 of /proc/PID/stat): the number may belong to somebody else by then.
 ///
-/// The reaper leaves the control group of the test for the topmost one (`$1`). Otherwise a kill of the whole group would end it too.
+/// The reaper moves from the control group of the test to the root group (`$1`). Otherwise a kill of the test's group would end it too.
 const REAPER: &str = r#"
 trap '' HUP INT QUIT TERM
 if [ -n "$1" ]; then echo $$ > "$1/cgroup.procs"; fi
@@ -36,7 +36,7 @@ end_dir() { rm -rf -- "$1"; }
 each pid end_pid; each netns end_netns; each cgroup end_cgroup; each dir end_dir
 "#;
 
-/// Limit of the start of a program that a test needs. It bounds a hang: a start takes a fraction of a second.
+/// Maximum time for the start of a program that a test needs. A start normally takes a fraction of a second.
 pub const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 static REAPER_PIPE: OnceLock<Mutex<Option<Child>>> = OnceLock::new();

@@ -1,7 +1,7 @@
-//! Permits to boot Linux guests: two guests boot concurrently on one machine, however many test runs there are. More of them slow
-//! each other down until everything times out.
+//! Permits to boot Linux guests. At most two guests boot concurrently on one machine, in all test runs together. More guests slow each
+//! other down until they time out.
 //!
-//! A permit is a lock on a file, so it ends with its process. Take it right before the power-on and drop it when the guest has booted.
+//! A permit is a file lock, so it ends with its process. Take it right before the power-on and drop it when the guest has booted.
 
 use std::fs::File;
 use std::path::Path;
@@ -11,16 +11,16 @@ use anyhow::{Context, Result};
 
 use crate::wait;
 
-/// Folder of the lock files, common to all runs on this machine.
+/// Directory of the lock files, common to all runs on this machine.
 const DIRECTORY: &str = "/run/lock";
 /// Number of guests that may boot concurrently.
 const SLOTS: usize = 2;
-/// Limit of the wait for a permit. It bounds a hang only: a node of another run holds its permit for minutes.
+/// Maximum wait for a permit. A node of another run holds its permit for minutes.
 const TIMEOUT: Duration = Duration::from_secs(2400);
 
 /// Permit to boot one Linux guest, or two.
 ///
-/// A caller that holds one must not take another: two such callers would wait for each other.
+/// A caller that holds a permit must not take another one. Two such callers would wait for each other.
 #[derive(Debug)]
 #[must_use]
 pub struct GuestSlot {
@@ -31,7 +31,7 @@ impl GuestSlot {
     /// Waits for a permit to boot one guest.
     ///
     /// # Errors
-    /// All slots stay occupied for 40 minutes, or the lock files cannot be made.
+    /// All slots stay occupied for 40 minutes, or the lock files cannot be created.
     pub fn take() -> Result<Self> {
         Self::take_in(Path::new(DIRECTORY), 1, TIMEOUT)
     }
@@ -39,16 +39,17 @@ impl GuestSlot {
     /// Waits for a permit to boot two guests.
     ///
     /// # Errors
-    /// A slot stays occupied for 40 minutes, or the lock files cannot be made.
+    /// A slot stays occupied for 40 minutes, or the lock files cannot be created.
     pub fn take_two() -> Result<Self> {
         Self::take_in(Path::new(DIRECTORY), 2, TIMEOUT)
     }
 
-    /// Callers queue at the file `bedplate-guests`. Only the first one acquires slots, so a caller that has one of two waits for a
-    /// guest alone, and no caller for two starves behind those for one.
+    /// Callers queue at the lock of the file `bedplate-guests`. Only the first caller acquires slots. So a caller that has one of two
+    /// slots waits only for a guest, and callers for two slots do not starve behind callers for one.
     fn take_in(directory: &Path, count: usize, timeout: Duration) -> Result<Self> {
         // A container may have an empty /run.
-        std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+        std::fs::create_dir_all(directory)
+            .with_context(|| format!("cannot create {}", directory.display()))?;
         let open = |name: String| {
             let path = directory.join(name);
             File::options()
@@ -79,10 +80,10 @@ mod tests {
     use super::*;
     use crate::guard::Directory;
 
-    /// Bounds a hang.
+    /// Maximum time of each wait in these tests.
     const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-    /// Waits until another caller has locked this file, or `is_over`.
+    /// Waits until another caller has locked this file, or `is_over` returns true.
     fn await_lock(directory: &Directory, name: &str, is_over: impl Fn() -> bool) -> Result<()> {
         let file = File::open(directory.path().join(name))?;
         wait::until("a lock", TEST_TIMEOUT, || {
@@ -118,7 +119,7 @@ mod tests {
         let (first, _second) = (take()?, take()?);
         std::thread::scope(|scope| {
             let third = scope.spawn(take);
-            // While it waits, it holds the lock of the queue.
+            // A waiting caller holds the lock of the queue.
             await_lock(&directory, "bedplate-guests", || third.is_finished())?;
             assert!(!third.is_finished());
             drop(first);

@@ -3,7 +3,7 @@
 //! ```text
 //!   test ── unshare (killed by pid) ── systemd, process 1 of its own pid namespace ── units, containers
 //!             root = overlay: memory over `files` over the host image's Debian tree
-//!             own mounts, cgroup (a group below the test's, seen as the root), network, hostname, boot id
+//!             own mounts, cgroup (a group below the test's, seen as the root), network, hostname, boot ID
 //! ```
 //! The kernel is the machine's own: no module is loaded, /proc/sys is read-only but for the network's, /sys is read-only,
 //! there is no udev and no device. The only controller of cgroup version 2 may be hugetlb: limits are not tested here.

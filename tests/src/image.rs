@@ -1,6 +1,6 @@
-//! Images as `cargo xtask image` makes them: builds in a cache of the test's own, and what is in a layout.
+//! Images of `cargo xtask image`: builds in the test's own cache, and readers of layouts.
 //!
-//! Nothing is asserted about the content here. Called by the programs `images` and `soak_image`.
+//! This module does not check the content. Called by the programs `images` and `soak_image`.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -14,35 +14,35 @@ use serde_json::Value;
 use crate::guard::{Directory, Process};
 use crate::pxed;
 
-/// Limit of one build. It bounds a hang.
+/// Maximum time of one build.
 const BUILD_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
-/// A document of a layout.
+/// Reads a JSON document of a layout.
 ///
 /// # Errors
-/// It cannot be read, or is not JSON.
+/// The file cannot be read, or is not JSON.
 pub fn json(path: &Path) -> Result<Value> {
     let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     serde_json::from_slice(&bytes).with_context(|| format!("{} is not JSON", path.display()))
 }
 
-/// A text in a document.
+/// Returns a string of a document.
 ///
 /// # Errors
-/// It is missing, or not a text.
+/// The value is missing, or is not a string.
 pub fn text<'v>(value: &'v Value, key: &str) -> Result<&'v str> {
     value[key].as_str().with_context(|| format!("no {key} in {value}"))
 }
 
-/// Path of the blob of a descriptor, once its digest and size are as the descriptor states.
+/// Checks digest and size of a descriptor's blob and returns the path of the blob.
 ///
 /// # Errors
-/// The blob is missing, or differs.
+/// The blob is missing, or does not match the descriptor.
 pub fn blob(layout: &Path, descriptor: &Value) -> Result<PathBuf> {
     let digest = text(descriptor, "digest")?;
-    let hex = digest.strip_prefix("sha256:").context("another algorithm than sha256")?;
+    let hex = digest.strip_prefix("sha256:").context("the algorithm is not sha256")?;
     let path = layout.join("blobs/sha256").join(hex);
-    // A program of another project computes the sum.
+    // An independent program computes the digest.
     let output = Command::new("sha256sum").arg(&path).output()?;
     ensure!(
         output.stdout.starts_with(hex.as_bytes()),
@@ -54,7 +54,7 @@ pub fn blob(layout: &Path, descriptor: &Value) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Manifest of the only image of a layout.
+/// Returns the manifest of the only image of a layout.
 ///
 /// # Errors
 /// The layout is not complete.
@@ -63,7 +63,7 @@ pub fn manifest(layout: &Path) -> Result<Value> {
     json(&blob(layout, &index["manifests"][0])?)
 }
 
-/// The list of Debian packages in the host image of a layout.
+/// Returns the list of Debian packages in the host image of a layout.
 ///
 /// # Errors
 /// The layout is not complete.
@@ -76,43 +76,43 @@ pub fn packages(layout: &Path) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Access of a build to the network.
+/// Network access of a build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Network {
-    /// No network at all.
+    /// No network.
     Absent,
     /// The mirrors of the recipe.
     Mirrors,
 }
 
-/// Builds of images in a folder of their own.
+/// Image builds in their own directory.
 #[derive(Debug)]
 pub struct Workshop {
     directory: Directory,
 }
 
 impl Workshop {
-    /// An empty one.
+    /// Creates an empty workshop.
     ///
     /// # Errors
-    /// Its folder cannot be made.
+    /// The directory cannot be created.
     pub fn new() -> Result<Self> {
         let directory = Directory::new("image")?;
         let temporary = directory.path().join("tmp");
         fs::create_dir_all(&temporary)?;
-        // apt fetches as a user of its own.
+        // apt downloads packages as its own user.
         for path in [directory.path(), &temporary] {
             fs::set_permissions(path, fs::Permissions::from_mode(0o755))?;
         }
         Ok(Self { directory })
     }
 
-    /// A path in its folder.
+    /// Returns a path in the directory of the workshop.
     pub fn at(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    /// Makes a cache that has the Debian parts of the common cache. A killed build leaves its files in this cache only.
+    /// Creates a cache that has the Debian parts of the common cache. A killed build leaves its files in this cache only.
     ///
     /// # Errors
     /// The common cache cannot be read.
@@ -125,7 +125,7 @@ impl Workshop {
         Ok(cache)
     }
 
-    /// Makes a cache that has only the package files of the Debian parts, so that a build unpacks and configures all packages again.
+    /// Creates a cache that has only the package files of the Debian parts, so that a build unpacks and configures all packages again.
     ///
     /// # Errors
     /// The common cache cannot be read, or has no package files.
@@ -148,12 +148,12 @@ impl Workshop {
         Ok(cache)
     }
 
-    /// Runs `cargo xtask image` with these arguments. The layout is written to `output`; gives its index.
+    /// Runs `cargo xtask image` with these arguments, which writes the layout to `output`. Returns the index of the layout.
     ///
     /// # Errors
     /// The build fails; its output is in the message.
     pub fn build(&self, cache: &Path, output: &Path, network: Network, arguments: &[&str]) -> Result<String> {
-        // mmdebstrap mounts /dev, /proc and /sys where it works. These mounts end with the namespaces, so with this one process.
+        // mmdebstrap mounts /dev, /proc and /sys in its working directory. These mounts end with the namespaces, so with this process.
         let mut build = Command::new("unshare");
         build.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]);
         if network == Network::Absent {
@@ -167,7 +167,7 @@ impl Workshop {
         fs::read_to_string(output.join("index.json")).context("no index")
     }
 
-    /// Builds the host image; gives its index and the list of its packages.
+    /// Builds the host image. Returns its index and the list of its packages.
     ///
     /// # Errors
     /// The build fails; its output is in the message.
@@ -178,7 +178,7 @@ impl Workshop {
     }
 }
 
-/// The Debian parts in the common cache.
+/// Returns the Debian parts in the common cache.
 fn bases() -> Result<Vec<PathBuf>> {
     let images = pxed::cache()?.join("images");
     let entries = fs::read_dir(&images).with_context(|| format!("cannot read {}", images.display()))?;
@@ -188,7 +188,7 @@ fn bases() -> Result<Vec<PathBuf>> {
     Ok(paths.into_iter().filter(is_base).collect())
 }
 
-/// The program behind `cargo xtask`, which sets the variable.
+/// Returns the path of the xtask program. `cargo xtask` sets the variable.
 fn xtask() -> Result<PathBuf> {
     let path = std::env::var_os("BEDPLATE_XTASK")
         .context("BEDPLATE_XTASK is not set; run the tests by `cargo xtask test`")?;

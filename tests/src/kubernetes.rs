@@ -34,11 +34,11 @@ const READY: Duration = Duration::from_secs(120);
 /// How long one kubectl may take on a busy machine.
 const KUBECTL_TIMEOUT: &str = "--request-timeout=60s";
 
-/// Percentage of garbage at which an API server for tests collects it (100 by default), and the memory from which on it does so
-/// sooner: a fifth of its start goes into that. An empty one is left as it is: benchmarks measure it.
+/// Garbage collection settings of an API server for tests: heap growth before a collection in percent (default 100), and soft memory
+/// limit. With the defaults, collections take a fifth of its start. An empty API server keeps the defaults, because benchmarks measure it.
 const GARBAGE: [(&str, &str); 2] = [("GOGC", "400"), ("GOMEMLIMIT", "1536MiB")];
 
-/// Owner of the fields that are installed.
+/// Field manager of the installed objects.
 const INSTALLATION: &str = "installation";
 
 /// A port that somebody else took between its choice and its use is tried again this often.
@@ -101,7 +101,7 @@ fn output(mut command: Command) -> Result<String> {
 /// A running control plane: etcd, kube-apiserver and, if asked for, kube-controller-manager and kube-scheduler. Ended when dropped.
 #[derive(Debug)]
 pub struct Kubernetes {
-    /// The administrator's access. `None` only while it starts.
+    /// Access as the administrator. `None` only while the API server starts.
     objects: Option<Objects>,
     reactor: Arc<Reactor>,
     content: Content,
@@ -116,17 +116,17 @@ pub struct Kubernetes {
     directory: Directory,
 }
 
-/// What a new cluster holds.
+/// Content of a new cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Content {
-    /// What the API server makes itself.
+    /// Only the objects that the API server creates itself.
     Nothing,
-    /// In addition, all that [`Kubernetes::install`] makes.
+    /// In addition, the objects of [`Kubernetes::install`].
     Installed,
 }
 
 impl Kubernetes {
-    /// Starts an empty one on the loopback of this machine.
+    /// Starts an empty API server on the loopback interface of this machine.
     ///
     /// # Errors
     /// A program is missing, or does not get ready.
@@ -134,15 +134,15 @@ impl Kubernetes {
         Self::start_at(Ipv4Addr::LOCALHOST.into(), None, Content::Nothing)
     }
 
-    /// Starts one on the loopback of this machine, with the definitions and `deploy/` installed as by [`Self::install`].
+    /// Starts an API server on the loopback interface of this machine, with definitions and `deploy/` installed as by [`Self::install`].
     ///
     /// # Errors
-    /// A program is missing, or does not get ready.
+    /// A program is missing, or does not become ready.
     pub fn installed() -> Result<Self> {
         Self::start_at(Ipv4Addr::LOCALHOST.into(), None, Content::Installed)
     }
 
-    /// Starts an empty one at `address` inside a network namespace.
+    /// Starts an empty API server at `address` inside a network namespace.
     ///
     /// # Errors
     /// A program is missing, or does not get ready.
@@ -150,10 +150,10 @@ impl Kubernetes {
         Self::start_at(address, Some(namespace), Content::Nothing)
     }
 
-    /// Starts one at `address` inside a network namespace, with the definitions and `deploy/` installed as by [`Self::install`].
+    /// Starts an API server at `address` inside a network namespace, with definitions and `deploy/` installed as by [`Self::install`].
     ///
     /// # Errors
-    /// A program is missing, or does not get ready.
+    /// A program is missing, or does not become ready.
     pub fn installed_inside(namespace: &Namespace, address: IpAddr) -> Result<Self> {
         Self::start_at(address, Some(namespace), Content::Installed)
     }
@@ -240,7 +240,7 @@ impl Kubernetes {
         self.directory.path().join(name)
     }
 
-    /// Certificates by kubeadm, ECDSA because RSA keys take seconds; and the administrator's kubeconfig.
+    /// Creates the certificates with kubeadm, and the administrator's kubeconfig. ECDSA, because RSA keys take seconds.
     fn make_keys(&self) -> Result<()> {
         let ip = self.address.ip();
         let pki = self.path("pki");
@@ -375,15 +375,15 @@ localAPIEndpoint: {advertiseAddress: 192.0.2.1}
         self.path("super-admin.conf")
     }
 
-    /// Access to the cluster's objects as its administrator.
+    /// Returns access to the cluster's objects as its administrator.
     ///
     /// # Errors
-    /// It is still starting.
+    /// The API server is still starting.
     pub fn objects(&self) -> Result<&Objects> {
         self.objects.as_ref().context("the API server is still starting")
     }
 
-    /// Access to the cluster's objects as the user of a kubeconfig.
+    /// Returns access to the cluster's objects as the user of a kubeconfig.
     ///
     /// # Errors
     /// The kubeconfig cannot be read.

@@ -47,7 +47,7 @@ pub const CONFIGURATION: &str = "workers";
 /// Which version a Node is of (H5).
 pub const VERSION: &str = "bedplate.dev/machine-configuration-version";
 
-/// Approves serving certificates of kubelets in a thread of its own, until it is dropped.
+/// Thread that approves serving certificates of kubelets until it is dropped.
 #[derive(Debug)]
 struct Approver {
     stop: Option<oneshot::Sender<()>>,
@@ -148,17 +148,17 @@ impl Nodes {
         Ok(())
     }
 
-    /// An object as it is now.
+    /// Returns the current state of an object.
     pub fn object(&self, kind: &str, name: &str) -> Option<Value> {
         self.objects.get(kind, name).unwrap_or_default()
     }
 
-    /// An object as its watch has shown it last, for looks that are repeated. Watches of two kinds may differ by a moment.
+    /// Returns the last state of an object from its watch, for repeated checks. Watches of two kinds may differ slightly.
     pub fn seen(&self, kind: &str, name: &str) -> Option<Value> {
         self.objects.seen(kind, name).ok().flatten().map(|object| (*object).clone())
     }
 
-    /// All objects of a kind as their watch has shown them last, by name.
+    /// Returns the last state of all objects of a kind from their watch, by name.
     pub fn objects(&self, kind: &str) -> Vec<Value> {
         let objects = self.objects.all_seen(kind).unwrap_or_default();
         objects.iter().map(|object| (**object).clone()).collect()
@@ -264,18 +264,18 @@ impl Drop for Approver {
     }
 }
 
-/// Approves each serving certificate until it is to stop.
+/// Approves each serving certificate until `stopped` is signaled.
 async fn approve(objects: &Objects, mut stopped: oneshot::Receiver<()>) -> Result<()> {
     let mut changes = objects.changes("csr")?;
     loop {
         for request in objects.all_seen("csr")? {
-            // The next change tries again what was refused: the API server may be away.
+            // A failed approval is retried at the next change, because the API server may be unavailable.
             if let Err(error) = approve_serving(objects, &request) {
                 timeline::say(&format!("a serving certificate: {error:#}"));
             }
         }
         match select(Box::pin(changes.changed()), &mut stopped).await {
-            Either::Left((changed, _)) => changed.context("the watch has ended")?,
+            Either::Left((changed, _)) => changed.context("the watch ended")?,
             Either::Right(_) => return Ok(()),
         }
     }

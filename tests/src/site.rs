@@ -138,7 +138,7 @@ impl<'r> Site<'r> {
         kubernetes.kubectl(&kubernetes.admin(), arguments)
     }
 
-    /// The cluster's objects, as its administrator.
+    /// Returns access to the cluster's objects as its administrator.
     ///
     /// # Errors
     /// The site has no cluster.
@@ -184,7 +184,7 @@ impl<'r> Site<'r> {
         self.kubectl(&["apply", "-f", &secret, "-f", &machine]).map(drop)
     }
 
-    /// Makes a MachineOperation; gives its name.
+    /// Creates a MachineOperation and returns its name.
     ///
     /// # Errors
     /// The API server refuses it.

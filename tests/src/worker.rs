@@ -74,14 +74,14 @@ impl Worker {
     }
 }
 
-/// Waits until no other test program has such hosts: this one has them until it ends. Whoever starts servers for its hosts calls it
-/// before that, so that none of them waits for the hosts.
+/// Waits until no other test program runs such hosts. This program then has the turn until it ends. Take the turn before you start
+/// servers for the hosts, so that no server waits for them.
 ///
-/// All share the inotify instances of a user (128 by default), which are enough for three nodes and not for six. A containerd that
-/// gets none serves no runtime.
+/// All hosts share the inotify instances of a user (128 by default), which are enough for three nodes and not for six. A containerd
+/// without an instance does not serve its runtime.
 ///
 /// # Errors
-/// The others do not end.
+/// The other programs do not end in time.
 pub fn take_turn() -> Result<()> {
     static TAKEN: Mutex<Option<File>> = Mutex::new(None);
     let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);

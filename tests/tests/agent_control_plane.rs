@@ -184,7 +184,7 @@ impl Site {
 
     fn until(&self, what: &str, name: &str, host: &Worker, reached: impl Fn(&Value) -> bool) -> Value {
         let started = Instant::now();
-        // Some look at the cluster by kubectl.
+        // Some conditions query the cluster with kubectl.
         let status = || Ok(Some(self.status(name)).filter(|status| reached(status)));
         let found = wait::until_asked(what, LIMIT, status);
         println!("{what}: {:.1} s", started.elapsed().as_secs_f64());

@@ -94,7 +94,7 @@ fn a_kubelet_gets_another_certificate(site: &Site) {
     let link = format!("/proc/{}/root/etc/kubernetes/bootstrap-kubelet.conf", leader.trim());
     let gone = ["-L", &link, "-o", "-e", "/run/bedplate/slots/a/kubelet-bootstrap.conf"];
     let left = || Ok(host.host.run("test", &gone).is_err().then_some(()));
-    wait::until_asked("the agent's key is taken back", LIMIT, left).unwrap();
+    wait::until_asked("the agent's key is removed", LIMIT, left).unwrap();
     host.until("the kubelet has another certificate", |status| paved(status)["reason"] == "Applied").unwrap();
     host.set_ready("True").unwrap();
 }

@@ -14,7 +14,7 @@ fn a_host_is_paved_repaved_and_rolled_back_by_an_agent_in_its_own_unit() {
     let site = AgentHost::start(5).unwrap();
     site.version(1, JOINS).unwrap();
     site.version(2, "echo no such cluster >&2; exit 1").unwrap();
-    // Its kubeadm has failed long before that.
+    // kubeadm fails long before that.
     let gate = json!([{ "op": "replace", "path": "/spec/template/healthGate/timeoutSeconds", "value": 30 }]);
     site.objects().unwrap().edit("mcv", "workers-v2", "", &gate).unwrap();
     site.version(3, JOINS).unwrap();

@@ -1,4 +1,4 @@
-//! Boots that continue while something is taken away: pxed itself, the registry, the API server.
+//! Boots that continue while a service is unavailable: pxed itself, the registry, the API server.
 
 use std::path::{Path, PathBuf};
 
@@ -153,7 +153,7 @@ fn known_machine_comes_up_without_registry_and_api_server() -> Result<()> {
     let machine = rack.power_on(1, Firmware::Bios)?;
     boot::reaches("alone", &mut pxed, &machine, "userspace", since, boot::ENROLLED)?;
     drop(slot);
-    // Its certificate has to wait for the cluster that signs it.
+    // The certificate must wait for the cluster that signs it.
     ensure!(!timeline::has(&pxed.machine(machine.name())?, "enrolled"), "enrolled without an API server");
     kubernetes.start_server()?;
     boot::reaches("alone", &mut pxed, &machine, "enrolled", since, boot::ENROLLED)?;

@@ -1,7 +1,7 @@
 //! Boots of each kind of firmware in each kind of network.
 //!
-//! The UEFI kinds boot to enrolled here; `boot_state_disk` has the boot by BIOS. Next to another DHCP server and behind a relay, one
-//! firmware boots to enrolled. The other one stops at the root image: the network makes no difference after that.
+//! UEFI firmware boots to `enrolled` here; `boot_state_disk` tests BIOS. Next to another DHCP server and behind a relay, one firmware
+//! boots to `enrolled`. The other one stops at the root image, because the network makes no difference after that.
 
 mod boot_firmware {
     mod arm64;

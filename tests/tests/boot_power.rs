@@ -47,7 +47,7 @@ fn h2_a_machine_of_a_cluster_comes_up_over_redfish_and_operations_switch_it() ->
     drop(slot);
     is_told(&site)?;
 
-    // By ACPI, which its systemd obeys. After that it stays off, however often pxed reads its power state.
+    // systemd in the host obeys the ACPI shutdown. The server then stays off while pxed polls its power state.
     let off = site.create(1, "powerOff", &json!({}))?;
     site.completes(&off, "PoweredOff")?;
     site.becomes(1, "a machine that is held off", |status| {
@@ -71,7 +71,7 @@ fn h2_a_machine_of_a_cluster_comes_up_over_redfish_and_operations_switch_it() ->
     let row = table.lines().find(|line| line.starts_with(&cycle)).unwrap_or_default();
     site.ensure(row.contains("Complete") && row.contains("server-1"), || table.clone())?;
 
-    // Its firmware does not listen to the power button.
+    // The firmware ignores the power button.
     let off = site.create(1, "powerOff", &json!({ "gracePeriodSeconds": "3" }))?;
     site.completes(&off, "PoweredOff")?;
     asked.extend([Action::GracefulOff, Action::ForceOff]);
@@ -116,12 +116,12 @@ fn h2_machines_of_a_cluster_come_up_over_ipmi_and_operations_switch_them() -> Re
     Ok(())
 }
 
-/// Runs `bedplate power ACT server-1 --wait`; fails unless the operation completes for that reason.
+/// Runs `bedplate power ACT server-1 --wait`; fails unless the operation completes with that reason.
 fn power(site: &Site<'_>, act: &str, reason: &str) -> Result<()> {
     let output = site.bedplate(&["power", act, "server-1", "--wait"])?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     site.ensure(output.status.success() && said.contains(&format!("Complete ({reason})")), || {
-        format!("bedplate said {said:?}, {}", String::from_utf8_lossy(&output.stderr))
+        format!("bedplate printed {said:?}, {}", String::from_utf8_lossy(&output.stderr))
     })
 }
 
@@ -135,7 +135,7 @@ fn h2_a_machine_of_a_manifest_comes_up_and_operations_of_socket_and_manifests_sw
     drop(slot);
     site.has_seen(1, &[Action::On], &[PXE])?;
 
-    // The button of sushy-tools, which the host's systemd obeys.
+    // The host's systemd obeys the power button of sushy-tools.
     power(&site, "off", "PoweredOff")?;
     site.has_seen(1, &[Action::On, Action::GracefulOff], &[PXE, OFF])?;
     power(&site, "on", "PoweredOn")?;
@@ -153,7 +153,7 @@ fn h2_a_machine_of_a_manifest_comes_up_and_operations_of_socket_and_manifests_sw
     let switched = [PXE, OFF, PXE, OFF, PXE, OFF];
     site.has_seen(1, &asked, &switched)?;
 
-    // A restarted pxed knows what switched it off, and that the operation is complete.
+    // A restarted pxed knows which operation switched the server off, and that the operation is complete.
     site.kill_and_restart()?;
     site.becomes(1, "a machine that is held off", |status| {
         has_condition(status, "PoweredOn", "False", "HeldOff")

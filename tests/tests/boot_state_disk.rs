@@ -1,5 +1,5 @@
-//! The boot by BIOS to enrolled, with a state disk: made by the wipe that its Machine asks for, once; kept over a reset that is as
-//! good as a power cut; and no other disk is touched.
+//! BIOS boot to `enrolled` with a state disk. The wipe that the Machine requests creates it once. The disk survives a reset that acts
+//! like a power cut, and no other disk is changed.
 //!
 //! Disks are read by e2fsprogs, from copies that are taken while the machine stands still.
 

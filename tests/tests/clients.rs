@@ -1,4 +1,4 @@
-//! HTTP and TFTP clients against pxed: programs of other projects, many machines, and transfers while pxed reloads. No virtual machine.
+//! HTTP and TFTP clients against pxed: third-party programs, many machines, and transfers while pxed reloads. No virtual machine.
 
 mod clients {
     mod http;

@@ -148,7 +148,7 @@ fn lease_outlives_kill_9_and_nobody_else_gets_its_address() -> Result<()> {
     says(&again, "ip", address_of(&first)?)
 }
 
-/// Runs `work` with a disk of 8 MiB at `path`, which only its thread and what that starts can see.
+/// Runs `work` with a disk of 8 MiB at `path` that only its thread and child processes see.
 fn with_small_disk<T: Send>(path: &Path, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     std::fs::create_dir_all(path)?;
     std::thread::scope(|scope| {
@@ -187,7 +187,7 @@ fn lease_that_cannot_be_stored_is_not_acknowledged() -> Result<()> {
         let pxed = wire.start(&setup)?;
         fill(&state.join("filler"))?;
         let failures = || pxed.metric("bedplate_pxed_dhcp_troubles_total{reason=\"commit-failed\"}");
-        // The file has some free pages of its own.
+        // The file has some free pages.
         for client in 100..120 {
             wire.become_machine(client)?;
             let is_leased = udhcpc(&wire.client, wire.path(), &["-t", "1", "-T", "1"]).is_ok();
@@ -199,7 +199,7 @@ fn lease_that_cannot_be_stored_is_not_acknowledged() -> Result<()> {
         }
         ensure!(failures()? > 0, "no lease was refused on a full disk");
         std::fs::remove_file(state.join("filler"))?;
-        udhcpc(&wire.client, wire.path(), &[]).context("no lease after there is room again").map(drop)
+        udhcpc(&wire.client, wire.path(), &[]).context("no lease after space was freed").map(drop)
     })
 }
 

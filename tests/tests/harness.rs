@@ -1,4 +1,4 @@
-//! What the tests stand on: hosts in namespaces, and the guard that removes what a run made.
+//! Tests of the harness: hosts in namespaces, and the guard that removes what a run created.
 
 mod harness {
     mod guard;

@@ -1,4 +1,4 @@
-//! The images and systemd units that are delivered, looked at without a boot.
+//! Tests of the delivered images and systemd units without a boot.
 
 mod images {
     mod host;

@@ -1,4 +1,4 @@
-//! bedplate-controller on a real API server, under the role that `deploy/` gives it: each rule seen from outside.
+//! bedplate-controller on a real API server, with the role of `deploy/`: tests each rule from outside.
 //!
 //! Hosts, Nodes and agents are objects that the tests write; the controller is the real program.
 
@@ -45,7 +45,7 @@ impl Site {
         Kubernetes::shared().objects().unwrap()
     }
 
-    /// Access with the rights of the controller.
+    /// Returns access with the permissions of the controller.
     fn as_controller(&self) -> Objects {
         self.objects().impersonating(CONTROLLER, &[])
     }
@@ -82,16 +82,16 @@ impl Site {
     }
 
     fn until_there(&self, kind: &str, name: &str) {
-        self.until((kind, name), "its beginning", |_| true);
+        self.until((kind, name), "its creation", |_| true);
     }
 
     fn until_gone(&self, kind: &str, name: &str) {
         let gone = |object: Option<&Value>| object.is_none().then_some(());
         let ended = self.objects().until((kind, name), PATIENCE, gone);
-        ended.unwrap_or_else(|error| panic!("the end of {kind} {name}: {error:#}"));
+        ended.unwrap_or_else(|error| panic!("deletion of {kind} {name}: {error:#}"));
     }
 
-    /// Waits until a write is refused for a reason: policies take effect some time after they were made.
+    /// Waits until a write is refused with these words. Policies take effect some time after their creation.
     fn until_refused(&self, words: &str, write: impl Fn() -> anyhow::Result<Value>) {
         let said = || write().err().map(|error| format!("{error:#}")).filter(|said| said.contains(words));
         wait::until_asked(words, PATIENCE, || Ok(said())).unwrap();
@@ -305,7 +305,7 @@ fn v1_v3_versions_are_the_controllers_and_what_is_in_use_is_not_deleted() {
         [("mcv", "kept-v1", "uses this version"), ("mc", "kept", "uses this configuration")]
     {
         let words = format!("Machine kept {words}");
-        // The API server's own look at Machines is a moment behind.
+        // The API server's cache of Machines may be slightly stale.
         site.until_refused(&words, || site.objects().can_delete(kind, name));
         let why = site.objects().begin_delete(kind, name).expect_err("it is in use");
         assert!(format!("{why:#}").contains(&words), "{why:#}");

@@ -87,7 +87,7 @@ impl Rig<'_> {
         self.kubernetes.objects().unwrap()
     }
 
-    /// A Machine; null while the API server is away.
+    /// Returns a Machine; null while the API server is unavailable.
     fn get(&self, machine: &str) -> Value {
         self.objects().get("machine", machine).ok().flatten().unwrap_or_default()
     }
@@ -103,7 +103,7 @@ impl Rig<'_> {
         assert!(reached.is_ok(), "not reached: {what}: {:#}\n{}", self.get(machine), self.story());
     }
 
-    /// Who the API server takes the agent for.
+    /// Returns the user as which the API server authenticates the agent.
     fn agents_user(&self) -> Value {
         let agent = self.kubernetes.objects_of(&self.host.path("state/kubeconfig")).unwrap();
         let review = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview" });
@@ -178,7 +178,7 @@ fn another_machine_is_refused(rig: &mut Rig<'_>) {
     let agent = rig.kubernetes.objects_of(&rig.host.path("state/kubeconfig")).unwrap();
     let fields = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": "server-2" },
         "status": { "agent": { "version": "0" } } });
-    // Policies take effect some time after they were made.
+    // Policies take effect some time after their creation.
     let refused = || Ok(agent.apply_as("kubectl", "/status", &fields, "").err());
     let said = wait::until_asked("a refusal", LIMIT, refused).unwrap().to_string();
     assert!(said.contains("bedplate:machine:server-1 is not the agent of Machine server-2"), "{said}");

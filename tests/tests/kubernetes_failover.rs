@@ -268,8 +268,8 @@ fn o1_a_leader_killed_at_any_step_leaves_to_its_successor_what_then_happens_once
     let led = killed.elapsed();
     each_was_done_once(&site, &cases, "two");
     timeline::say(&format!(
-        "failover: {} operations at their stages after {staged:.1?}; the leader killed: the other leads after {led:.1?}, all \
-         ended after {:.1?}",
+        "failover: {} operations at their stages after {staged:.1?}; leader killed; the other leads after {led:.1?}, all \
+         finished after {:.1?}",
         cases.len(),
         killed.elapsed()
     ));
@@ -398,7 +398,7 @@ fn who_waits_for_the_lease_neither_asks_a_bmc_nor_writes_of_power() {
     lease["spec"]["holderIdentity"] = Value::Null;
     apply(&lease);
     let status_of_the_power = |state: &str| {
-        site.until_of(("machine", "waits-a"), &format!("the power to be told: {state}"), |machine| {
+        site.until_of(("machine", "waits-a"), &format!("the power state {state}"), |machine| {
             let status = &machine["status"];
             assert!(says(status, "DuplicateMACAddress") && says(status, "PoweredOn"), "{status}");
             (status["power"]["state"] == state).then_some(())

@@ -99,7 +99,7 @@ impl Site {
     fn until_gone(&self, name: &str) {
         self.objects()
             .until(("mop", name), PATIENCE, |object| object.is_none().then_some(()))
-            .unwrap_or_else(|error| panic!("the end of {name}: {error:#}"));
+            .unwrap_or_else(|error| panic!("deletion of {name}: {error:#}"));
     }
 
     fn agent(&self, machine: &str) -> Objects {
@@ -136,7 +136,7 @@ impl Site {
         });
     }
 
-    /// Waits until a write is refused: policies take effect some time after they were made.
+    /// Waits until a write is refused. Policies take effect some time after their creation.
     fn until_refused(&self, write: impl Fn() -> anyhow::Result<Value>) -> String {
         let refused = wait::until_asked("the policy", PATIENCE, || Ok(write().err()));
         format!("{:#}", refused.unwrap())

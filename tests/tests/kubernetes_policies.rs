@@ -99,7 +99,7 @@ impl Site {
     fn until_gone(&self, kind: &str, name: &str) {
         let gone = |object: Option<&Value>| object.is_none().then_some(());
         let ended = self.objects().until((kind, name), PATIENCE, gone);
-        ended.unwrap_or_else(|error| panic!("the end of {kind} {name}: {error:#}"));
+        ended.unwrap_or_else(|error| panic!("deletion of {kind} {name}: {error:#}"));
     }
 
     /// A configuration with deployed versions, as the controller leaves them but for its finalizers.

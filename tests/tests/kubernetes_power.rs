@@ -35,7 +35,7 @@ fn of_two_pxed_one_leads_and_the_other_follows_one_that_is_killed_or_goes() {
     let before = site.lease();
     site.led_by("two");
     let after = site.lease();
-    // The times that the two have written: nobody leads before what the first one wrote last has ended.
+    // The times that both have written: the second one leads only after the Lease of the first one has expired.
     let time = |lease: &Value, field: &str| -> Timestamp { lease[field].as_str().unwrap().parse().unwrap() };
     let waited = time(&after, "acquireTime").duration_since(time(&before, "renewTime"));
     let holds = before["leaseDurationSeconds"].as_i64().unwrap();
@@ -44,7 +44,7 @@ fn of_two_pxed_one_leads_and_the_other_follows_one_that_is_killed_or_goes() {
     let mut one = site.start("one");
     assert_eq!(two.terminate(LIMIT).unwrap().code(), Some(0), "{}", two.said());
     assert!(two.said().contains("the lease was given back"), "{}", two.said());
-    assert_ne!(site.leader().as_deref(), Some("two"), "given back, not left to its end");
+    assert_ne!(site.leader().as_deref(), Some("two"), "the Lease is released before it expires");
     site.led_by("one");
     assert_eq!(one.terminate(LIMIT).unwrap().code(), Some(0), "{}", one.said());
 }
@@ -115,7 +115,7 @@ fn operations_switch_a_machine_and_what_is_not_pxeds_is_left_alone() {
     assert_eq!((&status["state"], &status["reason"]), (&json!("Complete"), &json!("PoweredOn")), "{status}");
     assert_eq!(status["executor"], "pxed/power/one");
     assert!(server.is_on());
-    site.until_of(("machine", "power-a"), "status.power says On", |machine| {
+    site.until_of(("machine", "power-a"), "status.power is On", |machine| {
         (machine["status"]["power"]["state"] == "On").then_some(())
     });
 
@@ -218,7 +218,7 @@ fn an_operation_of_a_paused_machine_waits_and_says_so_once() {
     site.machine("paused-a", "52:54:00:00:60:01", &spec);
     let mut pxed = site.start("one");
     site.operation("paused-cycle", "powerCycle", "paused-a");
-    let waiting = site.until_of(("mop", "paused-cycle"), "it says that it waits", |operation| {
+    let waiting = site.until_of(("mop", "paused-cycle"), "it reports that it waits", |operation| {
         (operation["status"]["state"] == "Pending").then(|| operation.clone())
     });
     assert!(waiting["status"]["message"].to_string().contains("the Machine is paused"), "{waiting}");

@@ -69,7 +69,7 @@ impl Rig {
         self.objects().get("machine", name).unwrap().unwrap()
     }
 
-    /// Waits until a Machine's condition says so.
+    /// Waits until `is` returns true for a Machine's condition.
     fn until_booted(&self, name: &str, what: &str, is: impl Fn(&Value) -> bool) {
         let is_so = |machine: Option<&Value>| booted(machine?).filter(|condition| is(condition)).map(drop);
         let reached = self.objects().until(("machine", name), LIMIT, is_so);
@@ -154,7 +154,7 @@ fn machines_of_the_site_are_known_reported_on_and_kept_while_the_api_server_is_a
     rig.objects().delete("machine", "two").unwrap();
     rig.until("two is gone", || known(&socket) == ["one"]);
     let is_its_own = |condition: &Value| condition["reason"] == "AwaitingBoot";
-    rig.until_booted("one", "its address is its own again", is_its_own);
+    rig.until_booted("one", "only this Machine claims its address", is_its_own);
 
     // A Machine that is made anew under its old name has no past.
     rig.objects().delete("machine", "one").unwrap();

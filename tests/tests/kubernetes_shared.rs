@@ -1,5 +1,5 @@
-//! What needs an API server with everything of `deploy/` and no controller of ours: kinds, roles, policies, documents, the command line,
-//! the real agent, pods. All share one server and tell their objects apart by name or namespace; a test that stops its server has its
+//! Tests that need an API server with all of `deploy/` but without our controller: kinds, roles, policies, documents, the command line,
+//! the real agent, pods. All share one server, and use their own names or namespaces of objects. A test that stops its server has its
 //! own.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]

@@ -1,4 +1,4 @@
-//! What the tests stand on and what seldom changes: the control plane of tests, and the rack's virtual machines.
+//! Tests of seldom changed parts of the harness: the control plane of tests, and the rack's virtual machines.
 
 mod soak_harness {
     mod kubernetes;

@@ -1,10 +1,10 @@
-//! The host image made again from the public mirrors, which may change at any time.
+//! Rebuild of the host image from the public mirrors, which may change at any time.
 
 use anyhow::Result;
 use bedplate_tests::image::{Network, Workshop};
 
-/// The second build shares nothing with the first one. If the packages of the common cache are older than the mirrors' by now, the
-/// first image is built from the mirrors too.
+/// The second build shares nothing with the first one. If the mirrors have newer packages than the common cache, the first image is
+/// built from the mirrors too.
 #[test]
 fn image_from_the_mirrors_has_the_digest_of_the_cached_one() -> Result<()> {
     let workshop = Workshop::new()?;

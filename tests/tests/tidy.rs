@@ -197,7 +197,7 @@ fn rule_25_paths_that_documents_name_exist() {
 /// Members that may import programs, since they are not part of a release.
 const TEST_ONLY: [&str; 3] = ["tests", "xtask", "fuzz"];
 
-/// Folder and manifest of each member of the workspace.
+/// Returns folder and manifest of each member of the workspace.
 fn members() -> Vec<(String, String)> {
     let read = |path: &str| std::fs::read_to_string(root().join(path)).expect(path);
     let workspace = read("Cargo.toml");
@@ -209,7 +209,7 @@ fn members() -> Vec<(String, String)> {
     members
 }
 
-/// Name of the manifest's package.
+/// Returns the name of the manifest's package.
 fn package(manifest: &str) -> &str {
     let name = manifest.lines().find_map(|line| line.strip_prefix("name = "));
     name.expect("a package has a name").trim_matches('"')

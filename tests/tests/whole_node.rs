@@ -162,12 +162,12 @@ impl<'r> Whole<'r> {
         self.pod_answers("second")
     }
 
-    /// A version whose kubelet does not start is rolled back: the former one is Ready again, and annotated so.
+    /// Checks that a version whose kubelet does not start is rolled back: the previous one is Ready again and has the annotation.
     fn is_rolled_back(&self) -> Result<()> {
         let dropin = |unit: &str, text: &str| json!({"name": unit, "dropins": [{"name": "99-broken.conf", "contents": text}]});
         let broken = "[Service]\nExecStartPre=/bin/sh -c 'echo no such device >&2; exit 1'\n";
-        // The version states when kubeadm has failed, so the trial ends then. Without that kubeadm waits for the kubelet for four
-        // minutes, and is started again until the health gate times out. The gate alone is in `agent_faults`.
+        // The version makes kubeadm fail early and only once, so the trial ends then. Otherwise kubeadm waits four minutes for the
+        // kubelet, and is restarted until the health gate times out. `agent_faults` tests the gate alone.
         self.edit(&json!({
             "units": [dropin("kubelet.service", broken), dropin("bedplate-kubeadm.service", "[Service]\nRestart=no\n")],
             "kubernetes": {"version": control_plane::version()?,

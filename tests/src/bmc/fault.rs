@@ -69,8 +69,8 @@ pub struct Counters {
     pub open_sessions: usize,
     /// The most Redfish sessions that stood at one time.
     pub most_sessions: usize,
-    /// Redfish requests that wait for their answer now.
+    /// Number of Redfish requests that currently wait for their answer.
     pub pending: usize,
     /// Maximum number of Redfish requests that waited for their answer concurrently.
-    pub most_pending: usize,
+    pub max_pending: usize,
 }

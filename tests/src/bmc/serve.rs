@@ -96,14 +96,14 @@ async fn answer(request: Request<Incoming>, bmc: Arc<Bmc>) -> Result<Response<Fu
     Ok(response(reply, faults.wrong_json))
 }
 
-/// Counts a request that waits for its answer, until it is dropped.
+/// Guard that counts a request as pending until it is dropped.
 struct Pending<'b>(&'b Bmc);
 
 impl<'b> Pending<'b> {
     fn new(bmc: &'b Bmc) -> Self {
         bmc.count(|counters| {
             counters.pending += 1;
-            counters.most_pending = counters.most_pending.max(counters.pending);
+            counters.max_pending = counters.max_pending.max(counters.pending);
         });
         Self(bmc)
     }

@@ -139,7 +139,7 @@ impl Builder {
         Ok(Host { process, cgroup, leader, boot_id, directory: this.directory })
     }
 
-    /// `unshare` takes its child with it when it is killed.
+    /// If `unshare` is killed, its child is killed too.
     fn command(&self, cgroup: &Cgroup, tree: &Path) -> Command {
         let mut command = match &self.network {
             Some(network) => {

@@ -1,7 +1,7 @@
-//! Requests of agents, as the API server's audit log has them.
+//! Requests of agents, read from the API server's audit log.
 //!
-//! The server writes the line of a request when it has answered, so that a client may know the answer first. What a test counts
-//! is therefore read up to a request of its own, of which the line is awaited.
+//! The server logs a request after its response, so a client may get the response first. A reader of the log therefore sends its own
+//! request, waits for the line of that request, and reads the log up to there.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -16,14 +16,14 @@ use crate::wait;
 
 /// Members of this group are agents.
 const GROUP: &str = "bedplate:machines";
-/// The log has requests of agents, and of nobody else.
+/// Audit policy that logs only requests of agents.
 const POLICY: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n\
     - level: Metadata\n  userGroups: [\"bedplate:machines\"]\n- level: None\n";
 /// Maximum time until a request is in the log.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Kubernetes {
-    /// Arguments with which the API server keeps the log.
+    /// Returns the API server arguments that enable the log.
     pub(super) fn audit_arguments(&self) -> Result<[String; 2]> {
         let policy = self.path("audit.yaml");
         std::fs::write(&policy, POLICY).context("cannot write the audit policy")?;
@@ -34,8 +34,8 @@ impl Kubernetes {
         ])
     }
 
-    /// Returns the requests that an agent's user has made since the start, an audit event (JSON) for each: all that were answered
-    /// before this call. Requests of tests themselves are left out.
+    /// Returns the requests of an agent's user since the start, each as an audit event (JSON). All requests that were answered before
+    /// this call are included. Requests of the tests themselves are omitted.
     ///
     /// # Errors
     /// The API server does not answer, or writes no log.
@@ -51,7 +51,7 @@ impl Kubernetes {
             let has_it = log.lines().any(|line| line.contains(&uri) && line.ends_with('}'));
             Ok(has_it.then_some(log))
         })?;
-        // The last line may be being written: it is of a request after the mark.
+        // The last line may be incomplete. It belongs to a request after the mark.
         let events = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         Ok(events
             .filter(|event| event["user"]["username"] == user && event["userAgent"] != USER_AGENT)

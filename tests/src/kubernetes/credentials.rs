@@ -1,4 +1,4 @@
-//! Users of a test API server: client certificates of its authority, tokens of service accounts, and kubeconfigs with them.
+//! Users of a test API server: client certificates of its authority, tokens of service accounts, and their kubeconfigs.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -14,20 +14,20 @@ use serde_json::json;
 
 use super::{Kubernetes, Objects};
 
-/// Lifetime of tokens in seconds: longer than a demonstration, because nobody renews them.
+/// Lifetime of tokens in seconds: longer than a demonstration, because they are not renewed.
 const TOKEN_SECONDS: u32 = 86_400;
 
-/// A client certificate and its key (PEM).
+/// Client certificate and its key (PEM).
 #[derive(Debug, Clone)]
 pub struct Credentials {
     /// The certificate.
     pub certificate: String,
-    /// Its key (PKCS #8).
+    /// Key of the certificate (PKCS #8).
     pub key: String,
 }
 
 impl Kubernetes {
-    /// Makes a client certificate for `user`, a member of `groups` (at most one): another one each time.
+    /// Creates a new client certificate for `user`, a member of `groups` (at most one).
     ///
     /// # Errors
     /// The authority cannot be read or used.
@@ -37,7 +37,7 @@ impl Kubernetes {
         let issuer = Issuer::from_ca_cert_pem(&read("ca.crt")?, KeyPair::from_pem(&read("ca.key")?)?)?;
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
-        // A name of rcgen has one attribute of a type.
+        // rcgen supports one attribute of each type in a name.
         ensure!(groups.len() <= 1, "{user}: more than one group");
         for group in groups {
             params.distinguished_name.push(DnType::OrganizationName, *group);
@@ -52,19 +52,19 @@ impl Kubernetes {
         Ok(Credentials { certificate: certificate.pem(), key: key.serialize_pem() })
     }
 
-    /// Makes a kubeconfig with a client certificate for `user`, a member of `groups` (at most one): another certificate each time.
+    /// Creates a kubeconfig with a new client certificate for `user`, a member of `groups` (at most one).
     ///
     /// # Errors
-    /// The authority cannot be used, or the file not be written.
+    /// The authority cannot be used, or the file cannot be written.
     pub fn user(&self, user: &str, groups: &[&str]) -> Result<PathBuf> {
         let credentials = self.certificate(user, groups)?;
         self.write_kubeconfig(user, &self.kubeconfig(user, &user_of(&credentials))?)
     }
 
-    /// Makes a kubeconfig with an agent's certificate; and its fingerprint as the API server sees it.
+    /// Creates a kubeconfig with an agent's certificate. Returns its path, and the certificate's fingerprint in the API server.
     ///
     /// # Errors
-    /// As of [`Self::user`], or the API server does not say which certificate was shown.
+    /// As for [`Self::user`], or the API server does not report the certificate.
     pub fn agent(&self, machine: &str) -> Result<(PathBuf, String)> {
         let user = format!("bedplate:machine:{machine}");
         let credentials = self.certificate(&user, &["bedplate:machines"])?;
@@ -72,10 +72,10 @@ impl Kubernetes {
         Ok((kubeconfig, self.fingerprint(&credentials)?))
     }
 
-    /// The fingerprint of a certificate as the API server sees it.
+    /// Returns the fingerprint that the API server reports for a certificate.
     ///
     /// # Errors
-    /// The API server does not say which certificate was shown.
+    /// The API server does not report the certificate.
     pub fn fingerprint(&self, credentials: &Credentials) -> Result<String> {
         let review = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview" });
         let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
@@ -86,7 +86,7 @@ impl Kubernetes {
         Ok(fingerprint.context("no credential-id")?.to_owned())
     }
 
-    /// Makes a kubeconfig with a token of a service account that exists.
+    /// Creates a kubeconfig with a token of an existing service account.
     ///
     /// # Errors
     /// The token is refused.
@@ -100,7 +100,7 @@ impl Kubernetes {
         self.write_kubeconfig(&format!("{namespace}-{name}"), &kubeconfig)
     }
 
-    /// The kubeconfig of a user with these lines of credentials, laid out as kubeadm does it.
+    /// Returns a kubeconfig of a user with these lines of credentials, in the layout of kubeadm.
     pub(super) fn kubeconfig(&self, user: &str, credentials: &str) -> Result<String> {
         let authority = STANDARD.encode(std::fs::read(self.ca()).context("no authority")?);
         let server = self.address();
@@ -114,16 +114,16 @@ impl Kubernetes {
     /// Writes a kubeconfig to a file of this name.
     pub(super) fn write_kubeconfig(&self, name: &str, content: &str) -> Result<PathBuf> {
         let path = self.path(&format!("{}.conf", name.replace([':', '/'], "-")));
-        // Another test of the program may be reading the one that is there.
+        // Another test of the program may be reading the existing file.
         let place = path.parent().context("a file in a directory")?;
-        let mut new = tempfile::NamedTempFile::new_in(place).context("no room for a kubeconfig")?;
+        let mut new = tempfile::NamedTempFile::new_in(place).context("cannot create a kubeconfig")?;
         new.write_all(content.as_bytes()).with_context(|| format!("cannot write {}", path.display()))?;
         new.persist(&path).with_context(|| format!("cannot write {}", path.display()))?;
         Ok(path)
     }
 }
 
-/// The lines of a kubeconfig's user.
+/// Returns the lines of credentials in a kubeconfig.
 pub(super) fn user_of(credentials: &Credentials) -> String {
     format!(
         "    client-certificate-data: {}\n    client-key-data: {}\n",

@@ -1,12 +1,12 @@
-//! Kinds of objects that tests name, and their places in the API. Kinds that are not in the table are reached by kubectl.
+//! Kinds of objects that tests use, and their API paths. Tests use kubectl for kinds that are not in the table.
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-/// A kind.
+/// Kind of API objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Kind {
-    /// Names as kubectl takes them: singular and short ones. The plural is taken as well.
+    /// Names that kubectl accepts: singular and short names. The plural is accepted too.
     names: &'static [&'static str],
     /// Group and version.
     pub(super) version: &'static str,
@@ -61,10 +61,10 @@ impl Kind {
         Self { names, version, kind, plural, is_namespaced }
     }
 
-    /// Finds the kind by a name that kubectl takes, or by its own.
+    /// Finds a kind by a name that kubectl accepts, or by the name of the kind.
     ///
     /// # Errors
-    /// The table lacks the kind.
+    /// The kind is not in the table.
     pub(super) fn named(name: &str) -> Result<&'static Self> {
         let found =
             KINDS.iter().find(|kind| kind.plural == name || kind.kind == name || kind.names.contains(&name));
@@ -74,7 +74,7 @@ impl Kind {
     /// Finds the kind of a manifest.
     ///
     /// # Errors
-    /// The table lacks the kind.
+    /// The kind is not in the table.
     pub(super) fn of(object: &Value) -> Result<&'static Self> {
         let found =
             KINDS.iter().find(|kind| object["kind"] == kind.kind && object["apiVersion"] == kind.version);
@@ -84,7 +84,7 @@ impl Kind {
         })
     }
 
-    /// Path of all objects of the kind: in a namespace, or everywhere.
+    /// Returns the path of all objects of the kind, in one namespace or in all.
     pub(super) fn path(&self, namespace: Option<&str>) -> String {
         let root = if self.version.contains('/') { "apis" } else { "api" };
         match namespace.filter(|_| self.is_namespaced) {
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kind_has_the_path_that_the_api_gives_it() {
+    fn kind_has_its_api_path() {
         let path = |name, namespace| Kind::named(name).unwrap().path(namespace);
         assert_eq!(path("mcv", None), "/apis/bedplate.dev/v1alpha1/machineconfigurationversions");
         assert_eq!(path("node", Some("default")), "/api/v1/nodes");

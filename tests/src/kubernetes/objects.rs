@@ -1,6 +1,6 @@
-//! Objects of a test API server, read and written as one user without a kubectl: a request costs 2 ms of processor time, a kubectl 60.
+//! Client for the objects of a test API server, as one user. A request costs 2 ms of CPU time; a kubectl process costs 60 ms.
 //!
-//! Not here: what users see of kubectl. Tests of that start the real one ([`super::Kubernetes::kubectl`]).
+//! Tests of what users see start the real kubectl ([`super::Kubernetes::kubectl`]).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,18 +23,18 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const RETRY_DELAY: Duration = Duration::from_millis(100);
 /// Maximum time until a deleted object is gone.
 const GONE_TIMEOUT: Duration = Duration::from_secs(120);
-/// Owner of fields that a test applies. The same as kubectl's, so that both may apply one object.
+/// Field manager of a test's apply requests. It is that of kubectl, so both can apply the same object.
 const MANAGER: &str = "kubectl";
-/// Name of these clients in the audit log.
+/// User agent of these clients in the audit log.
 pub(super) const USER_AGENT: &str = "bedplate-tests";
 
 /// Access to objects as one user. Clones share connections and watches.
 #[derive(Clone)]
 pub struct Objects {
     shared: Arc<Shared>,
-    /// Headers of each request.
+    /// Headers that are added to each request.
     headers: Vec<(&'static str, String)>,
-    /// Namespace of objects that name none.
+    /// Default namespace of objects.
     namespace: String,
 }
 
@@ -51,7 +51,7 @@ impl std::fmt::Debug for Objects {
     }
 }
 
-/// How a patch is meant.
+/// Type of a patch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Patch {
     Apply,
@@ -70,13 +70,13 @@ impl Patch {
 }
 
 impl Objects {
-    /// Connects as the user of a kubeconfig (its text).
+    /// Connects as the user of a kubeconfig, which is given as text.
     pub(super) fn connect(reactor: &Arc<Reactor>, text: String) -> Result<Self> {
         let client = reactor.run(async move {
             let kubeconfig = Kubeconfig::from_yaml(&text).context("not a kubeconfig")?;
             let mut config =
                 Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-            // An API server that is stopped or not ready is an answer, too.
+            // Tests must see an API server that is stopped or not ready.
             config.default_retry = false;
             Client::try_from(config).context("no client")
         })?;
@@ -84,13 +84,13 @@ impl Objects {
         Ok(Self { shared, headers: Vec::new(), namespace: "default".to_owned() })
     }
 
-    /// The same access with another namespace for objects that name none.
+    /// Returns this access with another default namespace.
     #[must_use]
     pub fn within(&self, namespace: &str) -> Self {
         Self { namespace: namespace.to_owned(), ..self.clone() }
     }
 
-    /// The same access as somebody else, whom this user may impersonate.
+    /// Returns access that impersonates another user.
     #[must_use]
     pub fn impersonating(&self, user: &str, groups: &[&str]) -> Self {
         let mut headers = vec![("Impersonate-User", user.to_owned())];
@@ -101,7 +101,7 @@ impl Objects {
     /// Sends a request and returns the JSON body of its answer.
     ///
     /// # Errors
-    /// The API server refuses it, with reason and message, or does not answer.
+    /// The API server refuses the request, with reason and message, or does not answer.
     pub fn request(&self, method: &Method, path: &str, media_type: &str, body: &Value) -> Result<Value> {
         self.send(method, path, media_type, body)?
             .map_err(|refusal| anyhow!("{}: {}", refusal.reason, refusal.message))
@@ -125,7 +125,7 @@ impl Objects {
         let answer = async move {
             loop {
                 let answer = client.request::<Value>(request.clone()).await;
-                // 429: so it answers while it gets to know a new kind.
+                // The API server answers 429 while it sets up a new kind.
                 if !matches!(&answer, Err(kube::Error::Api(refusal)) if refusal.code == 429) {
                     return answer;
                 }
@@ -144,7 +144,7 @@ impl Objects {
     /// Returns the text at a path that is not JSON, such as `/readyz`.
     ///
     /// # Errors
-    /// The API server does not answer, or not with success.
+    /// The API server does not answer, or answers with an error.
     pub fn text(&self, path: &str) -> Result<String> {
         let request = Request::get(path).header("User-Agent", USER_AGENT).body(Vec::new())?;
         let client = self.shared.client.clone();
@@ -158,10 +158,10 @@ impl Objects {
         format!("{}/{name}", kind.path(Some(&self.namespace)))
     }
 
-    /// Returns an object as it is now; `None` if there is none.
+    /// Returns the current state of an object; `None` if the object does not exist.
     ///
     /// # Errors
-    /// The API server refuses.
+    /// The API server refuses the request.
     pub fn get(&self, kind: &str, name: &str) -> Result<Option<Value>> {
         let path = self.path(Kind::named(kind)?, name);
         match self.send(&Method::GET, &path, "application/json", &Value::Null)? {
@@ -171,11 +171,11 @@ impl Objects {
         }
     }
 
-    /// Returns the objects of a kind as they are now, of the own namespace if it has any. `query` is as in
+    /// Returns the current objects of a kind; for a namespaced kind, those of this access's namespace. Example of `query`:
     /// `labelSelector=app%3Dweb`.
     ///
     /// # Errors
-    /// The API server refuses.
+    /// The API server refuses the request.
     pub fn list(&self, kind: &str, query: &str) -> Result<Vec<Value>> {
         Ok(self.list_with_version(Kind::named(kind)?, query)?.0)
     }
@@ -188,18 +188,18 @@ impl Objects {
         Ok((items.iter().map(|item| typed(item.clone(), kind)).collect(), version(&list)?))
     }
 
-    /// Makes an object.
+    /// Creates an object.
     ///
     /// # Errors
-    /// The API server refuses.
+    /// The API server refuses the request.
     pub fn create(&self, object: &Value) -> Result<Value> {
         self.create_with(object, "")
     }
 
-    /// Returns the object that a creation would make.
+    /// Returns the object that [`Self::create`] would create.
     ///
     /// # Errors
-    /// The API server would refuse.
+    /// The API server would refuse the request.
     pub fn try_create(&self, object: &Value) -> Result<Value> {
         self.create_with(object, "&dryRun=All")
     }
@@ -211,19 +211,19 @@ impl Objects {
         self.request(&Method::POST, &path, "application/json", object)
     }
 
-    /// Applies an object (server-side), over the fields of others.
+    /// Applies an object (server-side) and takes ownership of conflicting fields.
     ///
     /// # Errors
-    /// The API server refuses.
+    /// The API server refuses the request.
     pub fn apply(&self, object: &Value) -> Result<Value> {
         self.apply_as(MANAGER, "", object, "")
     }
 
-    /// Applies an object as a writer of this name: the object itself, or its subresource (`/status`). `more` are further
-    /// parameters, as in `&dryRun=All`.
+    /// Applies an object or its subresource (`/status`) as this field manager. `more` has further query parameters, such as
+    /// `&dryRun=All`.
     ///
     /// # Errors
-    /// The API server refuses.
+    /// The API server refuses the request.
     pub fn apply_as(&self, manager: &str, subresource: &str, object: &Value, more: &str) -> Result<Value> {
         let kind = Kind::of(object)?;
         let name = object["metadata"]["name"].as_str().context("an object without a name")?;
@@ -235,76 +235,76 @@ impl Objects {
         self.request(&Method::PATCH, &path, Patch::Apply.media_type(), object)
     }
 
-    /// Merges into an object (RFC 7396).
+    /// Merges a patch into an object (RFC 7396).
     ///
     /// # Errors
-    /// The API server refuses.
+    /// The API server refuses the request.
     pub fn merge(&self, kind: &str, name: &str, patch: &Value) -> Result<Value> {
         let path = self.path(Kind::named(kind)?, name);
         self.request(&Method::PATCH, &path, Patch::Merge.media_type(), patch)
     }
 
-    /// Returns the object that [`Self::merge`] would make.
+    /// Returns the object that [`Self::merge`] would produce.
     ///
     /// # Errors
-    /// The API server would refuse.
+    /// The API server would refuse the request.
     pub fn try_merge(&self, kind: &str, name: &str, patch: &Value) -> Result<Value> {
         let path = format!("{}?dryRun=All", self.path(Kind::named(kind)?, name));
         self.request(&Method::PATCH, &path, Patch::Merge.media_type(), patch)
     }
 
-    /// Merges into an object's status, which is given without its name.
+    /// Merges a patch into an object's status. `status` is the content of that field.
     ///
     /// # Errors
-    /// The API server refuses.
+    /// The API server refuses the request.
     pub fn merge_status(&self, kind: &str, name: &str, status: &Value) -> Result<Value> {
         let path = format!("{}/status", self.path(Kind::named(kind)?, name));
         self.request(&Method::PATCH, &path, Patch::Merge.media_type(), &json!({ "status": status }))
     }
 
-    /// Changes an object or its subresource (`/status`) by operations (RFC 6902).
+    /// Changes an object or its subresource (`/status`) with JSON Patch operations (RFC 6902).
     ///
     /// # Errors
-    /// The API server refuses.
+    /// The API server refuses the request.
     pub fn edit(&self, kind: &str, name: &str, subresource: &str, operations: &Value) -> Result<Value> {
         let path = format!("{}{subresource}", self.path(Kind::named(kind)?, name));
         self.request(&Method::PATCH, &path, Patch::Json.media_type(), operations)
     }
 
-    /// Asks for the deletion of an object.
+    /// Requests the deletion of an object.
     ///
     /// # Errors
-    /// There is none, or the API server refuses.
+    /// The object does not exist, or the API server refuses the request.
     pub fn begin_delete(&self, kind: &str, name: &str) -> Result<Value> {
         let path = self.path(Kind::named(kind)?, name);
         self.request(&Method::DELETE, &path, "application/json", &Value::Null)
     }
 
-    /// Asks whether an object could be deleted (`dryRun=All`), which deletes nothing.
+    /// Checks whether an object can be deleted (`dryRun=All`); deletes nothing.
     ///
     /// # Errors
-    /// There is none, or the API server refuses.
+    /// The object does not exist, or the API server refuses the request.
     pub fn can_delete(&self, kind: &str, name: &str) -> Result<Value> {
         let path = format!("{}?dryRun=All", self.path(Kind::named(kind)?, name));
         self.request(&Method::DELETE, &path, "application/json", &Value::Null)
     }
 
-    /// Deletes an object and waits until it is gone. An object that is made again under the name counts as another one.
+    /// Deletes an object and waits until it does not exist. A re-created object of the same name counts as another object.
     ///
     /// # Errors
-    /// There is none, the API server refuses, or it is not gone in time.
+    /// The object does not exist, the API server refuses the request, or the deletion times out.
     pub fn delete(&self, kind: &str, name: &str) -> Result<()> {
         let uid = |object: Option<&Value>| object.map(|object| object["metadata"]["uid"].clone());
         let before = uid(self.get(kind, name)?.as_ref());
         self.begin_delete(kind, name)?;
         let gone = |object: Option<&Value>| (uid(object) != before).then_some(());
-        self.until((kind, name), GONE_TIMEOUT, gone).with_context(|| format!("the end of {kind} {name}"))
+        self.until((kind, name), GONE_TIMEOUT, gone).with_context(|| format!("deletion of {kind} {name}"))
     }
 
-    /// Waits until `look` finds something of an object, which it gets as `None` while there is none.
+    /// Waits until `look` returns a value for an object. `look` gets `None` while the object does not exist.
     ///
     /// # Errors
-    /// The deadline has passed, or the API server refuses.
+    /// The deadline has passed, or the API server refuses the request.
     pub fn until<T>(
         &self,
         (kind, name): (&str, &str),
@@ -316,10 +316,10 @@ impl Objects {
         self.until_of(kind, &query, limit, is_it, |objects| look(objects.first().copied()))
     }
 
-    /// Waits until `look` finds something among the objects of a kind, in the own namespace if it has any.
+    /// Waits until `look` returns a value for the objects of a kind; for a namespaced kind, those of this access's namespace.
     ///
     /// # Errors
-    /// The deadline has passed, or the API server refuses.
+    /// The deadline has passed, or the API server refuses the request.
     pub fn until_among<T>(
         &self,
         kind: &str,
@@ -352,7 +352,7 @@ impl Objects {
         found.with_context(|| format!("not reached within {} s", limit.as_secs()))
     }
 
-    /// Returns an object as its watch has shown it last, which may be a moment behind: for waits that look at more than one thing.
+    /// Returns the last state of an object from its watch, which may be slightly stale. For waits that check several objects.
     ///
     /// # Errors
     /// The kind cannot be watched.
@@ -361,7 +361,7 @@ impl Objects {
         self.store(kind).get(if kind.is_namespaced { &self.namespace } else { "" }, name)
     }
 
-    /// Returns all objects of a kind as the watch has shown them last, in the own namespace if it has any.
+    /// Returns the last state of all objects of a kind from their watch; for a namespaced kind, those of this access's namespace.
     ///
     /// # Errors
     /// The kind cannot be watched.
@@ -372,15 +372,15 @@ impl Objects {
         Ok(self.store(kind).all()?.into_iter().filter(own).collect())
     }
 
-    /// Returns a number that changes whenever an object of the kind does, for tasks that wait for that.
+    /// Returns a number that changes whenever an object of the kind changes, for tasks that wait for changes.
     ///
     /// # Errors
-    /// The kind is not known.
+    /// The kind is unknown.
     pub fn changes(&self, kind: &str) -> Result<watch::Receiver<u64>> {
         Ok(self.store(Kind::named(kind)?).versions())
     }
 
-    /// The store of a kind, which is followed from the first use on.
+    /// Returns the store of a kind. Its watch starts with the first use.
     pub(super) fn store(&self, kind: &'static Kind) -> Arc<Store> {
         let mut stores = self.shared.stores.lock().unwrap_or_else(PoisonError::into_inner);
         let begin = || {

@@ -1,6 +1,6 @@
-//! A thread that sends requests to an API server inside the server's network namespace.
+//! Thread that sends requests to an API server inside the server's network namespace.
 //!
-//! A socket belongs to the namespace of the thread that makes it. Tests call from threads of any namespace, with or without a
+//! A socket belongs to the namespace of the thread that creates it. Tests call from threads of any namespace, with or without a
 //! runtime of their own.
 
 use std::fs::File;
@@ -12,7 +12,7 @@ use nix::sched::{CloneFlags, setns};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
-/// The thread. It ends when this is dropped, and its tasks with it.
+/// Handle of the thread. The thread and its tasks end when the handle is dropped.
 #[derive(Debug)]
 pub(super) struct Reactor {
     handle: Handle,
@@ -21,7 +21,7 @@ pub(super) struct Reactor {
 }
 
 impl Reactor {
-    /// Starts the thread in a namespace of this name, or in the caller's.
+    /// Starts the thread in the namespace of this name, or in the caller's namespace.
     pub(super) fn start(namespace: Option<&str>) -> Result<Self> {
         let open =
             |name| File::open(format!("/run/netns/{name}")).with_context(|| format!("no namespace {name}"));
@@ -44,7 +44,7 @@ impl Reactor {
             }
         };
         let thread = std::thread::Builder::new().name("api-client".to_owned()).spawn(run)?;
-        let handle = handle.recv().context("the client's thread has ended")??;
+        let handle = handle.recv().context("the client thread ended")??;
         Ok(Self { handle, stop: Some(stop), thread: Some(thread) })
     }
 
@@ -55,7 +55,7 @@ impl Reactor {
     ) -> Result<T> {
         let (done, result) = mpsc::channel();
         self.handle.spawn(async move { drop(done.send(work.await)) });
-        result.recv().map_err(|_| anyhow!("a request of the test has panicked"))?
+        result.recv().map_err(|_| anyhow!("a request of the test panicked"))?
     }
 
     /// Starts a task that ends with the thread.

@@ -1,12 +1,12 @@
-//! All objects of one kind as a watch shows them, and waits that its events wake.
+//! Cache of all objects of one kind, updated by a watch, with waits for its changes.
 //!
 //! ```text
 //!   list ── objects, version ── watch ──(event)── objects, version ── ...
 //!     ^                           |
 //!     '── expired (410) ──────────'   anything else: watch again from the same version
 //! ```
-//! A wait begins with a list of its own, so that it sees each write that was answered before. The store counts only when it has
-//! come to a later version: until then nothing of this kind has changed.
+//! A wait starts with its own list request, so it sees each write that was answered before. The wait uses the store only after the
+//! store has reached a later version. Until then, no object of this kind has changed.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -25,7 +25,7 @@ use super::kind::Kind;
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 /// Time after which the API server ends a watch.
 const WATCH_SECONDS: u32 = 290;
-/// Maximum time until the first list, with the API server busy.
+/// Maximum time until the first list, if the API server is busy.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Namespace (empty: none) and name.
@@ -34,12 +34,12 @@ type Key = (String, String);
 /// Objects in the order of namespace and name.
 pub(super) type Objects = Vec<Arc<Value>>;
 
-/// The store.
+/// Store of one kind.
 #[derive(Debug, Default)]
 pub(super) struct Store {
     state: Mutex<State>,
     changed: Condvar,
-    /// The version, for tasks.
+    /// Version of the state, for tasks that wait for changes.
     versions: watch::Sender<u64>,
 }
 
@@ -76,7 +76,7 @@ impl Store {
     /// Follows one watch to its end.
     ///
     /// # Errors
-    /// The version is too old: only a list helps.
+    /// The version is too old, and a new list is necessary.
     async fn watch(&self, client: &Client, kind: &Kind) -> Result<()> {
         let since = self.state().version;
         let path =
@@ -129,24 +129,24 @@ impl Store {
         self.changed.notify_all();
     }
 
-    /// The store's version as it changes.
+    /// Returns a receiver of the store's version.
     pub(super) fn versions(&self) -> watch::Receiver<u64> {
         self.versions.subscribe()
     }
 
-    /// All objects, once the first list is there.
+    /// Returns all objects after the first list was received.
     ///
     /// # Errors
-    /// The API server gives no list in time.
+    /// The API server does not return a list in time.
     pub(super) fn all(&self) -> Result<Objects> {
         self.wait(0, Instant::now() + SYNC_TIMEOUT, |objects| Some(objects.clone()))
             .context("no list of this kind")
     }
 
-    /// One object, once the first list is there. An empty namespace: the kind has none.
+    /// Returns one object after the first list was received. The namespace is empty if the kind is not namespaced.
     ///
     /// # Errors
-    /// The API server gives no list in time.
+    /// The API server does not return a list in time.
     pub(super) fn get(&self, namespace: &str, name: &str) -> Result<Option<Arc<Value>>> {
         if self.state().version == 0 {
             self.all()?;
@@ -154,9 +154,9 @@ impl Store {
         Ok(self.state().objects.get(&(namespace.to_owned(), name.to_owned())).cloned())
     }
 
-    /// Waits until `look` finds something among the objects of a version after `since`; `None` after the deadline.
+    /// Waits until `look` returns a value for the objects of a version after `since`; `None` after the deadline.
     ///
-    /// `look` runs without the lock: it may look at this store again.
+    /// `look` runs without the lock, so it may read this store.
     pub(super) fn wait<T>(
         &self,
         since: u64,
@@ -186,13 +186,13 @@ fn key(object: &Value) -> Key {
     (text("namespace"), text("name"))
 }
 
-/// The resource version of an object or a list.
+/// Returns the resource version of an object or a list.
 pub(super) fn version(object: &Value) -> Result<u64> {
     let version = object["metadata"]["resourceVersion"].as_str().context("no resourceVersion")?;
     version.parse().with_context(|| format!("resourceVersion {version}"))
 }
 
-/// An object of a list with the type that single objects have.
+/// Adds the type (`apiVersion` and `kind`) to an object of a list.
 pub(super) fn typed(mut object: Value, kind: &Kind) -> Value {
     object["apiVersion"] = kind.version.into();
     object["kind"] = kind.kind.into();
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_ignores_the_store_until_it_is_newer_than_the_first_look() {
+    fn wait_ignores_the_store_until_it_is_newer_than_the_list() {
         let store = Arc::new(Store::default());
         put(&store, "old", 5);
         let soon = || Instant::now() + Duration::from_millis(20);

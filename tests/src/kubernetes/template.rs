@@ -1,9 +1,9 @@
-//! etcd's directory of a cluster in which everything is installed: made once for each version of Kubernetes and of `deploy/`, kept in
-//! the cache, and copied for each API server.
+//! etcd directory of a cluster in which everything is installed. It is created once for each version of Kubernetes and of `deploy/`,
+//! stored in the cache, and copied for each API server.
 //!
-//! The API server's own certificates are not in it: each server has an authority of its own. Nor are policies that look at objects
-//! of our kinds: a server that finds them at its start looks for those kinds before it serves them, and again after 30 s only. They
-//! are made when it is ready.
+//! The directory does not contain the API server's certificates, because each server has its own authority. Policies with parameters
+//! of our kinds are omitted too. A server that finds them at its start looks up those kinds before it serves them, and retries only
+//! after 30 s. These policies are created when the server is ready.
 
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -17,27 +17,28 @@ use serde_json::{Value, json};
 use super::{Content, Kubernetes, Objects, programs};
 use crate::guard::Directory;
 
-/// Number of the way in which the directory is made.
+/// Version of the procedure that creates the directory.
 const REVISION: u32 = 2;
 /// Maximum time until etcd has ended.
 const ETCD_TIMEOUT: Duration = Duration::from_secs(60);
-/// Size of a page.
+/// Size of a page in bytes.
 const PAGE: usize = 4096;
 const NAME: &str = "installed-";
 
-/// What is made when the API server is ready.
+/// File with the objects that are created when the API server is ready.
 const LATE: &str = "late.json";
 
-/// Copies etcd's directory to a new place, and makes it first if nobody has. Returns what is to be made when the API server is ready.
+/// Copies etcd's directory to a new place; creates the template first if it does not exist. Returns the objects that must be created
+/// when the API server is ready.
 ///
 /// # Errors
-/// An API server cannot be started or installed, or a file not be copied.
+/// An API server cannot be started or installed, or a file cannot be copied.
 pub(super) fn copy_to(place: &Path) -> Result<Vec<Value>> {
     let cache = programs()?.parent().context("a cache")?.to_owned();
     let template = cache.join(format!("{NAME}{:016x}", key()?));
     let lock = cache.join("installed.lock");
     let lock = File::options().create(true).append(true).open(&lock).context("cannot open the lock")?;
-    // Others may copy at the same time, and nobody makes or removes one meanwhile.
+    // With a shared lock, others may copy concurrently, but none may create or remove a template.
     lock.lock_shared()?;
     if !template.is_dir() {
         lock.unlock()?;
@@ -81,7 +82,7 @@ fn entries(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Makes the directory, and removes those of other versions.
+/// Creates the directory, and removes those of other versions.
 fn make(cache: &Path, template: &Path) -> Result<()> {
     let mut kubernetes = Kubernetes::start_at(Ipv4Addr::LOCALHOST.into(), None, Content::Nothing)?;
     kubernetes.install()?;
@@ -98,10 +99,10 @@ fn make(cache: &Path, template: &Path) -> Result<()> {
             fs::remove_dir_all(&old).with_context(|| format!("cannot remove {}", old.display()))?;
         }
     }
-    fs::rename(place, template).with_context(|| format!("cannot make {}", template.display()))
+    fs::rename(place, template).with_context(|| format!("cannot create {}", template.display()))
 }
 
-/// Deletes what is to be made later and returns it.
+/// Deletes the objects that must be created later, and returns them.
 fn take_late(objects: &Objects) -> Result<Vec<Value>> {
     let mut late = Vec::new();
     for mut policy in objects.list("validatingadmissionpolicy", "")? {
@@ -119,9 +120,9 @@ fn take_late(objects: &Objects) -> Result<Vec<Value>> {
     Ok(late)
 }
 
-/// Copies etcd's directory. Its log is allocated 64 MiB ahead of use: of it only the pages with content.
+/// Copies etcd's directory. etcd allocates 64 MiB of its log ahead of use; only the pages with content are copied.
 fn copy(from: &Path, to: &Path) -> Result<()> {
-    fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;
+    fs::create_dir_all(to).with_context(|| format!("cannot create {}", to.display()))?;
     for path in entries(from)? {
         let to = to.join(path.file_name().context("an entry without a name")?);
         let problem = || format!("cannot copy {} to {}", path.display(), to.display());

@@ -135,7 +135,7 @@ async fn a_slow_bmc_answers_late_without_a_thread_for_each() {
     }
     assert!(begin.elapsed() >= Duration::from_secs(2), "two answers at least");
     let counters = one.bmc.counters();
-    assert!(counters.most_pending > THREADS, "they did not wait concurrently: {counters:?}");
+    assert!(counters.max_pending > THREADS, "requests did not wait concurrently: {counters:?}");
     assert_eq!(counters.pending, 0);
 }
 

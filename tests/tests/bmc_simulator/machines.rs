@@ -12,7 +12,7 @@ use bedplate_tests::qemu::{Firmware, Spec};
 use bedplate_tests::rack::Rack;
 use serde_json::json;
 
-/// Limit of the firmware's way to a boot source.
+/// Maximum time until the firmware starts a boot source.
 const FIRMWARE: Duration = Duration::from_secs(300);
 
 fn switches_a_machine(name: &str, kind: BmcKind) -> Result<()> {

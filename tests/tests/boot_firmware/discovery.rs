@@ -18,7 +18,7 @@ fn unknown_machine_boots_the_discovery_image_and_is_remembered() -> Result<()> {
     let rack = Rack::new("discovery")?;
     let mut setup = Setup::new(pxed::host_image()?);
     setup.discovery = true;
-    // Another machine has a Machine, so that this pxed knows Machines at all.
+    // Another server has a Machine, so this pxed knows at least one Machine.
     let mut pxed = Pxed::start(&setup, &[pxed::manifest(1, "")], rack.network(), rack.path())?;
     let slot = GuestSlot::take()?;
     let since = Timestamp::now();

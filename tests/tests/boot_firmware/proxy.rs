@@ -1,4 +1,4 @@
-//! Servers in a network where another DHCP server gives the addresses and pxed only says what to boot.
+//! Servers in a network where another DHCP server assigns the addresses and pxed only answers boot requests.
 
 use anyhow::Result;
 use bedplate_tests::boot;

@@ -1,4 +1,4 @@
-//! Servers in another network, whose packets reach pxed through a relay agent of another project.
+//! Servers in another network, whose packets reach pxed through a third-party relay agent.
 
 use anyhow::Result;
 use bedplate_tests::boot;
@@ -8,7 +8,7 @@ use bedplate_tests::pxed::{self, Pxed, Setup};
 use bedplate_tests::qemu::Firmware;
 use bedplate_tests::rack::Rack;
 
-/// Puts pxed's network 10.9.0.0/24 next to the rack's; the rack's namespace is the router between them.
+/// Adds pxed's network 10.9.0.0/24 next to the rack's. The rack's namespace is the router between them.
 fn add_server_network(rack: &Rack) -> Result<Namespace> {
     let server = Namespace::new("server")?;
     rack.network().add_veth("up", &server, "eth0")?;

@@ -19,9 +19,9 @@ const MACHINES: u8 = 200;
 const STREAMS: usize = 8;
 /// Of the root image: more than all buffers between pxed and a machine that does not read hold.
 const SIZE: usize = 1 << 20;
-/// Bytes that a machine has only if it was admitted. A waiting one gets 4 KiB immediately and 4 KiB each 5 s.
+/// Bytes that only an admitted machine has received. A waiting machine gets 4 KiB immediately and 4 KiB every 5 s.
 const LET_IN: usize = 64 << 10;
-/// Limit of each wait for pxed. It bounds a hang: `pxed`'s own tests hold how often a waiting machine hears something.
+/// Maximum time of each wait for pxed. `pxed`'s own tests check how often a waiting machine gets data.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 fn image() -> Vec<u8> {
@@ -132,9 +132,9 @@ fn root_images_go_out_in_the_order_of_asking_at_most_max_streams_at_once() -> Re
     for (number, machine) in machines.iter_mut().enumerate().take(STREAMS) {
         machine.read_to(LET_IN, &image).with_context(|| format!("machine {number} was not let in"))?;
     }
-    // No image makes progress while those eight read nothing; the others get a little again and again.
+    // No download makes progress while those eight read nothing. The others repeatedly get small parts.
     let waiting = &mut machines[STREAMS..];
-    wait::until("a further part to all that wait", TIMEOUT, || {
+    wait::until("another part for each waiting machine", TIMEOUT, || {
         for machine in waiting.iter_mut() {
             machine.look(&image)?;
         }

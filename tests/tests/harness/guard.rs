@@ -44,8 +44,8 @@ fn a_panic_leaves_nothing_behind() -> Result<()> {
     assert_gone(&namespace, &directory, pid)
 }
 
-/// Runs this test program again for the test of this name, in `group` if there is one. Waits for what it makes: the process, and
-/// what it says.
+/// Starts this test program again with only the named test, in `group` if given. Returns the process, and its line that names what it
+/// created.
 fn start_victim(test: &str, group: Option<&Cgroup>) -> Result<(Child, String)> {
     let program = std::env::current_exe()?;
     let mut command = group.map_or_else(|| Command::new(&program), |group| group.command(&program));
@@ -64,7 +64,7 @@ fn start_victim(test: &str, group: Option<&Cgroup>) -> Result<(Child, String)> {
     Ok((victim, made))
 }
 
-/// Makes things as the victim, says their names, and waits to be killed.
+/// Acts as the victim: creates things, prints their names, and waits to be killed.
 fn be_the_victim() -> Result<()> {
     if std::env::var_os(VICTIM).is_some() {
         let (namespace, directory, process) = make()?;

@@ -105,7 +105,7 @@ fn a_reboot_and_a_power_off_end_the_host_and_are_told_apart() -> Result<()> {
     Ok(())
 }
 
-/// Control groups of this run's hosts whose name ends so.
+/// Returns the control groups of this run's hosts whose name ends with `name`.
 fn groups(name: &str) -> Result<Vec<PathBuf>> {
     let all =
         std::fs::read_dir(cgroup::own()?)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;

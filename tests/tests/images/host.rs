@@ -1,5 +1,5 @@
-//! The host image as `cargo xtask image host` made it: a valid OCI layout, with what a slot needs of its host, and the same bytes
-//! when it is made again. The node image, as far as two of them share layers.
+//! Host image of `cargo xtask image host`: it is a valid OCI layout, has what a slot needs of its host, and has the same bytes when it
+//! is rebuilt. Node image: two versions share layers.
 //!
 //! The programs `boot_*` boot the host image.
 

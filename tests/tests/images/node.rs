@@ -63,7 +63,7 @@ impl Image {
         (0..self.layers()?.len()).map(|number| self.unpack_layer(number, to)).collect()
     }
 
-    /// Unpacks a layer into a directory of its own.
+    /// Unpacks a layer into its own directory.
     fn unpack_layer(&self, number: usize, to: &Path) -> Result<PathBuf> {
         let layer = self.layers()?.get(number).with_context(|| format!("no layer {number}"))?;
         let directory = to.join(format!("layer-{number}"));

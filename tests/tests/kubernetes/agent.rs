@@ -118,7 +118,7 @@ impl<'k> Host<'k> {
         self.kubernetes.asked_by(&self.user()).unwrap().iter().map(line).collect()
     }
 
-    /// The lists that the agent has got. An API server that has just learnt of a kind answers 429.
+    /// Returns the successful list requests of the agent. An API server that is still setting up a kind answers 429.
     fn lists(&self) -> Vec<String> {
         let events = self.kubernetes.asked_by(&self.user()).unwrap();
         let is_got = |event: &&Value| event["verb"] == "list" && event["responseStatus"]["code"] == 200;
@@ -173,7 +173,7 @@ fn a1_a_running_agent_asks_for_its_own_and_nothing_else() {
         expected.push(format!("{verb} machineoperations labelSelector=bedplate.dev/machine=a1-own"));
     }
     let expected: BTreeSet<String> = expected.into_iter().collect();
-    // Operations are asked for alongside the rest, which is what it says of the cluster.
+    // The agent requests its operations concurrently with the rest, and reports only the rest.
     let _ =
         wait::until_asked("each request", LIMIT, || Ok(host.asked().is_superset(&expected).then_some(())));
     assert_eq!(host.asked(), expected);
@@ -199,7 +199,7 @@ fn a_node_that_is_deleted_is_absent_at_once_and_present_when_it_is_back() {
         host.make_node();
         host.until("answers; Node present; version none");
     }
-    assert_eq!(host.lists(), first, "what comes after a list is told by its watch");
+    assert_eq!(host.lists(), first, "later changes come from the watch");
 }
 
 #[test]

@@ -53,7 +53,7 @@ impl Agent {
         self.make(&self.objects, pem, signer, usages)
     }
 
-    /// Makes the object as somebody.
+    /// Creates the object with the access `objects`.
     fn make(&self, objects: &Objects, pem: Vec<u8>, signer: &str, usages: &[&str]) -> Result<(), String> {
         let name = format!("asked-{}", COUNT.fetch_add(1, Ordering::Relaxed));
         let request = json!({
@@ -148,7 +148,7 @@ fn shortened(name: &str, cut: u8) -> Vec<u8> {
 #[test]
 fn agent_does_not_get_the_name_that_its_own_begins_with_by_a_length_that_is_too_short() {
     let agent = Agent::new("bedplate:machine:node-10");
-    agent.make(&agent.objects, shortened("node-10", 0), KUBELET, &USAGES).expect("made by hand, and right");
+    agent.make(&agent.objects, shortened("node-10", 0), KUBELET, &USAGES).expect("encoded by hand, valid");
     // The API server reads it, as one of node-1.
     agent.make(agent.kubernetes.objects().unwrap(), shortened("node-10", 1), KUBELET, &USAGES).unwrap();
     for cut in [1, 2, 8] {

@@ -14,8 +14,8 @@ use super::{NODE_IMAGE, PATIENCE, Site, object, pending};
 /// A refusal is tried again after half a minute at least.
 const LONG: Duration = Duration::from_secs(120);
 
-/// The text of an Event.
-fn said_by(event: &Value) -> String {
+/// Returns the note of an Event.
+fn note_of(event: &Value) -> String {
     event["note"].as_str().unwrap_or_default().to_owned()
 }
 
@@ -28,7 +28,7 @@ fn said(object: &Value, type_: &str) -> (bool, String, String) {
 }
 
 impl Site {
-    /// Waits until an object and its Events hold all of this, and returns what `kubectl describe` shows then, which must hold it too.
+    /// Waits until an object and its Events contain all `words`. Returns the output of `kubectl describe`, which must contain them too.
     fn described(&self, kind: &str, name: &str, words: &[&str]) -> String {
         let there = || -> anyhow::Result<String> {
             let object =
@@ -36,7 +36,7 @@ impl Site {
             let events = self.objects().all_seen("event")?;
             let about = events.iter().filter(|event| event["regarding"]["name"] == name);
             Ok(about.fold(object, |all, event| {
-                all + event["reason"].as_str().unwrap_or_default() + &said_by(event)
+                all + event["reason"].as_str().unwrap_or_default() + &note_of(event)
             }))
         };
         let holds_all = |text: &str| words.iter().all(|word| text.contains(word));
@@ -49,8 +49,8 @@ impl Site {
         shown
     }
 
-    /// The reason of each Event about a Machine, again for each time that it was said. What it is that a Machine without a
-    /// configuration comes nearest to changes with the other tests.
+    /// Returns the reason of each Event about a Machine, once per occurrence. `NotSelected` is omitted, because its occurrences depend on
+    /// the configurations of other tests.
     fn events(&self, machine: &str) -> Vec<String> {
         let about = format!(
             "fieldSelector=regarding.kind%3DMachine,regarding.name%3D{machine},reason%21%3DNotSelected"

@@ -1,7 +1,7 @@
-//! One watch of each kind for all gates: the API server sends each event once, not once for each of the controllers that act at the
-//! same time, and it is read once.
+//! One watch of each kind for all gates. The API server sends each event once, not once for each of the concurrent controllers, and the
+//! event is parsed once.
 //!
-//! A feed begins where the first gate that asks for it has listed. A gate that has listed before that has a watch of its own.
+//! A feed starts at the version that the first gate has listed. A gate with an older list has its own watch.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -23,23 +23,23 @@ pub(crate) struct Feeds {
     feeds: Mutex<HashMap<String, Arc<Feed>>>,
 }
 
-/// The events of one kind since a version.
+/// Events of one kind since a version.
 struct Feed {
     since: u64,
-    /// By the beginning of their objects' names.
+    /// Events by the prefix of their objects' names.
     scopes: Mutex<HashMap<String, Scope>>,
-    /// True when no more events come.
+    /// True after the last event.
     over: watch::Sender<bool>,
 }
 
-/// The events of one run, each with its version, and how many they are.
+/// Events of one run, each with its version, and their number.
 #[derive(Default)]
 struct Scope {
     events: Vec<(u64, Bytes)>,
     count: watch::Sender<usize>,
 }
 
-/// An event as far as it is looked at.
+/// Parts of an event that are used.
 #[derive(Deserialize)]
 pub(crate) struct Event<'a> {
     #[serde(rename = "type")]
@@ -72,7 +72,7 @@ impl<'a> Event<'a> {
         self.object.metadata.name
     }
 
-    /// The prefix of a run's objects: what comes before the first hyphen, and this.
+    /// Returns the prefix of a run's objects: the part up to and including the first hyphen.
     fn scope(&self) -> &'a str {
         let name = self.name();
         name.find('-').map_or(name, |end| &name[..=end])
@@ -88,7 +88,7 @@ impl Feeds {
         Self { client, runtime, feeds: Mutex::default() }
     }
 
-    /// The events of a run that a watch asks for. `None`: no feed goes back as far.
+    /// Returns the events of a run that a watch requests. `None` if the feed starts too late.
     pub(crate) fn subscribe(
         &self,
         watch: &Uri,
@@ -116,7 +116,7 @@ impl Feeds {
         (feed.since <= since).then(|| feed.events(scope.to_owned(), since))
     }
 
-    /// Drops the events of a run that is over.
+    /// Drops the events of a finished run.
     pub(crate) fn forget(&self, scope: &str) {
         for feed in self.feeds.lock().unwrap().values() {
             feed.scopes.lock().unwrap().remove(scope);
@@ -125,14 +125,14 @@ impl Feeds {
 }
 
 impl Feed {
-    /// Follows the watch until the API server does not know its version any more.
+    /// Follows the watch until its version has expired in the API server.
     async fn follow(self: Arc<Self>, client: Client, place: String) {
         let mut last = self.since;
         while self.follow_once(&client, &place, &mut last).await.is_some() {}
         self.over.send_replace(true);
     }
 
-    /// Follows one request to its end. `None`: its version is too old.
+    /// Follows one request to its end. Returns `None` if its version is too old.
     async fn follow_once(&self, client: &Client, place: &str, last: &mut u64) -> Option<()> {
         let request = Request::get(format!("{place}&resourceVersion={last}")).body(Body::empty()).unwrap();
         let Ok(answer) = client.send(request).await else { return Some(()) };
@@ -149,7 +149,7 @@ impl Feed {
         Some(())
     }
 
-    /// Takes an event; its version.
+    /// Stores an event and returns its version.
     fn take(&self, line: &Bytes) -> Option<u64> {
         let event = Event::of(line)?;
         let version = event.version()?;
@@ -160,7 +160,7 @@ impl Feed {
         Some(version)
     }
 
-    /// The events of a run after a version: those that are there, and each that comes.
+    /// Returns the events of a run after a version: the stored events, then each new one.
     fn events(self: Arc<Self>, scope: String, since: u64) -> impl Stream<Item = Bytes> + Send + 'static {
         let count = self.scopes.lock().unwrap().entry(scope.clone()).or_default().count.subscribe();
         let over = self.over.subscribe();

@@ -40,11 +40,11 @@ pub(crate) struct Flow {
     pub(crate) act: Act,
     /// Writes that it cannot do without.
     pub(crate) must: &'static [&'static str],
-    /// Minimum number of points at which the controller is killed. Some writes come in some runs only.
+    /// Minimum number of points at which the controller is killed. Some writes occur only in some runs.
     pub(crate) least: usize,
 }
 
-/// Points at which the controller was killed, and those at which it was to be and which no run came to again.
+/// Points at which the controller was killed, and planned points that no later run reached.
 pub(crate) struct Deaths {
     pub(crate) hit: BTreeSet<(Point, Fault)>,
     pub(crate) missed: BTreeSet<(Point, Fault)>,

@@ -70,7 +70,7 @@ impl Site {
         process
     }
 
-    /// Waits for a state of several things, which looks at objects by [`seen`] and [`all_seen`].
+    /// Waits for a state of several objects, which `state` reads with [`seen`] and [`all_seen`].
     pub(crate) fn until<T>(&self, what: &str, mut state: impl FnMut() -> Option<T>) -> T {
         let reached = wait::until(what, LIMIT, || Ok(state()));
         reached.unwrap_or_else(|_| panic!("not reached: {what}\n{}", self.story()))
@@ -87,7 +87,7 @@ impl Site {
         reached.unwrap_or_else(|_| panic!("not reached: {what}: {:#?}\n{}", get(kind, name), self.story()))
     }
 
-    /// What its pxed's have said.
+    /// Returns the logs of the site's pxed instances.
     fn story(&self) -> String {
         let logs = ["one", "two"].map(|pod| std::fs::read_to_string(self.path(&format!("{pod}.log"))));
         logs.map(Result::unwrap_or_default).join("\n----\n")
@@ -99,7 +99,7 @@ impl Site {
         leader_of(objects().within(NAMESPACE).get("lease", &lease).unwrap().as_ref())
     }
 
-    /// The `spec` of the site's Lease.
+    /// Returns the `spec` of the site's Lease.
     pub(crate) fn lease(&self) -> Value {
         let lease = format!("bedplate-pxed-{}", self.name);
         objects().within(NAMESPACE).get("lease", &lease).unwrap().unwrap()["spec"].clone()
@@ -145,7 +145,7 @@ impl Site {
     }
 }
 
-/// The pod that a Lease names.
+/// Returns the pod that holds a Lease.
 fn leader_of(lease: Option<&Value>) -> Option<String> {
     let (pod, _) = lease?["spec"]["holderIdentity"].as_str()?.split_once('_')?;
     Some(pod.to_owned())
@@ -159,7 +159,7 @@ pub(crate) fn apply(object: &Value) {
     objects().apply(object).unwrap();
 }
 
-/// Merges into the spec of a Machine.
+/// Merges a patch into the spec of a Machine.
 pub(crate) fn patch(machine: &str, spec: &Value) {
     objects().merge("machine", machine, &json!({ "spec": spec })).unwrap();
 }
@@ -168,12 +168,12 @@ pub(crate) fn get(kind: &str, name: &str) -> Value {
     objects().get(kind, name).unwrap().unwrap_or_default()
 }
 
-/// An object as its watch has shown it last; null: there is none.
+/// Returns the last state of an object from its watch; null if the object does not exist.
 pub(crate) fn seen(kind: &str, name: &str) -> Value {
     objects().seen(kind, name).unwrap().map(|object| (*object).clone()).unwrap_or_default()
 }
 
-/// All objects of a kind as their watch has shown them last.
+/// Returns the last state of all objects of a kind from their watch.
 pub(crate) fn all_seen(kind: &str) -> Vec<Arc<Value>> {
     objects().all_seen(kind).unwrap()
 }

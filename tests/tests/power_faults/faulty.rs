@@ -60,7 +60,7 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// BMC that takes a request and does not answer. A request to it ends after 20 s, and the next one needs another connection.
+/// BMC that accepts a request and does not answer. A request times out after 20 s, and the next one needs another connection.
 const HUNG: &str = "hung-redfish";
 
 /// The BMCs whose certificate or password is another one.
@@ -132,15 +132,15 @@ impl Site {
         all
     }
 
-    /// Waits until the healthy machines are on. By then no request to a hanging BMC may have ended: otherwise a healthy machine had to
-    /// wait for it.
+    /// Waits until the healthy machines are on. By then, no request to a hung BMC may have ended. Otherwise a healthy machine waited
+    /// for it.
     fn healthy_are_on_first(&self) {
         self.rig.wait("the healthy machines to be on", LONG, || {
             self.healthy.iter().all(Station::is_on).then_some(())
         });
         let (_, hung) = self.faulty.iter().find(|(case, _)| case.name == HUNG).unwrap();
         let counters = hung.bmc.counters();
-        assert!(counters.connections <= 1, "{HUNG} was given up before the healthy were on: {counters:?}");
+        assert!(counters.connections <= 1, "{HUNG} timed out before the healthy were on: {counters:?}");
     }
 
     fn wrong_logins(&self) -> Vec<u32> {

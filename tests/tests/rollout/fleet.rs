@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-/// Interval at which an agent looks even if no object has changed: what a test says of its host may have.
+/// Interval at which an agent reconciles even if no object has changed, because a test may have changed its host.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The hosts of a test; they end with its runtime.
@@ -250,10 +250,10 @@ pub(crate) async fn workload(fleet: Arc<Fleet>, namespace: String, count: usize)
     }
 }
 
-/// Changes of some objects since they were looked at.
+/// Changes of some objects since the last check.
 struct Changes {
     objects: Objects,
-    /// Kind and name of each; an empty name: all of the kind.
+    /// Kind and name of each object. An empty name selects all objects of the kind.
     of: Vec<(&'static str, String)>,
     watches: Vec<watch::Receiver<u64>>,
     seen: Vec<String>,
@@ -266,7 +266,7 @@ impl Changes {
         Self { objects: objects.clone(), of, watches, seen: Vec::new() }
     }
 
-    /// Waits for the next one, or for the next look.
+    /// Waits for the next change, or for the end of the interval.
     async fn wait(&mut self) {
         let next = tokio::time::Instant::now() + LOOK_INTERVAL;
         loop {
@@ -282,7 +282,7 @@ impl Changes {
         }
     }
 
-    /// The versions of all.
+    /// Returns the versions of all objects.
     fn now(&self) -> Vec<String> {
         let all = self.of.iter().flat_map(|(kind, name)| match name.as_str() {
             "" => self.objects.all_seen(kind).unwrap(),

@@ -43,7 +43,7 @@ impl Site {
         })
     }
 
-    /// Does something while there is no controller. It is ended, not killed: so the next one need not wait for its Lease to end.
+    /// Runs `work` while no controller runs. The controller is terminated, not killed, so the next one need not wait for its Lease.
     pub(crate) fn without_controller(&self, work: impl FnOnce()) {
         let mut running = self.controller.lock().unwrap();
         running.0.terminate(PATIENCE).unwrap();
@@ -66,12 +66,12 @@ impl Site {
         self.objects().apply(object).unwrap();
     }
 
-    /// Merges into an object that has no namespace.
+    /// Merges a patch into an object that has no namespace.
     pub(crate) fn merge(&self, kind: &str, name: &str, patch: &Value) {
         self.objects().merge(kind, name, patch).unwrap();
     }
 
-    /// Says of a Node that its drain may be tried again, as docs/operations.md has it.
+    /// Requests a retry of a Node's drain, as described in docs/operations.md.
     pub(crate) fn retry_drain(&self, node: &str) {
         self.merge(
             "node",
@@ -80,12 +80,12 @@ impl Site {
         );
     }
 
-    /// Cordons a Node as kubectl does, or takes that back.
+    /// Cordons or uncordons a Node as kubectl does.
     pub(crate) fn cordon(&self, node: &str, cordoned: bool) {
         self.merge("node", node, &json!({ "spec": { "unschedulable": cordoned } }));
     }
 
-    /// Takes a namespace's budget away.
+    /// Deletes a namespace's disruption budget.
     pub(crate) fn without_budget(&self, namespace: &str) {
         self.objects().within(namespace).delete("pdb", namespace).unwrap();
     }
@@ -140,7 +140,7 @@ impl Site {
         found.unwrap_or_else(|error| self.fails(&format!("{kind} {name}: {what}: {error:#}")))
     }
 
-    /// Fails with what a person would look at.
+    /// Fails with the state of the objects and the controller's log.
     fn fails(&self, why: &str) -> ! {
         let all = ["mc", "machine", "node"].map(|kind| self.objects().list(kind, "").unwrap_or_default());
         panic!("{why}\n{all:#?}\n{}", self.controller.lock().unwrap().0.said())
@@ -149,7 +149,7 @@ impl Site {
     pub(crate) async fn until_gone(&self, kind: &str, name: &str) {
         let gone = |object: Option<&Value>| object.is_none().then_some(());
         let ended = self.objects().until((kind, name), PATIENCE, gone);
-        ended.unwrap_or_else(|error| self.fails(&format!("the end of {kind} {name}: {error:#}")));
+        ended.unwrap_or_else(|error| self.fails(&format!("deletion of {kind} {name}: {error:#}")));
     }
 
     pub(crate) async fn until_pods(&self, namespace: &str, count: usize) {

@@ -1,5 +1,5 @@
-//! The harness itself: several control planes run concurrently, also in a network namespace. A restart keeps the objects, and nothing
-//! runs after the test. The tests `kubernetes_enrol` and `kubernetes_roles` show that the cluster signs certificates.
+//! Control planes of the harness: several run concurrently, also in a network namespace. A restart keeps the objects, and no process
+//! remains after the test. The tests `kubernetes_enrol` and `kubernetes_roles` show that the cluster signs certificates.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 

@@ -1,4 +1,4 @@
-//! The rack itself: each kind of firmware netboots from dnsmasq. If these tests pass, a boot that fails from pxed is a fault of pxed.
+//! Tests of the rack: each kind of firmware netboots from dnsmasq. If these tests pass, a boot that fails from pxed is a fault of pxed.
 
 use anyhow::Result;
 use bedplate_tests::boot;
