@@ -134,3 +134,31 @@ pub fn init(input: &InitInput<'_>) -> Result<Rendered, RenderKubeadmError> {
 fn socket_url(socket: &str) -> String {
     if socket.starts_with('/') { format!("unix://{socket}") } else { socket.to_owned() }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Debug output reaches logs.
+    #[test]
+    fn debug_output_of_a_file_has_no_content() {
+        let file =
+            File { path: "/etc/kubeadm.yaml".to_owned(), mode: 0o600, content: "token: abc".to_owned() };
+        assert_eq!(format!("{file:?}"), "/etc/kubeadm.yaml (0600, 10 bytes)");
+    }
+
+    #[test]
+    fn version_names_its_discovery_only_in_a_join_configuration() {
+        let with = |join: serde_json::Value| {
+            let mut kubernetes = configuration::tests::kubernetes("v1.34.4");
+            kubernetes.join_configuration = serde_json::from_value(join).unwrap();
+            names_discovery(&kubernetes)
+        };
+        assert!(!with(json!(null)));
+        assert!(!with(json!({"nodeRegistration": {}})));
+        assert!(with(json!({"discovery": {"file": {"kubeConfigPath": "/a"}}})));
+        assert!(with(json!({"discovery": {"bootstrapToken": {"token": "a"}}})));
+    }
+}
