@@ -13,7 +13,7 @@ use bedplate_lease::Tenure;
 use bedplate_process::liveness::Liveness;
 use bedplate_process::tasks::Tasks;
 use bedplate_reconciler::counters::Counters;
-use bedplate_reconciler::rollout::Place;
+use bedplate_reconciler::rollout::{Place, Rollout};
 use bedplate_reconciler::world::World;
 use bedplate_reconciler::write::WriteError;
 use bedplate_reconciler::{departure, rollout, run};
@@ -288,31 +288,49 @@ async fn a_machine_that_goes_says_what_is_awaited_before_its_node_is_touched() {
     assert_eq!(body(&server.asked(), "PATCH /machines/a")["metadata"]["finalizers"], json!(["other"]));
 }
 
+/// Judges one Machine, whose agent is heard, by the Node of its name.
+fn judged(machine: &Value, node: Option<&Value>) -> Rollout {
+    let versions = [1, 2].map(|number| object(&server::version(number, &json!({}))));
+    let found = node.map(|node| Arc::new(object::<Node>(node)));
+    rollout::judge(
+        &object(&configuration()),
+        &[&object(machine)],
+        &|_: &str| found.clone(),
+        &[&versions[0], &versions[1]],
+        &|_| false,
+    )
+}
+
 #[test]
 fn c4_what_was_taken_back_holds_the_update_while_its_node_comes_and_goes() {
     let mut back = machine(2, &json!([]));
     let version = |version| json!({ "name": "w", "version": version });
     back["status"]["rolledBack"] =
         json!({ "from": version(2), "to": version(1), "reason": "x", "time": "2026-01-01T00:00:00Z" });
-    let versions = [1, 2].map(|number| object(&server::version(number, &json!({}))));
     let there = node(&json!({}), false);
     let (mut down, mut anew) = (there.clone(), there.clone());
     down["status"]["conditions"][0]["status"] = json!("Unknown");
     anew["metadata"]["uid"] = json!("n2");
     for node in [Some(there), Some(down), Some(anew), Some(node(&json!({}), true)), None] {
-        let found = node.as_ref().map(|node| Arc::new(object::<Node>(node)));
-        let judged = rollout::judge(
-            &object(&configuration()),
-            &[&object(&back)],
-            &|_: &str| found.clone(),
-            &[&versions[0], &versions[1]],
-            &|_| false,
-        );
+        let judged = judged(&back, node.as_ref());
         let place = &judged.members[0].place;
         assert!(
             matches!(place, Place::Failed(failure) if failure.reason == "RolledBack"),
             "{node:?}: {place:?}"
         );
+    }
+}
+
+#[test]
+fn c4_a_machine_whose_node_is_foreign_is_left_as_it_is() {
+    for provider_id in ["", "other://a", "bedplate://b"] {
+        let mut seen = node(&json!({}), false);
+        seen["spec"]["providerID"] = json!(provider_id);
+        let judged = judged(&machine(2, &prepared()), Some(&seen));
+        let member = &judged.members[0];
+        let Place::Skipped(why) = &member.place else { panic!("{provider_id}: {:?}", member.place) };
+        assert!(why.told().contains("providerID bedplate://NAME"), "{provider_id}: {why:?}");
+        assert!(member.unavailable.is_some(), "{provider_id}: it has no Node of its own");
     }
 }
 

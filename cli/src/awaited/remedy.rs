@@ -110,9 +110,10 @@ fn choice(reason: &str) -> Option<(Actor, &'static str)> {
         "NodeRegisteredAnew" => {
             (Actor::Person, "delete the Node again if the host is to be paved: `kubectl delete node NAME`")
         }
-        "ForeignNode" => {
-            (Actor::Person, "the Node of this name is another host's: give one of the two another name")
-        }
+        "ForeignNode" => (
+            Actor::Person,
+            "the Node of this name is another host's: docs/stuck.md, \"A Node of the Machine's name exists\"",
+        ),
         "Claimed" => {
             (Actor::Other, "who is named in the annotation bedplate.dev/claimed-by decides about this node")
         }

@@ -130,7 +130,7 @@ pub fn plan(
     let wanted = own(&after);
     Plan {
         lock: chosen.lock,
-        annotate: annotate(&after, node).filter(|_| !chosen.left_alone),
+        annotate: annotate(&after, node).filter(|_| !chosen.left_alone && stranger.is_none()),
         status: (own(&before) != wanted).then_some(wanted).flatten(),
     }
 }
@@ -175,12 +175,15 @@ fn provider_id(machine: &Machine) -> String {
     format!("bedplate://{}", machine.metadata.name.as_deref().unwrap_or_default())
 }
 
-/// Whose the Node of a Machine's name is, if it is another host's.
+/// Reason why the Node of a Machine's name belongs to another host; none if it is the Machine's own.
+///
+/// A Node without providerID is foreign. Bedplate's kubelets register with theirs from the first request on, by the flag --provider-id
+/// (`bootstrap::registration`), and the API server never lets it change. Nodes that plain kubeadm joined have none.
 pub fn foreign(machine: &Machine, node: &Node) -> Option<String> {
     let found = node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()).unwrap_or_default();
-    let name = node.metadata.name.as_deref().unwrap_or_default();
-    (!found.is_empty() && found != provider_id(machine))
-        .then(|| format!("Node {name} has providerID {found}: it is not this Machine's"))
+    let (name, own) = (node.metadata.name.as_deref().unwrap_or_default(), provider_id(machine));
+    let has = if found.is_empty() { "no providerID".to_owned() } else { format!("providerID {found}") };
+    (found != own).then(|| format!("Node {name} has {has} where {own} is required; it is not this Machine's"))
 }
 
 /// What to do about a Machine that has no Node whose end could have it paved anew, while there is something newer.
@@ -428,7 +431,7 @@ mod tests {
     fn h5_only_the_node_that_came_of_a_version_is_annotated_with_it() {
         for (uid, provider_id, annotated) in [
             ("n1", "bedplate://a", true),
-            ("n1", "", true),
+            ("n1", "", false),
             ("n2", "bedplate://a", false),
             ("n1", "other://a", false),
         ] {
@@ -440,9 +443,31 @@ mod tests {
             let node_ref = plan.status.unwrap().node_ref.map(|node| node.uid);
             assert_eq!(
                 node_ref.as_deref(),
-                (provider_id != "other://a").then_some(uid),
+                (provider_id == "bedplate://a").then_some(uid),
                 "{uid} {provider_id}"
             );
+        }
+    }
+
+    #[test]
+    fn trust_5_a_node_without_provider_id_is_foreign_and_no_node_ref() {
+        // Registered by another host's kubelet, also where the Machine had a Node of its own before.
+        let kubeadm = node("n9", "");
+        for status in [json!({ "nodeRef": null, "applied": null }), json!({ "nodeRef": null }), json!({})] {
+            let status = planned(&machine(&status), NodeSeen::Present(&kubeadm), &[1, 2]).status.unwrap();
+            assert_ne!(status.node_ref.map(|node| node.uid).as_deref(), Some("n9"));
+            let ready = status.conditions.iter().find(|c| c.type_ == "Ready").unwrap();
+            assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("False", FOREIGN_NODE));
+            assert!(ready.message.contains("has no providerID"), "{}", ready.message);
+        }
+    }
+
+    #[test]
+    fn h5_a_foreign_node_that_node_ref_names_is_not_annotated() {
+        for provider_id in ["", "other://a"] {
+            let foreign = node("n1", provider_id);
+            let plan = planned(&machine(&json!({})), NodeSeen::Present(&foreign), &[1]);
+            assert_eq!(plan.annotate, None, "{provider_id}");
         }
     }
 

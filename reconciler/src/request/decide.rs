@@ -247,13 +247,31 @@ mod tests {
         let request: CertificateSigningRequest =
             serde_json::from_value(json!({ "metadata": {}, "spec": spec(&own) })).unwrap();
         for (provider_id, given) in
-            [("bedplate://a", true), ("", true), ("bedplate://b", false), ("other://a", false)]
+            [("bedplate://a", true), ("", false), ("bedplate://b", false), ("other://a", false)]
         {
             let node = json!({ "metadata": { "name": "a" }, "spec": { "providerID": provider_id } });
             let node: Node = serde_json::from_value(node).unwrap();
             let verdict = decide(&request, Some(&machine(&json!({}))), Some(&node));
             assert_eq!(verdict == Verdict::Approve, given, "{provider_id}: {verdict:?}");
             assert!(given || is_denied(&verdict, "not this Machine's"), "{provider_id}: {verdict:?}");
+        }
+    }
+
+    /// The attack: a user may create Machines, and names one like a control plane that kubeadm joined. Its host is enrolled correctly, and
+    /// asks for the certificate of that Node.
+    #[test]
+    fn trust_5_a_node_that_kubeadm_made_is_not_given_to_a_machine() {
+        let request: CertificateSigningRequest =
+            serde_json::from_value(json!({ "metadata": {}, "spec": spec(&own()) })).unwrap();
+        let socket =
+            json!({ "kubeadm.alpha.kubernetes.io/cri-socket": "unix:///run/containerd/containerd.sock" });
+        let labels = json!({ "kubernetes.io/hostname": "a", "node-role.kubernetes.io/control-plane": "" });
+        for spec in [json!({ "podCIDR": "10.244.0.0/24" }), json!({}), Value::Null] {
+            let made = json!({ "metadata": { "name": "a", "uid": "n1", "labels": labels, "annotations": socket }, "spec": spec,
+                "status": { "conditions": [{ "type": "Ready", "status": "True" }] } });
+            let node: Node = serde_json::from_value(made).unwrap();
+            let verdict = decide(&request, Some(&machine(&json!({}))), Some(&node));
+            assert!(is_denied(&verdict, "has no providerID"), "{spec}: {verdict:?}");
         }
     }
 

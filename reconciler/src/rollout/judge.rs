@@ -16,6 +16,7 @@ use bedplate_selection::{CLAIMED_BY, is_of, repave, version_name};
 use k8s_openapi::api::core::v1::Node;
 
 use super::mark::{self, Cordon, Hold, Purpose, cordon_of, is_ready};
+use crate::machine::foreign;
 
 /// Reasons of `Paved` by which what was to come did not, for a Machine that has no node meanwhile.
 const NOT_PAVED: [&str; 7] =
@@ -87,8 +88,8 @@ pub enum Skip {
     Cordoned,
     /// Its Node is not Ready.
     Down,
-    /// Its Node does not say that it is this Machine's.
-    NoProviderId,
+    /// The Node of its name is another host's.
+    ForeignNode,
     /// Its agent is not heard.
     AgentSilent,
     /// Its host cannot take the version, by the reason of the agent's `Paved`.
@@ -109,7 +110,7 @@ impl Skip {
             Self::Operation => "an operation has cordoned its Node".to_owned(),
             Self::Cordoned => "a person has cordoned its Node: kubectl uncordon has it be updated".to_owned(),
             Self::Down => "its Node is not Ready: repair it, or delete the Node".to_owned(),
-            Self::NoProviderId => "its Node has no providerID bedplate://NAME".to_owned(),
+            Self::ForeignNode => "the Node of its name does not have providerID bedplate://NAME".to_owned(),
             Self::AgentSilent => "its agent was not heard for 15 minutes".to_owned(),
             Self::Unfit(reason) => {
                 format!("its host cannot take the version: {reason}, see its condition Paved")
@@ -175,7 +176,9 @@ struct Known<'a> {
 impl Known<'_> {
     fn member(&self, machine: &Machine, nodes: Nodes<'_>) -> Member {
         let name = machine.metadata.name.clone().unwrap_or_default();
-        let node = nodes(&name).filter(|node| crate::machine::foreign(machine, node).is_none());
+        let found = nodes(&name);
+        let is_foreign = found.as_deref().is_some_and(|node| foreign(machine, node).is_some());
+        let node = found.filter(|_| !is_foreign);
         let none = MachineStatus::default();
         let status = machine.status.as_ref().unwrap_or(&none);
         let hold = match node.as_deref().map(cordon_of) {
@@ -184,7 +187,10 @@ impl Known<'_> {
         };
         Member {
             unavailable: unavailable(status, node.as_deref()),
-            place: self.place(machine, status, node.as_deref(), hold.as_ref()),
+            place: match self.place(machine, status, node.as_deref(), hold.as_ref()) {
+                Place::Repaving if is_foreign => Place::Skipped(Skip::ForeignNode),
+                place => place,
+            },
             hold,
             node_uid: node.as_ref().and_then(|node| node.metadata.uid.clone()),
             departs: departs(machine),
@@ -302,9 +308,6 @@ impl Known<'_> {
             // What was begun is brought to its end, or to its time-out.
             Cordon::Ours(hold) if matches!(hold.purpose, Purpose::Rollout(_)) => return None,
             Cordon::Ours(_) | Cordon::Free => {}
-        }
-        if node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()).unwrap_or_default().is_empty() {
-            return Some(Skip::NoProviderId);
         }
         if unavailable(status, Some(node)).is_some() {
             return Some(Skip::Down);
