@@ -96,7 +96,7 @@ impl Address {
                 .ok_or_else(|| wrong("a port is a number from 1 to 65535"))?,
         };
         let host =
-            parse_host(host).ok_or_else(|| wrong("the host is neither a DNS name nor an IP address"))?;
+            Host::parse(host).ok_or_else(|| wrong("the host is neither a DNS name nor an IP address"))?;
         Ok(Self { scheme, host, port })
     }
 }
@@ -120,22 +120,25 @@ fn split_port(authority: &str) -> Option<(&str, Option<&str>)> {
     })
 }
 
-fn parse_host(host: &str) -> Option<Host> {
-    if let Ok(ip) = host.parse::<IpAddr>() {
-        return Some(Host::Ip(ip));
+impl Host {
+    /// Parses a literal address (IPv6 without brackets) or a DNS name.
+    pub fn parse(host: &str) -> Option<Self> {
+        if let Ok(ip) = host.parse::<IpAddr>() {
+            return Some(Self::Ip(ip));
+        }
+        let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
+        let label = |label: &str| {
+            (1..=63).contains(&label.len())
+                && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+                && !label.starts_with('-')
+                && !label.ends_with('-')
+        };
+        // `127.1` and `0x7f000001` are addresses to some, names to others: here they are neither.
+        let last = host.rsplit('.').next().unwrap_or_default();
+        let numeric = last.starts_with(|c: char| c.is_ascii_digit())
+            && (last.bytes().all(|b| b.is_ascii_digit()) || last.starts_with("0x"));
+        (host.len() <= 253 && host.split('.').all(label) && !numeric).then_some(Self::Name(host))
     }
-    let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
-    let label = |label: &str| {
-        (1..=63).contains(&label.len())
-            && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
-            && !label.starts_with('-')
-            && !label.ends_with('-')
-    };
-    // `127.1` and `0x7f000001` are addresses to some, names to others: here they are neither.
-    let last = host.rsplit('.').next().unwrap_or_default();
-    let numeric = last.starts_with(|c: char| c.is_ascii_digit())
-        && (last.bytes().all(|b| b.is_ascii_digit()) || last.starts_with("0x"));
-    (host.len() <= 253 && host.split('.').all(label) && !numeric).then_some(Host::Name(host))
 }
 
 /// Where BMCs may be.
