@@ -175,18 +175,6 @@ pub(crate) fn remedy(reason: &str) -> Option<&'static str> {
         "BMCUnreachable" => {
             "`bedplate power status` says since when; `bedplate bmc probe` asks the BMC from where you are"
         }
-        "AuthenticationFailed" => {
-            "put the right user name and password into the Secret that spec.bmc.credentialsSecretRef names, then make a new operation"
-        }
-        "CredentialsNotAvailable" => {
-            "is the Secret there, with the keys username and password, in a namespace of bmc.secret-namespaces? docs/bmc.md, \"Credentials\""
-        }
-        "CertificateChanged" => {
-            "compare the pin with the BMC's own page before you add it to spec.bmc.tls.pins: it may be somebody else who answers"
-        }
-        "CertificateNotTrusted" => {
-            "`bedplate bmc probe` shows the pin for spec.bmc.tls.pins; or name its authority in spec.bmc.tls.caBundle"
-        }
         "AmbiguousSystem" | "UnknownSystem" => "name one of its systems in spec.bmc.systemId",
         "AddressNotAllowed" => {
             "correct spec.bmc.address, or allow its network in pxed's bmc.allowed-networks"
@@ -223,6 +211,31 @@ pub(crate) fn remedy(reason: &str) -> Option<&'static str> {
         "DuplicateBMC" => "correct bmc.address or bmc.systemId of one of the two Machines",
         "MachineDeleted" => "nothing: the Machine is gone, or goes",
         "NeedsRepave" => "it comes with a repave: `kubectl drain` and `kubectl delete node` when it suits",
+        _ => return remedy_of_login(reason),
+    })
+}
+
+/// Remedy for a BMC that pxed does not log in to (docs/bmc.md).
+fn remedy_of_login(reason: &str) -> Option<&'static str> {
+    Some(match reason {
+        "AuthenticationFailed" => {
+            "put the right user name and password into the Secret that spec.bmc.credentialsSecretRef names, then make a new operation"
+        }
+        "CredentialsNotAvailable" => {
+            "is the Secret there, with the keys username and password, in a namespace of bmc.secret-namespaces? docs/bmc.md, \"Credentials\""
+        }
+        "CredentialsNotForThisAddress" => {
+            "is spec.bmc.address right? Then list it in the Secret's annotation bedplate.dev/bmc-addresses: docs/bmc.md, \"Addresses of a Secret\""
+        }
+        "InsecureNotAllowed" => {
+            "use https:// and pin the key: `bedplate bmc probe` shows the pin for spec.bmc.tls.pins; docs/bmc.md, \"Certificates\""
+        }
+        "CertificateChanged" => {
+            "compare the pin with the BMC's own page before you add it to spec.bmc.tls.pins: it may be somebody else who answers"
+        }
+        "CertificateNotTrusted" => {
+            "`bedplate bmc probe` shows the pin for spec.bmc.tls.pins; or name its authority in spec.bmc.tls.caBundle"
+        }
         _ => return None,
     })
 }

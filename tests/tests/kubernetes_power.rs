@@ -20,7 +20,8 @@ use bedplate_tests::pxed::ask;
 use held::Held;
 use jiff::Timestamp;
 use pods::{
-    LIMIT, NAMESPACE, Site, all_seen, apply, get, objects, operation_object, patch, secret, secret_with, seen,
+    LIMIT, NAMESPACE, Site, all_seen, apply, get, objects, operation_object, patch, secret, secret_for,
+    secret_with, seen,
 };
 use serde_json::{Value, json};
 use server::Server;
@@ -96,6 +97,37 @@ fn what_the_leader_said_of_power_stays_when_another_pxed_says_how_a_boot_goes() 
     assert_eq!(site.leader().as_deref(), Some("other"));
     assert_eq!(pxed.terminate(LIMIT).unwrap().code(), Some(0), "{}", pxed.said());
     objects().within(NAMESPACE).delete("lease", "bedplate-pxed-fields").unwrap();
+}
+
+#[test]
+fn trust_9_credentials_go_only_to_the_addresses_that_the_secret_lists() {
+    let site = Site::new("listed");
+    let annotation = "bedplate.dev/bmc-addresses";
+    let servers: Vec<Server> =
+        (1..=3).map(|n| Server::start(&format!("5b1e0000-0000-4000-8000-00000000009{n}"))).collect();
+    let names = ["listed-none", "listed-other", "listed-own"];
+    for (n, annotations) in
+        [json!({}), json!({ annotation: "192.0.2.0/24" }), json!({ annotation: "127.0.0.1" })]
+            .iter()
+            .enumerate()
+    {
+        secret_for(NAMESPACE, names[n], PASSWORD, annotations);
+        site.machine(names[n], &format!("52:54:00:00:90:0{n}"), &servers[n].spec(NAMESPACE, names[n]));
+        site.operation(names[n], "powerOn", names[n]);
+    }
+    let mut pxed = site.start("one");
+    for n in 0..2 {
+        let status = site.ended(names[n]);
+        assert_eq!(status["reason"], "CredentialsNotForThisAddress", "{status}");
+        let message = status["message"].to_string();
+        assert!(message.contains(names[n]) && message.contains(annotation), "{message}");
+        site.until_of(("machine", names[n]), "the condition BMCReachable", |machine| {
+            (condition(machine, "BMCReachable").0 == "CredentialsNotForThisAddress").then_some(())
+        });
+        assert_eq!(servers[n].bmc.counters().connections, 0, "a BMC was connected to");
+    }
+    assert_eq!(site.ended(names[2])["state"], "Complete");
+    assert_eq!(pxed.terminate(LIMIT).unwrap().code(), Some(0), "{}", pxed.said());
 }
 
 #[test]

@@ -32,7 +32,7 @@ impl Rig {
         std::fs::create_dir_all(rig.path("machines.d")).unwrap();
         let secret = rig.path("credentials/bedplate-system/a");
         std::fs::create_dir_all(&secret).unwrap();
-        for (name, text) in [("username", USER), ("password", PASSWORD)] {
+        for (name, text) in [("username", USER), ("password", PASSWORD), ("bmc-addresses", "127.0.0.0/8")] {
             std::fs::write(secret.join(name), format!("{text}\n")).unwrap();
             std::fs::set_permissions(secret.join(name), std::fs::Permissions::from_mode(0o600)).unwrap();
         }

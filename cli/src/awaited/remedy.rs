@@ -54,6 +54,8 @@ fn power(reason: &str) -> Option<(Actor, &'static str)> {
         }
         "AuthenticationFailed"
         | "CredentialsNotAvailable"
+        | "CredentialsNotForThisAddress"
+        | "InsecureNotAllowed"
         | "CertificateChanged"
         | "CertificateNotTrusted"
         | "AmbiguousSystem"

@@ -7,7 +7,9 @@ use crate::arguments::ProbeArguments;
 /// The piece of a manifest; `authorities`: the text of --ca-file.
 pub(super) fn snippet(arguments: &ProbeArguments, authorities: Option<&str>, found: &Found) -> String {
     let mut lines = vec![
-        "# for its Machine; the Secret has the keys username and password".to_owned(),
+        "# for its Machine; the Secret has the keys username and password, and lists the BMC's address in"
+            .to_owned(),
+        "# the annotation bedplate.dev/bmc-addresses: docs/bmc.md, \"Addresses of a Secret\"".to_owned(),
         "spec:".to_owned(),
         "  bmc:".to_owned(),
         format!("    protocol: {}", if matches!(found, Found::Ipmi(_)) { "ipmi" } else { "redfish" }),
@@ -44,8 +46,11 @@ fn system(arguments: &ProbeArguments, probe: &Probe) -> Option<String> {
 fn tls(arguments: &ProbeArguments, authorities: Option<&str>, probe: &Probe) -> Vec<String> {
     let Some(pin) = probe.pin else {
         // Only plain HTTP shows no certificate, and pxed uses it only if it is told to.
-        let lines =
-            ["    # plain HTTP: anybody on the way reads the password", "    tls:", "      mode: insecure"];
+        let lines = [
+            "    # plain HTTP: refused without bmc.allow-insecure in pxed's configuration",
+            "    tls:",
+            "      mode: insecure",
+        ];
         return lines.map(str::to_owned).to_vec();
     };
     if let (Some(authorities), true) = (authorities, probe.verified) {

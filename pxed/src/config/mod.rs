@@ -196,6 +196,8 @@ pub struct BmcConfig {
     pub allowed_networks: Vec<IpNet>,
     /// Networks where no BMC is.
     pub forbidden_networks: Vec<IpNet>,
+    /// True if plain HTTP and `tls.mode: insecure` are allowed.
+    pub allow_insecure: bool,
     /// BMCs talked to at once.
     pub connections: u32,
     /// Between two looks at a BMC at rest.

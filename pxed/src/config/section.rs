@@ -225,6 +225,7 @@ fn bmc(top: &mut Section<'_>, reader: &mut Reader) -> BmcConfig {
         ),
         allowed_networks: section.list::<IpNet>(reader, "allowed-networks", NETWORK),
         forbidden_networks: section.list::<IpNet>(reader, "forbidden-networks", NETWORK),
+        allow_insecure: section.boolean(reader, "allow-insecure").unwrap_or(false),
         connections: section.integer(reader, "connections", 1..=4096).unwrap_or(128),
         poll: seconds(&mut section, reader, "poll-seconds", 5..=3600, 60),
         lease_namespace: section.parse(reader, "lease-namespace", NAMESPACE).map(|Label(name)| name),

@@ -52,6 +52,7 @@ fn a_good_file_is_read_with_its_defaults() {
     assert_eq!(config.images["host"].kernel_arguments, ["console=ttyS0"]);
     assert_eq!(config.bmc.secret_namespaces, ["bedplate-system"]);
     assert_eq!((config.bmc.connections, config.bmc.poll), (128, Duration::from_secs(60)));
+    assert!(!config.bmc.allow_insecure, "plain HTTP is refused unless the configuration allows it");
     assert!(config.dhcp.authoritative && !config.dhcp.discovery && config.tftp.enabled);
 }
 
@@ -290,12 +291,13 @@ fn a_registry_is_spoken_to_as_its_image_says() {
 fn the_bmc_section_names_networks_and_namespaces() {
     let text = format!(
         "{GOOD}[bmc]\nsecret-namespaces = []\nallowed-networks = [\"127.0.0.0/8\"]\nforbidden-networks = \
-         [\"10.96.0.0/12\", \"fd00::/8\"]\nlease-namespace = \"rack\"\n"
+         [\"10.96.0.0/12\", \"fd00::/8\"]\nlease-namespace = \"rack\"\nallow-insecure = true\n"
     );
     let config = Config::parse(&text, &[]).unwrap();
     assert!(config.bmc.secret_namespaces.is_empty(), "nobody's Secrets");
     assert_eq!(translate::bmc_reach(&config).forbidden.len(), 2);
     assert_eq!(config.bmc.lease_namespace.as_deref(), Some("rack"));
+    assert!(config.bmc.allow_insecure);
     let found = mistakes(&format!("{GOOD}[bmc]\nallowed-networks = [\"x\"]\nlease-namespace = \"A/b\"\n"));
     assert!(found[0].contains("\"x\" is not a network, such as 10.96.0.0/12"), "{found:?}");
     assert!(found[1].contains("\"A/b\" is not a namespace"), "{found:?}");

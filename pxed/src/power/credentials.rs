@@ -1,7 +1,7 @@
 //! Reads a BMC's user name and password when they are needed: a Secret of the cluster, or two files without one.
 //!
-//! Only from the configured namespaces: who may write Machines must not be able to send any Secret of the cluster to an
-//! address of his own. What is read is zeroised when it is dropped; nothing is kept or logged. (The answer's text inside the
+//! Only from the configured namespaces, and with the addresses that each Secret lists (`destination`): a user who may write Machines must
+//! not be able to send a Secret of the cluster to an address of their own. What is read is zeroised when it is dropped; nothing is kept or logged. (The answer's text inside the
 //! Kubernetes client is freed without that.)
 
 use std::path::{Path, PathBuf};
@@ -19,11 +19,14 @@ use secrecy::SecretString;
 use tokio::sync::Semaphore;
 use zeroize::{Zeroize as _, Zeroizing};
 
+use super::destination::{self, Destinations};
 use super::{CredentialsError, CredentialsSource, CredentialsVersion, Issued};
 use crate::private_file::{self, Private, is_step};
 
 /// A user name or a password is not longer (bytes); BMCs take far less.
 const MAX_BYTES: usize = 4096;
+/// Maximum size of a list of addresses in a file, in bytes.
+const MAX_LIST_BYTES: usize = 65_536;
 /// Files that are read at a time.
 const FILES_AT_ONCE: usize = 4;
 /// How long the API server may take.
@@ -38,7 +41,7 @@ pub struct ClusterSecrets {
     namespaces: Vec<String>,
 }
 
-/// Files below a directory: `<namespace>/<name>/username` and `password`.
+/// Files below a directory: `<namespace>/<name>/username`, `password` and `bmc-addresses`.
 #[derive(Debug, Clone)]
 pub struct SecretFiles {
     directory: PathBuf,
@@ -90,22 +93,24 @@ impl From<String> for Problem {
 /// The credentials in a Secret, whose bytes are zeroised.
 fn issue(secret: Secret) -> Result<Issued, String> {
     let metadata = secret.metadata;
+    let listed = metadata.annotations.as_ref().and_then(|all| all.get(destination::ANNOTATION));
+    let destinations = Destinations::of_annotation(listed.map(String::as_str));
     let version =
         format!("{}/{}", metadata.uid.unwrap_or_default(), metadata.resource_version.unwrap_or_default());
     let mut data = secret.data.unwrap_or_default();
     let mut take = |key| data.remove(key).map(|ByteString(bytes)| Zeroizing::new(bytes));
     let (username, password) = (take("username"), take("password"));
     data.values_mut().for_each(|ByteString(bytes)| bytes.zeroize());
-    credentials(username, password, CredentialsVersion(version), "key")
+    let credentials = credentials(username, password, "key")?;
+    Ok(Issued { credentials, version: CredentialsVersion(version), destinations })
 }
 
 /// Credentials of the bytes that were found.
 fn credentials(
     username: Option<Zeroizing<Vec<u8>>>,
     password: Option<Zeroizing<Vec<u8>>>,
-    version: CredentialsVersion,
     place: &str,
-) -> Result<Issued, String> {
+) -> Result<Credentials, String> {
     let text = |name: &str, bytes: Option<Zeroizing<Vec<u8>>>| -> Result<Zeroizing<String>, String> {
         let bytes = bytes.ok_or_else(|| format!("it has no {place} {name}"))?;
         if bytes.len() > MAX_BYTES {
@@ -122,7 +127,7 @@ fn credentials(
     };
     let (username, mut password) = (text("username", username)?, text("password", password)?);
     let password = SecretString::from(std::mem::take(&mut *password));
-    Ok(Issued { credentials: Credentials { username: username.to_string(), password }, version })
+    Ok(Credentials { username: username.to_string(), password })
 }
 
 fn check_namespace(namespaces: &[String], secret: &CredentialsSecretRef) -> Result<(), String> {
@@ -173,8 +178,26 @@ impl SecretFiles {
         let below = Path::new(&secret.namespace).join(&secret.name);
         let (username, first) = self.read_file(&below.join("username"))?;
         let (password, second) = self.read_file(&below.join("password"))?;
-        let version = CredentialsVersion(format!("{first}/{second}"));
-        credentials(Some(username), Some(password), version, "file")
+        let credentials = credentials(Some(username), Some(password), "file")?;
+        let (destinations, third) = self.read_destinations(&below.join(destination::FILE))?;
+        let version = CredentialsVersion(format!("{first}/{second}/{third}"));
+        Ok(Issued { credentials, version, destinations })
+    }
+
+    /// The list of addresses, and its stamp. Without the file nothing is allowed.
+    fn read_destinations(&self, below: &Path) -> Result<(Destinations, String), String> {
+        match private_file::read(&self.directory, below, MAX_LIST_BYTES) {
+            Ok(Private { bytes, .. }) if bytes.len() > MAX_LIST_BYTES => {
+                Err(format!("its file {} is longer than {MAX_LIST_BYTES} bytes", destination::FILE))
+            }
+            Ok(Private { bytes, stamp }) => {
+                let text = std::str::from_utf8(&bytes)
+                    .map_err(|_| format!("its file {} is not UTF-8 text", destination::FILE))?;
+                Ok((Destinations::of_file(Some(text)), stamp))
+            }
+            Err(private_file::Problem::Missing(_)) => Ok((Destinations::of_file(None), String::new())),
+            Err(problem @ private_file::Problem::Unusable(_)) => Err(problem.into_text()),
+        }
     }
 
     /// A file's bytes without the line's end, and its stamp.
@@ -197,6 +220,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
     use std::pin::pin;
 
+    use bedplate_bmc::address::Host;
     use futures::FutureExt as _;
     use secrecy::ExposeSecret;
 
@@ -219,6 +243,7 @@ mod tests {
             std::fs::create_dir_all(rig.path("in/bedplate-system/a")).unwrap();
             rig.write("in/bedplate-system/a/username", "root\n", 0o600);
             rig.write("in/bedplate-system/a/password", "s3cret\r\n", 0o400);
+            rig.write("in/bedplate-system/a/bmc-addresses", "10.9.0.0/24\n", 0o600);
             rig
         }
 
@@ -234,7 +259,7 @@ mod tests {
 
         fn read(&self) -> Result<(String, String, CredentialsVersion), String> {
             let issued = self.files.get(&secret("bedplate-system", "a"))?;
-            let Issued { credentials, version } = issued;
+            let Issued { credentials, version, .. } = issued;
             Ok((credentials.username, credentials.password.expose_secret().to_owned(), version))
         }
     }
@@ -264,6 +289,46 @@ mod tests {
         assert_eq!(rig.read().unwrap().2, version);
         rig.write("in/bedplate-system/a/password", "other", 0o600);
         assert_ne!(rig.read().unwrap().2, version);
+    }
+
+    /// The host is allowed by what was read; the error is why not.
+    fn allows(issued: &Issued, host: &str) -> Result<(), String> {
+        issued.destinations.check(&Host::parse(host).unwrap()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_secrets_annotation_says_where_its_credentials_may_go() {
+        let bytes = |text: &str| ByteString(text.as_bytes().to_vec());
+        let mut made = Secret {
+            data: Some([("username", "u"), ("password", "p")].map(|(k, v)| (k.to_owned(), bytes(v))).into()),
+            ..Secret::default()
+        };
+        let why = allows(&issue(made.clone()).unwrap(), "10.9.0.21").unwrap_err();
+        assert!(why.contains("annotation bedplate.dev/bmc-addresses is missing"), "{why}");
+        made.metadata.annotations =
+            Some([(destination::ANNOTATION.to_owned(), "10.9.0.0/24".to_owned())].into());
+        let issued = issue(made).unwrap();
+        assert_eq!(allows(&issued, "10.9.0.21"), Ok(()));
+        assert!(allows(&issued, "198.51.100.7").unwrap_err().contains("does not list 198.51.100.7"));
+    }
+
+    #[test]
+    fn a_file_next_to_the_password_says_where_it_may_go() {
+        let rig = Rig::new();
+        let read = || rig.files.get(&secret("bedplate-system", "a")).unwrap();
+        assert_eq!(allows(&read(), "10.9.0.21"), Ok(()));
+        assert!(allows(&read(), "198.51.100.7").is_err());
+        let (name, version) = ("in/bedplate-system/a/bmc-addresses", read().version);
+        rig.write(name, "10.9.0.21\n198.51.100.0/24\n", 0o600);
+        assert_eq!(allows(&read(), "198.51.100.7"), Ok(()));
+        assert_ne!(read().version, version, "a changed list counts as a changed Secret");
+        rig.write(name, "0.0.0.0/0", 0o644);
+        assert!(rig.read().unwrap_err().contains("chmod 600"), "others could have written it");
+        rig.write(name, &"x".repeat(MAX_LIST_BYTES + 1), 0o600);
+        assert!(rig.read().unwrap_err().contains("longer than"));
+        std::fs::remove_file(rig.path(name)).unwrap();
+        let why = allows(&read(), "10.9.0.21").unwrap_err();
+        assert!(why.contains("file bmc-addresses is missing"), "{why}");
     }
 
     #[test]

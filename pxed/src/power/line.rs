@@ -4,11 +4,14 @@
 
 use std::sync::Arc;
 
-use bedplate_api::machine::{BmcSpec, BootSource, PowerState};
+use bedplate_api::machine::{BmcSpec, BmcTlsMode, BootSource, CredentialsSecretRef, PowerState};
+use bedplate_bmc::address::{Address, Scheme};
 use bedplate_bmc::{Bmc, BmcError, BootMode, Identity, PowerRequest};
+use thiserror::Error;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
+use super::destination::RefuseHostError;
 use super::gate::{Account, For, Login, Verdict};
 use super::operation::Failure;
 use super::shared::Shared;
@@ -57,8 +60,45 @@ pub(super) enum NoAnswer {
     Bmc(BmcError),
     /// There are no credentials.
     Credentials(CredentialsError),
+    /// The credentials are not sent to this address.
+    Withheld(WithholdCredentialsError),
     /// It is another Machine's too.
     Contested(Arc<str>),
+}
+
+/// Reason why credentials were read and not sent.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub(super) enum WithholdCredentialsError {
+    /// The author of the Secret did not list the address.
+    #[error(
+        "Secret {}/{} does not allow its credentials at bmc.address: {why}; a user who may write the Secret must list the BMC's address \
+         there: docs/bmc.md, \"Addresses of a Secret\"",
+        .secret.namespace, .secret.name
+    )]
+    NotForThisAddress {
+        /// The Secret.
+        secret: CredentialsSecretRef,
+        /// What is wrong with the list, or missing in it.
+        why: RefuseHostError,
+    },
+    /// Nothing proves who answers.
+    #[error(
+        "{what} is not allowed, because any host that answers gets the password; pin the BMC's key in bmc.tls.pins, or set \
+         bmc.allow-insecure in pxed's configuration"
+    )]
+    Insecure {
+        /// The part of `spec.bmc`.
+        what: &'static str,
+    },
+}
+
+impl WithholdCredentialsError {
+    const fn reason(&self) -> &'static str {
+        match self {
+            Self::NotForThisAddress { .. } => "CredentialsNotForThisAddress",
+            Self::Insecure { .. } => "InsecureNotAllowed",
+        }
+    }
 }
 
 impl NoAnswer {
@@ -77,6 +117,9 @@ impl NoAnswer {
                 transient: error.transient,
                 sent: false,
             },
+            Self::Withheld(error) => {
+                Failure { reason: error.reason(), message: error.to_string(), transient: false, sent: false }
+            }
             Self::Contested(message) => Failure {
                 reason: "DuplicateBMC",
                 message: message.to_string(),
@@ -158,16 +201,23 @@ impl Line {
         }
         let issued = read.map_err(NoAnswer::Credentials)?;
         self.version = Some(issued.version.clone());
+        let failed = |error: BmcError| {
+            self.shared.counters.failure(error.reason());
+            NoAnswer::Bmc(error)
+        };
+        let address = Address::parse(&self.spec.address, self.spec.protocol).map_err(failed)?;
+        check_security(&self.spec, &address, self.shared.limits.allow_insecure)
+            .map_err(NoAnswer::Withheld)?;
+        issued.destinations.check(&address.host).map_err(|why| {
+            let secret = self.spec.credentials_secret_ref.clone();
+            NoAnswer::Withheld(WithholdCredentialsError::NotForThisAddress { secret, why })
+        })?;
         self.login = Some(self.shared.gate.login(Account {
             address: self.spec.address.clone(),
             user: issued.credentials.username.clone(),
             version: issued.version,
         }));
-        let dialled = self.shared.dial.dial(&self.spec, issued.credentials).await;
-        dialled.map_err(|error| {
-            self.shared.counters.failure(error.reason());
-            NoAnswer::Bmc(error)
-        })
+        self.shared.dial.dial(&self.spec, issued.credentials).await.map_err(failed)
     }
 
     /// Whether there are other credentials than those that were used last. An unreadable Secret is no other one.
@@ -201,6 +251,17 @@ impl Line {
         if tokio::time::timeout(CLOSING, closing).await.is_err() {
             tracing::debug!(address = self.spec.address, "a session at a BMC was left open");
         }
+    }
+}
+
+/// Refuses to send credentials where nothing proves who answers, unless that is allowed.
+fn check_security(spec: &BmcSpec, address: &Address, allowed: bool) -> Result<(), WithholdCredentialsError> {
+    let insecure = |what| Err(WithholdCredentialsError::Insecure { what });
+    match spec.tls.as_ref().map(|tls| tls.mode) {
+        _ if allowed => Ok(()),
+        _ if address.scheme == Scheme::Http => insecure("an http:// address in bmc.address"),
+        Some(BmcTlsMode::Insecure) => insecure("bmc.tls.mode insecure"),
+        Some(BmcTlsMode::Pin | BmcTlsMode::Ca) | None => Ok(()),
     }
 }
 

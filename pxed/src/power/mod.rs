@@ -15,6 +15,7 @@ mod contested;
 pub mod counters;
 pub mod credentials;
 mod departing;
+pub mod destination;
 pub mod dial;
 pub mod gate;
 pub mod holding;
@@ -44,6 +45,7 @@ pub use bedplate_lease::Tenure;
 use thiserror::Error;
 
 pub use self::counters::Counters;
+pub use self::destination::Destinations;
 pub use self::supervisor::{Limits, Parts, run};
 
 /// Which operation: a later object of the same name has another uid.
@@ -147,6 +149,8 @@ pub struct Issued {
     pub credentials: Credentials,
     /// Which state of the Secret they are.
     pub version: CredentialsVersion,
+    /// Addresses to which they may be sent.
+    pub destinations: Destinations,
 }
 
 /// Why there are no credentials; for a person, without anything of the content.

@@ -49,6 +49,8 @@ pub struct Limits {
     pub connections: usize,
     /// Between two looks at a machine that nothing is awaited of.
     pub poll: Duration,
+    /// True if BMCs may be used although nothing proves who answers: plain HTTP, or a certificate that is not verified.
+    pub allow_insecure: bool,
 }
 
 /// What power is driven with.

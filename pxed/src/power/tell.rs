@@ -41,7 +41,9 @@ impl Worker {
         let mut breaker = self.breaker.clone();
         match why {
             NoAnswer::Bmc(error) => breaker.failed(error.reason(), now, self.shared.jitter()),
-            NoAnswer::Credentials(_) | NoAnswer::Contested(_) => breaker = Breaker::Held { until: None },
+            NoAnswer::Credentials(_) | NoAnswer::Withheld(_) | NoAnswer::Contested(_) => {
+                breaker = Breaker::Held { until: None };
+            }
         }
         let next = breaker.next_try();
         let open = matches!(breaker, Breaker::Open { .. });
@@ -90,7 +92,12 @@ impl Worker {
 /// The Event of a condition's reason, in the same word. Who gives no answer in time, or one that only tells that there will be none,
 /// is away.
 fn event_of(reason: &str) -> EventReason {
-    let own = [EventReason::DuplicateBMC, EventReason::CredentialsNotAvailable];
+    let own = [
+        EventReason::DuplicateBMC,
+        EventReason::CredentialsNotAvailable,
+        EventReason::CredentialsNotForThisAddress,
+        EventReason::InsecureNotAllowed,
+    ];
     let bmc = Reason::ALL.into_iter().filter(|reason| !SILENT.contains(reason)).map(EventReason::Bmc);
     let told = own.into_iter().chain(bmc).find(|event| event.as_str() == reason);
     told.unwrap_or(EventReason::Bmc(Reason::BmcUnreachable))
@@ -105,8 +112,11 @@ mod tests {
         for reason in Reason::ALL.into_iter().filter(|reason| !SILENT.contains(reason)) {
             assert_eq!(event_of(reason.as_str()).as_str(), reason.as_str());
         }
-        assert_eq!(event_of("CredentialsNotAvailable").as_str(), "CredentialsNotAvailable");
-        assert_eq!(event_of("DuplicateBMC").as_str(), "DuplicateBMC");
+        for own in
+            ["CredentialsNotAvailable", "CredentialsNotForThisAddress", "InsecureNotAllowed", "DuplicateBMC"]
+        {
+            assert_eq!(event_of(own).as_str(), own);
+        }
         let away = EventReason::Bmc(Reason::BmcUnreachable);
         assert!(SILENT.iter().all(|reason| event_of(reason.as_str()) == away));
     }

@@ -170,6 +170,7 @@ impl Power {
             limits: Limits {
                 connections: usize::try_from(config.bmc.connections).unwrap_or(usize::MAX),
                 poll: config.bmc.poll,
+                allow_insecure: config.bmc.allow_insecure,
             },
             instance: format!("pxed/{}/{}", config.site, instance()),
             counters: counters.clone(),

@@ -29,6 +29,10 @@ pub enum EventReason {
     BMCReachable,
     /// User name and password are not there, or not readable.
     CredentialsNotAvailable,
+    /// The Secret does not list the address of the BMC.
+    CredentialsNotForThisAddress,
+    /// Nothing proves who answers at the address of the BMC.
+    InsecureNotAllowed,
     /// The machine was switched on often enough.
     PowerOnAttemptsExhausted,
     /// A deleted Machine waits to be switched off.
@@ -52,6 +56,8 @@ impl EventReason {
             Self::Bmc(reason) => reason.as_str(),
             Self::BMCReachable => "BMCReachable",
             Self::CredentialsNotAvailable => "CredentialsNotAvailable",
+            Self::CredentialsNotForThisAddress => "CredentialsNotForThisAddress",
+            Self::InsecureNotAllowed => "InsecureNotAllowed",
             Self::PowerOnAttemptsExhausted => "PowerOnAttemptsExhausted",
             Self::PowerOffAwaited => "PowerOffAwaited",
             Self::DuplicateBMC => "DuplicateBMC",
@@ -68,6 +74,8 @@ impl EventReason {
             | Self::SeedAskedTwice
             | Self::Bmc(_)
             | Self::CredentialsNotAvailable
+            | Self::CredentialsNotForThisAddress
+            | Self::InsecureNotAllowed
             | Self::PowerOnAttemptsExhausted
             | Self::PowerOffAwaited
             | Self::DuplicateBMC

@@ -263,7 +263,9 @@ impl Server {
     pub fn write_credentials(&self, directory: &Path) -> Result<()> {
         let place = directory.join(CREDENTIALS).join(self.credentials());
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&place)?;
-        for (name, value) in [("username", USER), ("password", PASSWORD)] {
+        let address = self.address.ip().to_string();
+        for (name, value) in [("username", USER), ("password", PASSWORD), ("bmc-addresses", address.as_str())]
+        {
             let path = place.join(name);
             let mut file = fs::OpenOptions::new()
                 .write(true)
@@ -281,7 +283,10 @@ impl Server {
     pub fn secret(&self) -> Value {
         json!({
             "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
-            "metadata": {"name": self.credentials(), "namespace": CREDENTIALS},
+            "metadata": {
+                "name": self.credentials(), "namespace": CREDENTIALS,
+                "annotations": {"bedplate.dev/bmc-addresses": self.address.ip().to_string()},
+            },
             "stringData": {"username": USER, "password": PASSWORD},
         })
     }

@@ -192,8 +192,14 @@ pub(crate) fn secret(namespace: &str, name: &str) {
 }
 
 pub(crate) fn secret_with(namespace: &str, name: &str, password: &str) {
+    secret_for(namespace, name, password, &json!({ "bedplate.dev/bmc-addresses": "127.0.0.0/8" }));
+}
+
+/// Creates credentials with these annotations.
+pub(crate) fn secret_for(namespace: &str, name: &str, password: &str, annotations: &Value) {
     apply(&json!({
-        "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name, "namespace": namespace },
+        "apiVersion": "v1", "kind": "Secret",
+        "metadata": { "name": name, "namespace": namespace, "annotations": annotations },
         "stringData": { "username": USER, "password": password },
     }));
 }

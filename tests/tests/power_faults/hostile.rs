@@ -134,6 +134,33 @@ fn addresses_where_no_bmc_may_be_are_refused_before_anything_is_sent() {
     rig.keeps_its_secrets();
 }
 
+/// The attack: the author of a Machine names another rack's Secret, and an address of their own.
+#[test]
+fn credentials_go_only_to_the_addresses_that_their_secret_lists() {
+    let rig = Rig::new("hostile-theft", "127.0.0.0/8");
+    let station = rig.station("server", Protocol::Redfish, 1, Delays::default());
+    let thieves = [THERE, "127.0.0.1", "127.0.0.3"].map(|ip| Crooked::start(ip, Trick::Nested(1)));
+    for (name, addresses, address) in [
+        ("other", "127.0.0.1", format!("http://{}", thieves[0].address)),
+        ("named", "0.0.0.0/0,::/0", format!("http://localhost:{}", thieves[1].address.port())),
+        ("unlisted", "", format!("http://{}", thieves[2].address)),
+    ] {
+        rig.credentials_for(name, PASSWORD, addresses);
+        rig.machine(name, &plain(name, &address));
+    }
+    rig.credentials_for("server", PASSWORD, "127.0.0.1");
+    rig.machine("server", &station.spec(1));
+    let _pxed = rig.start();
+    for name in ["other", "named", "unlisted"] {
+        let (reason, message) = wrong(&rig, name);
+        assert_eq!(reason, "CredentialsNotForThisAddress", "{name}: {message}");
+        assert!(message.contains("bmc-addresses") && message.contains(name), "{name}: {message}");
+    }
+    rig.wait("the listed machine to be on", LIMIT, || station.is_on().then_some(()));
+    assert_eq!(thieves.each_ref().map(Crooked::connections), [0; 3], "an address was connected to");
+    rig.keeps_its_secrets();
+}
+
 #[test]
 fn files_of_credentials_that_are_no_secrets_are_not_read() {
     let rig = Rig::new("hostile-files", "127.0.0.0/8");

@@ -102,7 +102,7 @@ impl Rig {
         let config = format!(
             "state-directory = {:?}\nsocket = {:?}\ndefault-image = \"host\"\n[source]\ndirectory = {:?}\n[dhcp]\nmode = \
              \"off\"\n[tftp]\nlisten = \"127.0.0.1:0\"\n[http]\nlisten = \"127.0.0.1:0\"\n[https]\nlisten = \
-             \"127.0.0.1:0\"\n[metrics]\nlisten = \"{}\"\n[bmc]\nallowed-networks = [{allowed:?}]\ncredentials-directory = \
+             \"127.0.0.1:0\"\n[metrics]\nlisten = \"{}\"\n[bmc]\nallow-insecure = true\nallowed-networks = [{allowed:?}]\ncredentials-directory = \
              {:?}\npoll-seconds = 5\n[images.host]\nkernel = {:?}\ninitrd = {:?}\n",
             at("state"),
             at("pxed.sock"),
@@ -148,9 +148,15 @@ impl Rig {
 
     /// Writes the files of a Secret, as their owner's alone.
     pub(super) fn credentials(&self, name: &str, password: &str) {
+        // The tests of addresses ask what pxed refuses although the Secret lists it.
+        self.credentials_for(name, password, "0.0.0.0/0,::/0,localhost");
+    }
+
+    /// Writes credentials that may be sent to the listed addresses.
+    pub(super) fn credentials_for(&self, name: &str, password: &str, addresses: &str) {
         let place = self.path("credentials/bedplate-system").join(name);
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&place).unwrap();
-        for (file, text) in [("username", USER), ("password", password)] {
+        for (file, text) in [("username", USER), ("password", password), ("bmc-addresses", addresses)] {
             let mut options = fs::OpenOptions::new();
             let mut file =
                 options.write(true).create(true).truncate(true).mode(0o600).open(place.join(file)).unwrap();

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use self::world::{World, machine};
 use super::*;
+use crate::power::destination::ANNOTATION;
 use crate::store::Table;
 
 fn one(power: PowerState) -> World {
@@ -81,6 +82,73 @@ async fn two_machines_that_claim_one_bmc_are_not_driven_until_one_lets_go() {
     assert!(world.until(5, |world| power_of(world, "bmc1") == PowerState::On).await);
     assert_eq!(world.reason("node1", "BMCReachable"), "Reachable");
     pxed.stop.cancel();
+}
+
+/// The attack: a user may create Machines, and names the Secret of another rack with an address of their own.
+#[tokio::test(start_paused = true)]
+async fn credentials_are_not_sent_to_an_address_that_their_secret_does_not_list() {
+    let machines = [
+        machine("node1", "10.9.0.21", json!({})),
+        machine("node2", "https://198.51.100.7", json!({})),
+        machine("node3", "10-9-0-21.evil.example", json!({})),
+    ];
+    let world = World::new(machines, PowerState::Off);
+    world.state().listed = Some("10.9.0.0/24, *.rack1.example".to_owned());
+    let pxed = world.start("a");
+    for node in ["node2", "node3"] {
+        world.operate(node, node, "powerOn", json!({}));
+        assert!(world.until(60, |world| world.ended(node).is_some()).await);
+        let refused = (OperationState::Failed, "CredentialsNotForThisAddress".to_owned());
+        assert_eq!(world.ended(node).unwrap(), refused);
+        assert_eq!(world.reason(node, "BMCReachable"), "CredentialsNotForThisAddress");
+        let said = world.said(node);
+        assert!(said.contains("Secret n/s") && said.contains(ANNOTATION), "{said}");
+        assert!(said.contains("docs/bmc.md") && !said.contains("rack1"), "{said}");
+    }
+    assert!(world.until(5, |world| power_of(world, "10.9.0.21") == PowerState::On).await);
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(world.state().dialed, ["10.9.0.21"]);
+    let told = world.events().into_iter().filter(|reason| *reason == "CredentialsNotForThisAddress").count();
+    assert_eq!(told, 2, "once for each Machine");
+    // Listed later, it is used without a change of the Machine.
+    world.state().listed = Some("10.9.0.0/24,198.51.100.7".to_owned());
+    assert!(world.until(120, |world| world.reason("node2", "BMCReachable") == "Reachable").await);
+    assert_eq!(world.reason("node3", "BMCReachable"), "CredentialsNotForThisAddress");
+    pxed.stop.cancel();
+}
+
+#[tokio::test(start_paused = true)]
+async fn credentials_are_not_sent_where_their_secret_lists_no_address() {
+    let world = one(PowerState::Off);
+    world.state().listed = Some(String::new());
+    let pxed = world.start("a");
+    assert!(world.until(60, |w| w.reason("node1", "BMCReachable") == "CredentialsNotForThisAddress").await);
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(world.state().dialed, Vec::<String>::new());
+    pxed.stop.cancel();
+}
+
+#[tokio::test(start_paused = true)]
+async fn plain_http_and_unverified_certificates_are_used_only_if_allowed() {
+    for allowed in [false, true] {
+        let insecure = |name: &str, address: &str| {
+            let mut machine = machine(name, address, json!({}));
+            machine.spec.bmc.as_mut().unwrap().tls =
+                Some(serde_json::from_value(json!({ "mode": "insecure" })).unwrap());
+            machine
+        };
+        let machines = [insecure("node1", "http://bmc1"), insecure("node2", "bmc2")];
+        let world = World::new(machines, PowerState::Off);
+        world.state().allows_insecure = allowed;
+        world.state().listed = Some("bmc1,bmc2".to_owned());
+        let pxed = world.start("a");
+        let expected = if allowed { "Reachable" } else { "InsecureNotAllowed" };
+        for node in ["node1", "node2"] {
+            assert!(world.until(60, |world| world.reason(node, "BMCReachable") == expected).await, "{node}");
+        }
+        assert_eq!(world.state().dialed.is_empty(), !allowed, "{:?}", world.state().dialed);
+        pxed.stop.cancel();
+    }
 }
 
 #[tokio::test(start_paused = true)]

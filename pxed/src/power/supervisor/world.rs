@@ -20,8 +20,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::power::{
-    CredentialsError, CredentialsSource, CredentialsVersion, Dial, Issued, Operation, OperationKey,
-    OperationUpdate, OperationWriter, Tenure, WriteOperationError,
+    CredentialsError, CredentialsSource, CredentialsVersion, Destinations, Dial, Issued, Operation,
+    OperationKey, OperationUpdate, OperationWriter, Tenure, WriteOperationError,
 };
 use crate::store::Table;
 
@@ -82,6 +82,12 @@ pub(super) struct State {
     pub(super) operations: BTreeMap<String, Operation>,
     pub(super) password: String,
     pub(super) secret: String,
+    /// Addresses that the Secret lists; none: those of all simulated BMCs.
+    pub(super) listed: Option<String>,
+    /// pxed is configured with `bmc.allow-insecure`.
+    pub(super) allows_insecure: bool,
+    /// Addresses to which credentials were given.
+    pub(super) dialed: Vec<String>,
     pub(super) logins: usize,
     /// Writes and requests until pxed is killed.
     pub(super) killed_after: Option<usize>,
@@ -289,6 +295,7 @@ impl World {
         *self.updates.lock().unwrap() = Some(sender);
         let far = Instant::now() + Duration::from_secs(1_000_000);
         let (lead, tenure) = watch::channel(Some(far));
+        let allow_insecure = self.state().allows_insecure;
         let parts = Parts {
             machines: self.machines.clone(),
             source: self.source.clone(),
@@ -300,7 +307,7 @@ impl World {
             dial: Arc::new(self.clone()),
             holding: self.state().is_cluster.then(|| Arc::new(self.clone()) as Arc<dyn Holding>),
             tenure: Tenure::new(tenure),
-            limits: Limits { connections: 128, poll: Duration::from_secs(60) },
+            limits: Limits { connections: 128, poll: Duration::from_secs(60), allow_insecure },
             instance: format!("pxed/site/{instance}"),
             counters: self.counters.clone(),
         };
@@ -397,9 +404,13 @@ impl Holding for World {
 #[async_trait]
 impl CredentialsSource for World {
     async fn read(&self, _: &CredentialsSecretRef) -> Result<Issued, CredentialsError> {
-        let secret = self.state().secret.clone();
+        let state = self.state();
+        let (secret, listed) = (state.secret.clone(), state.listed.clone());
+        let all = || state.bmcs.keys().cloned().collect::<Vec<_>>().join(",");
+        let listed = listed.unwrap_or_else(all);
         let credentials = Credentials { username: "admin".to_owned(), password: secret.clone().into() };
-        Ok(Issued { credentials, version: CredentialsVersion(secret) })
+        let version = CredentialsVersion(format!("{secret}/{listed}"));
+        Ok(Issued { credentials, version, destinations: Destinations::of_annotation(Some(&listed)) })
     }
 }
 
@@ -407,6 +418,7 @@ impl CredentialsSource for World {
 impl Dial for World {
     async fn dial(&self, bmc: &BmcSpec, _: Credentials) -> Result<Box<dyn Bmc>, BmcError> {
         let secret = self.state().secret.clone();
+        self.state().dialed.push(bmc.address.clone());
         Ok(Box::new(Client { world: self.clone(), address: bmc.address.clone(), secret, logged_in: false }))
     }
 }

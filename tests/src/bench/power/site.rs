@@ -201,7 +201,8 @@ impl<'n> Driver<'n> {
         let credentials = credentials_directory(place);
         setup.more = format!("\n[bmc]\ncredentials-directory = {credentials:?}\npoll-seconds = {POLL}\n");
         let secret = made(&credentials.join("bedplate-system/bmc"))?;
-        for (name, text) in [("username", USER), ("password", PASSWORD)] {
+        for (name, text) in [("username", USER), ("password", PASSWORD), ("bmc-addresses", "0.0.0.0/0,::/0")]
+        {
             std::fs::write(secret.join(name), text)?;
             std::fs::set_permissions(secret.join(name), std::fs::Permissions::from_mode(0o600))?;
         }
