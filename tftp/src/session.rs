@@ -3,7 +3,8 @@
 //! ```text
 //!   start ──options agreed──▶ Offered ──ACK 0──▶ Sending ──ACK of the last block──▶ Over(Complete)
 //!     │                          │                 ▲ │
-//!     └──no options──────────────┼─────────────────┘ │   ACK inside the window: next window from there
+//!     └──no options──────────────┼─────────────────┘ │   ACK inside the window: next window from there, not sooner than
+//!                                │                   │   half a round trip after the last one
 //!                                │                   │   ACK of what was acknowledged before: nothing (window 1)
 //!                                ├──client's ERROR───┼──▶ Over(ClientAborted)
 //!                                ├──attempts spent───┼──▶ Over(TimedOut)
@@ -83,6 +84,8 @@ pub struct Session {
     heard: bool,
     /// A duplicate ACK was answered since the last progress.
     repeated: bool,
+    /// True if the deadline is the time to resume after an early ACK inside the window.
+    resuming: bool,
     /// When the current window was begun; its round trip is measured only if it was not sent twice (Karn).
     sent_at: Instant,
     measurable: bool,
@@ -109,6 +112,7 @@ impl Session {
             attempts: 0,
             heard: false,
             repeated: false,
+            resuming: false,
             sent_at: now,
             measurable: true,
             round_trip: None,
@@ -160,11 +164,13 @@ impl Session {
             self.progress(now);
             return Some(self.send_window(now));
         }
-        // Part of a window sooner than a round trip: a client that acknowledges each block. Slide on, do not go back, or each of
-        // its ACKs would repeat a window.
+        // A client that acknowledges each block sends more ACKs of this window; going back at each would repeat a window each time.
+        // A client that lost a block waits for it. Nothing new may be sent before that block (RFC 7440 section 4), so wait.
         self.attempts = 0;
         self.repeated = false;
-        self.slide(now)
+        self.resuming = true;
+        self.deadline = self.deadline.min(self.sent_at.checked_add(self.early_time()).unwrap_or(now));
+        None
     }
 
     /// An ACK of what is acknowledged already.
@@ -179,8 +185,11 @@ impl Session {
 
     /// Whether an ACK cannot yet be the answer to what was sent last.
     fn is_early(&self, now: Instant) -> bool {
-        let half = self.round_trip.map_or(Duration::ZERO, |round_trip| fraction(round_trip, 2));
-        now.saturating_duration_since(self.sent_at) < half
+        now.saturating_duration_since(self.sent_at) < self.early_time()
+    }
+
+    fn early_time(&self) -> Duration {
+        self.round_trip.map_or(Duration::ZERO, |round_trip| fraction(round_trip, 2))
     }
 
     /// The client said ERROR: over at once, nothing is answered (RFC 1350 section 7).
@@ -204,11 +213,13 @@ impl Session {
         if matches!(self.phase, Phase::Over(_)) || now < self.deadline {
             return None;
         }
-        if self.attempts >= self.retry.attempts {
-            self.phase = Phase::Over(Outcome::TimedOut);
-            return None;
+        if !self.resuming {
+            if self.attempts >= self.retry.attempts {
+                self.phase = Phase::Over(Outcome::TimedOut);
+                return None;
+            }
+            self.attempts = self.attempts.saturating_add(1);
         }
-        self.attempts = self.attempts.saturating_add(1);
         self.measurable = false;
         Some(self.again(now))
     }
@@ -260,18 +271,9 @@ impl Session {
         Transmit::Blocks(first, end)
     }
 
-    /// What the window allows beyond what was sent.
-    fn slide(&mut self, now: Instant) -> Option<Transmit> {
-        let first = self.sent.saturating_add(1);
-        let end = self.acknowledged.saturating_add(self.window).min(self.last).saturating_add(1);
-        self.measurable = false;
-        self.begin_wait(now);
-        self.sent = end.saturating_sub(1).max(self.sent);
-        (first < end).then_some(Transmit::Blocks(first, end))
-    }
-
     fn begin_wait(&mut self, now: Instant) {
         self.sent_at = now;
+        self.resuming = false;
         let first = self.asked_wait.unwrap_or_else(|| {
             let estimate =
                 self.round_trip.map(|round_trip| round_trip.saturating_mul(4).max(self.retry.least));

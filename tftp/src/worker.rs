@@ -448,7 +448,7 @@ mod tests {
 
     impl Files for Shelf {
         fn open(&self, _request: &Request<'_>) -> Result<Bytes, OpenError> {
-            Ok(Bytes::from_static(&[7; 2000]))
+            Ok(Bytes::from_static(&[7; 20_000]))
         }
 
         fn finished(&self, _request: &Request<'_>, _outcome: Outcome, _sent: u64) {}
@@ -475,6 +475,39 @@ mod tests {
         let (_, from) = socket.recv_from(&mut buffer).expect("a block");
         assert_eq!(buffer[..4], [0, 3, 0, number]);
         from
+    }
+
+    #[test]
+    fn rfc7440_window_resumes_in_order_on_the_wire() {
+        let (mut worker, now) = (worker(), Instant::now());
+        let at = |milliseconds| now + Duration::from_millis(milliseconds);
+        let socket = UdpSocket::bind((LOCALHOST, 0)).expect("loopback");
+        socket.set_read_timeout(Some(Duration::from_secs(20))).expect("time-out");
+        let peer = socket.local_addr().expect("bound");
+        let request = b"\0\x01file\0octet\0windowsize\08\0";
+        assert_eq!(worker.arrive(peer, LOCALHOST, request, now), None);
+        let mut buffer = [0; 600];
+        let (_, port) = socket.recv_from(&mut buffer).expect("an option acknowledgment");
+        let acknowledge = |number| socket.send_to(&[0, 4, 0, number], port).expect("loopback");
+        acknowledge(0);
+        assert!(worker.hear(0, at(100)));
+        for number in 1..=8 {
+            block(&socket, number);
+        }
+        acknowledge(8);
+        assert!(worker.hear(0, at(200)));
+        for number in 9..=16 {
+            block(&socket, number);
+        }
+        // Two ACKs wait at the port, both sooner than half a round trip.
+        acknowledge(10);
+        acknowledge(11);
+        assert!(worker.hear(0, at(201)));
+        assert!(worker.hear(0, at(202)));
+        worker.ring(at(260));
+        for number in 12..=19 {
+            block(&socket, number);
+        }
     }
 
     #[test]

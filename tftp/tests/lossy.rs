@@ -125,6 +125,9 @@ impl Simulation {
                 self.network(|| Event::ToClient(offer.clone()));
             }
             Some(Transmit::Blocks(first, end)) => {
+                let resumed = self.session.payload(first).start;
+                let acknowledged = self.session.acknowledged_bytes();
+                assert_eq!(resumed, acknowledged, "RFC 7440: sending resumes after the acknowledged block");
                 for block in first..end {
                     let range = self.session.payload(block);
                     let range = usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap();
