@@ -48,12 +48,14 @@ fn ask_one(name: &str, kinds: &[Kind], server: SocketAddr, timeout: Duration) ->
     let socket = UdpSocket::bind((any, 0))?;
     socket.connect(server)?;
     let first: u16 = rand::random();
-    let ids: Vec<u16> =
-        (0..kinds.len()).filter_map(|n| Some(first.wrapping_add(u16::try_from(n).ok()?))).collect();
-    for (id, kind) in ids.iter().zip(kinds) {
-        // Of what is no name there is none.
-        let Some(question) = encode_question(*id, name, *kind) else { return Ok(Asked::Absent) };
+    let mut questions = Vec::with_capacity(kinds.len());
+    for (number, kind) in (0_u16..).zip(kinds) {
+        // An invalid name has no address.
+        let Some(question) = encode_question(first.wrapping_add(number), name, *kind) else {
+            return Ok(Asked::Absent);
+        };
         socket.send(&question)?;
+        questions.push(question);
     }
     let mut answers: Vec<Option<Answer>> = vec![None; kinds.len()];
     let mut deadline = Instant::now() + timeout;
@@ -72,10 +74,10 @@ fn ask_one(name: &str, kinds: &[Kind], server: SocketAddr, timeout: Duration) ->
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(error),
         };
-        for ((answer, id), kind) in
-            answers.iter_mut().zip(&ids).zip(kinds).filter(|((answer, _), _)| answer.is_none())
+        for ((answer, question), kind) in
+            answers.iter_mut().zip(&questions).zip(kinds).filter(|((answer, _), _)| answer.is_none())
         {
-            *answer = decode_answer(*id, *kind, buffer.get(..length).unwrap_or_default());
+            *answer = decode_answer(question, *kind, buffer.get(..length).unwrap_or_default());
         }
         if answers.iter().flatten().any(|answer| matches!(answer, Answer::Found(_))) {
             deadline = deadline.min(Instant::now() + SECOND);
@@ -195,6 +197,37 @@ mod tests {
         let away = server("127.0.0.1", |_, _| None);
         let error = find("api", &configuration(vec![away])).unwrap_err().to_string();
         assert_eq!(error, "the name api was not resolved: no answer of use from 127.0.0.1");
+    }
+
+    #[test]
+    fn rfc5452_answer_to_another_question_is_ignored() {
+        let (v4, forged): (IpAddr, [u8; 4]) = ([10, 7, 0, 1].into(), [192, 0, 2, 9]);
+        let socket = UdpSocket::bind(("127.0.0.1", 0)).unwrap();
+        let address = socket.local_addr().unwrap();
+        let forger = std::thread::spawn(move || {
+            let mut buffer = [0; 512];
+            let (length, peer) = socket.recv_from(&mut buffer).unwrap();
+            let question = &buffer[..length];
+            let reply = |name_octet: u8, kind: u8, octets: [u8; 4]| {
+                let mut reply = question.to_vec();
+                (reply[2], reply[3], reply[7]) = (0x81, 0x80, 1);
+                (reply[13], reply[length - 3]) = (name_octet, kind);
+                reply.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 9, 0, 4]);
+                reply.extend(octets);
+                reply
+            };
+            let mut without = question.to_vec();
+            (without[2], without[3], without[5]) = (0x81, 0x83, 0);
+            without.truncate(12);
+            for packet in
+                [reply(b'x', 1, forged), reply(b'a', 28, forged), without, reply(b'A', 1, [10, 7, 0, 1])]
+            {
+                socket.send_to(&packet, peer).unwrap();
+            }
+        });
+        let asked = ask("api.rack.example", &[Kind::A], &[address], 1, Duration::from_secs(10));
+        assert_eq!(asked, Asked::Found(vec![v4]));
+        forger.join().unwrap();
     }
 
     #[test]

@@ -9,6 +9,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Where name servers listen.
 pub const PORT: u16 = 53;
+/// Octets of a message before its question (RFC 1035, 4.1.1).
+const HEADER: usize = 12;
 /// More addresses of one name are not kept.
 const MOST: usize = 16;
 
@@ -57,11 +59,16 @@ pub fn encode_question(id: u16, name: &str, kind: Kind) -> Option<Vec<u8>> {
     (bytes.len() <= 272).then_some(bytes)
 }
 
-/// The answer to question `id` for addresses of that kind; `None` if these bytes are something else.
-pub fn decode_answer(id: u16, kind: Kind, bytes: &[u8]) -> Option<Answer> {
+/// Decodes the answer to the message `question` of [`encode_question`]; `None` if these bytes are something else.
+///
+/// ID and question must be those that were sent (RFC 5452, 9.1). Letter case of the name does not count (RFC 4343, 3).
+pub fn decode_answer(question: &[u8], kind: Kind, bytes: &[u8]) -> Option<Answer> {
     let word = |at: usize| Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?));
-    let flags = word(2)?;
-    if word(0)? != id || flags & 0x8000 == 0 {
+    let (flags, questions, answers) = (word(2)?, word(4)?, word(6)?);
+    let same_id = bytes.get(..2)? == question.get(..2)?;
+    let same_question =
+        questions == 1 && bytes.get(HEADER..question.len())?.eq_ignore_ascii_case(question.get(HEADER..)?);
+    if flags & 0x8000 == 0 || !same_id || !same_question {
         return None;
     }
     match flags & 0x000f {
@@ -69,11 +76,7 @@ pub fn decode_answer(id: u16, kind: Kind, bytes: &[u8]) -> Option<Answer> {
         3 => return Some(Answer::Absent),
         _ => return Some(Answer::Refused),
     }
-    let (questions, answers) = (word(4)?, word(6)?);
-    let mut at = 12;
-    for _ in 0..questions {
-        at = skip_name(bytes, at)?.checked_add(4)?;
-    }
+    let mut at = question.len();
     let mut found = Vec::new();
     for _ in 0..answers {
         at = skip_name(bytes, at)?;
@@ -126,6 +129,41 @@ mod tests {
         bytes
     }
 
+    fn question(kind: Kind) -> Vec<u8> {
+        encode_question(7, "pxe.rack.example", kind).unwrap()
+    }
+
+    #[test]
+    fn rfc5452_answer_must_echo_the_question() {
+        let sound = answer(7, Kind::A, 0x8180, &[A]);
+        let decoded = |bytes: &[u8]| decode_answer(&question(Kind::A), Kind::A, bytes);
+        let changed = |at: usize, octet: u8| {
+            let mut bytes = sound.clone();
+            bytes[at] = octet;
+            bytes
+        };
+        assert_eq!(decoded(&sound), Some(Answer::Found(vec![[10, 7, 0, 1].into()])));
+        assert_eq!(decoded(&changed(13, b'P')), decoded(&sound), "letter case does not count");
+        let end = question(Kind::A).len();
+        // Name, type, class, and no question or two.
+        for bytes in [
+            changed(13, b'x'),
+            changed(12, 4),
+            changed(end - 3, 28),
+            changed(end - 1, 3),
+            changed(5, 0),
+            changed(5, 2),
+        ] {
+            assert_eq!(decoded(&bytes), None);
+        }
+        // Errors and denials need the question too.
+        for flags in [0x8183, 0x8182, 0x8185] {
+            let mut other = answer(7, Kind::A, flags, &[]);
+            other[13] = b'x';
+            assert_eq!(decoded(&other), None, "{flags:x}");
+        }
+    }
+
     const CNAME: &[u8] = &[0xc0, 12, 0, 5, 0, 1, 0, 0, 0, 9, 0, 4, 1, b'x', 0xc0, 16];
     const A: &[u8] = &[1, b'x', 0xc0, 16, 0, 1, 0, 1, 0, 0, 0, 9, 0, 4, 10, 7, 0, 1];
     const AAAA: &[u8] =
@@ -133,7 +171,8 @@ mod tests {
 
     #[test]
     fn every_address_behind_aliases_counts_that_was_asked_for() {
-        let found = |kind, records: &[&[u8]]| decode_answer(7, kind, &answer(7, kind, 0x8180, records));
+        let found =
+            |kind, records: &[&[u8]]| decode_answer(&question(kind), kind, &answer(7, kind, 0x8180, records));
         let v4: IpAddr = [10, 7, 0, 1].into();
         let v6: IpAddr = "fd00::7".parse().unwrap();
         assert_eq!(found(Kind::A, &[CNAME, A, A, AAAA]), Some(Answer::Found(vec![v4, v4])));
@@ -142,7 +181,9 @@ mod tests {
 
     #[test]
     fn a_name_that_is_not_there_is_another_thing_than_a_server_that_cannot_say() {
-        let says = |flags, records: &[&[u8]]| decode_answer(7, Kind::A, &answer(7, Kind::A, flags, records));
+        let says = |flags, records: &[&[u8]]| {
+            decode_answer(&question(Kind::A), Kind::A, &answer(7, Kind::A, flags, records))
+        };
         assert_eq!(says(0x8183, &[]), Some(Answer::Absent));
         assert_eq!(says(0x8180, &[CNAME]), Some(Answer::Absent));
         for flags in [0x8182, 0x8185, 0x8380] {
@@ -153,12 +194,12 @@ mod tests {
     #[test]
     fn what_is_not_the_answer_is_nothing() {
         for bytes in [answer(8, Kind::A, 0x8180, &[A]), answer(7, Kind::A, 0x0100, &[A])] {
-            assert_eq!(decode_answer(7, Kind::A, &bytes), None);
+            assert_eq!(decode_answer(&question(Kind::A), Kind::A, &bytes), None);
         }
         for (kind, record) in [(Kind::A, A), (Kind::Aaaa, AAAA)] {
             let whole = answer(7, kind, 0x8180, &[CNAME, record]);
             for cut in 0..whole.len() {
-                assert_eq!(decode_answer(7, kind, &whole[..cut]), None, "{cut}");
+                assert_eq!(decode_answer(&question(kind), kind, &whole[..cut]), None, "{cut}");
             }
         }
     }
