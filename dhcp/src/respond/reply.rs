@@ -136,7 +136,8 @@ impl Asked<'_> {
         Destination::Routed(SocketAddrV4::new(address, self.settings.ports.client))
     }
 
-    /// What the client may ask for, in its order; everything if it did not say (RFC 2131, 4.3.1).
+    /// Options that the client may ask for, in its order; all of them if it has no parameter request list (RFC 2131,
+    /// 4.3.1). The subnet mask may come earlier.
     fn wanted(&self, subnet: &Subnet, boot: Option<&BootAnswer>) -> Options {
         let mut available = vec![(option::SUBNET_MASK, subnet.network.netmask().octets().to_vec())];
         available.extend(self.configured(subnet));
@@ -147,7 +148,12 @@ impl Asked<'_> {
         available.retain(|(code, _)| {
             rank(*code).is_some() || *code == option::SUBNET_MASK || (*code == option::BOOT_FILE && boot_file)
         });
-        available.sort_by_key(|(code, _)| rank(*code).unwrap_or(usize::MAX));
+        // RFC 2132, 3.3: the subnet mask comes before the router, whatever the client's order.
+        let router = rank(option::ROUTER).unwrap_or(usize::MAX);
+        available.sort_by_key(|(code, _)| match (*code, rank(*code).unwrap_or(usize::MAX)) {
+            (option::SUBNET_MASK, own) => (own.min(router), 0),
+            (_, own) => (own, 1),
+        });
         available
     }
 

@@ -474,6 +474,20 @@ fn parameters_come_in_the_clients_order_and_only_those() {
 }
 
 #[test]
+fn rfc2132_3_3_subnet_mask_comes_before_the_router() {
+    let lists: [&[u8]; 6] = [&[3, 1], &[3], &[15, 3, 6, 1], &[3, 3, 1, 3, 1], &[1, 3], &[6, 3, 15]];
+    for list in lists {
+        let option = [&[55, u8::try_from(list.len()).unwrap()], list].concat();
+        let offer = read(&lab().send(MACHINE, 1, &[&option]).packet.unwrap());
+        let place = |code| offer.codes.iter().position(|found| *found == code);
+        assert!(place(1).unwrap() < place(3).unwrap(), "{list:?}: {:?}", offer.codes);
+        assert_eq!(offer.codes.iter().filter(|code| [1, 3].contains(*code)).count(), 2, "{list:?}");
+    }
+    let offer = read(&lab().send(MACHINE, 1, &[&[55, 5, 15, 3, 6, 1, 28]]).packet.unwrap());
+    assert_eq!(offer.codes, [53, 54, 51, 58, 59, 15, 1, 3, 6, 28], "the rest keeps the client's order");
+}
+
+#[test]
 fn client_identifier_is_echoed() {
     let offer = read(&lab().send(MACHINE, 1, &[&[61, 3, 0, 7, 7]]).packet.unwrap());
     assert_eq!(offer.options[&61], [0, 7, 7]);

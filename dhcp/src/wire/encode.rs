@@ -121,7 +121,8 @@ fn place(reply: &Reply, room: usize) -> Option<Placed<'_>> {
         }
         let Some(&(code, value)) = placed.main.get(index) else { break };
         let length = encoded_length(value);
-        let movable = code != option::SERVER_ID;
+        // A client reads `file` and `sname` last, and the router may stay: the subnet mask must precede it (RFC 2132, 3.3).
+        let movable = !matches!(code, option::SERVER_ID | option::SUBNET_MASK);
         if movable && length <= file_room {
             file_room = file_room.saturating_sub(length);
             placed.file.push(placed.main.remove(index));

@@ -217,6 +217,50 @@ fn file_is_overloaded_only_while_it_names_nothing() {
 }
 
 #[test]
+fn rfc2132_3_3_subnet_mask_stays_first_if_options_are_overloaded() {
+    // Sizes at which the mask or the router, or both, leave the options field for `file` or `sname`.
+    for (routers, filler) in (1..=40).flat_map(|routers| (0..=280).step_by(7).map(move |f| (routers, f))) {
+        let mut reply = reply(vec![
+            (option::SERVER_ID, vec![10, 7, 0, 1]),
+            (option::CLIENT_ID, vec![1; filler]),
+            (option::SUBNET_MASK, vec![255, 255, 255, 0]),
+            (option::ROUTER, vec![10; routers * 4]),
+        ]);
+        reply.file.clear();
+        let Some(mut bytes) = encode(&reply, None) else { continue };
+        (bytes[0], bytes[242]) = (1, 1);
+        let order = option_codes(&bytes);
+        let place = |wanted: u8| order.iter().position(|code| *code == wanted);
+        let mask = place(option::SUBNET_MASK).expect("the mask is essential");
+        assert!(place(option::ROUTER).is_none_or(|router| mask < router), "{routers} {filler}: {order:?}");
+    }
+}
+
+/// Codes in the order in which a client reads them: options field, `file`, `sname` (RFC 2131, 4.1).
+fn option_codes(packet: &[u8]) -> Vec<u8> {
+    let walk = |mut rest: &[u8]| {
+        let mut codes = Vec::new();
+        while let [code, length, after @ ..] = rest {
+            match *code {
+                option::END => break,
+                option::PAD => rest = &rest[1..],
+                code => {
+                    codes.push(code);
+                    rest = &after[usize::from(*length)..];
+                }
+            }
+        }
+        codes
+    };
+    let main = walk(&packet[240..]);
+    let overload =
+        packet[240..].windows(3).take(6).find(|w| w[..2] == [option::OVERLOAD, 1]).map_or(0, |w| w[2]);
+    let file = if overload & 1 == 0 { Vec::new() } else { walk(&packet[108..236]) };
+    let sname = if overload & 2 == 0 { Vec::new() } else { walk(&packet[44..108]) };
+    [main, file, sname].concat()
+}
+
+#[test]
 fn an_answer_whose_essentials_do_not_fit_is_none() {
     let huge = vec![(option::BOOT_FILE, vec![b'x'; 700])];
     assert_eq!(encode(&reply(huge.clone()), None), None);
