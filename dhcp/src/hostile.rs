@@ -97,10 +97,12 @@ impl Trial {
         self.now += u64::from(circumstance >> 4) * 45;
         let Ok(request) = decode(packet) else { return };
         let own = [Ipv4Net::new_assert(SERVER, 24)];
+        let foreign = Ipv4Addr::new(10, 7, 0, 77);
+        let source = request.client_address.filter(|_| circumstance & 4 == 0).unwrap_or(foreign);
         let arrival = Arrival {
             addresses: &own,
             destination: if circumstance & 1 == 0 { Ipv4Addr::BROADCAST } else { SERVER },
-            peer: SocketAddrV4::new(Ipv4Addr::new(10, 7, 0, 77), 68),
+            peer: SocketAddrV4::new(source, 68),
             boot_server: circumstance & 2 != 0,
         };
         let Ok(response) = respond(settings, &TenMachines, &mut self.table, &request, &arrival, self.now)

@@ -10,7 +10,8 @@
 //! REQUEST  54 ours (SELECTING) ----------> ACK | NAK (authoritative); 54 another's: our offer is open again, silence
 //!          50, no ciaddr (INIT-REBOOT) --> ACK | NAK (wrong address, authoritative) | silence (no record)
 //!          ciaddr (RENEWING, REBINDING) -> ACK | NAK (another's or wrong address, authoritative)
-//! DECLINE, RELEASE ----------------------> silence
+//! DECLINE  broadcast or relayed ---------> silence; otherwise ignored
+//! RELEASE  from ciaddr or relayed -------> silence; otherwise ignored
 //! INFORM --------------------------------> ACK without lease
 //! proxyDHCP: DISCOVER of a loader -------> OFFER without yiaddr; REQUEST or INFORM on 4011 -> ACK to its sender
 //! ```
@@ -105,6 +106,10 @@ reasons! {
         PoolExhausted => "pool-exhausted",
         /// The client speaks of an address that it does not hold.
         NotHeld => "not-held",
+        /// DHCPDECLINE that was neither broadcast nor relayed (RFC 2131, 4.4.4).
+        NotBroadcast => "not-broadcast",
+        /// DHCPRELEASE that came neither from `ciaddr` nor through a relay (RFC 2131, 4.4.4).
+        ForeignSource => "foreign-source",
         /// proxyDHCP answers loaders only.
         NotALoader => "not-a-loader",
         /// The machine does not netboot now.

@@ -106,7 +106,8 @@ pub(super) fn lease_seconds(asked: &Asked<'_>, subnet: &Subnet) -> u32 {
     asked.request.lease_seconds.map_or(most, |wanted| wanted.max(MIN_LEASE_SECONDS).min(most))
 }
 
-/// DHCPDECLINE.
+/// DHCPDECLINE. Clients broadcast it (RFC 2131, 4.4.4): one that was sent to our address alone may come from any network
+/// and would take a bound lease from its client.
 pub(super) fn decline(asked: &Asked<'_>, table: &mut Table) -> Decided {
     let Some(address) = asked.request.requested else { return Err(Malformed::NoState) };
     if let Some(server) = asked.request.server_id
@@ -114,19 +115,25 @@ pub(super) fn decline(asked: &Asked<'_>, table: &mut Table) -> Decided {
     {
         return Ok(Err(Silence::OtherServer));
     }
+    if asked.request.relay.is_none() && asked.arrival.is_unicast() {
+        return Ok(Err(Silence::NotBroadcast));
+    }
     let is_fixed = asked.known.is_some_and(|known| known.addresses.iter().any(|a| a.addr() == address));
     let seconds = if is_fixed { DECLINED_FIXED_SECONDS } else { DECLINED_SECONDS };
     let changes = table.decline(address, &asked.holder, asked.now, seconds);
     Ok(changes.map(|changes| Decision::Declined(address, changes)).ok_or(Silence::NotHeld))
 }
 
-/// DHCPRELEASE.
+/// DHCPRELEASE. Clients send it from the address that they release (RFC 2131, 4.4.4).
 pub(super) fn release(asked: &Asked<'_>, table: &mut Table) -> Decided {
     let Some(address) = asked.request.client_address else { return Err(Malformed::NoState) };
     if let Some(server) = asked.request.server_id
         && !asked.arrival.is_us(server, asked.request)
     {
         return Ok(Err(Silence::OtherServer));
+    }
+    if asked.request.relay.is_none() && *asked.arrival.peer.ip() != address {
+        return Ok(Err(Silence::ForeignSource));
     }
     let changes = table.release(address, &asked.holder, asked.now);
     Ok(changes.map(|changes| Decision::Released(address, changes)).ok_or(Silence::NotHeld))

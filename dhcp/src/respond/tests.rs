@@ -363,9 +363,43 @@ fn declined_address_is_quarantined_and_the_next_one_offered() {
 }
 
 #[test]
+fn rfc2131_4_4_4_decline_is_taken_by_broadcast_or_relay_only() {
+    let mut lab = lab();
+    let address = lab.lease(STRANGER);
+    lab.arrival.destination = SERVER;
+    lab.arrival.peer = SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 9), 68);
+    let forged = lab.send(STRANGER, 4, &[&requested(address), &server_id(SERVER)]);
+    assert_eq!((forged.result, forged.changes.len()), (Err(Silence::NotBroadcast), 0));
+    assert_eq!(lab.table.get(address).map(|lease| lease.state), Some(LeaseState::Bound));
+    assert_eq!(kind(&lab.send_from(STRANGER, 3, address)), Some(5), "the lease is still renewed");
+
+    let through_relay = [&[53, 1, 1], &[82, 6, 5, 4, 10, 7, 0, 0][..]].concat();
+    assert_eq!(kind(&lab.send_raw(&message(STRANGER, 0x10, &through_relay))), Some(2));
+    let decline = [&[53, 1, 4, 82, 6, 5, 4, 10, 7, 0, 0], requested(address).as_slice()].concat();
+    let relayed = lab.send_raw(&message(STRANGER, 0x10, &decline));
+    assert_eq!(relayed.result, Ok(Event::Declined(address)));
+}
+
+#[test]
+fn rfc2131_4_4_4_release_is_taken_from_ciaddr_or_relay_only() {
+    let mut lab = lab();
+    let address = lab.lease(STRANGER);
+    for peer in [Ipv4Addr::new(192, 0, 2, 9), Ipv4Addr::UNSPECIFIED] {
+        lab.arrival.peer = SocketAddrV4::new(peer, 68);
+        let forged = lab.send_from(STRANGER, 7, address);
+        assert_eq!((forged.result, forged.changes.len()), (Err(Silence::ForeignSource), 0), "{peer}");
+        assert_eq!(lab.table.get(address).map(|lease| lease.state), Some(LeaseState::Bound));
+    }
+    let mut relayed = message(STRANGER, 0x10, &[53, 1, 7, 82, 6, 5, 4, 10, 7, 0, 0]);
+    relayed[12..16].copy_from_slice(&address.octets());
+    assert_eq!(lab.send_raw(&relayed).result, Ok(Event::Released(address)));
+}
+
+#[test]
 fn released_lease_is_open_to_others_and_remembered_for_its_client() {
     let mut lab = lab();
     let address = lab.lease(STRANGER);
+    lab.arrival.peer = SocketAddrV4::new(address, 68);
     let response = lab.send_from(STRANGER, 7, address);
     assert_eq!((response.result, response.packet), (Ok(Event::Released(address)), None));
     assert_ne!(lab.lease(STRANGER + 1), address);
