@@ -11,6 +11,8 @@ labels! {
         UnknownPath => "UnknownPath",
         /// Only POST.
         MethodNotAllowed => "MethodNotAllowed",
+        /// An HTTP/1.1 request without `Host`, with several, or with an invalid one (RFC 9112, 3.2).
+        BadHost => "BadHost",
         /// Only for who shows a certificate.
         NoClientCertificate => "NoClientCertificate",
         /// The body did not come whole, or says nothing sensible.
@@ -61,7 +63,7 @@ impl Reason {
             Self::UnknownPath | Self::MachineGone | Self::SecretMissing => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::NoClientCertificate => StatusCode::UNAUTHORIZED,
-            Self::BadBody | Self::BadCertificateRequest => StatusCode::BAD_REQUEST,
+            Self::BadHost | Self::BadBody | Self::BadCertificateRequest => StatusCode::BAD_REQUEST,
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyTooSlow => StatusCode::REQUEST_TIMEOUT,
             Self::TooOften => StatusCode::TOO_MANY_REQUESTS,

@@ -9,7 +9,7 @@ use bedplate_process::exit::chain;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
-use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use jiff::Timestamp;
@@ -26,6 +26,7 @@ use super::pace;
 use super::service::{Refused, Service, refused};
 use super::tls::Configurations;
 use crate::counter::Label as _;
+use crate::http::host;
 use crate::http::listen::{Accepted, Cut, Listening, converse, listen};
 use crate::http::socket::Guarded;
 
@@ -112,6 +113,9 @@ async fn answer(
     decide(service, identity, request, end).await.unwrap_or_else(|Refused { reason, message, after }| {
         service.counters.refusals.one(reason);
         let mut answer = json(reason.status(), &Refusal { reason: reason.word().to_owned(), message });
+        if reason == Reason::BadHost {
+            answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
         if let Some(after) = after {
             answer.headers_mut().insert(RETRY_AFTER, pace::seconds(after).into());
         }
@@ -127,6 +131,9 @@ async fn decide(
 ) -> Result<Answer, Refused> {
     let now = Timestamp::now();
     let (parts, body) = request.into_parts();
+    if let Err(message) = host::check(parts.version, &parts.headers) {
+        return refused(Reason::BadHost, message);
+    }
     let path = parts.uri.path();
     if !PATHS.contains(&path) {
         return refused(Reason::UnknownPath, "there is nothing under this path");

@@ -13,7 +13,8 @@ use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
-use tokio::net::TcpListener;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
 use super::counters::{Counters, Enrolment, Reason, Renewal, Reported};
@@ -24,7 +25,7 @@ use super::signer::{LocalSigner, SignError, Signed, Signer};
 use super::standalone::StandIn;
 use super::tls::Configurations;
 use crate::http::listen::Limits;
-use crate::http::tests::{Rig, listening, plain};
+use crate::http::tests::{HOST_CASES, Rig, listening, plain};
 use crate::machine::Snapshot;
 
 mod standalone;
@@ -80,6 +81,11 @@ impl Agents {
     }
 
     fn client(&self, identity: Option<(&str, &KeyPair)>) -> reqwest::Client {
+        let config = self.client_config(identity);
+        reqwest::Client::builder().tls_backend_preconfigured(config).no_proxy().build().unwrap()
+    }
+
+    fn client_config(&self, identity: Option<(&str, &KeyPair)>) -> ClientConfig {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(self.rig.authority.pem().as_bytes()).unwrap()).unwrap();
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -87,15 +93,14 @@ impl Agents {
             .with_safe_default_protocol_versions()
             .unwrap()
             .with_root_certificates(roots);
-        let config = match identity {
+        match identity {
             None => config.with_no_client_auth(),
             Some((certificate, key)) => {
                 let chain = vec![CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap()];
                 let key = PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes()).unwrap();
                 config.with_client_auth_cert(chain, key).unwrap()
             }
-        };
-        reqwest::Client::builder().tls_backend_preconfigured(config).no_proxy().build().unwrap()
+        }
     }
 
     async fn post(
@@ -438,6 +443,27 @@ async fn an_unknown_machines_seed_has_no_token_and_with_its_boot_nobody_enrols()
     let token = agents.rig.boots().seeds().take(&boot, Timestamp::now()).await.unwrap();
     let stolen = Seed { boot_id, token: Some(token), ..agents.seed(3).await };
     assert!(same(&agents.enrol(&request(&stolen, &csr(&key, None))).await, &refusal(403, "NotAMachine")));
+    agents.stop().await;
+}
+
+#[tokio::test]
+async fn rfc9112_3_2_agent_request_with_bad_host_gets_400() {
+    let agents = Agents::start(Rig::new()).await;
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(agents.client_config(None)));
+    for (version, fields, status) in HOST_CASES {
+        let stream = TcpStream::connect(agents.address).await.unwrap();
+        let mut stream = connector.connect(agents.address.ip().into(), stream).await.unwrap();
+        let head = format!("GET /v1/enrol HTTP/{version}\r\n{fields}Connection: close\r\n\r\n");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut text = Vec::new();
+        let _ = stream.read_to_end(&mut text).await;
+        let text = String::from_utf8(text).unwrap();
+        // The resource itself takes POST only.
+        let expected = if status == 200 { " 405 " } else { " 400 " };
+        assert!(text.len() > 8 && text[8..].starts_with(expected), "{version} {fields:?}: {text}");
+        assert_eq!(text.contains("\"BadHost\""), status == 400, "{fields:?}: {text}");
+    }
+    assert_eq!(agents.counters.refusals.get(Reason::BadHost), 9);
     agents.stop().await;
 }
 

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use bedplate_api::id::{BootId, SiteName};
 use bedplate_api::wire::Refusal;
-use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use hyper::header::{
+    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, RETRY_AFTER,
+};
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode};
 use jiff::Timestamp;
@@ -20,7 +22,7 @@ use super::counters::Counters;
 use super::path::{self, BootPath, What};
 use super::socket::Completions;
 use super::streams::Streams;
-use super::{content, once, stage};
+use super::{content, host, once, stage};
 use crate::allowance::Allowances;
 use crate::boot::{Boots, public_id};
 use crate::clients::Urls;
@@ -78,7 +80,10 @@ where
 {
     let (parts, body) = request.into_parts();
     let found = path::parse(parts.uri.path());
-    let response = respond(routes, peer, found, &parts, body).await;
+    let response = match host::check(parts.version, &parts.headers) {
+        Ok(()) => respond(routes, peer, found, &parts, body).await,
+        Err(message) => bad_host(message),
+    };
     routes.counters.answered(found.map(|found| found.what).as_ref(), response.status());
     response
 }
@@ -128,6 +133,13 @@ where
         What::Seed => once::seed(routes, &boot, peer, now).await,
         What::Stage => stage::report(routes, &boot.record(), body, now).await,
     }
+}
+
+/// Ends the connection: such a client's next bytes need not be a request (RFC 9112, 11.2).
+fn bad_host(message: &str) -> Response<Payload> {
+    let mut response = refuse(StatusCode::BAD_REQUEST, "BadHost", message);
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    response
 }
 
 fn method_not_allowed(allowed: &[Method]) -> Response<Payload> {

@@ -65,6 +65,7 @@ mod tests {
         let peer = Peer { address: [127, 0, 0, 1].into(), completions: Arc::default() };
         let get = async |method: Method, id: BootId| {
             let request = Request::builder().method(method).uri(format!("/b/{id}/rootfs"));
+            let request = request.header("host", "pxed");
             answer(&rig.routes, &peer, request.body(Full::new(Bytes::new())).unwrap()).await
         };
         let first = get(Method::GET, id).await;

@@ -181,6 +181,9 @@ impl Rig {
 
     async fn ask_with(&self, method: Method, path: &str, headers: &[(&str, &str)], body: Bytes) -> Answer {
         let mut request = Request::builder().method(method).uri(path);
+        if headers.iter().all(|(name, _)| *name != "host") {
+            request = request.header("host", "pxed");
+        }
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
@@ -522,6 +525,64 @@ impl Serving {
     }
 }
 
+/// A request head with its version and field lines, and the status that it is answered with.
+pub(crate) const HOST_CASES: [(&str, &str, u16); 17] = [
+    ("1.1", "Host: 10.7.0.1:8067\r\n", 200),
+    ("1.1", "Host: 10.7.0.1\r\n", 200),
+    ("1.1", "host:  pxed.rack-1.example:\r\n", 200),
+    ("1.1", "Host: [fd00::1]:8067\r\n", 200),
+    ("1.1", "Host: [fe80::1%25eth0]\r\n", 200),
+    ("1.1", "Host:\r\n", 200),
+    ("1.0", "", 200),
+    ("1.0", "Host: pxed\r\n", 200),
+    ("1.1", "", 400),
+    ("1.1", "Host: pxed\r\nHost: pxed\r\n", 400),
+    ("1.1", "Host: pxed\r\nhost: other\r\n", 400),
+    ("1.1", "Host: user@pxed\r\n", 400),
+    ("1.1", "Host: pxed/path\r\n", 400),
+    ("1.1", "Host: pxed, other\r\n", 400),
+    ("1.1", "Host: pxed:80:80\r\n", 400),
+    ("1.1", "Host: [fd00::g]\r\n", 400),
+    ("1.0", "Host: pxed\r\nHost: pxed\r\n", 400),
+];
+
+#[tokio::test]
+async fn rfc9112_3_2_request_with_bad_host_gets_400() {
+    let rig = Rig::new().with_images().await;
+    let id = rig.open(1);
+    let serving = serving(&rig, Limits::default()).await;
+    for (version, fields, status) in HOST_CASES {
+        let mut stream = TcpStream::connect(serving.address).await.unwrap();
+        let head = format!("GET /b/{id}/kernel HTTP/{version}\r\n{fields}\r\n");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        if status == 200 {
+            until_contains(&mut stream, &mut Vec::new(), b"kernel").await;
+            continue;
+        }
+        // The connection is closed after the answer: this ends, and the second request is not answered.
+        let _ = stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await;
+        let mut text = Vec::new();
+        let _ = stream.read_to_end(&mut text).await;
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.starts_with("HTTP/1.") && text[8..].starts_with(" 400 "), "{fields:?}: {text}");
+        assert!(text.contains("\"BadHost\"") && text.matches("\r\n\r\n").count() == 1, "{fields:?}: {text}");
+    }
+    serving.stop().await;
+}
+
+#[tokio::test]
+async fn rfc9112_3_2_seed_is_not_taken_by_a_request_without_host() {
+    let rig = Rig::new().with_images().await;
+    let id = rig.open(1);
+    let serving = serving(&rig, Limits::default()).await;
+    let mut stream = TcpStream::connect(serving.address).await.unwrap();
+    stream.write_all(format!("GET /b/{id}/seed HTTP/1.1\r\n\r\n").as_bytes()).await.unwrap();
+    let mut text = Vec::new();
+    until_contains(&mut stream, &mut text, b"400 Bad Request").await;
+    assert_eq!(rig.ask(Method::GET, &format!("/b/{id}/seed"), &[]).await.status, StatusCode::OK);
+    serving.stop().await;
+}
+
 async fn get(address: std::net::SocketAddr, path: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).await.unwrap();
@@ -616,7 +677,8 @@ async fn root_images_wait_in_a_queue_and_kernels_do_not() {
     let kernel = rig.ask(Method::GET, &format!("/b/{id}/kernel"), &[]).await;
     assert_eq!(kernel.status, StatusCode::OK);
     let peer = Peer { address: [127, 0, 0, 1].into(), completions: Arc::default() };
-    let request = Request::get(format!("/b/{id}/rootfs")).body(Full::new(Bytes::new())).unwrap();
+    let request = Request::get(format!("/b/{id}/rootfs")).header("host", "pxed");
+    let request = request.body(Full::new(Bytes::new())).unwrap();
     let response = answer(&routes, &peer, request).await;
     assert_eq!(response.status(), StatusCode::OK);
     let mut body = response.into_body();
