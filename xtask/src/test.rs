@@ -205,19 +205,10 @@ pub(crate) fn run(options: Options<'_>) -> Result<()> {
     })?;
     recorder.finish()?;
     if whole && tier.is_none() && totals.failed == 0 {
-        for over in table.over_budget(&recorder.tests()) {
-            totals.fail(over);
-        }
-        if !record {
-            let new: Vec<&str> = recorder.names().filter(|name| times.of(name).is_none()).collect();
-            if !new.is_empty() {
-                println!("  without a recorded time: {}; run `cargo xtask test --record`", new.join(", "));
-            }
-        }
-        for name in
-            table.programs.keys().filter(|name| !selected.iter().any(|program| program.name == **name))
-        {
-            totals.fail(format!("tests/tests.toml: no test program is named {name}"));
+        check_tables(&table, &recorder, &selected, &mut totals);
+        let new: Vec<&str> = recorder.names().filter(|name| times.of(name).is_none()).collect();
+        if !record && !new.is_empty() {
+            println!("  without a recorded time: {}; run `cargo xtask test --record`", new.join(", "));
         }
     }
     if record && totals.failed == 0 {
@@ -225,6 +216,16 @@ pub(crate) fn run(options: Options<'_>) -> Result<()> {
         times.write()?;
     }
     summary(&totals, recorder.elapsed())
+}
+
+/// Counts each budget that was exceeded, and each row of the table without a program, as a failure.
+fn check_tables(table: &Table, recorder: &Recorder, selected: &[Program], totals: &mut Totals) {
+    for over in table.over_budget(&recorder.tests()) {
+        totals.fail(over);
+    }
+    for name in table.programs.keys().filter(|name| !selected.iter().any(|program| program.name == **name)) {
+        totals.fail(format!("tests/tests.toml: no test program is named {name}"));
+    }
 }
 
 /// Returns the jobs that follow the build of the test programs: the programs, and the steps that they and the checks need.
