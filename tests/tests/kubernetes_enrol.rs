@@ -223,8 +223,9 @@ fn a_host_enrols_with_the_cluster_and_writes_its_own_fields_also_after_the_api_s
     });
     assert!(!boot.ends_with(&rig.host.boot_id()), "nobody has signed");
     rig.kubernetes.start_server().unwrap();
-    rig.until("the second enrolment", |rig| boot.ends_with(&rig.host.boot_id()));
+    // Before the start: the agent reports once after its enrollment, and an unchanged status only after 300 s again.
     let restarted = jiff::Timestamp::now();
+    rig.until("the second enrolment", |rig| boot.ends_with(&rig.host.boot_id()));
     rig.until_machine(MACHINE, "a heartbeat since", |machine| {
         let heartbeat = machine["status"]["agent"]["lastHeartbeat"].as_str();
         let heartbeat = heartbeat.and_then(|text| text.parse::<jiff::Timestamp>().ok());
