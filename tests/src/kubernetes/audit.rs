@@ -1,8 +1,10 @@
 //! Requests of agents, read from the API server's audit log.
 //!
-//! The server logs a request after its response, so a client may get the response first. A reader of the log therefore sends its own
-//! request, waits for the line of that request, and reads the log up to there.
+//! The server writes a line when a request arrives, before any other part of the server sees the request. It writes another line
+//! after the answer, when the client may know the answer already. A test therefore counts arrivals before that of a request of its own,
+//! the mark, and waits for the answers to these.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -16,10 +18,12 @@ use crate::wait;
 
 /// Members of this group are agents.
 const GROUP: &str = "bedplate:machines";
-/// Audit policy that logs only requests of agents.
-const POLICY: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n\
+/// Policy of the log: it has requests of agents only, in every stage.
+const POLICY: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules:\n\
     - level: Metadata\n  userGroups: [\"bedplate:machines\"]\n- level: None\n";
-/// Maximum time until a request is in the log.
+/// Stage of the line that is written when a request arrives. All other stages follow an answer or its beginning.
+const RECEIVED: &str = "RequestReceived";
+/// Maximum time until the answers are in the log.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Kubernetes {
@@ -34,8 +38,8 @@ impl Kubernetes {
         ])
     }
 
-    /// Returns the requests of an agent's user since the start, each as an audit event (JSON). All requests that were answered before
-    /// this call are included. Requests of the tests themselves are omitted.
+    /// Returns the requests that an agent's user has made since the start, in the order of arrival: all that were answered before
+    /// this call, and maybe some more. Each is an audit event (JSON) with the status of the answer. Requests of tests are omitted.
     ///
     /// # Errors
     /// The API server does not answer, or writes no log.
@@ -44,17 +48,66 @@ impl Kubernetes {
         let mark = format!("/version?mark={}", MARKS.fetch_add(1, Ordering::Relaxed));
         let credentials = user_of(&self.certificate(user, &[GROUP])?);
         Objects::connect(&self.reactor, self.kubeconfig(user, &credentials)?)?.text(&mark)?;
-        let uri = Value::from(mark.as_str()).to_string();
         let log = self.path("audit.log");
-        let log = wait::until("the audit log's line of a request", TIMEOUT, || {
+        wait::until("the audit log's lines of all requests before a mark", TIMEOUT, || {
             let log = std::fs::read_to_string(&log).context("cannot read the audit log")?;
-            let has_it = log.lines().any(|line| line.contains(&uri) && line.ends_with('}'));
-            Ok(has_it.then_some(log))
-        })?;
-        // The last line may be incomplete. It belongs to a request after the mark.
-        let events = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-        Ok(events
-            .filter(|event| event["user"]["username"] == user && event["userAgent"] != USER_AGENT)
-            .collect())
+            Ok(answers_before(&mark, user, &log))
+        })
+    }
+}
+
+/// Returns the first answer to each request of a user that arrived before the mark; `None` while the log lacks one of them, or the mark.
+fn answers_before(mark: &str, user: &str, log: &str) -> Option<Vec<Value>> {
+    // The last line may be incomplete.
+    let events = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let events = events.filter(|event| event["user"]["username"] == user);
+    let (received, answers): (Vec<Value>, Vec<Value>) = events.partition(|event| event["stage"] == RECEIVED);
+    let end = received.iter().position(|event| event["requestURI"] == mark)?;
+    let mut first_answers = HashMap::new();
+    for answer in answers {
+        // A watch has two: when it starts and, much later, when it ends.
+        first_answers.entry(answer["auditID"].to_string()).or_insert(answer);
+    }
+    let counted = received.iter().take(end).filter(|event| event["userAgent"] != USER_AGENT);
+    counted.map(|event| first_answers.remove(&event["auditID"].to_string())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn line(id: u32, stage: &str, uri: &str) -> String {
+        let agent = if uri.starts_with("/version") { USER_AGENT } else { "bedplate-agent" };
+        let event = json!({ "auditID": id.to_string(), "stage": stage, "requestURI": uri, "userAgent": agent,
+            "user": { "username": "a" }, "responseStatus": { "code": 200 } });
+        format!("{event}\n")
+    }
+
+    #[test]
+    fn answer_that_is_logged_after_the_mark_is_counted_once() {
+        let mark = "/version?mark=1";
+        let mut log = [
+            line(1, RECEIVED, "/list"),
+            line(2, RECEIVED, "/watch"),
+            line(2, "ResponseStarted", "/watch"),
+            line(3, RECEIVED, mark),
+            line(3, "ResponseComplete", mark),
+            line(4, RECEIVED, "/later"),
+        ]
+        .concat();
+        assert_eq!(answers_before(mark, "a", &log), None, "an answer is missing");
+        log.push_str(&line(1, "ResponseComplete", "/list"));
+        log.push_str(&line(2, "ResponseComplete", "/watch"));
+        log.push_str("{\"stage\": \"Resp");
+        let answers = answers_before(mark, "a", &log).unwrap();
+        let shown: Vec<_> = answers.iter().map(|answer| (&answer["requestURI"], &answer["stage"])).collect();
+        assert_eq!(
+            shown,
+            [(&json!("/list"), &json!("ResponseComplete")), (&json!("/watch"), &json!("ResponseStarted"))]
+        );
+        assert_eq!(answers_before("/version?mark=2", "a", &log), None, "no mark");
+        assert_eq!(answers_before(mark, "b", &log), None, "another user");
     }
 }
