@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt, stream};
@@ -15,6 +16,9 @@ use kube::client::Body;
 use serde::Deserialize;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
+
+/// Delay between two requests of a feed.
+const RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// All feeds, by path and selectors of the watch.
 pub(crate) struct Feeds {
@@ -128,7 +132,10 @@ impl Feed {
     /// Follows the watch until its version has expired in the API server.
     async fn follow(self: Arc<Self>, client: Client, place: String) {
         let mut last = self.since;
-        while self.follow_once(&client, &place, &mut last).await.is_some() {}
+        // A refused connection fails at once, and an API server that is stopped refuses all of them.
+        while self.follow_once(&client, &place, &mut last).await.is_some() {
+            tokio::time::sleep(RETRY_DELAY).await;
+        }
         self.over.send_replace(true);
     }
 
@@ -181,7 +188,8 @@ impl Feed {
                     }
                     tokio::select! {
                         changed = count.changed() => changed.ok()?,
-                        _ = over.changed() => return None,
+                        // Not `changed()`: the feed may have ended before this receiver was made.
+                        _ = over.wait_for(|over| *over) => return None,
                     }
                 }
             },
