@@ -5,14 +5,17 @@
 //!     ^                           |
 //!     '── expired (410) ──────────'   anything else: watch again from the same version
 //! ```
-//! A wait starts with its own list request, so it sees each write that was answered before. The wait uses the store only after the
-//! store has reached a later version. Until then, no object of this kind has changed.
+//! Each attempt is repeated after a delay, also one that the API server refuses. The error of the last attempt is part of
+//! [`Store::standing`], for the wait that reaches its deadline.
+//!
+//! A wait begins with a list of its own, so that it sees each write that was answered before. The store counts only when it has
+//! come to a later version: until then nothing of this kind has changed.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Error, Result, anyhow};
 use futures::TryStreamExt as _;
 use kube::Client;
 use kube::core::WatchEvent;
@@ -23,6 +26,8 @@ use super::kind::Kind;
 
 /// Delay between two attempts to list or watch.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
+/// Maximum time of a list, and until a watch starts.
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Time after which the API server ends a watch.
 const WATCH_SECONDS: u32 = 290;
 /// Maximum time until the first list, if the API server is busy.
@@ -48,16 +53,17 @@ struct State {
     objects: BTreeMap<Key, Arc<Value>>,
     /// Resource version of the last list or event; 0 before the first list.
     version: u64,
+    /// Error of the last list or watch; `None` if it succeeded.
+    error: Option<String>,
 }
 
 impl Store {
     /// Follows the kind until the task is dropped.
     pub(super) async fn follow(self: Arc<Self>, client: Client, kind: &'static Kind) {
         loop {
-            if self.list(&client, kind).await.is_ok() {
-                while self.watch(&client, kind).await.is_ok() {
-                    tokio::time::sleep(RETRY_DELAY).await;
-                }
+            match self.list(&client, kind).await {
+                Ok(()) => self.watch_until_expired(&client, kind).await,
+                Err(error) => self.failed("list", &error),
             }
             tokio::time::sleep(RETRY_DELAY).await;
         }
@@ -65,32 +71,41 @@ impl Store {
 
     async fn list(&self, client: &Client, kind: &Kind) -> Result<()> {
         let request = http::Request::get(kind.path(None)).body(Vec::new())?;
-        let list: Value = client.request(request).await?;
+        let answer = tokio::time::timeout(TIMEOUT, client.request::<Value>(request)).await;
+        let list = answer.context("no answer")??;
         let items = list["items"].as_array().context("a list without items")?;
         let objects = items.iter().map(|item| (key(item), Arc::new(typed(item.clone(), kind)))).collect();
         let version = version(&list)?;
-        self.change(|state| *state = State { objects, version });
+        self.change(|state| *state = State { objects, version, error: None });
         Ok(())
+    }
+
+    /// Starts watches one after the other until the API server does not know the store's version any more.
+    async fn watch_until_expired(&self, client: &Client, kind: &Kind) {
+        loop {
+            if let Err(error) = self.watch(client, kind).await {
+                self.failed("watch", &error);
+                if is_expired(&error) {
+                    return;
+                }
+            }
+            tokio::time::sleep(RETRY_DELAY).await;
+        }
     }
 
     /// Follows one watch to its end.
     ///
     /// # Errors
-    /// The version is too old, and a new list is necessary.
+    /// The watch does not start, breaks or sends an error.
     async fn watch(&self, client: &Client, kind: &Kind) -> Result<()> {
         let since = self.state().version;
         let path =
             format!("{}?watch=true&timeoutSeconds={WATCH_SECONDS}&resourceVersion={since}", kind.path(None));
         let request = http::Request::get(path).body(Vec::new())?;
-        let events = match client.request_events::<Value>(request).await {
-            Ok(events) => events,
-            Err(kube::Error::Api(status)) if status.code == 410 => {
-                return Err(kube::Error::Api(status).into());
-            }
-            Err(_) => return Ok(()),
-        };
-        let mut events = Box::pin(events);
-        while let Ok(Some(event)) = events.try_next().await {
+        let answer = tokio::time::timeout(TIMEOUT, client.request_events::<Value>(request)).await;
+        let mut events = Box::pin(answer.context("no answer")??);
+        self.state().error = None;
+        while let Some(event) = events.try_next().await? {
             match event {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                     let version = version(&object)?;
@@ -108,13 +123,21 @@ impl Store {
                     });
                 }
                 WatchEvent::Bookmark(_) => {}
-                WatchEvent::Error(status) if status.code == 410 => {
-                    return Err(kube::Error::Api(status).into());
-                }
-                WatchEvent::Error(_) => return Ok(()),
+                WatchEvent::Error(status) => return Err(kube::Error::Api(status).into()),
             }
         }
         Ok(())
+    }
+
+    fn failed(&self, what: &str, error: &Error) {
+        self.state().error = Some(format!("{what}: {error:#}"));
+    }
+
+    /// Returns the version of the store and the error of its last list or watch, for a message.
+    pub(super) fn standing(&self) -> String {
+        let state = self.state();
+        let error = state.error.as_deref().map_or_else(String::new, |error| format!(", last error: {error}"));
+        format!("store at {}{error}", state.version)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -140,7 +163,7 @@ impl Store {
     /// The API server does not return a list in time.
     pub(super) fn all(&self) -> Result<Objects> {
         self.wait(0, Instant::now() + SYNC_TIMEOUT, |objects| Some(objects.clone()))
-            .context("no list of this kind")
+            .ok_or_else(|| anyhow!("no list of this kind: {}", self.standing()))
     }
 
     /// Returns one object after the first list was received. The namespace is empty if the kind is not namespaced.
@@ -186,7 +209,12 @@ fn key(object: &Value) -> Key {
     (text("namespace"), text("name"))
 }
 
-/// Returns the resource version of an object or a list.
+/// Returns true if the API server does not know a version any more: only a list helps then.
+fn is_expired(error: &Error) -> bool {
+    matches!(error.downcast_ref(), Some(kube::Error::Api(status)) if status.code == 410)
+}
+
+/// The resource version of an object or a list.
 pub(super) fn version(object: &Value) -> Result<u64> {
     let version = object["metadata"]["resourceVersion"].as_str().context("no resourceVersion")?;
     version.parse().with_context(|| format!("resourceVersion {version}"))
@@ -201,6 +229,9 @@ pub(super) fn typed(mut object: Value, kind: &Kind) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
+    use kube::client::Body;
     use serde_json::json;
 
     use super::*;
@@ -228,5 +259,38 @@ mod tests {
         put(&store, "second", 6);
         put(&store, "third", 7);
         assert_eq!(waiting.join().unwrap(), Some(()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn refused_list_is_repeated_and_expired_watch_is_followed_by_a_list() {
+        let status = |code: u16| {
+            json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": "denied",
+                "reason": "Test", "code": code })
+        };
+        let list = |version: &str| json!({ "metadata": { "resourceVersion": version }, "items": [] });
+        let answers = [(403, status(403)), (200, list("5")), (200, status(410)), (200, list("9"))];
+        let answers = Arc::new(Mutex::new(VecDeque::from(answers)));
+        let (store, asked) = (Arc::new(Store::default()), Arc::new(Mutex::new(Vec::new())));
+        let (known, told) = (store.clone(), asked.clone());
+        let service = tower::service_fn(move |_: http::Request<Body>| {
+            told.lock().unwrap().push(known.standing());
+            let answer = answers.lock().unwrap().pop_front();
+            async move {
+                let Some((code, body)) = answer else { return std::future::pending().await };
+                let body = Body::from(format!("{body}\n").into_bytes());
+                Ok::<_, kube::Error>(http::Response::builder().status(code).body(body).unwrap())
+            }
+        });
+        let (client, kind) = (Client::new(service, "default"), Kind::named("node").unwrap());
+        let mut versions = store.versions();
+        let task = tokio::spawn(store.follow(client, kind));
+        versions.wait_for(|version| *version == 9).await.unwrap();
+        task.abort();
+        let asked = asked.lock().unwrap();
+        assert_eq!((asked[0].as_str(), asked[2].as_str()), ("store at 0", "store at 5"));
+        for (place, start) in [(1, "store at 0, last error: list: "), (3, "store at 5, last error: watch: ")]
+        {
+            assert!(asked[place].starts_with(start) && asked[place].contains("denied"), "{}", asked[place]);
+        }
     }
 }
