@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use http::{Method, Request};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
@@ -337,19 +337,30 @@ impl Objects {
         is_meant: impl Fn(&Value) -> bool,
         mut look: impl FnMut(&[&Value]) -> Option<T>,
     ) -> Result<T> {
-        let deadline = Instant::now() + limit;
+        let started = Instant::now();
         let kind = Kind::named(kind)?;
         let (now, since) = self.list_with_version(kind, query)?;
         if let Some(found) = look(&now.iter().collect::<Vec<_>>()) {
             return Ok(found);
         }
         let own = |object: &Value| !kind.is_namespaced || object["metadata"]["namespace"] == *self.namespace;
-        let found = self.store(kind).wait(since, deadline, |objects| {
+        let store = self.store(kind);
+        let shown = store.wait(since, started + limit, |objects| {
             let meant =
                 objects.iter().map(|object| &**object).filter(|object| own(object) && is_meant(object));
             look(&meant.collect::<Vec<_>>())
         });
-        found.with_context(|| format!("not reached within {} s", limit.as_secs()))
+        if let Some(found) = shown {
+            return Ok(found);
+        }
+        let standing = format!("in {:.1} s ({})", started.elapsed().as_secs_f64(), store.standing());
+        let last = self.list_with_version(kind, query);
+        let (now, _) = last.with_context(|| format!("not reached {standing}; last list"))?;
+        if look(&now.iter().collect::<Vec<_>>()).is_none() {
+            bail!("not reached {standing}");
+        }
+        let newest = now.iter().filter_map(|object| version(object).ok()).max().unwrap_or_default();
+        bail!("reached, but the watch has not shown it {standing}; object at {newest}")
     }
 
     /// Returns the last state of an object from its watch, which may be slightly stale. For waits that check several objects.
