@@ -39,8 +39,9 @@ fn until_every<T>(
         if let Some(value) = state()? {
             return Ok(value);
         }
-        if started.elapsed() > limit {
-            bail!("waited {} s in vain for {what}", limit.as_secs());
+        let waited = started.elapsed();
+        if waited > limit {
+            bail!("waited {:.1} s in vain for {what}", waited.as_secs_f64());
         }
         std::thread::sleep(interval);
     }

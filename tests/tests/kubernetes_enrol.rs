@@ -100,7 +100,8 @@ impl Rig<'_> {
     fn until_machine(&mut self, machine: &str, what: &str, is: impl Fn(&Value) -> bool) {
         let is_so = |machine: Option<&Value>| is(machine?).then_some(());
         let reached = self.objects().until(("machine", machine), LIMIT, is_so);
-        assert!(reached.is_ok(), "not reached: {what}: {:#}\n{}", self.get(machine), self.story());
+        reached
+            .unwrap_or_else(|error| panic!("{what}: {error:#}: {:#}\n{}", self.get(machine), self.story()));
     }
 
     /// Returns the user as which the API server authenticates the agent.
@@ -119,7 +120,7 @@ impl Rig<'_> {
 
     fn until(&mut self, what: &str, mut state: impl FnMut(&mut Self) -> bool) {
         let reached = wait::until(what, LIMIT, || Ok(state(self).then_some(())));
-        assert!(reached.is_ok(), "not reached: {what}\n{}", self.story());
+        reached.unwrap_or_else(|error| panic!("{error:#}\n{}", self.story()));
     }
 }
 
@@ -222,9 +223,9 @@ fn a_host_enrols_with_the_cluster_and_writes_its_own_fields_also_after_the_api_s
         rig.agent.said().contains("the cluster's API server does not answer")
     });
     assert!(!boot.ends_with(&rig.host.boot_id()), "nobody has signed");
-    rig.kubernetes.start_server().unwrap();
     // Before the start: the agent reports once after its enrollment, and an unchanged status only after 300 s again.
     let restarted = jiff::Timestamp::now();
+    rig.kubernetes.start_server().unwrap();
     rig.until("the second enrolment", |rig| boot.ends_with(&rig.host.boot_id()));
     rig.until_machine(MACHINE, "a heartbeat since", |machine| {
         let heartbeat = machine["status"]["agent"]["lastHeartbeat"].as_str();

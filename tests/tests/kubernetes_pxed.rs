@@ -82,7 +82,7 @@ impl Rig {
 
     fn until(&self, what: &str, mut state: impl FnMut() -> bool) {
         let reached = wait::until(what, LIMIT, || Ok(state().then_some(())));
-        assert!(reached.is_ok(), "not reached: {what}\n{}", self.said());
+        reached.unwrap_or_else(|error| panic!("{error:#}\n{}", self.said()));
     }
 }
 

@@ -101,8 +101,8 @@ impl<'k> Host<'k> {
     /// Waits until the agent says so.
     fn until(&self, what: &str) {
         let reached = wait::until(what, LIMIT, || Ok(self.says().starts_with(what).then_some(())));
-        let said = self.agent.as_ref().map(Process::said).unwrap_or_default();
-        assert!(reached.is_ok(), "not said: {what}, but: {}\n{said}", self.says());
+        let said = || self.agent.as_ref().map(Process::said).unwrap_or_default();
+        reached.unwrap_or_else(|error| panic!("{error:#}, but it says: {}\n{}", self.says(), said()));
     }
 
     fn make_node(&self) {
@@ -188,7 +188,7 @@ fn a_node_that_is_deleted_is_absent_at_once_and_present_when_it_is_back() {
     let first = wait::until_asked("a list of each kind", LIMIT, || {
         Ok(Some(host.lists()).filter(|lists| lists.len() >= 3))
     });
-    let first = first.unwrap_or_else(|_| panic!("{:?}", host.lists()));
+    let first = first.unwrap_or_else(|error| panic!("{error:#}: {:?}", host.lists()));
     for kind in ["machines", "nodes", "machineoperations"] {
         let of_kind = first.iter().filter(|list| list.starts_with(&format!("list {kind} "))).count();
         assert_eq!(of_kind, 1, "{kind}: {first:?}");

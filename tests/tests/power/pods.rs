@@ -73,7 +73,7 @@ impl Site {
     /// Waits for a state of several objects, which `state` reads with [`seen`] and [`all_seen`].
     pub(crate) fn until<T>(&self, what: &str, mut state: impl FnMut() -> Option<T>) -> T {
         let reached = wait::until(what, LIMIT, || Ok(state()));
-        reached.unwrap_or_else(|_| panic!("not reached: {what}\n{}", self.story()))
+        reached.unwrap_or_else(|error| panic!("{error:#}\n{}", self.story()))
     }
 
     /// Waits for a state of an object.
@@ -84,7 +84,7 @@ impl Site {
         look: impl Fn(&Value) -> Option<T>,
     ) -> T {
         let reached = objects().until((kind, name), LIMIT, |object| look(object?));
-        reached.unwrap_or_else(|_| panic!("not reached: {what}: {:#?}\n{}", get(kind, name), self.story()))
+        reached.unwrap_or_else(|error| panic!("{what}: {error:#}: {:#}\n{}", get(kind, name), self.story()))
     }
 
     /// Returns the logs of the site's pxed instances.
