@@ -8,11 +8,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use futures::executor::block_on;
-use futures::future::{Either, select};
 use http::Method;
 use serde_json::{Value, json};
-use tokio::sync::oneshot;
+use tokio::runtime::Builder;
+use tokio::sync::{oneshot, watch};
 
 use crate::guard::Process;
 use crate::kubernetes::{Kubernetes, Objects};
@@ -38,6 +37,8 @@ const CONTROLLERS: [&str; 9] = [
 const REGISTRY_PORT: u16 = 5000;
 /// A token that kubeadm's preparation wants and nobody uses.
 const TOKEN: &str = "abcdef.0123456789abcdef";
+/// Delay until the approval of a serving certificate is tried again.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Lines of the controller's log that a failure shows.
 const SHOWN: usize = 40;
 /// The network of a node's Pods. Each node has the same: no node reaches another's Pods here.
@@ -134,7 +135,7 @@ impl Nodes {
         let kubeconfig = kubernetes.service_account("bedplate-system", "bedplate-controller")?;
         let controller = controller(rack.network(), &kubeconfig, &place)?;
         let objects = kubernetes.objects()?.clone();
-        let approver = Approver::start(objects.clone());
+        let approver = Approver::start(objects.clone())?;
         Ok(Self { registry, objects, _approver: approver, controller, place, kubeconfig })
     }
 
@@ -244,14 +245,12 @@ impl Nodes {
 }
 
 impl Approver {
-    fn start(objects: Objects) -> Self {
+    fn start(objects: Objects) -> Result<Self> {
         let (stop, stopped) = oneshot::channel();
-        let thread = std::thread::spawn(move || {
-            if let Err(error) = block_on(approve(&objects, stopped)) {
-                timeline::say(&format!("approvals of serving certificates: {error:#}"));
-            }
-        });
-        Self { stop: Some(stop), thread: Some(thread) }
+        let changes = objects.changes("csr")?;
+        let runtime = Builder::new_current_thread().enable_time().build().context("no runtime")?;
+        let thread = std::thread::spawn(move || runtime.block_on(approve(&objects, changes, stopped)));
+        Ok(Self { stop: Some(stop), thread: Some(thread) })
     }
 }
 
@@ -264,21 +263,30 @@ impl Drop for Approver {
     }
 }
 
-/// Approves each serving certificate until `stopped` is signaled.
-async fn approve(objects: &Objects, mut stopped: oneshot::Receiver<()>) -> Result<()> {
-    let mut changes = objects.changes("csr")?;
+/// Approves each serving certificate until it is stopped. An error is never the end: the API server may be stopped and started.
+async fn approve(objects: &Objects, mut changes: watch::Receiver<u64>, mut stopped: oneshot::Receiver<()>) {
+    let mut said = None;
     loop {
-        for request in objects.all_seen("csr")? {
-            // A failed approval is retried at the next change, because the API server may be unavailable.
-            if let Err(error) = approve_serving(objects, &request) {
-                timeline::say(&format!("a serving certificate: {error:#}"));
-            }
+        let error = approve_all(objects).err().map(|error| format!("{error:#}"));
+        if error != said {
+            let result = error.as_deref().unwrap_or("done");
+            timeline::say(&format!("approval of serving certificates: {result}"));
+            said = error;
         }
-        match select(Box::pin(changes.changed()), &mut stopped).await {
-            Either::Left((changed, _)) => changed.context("the watch ended")?,
-            Either::Right(_) => return Ok(()),
+        tokio::select! {
+            Ok(()) = changes.changed() => {}
+            // A refused request need not change before it can be approved.
+            () = tokio::time::sleep(RETRY_DELAY), if said.is_some() => {}
+            _ = &mut stopped => return,
         }
     }
+}
+
+/// Approves all serving certificates that are pending. A failure does not keep it from the others; the first one is returned.
+fn approve_all(objects: &Objects) -> Result<()> {
+    let requests = objects.all_seen("csr")?;
+    let results: Vec<_> = requests.iter().map(|request| approve_serving(objects, request)).collect();
+    results.into_iter().collect()
 }
 
 /// Approves a kubelet's serving certificate, by which `kubectl logs` reaches it. bedplate-controller leaves these to a person, or to
