@@ -90,7 +90,7 @@ impl Objects {
         Self { namespace: namespace.to_owned(), ..self.clone() }
     }
 
-    /// Returns access that impersonates another user.
+    /// Returns access as another user, whom this user may impersonate.
     #[must_use]
     pub fn impersonating(&self, user: &str, groups: &[&str]) -> Self {
         let mut headers = vec![("Impersonate-User", user.to_owned())];

@@ -28,7 +28,7 @@ const NAME: &str = "installed-";
 /// File with the objects that are created when the API server is ready.
 const LATE: &str = "late.json";
 
-/// Copies etcd's directory to a new place; creates the template first if it does not exist. Returns the objects that must be created
+/// Copies etcd's directory to a new place, and makes it first if it is missing. Returns the objects that the caller must create
 /// when the API server is ready.
 ///
 /// # Errors
@@ -38,7 +38,7 @@ pub(super) fn copy_to(place: &Path) -> Result<Vec<Value>> {
     let template = cache.join(format!("{NAME}{:016x}", key()?));
     let lock = cache.join("installed.lock");
     let lock = File::options().create(true).append(true).open(&lock).context("cannot open the lock")?;
-    // With a shared lock, others may copy concurrently, but none may create or remove a template.
+    // Several processes may copy concurrently. None makes or removes a directory meanwhile.
     lock.lock_shared()?;
     if !template.is_dir() {
         lock.unlock()?;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use futures::future::join_all;
 use serde_json::Value;
 use tokio::sync::{OnceCell, Semaphore};
+use tokio::task::JoinHandle;
 
 use super::cluster::{Cluster, Scene};
 use super::gate::{Cut, Fault, Gate, Point};
@@ -95,7 +96,7 @@ impl Bench {
         Gate::new(controller, feeds, self.cluster.runtime.handle().clone(), &scene.prefix)
     }
 
-    /// One run. `wanted`: the end that it must come to; none: the end is where nothing has been written for long.
+    /// One run. `wanted`: the end that it must reach. `None`: it has ended when nothing was written for [`VERY_QUIET`].
     pub(crate) async fn run(&self, flow: Flow, disturbance: Disturbance, wanted: Option<&Picture>) -> Run {
         let _room = self.room.acquire().await.unwrap();
         let scene = self.cluster.scene();
@@ -115,16 +116,35 @@ impl Bench {
             }));
         }
         gate.arm(disturbance.death.clone(), disturbance.faults.clone(), disturbance.cuts.clone());
-        let mut gates = vec![gate.clone()];
-        gates.extend(rival.iter().map(|(_, gate)| gate.clone()));
+        let gates = [&gate].into_iter().chain(rival.iter().map(|(_, gate)| gate)).cloned().collect();
         let acting = tokio::spawn((flow.act)(scene.clone()));
+        let picture = self.end(flow, &scene, (life, gates), &acting, wanted).await;
+        acting.await.unwrap_or_else(|error| panic!("{}: {:?}: {error}", flow.name, gate.hit()));
+        drop(rival);
+        scene.clear().await;
+        self.cluster.feeds.forget(&scene.prefix);
+        Run { writes: gate.writes(), hit: gate.hit(), picture }
+    }
+
+    /// Waits for the end of a run and returns its picture. A controller that is killed is followed by another one. The first of
+    /// the gates is that of `life`.
+    async fn end(
+        &self,
+        flow: Flow,
+        scene: &Scene,
+        (life, mut gates): (Life, Vec<Arc<Gate>>),
+        acting: &JoinHandle<()>,
+        wanted: Option<&Picture>,
+    ) -> Picture {
+        let gate = gates[0].clone();
         let (mut life, begun) = (Some(life), Instant::now());
-        let picture = loop {
+        let quiet = if wanted.is_some() { QUIET } else { VERY_QUIET };
+        loop {
             tokio::select! {
-                // As soon as it may not do more, it is gone, and another one begins.
+                // Its gate lets nothing more through: another controller starts immediately.
                 () = gate.dies() => {
                     drop(life.take());
-                    let gate = self.gate(&scene);
+                    let gate = self.gate(scene);
                     life = Some(Life::begin(&gate));
                     gates.push(gate);
                 }
@@ -135,7 +155,6 @@ impl Bench {
                 "{}: a task has failed",
                 flow.name
             );
-            let quiet = if wanted.is_some() { QUIET } else { VERY_QUIET };
             let is_last = gates.iter().filter(|gate| !gate.is_closed()).all(|gate| gate.is_quiet(quiet));
             let is_late = begun.elapsed() > PATIENCE;
             let is_over = acting.is_finished() && is_last;
@@ -144,19 +163,14 @@ impl Bench {
             }
             let picture = scene.picture();
             if is_over && wanted.is_none_or(|wanted| *wanted == picture) {
-                break picture;
+                return picture;
             }
             if is_late {
                 let why = wanted.map_or_else(String::new, |wanted| difference(wanted, &picture));
                 let (hit, writes) = (gate.hit(), gates.iter().map(|gate| gate.writes()).collect::<Vec<_>>());
                 panic!("{}: {hit:?}: not the end that was to come\n{why}\n{writes:#?}", flow.name);
             }
-        };
-        acting.await.unwrap_or_else(|error| panic!("{}: {:?}: {error}", flow.name, gate.hit()));
-        drop((life, rival));
-        scene.clear().await;
-        self.cluster.feeds.forget(&scene.prefix);
-        Run { writes: gate.writes(), hit: gate.hit(), picture }
+        }
     }
 
     /// What comes of a flow that nothing disturbs, found out once for all tests.
