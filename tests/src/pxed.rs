@@ -185,6 +185,39 @@ pub fn binary(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// Parts of a `pxed.toml` in which tests differ.
+#[derive(Debug, Clone, Copy)]
+pub struct Parts<'a> {
+    /// Settings before the first section.
+    pub general: &'a str,
+    /// The body of `[source]`.
+    pub source: &'a str,
+    /// Further sections.
+    pub more: &'a str,
+}
+
+/// Writes an image and `pxed.toml` into `folder` for [`serve`]: servers on free ports of loopback, without DHCP.
+///
+/// # Errors
+/// A file cannot be written.
+pub fn prepare(folder: &Path, Parts { general, source, more }: Parts<'_>) -> Result<()> {
+    for file in ["kernel", "initrd"] {
+        std::fs::write(folder.join(file), vec![1; 4096])?;
+    }
+    let at = |name: &str| folder.join(name).display().to_string();
+    let listen = |server| format!("[{server}]\nlisten = \"127.0.0.1:0\"\n");
+    let config = format!(
+        "{general}\nstate-directory = {:?}\nsocket = {:?}\ndefault-image = \"host\"\n[source]\n{source}\n[dhcp]\n\
+         mode = \"off\"\n{}{more}\n[images.host]\nkernel = {:?}\ninitrd = {:?}\n",
+        at("state"),
+        at("pxed.sock"),
+        ["tftp", "http", "https", "metrics"].map(listen).concat(),
+        at("kernel"),
+        at("initrd"),
+    );
+    Ok(std::fs::write(folder.join("pxed.toml"), config)?)
+}
+
 /// A pxed of this machine by `pxed.toml` in `folder`, once it answers on `pxed.sock` there; its log lies beside them. Dropped: killed.
 ///
 /// # Errors

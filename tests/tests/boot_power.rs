@@ -36,16 +36,22 @@ fn is_told(site: &Site<'_>) -> Result<()> {
     })
 }
 
+/// Boots server 1 for the first time and checks the reports of it. Returns the ID of the boot.
+fn first_boot(site: &Site<'_>) -> Result<String> {
+    let slot = GuestSlot::take()?;
+    site.apply(1, "")?;
+    let first = site.boots(1, "", "enrolled", ENROLLED)?;
+    drop(slot);
+    is_told(site)?;
+    Ok(first)
+}
+
 #[test]
 fn h2_a_machine_of_a_cluster_comes_up_over_redfish_and_operations_switch_it() -> Result<()> {
     let rack = Rack::new("power-redfish")?;
     let server = rack.machine(Rack::spec(1, Firmware::Bios)).with_bmc(BmcKind::Redfish)?;
     let site = Site::in_cluster("power-redfish", &rack, vec![server])?;
-    let slot = GuestSlot::take()?;
-    site.apply(1, "")?;
-    let first = site.boots(1, "", "enrolled", ENROLLED)?;
-    drop(slot);
-    is_told(&site)?;
+    let first = first_boot(&site)?;
 
     // systemd in the host obeys the ACPI shutdown. The server then stays off while pxed polls its power state.
     let off = site.create(1, "powerOff", &json!({}))?;
@@ -89,11 +95,7 @@ fn h2_machines_of_a_cluster_come_up_over_ipmi_and_operations_switch_them() -> Re
     ];
     let site = Site::in_cluster("power-ipmi", &rack, servers)?;
     // openipmi's BMC, which has cipher suite 3.
-    let slot = GuestSlot::take()?;
-    site.apply(1, "")?;
-    let first = site.boots(1, "", "enrolled", ENROLLED)?;
-    drop(slot);
-    is_told(&site)?;
+    let first = first_boot(&site)?;
     let off = site.create(1, "powerOff", &json!({}))?;
     site.completes(&off, "PoweredOff")?;
     let cycle = site.create(1, "powerCycle", &json!({}))?;

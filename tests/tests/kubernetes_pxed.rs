@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bedplate_tests::guard::{Directory, Process};
 use bedplate_tests::kubernetes::{Kubernetes, Objects};
-use bedplate_tests::pxed::{ask, serve};
+use bedplate_tests::pxed::{Parts, ask, prepare, serve};
 use bedplate_tests::wait;
 use serde_json::{Value, json};
 
@@ -17,7 +17,6 @@ const LIMIT: Duration = Duration::from_secs(90);
 struct Rig {
     kubernetes: Kubernetes,
     directory: Directory,
-    kubeconfig: PathBuf,
 }
 
 impl Rig {
@@ -25,24 +24,10 @@ impl Rig {
         let kubernetes = Kubernetes::installed().unwrap();
         let kubeconfig = kubernetes.service_account("bedplate-system", "pxed").unwrap();
         let directory = Directory::new("kubernetes-pxed").unwrap();
-        let rig = Self { kubernetes, directory, kubeconfig };
-        for file in ["kernel", "initrd"] {
-            std::fs::write(rig.path(file), vec![1; 4096]).unwrap();
-        }
-        let at = |name: &str| rig.path(name).display().to_string();
-        let config = format!(
-            "site = \"rack1\"\nstate-directory = {:?}\nsocket = {:?}\ndefault-image = \"host\"\n[source]\nkubernetes = {{ \
-             kubeconfig = {:?} }}\n[dhcp]\nmode = \"off\"\n[tftp]\nlisten = \"127.0.0.1:0\"\n[http]\nlisten = \
-             \"127.0.0.1:0\"\n[https]\nlisten = \"127.0.0.1:0\"\n[metrics]\nlisten = \"127.0.0.1:0\"\n\
-             [images.host]\nkernel = {:?}\ninitrd = {:?}\n",
-            at("state"),
-            at("pxed.sock"),
-            rig.kubeconfig.display().to_string(),
-            at("kernel"),
-            at("initrd"),
-        );
-        std::fs::write(rig.path("pxed.toml"), config).unwrap();
-        rig
+        let source = format!("kubernetes = {{ kubeconfig = {:?} }}", kubeconfig.display().to_string());
+        let parts = Parts { general: "site = \"rack1\"", source: &source, more: "" };
+        prepare(directory.path(), parts).unwrap();
+        Self { kubernetes, directory }
     }
 
     fn path(&self, name: &str) -> PathBuf {

@@ -15,7 +15,7 @@ use std::time::Duration;
 use bedplate_tests::bmc::chassis::Action;
 use bedplate_tests::bmc::service::{PASSWORD, USER};
 use bedplate_tests::guard::{Directory, Process};
-use bedplate_tests::pxed::{ask, serve};
+use bedplate_tests::pxed::{Parts, ask, prepare, serve};
 use bedplate_tests::wait;
 use serde_json::{Value, json};
 use server::Server;
@@ -36,23 +36,13 @@ impl Rig {
             std::fs::write(secret.join(name), format!("{text}\n")).unwrap();
             std::fs::set_permissions(secret.join(name), std::fs::Permissions::from_mode(0o600)).unwrap();
         }
-        for file in ["kernel", "initrd"] {
-            std::fs::write(rig.path(file), vec![1; 4096]).unwrap();
-        }
         let at = |name: &str| rig.path(name).display().to_string();
-        let config = format!(
-            "state-directory = {:?}\nsocket = {:?}\ndefault-image = \"host\"\n[source]\ndirectory = {:?}\n[dhcp]\nmode = \
-             \"off\"\n[tftp]\nlisten = \"127.0.0.1:0\"\n[http]\nlisten = \"127.0.0.1:0\"\n[https]\nlisten = \
-             \"127.0.0.1:0\"\n[metrics]\nlisten = \"127.0.0.1:0\"\n[bmc]\nallowed-networks = [\"127.0.0.0/8\"]\n\
-             credentials-directory = {:?}\npoll-seconds = 5\n[images.host]\nkernel = {:?}\ninitrd = {:?}\n",
-            at("state"),
-            at("pxed.sock"),
-            at("machines.d"),
-            at("credentials"),
-            at("kernel"),
-            at("initrd"),
+        let source = format!("directory = {:?}", at("machines.d"));
+        let bmc = format!(
+            "[bmc]\nallowed-networks = [\"127.0.0.0/8\"]\ncredentials-directory = {:?}\npoll-seconds = 5",
+            at("credentials")
         );
-        std::fs::write(rig.path("pxed.toml"), config).unwrap();
+        prepare(rig.directory.path(), Parts { general: "", source: &source, more: &bmc }).unwrap();
         rig
     }
 
