@@ -212,8 +212,15 @@ async fn look_at_all(world: Arc<World>, queues: Queues, mut tenure: Tenure) {
             tenure.changed().await;
         }
         world.counters.leads(true);
-        queue_all(&world.stores, &queues).await;
-        tenure.lost().await;
+        let queued = async {
+            queue_all(&world.stores, &queues).await;
+            std::future::pending::<()>().await;
+        };
+        // Concurrently: a queue may be full until the tenure is lost and regained. All is queued again then.
+        tokio::select! {
+            () = tenure.lost() => {}
+            () = queued => {}
+        }
         world.counters.leads(false);
         // From here on another controller may change the Nodes that this one has compared.
         world.drains.sure(false);
@@ -276,7 +283,70 @@ impl Health for Look {
 
 #[cfg(test)]
 mod tests {
+    use bedplate_api::configuration::MachineConfiguration;
+    use kube::client::Body;
+    use kube::runtime::reflector::{self, Lookup};
+    use kube::runtime::watcher::Event;
+    use serde_json::json;
+    use tokio::sync::watch;
+    use tokio::task::{unconstrained, yield_now};
+    use tokio::time::Instant;
+
     use super::*;
+
+    /// Stores with one configuration.
+    fn stores() -> Stores {
+        let (configurations, mut writer) = reflector::store();
+        let object = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfiguration", "metadata": { "name": "w" },
+            "spec": { "template": { "image": { "reference": "registry.example/node:1" }, "kubernetes": { "version": "v1.34.0" } } } });
+        let object: MachineConfiguration = serde_json::from_value(object).unwrap();
+        for event in [Event::Init, Event::InitApply(object), Event::InitDone] {
+            writer.apply_watcher_event(&event);
+        }
+        Stores { configurations, ..follow::stores().0 }
+    }
+
+    /// A queue that takes everything.
+    fn open<K: Lookup<DynamicType = ()>>(kind: Kind) -> Queue<K> {
+        Queue::new(kind, &Counters::default()).0
+    }
+
+    #[tokio::test]
+    async fn c4_tenure_that_lapses_while_a_queue_is_full_is_noticed() {
+        let (configurations, _full) = Queue::new(Kind::Configuration, &Counters::default());
+        let queues = Queues {
+            configurations,
+            versions: open(Kind::Version),
+            machines: open(Kind::Machine),
+            requests: open(Kind::Request),
+            operations: open(Kind::Operation),
+            images: open(Kind::Image),
+            rollouts: open(Kind::Rollout),
+            departures: open(Kind::Departure),
+            later: trigger::later().0,
+        };
+        while futures::poll!(unconstrained(Box::pin(queues.configuration("w")))).is_ready() {}
+        let nowhere = tower::service_fn(|_: http::Request<Body>| {
+            std::future::pending::<Result<http::Response<Body>, kube::Error>>()
+        });
+        let client = Client::new(nowhere, "default");
+        let (leads, receiver) = watch::channel(None);
+        let tenure = Tenure::new(receiver);
+        let world = Arc::new(World::new(client, stores(), tenure.clone(), Counters::default()));
+        let task = tokio::spawn(look_at_all(world.clone(), queues, tenure));
+        let far = Instant::now() + Duration::from_secs(3600);
+        for (until, is_sure) in [(Some(far), true), (None, false), (Some(far), false)] {
+            leads.send_replace(until);
+            for _ in 0..100 {
+                yield_now().await;
+            }
+            if is_sure {
+                world.drains.sure(true);
+            }
+            assert_eq!(world.drains.is_sure(), is_sure, "{until:?}");
+        }
+        task.abort();
+    }
 
     #[test]
     fn the_lines_around_a_mistake_in_a_kubeconfig_are_told_to_nobody() {
