@@ -103,6 +103,14 @@ fn lost_first_block_of_a_window_is_repeated_once() {
 }
 
 #[test]
+fn ack_after_half_a_round_trip_goes_back_at_once() {
+    let (mut session, now) = start(512, 8, 100_000);
+    let answered = now + 100 * MILLISECOND;
+    assert_eq!(session.acknowledge(8, answered), Some(Transmit::Blocks(9, 17)));
+    assert_eq!(session.acknowledge(11, answered + 50 * MILLISECOND), Some(Transmit::Blocks(12, 20)));
+}
+
+#[test]
 fn ack_duplicated_by_the_network_repeats_no_window() {
     let (mut session, now) = start(512, 8, 100_000);
     let answered = now + 10 * MILLISECOND;
@@ -178,8 +186,18 @@ fn timeout_option_is_the_first_wait() {
 fn fast_client_is_asked_again_soon() {
     let (mut session, now) = start(512, 1, 5000);
     let answered = now + MILLISECOND;
+    assert_eq!(session.round_trip(), None);
     session.acknowledge(1, answered);
+    assert_eq!(session.round_trip(), Some(MILLISECOND));
     assert_eq!(session.deadline() - answered, Retry::default().least);
+}
+
+#[test]
+fn stopped_server_sends_nothing_more() {
+    let (mut session, now) = start(512, 1, 5000);
+    session.stop();
+    assert_eq!(session.outcome(), Some(Outcome::Stopped));
+    assert_eq!(session.acknowledge(1, now), None);
 }
 
 #[test]

@@ -92,7 +92,11 @@ fn job(module: &Module) -> Job {
     command.args(["--package", &module.package]);
     command.arg("--output").arg(place.join(&module.name));
     command.args(module.files.iter().flat_map(|file| ["--file", file]));
-    command.arg("--").args(&module.tests);
+    // An option selects what is compiled as well; the text after `--` only what is run.
+    let (options, names): (Vec<&String>, Vec<&String>) =
+        module.tests.iter().partition(|argument| argument.starts_with('-'));
+    command.args(options.iter().map(|option| format!("--cargo-arg={option}")));
+    command.arg("--").args(names);
     Job {
         name: format!("{PREFIX}{}", module.name),
         kind: Kind::Soak,

@@ -131,6 +131,49 @@ fn leases_from_disk_are_in_force_again() {
     assert_eq!(octets, [Some(12), Some(10), None]);
 }
 
+/// A client may have a lease on one address and a former one on another. The order on disk is by address, not by time.
+#[test]
+fn lease_in_force_wins_over_a_former_one_in_any_order_on_disk() {
+    let lease = |last: u8, number: u8, state, since| Lease {
+        address: Ipv4Addr::new(10, 7, 0, last),
+        holder: holder(number),
+        mac: mac(number),
+        machine: None,
+        state,
+        since,
+        until: since + 600,
+    };
+    let mut leases = [
+        lease(10, 1, LeaseState::Free, 50),
+        lease(11, 1, LeaseState::Bound, 100),
+        lease(12, 2, LeaseState::Free, 20),
+        lease(13, 3, LeaseState::Free, 30),
+    ];
+    for _ in 0..2 {
+        let mut table = Table::default();
+        leases.iter().cloned().for_each(|lease| table.restore(lease));
+        table.configure(&[subnet("10.7.0.10-10.7.0.13")]);
+        assert_eq!(
+            table.of(&holder(1)).map(|l| (l.address.octets()[3], l.state)),
+            Some((11, LeaseState::Bound))
+        );
+        assert_eq!(
+            table.of(&holder(2)).map(|l| (l.address.octets()[3], l.state)),
+            Some((12, LeaseState::Free))
+        );
+        // The address that is free for the longest time is used first.
+        let octets: Vec<_> = (4..8).map(|n| take(&mut table, n, 700).map(|a| a.octets()[3])).collect();
+        assert_eq!(octets, [Some(12), Some(13), Some(10), None]);
+        leases.reverse();
+    }
+}
+
+#[test]
+fn states_have_the_names_that_the_socket_shows() {
+    let states = [LeaseState::Offered, LeaseState::Bound, LeaseState::Declined, LeaseState::Free];
+    assert_eq!(states.map(LeaseState::label), ["offered", "bound", "declined", "free"]);
+}
+
 #[test]
 fn a_pool_of_sixteen_million_addresses_costs_only_what_is_used() {
     let mut table = Table::default();
