@@ -176,12 +176,14 @@ pub(crate) fn run(options: Options<'_>) -> Result<()> {
     setup::announce(setup::Need::Tests)?;
     soak::print_last();
     let whole = filter.is_none() && tier.is_none_or(|tier| tier == Tier::A);
-    let first = if whole { FIRST_STEPS } else { &["test-programs"] };
+    let first = steps::jobs(if whole { FIRST_STEPS } else { &["test-programs"] }, &times)?;
+    // A step whose work is done is not among them, and nothing may wait for it.
+    let started: Vec<String> = first.iter().map(|job| job.name.clone()).collect();
     let mut totals = Totals::default();
     let mut selected: Vec<Program> = Vec::new();
     progress::heading("Build, checks and tests");
     progress::step("jobs", |step| {
-        runner::run(step, steps::jobs(first, &times)?, |step, finished| {
+        runner::run(step, first, |step, finished| {
             recorder.add(&finished);
             show(step, &recorder, &finished);
             totals.add(&finished, filter.is_some(), || {
@@ -191,7 +193,7 @@ pub(crate) fn run(options: Options<'_>) -> Result<()> {
             if finished.name != "test-programs" || finished.error.is_some() {
                 return Vec::new();
             }
-            match rest(options, whole, &table, &times, first) {
+            match rest(options, whole, &table, &times, &started) {
                 Ok((programs, jobs)) => {
                     selected = programs;
                     jobs
@@ -234,7 +236,7 @@ fn rest(
     whole: bool,
     table: &Table,
     times: &Times,
-    first: &[&str],
+    started: &[String],
 ) -> Result<(Vec<Program>, Vec<Job>)> {
     let mut programs = programs::read()?;
     programs.retain(|program| match options.tier {
@@ -255,9 +257,8 @@ fn rest(
         names.extend(CHECKS);
     }
     let mut jobs = steps::jobs(&names, times)?;
-    jobs.retain(|job| !first.contains(&&*job.name));
-    let due: Vec<String> =
-        jobs.iter().map(|job| job.name.clone()).chain(first.iter().map(|name| (*name).to_owned())).collect();
+    jobs.retain(|job| !started.contains(&job.name));
+    let due: Vec<String> = jobs.iter().map(|job| job.name.clone()).chain(started.iter().cloned()).collect();
     jobs.extend(programs.iter().map(|program| program.job(options.filter, &due, table, times)));
     if whole {
         jobs.extend(fuzz::jobs(Kind::Check, FUZZ_SECONDS)?);
