@@ -18,8 +18,14 @@ static RUNS: AtomicU32 = AtomicU32::new(0);
 /// cores among sessions (sched(7), "The autogroup feature"), so a job with a hundred threads does not starve a guest with two.
 const ENTER: &str = r#"echo 0 > "$0/cgroup.procs" &&
     exec setsid sh -c 'echo "$0" 2>/dev/null >/proc/self/autogroup; exec "$@"' "$@""#;
-/// Kills the group `$0` when the process at the other end of the standard input has ended, however it ended.
-const WATCH: &str = r#"read -r _; echo 1 2>/dev/null > "$0/cgroup.kill""#;
+/// Kills the group `$0` when the process at the other end of the standard input has ended, however it ended. More than once: a job that
+/// just starts enters the group a moment later.
+const WATCH: &str = r#"read -r _
+for _ in 1 2 3; do
+    [ -e "$0/cgroup.kill" ] || exit 0
+    echo 1 2>/dev/null >"$0/cgroup.kill"
+    sleep 1
+done"#;
 /// Interval between two checks of a group whose processes are ending.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Maximum time until killed processes have left their group.
@@ -108,8 +114,8 @@ impl Group {
         Ok(Duration::from_micros(usage.with_context(|| format!("{} has no usage_usec", path.display()))?))
     }
 
-    /// Returns the time in which a process of the group waited for a core (PSI, Documentation/accounting/psi.rst). Zero on a kernel
-    /// that does not measure it.
+    /// Returns the time in which processes of the group waited for a core and none had one (PSI, Documentation/accounting/psi.rst). Zero
+    /// on a kernel that does not measure it.
     pub(crate) fn stalled(&self) -> Duration {
         let text = fs::read_to_string(self.path.join("cpu.pressure")).unwrap_or_default();
         Duration::from_micros(parse_pressure(&text).unwrap_or(0))
@@ -165,9 +171,9 @@ fn own_group() -> Result<PathBuf> {
     Ok(mount.join(own))
 }
 
-/// Reads the total of the line `some` in microseconds.
+/// Reads the total of the line `full` in microseconds.
 fn parse_pressure(text: &str) -> Option<u64> {
-    text.lines().find_map(|line| line.strip_prefix("some "))?.split("total=").nth(1)?.trim().parse().ok()
+    text.lines().find_map(|line| line.strip_prefix("full "))?.split("total=").nth(1)?.trim().parse().ok()
 }
 
 fn mount_point(mounts: &str) -> Option<PathBuf> {
@@ -220,9 +226,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stalled_time_is_the_total_of_some() {
+    fn stalled_time_is_the_total_of_full() {
         let text = "some avg10=1.00 avg60=2.00 avg300=3.00 total=1500\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n";
-        assert_eq!(parse_pressure(text), Some(1500));
+        assert_eq!(parse_pressure(text), Some(7));
         assert_eq!(parse_pressure(""), None);
     }
 

@@ -67,7 +67,7 @@ pub(crate) struct Usage {
     pub(crate) cpu: Duration,
     /// Maximum resident memory of all processes of the job, in bytes, sampled each second.
     pub(crate) peak: u64,
-    /// Time in which a process of the job waited for a core.
+    /// Time in which processes of the job waited for a core and none had one.
     pub(crate) stalled: Duration,
 }
 

@@ -31,7 +31,7 @@ pub(crate) struct Row {
     cpu: f64,
     /// Maximum resident memory of all processes of the job, in MiB.
     peak_mib: u64,
-    /// Seconds in which one of its processes waited for a core.
+    /// Seconds in which its processes waited for a core and none had one.
     stalled: f64,
     /// True if the job succeeded.
     ok: bool,
