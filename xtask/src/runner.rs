@@ -21,7 +21,7 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(30);
 /// Interval at which memory and deadlines are checked.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 /// Priority of jobs with a guest: its firmware and its kernel have timeouts of their own.
-const GUEST_PRIORITY: i8 = -5;
+const GUEST_PRIORITY: i8 = -2;
 /// Time from the start of a job in which it counts as a busy core.
 const START_TIME: Duration = Duration::from_secs(20);
 /// Maximum time that the children of an ended job may need to end.

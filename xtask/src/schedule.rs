@@ -72,7 +72,7 @@ pub(crate) enum Decision {
 
 /// Returns the number of busy cores at which no further job starts. It exceeds the number of cores, because most tests mostly wait.
 fn full(cores: usize) -> f64 {
-    f64::from(u32::try_from(cores).unwrap_or(u32::MAX)) + 1.0
+    f64::from(u32::try_from(cores).unwrap_or(u32::MAX)) + 0.5
 }
 
 /// Decides about the waiting jobs; `ended` has the result of each job that has ended: true if it succeeded.
