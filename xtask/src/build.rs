@@ -85,11 +85,15 @@ pub(crate) fn clippy() -> Result<PathBuf> {
 /// # Errors
 /// Cargo fails.
 pub(crate) fn run() -> Result<()> {
-    progress::step("release build, static", |step| {
-        let packages = PROGRAMS.iter().flat_map(|(package, _)| ["-p", package]);
-        step.run(cargo_static("build").arg("--release").args(packages))
-    })?;
+    progress::step("release build, static", |step| step.run(&mut cargo_release()))?;
     PROGRAMS.iter().try_for_each(|(_, program)| publish(program))
+}
+
+/// Returns `cargo build` of the four programs.
+fn cargo_release() -> Command {
+    let mut command = cargo_static("build");
+    command.arg("--release").args(PROGRAMS.iter().flat_map(|(package, _)| ["-p", package]));
+    command
 }
 
 /// Copies a program from Cargo's directory atomically. A running program keeps its file.
@@ -107,16 +111,12 @@ pub(crate) fn demo_path() -> PathBuf {
     built().join("bedplate-demo")
 }
 
-/// Builds the program behind `cargo xtask demo`, with the settings of the test programs.
+/// Builds the program behind `cargo xtask demo`.
 ///
 /// # Errors
 /// Cargo fails.
 pub(crate) fn demo() -> Result<()> {
-    let wrapper = clippy()?;
-    progress::step("build of the demo", |step| {
-        // Features are unified over the whole workspace, as for the tests.
-        step.run(cargo_tests("build", &wrapper).args(["--workspace", "--bin", "bedplate-demo"]))
-    })
+    progress::step("build of the demo", |step| step.run(&mut cargo_program("bedplate-demo")))
 }
 
 /// Builds a program of `tests` with the settings of the release, for measurements.
@@ -125,9 +125,17 @@ pub(crate) fn demo() -> Result<()> {
 /// Cargo fails.
 pub(crate) fn measuring(name: &str) -> Result<PathBuf> {
     progress::step(&format!("build of {name}"), |step| {
-        step.run(cargo_static("build").args(["--release", "-p", "bedplate-tests", "--bin", name]))
+        step.run(cargo_program(name).args(["--config", "profile.release.package.bedplate-tests.opt-level=3"]))
     })?;
     Ok(built().join(name))
+}
+
+/// Returns `cargo build` of a program of `tests` and of the four programs, because dependencies with other features would be compiled
+/// again.
+fn cargo_program(name: &str) -> Command {
+    let mut command = cargo_release();
+    command.args(["-p", "bedplate-tests", "--bin", name]);
+    command
 }
 
 /// Generates `api/crds` again.

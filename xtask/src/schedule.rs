@@ -70,9 +70,19 @@ pub(crate) enum Decision {
     Wait,
 }
 
-/// Returns the number of busy cores at which no further job starts. It exceeds the number of cores, because most tests mostly wait.
-fn full(cores: usize) -> f64 {
-    f64::from(u32::try_from(cores).unwrap_or(u32::MAX)) + 0.5
+/// Returns true if the cores have room for one more job.
+///
+/// A build step starts as long as some of a core is idle, because it cannot fail by being slow. The parallel part of one build fills
+/// the single-threaded parts of another. The steps of [`Rank::First`] keep their cores: someone waits for their verdict.
+fn has_room(job: &Requirements, running: &[&Requirements], cores: usize) -> bool {
+    let cores = f64::from(u32::try_from(cores).unwrap_or(u32::MAX));
+    let busy: f64 = running.iter().map(|other| other.load).sum();
+    let verdict_is_near = running.iter().any(|other| other.rank == Rank::First);
+    if job.rank == Rank::Step && !verdict_is_near {
+        return busy < cores;
+    }
+    // The sum may exceed the number of cores, because most tests mostly wait. An idle core is always given.
+    busy + job.load <= cores + 0.5 || busy <= cores - 1.0
 }
 
 /// Decides about the waiting jobs; `ended` has the result of each job that has ended: true if it succeeded.
@@ -104,8 +114,7 @@ pub(crate) fn next(
             reserved.extend(job.lanes.iter().map(|(lane, _)| lane));
             continue;
         }
-        let load: f64 = running.iter().map(|other| other.load).sum();
-        return if load + job.load <= full(cores) { Decision::Start(index) } else { Decision::Wait };
+        return if has_room(job, running, cores) { Decision::Start(index) } else { Decision::Wait };
     }
     Decision::Wait
 }
@@ -155,6 +164,28 @@ mod tests {
         assert_eq!(decide(&[guest], &two, &[]), Decision::Wait);
         let busy = [job(1), job(1), job(1)];
         assert_eq!(decide(&[job(1)], &busy, &[]), Decision::Wait);
+    }
+
+    /// A step that downloads once ran alone for a minute, because both builds use more than a core.
+    #[test]
+    fn heavy_job_starts_if_a_core_is_idle() {
+        let download = Requirements { load: 0.7, rank: Rank::First, ..job(60) };
+        let build = Requirements { load: 1.9, rank: Rank::Step, ..job(480) };
+        assert_eq!(
+            decide(std::slice::from_ref(&build), std::slice::from_ref(&download), &[]),
+            Decision::Start(0)
+        );
+        assert_eq!(decide(&[build], &[download.clone(), download], &[]), Decision::Wait);
+    }
+
+    #[test]
+    fn builds_overlap_unless_a_verdict_is_near() {
+        let build = |rank| Requirements { load: 1.9, rank, ..job(480) };
+        let step = [build(Rank::Step)];
+        assert_eq!(decide(&step, &[build(Rank::Step)], &[]), Decision::Start(0));
+        assert_eq!(decide(&step, &[build(Rank::Step), build(Rank::Step)], &[]), Decision::Wait);
+        assert_eq!(decide(&step, &[build(Rank::First)], &[]), Decision::Wait);
+        assert_eq!(decide(&[job(9)], &[build(Rank::Step)], &[]), Decision::Wait);
     }
 
     /// `whole_node` once started last, because there was always a small job that fitted.

@@ -99,7 +99,11 @@ pub(crate) fn announce(need: Need) -> Result<()> {
     }
     if !programs.is_empty() {
         let place = kubernetes::directory();
-        println!("  into {}: {} (5 to 8 minutes on 2 cores, once)", place.display(), programs.join(" "));
+        println!(
+            "  into {}: {} (about 17 minutes of processor time, once)",
+            place.display(),
+            programs.join(" ")
+        );
     }
     Ok(())
 }
