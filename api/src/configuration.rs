@@ -13,13 +13,14 @@ pub use template::{
     Template, UnitSpec,
 };
 
-pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector};
+pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 pub use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::schema::positive_count_or_percent;
+use crate::selector::MachineSelector;
 
 /// What the nodes of some Machines are to be.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
@@ -61,7 +62,7 @@ use crate::schema::positive_count_or_percent;
 pub struct MachineConfigurationSpec {
     /// The Machines that this configuration is for when they register. Absent: none. `{}`: every Machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub machine_selector: Option<LabelSelector>,
+    pub machine_selector: Option<MachineSelector>,
     /// Which configuration wins where several match: the highest, then the first by name. Default: 0.
     #[serde(default)]
     pub priority: i32,

@@ -35,6 +35,16 @@ pub const PROVIDER_PXE: &str = "pxe";
 /// `spec.provider` of a Machine whose agent a person installs.
 pub const PROVIDER_MANUAL: &str = "manual";
 
+/// Annotation of a Machine: time (RFC 3339) at which an administrator allowed another key to enroll for it, although the key in force
+/// is still heard. Good for one key and one hour. Agents and pxed cannot write it.
+pub const RE_ENROL_ANNOTATION: &str = "bedplate.dev/re-enrol";
+
+/// Annotation of a Machine's Node: name of the MachineConfiguration that the Node came of (H5).
+pub const NODE_CONFIGURATION: &str = "bedplate.dev/machine-configuration";
+
+/// Annotation of a Machine's Node: number of that configuration's version (H5).
+pub const NODE_VERSION: &str = "bedplate.dev/machine-configuration-version";
+
 /// So often pxed switches a machine on by itself without that it stays up (`status.power.attempts`).
 pub const MOST_POWER_ON_ATTEMPTS: i32 = 5;
 
@@ -77,8 +87,8 @@ pub const MOST_POWER_ON_ATTEMPTS: i32 = 5;
         .message("spec.pxe is needed when spec.provider is pxe, and refused otherwise")
 )]
 pub struct MachineSpec {
-    /// Who provisions the machine. `pxe` is pxed; `manual` means that a person installs the agent; any other value
-    /// belongs to a controller that is not Bedplate's, and Bedplate leaves the machine alone.
+    /// Provider of the machine. `pxe` is pxed; `manual` means that a user installs the agent; any other value belongs to a controller
+    /// that is not Bedplate's. Bedplate boots only machines of `pxe`.
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub provider: String,
     /// The group of pxed instances that owns the machine. Default: `default`.
@@ -90,7 +100,7 @@ pub struct MachineSpec {
     /// How the machine netboots. Needed when `provider` is `pxe`, refused otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pxe: Option<PxeSpec>,
-    /// The machine's management controller. Absent: a person switches the power.
+    /// The machine's management controller, for machines of every provider. Absent: a user switches the power.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bmc: Option<BmcSpec>,
     /// The configuration that the machine is to have, chosen by hand. Absent: a MachineConfiguration whose selector

@@ -8,12 +8,12 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::id::MachineName;
+use crate::selector::MachineSelector;
 
 /// How long a powerOn or a reset may take without `timeoutSeconds`, in seconds (docs/bmc.md).
 pub const POWER_ON_TIMEOUT: i32 = 300;
@@ -62,7 +62,8 @@ pub const DRAINED: &str = "Drained";
     validation = Rule::new(
         "!has(self.machineSelector) || \
          (has(self.machineSelector.matchLabels) && size(self.machineSelector.matchLabels) > 0) || \
-         (has(self.machineSelector.matchExpressions) && size(self.machineSelector.matchExpressions) > 0)"
+         (has(self.machineSelector.matchExpressions) && size(self.machineSelector.matchExpressions) > 0) || \
+         (has(self.machineSelector.matchFields) && size(self.machineSelector.matchFields) > 0)"
     )
     .message("machineSelector needs at least one requirement: an empty selector would take every Machine"),
     validation = Rule::new("has(self.machineSelector) || (!has(self.maxParallel) && !has(self.failureLimit))")
@@ -74,7 +75,7 @@ pub struct MachineOperationSpec {
     pub machine_ref: Option<MachineRef>,
     /// The Machines that it is for; at least one requirement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub machine_selector: Option<LabelSelector>,
+    pub machine_selector: Option<MachineSelector>,
     /// What is to be done: `reboot`, `shutdown`, `restartService`, `powerOn`, `powerOff`, `powerCycle`, `reset`,
     /// `applyConfiguration`, `packetCapture`, or a name that a controller of your own takes. At most 63 characters.
     #[schemars(length(min = 1, max = 63), regex(pattern = "^[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?$"))]
@@ -159,6 +160,10 @@ pub enum OperationState {
     Complete,
     /// It was not done, or its success is not known.
     Failed,
+    /// A value of a later version of Bedplate, read by this one. Never written.
+    #[serde(other)]
+    #[schemars(skip)]
+    Unknown,
 }
 
 /// How many Machines of an operation are how far.

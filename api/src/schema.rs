@@ -96,6 +96,41 @@ pub(crate) fn free_form(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
 }
 
+/// A quantity of bytes of at least one, such as `8Gi`, that fits into 64 bits.
+pub(crate) fn bytes(_: &mut SchemaGenerator) -> Schema {
+    const FRACTION: &str = "(\\.[0-9]{1,9})?";
+    let whole = [("", 18), ("Ki|k", 15), ("Mi|M", 12), ("Gi|G", 9), ("Ti|T", 6), ("Pi|P", 3), ("Ei|E", 0)];
+    let mut forms: Vec<String> =
+        whole.iter().map(|(suffix, more)| format!("[1-9][0-9]{{0,{more}}}{FRACTION}({suffix})")).collect();
+    forms.push("0\\.0{0,2}[1-9][0-9]{0,5}(Mi|M|Gi|G|Ti|T|Pi|P|Ei|E)".to_owned());
+    json_schema!({
+        "x-kubernetes-int-or-string": true,
+        "minimum": 1,
+        "maxLength": 32,
+        "pattern": format!("^({})$", forms.join("|"))
+    })
+}
+
+/// Values of a map of labels.
+pub(crate) fn label_values(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "additionalProperties": {
+            "type": "string", "maxLength": 63, "pattern": "^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
+        }
+    })
+}
+
+/// Values of a map of kernel parameters: one line each, which sysctl.d(5) reads as one value.
+pub(crate) fn parameter_values(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "additionalProperties": {
+            "type": "string", "minLength": 1, "maxLength": 1024, "pattern": "^[^\\x00-\\x1f\\x7f-\\x9f]*[^\\x00-\\x1f\\x7f-\\x9f\\\\]$"
+        }
+    })
+}
+
 /// A count or a percentage of at least one: `1`, `25%`.
 pub(crate) fn positive_count_or_percent(_: &mut SchemaGenerator) -> Schema {
     json_schema!({

@@ -154,6 +154,9 @@ pub struct StageReport {
     pub failure: Option<String>,
 }
 
+/// Maximum size of the body of `POST /v1/enrol`, in bytes. Facts that do not fit follow with the first report.
+pub const MAX_ENROL_BYTES: usize = 64 << 10;
+
 /// `POST /v1/enrol` over TLS: the agent trades its token for a certificate.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -166,7 +169,7 @@ pub struct EnrolRequest {
     pub csr_pem: String,
     /// The agent's version.
     pub agent_version: String,
-    /// What the host found out about its hardware; `bmc` is ignored.
+    /// Hardware as the host has found it; `bmc` is ignored. Empty if they would exceed [`MAX_ENROL_BYTES`].
     pub facts: Hardware,
     /// Answer to a challenge of an earlier round, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -188,7 +191,7 @@ pub enum EnrolResponse {
         /// Seconds between heartbeats.
         heartbeat_seconds: u32,
     },
-    /// The signer has not answered yet: ask again with the same request.
+    /// There is no certificate yet: ask again with the same request.
     #[serde(rename_all = "camelCase")]
     Pending {
         /// What is awaited, for a person.
@@ -241,6 +244,9 @@ pub struct Report {
     /// The state disk in use; absent: state is in memory, or the host was not netbooted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_disk: Option<StateDiskStatus>,
+    /// True if the host goes down or reboots now: the key in force is not heard again before the next boot.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub going_down: bool,
 }
 
 /// How long `POST /v1/watch` waits for a change, in seconds: less than a client waits for an answer.
@@ -376,6 +382,9 @@ pub struct Explanation {
     pub machine: Option<MachineName>,
     /// One entry for each kind of request that such a machine can send.
     pub decisions: Vec<ExplainedDecision>,
+    /// Causes outside of these decisions, each with its remedy: ignored messages, addresses that cannot be given.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 /// One kind of request and its answer.

@@ -75,7 +75,8 @@ fn every_field_of_a_spec_is_in_the_document_of_its_kind() {
         fields(&schema["openAPIV3Schema"]["properties"]["spec"], "spec", &mut |path, field| {
             let mentions =
                 [format!("`{field}`"), format!("`{field}:"), format!("`{field}."), format!(".{field}`")];
-            let of_a_selector = path.contains(".machineSelector.matchExpressions.");
+            let of_a_selector = path.contains(".machineSelector.matchExpressions.")
+                || path.contains(".machineSelector.matchFields.");
             if !of_a_selector && !mentions.iter().any(|mention| document.contains(mention.as_str())) {
                 missing.push(format!("docs/{name}: {path}"));
             }

@@ -165,6 +165,7 @@ fn reports_and_refusals_are_frozen() {
             facts: None,
             addresses: vec!["10.7.0.21".parse().unwrap()],
             state_disk: None,
+            going_down: false,
         },
         r#"{"agentVersion":"0.1.0","kernelBootId":"k","bootId":"abababababababababababababababab","addresses":["10.7.0.21"]}"#,
     );
@@ -179,8 +180,21 @@ fn reports_and_refusals_are_frozen() {
                 name: Some("virtio-state".into()),
                 wipe_token: Some("first".into()),
             }),
+            going_down: false,
         },
         r#"{"agentVersion":"0.1.0","kernelBootId":"k","addresses":[],"stateDisk":{"name":"virtio-state","wipeToken":"first"}}"#,
+    );
+    frozen(
+        &Report {
+            agent_version: "0.1.0".into(),
+            kernel_boot_id: "k".into(),
+            boot_id: None,
+            facts: None,
+            addresses: vec![],
+            state_disk: None,
+            going_down: true,
+        },
+        r#"{"agentVersion":"0.1.0","kernelBootId":"k","addresses":[],"goingDown":true}"#,
     );
     frozen(
         &Refusal { reason: "TokenUsed".into(), message: "m".into() },
@@ -195,8 +209,9 @@ fn reports_and_refusals_are_frozen() {
                 decision: "TFTP snponly.efi".into(),
                 reasons: vec!["r".into()],
             }],
+            notes: vec!["n".into()],
         },
-        r#"{"subject":"52:54:00:00:00:01","machine":"node-1","decisions":[{"request":"UEFI x64, PXE","decision":"TFTP snponly.efi","reasons":["r"]}]}"#,
+        r#"{"subject":"52:54:00:00:00:01","machine":"node-1","decisions":[{"request":"UEFI x64, PXE","decision":"TFTP snponly.efi","reasons":["r"]}],"notes":["n"]}"#,
     );
 }
 

@@ -10,11 +10,18 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::schema::{ObjectName, free_form};
+use crate::schema::{ObjectName, bytes, free_form, label_values, parameter_values};
 
 /// What a node is to be.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new(
+        "!(has(self.kubernetes.role) && self.kubernetes.role == 'controlPlane' && has(self.container) && \
+         has(self.container.network) && self.container.network != 'host')"
+    )
+    .message("container.network must be host for role controlPlane: in another network its host or others do not reach it")
+)]
 pub struct Template {
     /// The node's root file system.
     pub image: NodeImage,
@@ -30,7 +37,7 @@ pub struct Template {
     pub units: Vec<UnitSpec>,
     /// Kernel parameters of the host, by name, at most 256.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(extend("maxProperties" = 256))]
+    #[schemars(schema_with = "parameter_values", extend("maxProperties" = 256))]
     pub sysctls: BTreeMap<String, String>,
     /// Kernel modules that the host loads, at most 128.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -105,7 +112,7 @@ pub struct KubernetesSpec {
     pub api_server_endpoint: Option<String>,
     /// Labels of the Node, at most 64.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(extend("maxProperties" = 64))]
+    #[schemars(schema_with = "label_values", extend("maxProperties" = 64))]
     pub node_labels: BTreeMap<String, String>,
     /// Annotations of the Node, at most 64.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -156,11 +163,16 @@ pub enum NodeRole {
 #[serde(rename_all = "camelCase")]
 pub struct Taint {
     /// The key.
-    #[schemars(length(min = 1, max = 316))]
+    #[schemars(
+        length(min = 1, max = 317),
+        regex(
+            pattern = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+        )
+    )]
     pub key: String,
     /// The value. Absent: empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 63))]
+    #[schemars(length(max = 63), regex(pattern = "^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"))]
     pub value: Option<String>,
     /// What happens to Pods that do not tolerate it.
     pub effect: TaintEffect,
@@ -199,7 +211,17 @@ pub struct KubeletArgument {
 pub struct FileSpec {
     /// Absolute path, without `..`.
     #[schemars(length(min = 2, max = 1024), regex(pattern = "^/[^\\x00]*$"))]
-    #[x_kube(validation = Rule::new("!self.split('/').exists(p, p == '..')").message("a file's path must not contain '..'"))]
+    #[x_kube(
+        validation = Rule::new("!self.split('/').exists(p, p == '..')").message("a file's path must not contain '..'"),
+        validation = Rule::new(
+            "!self.matches('^/([.]?/)*(run|tmp|dev|proc|sys|var/([.]?/)*run|etc/([.]?/)*resolv[.]conf|\
+             (usr/([.]?/)*)?lib/([.]?/)*modules)(/|$)')"
+        )
+        .message(
+            "a file's path must not be below /run, /var/run, /tmp, /dev, /proc, /sys, /lib/modules or /usr/lib/modules, nor be \
+             /etc/resolv.conf: the node would not see the file"
+        )
+    )]
     pub path: String,
     /// Owner as `user:group`. Default: `root:root`.
     #[serde(default = "root_owner")]
@@ -331,7 +353,19 @@ pub struct Container {
     pub network: ContainerNetwork,
     /// Paths of the host that it sees, as `source[:target[:options]]`; options: `ro`, `rw`, `rbind`, `norbind`. At most 64.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 64), inner(length(min = 1, max = 1024), regex(pattern = "^/")))]
+    #[schemars(
+        length(max = 64),
+        inner(
+            length(min = 1, max = 1024),
+            regex(
+                pattern = r"^/[^:\\\x00-\x1f\x7f-\x9f]*(:/[^:\\\x00-\x1f\x7f-\x9f]*(:(ro|rw|rbind|norbind)(,(ro|rw|rbind|norbind))*)?)?$"
+            )
+        )
+    )]
+    #[x_kube(
+        validation = Rule::new("!self.exists(b, b.matches('(^|[/:])[.][.]($|[/:])'))")
+            .message("paths of container.binds must not contain '..'")
+    )]
     pub binds: Vec<String>,
     /// Capabilities besides those that a node needs, such as `CAP_NET_ADMIN`, at most 64.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -339,6 +373,7 @@ pub struct Container {
     pub capabilities: Vec<String>,
     /// The most memory that it may use, as a quantity of bytes such as `8Gi`. Absent: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "bytes")]
     pub memory_max: Option<Quantity>,
     /// Its share of the processors (systemd `CPUWeight=`). Absent: systemd's default, 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]

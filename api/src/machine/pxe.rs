@@ -63,6 +63,12 @@ pub struct PxeSpec {
     /// that is not selected is never written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_disk: Option<StateDisk>,
+    /// Token that allows pxed to power-cycle a server that was already on when pxed saw it first, so that it boots from the
+    /// network. Needs `bmc` and `powerPolicy: Managed`. Each token is used at most once; set another one to allow it again. If
+    /// unset, such a server is left running.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63))]
+    pub takeover: Option<String>,
 }
 
 impl PxeSpec {
@@ -88,17 +94,30 @@ pub struct InterfaceSpec {
             .message("macAddress must be a unicast address: the second digit even, and not all zero")
     )]
     pub mac_address: MacAddress,
-    /// Fixed addresses with prefix length, such as `10.7.0.21/24`, at most 16. None: an address from the subnet's pool.
+    /// Fixed IPv4 addresses with prefix length, such as `10.7.0.21/24`, at most 16. One must be in a subnet of the site's pxed;
+    /// otherwise the interface gets no address. None: an address from the subnet's pool.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<Cidr>", length(max = 16))]
+    #[x_kube(
+        validation = Rule::new("self.all(a, !a.contains(':'))")
+            .message("addresses of an interface must be IPv4: IPv6 is not served")
+    )]
     pub addresses: Vec<IpNet>,
-    /// Default router. Absent: the subnet's.
+    /// Default router, IPv4. Absent: the subnet's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Ip>")]
+    #[x_kube(
+        validation = Rule::new("!self.contains(':')")
+            .message("gateway of an interface must be IPv4: IPv6 is not served")
+    )]
     pub gateway: Option<IpAddr>,
-    /// Name servers in order, at most 8. None: the subnet's.
+    /// Name servers in order, IPv4, at most 8. None: the subnet's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<Ip>", length(max = 8))]
+    #[x_kube(
+        validation = Rule::new("self.all(n, !n.contains(':'))")
+            .message("nameservers of an interface must be IPv4: IPv6 is not served")
+    )]
     pub nameservers: Vec<IpAddr>,
     /// Whether the machine may boot from this interface. Absent on every interface: the first one does.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,6 +1,7 @@
 //! `Machine.status`: what the programs found and did (docs/rules.md, "Who writes what").
 //!
-//! Four writers apply their own fields by server-side apply, so every field is optional.
+//! Four writers apply their own fields by server-side apply, so every field is optional. A program reads enumerations that a later version of
+//! another one may extend, so each has a value for those: one that cannot be decoded would end the watch of all Machines.
 //!
 //! Pure: no clock, no file, no socket.
 
@@ -109,6 +110,10 @@ pub enum Phase {
     Paused,
     Deleting,
     Failed,
+    /// A value of a later version of Bedplate, read by this one. Never written.
+    #[serde(other)]
+    #[schemars(skip)]
+    Unknown,
 }
 
 /// A machine's power.
@@ -120,9 +125,12 @@ pub struct PowerStatus {
     /// When it was seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_time: Option<Time>,
-    /// What pxed did last.
+    /// The last change of power by pxed, or by a shutdown of the machine's agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_action: Option<PowerAction>,
+    /// Time at which pxed last sent a request to the BMC that changes the power. An action that found nothing to do sends none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_switch_time: Option<Time>,
     /// How often pxed has switched the machine on by itself since it last stayed up: booted, and on for ten minutes. It stops after 5.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
@@ -130,6 +138,10 @@ pub struct PowerStatus {
     /// Before this time pxed does not switch it on by itself again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_attempt_time: Option<Time>,
+    /// Token of `spec.pxe.takeover` that was used last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub takeover_token: Option<String>,
 }
 
 /// The state of a machine's power.
@@ -140,14 +152,16 @@ pub enum PowerState {
     Off,
     PoweringOn,
     PoweringOff,
+    // Also a state of a later version of Bedplate.
+    #[serde(other)]
     Unknown,
 }
 
-/// Something that pxed did to a machine's power.
+/// The last change of a machine's power that pxed made, or that the machine's agent made by a shutdown.
 #[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct PowerAction {
-    /// What was done: `powerOn`, `powerOff`, `powerCycle`, `reset`.
+    /// Action: `powerOn`, `powerOff`, `powerCycle`, `reset`, `takeover`; `shutdown` by the machine's agent.
     #[schemars(length(max = 63))]
     pub action: String,
     /// When it was done.
@@ -169,6 +183,9 @@ pub struct BootStatus {
     /// When its first packet arrived.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_time: Option<MicroTime>,
+    /// Time at which the seed of this boot left pxed. Only a client that has read the boot's URLs can take it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed_time: Option<MicroTime>,
     /// The furthest stage that it has reached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<Stage>,
@@ -230,6 +247,21 @@ pub struct EnrolmentStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub certificate_fingerprint: Option<String>,
+    /// SHA-256 of the key in force (SubjectPublicKeyInfo, DER), as 64 hex digits. pxed refuses every other key, at each pxed of the
+    /// site, until that key enrolls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub key_fingerprint: Option<String>,
+    /// Time at which the key in force was enrolled last. Unchanged by a renewal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_time: Option<Time>,
+    /// Number of the key in force: each new key of the Machine has the next one. Of two records of pxed, the one with the higher number counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub generation: Option<i64>,
+    /// Time of the permission for another key (`bedplate machine re-enrol`) that was used up last. Later ones are good.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub permission_time: Option<Time>,
 }
 
 /// The state disk in use.
@@ -261,6 +293,9 @@ pub struct AgentStatus {
     /// When the agent was last heard: in a cluster it says so every five minutes and with each change, without one every 30 s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_heartbeat: Option<Time>,
+    /// Time at which the agent announced that its host goes down or reboots. Unset by its next report.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub going_down_time: Option<Time>,
 }
 
 /// A configuration version.
@@ -296,6 +331,10 @@ pub enum SelectedBy {
     Reference,
     /// By a MachineConfiguration's selector.
     Selector,
+    /// A value of a later version of Bedplate, read by this one. Never written.
+    #[serde(other)]
+    #[schemars(skip)]
+    Unknown,
 }
 
 /// The configuration version that a machine has.
@@ -365,6 +404,12 @@ pub enum SlotState {
     Running,
     /// It ran and was given up.
     Failed,
+    /// The slot does not run any more, and its files with keys and data are being removed.
+    Emptying,
+    /// A value of a later version of Bedplate, read by this one. Never written.
+    #[serde(other)]
+    #[schemars(skip)]
+    Unknown,
 }
 
 /// An update that was taken back.
@@ -425,4 +470,8 @@ pub enum AddressType {
     Hostname,
     /// An IP address inside the site.
     InternalIP,
+    /// A value of a later version of Bedplate, read by this one. Never written.
+    #[serde(other)]
+    #[schemars(skip)]
+    Unknown,
 }

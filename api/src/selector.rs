@@ -1,0 +1,66 @@
+//! `machineSelector`: the Machines of a MachineConfiguration or of a MachineOperation, by labels and by fields (docs/rules.md, H3, O3).
+//!
+//! Types and validation only; `bedplate-selection` evaluates them.
+//!
+//! Pure: no clock, no file, no socket.
+
+use std::collections::BTreeMap;
+
+pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
+use kube::KubeSchema;
+use serde::{Deserialize, Serialize};
+
+/// Fields of a Machine that a selector may name.
+pub const MACHINE_FIELDS: [&str; 6] = [
+    "metadata.name",
+    "spec.provider",
+    "spec.site",
+    "status.hardware.cpu.architecture",
+    "status.hardware.product",
+    "status.hardware.vendor",
+];
+
+/// Selects Machines by labels and fields. All requirements must hold.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct MachineSelector {
+    /// Labels with their values; all must match.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub match_labels: Option<BTreeMap<String, String>>,
+    /// Requirements on labels; all must hold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub match_expressions: Option<Vec<LabelSelectorRequirement>>,
+    /// Requirements on fields of the Machine, at most 16; all must hold.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub match_fields: Vec<FieldRequirement>,
+}
+
+impl MachineSelector {
+    /// Returns the part on labels.
+    pub fn labels(&self) -> LabelSelector {
+        let (match_labels, match_expressions) = (self.match_labels.clone(), self.match_expressions.clone());
+        LabelSelector { match_labels, match_expressions }
+    }
+}
+
+/// A requirement on one field of a Machine.
+// Texts, so that a program that does not know a later key or operator can still read the object.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("(self.operator in ['In', 'NotIn']) == (has(self.values) && size(self.values) > 0)")
+        .message("matchFields: values are needed for In and NotIn, and refused for Exists and DoesNotExist")
+)]
+pub struct FieldRequirement {
+    /// Field of the Machine. Fields of `status.hardware` are known when the host's agent has reported them.
+    #[schemars(extend("enum" = MACHINE_FIELDS))]
+    pub key: String,
+    /// Comparison of the field with the values.
+    #[schemars(extend("enum" = ["In", "NotIn", "Exists", "DoesNotExist"]))]
+    pub operator: String,
+    /// Values for `In` and `NotIn`, at most 64.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(max = 253)))]
+    pub values: Vec<String>,
+}
