@@ -3,12 +3,12 @@
 //! Serves no boot traffic and no secrets; bound to loopback unless configured, or to a socket in the file system that its owner opens. Called by the program's `run`.
 
 use std::{
+    convert::Infallible,
     io::{self, ErrorKind},
     net::SocketAddr,
     os::unix::fs::{FileTypeExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
 };
 
 use axum::{
@@ -17,16 +17,13 @@ use axum::{
     http::{StatusCode, header},
     response::{IntoResponse, Response},
     routing::get,
-    serve::Listener,
 };
 use prometheus_client::registry::Registry;
 use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 
-use crate::liveness::Liveness;
-
-/// How long a connection may go on after the stop.
-const LINGER: Duration = Duration::from_secs(1);
+use crate::listen::{self, Limits, Listening, accept::Accept};
+use crate::liveness::{Liveness, Pulse};
 
 /// Whether the program can do its work now, and what stands in the way.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -129,24 +126,17 @@ fn replace_socket(path: &Path) -> io::Result<UnixListener> {
 /// Answers until `shutdown`, then lets running answers finish for a second.
 ///
 /// # Errors
-/// The listening socket broke.
-pub async fn serve<L>(
-    listener: L,
+/// None.
+pub async fn serve(
+    listener: impl Accept,
     health: Arc<dyn Health>,
     registry: Arc<Registry>,
     shutdown: CancellationToken,
-) -> io::Result<()>
-where
-    L: Listener,
-    L::Addr: std::fmt::Debug,
-{
-    let router = router(health, registry);
-    let served = axum::serve(listener, router).with_graceful_shutdown(shutdown.clone().cancelled_owned());
-    tokio::select! {
-        result = served.into_future() => result,
-        // A scraper that keeps its connection open must not hold up the drain.
-        () = async { shutdown.cancelled().await; tokio::time::sleep(LINGER).await } => Ok(()),
-    }
+) -> Result<(), Infallible> {
+    let pulse = Pulse::unwatched();
+    let how = Listening { name: "health", limits: Limits::LOCAL, counters: Arc::default(), pulse };
+    listen::serve_router(listener, how, router(health, registry), shutdown).await;
+    Ok(())
 }
 
 /// The three routes, for a program that puts them behind a listener of its own.
@@ -191,6 +181,8 @@ async fn metrics(State(registry): State<Arc<Registry>>) -> Response {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use prometheus_client::metrics::counter::Counter;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -288,6 +280,52 @@ mod tests {
     async fn closure_is_health_enough() {
         let health = || Readiness { ready: true, reasons: vec!["3 of 4 machines can boot".into()] };
         assert!(ask(Arc::new(health), "/readyz").await.ends_with("ready\n3 of 4 machines can boot\n"));
+    }
+
+    #[tokio::test]
+    async fn connections_that_say_nothing_do_not_keep_out_one_that_asks() {
+        let listener = bind("127.0.0.1:0".parse().expect("address")).await.expect("bind");
+        let address = listener.local_addr().expect("bound");
+        let shutdown = CancellationToken::new();
+        let registry = Arc::new(Registry::default());
+        let server = tokio::spawn(serve(listener, Arc::new(AlwaysReady), registry, shutdown.clone()));
+        let mut held = Vec::new();
+        for client in 1..=8 {
+            for _ in 0..32 {
+                let socket = tokio::net::TcpSocket::new_v4().expect("socket");
+                socket.bind(SocketAddr::from(([127, 0, 0, client], 0))).expect("bind");
+                held.push(socket.connect(address).await.expect("connect"));
+            }
+        }
+        let mut refused = 0;
+        for stream in &mut held {
+            let mut byte = [0];
+            let read = tokio::time::timeout(Duration::from_millis(5), stream.read(&mut byte));
+            refused += usize::from(read.await.is_ok());
+        }
+        assert!(refused >= 256 - 64, "{refused}: 64 in all");
+        for client in [1, 200] {
+            // A refused connection ends without an answer. Silent connections lose their places after some time.
+            let answered = async {
+                loop {
+                    let socket = tokio::net::TcpSocket::new_v4().expect("socket");
+                    socket.bind(SocketAddr::from(([127, 0, 0, client], 0))).expect("bind");
+                    let mut stream = socket.connect(address).await.expect("connect");
+                    let mut answer = String::new();
+                    if stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await.is_ok()
+                        && stream.read_to_string(&mut answer).await.is_ok()
+                        && !answer.is_empty()
+                    {
+                        return answer;
+                    }
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            };
+            let answer = tokio::time::timeout(Duration::from_secs(30), answered).await.expect("an answer");
+            assert!(answer.ends_with("ok\n"), "{answer}");
+        }
+        shutdown.cancel();
+        server.await.expect("join").expect("served");
     }
 
     #[tokio::test(start_paused = true)]

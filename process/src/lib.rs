@@ -37,10 +37,13 @@
 //! }
 //! ```
 
+pub mod counter;
 pub mod exit;
 pub mod family;
 pub mod health;
+pub mod listen;
 pub mod liveness;
+pub mod log_pace;
 pub mod logging;
 pub mod manual;
 pub mod notify;
