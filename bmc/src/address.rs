@@ -153,15 +153,7 @@ pub struct Reach {
 impl Reach {
     /// Refuses an IP address where no BMC may be; `address` is how it was written.
     pub fn check(&self, address: &str, ip: IpAddr) -> Result<(), BmcError> {
-        let plain = plain(ip);
-        if self.allowed.iter().any(|net| net.contains(&ip) || net.contains(&plain)) {
-            return Ok(());
-        }
-        let why = special(plain).or_else(|| {
-            let inside = |net: &&IpNet| net.contains(&ip) || net.contains(&plain);
-            self.forbidden.iter().find(inside).map(|_| "in a network that pxed is told not to reach")
-        });
-        match why {
+        match self.refusal(ip) {
             None => Ok(()),
             Some(why) => {
                 let problem = format!(
@@ -170,6 +162,17 @@ impl Reach {
                 Err(not_allowed(address, problem))
             }
         }
+    }
+
+    /// Returns the kind of an IP address that must not be reached, such as "loopback".
+    pub fn refusal(&self, ip: IpAddr) -> Option<&'static str> {
+        let plain = plain(ip);
+        let inside = |net: &&IpNet| net.contains(&ip) || net.contains(&plain);
+        if self.allowed.iter().any(|net| inside(&net)) {
+            return None;
+        }
+        let is_forbidden = || self.forbidden.iter().any(|net| inside(&net));
+        special(plain).or_else(|| is_forbidden().then_some("in a forbidden network"))
     }
 }
 

@@ -52,8 +52,11 @@ pub async fn resolve(address: &Address, reach: &Reach, wait: Duration) -> Result
     Ok(Checked { address: address.clone(), sockets })
 }
 
-/// In process, since a static binary has no resolver of the system.
-async fn lookup(name: &str) -> Result<Vec<IpAddr>, String> {
+/// Looks up the addresses of a host name. In process, since a static binary has no resolver of the system.
+///
+/// # Errors
+/// The error of the resolver, as text.
+pub async fn lookup(name: &str) -> Result<Vec<IpAddr>, String> {
     let mut builder =
         TokioResolver::builder_tokio().map_err(|e| format!("/etc/resolv.conf cannot be read: {e}"))?;
     builder.options_mut().ip_strategy = LookupIpStrategy::Ipv4AndIpv6;

@@ -141,6 +141,18 @@ pub enum EnsureImageError {
         #[source]
         source: io::Error,
     },
+    /// There is no space for a part of the image.
+    #[error("image {image}: {needed_mib} MiB do not fit into {path}: {problem}")]
+    InsufficientSpace {
+        /// The source.
+        image: String,
+        /// The store's directory.
+        path: PathBuf,
+        /// Size of the part, in MiB.
+        needed_mib: u64,
+        /// Cause and remedy.
+        problem: String,
+    },
     /// No HTTP client.
     #[error("image {image}: cannot make an HTTP client ({problem})")]
     Client {

@@ -95,6 +95,7 @@ async fn add(
         let what = path.display().to_string();
         return Err(EnsureImageError::TooLarge { image: name.to_owned(), what, limit });
     }
+    let _promise = store.make_space(name, size).await?;
     static COPIES: AtomicU64 = AtomicU64::new(0);
     let copy = COPIES.fetch_add(1, Ordering::Relaxed);
     let next = store.partial_path(&format!("{part}.{}.{copy}", std::process::id()));

@@ -10,6 +10,7 @@
 use std::error::Error;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_api::id::Digest;
@@ -27,6 +28,7 @@ use crate::layout::read_limited;
 use crate::manifest::{INDEX_TYPE, LARGEST_MANIFEST, MANIFEST_TYPE};
 use crate::node::{DOCKER_INDEX_TYPE, DOCKER_MANIFEST_TYPE};
 use crate::partial::blocking;
+use crate::reach::{self, Confined, MAX_REDIRECTS, Reach};
 use crate::reference::Reference;
 use crate::source::{Access, Options};
 use crate::store::{Tell, digest_of};
@@ -60,7 +62,8 @@ impl Failure {
             problem.push_str(&cause.to_string());
             source = cause.source();
         }
-        if error.is_redirect() || error.is_builder() {
+        let is_forbidden = reach::forbidden(&error).is_some();
+        if is_forbidden || error.is_redirect() || error.is_builder() {
             Self::Refused { problem }
         } else {
             Self::Again { problem, after: None }
@@ -77,6 +80,10 @@ pub(crate) struct Repository {
     reference: String,
     pinned: Option<Digest>,
     credentials: Option<Credentials>,
+    /// Check of the addresses, for references whose authors must not reach all of them.
+    reach: Option<Arc<dyn Reach>>,
+    /// True if error texts of a registry are shown.
+    shows_errors: bool,
     options: Options,
     authorization: Mutex<Option<String>>,
 }
@@ -122,9 +129,12 @@ impl Repository {
             }
             None => None,
         };
+        let reach = options.reach.clone().filter(|_| access.is_confined);
         Ok(Self {
-            client: client(access.insecure_http, authorities, options)
+            client: client(access.insecure_http, authorities, reach.clone(), options)
                 .map_err(|problem| EnsureImageError::Client { image: image(), problem })?,
+            reach,
+            shows_errors: !access.is_confined,
             base: format!("{scheme}://{registry}/v2/{}", parsed.repository),
             repository: parsed.repository,
             reference: which.unwrap_or_else(|| "latest".to_owned()),
@@ -199,14 +209,22 @@ impl Repository {
 
     /// Sends a request, with a token if the registry wants one, and sorts the answer.
     async fn get(&self, request: impl Fn() -> RequestBuilder) -> Result<Response, Failure> {
+        self.check_literal(&self.base)?;
         let authorization = self.authorization.lock().await.clone();
         let response = send(request(), authorization.as_deref()).await?;
         if response.status() != StatusCode::UNAUTHORIZED {
-            return accepted(response).await;
+            return self.accepted(response).await;
         }
         let authorization = self.authorise(&response).await?;
         *self.authorization.lock().await = Some(authorization.clone());
-        accepted(send(request(), Some(&authorization)).await?).await
+        self.accepted(send(request(), Some(&authorization)).await?).await
+    }
+
+    /// Refuses a URL with a literal address that it may not lead to; names are checked when they are looked up.
+    fn check_literal(&self, url: &str) -> Result<(), Failure> {
+        let (Some(reach), Ok(url)) = (&self.reach, reqwest::Url::parse(url)) else { return Ok(()) };
+        reach::check_literal(reach.as_ref(), &url)
+            .map_err(|forbidden| Failure::Refused { problem: forbidden.to_string() })
     }
 
     /// Meets the challenge of a 401.
@@ -244,8 +262,11 @@ impl Repository {
             token: String,
         }
         let refused = |problem: String| Failure::Refused { problem };
-        let mut url =
-            reqwest::Url::parse(realm).map_err(|e| refused(format!("token place {realm:?}: {e}")))?;
+        let mut url = reqwest::Url::parse(realm).map_err(|error| {
+            let realm = if self.shows_errors { format!(" {realm:?}") } else { String::new() };
+            refused(format!("token place{realm}: {error}"))
+        })?;
+        self.check_literal(url.as_str())?;
         let own_scope = format!("repository:{}:pull", self.repository);
         url.query_pairs_mut().append_pair("scope", scope.unwrap_or(&own_scope));
         if let Some(service) = service {
@@ -253,10 +274,35 @@ impl Repository {
         }
         let authorization = self.credentials.as_ref().map(Credentials::basic);
         let response = send(self.client.get(url), authorization.as_deref()).await?;
-        let bytes = bounded(accepted(response).await?, LARGEST_TOKEN).await?;
+        let bytes = bounded(self.accepted(response).await?, LARGEST_TOKEN).await?;
         let token: Token = serde_json::from_slice(&bytes)
             .map_err(|e| refused(format!("the token service's answer is not a token: {e}")))?;
         Ok(format!("Bearer {}", token.token))
+    }
+
+    /// Passes 200 and 206 on; everything else becomes a failure.
+    async fn accepted(&self, response: Response) -> Result<Response, Failure> {
+        let status = response.status();
+        if matches!(status, StatusCode::OK | StatusCode::PARTIAL_CONTENT) {
+            return Ok(response);
+        }
+        let after =
+            response.headers().get(RETRY_AFTER).and_then(|h| h.to_str().ok()).and_then(|t| t.parse().ok());
+        let text: String = if self.shows_errors {
+            let body = bounded_prefix(response, LARGEST_MESSAGE).await;
+            String::from_utf8_lossy(&body).chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+        } else {
+            // Any service may have answered, and the reader of the error may not have access to that service.
+            status.canonical_reason().unwrap_or_default().to_owned()
+        };
+        let problem = format!("{} {}", status.as_str(), text.trim()).trim().to_owned();
+        let again = status.is_server_error()
+            || matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT);
+        if again {
+            Err(Failure::Again { problem, after: after.map(Duration::from_secs) })
+        } else {
+            Err(Failure::Refused { problem })
+        }
     }
 }
 
@@ -281,16 +327,26 @@ pub(crate) fn certificates(pem: &[u8]) -> Result<Vec<Certificate>, String> {
     }
 }
 
-fn client(insecure_http: bool, authorities: Vec<Certificate>, options: &Options) -> Result<Client, String> {
+fn client(
+    insecure_http: bool,
+    authorities: Vec<Certificate>,
+    reach: Option<Arc<dyn Reach>>,
+    options: &Options,
+) -> Result<Client, String> {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
         return Err("this process has installed no TLS provider".to_owned());
     }
     let builder = Client::builder();
     // Besides the system's: a redirect may lead to a public host.
     let builder = if authorities.is_empty() { builder } else { builder.tls_certs_merge(authorities) };
+    let builder = match reach {
+        Some(reach) => {
+            builder.redirect(reach::redirects(reach.clone())).dns_resolver(Arc::new(Confined(reach)))
+        }
+        None => builder.redirect(reqwest::redirect::Policy::limited(MAX_REDIRECTS)),
+    };
     builder
         .https_only(!insecure_http)
-        .redirect(reqwest::redirect::Policy::limited(5))
         .connect_timeout(options.stall.min(Duration::from_secs(10)))
         .read_timeout(options.stall)
         .user_agent(concat!("bedplate/", env!("CARGO_PKG_VERSION")))
@@ -304,27 +360,6 @@ async fn send(request: RequestBuilder, authorization: Option<&str>) -> Result<Re
         None => request,
     };
     request.send().await.map_err(Failure::transport)
-}
-
-/// Passes 200 and 206 on; everything else becomes a failure.
-async fn accepted(response: Response) -> Result<Response, Failure> {
-    let status = response.status();
-    if matches!(status, StatusCode::OK | StatusCode::PARTIAL_CONTENT) {
-        return Ok(response);
-    }
-    let after =
-        response.headers().get(RETRY_AFTER).and_then(|h| h.to_str().ok()).and_then(|t| t.parse().ok());
-    let body = bounded_prefix(response, LARGEST_MESSAGE).await;
-    let text: String =
-        String::from_utf8_lossy(&body).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    let problem = format!("{} {}", status.as_str(), text.trim()).trim().to_owned();
-    let again = status.is_server_error()
-        || matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT);
-    if again {
-        Err(Failure::Again { problem, after: after.map(Duration::from_secs) })
-    } else {
-        Err(Failure::Refused { problem })
-    }
 }
 
 async fn bounded(mut response: Response, limit: u64) -> Result<Vec<u8>, Failure> {

@@ -6,9 +6,12 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_api::id::Digest;
+
+use crate::reach::Reach;
 
 /// Where a boot image comes from.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -51,6 +54,9 @@ pub struct Access {
     pub ca_file: Option<PathBuf>,
     /// User name and password in the form of Docker's `config.json`. Read for every pull.
     pub credentials_file: Option<PathBuf>,
+    /// True if the author of the reference must not reach every network of this program. [`Options::reach`] then applies, and answers that are
+    /// not images are not shown.
+    pub is_confined: bool,
 }
 
 impl Source {
@@ -104,6 +110,14 @@ pub struct Options {
     pub largest_blob: u64,
     /// How long a blob that nothing references is kept after its last use.
     pub grace: Duration,
+    /// Bytes of the file system that stay free.
+    pub keep_free: u64,
+    /// Part of the file system that stays free, in percent.
+    pub keep_free_percent: u8,
+    /// Maximum size of the store, in bytes.
+    pub largest_store: u64,
+    /// Check of the addresses of confined references. `None`: all are allowed.
+    pub reach: Option<Arc<dyn Reach>>,
 }
 
 impl Default for Options {
@@ -118,6 +132,10 @@ impl Default for Options {
             whole: Duration::from_secs(180),
             largest_blob: 16 << 30,
             grace: Duration::from_secs(600),
+            keep_free: 1 << 30,
+            keep_free_percent: 5,
+            largest_store: 64 << 30,
+            reach: None,
         }
     }
 }

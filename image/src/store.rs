@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::SystemTime;
 
@@ -20,6 +21,7 @@ use crate::partial::{Partial, SharedPartial, blocking};
 use crate::pin::Pins;
 use crate::resolution::{self, Record};
 use crate::source::{Options, Progress, Source};
+use crate::space::{Promise, Space, mebi};
 use crate::{files, layout, registry};
 
 /// From a source to its manifest: at most two indexes, and the manifest.
@@ -43,6 +45,8 @@ struct Inner {
     transfers: Semaphore,
     /// What a running `ensure` needs, however old it is.
     pins: Pins,
+    /// Bytes that running transfers will write.
+    promised: Arc<AtomicU64>,
 }
 
 /// Where the documents and blobs of one `ensure` come from.
@@ -71,8 +75,8 @@ impl Store {
             fs::create_dir_all(root.join(part))?;
         }
         let transfers = Semaphore::new(options.parallel_transfers.max(1));
-        let (writers, pins) = (Mutex::default(), Pins::default());
-        let store = Self { inner: Arc::new(Inner { root, options, writers, transfers, pins }) };
+        let (writers, pins, promised) = (Mutex::default(), Pins::default(), Arc::default());
+        let store = Self { inner: Arc::new(Inner { root, options, writers, transfers, pins, promised }) };
         store.collect_partials(SystemTime::now())?;
         Ok(store)
     }
@@ -236,9 +240,28 @@ impl Store {
             return Ok(());
         }
         let _slot = self.inner.transfers.acquire().await;
+        let done = fs::metadata(self.partial_path(&blob.digest.hex())).map_or(0, |partial| partial.len());
+        let _promise = self.make_space(name, blob.size.saturating_sub(done)).await?;
         match origin {
             Origin::Layout(path) => layout::copy(self, name, path, blob, tell).await,
             Origin::Registry(repository) => crate::download::run(self, name, repository, blob, tell).await,
+        }
+    }
+
+    /// Reserves space for a number of bytes until the returned value is dropped.
+    pub(crate) async fn make_space(&self, name: &str, needed: u64) -> Result<Promise, EnsureImageError> {
+        let (promise, promised) = Promise::new(&self.inner.promised, needed);
+        let root = self.inner.root.clone();
+        let space = blocking(move || Space::read(&root, promised)).await;
+        let space = space.map_err(|e| self.write_error(name, self.inner.root.clone(), e))?;
+        match space.check(needed, self.options()) {
+            Ok(()) => Ok(promise),
+            Err(problem) => Err(EnsureImageError::InsufficientSpace {
+                image: name.to_owned(),
+                path: self.inner.root.clone(),
+                needed_mib: mebi(needed),
+                problem,
+            }),
         }
     }
 

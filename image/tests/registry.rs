@@ -5,13 +5,17 @@
 mod fixture;
 
 use std::fs;
+use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use bedplate_api::id::Digest;
-use bedplate_image::{Access, BootImage, EnsureImageError, Options, Progress, Source, Store, resolve_tag};
+use bedplate_image::{
+    Access, BootImage, EnsureImageError, Options, Progress, Reach, Source, Store, resolve_tag,
+};
 use fixture::{Fault, ROOTFS, Registry, content, digest, layout, quiet, store};
+use futures::future::BoxFuture;
 
 struct Case {
     directory: tempfile::TempDir,
@@ -79,6 +83,63 @@ async fn an_image_is_fetched_once_and_then_asked_of_nobody() {
     let seen = case.registry.content().seen.len();
     assert_eq!(case.ensure().await.unwrap(), image);
     assert_eq!(case.registry.content().seen.len(), seen);
+}
+
+/// Refuses these addresses. Every name is that of 127.0.0.1.
+#[derive(Debug)]
+struct Forbidding(&'static [&'static str]);
+
+impl Reach for Forbidding {
+    fn check(&self, ip: IpAddr) -> Result<(), String> {
+        if self.0.contains(&ip.to_string().as_str()) { Err(format!("{ip} is forbidden")) } else { Ok(()) }
+    }
+
+    fn lookup(&self, _: String) -> BoxFuture<'static, Result<Vec<IpAddr>, String>> {
+        Box::pin(async { Ok(vec![[127, 0, 0, 1].into()]) })
+    }
+}
+
+impl Case {
+    /// Fetches as a Machine's author may; gives the error.
+    async fn confined(&self, forbidden: &'static [&'static str], reference: String) -> String {
+        let reach: Arc<dyn Reach> = Arc::new(Forbidding(forbidden));
+        let options = Options { reach: Some(reach), ..fixture::options() };
+        let store = Store::open_with(self.directory.path().join("confined"), options).unwrap();
+        let access = Access { is_confined: true, ..plain() };
+        let source = Source::Registry { reference, allow_tag: false, access };
+        let error = store.ensure(&source, &quiet).await.unwrap_err();
+        assert!(matches!(error, EnsureImageError::Refused { .. }), "{error}");
+        error.to_string()
+    }
+}
+
+#[tokio::test]
+async fn a_confined_reference_does_not_lead_to_forbidden_addresses() {
+    let case = Case::new().await;
+    let literal = case.registry.reference(&case.manifest);
+    let name = literal.replace("127.0.0.1", "localhost");
+    for reference in [literal.clone(), name] {
+        let error = case.confined(&["127.0.0.1"], reference).await;
+        assert!(error.contains("may not lead to: 127.0.0.1 is forbidden"), "{error}");
+    }
+    assert!(case.registry.content().seen.is_empty(), "nothing was connected to");
+    case.registry.content().redirect = Some("http://127.0.0.2:1".to_owned());
+    let error = case.confined(&["127.0.0.2"], literal).await;
+    assert!(error.contains("127.0.0.2 is forbidden"), "{error}");
+    case.registry.content().redirect = None;
+    case.ensure().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_confined_reference_shows_no_text_of_an_answer() {
+    let case = Case::new().await;
+    let missing = digest(b"missing");
+    let reference = case.registry.reference(&missing);
+    let error = case.confined(&[], reference.clone()).await;
+    assert!(error.contains("404 Not Found") && !error.contains("UNKNOWN"), "{error}");
+    let source = Source::Registry { reference, allow_tag: false, access: plain() };
+    let error = case.store().ensure(&source, &quiet).await.unwrap_err().to_string();
+    assert!(error.contains("UNKNOWN"), "an operator sees it: {error}");
 }
 
 #[tokio::test]

@@ -43,6 +43,30 @@ async fn a_layout_is_copied_verified_and_cached_after_restart() {
 }
 
 #[tokio::test]
+async fn an_image_for_which_there_is_no_space_is_not_fetched_and_says_why() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, _) = layout(directory.path(), 1);
+    let at = directory.path().join("store");
+    let file = |name: &str| path.parent().unwrap().join("files-1").join(name);
+    let files =
+        Source::Files { kernel: file("kernel"), initrd: file("initrd"), rootfs: Some(file("rootfs")) };
+    for (options, says) in [
+        (Options { keep_free: u64::MAX / 2, ..options() }, "must stay free"),
+        (Options { largest_store: 1 << 20, ..options() }, "of at most 1 MiB; remove images"),
+    ] {
+        let store = Store::open_with(&at, options).unwrap();
+        for source in [source(&path), files.clone()] {
+            let error = store.ensure(&source, &quiet).await.unwrap_err();
+            let is_space = matches!(error, EnsureImageError::InsufficientSpace { .. });
+            assert!(is_space && error.to_string().contains(says), "{error}");
+        }
+        assert!(store.bytes().unwrap() < 1 << 20, "nothing beyond the limit");
+    }
+    store(&at).ensure(&source(&path), &quiet).await.unwrap();
+    store(&at).ensure(&files, &quiet).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_layout_is_chosen_from_by_tag_and_digest() {
     let directory = tempfile::tempdir().unwrap();
     let (path, manifest) = layout(directory.path(), 1);
