@@ -79,7 +79,7 @@ pub fn kubeconfig_with_token(text: &str, endpoint: Option<&str>, token: &str) ->
 }
 
 /// The name of the cluster that a kubeconfig means.
-fn current_cluster(config: &Map<String, Value>) -> Option<&str> {
+pub(crate) fn current_cluster(config: &Map<String, Value>) -> Option<&str> {
     let current = config.get("current-context")?.as_str()?;
     let contexts = config.get("contexts")?.as_array()?;
     let context =

@@ -68,10 +68,13 @@ impl<'a> Version<'a> {
     }
 
     /// Where the kubelet's configuration cannot be patched, its certificates rotate by arguments.
-    fn rotation(&self) -> Vec<Argument> {
-        let names = ["rotate-certificates", "rotate-server-certificates"];
-        let patched = self.release >= KUBELET_PATCHES;
-        names.iter().filter(|_| !patched).map(|name| Argument::new(name, "true")).collect()
+    fn rotation(&self, approver: Approver) -> Vec<Argument> {
+        let names: &[&str] = match (self.release >= KUBELET_PATCHES, approver) {
+            (true, _) => &[],
+            (false, Approver::Controller) => &["rotate-certificates", "rotate-server-certificates"],
+            (false, Approver::Unknown) => &["rotate-certificates"],
+        };
+        names.iter().map(|name| Argument::new(name, "true")).collect()
     }
 }
 
@@ -82,6 +85,7 @@ pub(crate) fn join(input: &Input<'_>) -> Result<Rendered, RenderKubeadmError> {
     let cri_socket = socket_url(input.cri_socket);
     let identity =
         Identity { node_name: input.node_name, provider_id: input.provider_id, cri_socket: &cri_socket };
+    let approver = Approver::of_join(&theirs);
     let mut ours = version.head(Part::Join);
     let registration = node_registration(
         &identity,
@@ -89,7 +93,7 @@ pub(crate) fn join(input: &Input<'_>) -> Result<Rendered, RenderKubeadmError> {
         Part::Join,
         version.format,
         &mut theirs,
-        &version.rotation(),
+        &version.rotation(approver),
         &mut mistakes,
     );
     ours.insert("nodeRegistration".to_owned(), registration);
@@ -98,7 +102,7 @@ pub(crate) fn join(input: &Input<'_>) -> Result<Rendered, RenderKubeadmError> {
         ours.insert("controlPlane".to_owned(), json!({}));
     }
     let mut credentials = add_discovery(input.discovery, &theirs, &mut ours, &mut mistakes);
-    let patch = version.kubelet_patch((Part::Join, Approver::Cluster), &theirs, &mut ours, &mut mistakes);
+    let patch = version.kubelet_patch((Part::Join, approver), &theirs, &mut ours, &mut mistakes);
     if patch.is_none() && input.kubernetes.kubelet_configuration.is_some() {
         mistakes.push(kubelet::without_patches(input.kubernetes));
     }
@@ -190,7 +194,7 @@ pub(crate) fn init(input: &InitInput<'_>) -> Result<Rendered, RenderKubeadmError
         &mut mistakes,
     );
     ours.insert("nodeRegistration".to_owned(), registration);
-    let how = (Part::Init, Approver::Nobody);
+    let how = (Part::Init, Approver::Unknown);
     let patch = version.kubelet_patch(how, &theirs, &mut ours, &mut mistakes);
     let init = overlay_part(&theirs, ours, Part::Init, &mut mistakes);
     let mut command = command("init");
@@ -202,7 +206,7 @@ pub(crate) fn init(input: &InitInput<'_>) -> Result<Rendered, RenderKubeadmError
     let mut documents = vec![init, cluster(&version, &mut mistakes)];
     if patch.is_none() {
         // The only way there is: it becomes the configuration of the whole cluster.
-        documents.push(kubelet::patch(input.kubernetes, Approver::Nobody, &mut mistakes));
+        documents.push(kubelet::patch(input.kubernetes, Approver::Unknown, &mut mistakes));
     }
     let config = config_file("kubeadm init", &documents);
     let rendered = Rendered {

@@ -1,4 +1,4 @@
-//! Pure: how a node finds and believes the API server: a kubeconfig with the agent's own certificate, or a token and the
+//! Pure: how a node finds and believes the API server: a kubeconfig with a certificate of its kubelet, or a token and the
 //! cluster's CA by its hash (Trust 5).
 
 use std::fmt;
@@ -9,6 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use x509_parser::pem::Pem;
+use zeroize::Zeroizing;
 
 use crate::document::yaml;
 use crate::mistake::{Mistake, Mistakes};
@@ -126,7 +127,7 @@ pub struct JoinIdentity<'a> {
     pub endpoint: &'a str,
     /// The cluster's CA certificates.
     pub ca: &'a str,
-    /// The agent's certificate with its chain.
+    /// Client certificate of the kubelet with its chain.
     pub certificate: &'a str,
     /// Its key.
     pub key: &'a str,
@@ -139,8 +140,10 @@ impl fmt::Debug for JoinIdentity<'_> {
     }
 }
 
-/// The kubeconfig of a join by file. It holds a key: its file is root's alone and goes when the join has succeeded.
-pub fn join_kubeconfig(identity: &JoinIdentity<'_>) -> String {
+/// Renders the kubeconfig of a join by file. It holds a key: its file is root's alone and goes when the join has succeeded. No copy of the
+/// key is left in memory but the result, which is overwritten when it is dropped.
+pub fn join_kubeconfig(identity: &JoinIdentity<'_>) -> Zeroizing<String> {
+    const KEY: &str = "bedplate-kubelet-key";
     let server = match identity.endpoint {
         url if url.starts_with("https://") => url.to_owned(),
         host => format!("https://{host}"),
@@ -153,16 +156,25 @@ pub fn join_kubeconfig(identity: &JoinIdentity<'_>) -> String {
             "cluster": {"server": server, "certificate-authority-data": STANDARD.encode(identity.ca)},
         }],
         "users": [{
-            "name": "agent",
+            "name": "kubelet",
             "user": {
                 "client-certificate-data": STANDARD.encode(identity.certificate),
-                "client-key-data": STANDARD.encode(identity.key),
+                "client-key-data": KEY,
             },
         }],
-        "contexts": [{"name": "join", "context": {"cluster": "cluster", "user": "agent"}}],
+        "contexts": [{"name": "join", "context": {"cluster": "cluster", "user": "kubelet"}}],
         "current-context": "join",
     });
-    yaml("Written by bedplate-agent for kubeadm join, removed when the node has joined.", &[document])
+    let text =
+        yaml("Written by bedplate-agent for kubeadm join, removed when the node has joined.", &[document]);
+    let (before, after) = text.rsplit_once(KEY).expect("the document names its key");
+    let key = Zeroizing::new(STANDARD.encode(identity.key));
+    // Nothing is moved while it grows.
+    let mut kubeconfig = Zeroizing::new(String::with_capacity(text.len() + key.len()));
+    kubeconfig.push_str(before);
+    kubeconfig.push_str(&key);
+    kubeconfig.push_str(after);
+    kubeconfig
 }
 
 #[cfg(test)]

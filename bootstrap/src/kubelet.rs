@@ -4,6 +4,7 @@
 use bedplate_api::configuration::KubernetesSpec;
 use serde_json::{Map, Value, json};
 
+use crate::configuration::names_discovery;
 use crate::document::yaml;
 use crate::field::{Part, object};
 use crate::merge::at;
@@ -21,13 +22,20 @@ const OWNED: [(&str, &str); 3] = [
 const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 const KIND: &str = "KubeletConfiguration";
 
-/// Who approves the kubelet's request for a serving certificate.
+/// Approver of the kubelet's request for a serving certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Approver {
-    /// The cluster that is joined has one.
-    Cluster,
-    /// The cluster is being made.
-    Nobody,
+    /// bedplate-controller, in the cluster that it runs in.
+    Controller,
+    /// No approver is known: the cluster is being made, or the version names its discovery.
+    Unknown,
+}
+
+impl Approver {
+    /// Returns the approver for a JoinConfiguration. A version that names its discovery joins a cluster that need not have the controller.
+    pub(crate) fn of_join(theirs: &Value) -> Self {
+        if names_discovery(theirs) { Self::Unknown } else { Self::Controller }
+    }
 }
 
 /// The version's KubeletConfiguration as a merge patch: null takes a field of the cluster's away.
@@ -52,7 +60,7 @@ pub(crate) fn patch(kubernetes: &KubernetesSpec, approver: Approver, mistakes: &
     }
     fields.entry("rotateCertificates").or_insert(json!(true));
     // Without an approver the kubelet would have no serving certificate at all, and logs and exec would fail.
-    if approver == Approver::Cluster {
+    if approver == Approver::Controller {
         fields.entry("serverTLSBootstrap").or_insert(json!(true));
     }
     Value::Object(fields)
@@ -105,12 +113,14 @@ pub fn reconfigure_kubelet(kubernetes: &KubernetesSpec) -> Result<Reconfiguratio
     if release < KUBELET_PATCHES {
         mistakes.push(without_patches(kubernetes));
     }
-    let (part, theirs, approver) = if makes_a_cluster(kubernetes) {
-        (Part::Init, &kubernetes.init_configuration, Approver::Nobody)
+    let makes_a_cluster = makes_a_cluster(kubernetes);
+    let (part, theirs) = if makes_a_cluster {
+        (Part::Init, &kubernetes.init_configuration)
     } else {
-        (Part::Join, &kubernetes.join_configuration, Approver::Cluster)
+        (Part::Join, &kubernetes.join_configuration)
     };
     let theirs = object(theirs.as_ref(), part, &mut mistakes);
+    let approver = if makes_a_cluster { Approver::Unknown } else { Approver::of_join(&theirs) };
     let directory = patches_directory(&theirs, part, &mut mistakes);
     let file = patch_file(&directory, &patch(kubernetes, approver, &mut mistakes));
     // The kubelet's own credential may read the cluster's configuration; a worker has no other.
@@ -129,6 +139,8 @@ pub(crate) fn without_patches(kubernetes: &KubernetesSpec) -> Mistake {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 mod tests {
+    use bedplate_api::configuration::NodeRole;
+
     use super::*;
     use crate::configuration::tests::kubernetes;
 
@@ -136,7 +148,7 @@ mod tests {
         let mut kubernetes = kubernetes("v1.34.4");
         kubernetes.kubelet_configuration = Some(configuration);
         let mut mistakes = Mistakes::default();
-        let patch = patch(&kubernetes, Approver::Cluster, &mut mistakes);
+        let patch = patch(&kubernetes, Approver::Controller, &mut mistakes);
         mistakes.or(patch).map_err(|error| error.to_string())
     }
 
@@ -150,6 +162,25 @@ mod tests {
                 "maxPods": 50, "rotateCertificates": true, "serverTLSBootstrap": false,
             })
         );
+    }
+
+    #[test]
+    fn serving_certificate_is_requested_only_where_the_controller_approves() {
+        let discovery = json!({"discovery": {"file": {"kubeConfigPath": "/etc/join.conf"}}});
+        for (role, init, join, asks) in [
+            (NodeRole::Worker, None, None, true),
+            (NodeRole::Worker, None, Some(json!({})), true),
+            (NodeRole::Worker, None, Some(discovery.clone()), false),
+            (NodeRole::ControlPlane, None, Some(json!({})), true),
+            (NodeRole::ControlPlane, None, Some(discovery), false),
+            (NodeRole::ControlPlane, Some(json!({})), None, false),
+        ] {
+            let mut kubernetes = kubernetes("v1.34.4");
+            kubernetes.role = role;
+            (kubernetes.init_configuration, kubernetes.join_configuration) = (init, join);
+            let file = reconfigure_kubelet(&kubernetes).unwrap().file;
+            assert_eq!(file.content.contains("serverTLSBootstrap: true"), asks, "{kubernetes:?}");
+        }
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! How a slot becomes a Node by kubeadm: its configuration for the version at hand, the unit and script that run it, and
-//! what of two templates differs without a repave.
+//! what of two templates differs without a repave, and which templates no host can make a Node of ([`template`]).
 //!
 //! Pure: no clock, no file, no socket, no randomness. Everything is values in, text out; whoever calls it writes the files
 //! into the slot. Called by `bedplate-agent`. User data for others' images (cloud-init) is to be a module beside
@@ -10,7 +10,9 @@ use std::fmt;
 
 mod again;
 mod argument;
+pub mod bind;
 mod configuration;
+mod destination;
 pub mod diff;
 mod discovery;
 mod document;
@@ -21,12 +23,14 @@ mod merge;
 mod mistake;
 mod registration;
 mod release;
+pub mod template;
 pub mod unit;
 
 use bedplate_api::configuration::{KubernetesSpec, NodeRole};
 use bedplate_api::id::MachineName;
 
 pub use again::{JoinedBy, joined_by, kubeconfig_with_token};
+pub use destination::{Authorities, Destination, NamedCluster, destination, named_cluster};
 pub use discovery::{Discovery, HashCaError, JoinIdentity, ca_cert_hashes, join_kubeconfig};
 pub use kubelet::{Reconfiguration, reconfigure_kubelet};
 pub use mistake::{Mistake, RenderKubeadmError};
@@ -112,6 +116,22 @@ pub fn makes_a_cluster(kubernetes: &KubernetesSpec) -> bool {
 /// Whether a version says itself which cluster its node joins, and how that is believed.
 pub fn names_discovery(kubernetes: &KubernetesSpec) -> bool {
     kubernetes.join_configuration.as_ref().is_some_and(configuration::names_discovery)
+}
+
+/// Renders what a version says of Kubernetes as any host does. What is refused here each host refuses.
+///
+/// # Errors
+/// Everything that the version has wrong, by field.
+fn render_anywhere(kubernetes: &KubernetesSpec) -> Result<Rendered, RenderKubeadmError> {
+    // No error depends on these.
+    let node_name = &"host".parse().expect("a DNS label");
+    let (provider_id, cri_socket) = ("bedplate://host", "unix:///run/containerd/containerd.sock");
+    if makes_a_cluster(kubernetes) {
+        init(&InitInput { node_name, provider_id, kubernetes, cri_socket })
+    } else {
+        let discovery = Discovery::File { kubeconfig_path: JOIN_KUBECONFIG };
+        join(&Input { node_name, provider_id, kubernetes, cri_socket, discovery })
+    }
 }
 
 /// Renders `kubeadm join`, for a worker and for a further control plane, as the role says.

@@ -189,6 +189,8 @@ fn discovery_that_the_version_names_is_taken_as_it_is() {
     let rendered = join_as(&kubernetes, FILE).unwrap();
     assert_eq!(read(&rendered)["discovery"], theirs);
     assert_eq!(rendered.credentials, [""; 0]);
+    // The other cluster need not have an approver of serving certificates.
+    assert!(rendered.files.iter().all(|file| !file.content.contains("serverTLSBootstrap")), "{rendered:?}");
     // A token for TLS alone goes with our file, and makes the configuration a secret.
     kubernetes.join_configuration =
         Some(json!({"discovery": {"tlsBootstrapToken": "abcdef.0123456789abcdef"}}));
