@@ -115,7 +115,7 @@ pub fn plan(parent: &MachineOperation, targets: &[(MachineName, Progress)], now:
     let unbegun = targets.len().saturating_sub(begun);
     let is_over = running == 0 && start.is_empty() && (unbegun == 0 || is_stopped);
     let small = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
-    let in_progress = count(OperationState::InProgress);
+    let in_progress = count(OperationState::InProgress) + count(OperationState::Unknown);
     let counts = OperationCounts {
         total: small(targets.len()),
         pending: small(targets.len() - complete - failed - in_progress),
@@ -156,7 +156,9 @@ fn machines(targets: &[(MachineName, Progress)], start: &[MachineName]) -> Opera
         let list = match progress {
             None if start.contains(name) => &mut machines.begun,
             None => &mut machines.waiting,
-            Some(OperationState::Pending | OperationState::InProgress) => &mut machines.begun,
+            Some(OperationState::Pending | OperationState::InProgress | OperationState::Unknown) => {
+                &mut machines.begun
+            }
             Some(OperationState::Complete) => &mut machines.complete,
             Some(OperationState::Failed) => &mut machines.failed,
         };
@@ -194,6 +196,15 @@ mod tests {
     }
 
     const NOW: Now = Now { room: 100, stopped: false, time: Timestamp::UNIX_EPOCH };
+    #[test]
+    fn operation_in_a_state_of_a_later_version_counts_as_running() {
+        let target = ("a".parse().unwrap(), Some(OperationState::Unknown));
+        let Fan { start, status } = plan(&parent(&json!({ "maxParallel": 1 })), &[target], NOW);
+        assert_eq!((start, status.state), (Vec::new(), Some(OperationState::InProgress)));
+        assert_eq!(status.counts.unwrap().in_progress, 1);
+        assert_eq!(status.machines.unwrap().begun.len(), 1);
+    }
+
     const PENDING: Progress = Some(OperationState::Pending);
     const DONE: Progress = Some(OperationState::Complete);
     const FAILED: Progress = Some(OperationState::Failed);

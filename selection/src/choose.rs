@@ -16,7 +16,7 @@ use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::machine::{Machine, Selected, SelectedBy, condition_type};
 use bedplate_api::version::MachineConfigurationVersion;
 
-use crate::selector::unmet;
+use crate::selector::judge;
 use crate::version::{is_deployed, is_of, version_name};
 
 /// Set on a Machine by whoever manages its node from above: a deleted Node is no reason to pave it.
@@ -76,6 +76,8 @@ pub struct Pending {
 pub enum PendingReason {
     /// No reference, and no selector matches.
     NoConfiguration,
+    /// A selector names hardware that the host's agent has not reported yet.
+    HardwareNotReported,
     /// The configuration that is named does not exist.
     ConfigurationNotFound,
     /// The version that is named does not exist, or the configuration has none yet.
@@ -91,6 +93,7 @@ impl PendingReason {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::NoConfiguration => "NoConfiguration",
+            Self::HardwareNotReported => "HardwareNotReported",
             Self::ConfigurationNotFound => "ConfigurationNotFound",
             Self::VersionNotFound => "VersionNotFound",
             Self::ImageUnresolved => "ImageUnresolved",
@@ -217,24 +220,35 @@ impl<'a> Known<'a> {
         }
     }
 
-    /// The configuration whose selector decides: highest priority, then name.
+    /// Returns the configuration whose selector decides: highest priority, then name. It returns none while one that goes before may match, because
+    /// a choice is made once.
     fn matching(&self, machine: &Machine) -> Result<&'a MachineConfiguration, Pending> {
-        let labels = machine.metadata.labels.clone().unwrap_or_default();
         let live = self.configurations.iter().filter(|c| c.metadata.deletion_timestamp.is_none());
         let mut misses = Vec::new();
-        let mut best: Option<&MachineConfiguration> = None;
+        let mut best: Option<(&MachineConfiguration, Vec<String>)> = None;
         for &configuration in live {
             let Some(selector) = &configuration.spec.machine_selector else { continue };
-            let unmet = unmet(selector, &labels);
+            let verdict = judge(selector, machine);
             let rank =
                 |c: &MachineConfiguration| (std::cmp::Reverse(c.spec.priority), c.metadata.name.clone());
-            if !unmet.is_empty() {
-                misses.push(Miss { configuration: name(configuration), unmet });
-            } else if best.is_none_or(|best| rank(configuration) < rank(best)) {
-                best = Some(configuration);
+            if !verdict.unmet.is_empty() {
+                misses.push(Miss { configuration: name(configuration), unmet: verdict.unmet });
+            } else if best.as_ref().is_none_or(|(best, _)| rank(configuration) < rank(best)) {
+                best = Some((configuration, verdict.unknown));
             }
         }
-        best.ok_or_else(|| no_configuration(misses))
+        match best {
+            None => Err(no_configuration(misses)),
+            Some((configuration, unknown)) if unknown.is_empty() => Ok(configuration),
+            Some((configuration, unknown)) => {
+                let message = format!(
+                    "the machineSelector of {} needs {}, which the host's agent has not reported yet",
+                    name(configuration),
+                    unknown.join(" and ")
+                );
+                Err(pending(PendingReason::HardwareNotReported, message))
+            }
+        }
     }
 
     fn named(&self, wanted: &str) -> Result<&'a MachineConfiguration, Pending> {

@@ -17,7 +17,7 @@ pub use choose::{
     Again, CLAIMED_BY, Choice, Miss, Pending, PendingReason, Select, choose, reference_changed, repave,
 };
 pub use reference::{Hold, Holder, References};
-pub use selector::matches;
+pub use selector::{matches, may_match};
 pub use template::means_the_same;
 pub use version::{
     OWN_FINALIZER, Removal, VersionPlan, Write, is_deployed, is_of, plan_versions, version_name,

@@ -384,6 +384,37 @@ fn h3_nothing_that_matches_names_what_nearly_does() {
 }
 
 #[test]
+fn h3_a_choice_by_hardware_waits_until_the_agent_has_reported_it() {
+    let amd64 = json!({ "priority": 1, "machineSelector": { "matchFields": [
+        { "key": "status.hardware.cpu.architecture", "operator": "In", "values": ["amd64"] }] } });
+    let any = json!({ "machineSelector": {} });
+    let mut host = machine("a", json!({}), json!({}));
+    host.status.as_mut().unwrap().hardware = None;
+    let mut world =
+        World::with(vec![configuration("amd64", "1", &amd64), configuration("any", "2", &any)], vec![host]);
+    let Choice::Pending(pending) = world.choose("a", None) else { panic!("it would never get amd64") };
+    assert_eq!(pending.reason, PendingReason::HardwareNotReported);
+    assert!(
+        pending.message.contains("machineSelector of amd64 needs status.hardware.cpu"),
+        "{}",
+        pending.message
+    );
+    let report = |world: &mut World, architecture: &str| {
+        let hardware = json!({ "cpu": { "architecture": architecture } });
+        let status = world.machines.get_mut("a").unwrap().status.as_mut().unwrap();
+        status.hardware = serde_json::from_value(hardware).unwrap();
+    };
+    report(&mut world, "arm64");
+    let Choice::Select(select) = world.choose("a", None) else { panic!("any matches") };
+    assert_eq!(select.selected.name, "any");
+    world.select("a", None);
+    // Another board in the same chassis: what was selected stays.
+    report(&mut world, "amd64");
+    assert_eq!(world.choose("a", None), Choice::Keep(None));
+    assert_eq!(selected(&world.machines["a"]).unwrap().name, "any");
+}
+
+#[test]
 fn h4_a_pinned_version_is_used_as_it_is_and_one_that_is_not_there_is_named() {
     let pin = |version: i64| {
         machine("a", json!({}), json!({ "configurationRef": { "name": "w", "version": version } }))
