@@ -79,6 +79,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             domain: Some("rack.example".into()),
             ntp_servers: vec![Ipv4Addr::new(192, 0, 2, 123)],
             lease_seconds: 3600,
+            relays: Vec::new(),
         }],
         ports: Ports::default(),
     };

@@ -13,7 +13,7 @@ use ipnet::Ipv4Net;
 
 use crate::client::{BootAnswer, Client, Clients, Event, KnownClient, Loader, Query};
 use crate::lease::{Holder, LeaseState, Table};
-use crate::respond::{Arrival, Response, respond};
+use crate::respond::{Arrival, Heard, Response, respond};
 use crate::settings::{AddressRange, Mode, Ports, Settings, Subnet};
 use crate::wire::{MessageType, decode, option};
 
@@ -63,6 +63,7 @@ fn settings(flags: u8) -> Settings {
         ntp_servers: Vec::new(),
         reserve: 0,
         lease_seconds: 600,
+        relays: vec![Ipv4Net::from(RELAY)],
     };
     Settings {
         mode: if flags & 1 == 0 { Mode::Server } else { Mode::Proxy },
@@ -98,12 +99,16 @@ impl Trial {
         let Ok(request) = decode(packet) else { return };
         let own = [Ipv4Net::new_assert(SERVER, 24)];
         let foreign = Ipv4Addr::new(10, 7, 0, 77);
-        let source = request.client_address.filter(|_| circumstance & 4 == 0).unwrap_or(foreign);
+        let source = match request.relay {
+            Some(_) if circumstance & 4 == 0 => RELAY,
+            Some(_) | None => request.client_address.filter(|_| circumstance & 4 == 0).unwrap_or(foreign),
+        };
         let arrival = Arrival {
             addresses: &own,
             destination: if circumstance & 1 == 0 { Ipv4Addr::BROADCAST } else { SERVER },
             peer: SocketAddrV4::new(source, 68),
             boot_server: circumstance & 2 != 0,
+            discovered: (circumstance & 8 != 0).then_some(Heard::Link),
         };
         let Ok(response) = respond(settings, &TenMachines, &mut self.table, &request, &arrival, self.now)
         else {

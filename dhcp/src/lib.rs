@@ -8,6 +8,8 @@
 //! | [`wire`] | octets to [`wire::Request`], [`wire::Reply`] to octets |
 //! | [`lease`] | who has which address |
 //! | [`respond`] | request, settings, leases -> answer as plain data |
+//! | [`ignored`] | ignored messages, with their remedy |
+//! | `recent` | bounded memory of recent clients |
 //! | `store` | leases on disk |
 //! | `serve` | sockets and threads |
 
@@ -15,7 +17,9 @@ pub mod client;
 pub mod counter;
 #[doc(hidden)]
 pub mod hostile;
+pub mod ignored;
 pub mod lease;
+mod recent;
 pub mod respond;
 mod serve;
 mod server;

@@ -13,11 +13,15 @@
 //! DECLINE  broadcast or relayed ---------> silence; otherwise ignored
 //! RELEASE  from ciaddr or relayed -------> silence; otherwise ignored
 //! INFORM --------------------------------> ACK without lease
-//! proxyDHCP: DISCOVER of a loader -------> OFFER without yiaddr; REQUEST or INFORM on 4011 -> ACK to its sender
+//! proxyDHCP: DISCOVER of a loader -------> OFFER without yiaddr; REQUEST or INFORM on 4011 -> ACK to its sender, after a DISCOVER
 //! ```
+//!
+//! All of it for a client that broadcasts on the link of a served interface, or is behind a listed relay. A client that sends to
+//! our address alone may renew, release and ask for options; it gets no boot data (`origin`).
 
 mod address;
 mod link;
+mod origin;
 mod proxy;
 mod reply;
 mod request;
@@ -26,6 +30,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use ipnet::Ipv4Net;
 
+use self::origin::Origin;
 use crate::client::{BootAnswer, Client, Clients, Event, KnownClient, Loader, Message, Query};
 use crate::lease::{Change, ClientKey, Holder, Seconds, Table};
 use crate::settings::{Mode, Settings, Subnet};
@@ -42,7 +47,23 @@ pub struct Arrival<'a> {
     pub peer: SocketAddrV4,
     /// Whether it came to the PXE boot server port.
     pub boot_server: bool,
+    /// Origin of the client's DHCPDISCOVER that was answered within [`DISCOVERED_SECONDS`]. Needed on the boot server port
+    /// only.
+    pub discovered: Option<Heard>,
 }
+
+/// Origin of an answered DHCPDISCOVER.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Heard {
+    /// The link of a served interface.
+    Link,
+    /// A listed relay of this subnet.
+    Behind(Ipv4Net),
+}
+
+/// Time after a DHCPDISCOVER in which the boot server port answers its client, seconds. Firmware asks there within seconds of
+/// the offer; the rest is for one that shows a menu before.
+pub const DISCOVERED_SECONDS: Seconds = 300;
 
 /// Where an answer goes (RFC 2131, 4.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,6 +104,8 @@ pub struct Response {
     pub packet: Option<Packet>,
     /// What is to be on disk before that.
     pub changes: Vec<Change>,
+    /// Set for an answered DHCPDISCOVER of proxyDHCP, to be remembered for [`Arrival::discovered`].
+    pub heard: Option<Heard>,
 }
 
 reasons! {
@@ -90,6 +113,14 @@ reasons! {
     Silence {
         /// No subnet of ours is where the client is.
         NoSubnet => "no-subnet",
+        /// `giaddr` or the sender is not a relay that the client's subnet lists, or relay options came without a relay.
+        UnlistedRelay => "unlisted-relay",
+        /// Neither broadcast on the link of the interface nor sent by a relay, and not from a client that keeps its address.
+        NotOnLink => "not-on-link",
+        /// The boot server port was asked without a DHCPDISCOVER before, or from another network than that came from.
+        NotDiscovered => "not-discovered",
+        /// The Machine has fixed addresses, and none of them is in the subnet that it asks from.
+        FixedOutside => "fixed-outside",
         /// The receiving interface has no address that the client could call us by.
         NoServerAddress => "no-server-address",
         /// Not a Machine, and discovery is off.
@@ -108,7 +139,8 @@ reasons! {
         NotHeld => "not-held",
         /// DHCPDECLINE that was neither broadcast nor relayed (RFC 2131, 4.4.4).
         NotBroadcast => "not-broadcast",
-        /// DHCPRELEASE that came neither from `ciaddr` nor through a relay (RFC 2131, 4.4.4).
+        /// DHCPRELEASE, or a unicast message with `ciaddr`, that came neither from `ciaddr` nor through a relay (RFC 2131,
+        /// 4.4.4).
         ForeignSource => "foreign-source",
         /// proxyDHCP answers loaders only.
         NotALoader => "not-a-loader",
@@ -127,6 +159,7 @@ struct Asked<'a> {
     clients: &'a dyn Clients,
     request: &'a Request<'a>,
     arrival: &'a Arrival<'a>,
+    origin: Origin,
     subnet: Option<&'a Subnet>,
     query: &'a Query,
     known: Option<&'a KnownClient>,
@@ -161,9 +194,17 @@ pub fn respond(
     now: Seconds,
 ) -> Result<Response, Malformed> {
     table.expire(now);
-    let silent = |query, silence| Response { query, result: Err(silence), packet: None, changes: Vec::new() };
-    let place = match link::locate(settings, request, arrival) {
-        Ok(place) => place,
+    let silent = |query, silence| Response {
+        query,
+        result: Err(silence),
+        packet: None,
+        changes: Vec::new(),
+        heard: None,
+    };
+    let trusted = origin::origin(settings, request, arrival);
+    let located = trusted.and_then(|origin| Ok((origin, link::locate(settings, request, arrival)?)));
+    let (origin, place) = match located {
+        Ok(located) => located,
         Err(silence) => return Ok(silent(None, silence)),
     };
     let mut query = make_query(settings, request, &place);
@@ -183,6 +224,7 @@ pub fn respond(
         clients,
         request,
         arrival,
+        origin,
         subnet,
         query: &query,
         known: known.as_ref(),
@@ -194,7 +236,13 @@ pub fn respond(
         Ok(decision) => asked.carry_out(decision),
         Err(silence) => (Err(silence), None, Vec::new()),
     };
-    Ok(Response { query: Some(query), result, packet, changes })
+    let offered =
+        settings.mode == Mode::Proxy && request.message == MessageType::Discover && packet.is_some();
+    let heard = offered.then_some(match origin {
+        Origin::Relay => Heard::Behind(query.subnet),
+        Origin::Link | Origin::Routed => Heard::Link,
+    });
+    Ok(Response { query: Some(query), result, packet, changes, heard })
 }
 
 /// See the module's head of `lease` for why a known Machine is its hardware address.
@@ -259,8 +307,10 @@ fn decide(asked: &Asked<'_>, table: &mut Table) -> Result<Result<Decision, Silen
 type Outcome = (Result<Event, Silence>, Option<Packet>, Vec<Change>);
 
 impl Asked<'_> {
+    /// Returns what the client boots. A boot is opened only for a client whose place is proven: its link, or a listed relay.
     fn boot(&self) -> Option<BootAnswer> {
         match self.request.loader {
+            _ if self.origin == Origin::Routed => None,
             Loader::None => None,
             Loader::Pxe | Loader::Http | Loader::Ipxe => self.clients.boot(self.query),
         }

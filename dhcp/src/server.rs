@@ -4,21 +4,25 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
+use bedplate_api::id::MacAddress;
 use thiserror::Error;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::client::{Clients, Query};
 use crate::counter::{Counters, Trouble};
-use crate::lease::{Lease, LeaseState, PoolUsage, Table};
-use crate::respond::Packet;
+use crate::ignored::Ignored;
+use crate::lease::{ClientKey, Holder, Lease, LeaseState, PoolUsage, Seconds, Table};
+use crate::recent::Recent;
+use crate::respond::{DISCOVERED_SECONDS, Heard, Packet, Silence};
 use crate::serve::{Committer, Job, OpenInterfaceError, Sockets, Worker, spawn};
 use crate::settings::{Settings, SettingsError};
 use crate::store::{OpenStoreError, Store};
@@ -30,6 +34,15 @@ const QUEUE: usize = 16_384;
 pub const COMMIT_THREAD: &str = "commit";
 
 const WARN_AGAIN: Duration = Duration::from_secs(60);
+
+/// Maximum number of clients whose DHCPDISCOVER is remembered for the boot server port.
+const MAX_DISCOVERS: usize = 16_384;
+/// Maximum number of ignored clients that are remembered.
+const MAX_IGNORED: usize = 1024;
+/// Time that an ignored client is remembered for.
+const IGNORED_SECONDS: Seconds = 3600;
+/// Maximum number of unlisted relays that are logged within [`WARN_AGAIN`].
+const MAX_LOGGED_RELAYS: usize = 16;
 
 /// Why the server cannot start.
 #[derive(Debug, Error)]
@@ -72,6 +85,12 @@ pub(crate) struct Engine {
     jobs: SyncSender<Job>,
     states: Mutex<BTreeMap<String, InterfaceState>>,
     exhausted: Mutex<Option<Instant>>,
+    /// Origin of each client's latest DHCPDISCOVER, in proxy mode.
+    discovers: Mutex<Recent<MacAddress, Heard>>,
+    /// Clients that got no answer because of where their messages came from.
+    ignored: Mutex<Recent<MacAddress, Ignored>>,
+    /// Relays that were logged within a minute, by `giaddr` and sender.
+    logged: Mutex<Recent<(Ipv4Addr, Ipv4Addr), ()>>,
     /// When each thread last came round.
     rounds: Mutex<BTreeMap<String, Instant>>,
 }
@@ -91,6 +110,9 @@ impl Engine {
             jobs,
             states: Mutex::default(),
             exhausted: Mutex::default(),
+            discovers: Mutex::new(Recent::new(MAX_DISCOVERS, DISCOVERED_SECONDS)),
+            ignored: Mutex::new(Recent::new(MAX_IGNORED, IGNORED_SECONDS)),
+            logged: Mutex::new(Recent::new(MAX_LOGGED_RELAYS, WARN_AGAIN.as_secs())),
             rounds: Mutex::default(),
         }
     }
@@ -135,6 +157,29 @@ impl Engine {
         }
     }
 
+    /// Remembers an answered DHCPDISCOVER of proxyDHCP.
+    pub(crate) fn remember_discover(&self, mac: MacAddress, heard: Heard, now: Seconds) {
+        lock(&self.discovers).insert(mac, heard, now);
+    }
+
+    /// Returns the origin of this client's DHCPDISCOVER, if that is not long ago.
+    pub(crate) fn discovered(&self, mac: MacAddress, now: Seconds) -> Option<Heard> {
+        lock(&self.discovers).get(&mac, now).copied()
+    }
+
+    /// Remembers a client whose message was ignored. Logs an unlisted relay once a minute, up to a limit of relays: any
+    /// sender can set `giaddr`.
+    pub(crate) fn remember_ignored(&self, mac: MacAddress, ignored: Ignored) {
+        if ignored.reason == Silence::UnlistedRelay {
+            let key = (ignored.relay.unwrap_or(Ipv4Addr::UNSPECIFIED), ignored.source);
+            if lock(&self.logged).insert_new(key, (), ignored.at) {
+                let ((relay, source), advice) = (key, ignored.advice());
+                tracing::warn!(%relay, %source, %mac, advice, "message of an unlisted relay ignored");
+            }
+        }
+        lock(&self.ignored).insert(mac, ignored, ignored.at);
+    }
+
     pub(crate) fn count_sent(&self, packet: &Packet, result: io::Result<()>) {
         match result {
             Ok(()) => self.counters.add_sent(packet.message),
@@ -144,6 +189,11 @@ impl Engine {
             }
         }
     }
+}
+
+/// Reads the wall clock, in the unit of leases.
+pub(crate) fn now() -> Seconds {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -295,6 +345,27 @@ impl Server {
         lock(&self.engine.table).usage()
     }
 
+    /// Returns why this client's latest message got no answer, if the cause is its origin and it is less than an hour old.
+    pub fn ignored(&self, mac: MacAddress) -> Option<Ignored> {
+        lock(&self.engine.ignored).get(&mac, now()).copied()
+    }
+
+    /// Returns the addresses that were leased to a Machine's interface, at most one in each subnet. A lease that has lapsed counts until
+    /// another client needs its address: a machine that waits at its script does not renew. An offer does not count. `None`: no subnet has
+    /// a pool, and this Machine's interface has no lease.
+    pub fn leased_to(&self, mac: MacAddress) -> Option<Vec<Ipv4Addr>> {
+        let settings = self.engine.settings.load();
+        let table = lock(&self.engine.table);
+        let lease = |network| table.of(&Holder { network, key: ClientKey::Mac(mac) });
+        let leases = settings.subnets.iter().filter_map(|subnet| lease(subnet.network));
+        // An offer that was not taken is free, too, and names no Machine.
+        let is_lapsed = |lease: &Lease| lease.state == LeaseState::Free && lease.machine.is_some();
+        let leased = leases.filter(|lease| lease.state == LeaseState::Bound || is_lapsed(lease));
+        let addresses: Vec<_> = leased.map(|lease| lease.address).collect();
+        let has_pool = settings.subnets.iter().any(|subnet| !subnet.ranges.is_empty());
+        (has_pool || !addresses.is_empty()).then_some(addresses)
+    }
+
     /// For how long each thread has not come round: an interface's (by its name) does so several times a second, also
     /// with nothing to do; so does [`COMMIT_THREAD`], unless it waits for the disk.
     pub fn silences(&self) -> Vec<(String, Duration)> {
@@ -313,7 +384,7 @@ impl Server {
 mod tests {
     use super::*;
     use crate::client::{BootAnswer, Client, Event};
-    use crate::settings::{Mode, Ports};
+    use crate::settings::{Mode, Ports, Subnet};
 
     struct Nobody;
 
@@ -335,6 +406,54 @@ mod tests {
             assert!(Instant::now() < deadline, "not reached: {what}");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
+    }
+
+    #[test]
+    fn leases_and_lapsed_leases_count_and_offers_do_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let network = "10.7.0.0/24".parse().unwrap();
+        let subnet = Subnet {
+            network,
+            ranges: vec!["10.7.0.10-10.7.0.20".parse().unwrap()],
+            reserve: 0,
+            routers: Vec::new(),
+            nameservers: Vec::new(),
+            domain: None,
+            ntp_servers: Vec::new(),
+            lease_seconds: 600,
+            relays: Vec::new(),
+        };
+        let mut settings = Settings {
+            mode: Mode::Server,
+            interfaces: vec!["not-there".into()],
+            authoritative: false,
+            subnets: vec![subnet],
+            ports: Ports::default(),
+        };
+        let path = directory.path().join("leases.redb");
+        let server = Server::bind(settings.clone(), Arc::new(Nobody), &path).unwrap();
+        let [own, other] = [1, 2].map(|last| MacAddress::new([0x52, 0x54, 0, 0, 0, last]));
+        let holder = |mac| Holder { network, key: ClientKey::Mac(mac) };
+        let address: Ipv4Addr = [10, 7, 0, 10].into();
+        let table = || lock(&server.engine.table);
+        let leased = || server.leased_to(own).unwrap();
+        assert_eq!(leased(), Vec::<Ipv4Addr>::new());
+        table().offer(address, holder(own), own, 100);
+        assert_eq!(leased(), Vec::<Ipv4Addr>::new(), "offered");
+        table().expire(1000);
+        assert_eq!(leased(), Vec::<Ipv4Addr>::new(), "the offer was not taken");
+        table().bind(address, holder(own), own, Some("a".parse().unwrap()), 1000, 600);
+        assert_eq!(leased(), [address], "bound");
+        table().expire(2000);
+        assert_eq!(leased(), [address], "lapsed");
+        table().bind(address, holder(other), other, Some("b".parse().unwrap()), 2000, 600);
+        assert_eq!(leased(), Vec::<Ipv4Addr>::new(), "another client has it");
+        for subnet in &mut settings.subnets {
+            subnet.ranges.clear();
+        }
+        server.reload(settings).unwrap();
+        assert_eq!(server.leased_to(own), None, "no address can be given");
+        assert_eq!(server.leased_to(other), Some(vec![address]));
     }
 
     #[tokio::test]

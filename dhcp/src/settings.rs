@@ -55,6 +55,9 @@ pub struct Subnet {
     pub ntp_servers: Vec<Ipv4Addr>,
     /// How long a lease is given for; a client that asks for less gets less.
     pub lease_seconds: u32,
+    /// Addresses of the relays that may pass on messages of this subnet's clients: each relay's `giaddr` and the address that
+    /// it sends from. No other sender's `giaddr` counts.
+    pub relays: Vec<Ipv4Net>,
 }
 
 /// UDP ports, other than the usual ones only in tests.
@@ -186,10 +189,34 @@ pub enum SettingsError {
         /// Its lease time.
         seconds: u32,
     },
+    /// A network of relays that is too large for a list of relays.
+    #[error("relays {relays} of {network} are more than {MAX_RELAYS} addresses")]
+    RelaysTooMany {
+        /// The subnet.
+        network: Ipv4Net,
+        /// The relays.
+        relays: Ipv4Net,
+    },
+    /// A client that counts as a relay could forge any client of the subnet.
+    #[error("relays {relays} of {network} contain addresses of range {range}")]
+    RelayInRange {
+        /// The subnet.
+        network: Ipv4Net,
+        /// The relays.
+        relays: Ipv4Net,
+        /// The range that clients get addresses from.
+        range: AddressRange,
+    },
 }
 
 /// The shortest lease that is given.
 pub const MIN_LEASE_SECONDS: u32 = 60;
+
+/// Maximum number of addresses of one entry in a list of relays: a network of relays, not of clients.
+pub const MAX_RELAYS: u32 = 256;
+
+/// Shortest prefix whose network has at most [`MAX_RELAYS`] addresses.
+const MIN_RELAY_PREFIX: u8 = 24;
 
 impl Settings {
     /// Every mistake, in the order of the settings; empty when they can be served.
@@ -207,8 +234,19 @@ impl Settings {
                 }
             }
             subnet.mistakes(&mut found);
+            for &relays in &subnet.relays {
+                let range = self.range_in(relays);
+                let network = subnet.network;
+                found.extend(range.map(|range| SettingsError::RelayInRange { network, relays, range }));
+            }
         }
         found
+    }
+
+    /// Returns the first range, of any subnet, that shares an address with this network.
+    pub fn range_in(&self, network: Ipv4Net) -> Option<AddressRange> {
+        let all = AddressRange { first: network.network(), last: network.broadcast() };
+        self.subnets.iter().flat_map(|subnet| &subnet.ranges).find(|range| range.overlaps(all)).copied()
     }
 
     /// The subnet that holds this address.
@@ -233,6 +271,9 @@ impl Subnet {
         for &router in self.routers.iter().filter(|router| !network.contains(*router)) {
             found.push(SettingsError::RouterOutside { network, router });
         }
+        for &relays in self.relays.iter().filter(|relays| is_too_large(**relays)) {
+            found.push(SettingsError::RelaysTooMany { network, relays });
+        }
         if self.lease_seconds < MIN_LEASE_SECONDS {
             found.push(SettingsError::LeaseTime { network, seconds: self.lease_seconds });
         }
@@ -241,6 +282,11 @@ impl Subnet {
     /// Whether a host of this subnet can have the address: neither the network's nor the broadcast address.
     pub fn is_host(&self, address: Ipv4Addr) -> bool {
         is_host(self.network, address)
+    }
+
+    /// Returns true if a relay of this subnet has the address.
+    pub fn has_relay(&self, address: Ipv4Addr) -> bool {
+        self.relays.iter().any(|relays| relays.contains(&address))
     }
 
     /// Whether the address belongs to the pool.
@@ -260,6 +306,11 @@ impl Subnet {
         }
         false
     }
+}
+
+/// Returns true if a network has more than [`MAX_RELAYS`] addresses.
+pub fn is_too_large(relays: Ipv4Net) -> bool {
+    relays.prefix_len() < MIN_RELAY_PREFIX
 }
 
 /// Whether a host of this network can have the address (RFC 3021: both of a /31).

@@ -5,6 +5,8 @@
 
 mod record;
 
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -86,6 +88,8 @@ impl Store {
     }
 
     fn try_open(path: &Path) -> Result<(Self, Vec<Lease>), redb::Error> {
+        // Before redb opens it: it holds which host has which address, and in a pod nothing else narrows its mode.
+        OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
         let mut database = Database::create(path)?;
         // Every page's checksum: a lease that was changed on disk is worse than one that is lost.
         database.check_integrity()?;

@@ -27,6 +27,7 @@ fn subnet(range: &str) -> Subnet {
         domain: None,
         ntp_servers: Vec::new(),
         lease_seconds: 600,
+        relays: Vec::new(),
     }
 }
 
@@ -89,6 +90,42 @@ fn an_offer_lapses_and_an_offer_on_a_lease_does_not_shorten_it() {
     assert_eq!(take(&mut table, 2, OFFER_SECONDS), Some(address));
     table.offer(address, holder(2), mac(2), 61);
     assert_eq!(table.get(address).map(|l| (l.state, l.until)), Some((LeaseState::Bound, 660)));
+}
+
+#[test]
+fn repeated_offer_lasts_from_the_repetition() {
+    let mut table = table("10.7.0.10-10.7.0.11");
+    let address = table.allocate(network(), |_| true).unwrap();
+    table.offer(address, holder(1), mac(1), 1000);
+    table.offer(address, holder(1), mac(1), 1030);
+    table.expire(1030 + OFFER_SECONDS - 1);
+    assert_eq!(table.get(address).map(|lease| lease.state), Some(LeaseState::Offered));
+    assert!(!table.is_open_to(address, &holder(2)));
+    table.expire(1030 + OFFER_SECONDS);
+    assert_eq!(table.get(address).map(|lease| lease.state), Some(LeaseState::Free));
+}
+
+#[test]
+fn repeated_offer_does_not_count_as_free_time() {
+    let mut table = table("10.7.0.10-10.7.0.11");
+    let offered = table.allocate(network(), |_| true).unwrap();
+    table.offer(offered, holder(1), mac(1), 0);
+    let leased = take(&mut table, 2, 0).unwrap();
+    table.offer(offered, holder(1), mac(1), 10);
+    table.release(leased, &holder(2), 20).unwrap();
+    table.expire(10 + OFFER_SECONDS);
+    assert_eq!(table.allocate(network(), |_| true), Some(leased), "it has been free for longest");
+}
+
+#[test]
+fn offer_of_another_address_frees_the_offered_one() {
+    let mut table = table("10.7.0.10-10.7.0.11");
+    let first = table.allocate(network(), |_| true).unwrap();
+    table.offer(first, holder(1), mac(1), 0);
+    let second = table.allocate(network(), |_| true).unwrap();
+    table.offer(second, holder(1), mac(1), 1);
+    assert_eq!(table.allocate(network(), |_| true), Some(first));
+    assert_eq!(table.of(&holder(1)).map(|lease| lease.address), Some(second));
 }
 
 #[test]

@@ -15,12 +15,23 @@ pub(super) fn fixed(asked: &Asked<'_>, subnet: &Subnet) -> Option<Ipv4Addr> {
     addresses.into_iter().find(|address| subnet.is_host(*address) && !ours(*address))
 }
 
+/// Returns true if the Machine has fixed addresses and none of them can be a host's of this subnet, from which it asks. A pool
+/// address in their place would make the host run where no one expects it.
+pub(super) fn is_misplaced(asked: &Asked<'_>, subnet: &Subnet) -> bool {
+    let Some(known) = asked.known else { return false };
+    let mut addresses = known.addresses.iter().map(ipnet::Ipv4Net::addr);
+    !known.addresses.is_empty() && !addresses.any(|address| subnet.is_host(address))
+}
+
 /// The address to offer: the fixed one; else the one the client has, was offered, or had last; else the one it asks
 /// for, if it is free; else the one free for longest (RFC 2131, 4.3.1).
 ///
 /// A fixed address that somebody else still holds is not given twice: until that lease ends (its renewal is refused)
 /// the Machine gets a pool address if there is one.
 pub(super) fn choose(asked: &Asked<'_>, subnet: &Subnet, table: &mut Table) -> Result<Ipv4Addr, Silence> {
+    if is_misplaced(asked, subnet) {
+        return Err(Silence::FixedOutside);
+    }
     if let Some(address) = fixed(asked, subnet)
         && table.is_open_to(address, &asked.holder)
     {

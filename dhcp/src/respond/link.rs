@@ -25,19 +25,16 @@ pub(super) struct Place<'a> {
     pub(super) server_id: Ipv4Addr,
 }
 
-/// Finds the client's subnet: the relay's link selection (RFC 3527), else the relay's address, else the address that a
-/// client without a relay has already (it may be routed to us), else the receiving interface's own subnets.
+/// Finds the client's subnet, of a message whose sender `origin` accepts. The order is: the relay's link selection
+/// (RFC 3527), the relay's address, the present address of a client without a relay, the receiving interface's own subnets.
+/// Such a client may be routed to us.
 pub(super) fn locate<'a>(
     settings: &'a Settings,
     request: &Request<'_>,
     arrival: &Arrival<'_>,
 ) -> Result<Place<'a>, Silence> {
-    if request.relay.is_some_and(|relay| !can_be_sent_to(settings, arrival, relay)) {
-        return Err(Silence::NoSubnet);
-    }
-    let information = request.relay_information.as_ref();
-    let by_override = information.and_then(|i| i.server_override);
-    let link = information.and_then(|i| i.link).filter(|_| request.relay.is_some()).or(request.relay);
+    let by_override = request.relay_information.as_ref().and_then(|i| i.server_override);
+    let link = request.relayed_link();
     let has_address = request.client_address.filter(|_| arrival.is_unicast());
     let subnets: Vec<&Subnet> = match (link, has_address) {
         (Some(address), _) | (None, Some(address)) => settings.subnet_of(address).into_iter().collect(),

@@ -3,8 +3,9 @@
 //! Pure.
 
 use super::link::can_be_sent_to;
-use super::{Asked, Decision, Silence};
+use super::{Asked, Decision, Heard, Silence};
 use crate::client::{BootAnswer, Loader};
+use crate::settings::Mode;
 use crate::wire::MessageType;
 
 /// Port 67 in proxy mode: loaders looking for boot information. Their DHCPREQUEST goes to whoever gives the address.
@@ -26,8 +27,18 @@ pub(super) fn proxy(asked: &Asked<'_>) -> Result<Decision, Silence> {
     }
 }
 
-/// Port 4011: a loader that has its address asks for its file, by DHCPREQUEST or DHCPINFORM.
+/// Answers on port 4011: a loader that has its address asks for its file, by DHCPREQUEST or DHCPINFORM. It must have sent a
+/// DHCPDISCOVER, and now send from an address of the same network. Any other sender only knows its MAC address.
 pub(super) fn boot_server(asked: &Asked<'_>) -> Result<Decision, Silence> {
+    let source = *asked.arrival.peer.ip();
+    let is_there = match asked.arrival.discovered.filter(|_| asked.settings.mode == Mode::Proxy) {
+        Some(Heard::Link) => asked.arrival.is_neighbor(source),
+        Some(Heard::Behind(network)) => network.contains(&source),
+        None => false,
+    };
+    if !is_there {
+        return Err(Silence::NotDiscovered);
+    }
     match asked.request.message {
         MessageType::Request | MessageType::Inform => Ok(Decision::Proxy(MessageType::Ack, boot(asked)?)),
         MessageType::Discover

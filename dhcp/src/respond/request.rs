@@ -4,7 +4,8 @@
 
 use std::net::Ipv4Addr;
 
-use super::address::{fixed, has_record, may_have};
+use super::address::{fixed, has_record, is_misplaced, may_have};
+use super::origin::Origin;
 use super::{Asked, Decision, Silence};
 use crate::lease::{DECLINED_FIXED_SECONDS, DECLINED_SECONDS, Table};
 use crate::settings::{MIN_LEASE_SECONDS, Subnet};
@@ -38,6 +39,9 @@ fn selecting(
     table: &mut Table,
     address: Ipv4Addr,
 ) -> Result<Decision, Silence> {
+    if is_misplaced(asked, subnet) {
+        return Err(Silence::FixedOutside);
+    }
     if may_have(asked, subnet, table, address) {
         Ok(bind(asked, subnet, table, address))
     } else {
@@ -53,6 +57,9 @@ fn init_reboot(
     table: &mut Table,
     address: Ipv4Addr,
 ) -> Result<Decision, Silence> {
+    if is_misplaced(asked, subnet) {
+        return Err(Silence::FixedOutside);
+    }
     let is_fixed = fixed(asked, subnet) == Some(address);
     if (is_fixed || has_record(asked, table, address)) && may_have(asked, subnet, table, address) {
         return Ok(bind(asked, subnet, table, address));
@@ -65,13 +72,17 @@ fn init_reboot(
 }
 
 /// The client extends the lease it uses. A lease we lost is taken up again if the address is free in our pool: that
-/// is safer than to let it run on unrecorded.
+/// is safer than to let it run on unrecorded. By unicast only a lease on record is extended: the client will rebind by broadcast
+/// or through its relay. Any other sender learns nothing, and cannot move a Machine's lease to another address.
 fn renewing(
     asked: &Asked<'_>,
     subnet: &Subnet,
     table: &mut Table,
     address: Ipv4Addr,
 ) -> Result<Decision, Silence> {
+    if asked.origin == Origin::Routed && !has_record(asked, table, address) {
+        return Err(Silence::NoRecord);
+    }
     if may_have(asked, subnet, table, address) {
         return Ok(bind(asked, subnet, table, address));
     }

@@ -12,6 +12,10 @@ use crate::lease::LeaseState;
 use crate::settings::Ports;
 use crate::wire::{decode, option};
 
+mod assignment;
+mod loader;
+mod relay;
+
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 1);
 const FIXED: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 20);
 const POOL: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 100);
@@ -90,6 +94,7 @@ fn lab() -> Lab {
         domain: Some("rack.example".into()),
         ntp_servers: Vec::new(),
         lease_seconds: 3600,
+        relays: vec![Ipv4Net::from(RELAY)],
     };
     let settings = Settings {
         mode: Mode::Server,
@@ -107,6 +112,7 @@ fn lab() -> Lab {
         destination: Ipv4Addr::BROADCAST,
         peer: SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 68),
         boot_server: false,
+        discovered: None,
     };
     Lab { settings, rack, table, now: 1000, arrival }
 }
@@ -154,9 +160,24 @@ fn read(packet: &Packet) -> Read {
 }
 
 impl Lab {
+    /// Sends a packet. A message with `giaddr` comes from [`RELAY`] unless the test names another sender.
     fn send_raw(&mut self, packet: &[u8]) -> Response {
         let request = decode(packet).unwrap();
-        respond(&self.settings, &self.rack, &mut self.table, &request, &self.arrival, self.now).unwrap()
+        let mut arrival = self.arrival;
+        if request.relay.is_some() && arrival.peer.ip().is_unspecified() {
+            arrival.peer = SocketAddrV4::new(RELAY, 67);
+        }
+        respond(&self.settings, &self.rack, &mut self.table, &request, &arrival, self.now).unwrap()
+    }
+
+    /// Sends the following messages from this address to the server's own.
+    fn unicast_from(&mut self, source: Ipv4Addr) {
+        self.arrival.destination = SERVER;
+        self.arrival.peer = SocketAddrV4::new(source, 68);
+    }
+
+    fn opened_boots(&self) -> usize {
+        self.rack.boots.lock().unwrap().len()
     }
 
     fn send(&mut self, client: u8, kind: u8, options: &[&[u8]]) -> Response {
@@ -170,6 +191,15 @@ impl Lab {
         self.send_raw(&packet)
     }
 
+    /// Makes a lease in the subnet of [`RELAY`].
+    fn lease_behind_relay(&mut self, client: u8) -> Ipv4Addr {
+        let offer = read(&self.send_raw(&message(client, 0x10, &[53, 1, 1])).packet.unwrap());
+        let options = [&[53, 1, 3][..], &requested(offer.yiaddr), &server_id(SERVER)].concat();
+        let ack = read(&self.send_raw(&message(client, 0x10, &options)).packet.unwrap());
+        assert_eq!((ack.kind, ack.yiaddr), (5, offer.yiaddr));
+        ack.yiaddr
+    }
+
     fn lease(&mut self, client: u8) -> Ipv4Addr {
         let offer = read(&self.send(client, 1, &[]).packet.unwrap());
         let ack =
@@ -181,6 +211,14 @@ impl Lab {
 
 fn requested(address: Ipv4Addr) -> Vec<u8> {
     [&[50, 4], address.octets().as_slice()].concat()
+}
+
+/// A message that [`RELAY`] passed on, with `information` as option 82.
+fn relayed(kind: u8, information: &[u8], more: &[u8]) -> Vec<u8> {
+    let length = u8::try_from(information.len()).unwrap();
+    let mut packet = message(FLOATING, 0, &[&[53, 1, kind, 82, length], information, more].concat());
+    packet[24..28].copy_from_slice(&RELAY.octets());
+    packet
 }
 
 fn server_id(address: Ipv4Addr) -> Vec<u8> {
@@ -311,8 +349,7 @@ fn renewing_extends_the_lease_and_answers_the_client_directly() {
     let mut lab = lab();
     let address = lab.lease(STRANGER);
     lab.now += 1800;
-    lab.arrival.destination = SERVER;
-    lab.arrival.peer = SocketAddrV4::new(address, 68);
+    lab.unicast_from(address);
     let response = lab.send_from(STRANGER, 3, address);
     let ack = read(response.packet.as_ref().unwrap());
     assert_eq!((ack.kind, ack.yiaddr, ack.ciaddr), (5, address, address));
@@ -334,11 +371,34 @@ fn rebinding_of_a_lost_lease_is_taken_up_again_and_of_anothers_refused() {
 #[test]
 fn renewing_through_a_router_is_placed_by_the_clients_address() {
     let mut lab = lab();
-    lab.arrival.destination = SERVER;
-    let address = Ipv4Addr::new(10, 8, 0, 100);
+    let address = lab.lease_behind_relay(STRANGER);
+    lab.unicast_from(address);
     let ack = read(&lab.send_from(STRANGER, 3, address).packet.unwrap());
     assert_eq!((ack.kind, ack.yiaddr), (5, address));
     assert_eq!(ack.options[&3], [10, 8, 0, 1]);
+}
+
+#[test]
+fn renewing_through_a_router_opens_no_boot_and_needs_a_lease_on_record() {
+    let mut lab = lab();
+    let address = lab.lease_behind_relay(FLOATING);
+    lab.unicast_from(address);
+    let mut packet = message(FLOATING, 0, b"\x35\x01\x03\x3c\x09PXEClient");
+    packet[12..16].copy_from_slice(&address.octets());
+    let ack = read(&lab.send_raw(&packet).packet.unwrap());
+    assert_eq!((ack.kind, ack.file.as_str(), ack.options.get(&67)), (5, "", None));
+    let free = Ipv4Addr::new(10, 8, 0, 102);
+    lab.unicast_from(free);
+    for client in [FLOATING, STRANGER] {
+        let response = lab.send_from(client, 3, free);
+        assert_eq!((response.result, response.packet), (Err(Silence::NoRecord), None), "{client}");
+    }
+    assert_eq!(
+        lab.table.get(address).map(|lease| lease.state),
+        Some(LeaseState::Bound),
+        "the lease is as it was"
+    );
+    assert_eq!(lab.opened_boots(), 0);
 }
 
 #[test]
@@ -371,8 +431,10 @@ fn rfc2131_4_4_4_decline_is_taken_by_broadcast_or_relay_only() {
     let forged = lab.send(STRANGER, 4, &[&requested(address), &server_id(SERVER)]);
     assert_eq!((forged.result, forged.changes.len()), (Err(Silence::NotBroadcast), 0));
     assert_eq!(lab.table.get(address).map(|lease| lease.state), Some(LeaseState::Bound));
+    lab.arrival.peer = SocketAddrV4::new(address, 68);
     assert_eq!(kind(&lab.send_from(STRANGER, 3, address)), Some(5), "the lease is still renewed");
 
+    lab.arrival.peer = SocketAddrV4::new(RELAY, 67);
     let through_relay = [&[53, 1, 1], &[82, 6, 5, 4, 10, 7, 0, 0][..]].concat();
     assert_eq!(kind(&lab.send_raw(&message(STRANGER, 0x10, &through_relay))), Some(2));
     let decline = [&[53, 1, 4, 82, 6, 5, 4, 10, 7, 0, 0], requested(address).as_slice()].concat();
@@ -409,7 +471,7 @@ fn released_lease_is_open_to_others_and_remembered_for_its_client() {
 #[test]
 fn inform_gives_options_but_no_address_and_no_time() {
     let mut lab = lab();
-    lab.arrival.destination = SERVER;
+    lab.unicast_from(Ipv4Addr::new(10, 7, 0, 77));
     let response = lab.send_from(STRANGER, 8, Ipv4Addr::new(10, 7, 0, 77));
     assert_eq!(response.changes, []);
     let ack = read(&response.packet.unwrap());
@@ -417,88 +479,6 @@ fn inform_gives_options_but_no_address_and_no_time() {
     assert_eq!(ack.to, Destination::Routed("10.7.0.77:68".parse().unwrap()));
     assert!([51, 58, 59].iter().all(|code| !ack.options.contains_key(code)));
     assert!(ack.options.contains_key(&6));
-}
-
-#[test]
-fn full_pool_is_said_to_be_full() {
-    let mut lab = lab();
-    for number in 0..3 {
-        lab.lease(STRANGER + number);
-    }
-    assert_eq!(lab.send(STRANGER + 3, 1, &[]).result, Err(Silence::PoolExhausted));
-    assert_eq!(kind(&lab.send(MACHINE, 1, &[])), Some(2), "a fixed address needs no pool");
-}
-
-#[test]
-fn machine_is_its_hardware_address_and_a_stranger_its_client_id() {
-    let mut lab = lab();
-    let offer =
-        |lab: &mut Lab, client, id: &[u8]| read(&lab.send(client, 1, &[&[61, 2], id]).packet.unwrap()).yiaddr;
-    let (a, b) = (offer(&mut lab, FLOATING, &[0, 1]), offer(&mut lab, FLOATING, &[0, 2]));
-    assert_eq!(a, b);
-    let (a, b) = (offer(&mut lab, STRANGER, &[0, 1]), offer(&mut lab, STRANGER, &[0, 2]));
-    assert_ne!(a, b);
-}
-
-#[test]
-fn fixed_address_held_by_another_is_not_given_twice_and_comes_free_at_its_renewal() {
-    let mut lab = lab();
-    let held = lab.lease(STRANGER);
-    lab.rack.fixed.lock().unwrap().insert(FLOATING, held);
-    let offer = read(&lab.send(FLOATING, 1, &[]).packet.unwrap());
-    assert_ne!(offer.yiaddr, held);
-    assert_eq!(kind(&lab.send_from(STRANGER, 3, held)), Some(6), "its holder is sent away");
-    lab.now += 3600;
-    assert_eq!(lab.lease(FLOATING), held);
-}
-
-#[test]
-fn fixed_addresses_are_never_given_from_the_pool() {
-    let mut lab = lab();
-    lab.rack.fixed.lock().unwrap().insert(MACHINE, POOL);
-    assert_ne!(lab.lease(STRANGER), POOL);
-    assert_eq!(lab.lease(MACHINE), POOL);
-}
-
-#[test]
-fn through_a_relay_the_answer_goes_back_whole_to_its_port_67() {
-    let mut lab = lab();
-    let options = [53, 1, 1, 82, 4, 1, 2, 7, 7];
-    let offer = read(&lab.send_raw(&message(STRANGER, 0x10, &options)).packet.unwrap());
-    assert_eq!(offer.yiaddr, Ipv4Addr::new(10, 8, 0, 100));
-    assert_eq!(offer.to, Destination::Routed(SocketAddrV4::new(RELAY, 67)));
-    assert_eq!((offer.codes.last(), &offer.options[&82]), (Some(&82), &vec![1, 2, 7, 7]));
-    assert_eq!(offer.options[&54], SERVER.octets());
-}
-
-#[test]
-fn link_selection_server_override_and_source_port_of_a_relay_are_honoured() {
-    let mut lab = lab();
-    lab.arrival.peer = SocketAddrV4::new(RELAY, 6767);
-    let options = [53, 1, 1, 82, 14, 5, 4, 10, 7, 0, 0, 11, 4, 10, 7, 0, 254, 19, 0];
-    let offer = read(&lab.send_raw(&message(STRANGER, 0x10, &options)).packet.unwrap());
-    assert_eq!(offer.yiaddr, POOL, "in the selected link's subnet");
-    assert_eq!(offer.to, Destination::Routed(SocketAddrV4::new(RELAY, 6767)));
-    assert_eq!((offer.options[&54].as_slice(), offer.source), ([10, 7, 0, 254].as_slice(), SERVER));
-    let request =
-        [&[53, 1, 3], options.get(3..).unwrap(), &requested(POOL), &[54, 4, 10, 7, 0, 254]].concat();
-    assert_eq!(kind(&lab.send_raw(&message(STRANGER, 0x10, &request))), Some(5));
-}
-
-#[test]
-fn nak_through_a_relay_asks_it_to_broadcast() {
-    let options = [&[53, 1, 3], requested(POOL).as_slice()].concat();
-    let nak = read(&lab().send_raw(&message(STRANGER, 0x10, &options)).packet.unwrap());
-    assert_eq!((nak.kind, nak.broadcast), (6, true));
-    assert_eq!(nak.to, Destination::Routed(SocketAddrV4::new(RELAY, 67)));
-}
-
-#[test]
-fn a_relay_on_a_subnet_that_is_not_ours_is_not_answered() {
-    let mut packet = message(STRANGER, 0, &[53, 1, 1]);
-    packet[24..28].copy_from_slice(&[172, 16, 0, 1]);
-    let response = lab().send_raw(&packet);
-    assert_eq!((response.query, response.result), (None, Err(Silence::NoSubnet)));
 }
 
 #[test]
@@ -525,197 +505,4 @@ fn rfc2132_3_3_subnet_mask_comes_before_the_router() {
 fn client_identifier_is_echoed() {
     let offer = read(&lab().send(MACHINE, 1, &[&[61, 3, 0, 7, 7]]).packet.unwrap());
     assert_eq!(offer.options[&61], [0, 7, 7]);
-}
-
-#[test]
-fn firmware_pxe_gets_file_and_its_uuid_but_no_hint_to_port_4011() {
-    let uuid = [&[97, 17, 0], [7; 16].as_slice()].concat();
-    let offer = read(&lab().send(MACHINE, 1, &[b"\x3c\x09PXEClient", &uuid]).packet.unwrap());
-    assert_eq!((offer.file.as_str(), offer.siaddr), ("snponly.efi", SERVER));
-    assert_eq!(offer.options[&97].len(), 17);
-    assert_eq!(
-        (offer.options[&66].as_slice(), offer.options[&67].as_slice()),
-        (&b"10.7.0.1"[..], &b"snponly.efi"[..])
-    );
-    assert!(!offer.options.contains_key(&60));
-}
-
-#[test]
-fn uefi_http_boot_gets_its_class_and_a_url_in_option_67_asked_for_or_not() {
-    let offer = read(&lab().send(MACHINE, 1, &[b"\x3c\x0aHTTPClient", &[55, 1, 1]]).packet.unwrap());
-    assert_eq!(offer.options[&60], b"HTTPClient");
-    assert_eq!(offer.options[&67], b"http://10.7.0.1:8067/b/1/loader/ipxe.efi");
-}
-
-#[test]
-fn ipxe_is_told_not_to_wait_for_a_proxy() {
-    let offer = read(&lab().send(MACHINE, 1, &[b"\xaf\x03\xb1\x01\x01"]).packet.unwrap());
-    assert_eq!(offer.options[&option::IPXE], [176, 1, 1]);
-    assert_eq!(offer.file, "http://10.7.0.1:8067/b/1/script.ipxe");
-}
-
-#[test]
-fn what_does_not_netboot_is_not_asked_what_it_boots() {
-    let mut lab = lab();
-    lab.send(MACHINE, 1, &[]);
-    assert!(lab.rack.boots.lock().unwrap().is_empty());
-    lab.send(MACHINE, 1, &[b"\xaf\x00"]);
-    assert_eq!(lab.rack.boots.lock().unwrap().len(), 1);
-}
-
-#[test]
-fn proxy_offers_boot_information_to_loaders_and_nothing_to_others() {
-    let mut lab = lab();
-    lab.settings.mode = Mode::Proxy;
-    let offer = read(&lab.send(MACHINE, 1, &[b"\x3c\x09PXEClient"]).packet.unwrap());
-    assert_eq!((offer.kind, offer.yiaddr, offer.to), (2, Ipv4Addr::UNSPECIFIED, Destination::Broadcast));
-    assert_eq!((offer.options[&60].as_slice(), offer.file.as_str()), (&b"PXEClient"[..], "snponly.efi"));
-    assert!([1, 3, 51, 58, 59].iter().all(|code| !offer.options.contains_key(code)));
-    let http = read(&lab.send(MACHINE, 1, &[b"\x3c\x0aHTTPClient"]).packet.unwrap());
-    assert_eq!(http.options[&60], b"HTTPClient");
-    assert_eq!(lab.send(MACHINE, 1, &[]).result, Err(Silence::NotALoader));
-    let request = lab.send(MACHINE, 3, &[b"\x3c\x09PXEClient", &requested(POOL), &server_id(SERVER)]);
-    assert_eq!(request.result, Err(Silence::NotOurs));
-    assert_eq!(lab.send(OUTSIDER, 1, &[b"\x3c\x09PXEClient"]).result, Err(Silence::UnknownClient));
-    assert_eq!(lab.table.leases().count(), 0);
-}
-
-#[test]
-fn proxy_needs_no_subnet_of_its_own() {
-    let mut lab = lab();
-    lab.settings.mode = Mode::Proxy;
-    lab.settings.subnets.clear();
-    let response = lab.send(MACHINE, 1, &[b"\x3c\x09PXEClient"]);
-    assert_eq!(response.query.map(|q| q.subnet), Some("10.7.0.0/24".parse().unwrap()));
-    assert!(response.packet.is_some());
-}
-
-#[test]
-fn boot_server_answers_its_sender_and_repeats_the_boot_item() {
-    let mut lab = lab();
-    lab.arrival.boot_server = true;
-    lab.arrival.destination = SERVER;
-    lab.arrival.peer = SocketAddrV4::new(FIXED, 4011);
-    let mut packet =
-        message(MACHINE, 0, b"\x35\x01\x03\x3c\x09PXEClient\x2b\x07\x47\x04\x00\x01\x00\x00\xff");
-    packet[12..16].copy_from_slice(&FIXED.octets());
-    let response = lab.send_raw(&packet);
-    let ack = read(response.packet.as_ref().unwrap());
-    assert_eq!((ack.kind, ack.to), (5, Destination::BootServer(lab.arrival.peer)));
-    assert_eq!((ack.yiaddr, ack.ciaddr), (Ipv4Addr::UNSPECIFIED, FIXED));
-    assert_eq!(ack.options[&43], [71, 4, 0, 1, 0, 0, 255]);
-    assert_eq!((response.result, response.changes.len()), (Ok(Event::ProxyAnswered), 0));
-}
-
-#[test]
-fn several_subnets_on_one_link_are_told_apart_by_the_clients_address() {
-    let mut lab = lab();
-    lab.arrival.addresses = Box::leak(Box::new([
-        Ipv4Net::new_assert(SERVER, 24),
-        Ipv4Net::new_assert(Ipv4Addr::new(10, 8, 0, 1), 24),
-    ]));
-    lab.rack.fixed.lock().unwrap().insert(FLOATING, Ipv4Addr::new(10, 8, 0, 50));
-    let offer = read(&lab.send(FLOATING, 1, &[]).packet.unwrap());
-    assert_eq!((offer.yiaddr, offer.options[&3].as_slice()), ([10, 8, 0, 50].into(), &[10, 7, 0, 254][..]));
-    assert_eq!(kind(&lab.send_from(STRANGER, 3, Ipv4Addr::new(10, 8, 0, 101))), Some(5));
-}
-
-/// A message that [`RELAY`] passed on, with `information` as option 82.
-fn relayed(kind: u8, information: &[u8], more: &[u8]) -> Vec<u8> {
-    let length = u8::try_from(information.len()).unwrap();
-    let mut packet = message(MACHINE, 0, &[&[53, 1, kind, 82, length], information, more].concat());
-    packet[24..28].copy_from_slice(&RELAY.octets());
-    packet
-}
-
-#[test]
-fn a_relay_that_stands_for_the_server_changes_option_54_and_nothing_that_is_fetched_from_us() {
-    let mut lab = lab();
-    lab.arrival.destination = SERVER;
-    let pxe = [&[60, 9], b"PXEClient".as_slice()].concat();
-    let offer = read(&lab.send_raw(&relayed(1, &[11, 4, 10, 8, 0, 1], &pxe)).packet.unwrap());
-    assert_eq!(offer.options[&54], RELAY.octets());
-    assert_eq!(offer.source, SERVER);
-    assert_eq!(lab.rack.boots.lock().unwrap()[0].server, SERVER, "TFTP and HTTP are here, not at the relay");
-}
-
-#[test]
-fn all_zeros_and_a_networks_own_address_are_not_ours() {
-    for destination in [[0, 0, 0, 0], [10, 7, 0, 0], [10, 7, 0, 255]] {
-        let mut lab = lab();
-        lab.arrival.destination = destination.into();
-        let offer = read(&lab.send(MACHINE, 1, &[]).packet.unwrap());
-        assert_eq!((offer.options[&54].as_slice(), offer.source), (SERVER.octets().as_slice(), SERVER));
-    }
-}
-
-#[test]
-fn inform_from_an_address_that_is_no_hosts_of_ours_is_not_answered() {
-    for address in [[192, 0, 2, 1], [10, 7, 0, 0], [10, 7, 0, 255], SERVER.octets()] {
-        let response = lab().send_from(MACHINE, 8, address.into());
-        assert_eq!((response.result, response.packet), (Err(Silence::NoSubnet), None), "{address:?}");
-    }
-    assert_eq!(kind(&lab().send_from(MACHINE, 8, Ipv4Addr::new(10, 7, 0, 33))), Some(5));
-}
-
-#[test]
-fn a_relay_with_a_networks_or_broadcast_address_is_not_answered() {
-    for relay in [[10, 8, 0, 0], [10, 8, 0, 255], [10, 7, 0, 255]] {
-        let mut packet = relayed(1, &[], &[]);
-        packet[24..28].copy_from_slice(&relay);
-        let response = lab().send_raw(&packet);
-        assert_eq!((response.result, response.packet), (Err(Silence::NoSubnet), None), "{relay:?}");
-    }
-}
-
-#[test]
-fn who_uses_a_machines_fixed_address_is_told_that_it_is_not_its() {
-    assert_eq!(kind(&lab().send_from(STRANGER, 3, FIXED)), Some(6), "renewing");
-    assert_eq!(kind(&lab().send(STRANGER, 3, &[&requested(FIXED)])), Some(6), "after a reboot");
-    let mut lab = lab();
-    lab.settings.authoritative = false;
-    assert_eq!(lab.send_from(STRANGER, 3, FIXED).result, Err(Silence::NotAuthoritative));
-}
-
-#[test]
-fn our_own_address_is_given_to_nobody_even_if_a_machine_names_it() {
-    let mut lab = lab();
-    lab.rack.fixed.lock().unwrap().insert(MACHINE, SERVER);
-    assert_eq!(lab.lease(MACHINE), POOL);
-    assert_eq!(kind(&lab.send(MACHINE, 3, &[&requested(SERVER), &server_id(SERVER)])), Some(6));
-}
-
-#[test]
-fn unknown_machines_that_fill_the_pool_leave_the_reserve_to_machines() {
-    let mut lab = lab();
-    let reserved = Ipv4Addr::new(10, 7, 0, 102);
-    lab.settings.subnets[0].reserve = 1;
-    assert_eq!((lab.lease(STRANGER), lab.lease(STRANGER + 1)), (POOL, Ipv4Addr::new(10, 7, 0, 101)));
-    assert_eq!(lab.send(STRANGER + 2, 1, &[]).result, Err(Silence::PoolExhausted));
-    assert_eq!(
-        lab.send(STRANGER + 2, 1, &[&requested(reserved)]).result,
-        Err(Silence::PoolExhausted),
-        "asked for by name"
-    );
-    assert_eq!(kind(&lab.send(STRANGER + 1, 3, &[&requested(reserved), &server_id(SERVER)])), Some(6));
-    assert_eq!(lab.lease(FLOATING), reserved);
-}
-
-#[test]
-fn the_reserve_is_the_end_of_the_last_ranges() {
-    let mut subnet = lab().settings.subnets.remove(0);
-    subnet.ranges =
-        ["10.7.0.100-10.7.0.102", "10.7.0.10-10.7.0.11"].map(|range| range.parse().unwrap()).to_vec();
-    for (reserve, expected) in [
-        (0, &[][..]),
-        (1, &[11]),
-        (3, &[10, 11, 102]),
-        (5, &[10, 11, 100, 101, 102]),
-        (u64::MAX, &[10, 11, 100, 101, 102]),
-    ] {
-        subnet.reserve = reserve;
-        let found: Vec<u8> =
-            (0..=255).filter(|last| subnet.is_reserved(Ipv4Addr::new(10, 7, 0, *last))).collect();
-        assert_eq!(found, expected, "{reserve}");
-    }
 }

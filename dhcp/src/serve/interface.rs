@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use ipnet::Ipv4Net;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -16,8 +16,9 @@ use super::system::{Datagram, Inbox};
 use super::{Job, Outlet, Sockets};
 use crate::client::Event;
 use crate::counter::Trouble;
+use crate::ignored::Ignored;
 use crate::respond::{Arrival, Packet, Response, Silence, respond};
-use crate::server::{Engine, InterfaceState};
+use crate::server::{Engine, InterfaceState, now};
 use crate::settings::Settings;
 use crate::wire::{Malformed, decode};
 
@@ -122,19 +123,20 @@ struct Serving<'a> {
 
 impl Serving<'_> {
     fn wait_and_answer(&mut self) -> io::Result<()> {
-        let mut waiting = [
-            PollFd::new(self.sockets.server(), PollFlags::POLLIN),
-            PollFd::new(self.sockets.boot_server(), PollFlags::POLLIN),
-        ];
+        let sockets = self.sockets;
+        let (server, boot_server) = (sockets.server(), sockets.boot_server());
+        let mut both = [server, boot_server.unwrap_or(server)].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+        let waiting = both.get_mut(..=usize::from(boot_server.is_some())).unwrap_or_default();
         let timeout = PollTimeout::try_from(PATIENCE).unwrap_or(PollTimeout::ZERO);
-        match poll(&mut waiting, timeout) {
+        match poll(waiting, timeout) {
             Ok(0) | Err(nix::errno::Errno::EINTR) => return Ok(()),
             Ok(_) => {}
             Err(error) => return Err(error.into()),
         }
-        let ready = waiting.map(|fd| fd.any().unwrap_or(true));
-        for (boot_server, _) in [false, true].into_iter().zip(ready).filter(|(_, ready)| *ready) {
-            let socket = if boot_server { self.sockets.boot_server() } else { self.sockets.server() };
+        let ready = |fd: Option<&PollFd<'_>>| fd.is_some_and(|fd| fd.any().unwrap_or(true));
+        let ready = [(false, ready(waiting.first())), (true, ready(waiting.get(1)))];
+        for (boot_server, _) in ready.into_iter().filter(|(_, ready)| *ready) {
+            let socket = sockets.boot_server().filter(|_| boot_server).unwrap_or(server);
             match self.inbox.receive(socket) {
                 Ok(_) => self.answer_batch(boot_server),
                 Err(error) if is_passing(&error) => {}
@@ -146,7 +148,7 @@ impl Serving<'_> {
 
     fn answer_batch(&self, boot_server: bool) {
         let settings = self.engine.settings.load();
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+        let now = now();
         let mut direct: Vec<(Packet, crate::client::Query, Event)> = Vec::new();
         for datagram in self.inbox.datagrams() {
             match self.answer(&settings, &datagram, boot_server, now) {
@@ -181,14 +183,27 @@ impl Serving<'_> {
             destination: datagram.destination,
             peer: datagram.peer,
             boot_server,
+            discovered: if boot_server { self.engine.discovered(request.mac, now) } else { None },
         };
-        let mut table = self.engine.table.lock().unwrap_or_else(PoisonError::into_inner);
-        respond(settings, self.engine.clients.as_ref(), &mut table, &request, &arrival, now)
+        let response = {
+            let mut table = self.engine.table.lock().unwrap_or_else(PoisonError::into_inner);
+            respond(settings, self.engine.clients.as_ref(), &mut table, &request, &arrival, now)?
+        };
+        if let Some(heard) = response.heard {
+            self.engine.remember_discover(request.mac, heard, now);
+        }
+        if let Err(silence) = response.result
+            && let Some(ignored) =
+                Ignored::new(silence, settings, &request, &arrival, response.query.as_ref(), now)
+        {
+            self.engine.remember_ignored(request.mac, ignored);
+        }
+        Ok(response)
     }
 
     /// Notifies the owner, hands an answer with lease changes to the committer, and returns any other.
     fn pass_on(&self, response: Response) -> Option<(Packet, crate::client::Query, Event)> {
-        let Response { query, result, packet, changes } = response;
+        let Response { query, result, packet, changes, heard: _ } = response;
         if let Err(silence) = result {
             self.engine.counters.add_silence(silence);
         }

@@ -114,7 +114,8 @@ pub(crate) struct Sockets {
     link: Mutex<Link>,
     ports: Ports,
     server: Socket,
-    boot_server: Socket,
+    /// In proxy mode only: with an address of ours a client has its boot file already.
+    boot_server: Option<Socket>,
     packet: Socket,
 }
 
@@ -136,7 +137,7 @@ impl Sockets {
             name: name.into(),
             ports,
             server: listen(ports.server)?,
-            boot_server: listen(ports.proxy)?,
+            boot_server: shared.then(|| listen(ports.proxy)).transpose()?,
             packet,
             link: Mutex::new(link),
         })
@@ -146,8 +147,8 @@ impl Sockets {
         self.server.as_fd()
     }
 
-    pub(super) fn boot_server(&self) -> BorrowedFd<'_> {
-        self.boot_server.as_fd()
+    pub(super) fn boot_server(&self) -> Option<BorrowedFd<'_>> {
+        self.boot_server.as_ref().map(AsFd::as_fd)
     }
 
     pub(super) fn addresses(&self) -> Vec<Ipv4Net> {
@@ -158,7 +159,8 @@ impl Sockets {
     pub(super) fn refresh(&self, settings: &Settings) -> Result<bool, OpenInterfaceError> {
         let observed = Link::observe(&self.name)?;
         let mut link = self.link();
-        let same = observed.index == link.index && self.ports == settings.ports;
+        let same_mode = self.boot_server.is_some() == (settings.mode == Mode::Proxy);
+        let same = observed.index == link.index && self.ports == settings.ports && same_mode;
         if *link != observed {
             *link = observed;
         }
@@ -179,7 +181,8 @@ impl Sockets {
         let socket = match group {
             Way::Link => self.packet.as_fd(),
             Way::Server => self.server.as_fd(),
-            Way::BootServer => self.boot_server.as_fd(),
+            // Answers from this port are made for questions at this port.
+            Way::BootServer => self.boot_server.as_ref().unwrap_or(&self.server).as_fd(),
         };
         let mut next = 0;
         while next < messages.len() {

@@ -28,6 +28,15 @@ fn files(directory: &Path) -> usize {
 }
 
 #[test]
+fn only_its_owner_may_read_the_lease_file() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("leases.redb");
+    let _store = Store::open(&path).unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
 fn what_was_written_is_there_after_reopening() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("leases.redb");

@@ -73,6 +73,14 @@ impl Request<'_> {
         let (&kind, value) = self.machine_id.as_deref()?.split_first()?;
         if kind == 0 { Uuid::from_slice_le(value).ok() } else { None }
     }
+
+    /// Returns an address on the link that a relayed client is on: the link selection (RFC 3527), otherwise `giaddr`. None
+    /// without a relay.
+    pub fn relayed_link(&self) -> Option<Ipv4Addr> {
+        let relay = self.relay?;
+        let selected = self.relay_information.as_ref().and_then(|information| information.link);
+        Some(selected.unwrap_or(relay))
+    }
 }
 
 /// What a relay added (RFC 3046).
@@ -86,6 +94,14 @@ pub struct RelayInformation<'a> {
     pub server_override: Option<Ipv4Addr>,
     /// Sub-option 19: answers go to the port that the relay sent from (RFC 8357).
     pub source_port: bool,
+}
+
+impl RelayInformation<'_> {
+    /// Returns true if it says more than where the client is plugged in: which subnet it is given, which server it believes,
+    /// or where the answer goes.
+    pub fn directs_answer(&self) -> bool {
+        self.link.is_some() || self.server_override.is_some() || self.source_port
+    }
 }
 
 /// Reads one message.
