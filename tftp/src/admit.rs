@@ -135,25 +135,34 @@ impl Shared {
         }
     }
 
-    /// Opens a transfer and says its first packet.
+    /// Opens a transfer and returns its first packet. `make_room` ends a transfer of a silent client if a limit is met; it returns false if
+    /// there is none.
     pub(crate) fn open(
         &self,
-        peer: SocketAddr,
-        local: IpAddr,
+        (peer, local): (SocketAddr, IpAddr),
         asked: &ReadRequest<'_>,
         packet: &[u8],
         now: Instant,
+        mut make_room: impl FnMut(Limited) -> bool,
     ) -> Result<(Transfer, Transmit), Answer> {
         let settings = self.settings();
         let (name, content) = self.content(peer, local, asked)?;
         let request = Request { peer, local, name };
-        if let Err(limited) = self.gate().open(peer.ip(), &settings.limits) {
-            tracing::warn!(%peer, file = name::file(name), reason = %limited, "transfer refused");
+        // Not with the lock held: a transfer that ends takes it.
+        let place = || self.gate().open(peer.ip(), &settings.limits);
+        let mut placed = place();
+        while let Err(limited) = placed
+            && make_room(limited)
+        {
+            placed = place();
+        }
+        if let Err(limited) = placed {
+            self.files.refused(&request, &limited);
             self.files.finished(&request, Outcome::Stopped, 0);
             return Err(self.refuse(Refusal::Limit(limited)));
         }
         let mut channel = Channel::open(peer, local).map_err(|error| {
-            tracing::warn!(%peer, file = name::file(name), %error, "no socket for a transfer");
+            self.files.refused(&request, &error);
             self.gate().close(peer.ip());
             self.files.finished(&request, Outcome::Stopped, 0);
             self.refuse(Refusal::Busy)
@@ -178,6 +187,7 @@ impl Shared {
             asked: packet.into(),
             offer: wire::option_acknowledge(&agreed.acknowledged),
             heard_at: now,
+            placed_at: now,
         };
         Ok((transfer, first))
     }

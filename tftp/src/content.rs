@@ -1,5 +1,6 @@
 //! What the TFTP engine asks of its owner: the content behind a name, and whom to tell how a transfer went.
 
+use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
 
 use bytes::Bytes;
@@ -49,4 +50,9 @@ pub trait Files: Send + Sync + 'static {
 
     /// Tells how a transfer that was opened ended, after `sent` bytes were acknowledged.
     fn finished(&self, request: &Request<'_>, outcome: Outcome, sent: u64);
+
+    /// Reports that an existing file is not sent because the server is at a limit. Any client can cause it, at any rate.
+    fn refused(&self, request: &Request<'_>, reason: &dyn Display) {
+        let _ = (request, reason);
+    }
 }

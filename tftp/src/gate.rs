@@ -92,12 +92,13 @@ impl Gate {
     /// # Errors
     /// The limit met.
     pub fn open(&mut self, address: IpAddr, limits: &Limits) -> Result<(), Limited> {
-        if self.sessions >= limits.sessions {
-            return Err(Limited::Sessions);
-        }
         let client = self.clients.get_mut(&address).ok_or(Limited::Clients)?;
+        // First: a client that has its share must not cost others theirs.
         if client.sessions >= limits.sessions_per_client {
             return Err(Limited::ClientSessions);
+        }
+        if self.sessions >= limits.sessions {
+            return Err(Limited::Sessions);
         }
         client.sessions += 1;
         self.sessions += 1;
@@ -166,6 +167,7 @@ mod tests {
         assert_eq!(gate.open(address(1), &LIMITS), Err(Limited::ClientSessions));
         assert_eq!(gate.open(address(2), &LIMITS), Ok(()));
         assert_eq!(gate.open(address(3), &LIMITS), Err(Limited::Sessions));
+        assert_eq!(gate.open(address(1), &LIMITS), Err(Limited::ClientSessions), "it has its share");
         gate.close(address(1));
         assert_eq!(gate.open(address(3), &LIMITS), Ok(()));
         assert_eq!(gate.sessions(), 3);

@@ -13,6 +13,10 @@ pub const MAX_WINDOW: u16 = 64;
 /// so that the end of each window would be lost.
 pub const MAX_WINDOW_BYTES: usize = 96 * 1024;
 
+/// Longest wait in seconds that a client may ask for (RFC 2349). A longer one would hold a transfer of a silent client for minutes: the wait
+/// is repeated for each attempt.
+pub const MAX_TIMEOUT: u64 = 10;
+
 /// What the server grants at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grant {
@@ -53,7 +57,7 @@ pub fn negotiate(asked: &[AskedOption], length: u64, grant: Grant) -> Agreed {
             AskedOption::BlockSize(bytes) if bytes >= u64::from(*BLOCK_SIZES.start()) => {
                 agreed.acknowledged.push(AskedOption::BlockSize(agreed.block_size.into()));
             }
-            AskedOption::Timeout(seconds @ 1..=255) => {
+            AskedOption::Timeout(seconds @ 1..=MAX_TIMEOUT) => {
                 agreed.timeout = Some(Duration::from_secs(seconds));
                 agreed.acknowledged.push(*option);
             }
@@ -110,6 +114,15 @@ mod tests {
         assert_eq!((agreed.block_size, agreed.window, agreed.timeout), (512, 1, None));
         assert!(agreed.acknowledged.is_empty());
         assert_eq!(acknowledged(&[Timeout(256), WindowSize(65536)]), []);
+    }
+
+    #[test]
+    fn rfc2349_timeout_is_granted_as_asked_or_omitted() {
+        assert_eq!(acknowledged(&[Timeout(MAX_TIMEOUT)]), [Timeout(MAX_TIMEOUT)]);
+        for seconds in [MAX_TIMEOUT + 1, 255] {
+            let agreed = negotiate(&[Timeout(seconds), TransferSize(0)], 1000, ETHERNET);
+            assert_eq!((agreed.timeout, agreed.acknowledged), (None, vec![TransferSize(1000)]), "{seconds}");
+        }
     }
 
     #[test]

@@ -7,9 +7,11 @@
 //!                                │                   │   half a round trip after the last one
 //!                                │                   │   ACK of what was acknowledged before: nothing (window 1)
 //!                                ├──client's ERROR───┼──▶ Over(ClientAborted)
-//!                                ├──attempts spent───┼──▶ Over(TimedOut)
+//!                                ├──client silent────┼──▶ Over(TimedOut)
 //!                                └──stop─────────────┴──▶ Over(Stopped)
 //! ```
+//!
+//! A client is silent when the attempts are spent, or when it has not answered its request's first packet within [`Retry::unheard`].
 //!
 //! Blocks are counted from 1 without end (`u64`); their wire number is the count modulo 65536, so that files beyond 65,535 blocks
 //! roll over to 0. A duplicate ACK never sends anything again by itself in lock-step (the Sorcerer's Apprentice, RFC 1123 4.2.3.1);
@@ -35,6 +37,8 @@ pub struct Retry {
     pub most: Duration,
     /// How often the same blocks are sent again before the client is given up.
     pub attempts: u32,
+    /// Lifetime of a transfer whose client has not answered yet. The source of a request can be forged, so no option extends it.
+    pub unheard: Duration,
 }
 
 impl Default for Retry {
@@ -44,6 +48,7 @@ impl Default for Retry {
             least: Duration::from_millis(250),
             most: Duration::from_secs(8),
             attempts: 6,
+            unheard: Duration::from_secs(10),
         }
     }
 }
@@ -82,6 +87,10 @@ pub struct Session {
     attempts: u32,
     /// The client has answered.
     heard: bool,
+    /// Time of the last new ACK, or of the start.
+    progressed_at: Instant,
+    /// End of the transfer if the client has not answered by then.
+    unheard_until: Instant,
     /// A duplicate ACK was answered since the last progress.
     repeated: bool,
     /// True if the deadline is the time to resume after an early ACK inside the window.
@@ -111,6 +120,8 @@ impl Session {
             asked_wait: agreed.timeout,
             attempts: 0,
             heard: false,
+            progressed_at: now,
+            unheard_until: now.checked_add(retry.unheard).unwrap_or(now),
             repeated: false,
             resuming: false,
             sent_at: now,
@@ -134,7 +145,7 @@ impl Session {
             Phase::Over(_) => None,
             Phase::Offered if number == 0 => {
                 self.phase = Phase::Sending;
-                self.heard = true;
+                self.heard(now);
                 self.progress(now);
                 Some(self.send_window(now))
             }
@@ -152,7 +163,7 @@ impl Session {
         if ahead == 0 {
             return self.duplicate(now);
         }
-        self.heard = true;
+        self.heard(now);
         let early = self.is_early(now);
         let whole = block == self.sent;
         self.acknowledged = block;
@@ -197,6 +208,11 @@ impl Session {
         self.end(Outcome::ClientAborted);
     }
 
+    /// Ends the transfer because its client is silent.
+    pub fn give_up(&mut self) {
+        self.end(Outcome::TimedOut);
+    }
+
     /// The server stops.
     pub fn stop(&mut self) {
         self.end(Outcome::Stopped);
@@ -211,6 +227,10 @@ impl Session {
     /// Time went by: sends again what is unanswered, or gives the client up.
     pub fn elapse(&mut self, now: Instant) -> Option<Transmit> {
         if matches!(self.phase, Phase::Over(_)) || now < self.deadline {
+            return None;
+        }
+        if !self.heard && now >= self.unheard_until {
+            self.give_up();
             return None;
         }
         if !self.resuming {
@@ -249,6 +269,11 @@ impl Session {
         self.deadline = now.checked_add(Duration::from_millis(5)).unwrap_or(now);
     }
 
+    fn heard(&mut self, now: Instant) {
+        self.heard = true;
+        self.progressed_at = now;
+    }
+
     fn progress(&mut self, now: Instant) {
         if self.measurable {
             let sample = now.saturating_duration_since(self.sent_at);
@@ -282,6 +307,9 @@ impl Session {
         let factor = 1_u32.checked_shl(self.attempts).unwrap_or(u32::MAX);
         let wait = first.saturating_mul(factor).min(self.retry.most.max(first));
         self.deadline = now.checked_add(wait).unwrap_or(now);
+        if !self.heard {
+            self.deadline = self.deadline.min(self.unheard_until);
+        }
     }
 
     /// When to call [`Self::elapse`].
@@ -300,6 +328,11 @@ impl Session {
     /// Whether the client has answered.
     pub fn has_progressed(&self) -> bool {
         self.heard
+    }
+
+    /// Time of the last new ACK, or of the start. Repeated ACKs and other packets do not count.
+    pub fn progressed_at(&self) -> Instant {
+        self.progressed_at
     }
 
     /// The smoothed round trip, once measured.

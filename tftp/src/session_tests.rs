@@ -159,7 +159,8 @@ fn old_acks_from_before_a_roll_over_are_ignored() {
 #[test]
 fn waits_double_up_to_the_cap_then_the_client_is_given_up() {
     let now = Instant::now();
-    let (mut session, _) = Session::start(&agreed(512, 1, false), 5000, Retry::default(), now);
+    let retry = Retry { unheard: Duration::from_secs(3600), ..Retry::default() };
+    let (mut session, _) = Session::start(&agreed(512, 1, false), 5000, retry, now);
     let mut waits = Vec::new();
     let mut at = now;
     while session.outcome().is_none() {
@@ -180,6 +181,32 @@ fn timeout_option_is_the_first_wait() {
     let agreed = Agreed { timeout: Some(Duration::from_secs(3)), ..agreed(512, 1, true) };
     let (session, _) = Session::start(&agreed, 5000, Retry::default(), now);
     assert_eq!(session.deadline() - now, Duration::from_secs(3));
+}
+
+#[test]
+fn transfer_of_a_client_that_never_answers_ends_after_10_s() {
+    let now = Instant::now();
+    for timeout in [None, Some(1), Some(10)] {
+        let agreed =
+            Agreed { timeout: timeout.map(Duration::from_secs), ..agreed(512, 1, timeout.is_some()) };
+        let (mut session, _) = Session::start(&agreed, 5000, Retry::default(), now);
+        let mut at = now;
+        while session.outcome().is_none() {
+            at = session.deadline();
+            session.elapse(at);
+        }
+        assert_eq!((at - now, session.outcome()), (Duration::from_secs(10), Some(Outcome::TimedOut)));
+    }
+}
+
+#[test]
+fn client_that_answers_late_but_in_time_is_served() {
+    let (mut session, now) = start(512, 1, 5000);
+    let answered = now + Duration::from_millis(9_900);
+    assert_eq!(session.acknowledge(1, answered), Some(Transmit::Blocks(2, 3)));
+    let deadline = session.deadline();
+    assert!(deadline > now + Duration::from_secs(10));
+    assert_eq!(session.elapse(deadline), Some(Transmit::Blocks(2, 3)));
 }
 
 #[test]

@@ -5,9 +5,9 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BinaryHeap, HashMap},
+    collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap},
     io,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -26,6 +26,7 @@ use crate::{
     content::{Outcome, Request},
     counters::Refusal,
     endpoint::Endpoint,
+    gate::Limited,
     name,
     session::{Session, Transmit},
     spin::{Look, Spin},
@@ -48,6 +49,9 @@ const LOOK: Duration = Duration::from_millis(1);
 const ROUND: Duration = Duration::from_secs(2);
 const SAY_AGAIN: Duration = Duration::from_secs(1);
 
+/// Time without progress after which a transfer may lose its place to another: the first two waits for a lost packet.
+const STALLED: Duration = Duration::from_secs(3);
+
 /// One transfer and what belongs to it.
 #[derive(Debug)]
 pub(crate) struct Transfer {
@@ -62,6 +66,8 @@ pub(crate) struct Transfer {
     /// The option acknowledgement, where there is one.
     pub(crate) offer: Vec<u8>,
     pub(crate) heard_at: Instant,
+    /// Its time in the worker's order by progress; later progress is found out then.
+    pub(crate) placed_at: Instant,
     /// When the timer of this transfer rings; later rings are found out then.
     pub(crate) rings_at: Instant,
 }
@@ -75,7 +81,11 @@ pub(crate) struct Worker {
     wake: Arc<EventFd>,
     endpoints: Vec<Endpoint>,
     transfers: HashMap<u64, Transfer>,
-    by_peer: HashMap<(SocketAddr, IpAddr), u64>,
+    by_peer: BTreeMap<(SocketAddr, IpAddr), u64>,
+    /// Transfers whose client has not answered yet, the oldest first. They are the first to end when there is no room.
+    unheard: BTreeSet<u64>,
+    /// All transfers by the progress that was last looked for, the oldest first.
+    by_progress: BTreeSet<(Instant, u64)>,
     next_mark: u64,
     timers: BinaryHeap<Reverse<(Instant, u64)>>,
     spin: Spin,
@@ -105,7 +115,9 @@ impl Worker {
             wake,
             endpoints,
             transfers: HashMap::new(),
-            by_peer: HashMap::new(),
+            by_peer: BTreeMap::new(),
+            unheard: BTreeSet::new(),
+            by_progress: BTreeSet::new(),
             next_mark: 0,
             timers: BinaryHeap::new(),
             spin,
@@ -220,7 +232,8 @@ impl Worker {
             shared.counters.repeated_request();
             return None;
         }
-        match shared.open(peer, local, &asked, packet, now) {
+        let make_room = |limited| self.make_room(limited, peer.ip(), now);
+        match shared.open((peer, local), &asked, packet, now, make_room) {
             Ok((transfer, first)) => {
                 self.adopt(transfer, first, now);
                 None
@@ -259,6 +272,55 @@ impl Worker {
         false
     }
 
+    /// Ends the oldest transfer whose client has not answered yet, otherwise the one without progress for longest, if it has [`STALLED`]: of all
+    /// clients, or of this address if its own limit was met. Returns false if this worker has none. Another worker's transfers stay: the kernel
+    /// spreads clients evenly, so that in a flood each worker has some.
+    fn make_room(&mut self, limited: Limited, address: IpAddr, now: Instant) -> bool {
+        let mark = match limited {
+            Limited::Sessions => self.unheard.first().copied().or_else(|| self.stalled(now)),
+            Limited::ClientSessions => self.stalled_of(address, now),
+            Limited::Rate | Limited::Clients => None,
+        };
+        let Some(mark) = mark else {
+            return false;
+        };
+        if let Some(transfer) = self.transfers.get_mut(&mark) {
+            transfer.session.give_up();
+        }
+        self.settle(mark);
+        self.unheard.remove(&mark);
+        true
+    }
+
+    /// Returns the transfer without progress for longest. The order is corrected here and not with each ACK: a transfer is moved at most once
+    /// within [`STALLED`], however many requests come.
+    fn stalled(&mut self, now: Instant) -> Option<u64> {
+        loop {
+            let (placed_at, mark) =
+                self.by_progress.first().copied().filter(|(at, _)| is_stalled(*at, now))?;
+            let transfer = self.transfers.get_mut(&mark)?;
+            let progressed_at = transfer.session.progressed_at();
+            if progressed_at <= placed_at {
+                return Some(mark);
+            }
+            transfer.placed_at = progressed_at;
+            self.by_progress.remove(&(placed_at, mark));
+            self.by_progress.insert((progressed_at, mark));
+        }
+    }
+
+    /// Returns the transfer of one address that is the first to go. Looks at no others.
+    fn stalled_of(&self, address: IpAddr, now: Instant) -> Option<u64> {
+        let first = (SocketAddr::new(address, 0), IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        let last = (SocketAddr::new(address, u16::MAX), IpAddr::V6(Ipv6Addr::from_bits(u128::MAX)));
+        let own = self.by_peer.range(first..=last).filter_map(|(_, mark)| {
+            let session = &self.transfers.get(mark)?.session;
+            Some((session.has_progressed(), session.progressed_at(), *mark))
+        });
+        let goes = own.filter(|(heard, at, _)| !heard || is_stalled(*at, now));
+        goes.min().map(|(_, _, mark)| mark)
+    }
+
     fn adopt(&mut self, transfer: Transfer, first: Transmit, now: Instant) {
         let mark = self.next_mark;
         self.next_mark += 1;
@@ -268,8 +330,10 @@ impl Worker {
             return;
         }
         self.by_peer.insert((transfer.peer, transfer.local), mark);
+        self.by_progress.insert((transfer.placed_at, mark));
         self.timers.push(Reverse((transfer.rings_at, mark)));
         self.transfers.insert(mark, transfer);
+        self.unheard.insert(mark);
         self.send(mark, Some(first), now);
     }
 
@@ -297,6 +361,7 @@ impl Worker {
             };
             let packet = buffer.get(..length).unwrap_or_default();
             transfer.heard_at = now;
+            let was_heard = transfer.session.has_progressed();
             let (transmit, acknowledged) = match wire::parse(packet) {
                 Ok(Packet::Acknowledge(number)) => (transfer.session.acknowledge(number, now), true),
                 Ok(Packet::Error(code)) => {
@@ -313,6 +378,9 @@ impl Worker {
                     (None, false)
                 }
             };
+            if !was_heard && transfer.session.has_progressed() {
+                self.unheard.remove(&mark);
+            }
             if acknowledged {
                 self.spin.answered(mark, transfer.session.round_trip(), now);
             }
@@ -355,6 +423,8 @@ impl Worker {
             && let Some(transfer) = self.transfers.remove(&mark)
         {
             self.by_peer.remove(&(transfer.peer, transfer.local));
+            self.by_progress.remove(&(transfer.placed_at, mark));
+            self.unheard.remove(&mark);
             self.shared.close(&transfer, outcome);
         }
     }
@@ -415,6 +485,10 @@ impl Drop for Worker {
     }
 }
 
+fn is_stalled(progressed_at: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(progressed_at) >= STALLED
+}
+
 fn wait_events(epoll: &Epoll, events: &mut [EpollEvent], timeout: EpollTimeout) -> io::Result<usize> {
     match epoll.wait(events, timeout) {
         Ok(count) => Ok(count),
@@ -438,6 +512,7 @@ mod tests {
     use super::*;
     use crate::{
         content::{Files, OpenError},
+        gate::Limits,
         settings::Settings,
         wire::Malformed,
     };
@@ -455,7 +530,12 @@ mod tests {
     }
 
     fn worker() -> Worker {
-        let shared = Arc::new(Shared::new(Settings::default(), Arc::new(Shelf)));
+        worker_with(Limits::default())
+    }
+
+    fn worker_with(limits: Limits) -> Worker {
+        let settings = Settings { limits, ..Settings::default() };
+        let shared = Arc::new(Shared::new(settings, Arc::new(Shelf)));
         let wake = Arc::new(EventFd::new().expect("eventfd"));
         Worker::new(0, shared, wake, Vec::new()).expect("epoll")
     }
@@ -508,6 +588,127 @@ mod tests {
         for number in 12..=19 {
             block(&socket, number);
         }
+    }
+
+    /// Sends requests of `clients` addresses that never answer, eight each, with the longest timeout of RFC 2349.
+    fn forge(worker: &mut Worker, network: u8, clients: u8, now: Instant) {
+        for client in 1..=clients {
+            for port in 0..8 {
+                let peer = SocketAddr::from(([127, network, 0, client], 20_000 + port));
+                let request = b"\0\x01file\0octet\0timeout\x00255\0";
+                assert_eq!(worker.arrive(peer, LOCALHOST, request, now), None, "{peer}");
+            }
+        }
+    }
+
+    /// Raises the limit of open files to the maximum: one for each transfer.
+    fn allow_open_files() {
+        use nix::sys::resource::{Resource, getrlimit, setrlimit};
+        let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("limit");
+        setrlimit(Resource::RLIMIT_NOFILE, hard, hard).expect("limit");
+    }
+
+    #[test]
+    fn forged_requests_with_long_timeouts_do_not_take_tftp_away() {
+        allow_open_files();
+        let limits = Limits { sessions: 1024, sessions_per_client: 8, ..Limits::default() };
+        let (mut worker, now) = (worker_with(limits), Instant::now());
+        forge(&mut worker, 1, 128, now);
+        assert_eq!(worker.shared.active(), 1024);
+        let (machine, port) = client(&mut worker, now);
+        assert_eq!(worker.shared.active(), 1024, "an unheard transfer made room");
+        machine.send_to(&[0, 4, 0, 1], port).expect("loopback");
+        assert!(worker.hear(1024, now));
+        block(&machine, 2);
+        // A further flood ends forged transfers alone.
+        forge(&mut worker, 2, 128, now);
+        machine.send_to(&[0, 4, 0, 2], port).expect("loopback");
+        assert!(worker.hear(1024, now));
+        block(&machine, 3);
+        worker.ring(now + Duration::from_secs(10));
+        assert_eq!(worker.shared.active(), 1, "the one that was heard");
+        assert!(worker.unheard.is_empty());
+    }
+
+    #[test]
+    fn requests_forged_in_a_machines_name_do_not_use_up_its_share() {
+        let limits = Limits { sessions_per_client: 8, ..Limits::default() };
+        let (mut worker, now) = (worker_with(limits), Instant::now());
+        forge(&mut worker, 0, 2, now);
+        // Address 127.0.0.1 is the machine's, and eight transfers are open in its name.
+        let (_machine, _port) = client(&mut worker, now);
+        assert_eq!(worker.shared.active(), 16);
+        assert!(worker.by_peer.contains_key(&(SocketAddr::from(([127, 0, 0, 2], 20_000)), LOCALHOST)));
+        assert!(!worker.by_peer.contains_key(&(SocketAddr::from(([127, 0, 0, 1], 20_000)), LOCALHOST)));
+    }
+
+    /// A worker with this many places, and two clients that have answered once: marks 0 and 1.
+    fn two_clients(sessions: usize, now: Instant) -> (Worker, [(UdpSocket, SocketAddr); 2]) {
+        let mut worker = worker_with(Limits { sessions, ..Limits::default() });
+        let clients = [client(&mut worker, now), client(&mut worker, now)];
+        for (mark, (socket, port)) in (0..).zip(&clients) {
+            acknowledge(&mut worker, mark, (socket, *port), 1, now);
+        }
+        (worker, clients)
+    }
+
+    /// The client of this transfer acknowledges a block and gets the next one.
+    fn acknowledge(
+        worker: &mut Worker,
+        mark: u64,
+        (socket, port): (&UdpSocket, SocketAddr),
+        number: u8,
+        now: Instant,
+    ) {
+        socket.send_to(&[0, 4, 0, number], port).expect("loopback");
+        assert!(worker.hear(mark, now));
+        block(socket, number + 1);
+    }
+
+    /// One more client, at an address of its own, asks from this port. Returns the error, if any.
+    fn ask(worker: &mut Worker, port: u16, now: Instant) -> Answer {
+        let peer = SocketAddr::from(([127, 0, 0, 9], port));
+        worker.arrive(peer, LOCALHOST, b"\0\x01file\0octet\0", now)
+    }
+
+    #[test]
+    fn transfers_whose_client_fell_silent_make_room_for_one_that_asks() {
+        let now = Instant::now();
+        let (mut worker, [(socket, port), silent]) = two_clients(2, now);
+        let at = |seconds| now + Duration::from_secs(seconds);
+        assert!(ask(&mut worker, 20_000, at(2)).is_some(), "each has its time");
+        acknowledge(&mut worker, 0, (&socket, port), 2, at(2));
+        // Whatever else a client says is no progress.
+        silent.0.send_to(&[0, 4, 0, 1], silent.1).expect("loopback");
+        assert!(worker.hear(1, at(3)));
+        assert_eq!(ask(&mut worker, 20_000, at(4)), None);
+        assert!(worker.transfers.contains_key(&0) && !worker.transfers.contains_key(&1));
+        // The new one has not answered: it is the first to go, and the one in progress stays.
+        assert_eq!(ask(&mut worker, 20_001, at(4)), None);
+        acknowledge(&mut worker, 0, (&socket, port), 3, at(4));
+        assert_eq!((worker.shared.active(), worker.by_progress.len(), worker.unheard.len()), (2, 2, 1));
+    }
+
+    #[test]
+    fn a_transfer_over_a_lossy_network_is_kept_while_no_client_waits() {
+        let now = Instant::now();
+        let (mut worker, [(socket, port), _]) = two_clients(3, now);
+        let later = now + Duration::from_secs(6);
+        assert_eq!(ask(&mut worker, 20_000, later), None);
+        acknowledge(&mut worker, 0, (&socket, port), 2, later);
+        assert_eq!(worker.transfers.len(), 3);
+    }
+
+    #[test]
+    fn a_client_that_has_its_share_costs_others_nothing() {
+        let limits = Limits { sessions: 3, sessions_per_client: 2, ..Limits::default() };
+        let (mut worker, now) = (worker_with(limits), Instant::now());
+        let (_socket, _port) = client(&mut worker, now);
+        for port in 20_000..20_010 {
+            assert_eq!(ask(&mut worker, port, now), None);
+        }
+        assert!(worker.transfers.contains_key(&0), "the first of all, and another client's");
+        assert_eq!(worker.transfers.len(), 3);
     }
 
     #[test]

@@ -76,7 +76,7 @@ impl Simulation {
         let content: Vec<u8> = (0..length).map(|_| dice.roll().to_le_bytes()[0]).collect();
         let start = Instant::now();
         let agreed = negotiate(options, length as u64, Grant { block_size: 1468, window: 64 });
-        let retry = Retry { attempts: 30, ..Retry::default() };
+        let retry = Retry { attempts: 30, unheard: Duration::from_secs(3600), ..Retry::default() };
         let (session, first) = Session::start(&agreed, length as u64, retry, start);
         let mut simulation = Self {
             start,

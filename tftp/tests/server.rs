@@ -380,7 +380,7 @@ async fn lost_acknowledgement_is_made_up_for() {
 #[tokio::test(flavor = "multi_thread")]
 async fn silent_client_is_given_up() {
     let wait = Duration::from_millis(5);
-    let retry = Retry { initial: wait, least: wait, most: wait, attempts: 3 };
+    let retry = Retry { initial: wait, least: wait, most: wait, attempts: 3, ..Retry::default() };
     let rig = rig(Settings { retry, ..settings() });
     ask(rig.address, &wire::read_request("small", &[]));
     rig.counts(|counters| counters.outcome(Outcome::TimedOut) == 1 && counters.active == 0).await;
@@ -390,10 +390,16 @@ async fn silent_client_is_given_up() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_and_rate_of_a_client_are_limited() {
-    let limits = Limits { sessions: 2, sessions_per_client: 2, requests_per_second: 1, request_burst: 4 };
+    let limits = Limits { sessions: 2, sessions_per_client: 3, requests_per_second: 1, request_burst: 4 };
     let rig = rig(Settings { limits, ..settings() });
     for _ in 0..2 {
-        assert_eq!(ask(rig.address, &wire::read_request("small", &[])).0[..4], wire::data_header(1));
+        let client = socket();
+        client.send_to(&wire::read_request("small", &[]), rig.address).expect("send");
+        let (first, transfer) = hear(&client);
+        assert_eq!(first[..4], wire::data_header(1));
+        // A client that has answered keeps its place.
+        client.send_to(&wire::acknowledge(1), transfer).expect("send");
+        assert_eq!(hear(&client).0[..4], wire::data_header(2));
     }
     assert_eq!(error_code(&ask(rig.address, &wire::read_request("small", &[])).0), Some(0));
     assert_eq!(error_code(&ask(rig.address, &wire::read_request("nothing", &[])).0), Some(1));
