@@ -12,33 +12,38 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use bedplate_api::id::SiteName;
 use bedplate_api::wire::Explanation;
+use bedplate_process::listen::{self, Limits, Listening};
 use bedplate_process::liveness::{Liveness, PATIENCE};
 use jiff::{SignedDuration, Timestamp};
 use thiserror::Error;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use crate::boot::report::Teller;
+use crate::boot::report::{Teller, tell_heard};
 use crate::boot::{Boots, Owner};
 use crate::clients::{self, BootClients, Discovered, Urls};
+use crate::config::translate::bmc_reach;
 use crate::config::value::HostPort;
 use crate::config::{Config, SourceConfig};
 use crate::enrol;
 use crate::enrol::authority::{Authority, OpenAuthorityError};
 use crate::enrol::cluster::ClusterSigner;
 use crate::enrol::pace::Paces;
+use crate::enrol::permission::Permissions;
 use crate::enrol::service::Service;
 use crate::enrol::signer::{LocalSigner, Signer};
 use crate::enrol::standalone::StandIn;
 use crate::enrol::tls::Configurations;
 use crate::enrol::token::Tokens;
 use crate::files::LoaderFiles;
-use crate::http::listen::{self, Limits, Listening};
+use crate::heard::Heard;
+use crate::http::leased::Leases;
+use crate::http::queue::Queue;
 use crate::http::route::Routes;
 use crate::http::serve;
 use crate::http::streams::Streams;
 use crate::images::Images;
+use crate::images::reach::MachineReach;
 use crate::loaders::Loaders;
 use crate::machine::Machines;
 use crate::present::Present;
@@ -92,6 +97,7 @@ pub struct BootPath {
     daemon: Daemon,
     site: SiteName,
     present: Arc<Present>,
+    heard: Heard,
     boots: Boots,
     images: Images,
     loaders: Arc<ArcSwap<Loaders>>,
@@ -101,7 +107,7 @@ pub struct BootPath {
     configurations: Arc<Configurations>,
     source: SourceConfig,
     limits: Limits,
-    queue: Arc<Semaphore>,
+    queue: Arc<Queue>,
     streams: Arc<Streams>,
     counters: Counters,
 }
@@ -117,6 +123,8 @@ pub struct Counters {
     pub requests: Arc<crate::http::counters::Counters>,
     /// Certificates, reports and refusals of agents.
     pub enrol: Arc<enrol::counters::Counters>,
+    /// Leases of the machines that boot, with the requests that were refused by them.
+    pub leases: Leases,
 }
 
 impl BootPath {
@@ -127,23 +135,30 @@ impl BootPath {
     pub fn open(config: &Config, daemon: Daemon) -> Result<Self, OpenBootPathError> {
         let now = Timestamp::now();
         let path = config.state_directory.join("images");
-        let cache = bedplate_image::Store::open(&path)
+        let cache = bedplate_image::Store::open_with(&path, image_options(config))
             .map_err(|source| OpenBootPathError::Images { path, source })?;
         let images = Images::new(cache, config);
         let loaders = Arc::new(ArcSwap::from_pointee(Loaders::load(&config.loaders)));
         let present = Arc::new(Present::new(loaders.clone(), images.clone(), config));
         let lifetime =
             SignedDuration::try_from(config.limits.boot_lifetime).unwrap_or(SignedDuration::from_mins(10));
-        let teller = Teller { registry: daemon.registry.clone(), machines: daemon.machines.clone() };
+        let heard = Heard::new(matches!(config.source, SourceConfig::Directory(_)));
+        let teller = Teller {
+            registry: daemon.registry.clone(),
+            machines: daemon.machines.clone(),
+            heard: heard.clone(),
+        };
         let boots = Boots::load(daemon.store.clone(), Arc::new(teller), lifetime, now)?;
         let authority =
             Arc::new(Authority::open(&config.state_directory.join("ca"), config.site.as_str(), now)?);
         let host = config.https.advertise.as_ref().map(|advertise| advertise.host.clone());
         let streams = usize::try_from(config.http.max_streams).unwrap_or(64).max(1);
+        let counters = Counters::default();
         let path = Self {
             daemon,
             site: config.site.clone(),
             present,
+            heard,
             boots,
             images,
             loaders,
@@ -153,13 +168,13 @@ impl BootPath {
             authority,
             source: config.source.clone(),
             limits: Limits {
-                connections_per_address: usize::try_from(config.http.connections_per_client).unwrap_or(64),
+                connections_per_client: usize::try_from(config.http.connections_per_client).unwrap_or(64),
                 stall: config.http.stall,
                 ..Limits::default()
             },
-            queue: Arc::new(Semaphore::new(streams)),
+            queue: Arc::new(Queue::new(streams, counters.requests.clone())),
             streams: Arc::default(),
-            counters: Counters::default(),
+            counters,
         };
         path.warn_of_missing_loaders();
         Ok(path)
@@ -188,6 +203,11 @@ impl BootPath {
             urls: self.urls.clone(),
             discovered: self.daemon.discovered.clone(),
         }
+    }
+
+    /// Returns the leases that a boot's script and seed need. The caller sets them when the DHCP engine runs.
+    pub fn leases(&self) -> &Leases {
+        &self.counters.leases
     }
 
     /// What the TFTP engine asks.
@@ -236,6 +256,16 @@ impl BootPath {
             streams: self.streams.clone(),
             counters: self.counters.requests.clone(),
             reports: Arc::default(),
+            leases: self.counters.leases.clone(),
+        }
+    }
+
+    /// Permissions for another key.
+    pub fn permissions(&self) -> Permissions {
+        Permissions {
+            machines: self.daemon.machines.clone(),
+            store: self.daemon.store.clone(),
+            standalone: self.heard.is_standalone(),
         }
     }
 
@@ -325,6 +355,8 @@ impl BootPath {
             signer,
             counters: self.counters.enrol.clone(),
             paces: Paces::default(),
+            heard: self.heard.clone(),
+            turns: enrol::turn::Turns::default(),
         };
         let configurations = self.configurations.clone();
         let agents = self.listening("https", &self.counters.agents, liveness);
@@ -363,6 +395,7 @@ impl BootPath {
     /// the store kept, which need not have every Machine that has a boot: nothing is forgotten for it.
     async fn follow_machines(&self, shutdown: CancellationToken) {
         let mut changes = self.daemon.machines.subscribe();
+        let mut before = Arc::default();
         loop {
             let machines = self.daemon.machines.load();
             let default = self.present.default_image();
@@ -374,11 +407,25 @@ impl BootPath {
                 changed = changes.changed() => if changed.is_err() { return },
             }
             let machines = self.daemon.machines.load();
+            let now = Timestamp::now();
+            for known in self.heard.follow(&before, &machines, now) {
+                tell_heard(&self.daemon.registry, &self.heard, known, now);
+            }
+            before = machines.clone();
             self.boots.retain(|owner| match owner {
                 Owner::Unknown { .. } => true,
                 Owner::Machine { name, uid } => machines.by_name(name).is_some_and(|known| known.uid == *uid),
             });
         }
+    }
+}
+
+/// Returns the options of the image cache.
+fn image_options(config: &Config) -> bedplate_image::Options {
+    bedplate_image::Options {
+        largest_store: config.limits.image_cache,
+        reach: Some(Arc::new(MachineReach(bmc_reach(config)))),
+        ..bedplate_image::Options::default()
     }
 }
 

@@ -194,6 +194,10 @@ impl Clients for BootClients {
         match self.machines.load().by_mac(query.mac) {
             Found::One(known) => {
                 let interface = known.interface(query.mac);
+                // A pool address in place of the fixed ones would surprise. If another server gives addresses, none of them matters.
+                if !query.proxy && interface.is_some_and(|interface| interface.only_ipv6) {
+                    return Client::Refused("ipv6-address");
+                }
                 Client::Known(KnownClient {
                     machine: known.name.clone(),
                     addresses: interface.map(|i| i.addresses.clone()).unwrap_or_default(),
@@ -336,6 +340,25 @@ mod tests {
             assert_eq!(clients.boot(&slot), None);
         }
         assert!(rig.boots().records().is_empty());
+    }
+
+    #[test]
+    fn fixed_addresses_of_ipv6_alone_get_no_pool_address_in_their_place() {
+        let rig = Rig::new();
+        let clients = clients(&rig);
+        let addresses = |addresses: &[&str]| {
+            let mut spec = plain();
+            spec["pxe"]["interfaces"][0]["addresses"] = serde_json::json!(addresses);
+            rig.set_machine(&spec);
+        };
+        addresses(&["fd00::21/64"]);
+        let ipxe = query(Loader::Ipxe, &[7], 1);
+        assert_eq!(clients.client(&ipxe), Client::Refused("ipv6-address"));
+        let beside = Query { proxy: true, ..ipxe.clone() };
+        assert!(matches!(clients.client(&beside), Client::Known(_)), "another server gives the address");
+        addresses(&["fd00::21/64", "10.7.0.21/24"]);
+        let Client::Known(known) = clients.client(&ipxe) else { panic!("it has an address") };
+        assert_eq!(known.addresses, ["10.7.0.21/24".parse().unwrap()]);
     }
 
     #[test]

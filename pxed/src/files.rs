@@ -2,16 +2,18 @@
 //!
 //! On the packet path: loaders are in memory. Nothing else is served by TFTP.
 
+use std::fmt::Display;
 use std::sync::Arc;
+use std::time::Instant;
 
 use arc_swap::ArcSwap;
-use bedplate_api::id::BootId;
+use bedplate_api::id::{BootId, MachineName};
 use bedplate_api::wire::Stage;
 use bedplate_tftp::content::{Files, OpenError, Outcome, Request};
 use bytes::Bytes;
 use jiff::Timestamp;
 
-use crate::boot::Boots;
+use crate::boot::{Boots, Owner};
 use crate::loaders::Loaders;
 
 /// The owner's side of TFTP.
@@ -43,6 +45,18 @@ impl Files for LoaderFiles {
             self.boots.get(id, Timestamp::now()).ok_or(OpenError::NotFound)?;
         }
         self.loaders.load().file(file).map(|loader| loader.bytes.clone()).ok_or(OpenError::NotFound)
+    }
+
+    fn refused(&self, request: &Request<'_>, reason: &dyn Display) {
+        let Some((id, file)) = parse(request.name) else { return };
+        let owner = id
+            .and_then(|id| self.boots.get(id, Timestamp::now()))
+            .map(|boot| boot.change(|record| record.opening.owner.clone()));
+        let machine = owner.as_ref().and_then(Owner::machine).map(MachineName::as_str);
+        if let Some(omitted) = self.boots.log_pace().admit("TransferRefused", machine, Instant::now()) {
+            let peer = request.peer;
+            tracing::warn!(machine, %peer, file, %reason, omitted, "TFTP transfer refused");
+        }
     }
 
     fn finished(&self, request: &Request<'_>, outcome: Outcome, _sent: u64) {

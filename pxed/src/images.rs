@@ -4,6 +4,7 @@
 //! Here is when and which; how is the image crate's. A cached image boots while its source is away.
 
 pub mod counters;
+pub mod reach;
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -152,7 +153,7 @@ impl Images {
                 let source = Source::Registry {
                     reference: reference.clone(),
                     allow_tag: *allow_tag,
-                    access: Access::default(),
+                    access: Access { is_confined: true, ..Access::default() },
                 };
                 (source, Vec::new())
             }

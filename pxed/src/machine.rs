@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use bedplate_api::id::{MacAddress, MachineName, SiteName};
-use bedplate_api::machine::{Machine, PROVIDER_MANUAL, PROVIDER_PXE};
+use bedplate_api::machine::{Machine, PROVIDER_PXE};
 use ipnet::{IpNet, Ipv4Net};
 use tokio::sync::watch;
 
-/// A Machine of this site that pxed provisions, taken apart for the packet path.
+/// Machine of this site, indexed for the packet path.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KnownMachine {
     /// Its name.
@@ -30,13 +30,15 @@ pub struct KnownMachine {
     pub slot_mac: MacAddress,
 }
 
-/// One interface of a Machine. IPv6 settings are left out: the boot path is IPv4.
+/// One interface of a Machine. The API refuses IPv6 settings; objects from before that rule may have some, which are skipped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interface {
     /// Hardware address.
     pub mac: MacAddress,
     /// Fixed addresses.
     pub addresses: Vec<Ipv4Net>,
+    /// True if there are fixed addresses and none of them is IPv4.
+    pub only_ipv6: bool,
     /// Default router.
     pub gateway: Option<Ipv4Addr>,
     /// Name servers.
@@ -116,7 +118,7 @@ pub struct Snapshot {
     by_mac: HashMap<MacAddress, Claim>,
     by_address: HashMap<Ipv4Addr, MacAddress>,
     problems: Vec<Problem>,
-    /// Machines of other sites, and of others' provider.
+    /// Machines of other sites.
     elsewhere: HashSet<String>,
     /// Where in `problems` stands what a Machine's addresses are contested by.
     contested: HashMap<MachineName, Vec<usize>>,
@@ -129,7 +131,7 @@ enum Claim {
 }
 
 impl Snapshot {
-    /// The index of those of `machines` that belong to `site` and to pxed.
+    /// Builds the index of those `machines` that belong to `site`, of all providers.
     pub fn build<M: Into<Arc<Machine>>>(site: &SiteName, machines: impl IntoIterator<Item = M>) -> Self {
         Self::default().next(site, machines)
     }
@@ -144,8 +146,7 @@ impl Snapshot {
         let mut twice = Vec::new();
         for machine in machines {
             let machine: Arc<Machine> = machine.into();
-            let ours = [PROVIDER_PXE, PROVIDER_MANUAL].contains(&machine.spec.provider.as_str());
-            if !ours || machine.spec.site != *site {
+            if machine.spec.site != *site {
                 snapshot.elsewhere.extend(machine.metadata.name.clone());
                 continue;
             }
@@ -252,15 +253,14 @@ impl Snapshot {
         self.by_name.get(name)
     }
 
-    /// The Machine of this name, if pxed netboots it and drives its power.
+    /// Returns the Machine of this name, if pxed netboots it.
     pub fn netbooted(&self, name: &MachineName) -> Option<&Arc<KnownMachine>> {
         self.by_name(name).filter(|known| known.is_netbooted())
     }
 
-    /// Whether there is a Machine of this name that is another site's, or that others provision.
+    /// Returns true if a Machine of this name belongs to another site.
     pub fn is_elsewhere(&self, name: &MachineName) -> bool {
         self.elsewhere.contains(name.as_str())
-            || self.by_name(name).is_some_and(|known| !known.is_netbooted())
     }
 
     /// Every known Machine, in the order of the names.
@@ -307,6 +307,8 @@ impl KnownMachine {
             let interfaces = pxe.interfaces.iter().enumerate().map(|(index, interface)| Interface {
                 mac: interface.mac_address,
                 addresses: interface.addresses.iter().filter_map(ipv4_net).collect(),
+                only_ipv6: !interface.addresses.is_empty()
+                    && interface.addresses.iter().all(|address| ipv4_net(address).is_none()),
                 gateway: interface.gateway.as_ref().and_then(ipv4),
                 nameservers: interface.nameservers.iter().filter_map(ipv4).collect(),
                 netboot: pxe.netboots(index),
@@ -317,7 +319,8 @@ impl KnownMachine {
         Self { name, uid, machine, interfaces, slot_mac }
     }
 
-    /// Whether pxed netboots it and drives its power. Else a person installs its agent, and pxed only knows that.
+    /// Returns true if pxed netboots the machine and switches it on without an operation. Otherwise a user or another program provisions it.
+    /// pxed then enrolls its agent, and carries out power operations if it has a BMC.
     pub fn is_netbooted(&self) -> bool {
         self.machine.spec.provider == PROVIDER_PXE
     }
@@ -417,24 +420,31 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a3_only_machines_of_the_own_site_are_known_and_of_others_providers_none() {
+    fn a3_only_machines_of_the_own_site_are_known() {
         let mut elsewhere = machine("elsewhere", &[A]);
         elsewhere.spec.site = "other".parse().unwrap();
-        let mut cloud = machine("cloud", &[A]);
-        cloud.spec.provider = "cloud".to_owned();
-        let snapshot = Snapshot::build(&site(), [elsewhere, cloud, machine("ours", &[A])]);
+        let snapshot = Snapshot::build(&site(), [elsewhere, machine("ours", &[A])]);
         assert_eq!(names(&snapshot), ["ours"]);
+        assert!(snapshot.is_elsewhere(&"elsewhere".parse().unwrap()));
         assert!(snapshot.problems().is_empty());
     }
 
     #[test]
-    fn a3_a_machine_that_a_person_installs_is_known_and_neither_booted_nor_switched() {
-        let mut by_hand = machine("by-hand", &[]);
-        (by_hand.spec.provider, by_hand.spec.pxe) = ("manual".to_owned(), None);
-        let snapshot = Snapshot::build(&site(), [by_hand, machine("ours", &[A])]);
-        assert_eq!(names(&snapshot), ["by-hand", "ours"]);
-        let name = "by-hand".parse().unwrap();
-        assert!(snapshot.netbooted(&name).is_none() && snapshot.is_elsewhere(&name));
+    fn a3_machines_of_every_provider_are_known_and_only_pxe_is_booted() {
+        for provider in ["manual", "azure"] {
+            let mut other = machine("by-hand", &[A]);
+            other.spec.provider = provider.to_owned();
+            let snapshot = Snapshot::build(&site(), [other, machine("ours", &[A])]);
+            assert_eq!(names(&snapshot), ["by-hand", "ours"]);
+            let name = "by-hand".parse().unwrap();
+            assert!(snapshot.netbooted(&name).is_none() && !snapshot.is_elsewhere(&name), "{provider}");
+            let Found::One(found) = snapshot.by_mac(A.parse().unwrap()) else { panic!("{provider}") };
+            assert_eq!(
+                found.name.as_str(),
+                "ours",
+                "addresses of a Machine that pxed does not boot are not claimed"
+            );
+        }
     }
 
     #[test]

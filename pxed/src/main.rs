@@ -44,7 +44,11 @@ fn load(settings: &Settings) -> Result<Config, Failure> {
 }
 
 fn check(settings: &Settings) -> Result<(), Failure> {
-    load(settings)?;
-    println!("{}: no mistakes", settings.config.display());
+    let config = load(settings)?;
+    let path = settings.config.display();
+    println!("{path}: valid");
+    for line in pxed::config::advice::relays(&config) {
+        println!("{path}: note: {line}");
+    }
     Ok(())
 }

@@ -14,6 +14,7 @@ use bedplate_api::wire::Stage;
 use bedplate_dhcp::counter::Trouble;
 use bedplate_dhcp::respond::Silence;
 use bedplate_dhcp::wire::{Malformed, MessageType};
+use bedplate_process::counter::read;
 use bedplate_process::family::{Labelled, count, gauge};
 use bedplate_tftp::content::Outcome;
 use prometheus_client::collector::Collector;
@@ -21,7 +22,6 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Registry;
 
 use crate::boot::timeline::{next, stage_name};
-use crate::counter::read;
 use crate::readiness::{View, judge, obstacle};
 use crate::status::StatusRegistry;
 use crate::status::write::WriteCounters;

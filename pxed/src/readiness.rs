@@ -19,6 +19,8 @@ pub struct MachineView {
     pub name: MachineName,
     /// Who else claims its addresses.
     pub contested: Vec<MachineName>,
+    /// Reason that its fixed addresses cannot be given.
+    pub misplaced: Option<String>,
     /// Its image, as a person names it.
     pub image: String,
     /// Whether that is here.
@@ -46,6 +48,11 @@ pub fn obstacle(machine: &MachineView) -> Option<String> {
         let others: Vec<_> = machine.contested.iter().map(MachineName::as_str).collect();
         return Some(format!("its MAC address is also claimed by {}", others.join(" and ")));
     }
+    machine.misplaced.clone().or_else(|| image_obstacle(machine))
+}
+
+/// Returns the problem with the Machine's image.
+pub fn image_obstacle(machine: &MachineView) -> Option<String> {
     let image = &machine.image;
     match &machine.image_state {
         ImageState::Ready => None,
@@ -96,9 +103,25 @@ mod tests {
         MachineView {
             name: name.parse().unwrap(),
             contested: Vec::new(),
+            misplaced: None,
             image: "host".to_owned(),
             image_state,
         }
+    }
+
+    #[test]
+    fn machine_with_unusable_fixed_addresses_is_named_with_the_reason() {
+        let mut misplaced = machine("b", ImageState::Ready);
+        misplaced.misplaced = Some("fixed addresses 10.9.0.21/24 are in none of the subnets".to_owned());
+        let readiness = judge(&view(vec![machine("a", ImageState::Ready), misplaced]));
+        assert!(readiness.ready);
+        assert_eq!(
+            readiness.reasons,
+            [
+                "1 of 2 machines can boot",
+                "machine b: fixed addresses 10.9.0.21/24 are in none of the subnets"
+            ]
+        );
     }
 
     fn view(machines: Vec<MachineView>) -> View {

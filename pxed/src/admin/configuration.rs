@@ -6,16 +6,14 @@
 use std::sync::Arc;
 
 use axum::Extension;
-use axum::extract::connect_info::{ConnectInfo, Connected};
+use axum::extract::connect_info::ConnectInfo;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
-use axum::serve::IncomingStream;
 use bedplate_api::configuration::MachineConfiguration;
+use bedplate_process::listen::accept::UnixPeer;
 use kube::Resource;
-use nix::unistd::Uid;
 use serde_json::{Value, json};
-use tokio::net::UnixListener;
 
 use super::conceal::conceal;
 use super::route::{AdminState, refuse};
@@ -23,27 +21,6 @@ use crate::node_choice::NodeChoice;
 
 /// By which digests of what is concealed are made; none other than this pxed has it.
 pub(super) type Key = Arc<[u8; 32]>;
-
-/// Who is at the other end of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Caller {
-    /// Whether it may read the manifests' files.
-    reads_manifests: bool,
-}
-
-impl Caller {
-    /// Of the user that the kernel names; none: it does not say.
-    pub(super) fn of(user: Option<u32>, own: u32) -> Self {
-        Self { reads_manifests: user.is_some_and(|user| user == 0 || user == own) }
-    }
-}
-
-impl Connected<IncomingStream<'_, UnixListener>> for Caller {
-    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
-        let user = stream.io().peer_cred().ok().map(|credentials| credentials.uid());
-        Self::of(user, Uid::effective().as_raw())
-    }
-}
 
 pub(super) async fn list(State(state): State<AdminState>, Extension(key): Extension<Key>) -> Response {
     let Some(described) = state.choice.as_ref().map(NodeChoice::describe) else { return of_cluster() };
@@ -56,7 +33,7 @@ pub(super) async fn list(State(state): State<AdminState>, Extension(key): Extens
 pub(super) async fn get(
     State(state): State<AdminState>,
     Extension(key): Extension<Key>,
-    ConnectInfo(caller): ConnectInfo<Caller>,
+    ConnectInfo(peer): ConnectInfo<UnixPeer>,
     Path(name): Path<String>,
 ) -> Response {
     let Some(described) = state.choice.as_ref().map(NodeChoice::describe) else { return of_cluster() };
@@ -66,7 +43,7 @@ pub(super) async fn get(
         return refuse(StatusCode::NOT_FOUND, "NotFound", message);
     };
     let mut found = json!(found);
-    if !caller.reads_manifests {
+    if !state.rights.may_read_manifests(&peer) {
         conceal(&mut found, &key);
     }
     Json(found).into_response()

@@ -6,17 +6,22 @@
 use std::io;
 
 /// Path of the group file.
-const GROUPS: &str = "/etc/group";
+pub(super) const GROUPS: &str = "/etc/group";
 
-/// Returns the ID of a group, which is given by name or as a decimal number. `None` if the group does not exist.
+/// Returns the ID of a group, which is given by name or as a decimal number. `None` if the group does not exist; an image may have no group
+/// file at all.
 ///
 /// # Errors
-/// The file cannot be read.
+/// The file exists and cannot be read.
 pub(super) fn find(name: &str) -> io::Result<Option<u32>> {
     if let Ok(id) = name.parse() {
         return Ok(Some(id));
     }
-    Ok(listed(&std::fs::read_to_string(GROUPS)?, name))
+    match std::fs::read_to_string(GROUPS) {
+        Ok(text) => Ok(listed(&text, name)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 fn listed(text: &str, name: &str) -> Option<u32> {

@@ -1,23 +1,30 @@
-//! The Unix socket for `bedplate`: JSON, reads, and MachineOperations that people make. Who may connect is decided by the
-//! file's mode (0660) and group.
+//! The Unix socket for `bedplate`: JSON, reads, and the operations and tokens that operators make. The file's mode (0660) and group give
+//! the right to read, `caller` all others.
 //!
-//! No secrets pass here, but to who may read them in their files. Spawned by `run`.
+//! Only users who may read the manifest files get their contents, and only users who may make tokens get them. Spawned by `run`.
 
+mod caller;
 mod conceal;
 mod configuration;
 mod group;
 mod operation;
+mod permission;
 mod route;
 mod token;
 
+use std::convert::Infallible;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use bedplate_process::listen::{self, Limits, Listening};
+use bedplate_process::liveness::Pulse;
 use thiserror::Error;
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
+pub use self::caller::{DEFAULT_ADMIN_GROUP, Rights};
 pub use self::route::{AdminState, Explain, router};
 
 /// The socket cannot be made.
@@ -37,9 +44,11 @@ pub enum BindSocketError {
     },
     /// The group does not exist.
     #[error(
-        "socket-group {group:?} is not a group in /etc/group; create it with `groupadd --system {group}`, or set its number"
+        "{key} {group:?} is not a group in /etc/group; create it with `groupadd --system {group}`, or set its number"
     )]
     NoGroup {
+        /// The key of the configuration.
+        key: &'static str,
         /// The group.
         group: String,
     },
@@ -91,7 +100,10 @@ pub fn bind(path: &Path, group: Option<&str>) -> Result<UnixListener, BindSocket
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660)).map_err(failed)?;
     if let Some(group) = group {
         let found = group::find(group).map_err(failed)?;
-        let Some(found) = found else { return Err(BindSocketError::NoGroup { group: group.to_owned() }) };
+        let key = "socket-group";
+        let Some(found) = found else {
+            return Err(BindSocketError::NoGroup { key, group: group.to_owned() });
+        };
         std::os::unix::fs::chown(path, None, Some(found)).map_err(|source| BindSocketError::Group {
             path: path.to_owned(),
             group: group.to_owned(),
@@ -101,31 +113,38 @@ pub fn bind(path: &Path, group: Option<&str>) -> Result<UnixListener, BindSocket
     Ok(listener)
 }
 
+/// Looks up the users who may do more than read: the members of the configured group, or of [`DEFAULT_ADMIN_GROUP`] if there is one.
+///
+/// # Errors
+/// There is no configured group, or `/etc/group` cannot be read.
+pub fn rights(configured: Option<&str>) -> Result<Rights, BindSocketError> {
+    let group = configured.unwrap_or(DEFAULT_ADMIN_GROUP).to_owned();
+    let found =
+        group::find(&group).map_err(|source| BindSocketError::Io { path: group::GROUPS.into(), source })?;
+    if configured.is_some() && found.is_none() {
+        return Err(BindSocketError::NoGroup { key: "socket-admin-group", group });
+    }
+    Ok(Rights::new(group, found))
+}
+
 /// Serves until `shutdown`, then takes the socket away.
 ///
 /// # Errors
-/// The listening socket broke.
+/// None.
 pub async fn serve(
     listener: UnixListener,
     path: PathBuf,
     state: AdminState,
     shutdown: CancellationToken,
-) -> io::Result<()> {
-    let router = router(state).into_make_service_with_connect_info::<configuration::Caller>();
-    let served = axum::serve(listener, router).with_graceful_shutdown(shutdown.clone().cancelled_owned());
-    let result = tokio::select! {
-        result = served.into_future() => result,
-        // An open connection that asks nothing must not hold up the drain.
-        () = async { shutdown.cancelled().await; tokio::time::sleep(LINGER).await } => Ok(()),
-    };
+) -> Result<(), Infallible> {
+    let (limits, pulse) = (Limits::LOCAL, Pulse::unwatched());
+    let how = Listening { name: "socket", limits, counters: Arc::default(), pulse };
+    listen::serve_router(listener, how, router(state), shutdown).await;
     if let Err(error) = std::fs::remove_file(&path) {
         tracing::debug!(path = %path.display(), %error, "socket not removed");
     }
-    result
+    Ok(())
 }
-
-/// How long a connection may go on after the stop.
-const LINGER: std::time::Duration = std::time::Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests;

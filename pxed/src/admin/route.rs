@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
-use axum::{Extension, Router};
+use axum::{Extension, Router, middleware};
 use bedplate_api::id::{MacAddress, MachineName};
 use bedplate_api::machine::Machine;
 use bedplate_api::wire::{Explanation, Refusal, Seed, Stage};
@@ -15,8 +15,10 @@ use bedplate_process::health::Health;
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
-use super::{configuration, operation, token};
+use super::caller::{self, Rights};
+use super::{configuration, operation, permission, token};
 use crate::discovered::Discovered;
+use crate::enrol::permission::AllowKeyError;
 use crate::enrol::token::IssueTokenError;
 use crate::machine::{Found, Machines};
 use crate::node_choice::NodeChoice;
@@ -29,6 +31,9 @@ pub type Explain = Arc<dyn Fn(&str) -> Option<Explanation> + Send + Sync>;
 /// Makes a token for the Machine of this name.
 pub(crate) type Issue =
     Arc<dyn Fn(String) -> BoxFuture<'static, Result<Seed, IssueTokenError>> + Send + Sync>;
+
+/// Allows another key to enroll for the Machine of this name.
+pub(crate) type AllowKey = Arc<dyn Fn(String) -> BoxFuture<'static, Result<(), AllowKeyError>> + Send + Sync>;
 
 /// What the routes read.
 #[derive(Clone)]
@@ -49,6 +54,10 @@ pub struct AdminState {
     pub choice: Option<NodeChoice>,
     /// A token for a host that a person installs the agent on.
     pub token: Issue,
+    /// Users who may do more than read.
+    pub rights: Rights,
+    /// Permission for another key.
+    pub allow_key: AllowKey,
     /// Whether machines can boot.
     pub health: Arc<dyn Health>,
     /// The rest of `/v1/status`.
@@ -62,6 +71,7 @@ pub fn router(state: AdminState) -> Router {
         .route("/v1/machines", get(machines))
         .route("/v1/machines/{name}", get(machine))
         .route("/v1/machines/{name}/token", post(token::issue))
+        .route("/v1/machines/{name}/re-enrol", post(permission::allow))
         .route("/v1/explain/{subject}", get(explain))
         .route("/v1/discovered", get(discovered))
         .route("/v1/status", get(status))
@@ -72,6 +82,7 @@ pub fn router(state: AdminState) -> Router {
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .layer(Extension(key))
+        .layer(middleware::from_fn_with_state(state.rights.clone(), caller::admit))
         .with_state(state)
 }
 

@@ -1,18 +1,19 @@
 //! The socket's promises: mode, replacement of what a killed pxed left, refusal of what is not ours, the routes.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use async_trait::async_trait;
 use bedplate_api::operation::MachineOperation;
 use bedplate_api::wire::Stage;
 use bedplate_process::health::AlwaysReady;
-use bedplate_process::liveness::Pulse;
+use bedplate_process::listen::accept::UnixPeer;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
 use crate::discovered::Discovered;
 use crate::discovered::tests::query;
+use crate::enrol::permission::AllowKeyError;
 use crate::enrol::token::IssueTokenError;
 use crate::machine::tests::machine;
 use crate::machine::{Machines, Snapshot};
@@ -81,7 +82,7 @@ impl OperationDesk for Desk {
 }
 
 /// A pxed of which only the desk matters.
-fn serving(desk: Desk) -> (tempfile::TempDir, PathBuf, tokio::task::JoinHandle<io::Result<()>>) {
+fn serving(desk: Desk) -> (tempfile::TempDir, PathBuf, tokio::task::JoinHandle<Result<(), Infallible>>) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("pxed.sock");
     let state = state(&directory, desk).0;
@@ -104,6 +105,8 @@ fn state(directory: &tempfile::TempDir, desk: Desk) -> (AdminState, Store) {
         operations: Arc::new(desk),
         choice: None,
         token: Arc::new(|name| Box::pin(async { Err(IssueTokenError::NoMachine(name)) })),
+        rights: rights(None).unwrap(),
+        allow_key: Arc::new(|name| Box::pin(async { Err(AllowKeyError::NoMachine(name)) })),
         health: Arc::new(AlwaysReady),
         about: Arc::new(|| json!({})),
     };
@@ -203,6 +206,13 @@ async fn operations_of_a_cluster_are_not_made_here_and_the_refusal_says_where() 
 }
 
 #[tokio::test]
+async fn permission_for_another_key_is_refused_without_a_machine() {
+    let (_directory, path, _server) = serving(Desk::default());
+    let (code, refusal) = ask(&path, "POST /v1/machines/nobody/re-enrol", "null").await;
+    assert_eq!((code, refusal["reason"].as_str()), (404, Some("NotFound")), "{refusal}");
+}
+
+#[tokio::test]
 async fn machines_are_shown_with_their_status() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("run/pxed.sock");
@@ -228,6 +238,8 @@ async fn machines_are_shown_with_their_status() {
         operations: Arc::new(Desk::default()),
         choice: None,
         token: Arc::new(|name| Box::pin(async { Err(IssueTokenError::NoMachine(name)) })),
+        rights: rights(None).unwrap(),
+        allow_key: Arc::new(|name| Box::pin(async { Err(AllowKeyError::NoMachine(name)) })),
         health: Arc::new(AlwaysReady),
         about: Arc::new(|| json!({ "site": "default" })),
     };
@@ -285,6 +297,42 @@ async fn configurations_of_a_cluster_are_the_clusters_to_show() {
     }
 }
 
+#[tokio::test]
+async fn operations_and_tokens_need_the_admin_group_and_reading_does_not() {
+    use axum::extract::connect_info::MockConnectInfo;
+    use tower::ServiceExt as _;
+    let directory = tempfile::tempdir().unwrap();
+    let state = state(&directory, Desk::default()).0;
+    let rights = Rights { own: 990, group: "bedplate-admin".to_owned(), group_id: Some(500) };
+    let state = AdminState { rights, ..state };
+    let ask = async |groups: &[u32], method: &str, route: &str| {
+        let peer = UnixPeer { user: Some(1000), group: Some(1000), groups: groups.to_vec() };
+        let router = router(state.clone()).layer(MockConnectInfo(peer));
+        let request = axum::http::Request::builder().method(method).uri(route);
+        let response = router.oneshot(request.body(axum::body::Body::empty()).unwrap()).await.unwrap();
+        let code = response.status().as_u16();
+        let body = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap();
+        (code, String::from_utf8(body.to_vec()).unwrap())
+    };
+    for route in ["/v1/operations", "/v1/machines/a/token"] {
+        let (code, refusal) = ask(&[4], "POST", route).await;
+        assert_eq!(code, 403, "{route}: {refusal}");
+        assert!(
+            refusal.contains("\"Forbidden\"") && refusal.contains("usermod -aG bedplate-admin"),
+            "{refusal}"
+        );
+        let (code, answer) = ask(&[4, 500], "POST", route).await;
+        assert!([400, 404].contains(&code), "admitted, and then read: {answer}");
+    }
+    for route in ["/v1/operations", "/v1/machines", "/v1/status", "/v1/discovered"] {
+        assert_eq!(ask(&[], "GET", route).await.0, 200, "{route}");
+    }
+    assert!(matches!(
+        super::rights(Some("no-such-group")),
+        Err(BindSocketError::NoGroup { key: "socket-admin-group", .. })
+    ));
+}
+
 /// Without a cluster, with one configuration whose file holds this content.
 async fn with_configuration(directory: &tempfile::TempDir, content: &str) -> AdminState {
     let (mut state, store) = state(directory, Desk::default());
@@ -313,7 +361,9 @@ async fn contents_of_configurations_are_told_to_who_may_read_the_manifests_and_t
     let state = with_configuration(&directory, "hunter2").await;
     let own = nix::unistd::Uid::effective().as_raw();
     let ask = async |user: Option<u32>, route: &str| {
-        let router = router(state.clone()).layer(MockConnectInfo(configuration::Caller::of(user, 990)));
+        let peer = UnixPeer { user, group: None, groups: Vec::new() };
+        let rights = Rights { own: 990, ..state.rights.clone() };
+        let router = router(AdminState { rights, ..state.clone() }).layer(MockConnectInfo(peer));
         let request = axum::http::Request::get(route).body(axum::body::Body::empty()).unwrap();
         let body = router.oneshot(request).await.unwrap().into_body();
         String::from_utf8(axum::body::to_bytes(body, 1 << 20).await.unwrap().to_vec()).unwrap()

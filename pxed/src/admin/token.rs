@@ -1,6 +1,6 @@
-//! The socket's route of tokens for hosts that a person installs the agent on.
+//! The socket's route of enrollment tokens for hosts that pxed does not boot.
 //!
-//! Called by `route`. The answer holds a secret, and is for whoever may use the socket.
+//! Called by `route`, for clients that `caller` admits. The answer holds a secret.
 
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
@@ -20,7 +20,7 @@ pub(super) async fn issue(State(state): State<AdminState>, Path(name): Path<Stri
     };
     let (code, reason) = match &error {
         IssueTokenError::NoMachine(_) => (StatusCode::NOT_FOUND, "NotFound"),
-        IssueTokenError::NotManual(..) => (StatusCode::CONFLICT, "NotManual"),
+        IssueTokenError::Netbooted(_) => (StatusCode::CONFLICT, "Netbooted"),
         IssueTokenError::Seed(_) => (StatusCode::SERVICE_UNAVAILABLE, "Unavailable"),
     };
     refuse(code, reason, chain(&error))

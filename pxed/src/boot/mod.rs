@@ -17,11 +17,12 @@ pub mod timeline;
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use bedplate_api::id::BootId;
+use bedplate_api::id::{BootId, MachineName};
 use bedplate_api::wire::Stage;
 use bedplate_process::liveness::Pulse;
+use bedplate_process::log_pace::{LogPace, Omitted};
 use jiff::{SignedDuration, Timestamp};
 use rand::TryRng;
 use tokio::sync::Notify;
@@ -32,6 +33,7 @@ use self::seeds::Seeds;
 use self::table::Boot;
 pub use self::tell::Tell;
 use self::timeline::Timeline;
+use crate::allowance::{Allowances, Rate};
 use crate::store::{Change, Store, StoreError, Table as StoreTable};
 
 /// From the kernel on, a boot's URLs are good for so long, for its stage reports.
@@ -39,6 +41,15 @@ const AFTER_KERNEL: SignedDuration = SignedDuration::from_mins(60);
 
 /// An unknown machine is forgotten after so much silence.
 const FORGET_UNKNOWN: SignedDuration = SignedDuration::from_hours(1);
+
+/// Boots that one Machine may open. A boot takes two or three, a boot that is repeated as many more; a MAC address can be forged.
+const OPENINGS: Rate = Rate { burst: 16, each: Duration::from_secs(2) };
+
+/// Pace at which repeated requests for one seed are reported, in the condition and by an Event.
+const ASKED_AGAIN: Rate = Rate { burst: 1, each: Duration::from_secs(60) };
+
+/// Time for which packets without a fetch are reported again, until the host is known to be silent.
+const UNPROVEN_TIME: SignedDuration = SignedDuration::from_mins(10);
 
 /// Changes that come close together are written and told once.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -53,11 +64,14 @@ pub struct Boots {
 }
 
 struct Inner {
-    table: table::Table,
+    table: Arc<table::Table>,
     seeds: Seeds,
     store: Store,
     tell: Arc<dyn Tell>,
     lifetime: SignedDuration,
+    openings: Allowances<Owner>,
+    asked_again: Allowances<BootId>,
+    log: LogPace,
     dirty: Mutex<HashSet<Owner>>,
     wake: Notify,
 }
@@ -88,7 +102,9 @@ impl Boots {
                 _ => gone.push(Change::Delete(StoreTable::Boots, key)),
             }
         }
-        let seeds = Seeds::load(store.clone())?;
+        let table = Arc::new(table);
+        let (seeds, expired) = Seeds::load(store.clone(), table.clone(), now)?;
+        gone.extend(expired);
         for id in seeds.taken() {
             if let Some(boot) = table.get(id, now) {
                 boot.change(|record| record.seed_taken = true);
@@ -97,9 +113,11 @@ impl Boots {
         if !gone.is_empty() {
             store.write_behind(gone)?;
         }
-        let dirty = Mutex::default();
-        let wake = Notify::new();
-        Ok(Self { inner: Arc::new(Inner { table, seeds, store, tell, lifetime, dirty, wake }) })
+        let (openings, asked_again) = (Allowances::default(), Allowances::default());
+        let log = LogPace::default();
+        let (dirty, wake) = (Mutex::default(), Notify::new());
+        let inner = Inner { table, seeds, store, tell, lifetime, openings, asked_again, log, dirty, wake };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// The seeds that went out.
@@ -107,9 +125,25 @@ impl Boots {
         &self.inner.seeds
     }
 
-    /// The boot of this DHCP transaction: the one that it has, or a new one. `None`: too many unknown machines, or the
-    /// system has no random numbers.
+    /// Returns the pace of log lines that any client can cause.
+    pub fn log_pace(&self) -> &LogPace {
+        &self.inner.log
+    }
+
+    /// Returns the boot of this DHCP transaction: the one that it has, or a new one. `None`: too many unknown machines, too many
+    /// boots of this machine within a short time, or the system has no random numbers.
     pub fn open(&self, opening: &Opening, now: Timestamp) -> Option<BootId> {
+        if let Some(id) = self.inner.table.find(opening, now) {
+            return Some(id);
+        }
+        if self.inner.openings.take(opening.owner.clone(), OPENINGS, Instant::now()).is_err() {
+            let machine = opening.owner.machine().map(MachineName::as_str);
+            if let Some(omitted) = self.inner.log.admit("TooManyBoots", machine, Instant::now()) {
+                let mac = opening.mac;
+                tracing::warn!(machine, %mac, omitted, "boot not opened, too many DHCP transactions");
+            }
+            return None;
+        }
         let mut bytes = [0; 16];
         if let Err(error) = rand::rngs::SysRng.try_fill_bytes(&mut bytes) {
             tracing::error!(%error, "no random numbers: no boot can be opened");
@@ -167,6 +201,17 @@ impl Boots {
         });
     }
 
+    /// Records that the seed of a boot left pxed.
+    pub fn seed_left(&self, record: &Record, now: Timestamp) {
+        self.change(&record.opening.owner, |timeline| {
+            let has = timeline.has(record.id);
+            if has {
+                timeline.seed_left(now);
+            }
+            has
+        });
+    }
+
     /// DHCP of an owner's current attempt reached a stage.
     pub fn dhcp_reached(&self, owner: &Owner, stage: Stage, now: Timestamp) {
         self.change(owner, |timeline| timeline.reached(stage, now));
@@ -207,8 +252,16 @@ impl Boots {
     /// The seed of a boot was asked for again.
     pub fn seed_asked_again(&self, record: &Record, peer: std::net::IpAddr, now: Timestamp) {
         if let Some(machine) = record.opening.owner.machine() {
-            tracing::warn!(%machine, boot = %public_id(record.id), %peer, "the seed of a boot was asked for again");
-            // First: a boot that is news to the status would wipe what is said of its seed.
+            let admitted = self.inner.log.admit("SeedAskedTwice", Some(machine.as_str()), Instant::now());
+            if let Some(omitted) = admitted {
+                let boot = public_id(record.id);
+                tracing::warn!(%machine, %boot, %peer, omitted, "seed of a boot requested again, refused");
+            }
+            // For each boot: a request for another boot's seed must not hide this one.
+            if self.inner.asked_again.take(record.id, ASKED_AGAIN, Instant::now()).is_err() {
+                return;
+            }
+            // First: a boot that is new to the status would remove the message about its seed.
             if let Some(timeline) = self.timeline(&record.opening.owner) {
                 self.inner.tell.timeline(machine, &timeline, now);
             }
@@ -294,6 +347,12 @@ impl Boots {
         changes.extend(self.inner.seeds.sweep(now, |id| self.get(id, now).is_some()));
         if !changes.is_empty() {
             self.write_behind(changes);
+        }
+        for Omitted { reason, subject, count } in self.inner.log.overdue(Instant::now()) {
+            tracing::warn!(reason, machine = subject, omitted = count, "log lines omitted");
+        }
+        for (machine, timeline) in self.inner.table.unproven(now, UNPROVEN_TIME) {
+            self.inner.tell.unproven(&machine, &timeline, now);
         }
         for owner in self.inner.table.stopped(now) {
             if let (Some(machine), Some(timeline)) = (owner.machine(), self.timeline(&owner)) {

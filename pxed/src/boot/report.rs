@@ -6,15 +6,18 @@ use std::net::IpAddr;
 
 use bedplate_api::id::{BootId, MachineName};
 use bedplate_api::machine::{
-    BootStatus, MachineStatus, MicroTime, PreviousBoot, TimelineEntry, condition_type,
+    BootStatus, Condition, MachineStatus, MicroTime, PreviousBoot, TimelineEntry, condition_type,
 };
 use bedplate_api::wire::Stage;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::Tell;
 use super::record::public_id;
 use super::timeline::{Timeline, stage_name};
-use crate::machine::Machines;
+use crate::heard::Heard;
+use crate::machine::{KnownMachine, Machines};
+use crate::power::report::reason::FOUND_RUNNING;
+use crate::status::condition::{booted, condition};
 use crate::status::{EventReason, StatusRegistry, set_condition};
 
 /// Reasons of `Booted` and `Enrolled`.
@@ -35,7 +38,12 @@ pub mod reason {
     pub const AWAITING_ENROLMENT: &str = "AwaitingEnrolment";
     /// A boot's seed was asked for a second time.
     pub const SEED_ASKED_TWICE: &str = "SeedAskedTwice";
+    /// A new key waits, because the key in force is still heard.
+    pub const HEARD_ELSEWHERE: &str = "HeardElsewhere";
 }
+
+/// Time for which the condition reports that another key was refused.
+const REFUSAL_SHOWN: SignedDuration = SignedDuration::from_mins(10);
 
 /// Tells the registry of statuses.
 #[derive(Clone)]
@@ -44,6 +52,8 @@ pub struct Teller {
     pub registry: StatusRegistry,
     /// The Machines: what a boot means depends on what its Machine selects.
     pub machines: Machines,
+    /// Requests and heartbeats by the keys in force: packets do not count for a host that is heard.
+    pub heard: Heard,
 }
 
 /// What the host's state is kept in, as its Machine selects it.
@@ -61,35 +71,60 @@ impl Teller {
         let pxe = known.as_ref().and_then(|known| known.machine.spec.pxe.as_ref());
         if pxe.is_some_and(|pxe| pxe.state_disk.is_none()) { State::Memory } else { State::Disk }
     }
+
+    /// Returns true if this attempt is the host's: it has fetched something since the key in force was heard, or that key is silent. Packets alone do
+    /// not speak for a server that was on before pxed knew it.
+    fn is_of_host(&self, machine: &MachineName, timeline: &Timeline, now: Timestamp) -> bool {
+        let Some(known) = self.machines.load().by_name(machine).cloned() else { return true };
+        let is_found = self.registry.read(machine, is_found_running).unwrap_or_default()
+            || known.machine.status.as_ref().is_some_and(is_found_running);
+        if is_found && timeline.fetched().is_none() {
+            return false;
+        }
+        let evidence = |own: &MachineStatus| {
+            let enrolled = self.heard.key_time(&known, own)?;
+            Some(self.heard.evidence(&known, own, enrolled, now))
+        };
+        let Some(evidence) = self.registry.read(machine, evidence).flatten() else { return true };
+        timeline.stage == Stage::Enrolled
+            || timeline.fetched().is_some_and(|fetched| fetched > evidence.heard)
+            || evidence.heard_until(now).is_none()
+    }
+}
+
+fn is_found_running(status: &MachineStatus) -> bool {
+    condition(status, condition_type::POWERED_ON).is_some_and(|c| c.reason == FOUND_RUNNING)
+}
+
+/// Reports that the key in force of a Machine was heard: its host runs, even if packets in its name claim otherwise.
+pub fn tell_heard(registry: &StatusRegistry, heard: &Heard, known: &KnownMachine, now: Timestamp) {
+    let refused = heard.last_refused(known).filter(|at| now.duration_since(*at) < REFUSAL_SHOWN);
+    registry.update(&known.name, |status| apply_heard(status, refused.is_some(), now));
 }
 
 impl Tell for Teller {
     fn timeline(&self, machine: &MachineName, timeline: &Timeline, now: Timestamp) {
         let stopped = timeline.stopped(now).is_some();
         let state = self.state_of(machine);
-        let mut news = Vec::new();
-        self.registry.update(machine, |status| {
-            let before = status.conditions.clone();
-            apply_timeline(status, timeline, state, now);
-            let turned = |type_: &str, reason: &str| {
-                let of = |conditions: &[bedplate_api::machine::Condition]| {
-                    conditions.iter().any(|c| c.type_ == type_ && c.reason == reason)
-                };
-                of(&status.conditions) && !of(&before)
-            };
-            if stopped && turned(condition_type::BOOTED, reason::STOPPED) {
-                news.push((EventReason::BootStopped, timeline.describe(now)));
-            }
-            if turned(condition_type::ENROLLED, reason::ENROLLED) {
-                news.push((
-                    EventReason::Enrolled,
-                    format!("the host is enrolled, boot {}", public_id(timeline.id)),
-                ));
-            }
-        });
-        for (reason, message) in news {
-            self.registry.event(machine, reason, message);
+        // The former boot stays shown until the new one has fetched something.
+        if !self.is_of_host(machine, timeline, now) {
+            return;
         }
+        let mut stops = false;
+        self.registry.update(machine, |status| {
+            let is_stopped =
+                |status: &MachineStatus| booted(status).is_some_and(|c| c.reason == reason::STOPPED);
+            let before = is_stopped(status);
+            apply_timeline(status, timeline, state, now);
+            stops = stopped && is_stopped(status) && !before;
+        });
+        if stops {
+            self.registry.event(machine, EventReason::BootStopped, timeline.describe(now));
+        }
+    }
+
+    fn unproven(&self, machine: &MachineName, timeline: &Timeline, now: Timestamp) {
+        self.timeline(machine, timeline, now);
     }
 
     fn seed_asked_again(&self, machine: &MachineName, boot: BootId, peer: IpAddr, now: Timestamp) {
@@ -99,11 +134,8 @@ impl Tell for Teller {
              itself, somebody else on its network knows the URL; boot it again for a fresh seed"
         );
         self.registry.update(machine, |status| {
-            let enrolled = status
-                .conditions
-                .iter()
-                .any(|c| c.type_ == condition_type::ENROLLED && c.reason == reason::ENROLLED);
-            if !enrolled {
+            let is_true = |c: &Condition| c.status == "True";
+            if !condition(status, condition_type::ENROLLED).is_some_and(is_true) {
                 set_condition(
                     status,
                     condition_type::ENROLLED,
@@ -144,14 +176,35 @@ pub fn apply_timeline(status: &mut MachineStatus, timeline: &Timeline, state: St
         set_condition(status, condition_type::ENROLLED, true, reason::ENROLLED, message, now);
         return;
     }
-    let kept = status
-        .conditions
-        .iter()
-        .any(|c| c.type_ == condition_type::ENROLLED && c.reason == reason::SEED_ASKED_TWICE);
+    let kept = condition(status, condition_type::ENROLLED)
+        .filter(|c| c.status != "True")
+        .is_some_and(|c| [reason::SEED_ASKED_TWICE, reason::HEARD_ELSEWHERE].contains(&c.reason.as_str()));
     if new_boot || !kept {
         let message = if up { description } else { format!("waiting for the boot: {description}") };
         set_condition(status, condition_type::ENROLLED, false, reason::AWAITING_ENROLMENT, &message, now);
     }
+}
+
+/// Writes into a status that the key in force was heard. `refused`: another key was refused recently, and the message about it stays.
+fn apply_heard(status: &mut MachineStatus, refused: bool, now: Timestamp) {
+    let enrolled = condition(status, condition_type::ENROLLED);
+    let told = enrolled.filter(|c| refused && c.reason == reason::HEARD_ELSEWHERE).map(|c| c.message.clone());
+    if let Some(message) = told {
+        set_condition(status, condition_type::ENROLLED, true, reason::HEARD_ELSEWHERE, &message, now);
+    } else if enrolled.is_none_or(|c| c.status != "True" || c.reason != reason::ENROLLED) {
+        let message = "the host's agent reports by the certificate that it enrolled for";
+        set_condition(status, condition_type::ENROLLED, true, reason::ENROLLED, message, now);
+    }
+    let of_boot = [reason::BOOTING, reason::STOPPED, reason::HELD, reason::FAILING];
+    if booted(status).is_some_and(|c| of_boot.contains(&c.reason.as_str())) {
+        let message = "the host's agent is heard; a later boot in its name has not enrolled";
+        set_condition(status, condition_type::BOOTED, true, reason::USERSPACE, message, now);
+    }
+}
+
+/// Writes into a status that a new key waits. `is_up`: the key in force was heard since that key's boot began.
+pub fn apply_heard_elsewhere(status: &mut MachineStatus, is_up: bool, message: &str, now: Timestamp) {
+    set_condition(status, condition_type::ENROLLED, is_up, reason::HEARD_ELSEWHERE, message, now);
 }
 
 fn boot_status(timeline: &Timeline) -> BootStatus {
@@ -191,6 +244,7 @@ fn boot_status(timeline: &Timeline) -> BootStatus {
     BootStatus {
         id: Some(public_id(timeline.id)),
         started_time: Some(MicroTime(timeline.started)),
+        seed_time: timeline.seed.map(MicroTime),
         stage: Some(timeline.stage),
         attempts: Some(i32::try_from(timeline.attempts).unwrap_or(i32::MAX)),
         timeline: entries,
@@ -201,6 +255,7 @@ fn boot_status(timeline: &Timeline) -> BootStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::tests::Rig;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(1_700_000_000 + second).unwrap()
@@ -214,6 +269,50 @@ mod tests {
         let expected = [("Booted", booted), ("Enrolled", enrolled)]
             .map(|(t, (s, r))| (t.to_owned(), s.to_owned(), r.to_owned()));
         assert_eq!(reasons(status), expected);
+    }
+
+    #[tokio::test]
+    async fn trust_6_a_packet_leaves_status_boot_as_it_is() {
+        let (rig, now) = (Rig::new(), Timestamp::now());
+        let name: MachineName = "node1".parse().unwrap();
+        let known = rig.machines.load().by_name(&name).unwrap().clone();
+        let shown = |now| {
+            rig.boots().flush(now);
+            rig.registry.get(&name).unwrap_or_default().boot.and_then(|boot| boot.id)
+        };
+        let record = |id| rig.boots().get(id, now).unwrap().record();
+        let first = rig.open(1);
+        rig.boots().reached(&record(first), Stage::Userspace, now);
+        assert_eq!(shown(now), Some(public_id(first)));
+        let enrolment = serde_json::json!({ "keyFingerprint": "k", "keyTime": now.to_string() });
+        rig.registry.update(&name, |status| status.enrolment = serde_json::from_value(enrolment).unwrap());
+        rig.heard.request(&known, now);
+        let second = rig.open(2);
+        assert_eq!(shown(now), Some(public_id(first)), "anyone can send a packet");
+        let later = now + SignedDuration::from_secs(10);
+        rig.boots().reached(&record(second), Stage::Script, later);
+        assert_eq!(shown(later), Some(public_id(second)), "it has read the boot's URL since");
+    }
+
+    #[tokio::test]
+    async fn h2_packets_are_not_shown_as_a_boot_of_a_server_that_was_found_running() {
+        let (rig, now) = (Rig::new(), Timestamp::now());
+        let name: MachineName = "node1".parse().unwrap();
+        let type_ = condition_type::POWERED_ON;
+        rig.registry
+            .update(&name, |status| set_condition(status, type_, true, FOUND_RUNNING, "it runs", now));
+        let id = rig.open(1);
+        let boot = || rig.registry.get(&name).unwrap().boot;
+        for second in [0, 300] {
+            let now = now + SignedDuration::from_secs(second);
+            rig.boots().tick(now);
+            rig.boots().flush(now);
+        }
+        assert_eq!(boot(), None);
+        assert!(!rig.told().contains("BootStopped"), "{}", rig.told());
+        rig.boots().reached(&rig.boots().get(id, now).unwrap().record(), Stage::Script, now);
+        rig.boots().flush(now);
+        assert!(boot().is_some(), "it boots");
     }
 
     #[test]

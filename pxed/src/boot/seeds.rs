@@ -4,16 +4,18 @@
 //!   (none) --take: on disk, then the seed's bytes leave--> Taken --claim by a key: on disk--> Claimed --answer--> Answered
 //!                                                            |                                   |            same key: same answer
 //!                                                            +-- expires                         +-- another key: refused
+//!                                                            +-- another boot of the owner enrolls (win): superseded
 //! ```
 //!
-//! Only the SHA-256 of a token is kept. Called by `http` (take) and `enrol` (check, claim, answer).
+//! Only the SHA-256 of a token is kept. Called by `http` (take) and `enrol` (check, claim, win, answer).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base64::Engine as _;
 use bedplate_api::id::{BootId, Digest};
 use bedplate_api::wire::SecretText;
+use bedplate_process::exit::chain;
 use jiff::{SignedDuration, Timestamp};
 use rand::TryRng;
 use serde::{Deserialize, Serialize};
@@ -21,11 +23,15 @@ use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 
 use super::record::{Owner, Record};
-use super::table::Boot;
+use super::table::{Boot, MAX_BOOTS_PER_OWNER, Table as BootTable};
 use crate::store::{Change, Store, StoreError, Table};
 
 /// How long a token is good: enough for the slowest host to boot, and for an answer that was lost to be asked for again.
 const TOKEN_LIFETIME: SignedDuration = SignedDuration::from_hours(1);
+
+/// Maximum number of seeds of one owner whose tokens are kept: as many as it may have boots. A MAC address can be forged, and each boot that is
+/// opened in its name gives a seed.
+pub const MAX_SEEDS_PER_OWNER: usize = MAX_BOOTS_PER_OWNER;
 
 /// What is kept of a seed that went out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,6 +48,12 @@ pub struct Taken {
     /// Who used the token.
     #[serde(default)]
     pub claim: Option<Claim>,
+    /// True if an operator issued the token, false if a boot took it.
+    #[serde(default)]
+    pub issued: bool,
+    /// True if a host has enrolled since by another token of this owner. The entry stays: its boot's seed must not go out again.
+    #[serde(default)]
+    pub superseded: bool,
 }
 
 /// The use of a token.
@@ -62,8 +74,21 @@ impl Taken {
         rand::rngs::SysRng.try_fill_bytes(&mut bytes).ok()?;
         let token = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(bytes);
         let expires = now.saturating_add(TOKEN_LIFETIME).unwrap_or(now);
-        let taken = Self { owner, token: hash(&token), time: now, expires, claim: None };
+        let (token_hash, claim) = (hash(&token), None);
+        let taken =
+            Self { owner, token: token_hash, time: now, expires, claim, issued: false, superseded: false };
         Some((SecretText(token), taken))
+    }
+
+    /// Checks that this key may use the token.
+    ///
+    /// # Errors
+    /// Another key used it.
+    pub fn check_key(&self, key: &Digest) -> Result<(), CheckTokenError> {
+        match &self.claim {
+            Some(claim) if claim.key != *key => Err(CheckTokenError::Used),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -96,38 +121,118 @@ pub enum CheckTokenError {
     /// Another key used it.
     #[error("the token was used by another key")]
     Used,
+    /// A host has enrolled since by another token of its owner.
+    #[error("a host has enrolled by a later token of this Machine")]
+    Superseded,
     /// The claim could not be written.
     #[error("the token's use cannot be written")]
     Store(#[from] StoreError),
 }
 
 /// The seeds that went out.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Seeds {
     store: Store,
-    taken: Arc<Mutex<HashMap<BootId, Taken>>>,
+    boots: Arc<BootTable>,
+    taken: Arc<Mutex<Kept>>,
+}
+
+/// The seeds in memory.
+#[derive(Debug, Default)]
+struct Kept {
+    by_boot: HashMap<BootId, Taken>,
+    /// The boots of each owner, the oldest seed first.
+    by_owner: HashMap<Owner, VecDeque<BootId>>,
+}
+
+impl Kept {
+    /// Adds a seed. Returns the boots of the same owner whose seeds were removed: the oldest that no key has claimed and whose boot does
+    /// not `live` any more, otherwise the oldest. An owner has at most as many live boots as kept seeds, so the mark of a live boot stays.
+    fn insert(&mut self, id: BootId, taken: Taken, lives: impl Fn(BootId) -> bool) -> Vec<BootId> {
+        let boots = self.by_owner.entry(taken.owner.clone()).or_default();
+        boots.push_back(id);
+        self.by_boot.insert(id, taken);
+        let mut dropped = Vec::new();
+        while boots.len() > MAX_SEEDS_PER_OWNER {
+            let is_claimed =
+                |id: &BootId| self.by_boot.get(id).is_some_and(|seed: &Taken| seed.claim.is_some());
+            // The newest stays: it is about to leave.
+            let older = || boots.iter().take(MAX_SEEDS_PER_OWNER);
+            let oldest = older()
+                .position(|id| !is_claimed(id) && !lives(*id))
+                .or_else(|| older().position(|id| !lives(*id)))
+                .unwrap_or(0);
+            let Some(id) = boots.remove(oldest) else { break };
+            self.by_boot.remove(&id);
+            dropped.push(id);
+        }
+        dropped
+    }
+
+    /// Ends the tokens of the other seeds of this boot's owner. Returns their rows.
+    fn supersede_others(&mut self, id: BootId) -> Vec<Change> {
+        let Some(owner) = self.by_boot.get(&id).map(|seed| &seed.owner) else { return Vec::new() };
+        let boots = self.by_owner.get(owner).cloned().unwrap_or_default();
+        let mut changes = Vec::new();
+        for other in boots.into_iter().filter(|other| *other != id) {
+            if let Some(seed) = self.by_boot.get_mut(&other) {
+                seed.superseded = true;
+                changes.push(entry(other, seed));
+            }
+        }
+        changes
+    }
+
+    fn remove(&mut self, id: &BootId) {
+        let Some(taken) = self.by_boot.remove(id) else { return };
+        if let Some(boots) = self.by_owner.get_mut(&taken.owner) {
+            boots.retain(|boot| boot != id);
+            if boots.is_empty() {
+                self.by_owner.remove(&taken.owner);
+            }
+        }
+    }
 }
 
 impl Seeds {
-    pub(super) fn load(store: Store) -> Result<Self, StoreError> {
-        let mut taken = HashMap::new();
+    /// Reads the seeds of the store, and returns the deletions of those that are not kept: expired ones whose boot is gone, and those beyond
+    /// [`MAX_SEEDS_PER_OWNER`].
+    pub(super) fn load(
+        store: Store,
+        boots: Arc<BootTable>,
+        now: Timestamp,
+    ) -> Result<(Self, Vec<Change>), StoreError> {
+        let lives = |id| boots.get(id, now).is_some();
+        let (mut seeds, mut gone) = (Vec::new(), Vec::new());
         for (key, value) in store.scan(Table::Seeds)? {
             let id = <[u8; 16]>::try_from(key.as_slice()).ok().map(BootId::from_random);
-            match (id, serde_json::from_slice(&value)) {
-                (Some(id), Ok(seed)) => drop(taken.insert(id, seed)),
+            match (id, serde_json::from_slice::<Taken>(&value)) {
+                (Some(id), Ok(seed)) if now >= seed.expires && !lives(id) => gone.push(id),
+                (Some(id), Ok(seed)) => seeds.push((id, seed)),
                 (_, _) => tracing::error!("an entry of the table of seeds cannot be read"),
             }
         }
-        Ok(Self { store, taken: Arc::new(Mutex::new(taken)) })
+        seeds.sort_by_key(|(_, seed)| seed.time);
+        let mut kept = Kept::default();
+        for (id, seed) in seeds {
+            gone.extend(kept.insert(id, seed, lives));
+        }
+        let deletions = gone.into_iter().map(deletion).collect();
+        Ok((Self { store, boots, taken: Arc::new(Mutex::new(kept)) }, deletions))
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<BootId, Taken>> {
+    fn lock(&self) -> MutexGuard<'_, Kept> {
         lock(&self.taken)
     }
 
     /// The boots whose seed has gone out.
     pub(super) fn taken(&self) -> Vec<BootId> {
-        self.lock().keys().copied().collect()
+        self.lock().by_boot.keys().copied().collect()
+    }
+
+    /// Returns the owner of a boot whose seed has gone out.
+    pub fn owner(&self, id: BootId) -> Option<Owner> {
+        self.lock().by_boot.get(&id).map(|seed| seed.owner.clone())
     }
 
     /// Takes the boot's seed: the token for it, whose mark is on disk when this returns. What was begun is brought to its
@@ -141,18 +246,18 @@ impl Seeds {
             let before = std::mem::replace(&mut record.seed_taken, true);
             (record.clone(), before)
         });
-        if before || self.lock().contains_key(&record.id) {
+        if before || self.lock().by_boot.contains_key(&record.id) {
             return Err(TakeSeedError::Taken);
         }
         let Some((token, taken)) = Taken::new(record.opening.owner.clone(), now) else {
             boot.change(|record| record.seed_taken = false);
             return Err(TakeSeedError::Random);
         };
-        let (store, seeds, boot) = (self.store.clone(), self.taken.clone(), boot.clone());
+        let (seeds, boot) = (self.clone(), boot.clone());
         let marked = tokio::spawn(async move {
-            let written = put(&store, record.id, &taken).await;
+            let written = seeds.store.write(vec![entry(record.id, &taken)]).await;
             match written {
-                Ok(()) => drop(lock(&seeds).insert(record.id, taken)),
+                Ok(()) => seeds.keep(record.id, taken).await,
                 // A commit that failed may still be on disk: then the next start takes the seed for gone, which is safe.
                 Err(_) => boot.change(|record| record.seed_taken = false),
             }
@@ -172,23 +277,31 @@ impl Seeds {
         rand::rngs::SysRng.try_fill_bytes(&mut bytes).map_err(|_| TakeSeedError::Random)?;
         let id = BootId::from_random(bytes);
         let (token, taken) = Taken::new(owner, now).ok_or(TakeSeedError::Random)?;
-        put(&self.store, id, &taken).await?;
-        self.lock().insert(id, taken);
+        let taken = Taken { issued: true, ..taken };
+        self.store.write(vec![entry(id, &taken)]).await?;
+        self.keep(id, taken).await;
         Ok((id, token))
     }
 
-    /// Whether this token is good for that boot, and not used by another key.
+    /// Keeps a seed whose row is on disk, and drops those that are too many for its owner, with their rows.
+    async fn keep(&self, id: BootId, seed: Taken) {
+        let now = seed.time;
+        let dropped = self.lock().insert(id, seed, |id| self.boots.get(id, now).is_some());
+        if dropped.is_empty() {
+            return;
+        }
+        // Rows that stay because of an error are dropped at the next start.
+        if let Err(error) = self.store.write(dropped.into_iter().map(deletion).collect()).await {
+            tracing::warn!(error = chain(&error), "failed to delete seeds from the store");
+        }
+    }
+
+    /// Checks that this token is valid for that boot. It costs a hash, so dearer checks come later. [`Taken::check_key`] checks the key.
     ///
     /// # Errors
     /// Why it is not.
-    pub fn check(
-        &self,
-        id: BootId,
-        token: &SecretText,
-        key: &Digest,
-        now: Timestamp,
-    ) -> Result<Taken, CheckTokenError> {
-        let seed = self.lock().get(&id).cloned().ok_or(CheckTokenError::UnknownBoot)?;
+    pub fn check(&self, id: BootId, token: &SecretText, now: Timestamp) -> Result<Taken, CheckTokenError> {
+        let seed = self.lock().by_boot.get(&id).cloned().ok_or(CheckTokenError::UnknownBoot)?;
         // Digests of a secret are compared, so that even a compare in variable time would tell nothing of the token;
         // it is one in constant time all the same.
         if !same(&hash(&token.0), &seed.token) {
@@ -197,9 +310,20 @@ impl Seeds {
         if now >= seed.expires {
             return Err(CheckTokenError::Expired(seed.expires));
         }
-        match &seed.claim {
-            Some(claim) if claim.key != *key => Err(CheckTokenError::Used),
-            _ => Ok(seed),
+        if seed.superseded { Err(CheckTokenError::Superseded) } else { Ok(seed) }
+    }
+
+    /// Decides that a host enrolls by the token of this boot, before its key is put in force: every other token of the owner ends
+    /// now. Returns their rows, for [`Self::answer`]. Of two tokens at once, one wins.
+    ///
+    /// # Errors
+    /// Another token was faster, or its seed is gone.
+    pub fn win(&self, id: BootId) -> Result<Vec<Change>, CheckTokenError> {
+        let mut kept = self.lock();
+        match kept.by_boot.get(&id) {
+            None => Err(CheckTokenError::UnknownBoot),
+            Some(seed) if seed.superseded => Err(CheckTokenError::Superseded),
+            Some(_) => Ok(kept.supersede_others(id)),
         }
     }
 
@@ -210,37 +334,50 @@ impl Seeds {
     pub async fn claim(&self, id: BootId, key: Digest) -> Result<(), CheckTokenError> {
         let seed = {
             let mut taken = self.lock();
-            let seed = taken.get_mut(&id).ok_or(CheckTokenError::UnknownBoot)?;
-            match &seed.claim {
-                Some(claim) if claim.key != key => return Err(CheckTokenError::Used),
-                Some(_) => {}
-                None => seed.claim = Some(Claim { key, certificate: None }),
+            let seed = taken.by_boot.get_mut(&id).ok_or(CheckTokenError::UnknownBoot)?;
+            if seed.superseded {
+                return Err(CheckTokenError::Superseded);
             }
+            seed.check_key(&key)?;
+            seed.claim.get_or_insert(Claim { key, certificate: None });
             seed.clone()
         };
-        Ok(put(&self.store, id, &seed).await?)
+        Ok(self.store.write(vec![entry(id, &seed)]).await?)
     }
 
-    /// Remembers the answer, so that it can be given again if it was lost.
+    /// Remembers the answer, so that it can be given again if it was lost. It is on disk in one commit with these changes, or none of them
+    /// is: an answer that is given again has its key in force.
     ///
     /// # Errors
     /// The store failed.
-    pub async fn answer(&self, id: BootId, certificate: &str) -> Result<(), StoreError> {
-        let seed = {
-            let mut taken = self.lock();
-            let Some(seed) = taken.get_mut(&id) else { return Ok(()) };
+    pub async fn answer(
+        &self,
+        id: BootId,
+        certificate: &str,
+        mut changes: Vec<Change>,
+    ) -> Result<(), StoreError> {
+        let set = |seed: &mut Taken| {
             if let Some(claim) = &mut seed.claim {
                 claim.certificate = Some(certificate.to_owned());
             }
-            seed.clone()
         };
-        put(&self.store, id, &seed).await
+        let seed = self.lock().by_boot.get(&id).cloned();
+        changes.extend(seed.map(|mut seed| {
+            set(&mut seed);
+            entry(id, &seed)
+        }));
+        self.store.write(changes).await?;
+        if let Some(seed) = self.lock().by_boot.get_mut(&id) {
+            set(seed);
+        }
+        Ok(())
     }
 
     /// Forgets seeds whose token has expired and whose boot is gone: its URL answers 404 then.
     pub(super) fn sweep(&self, now: Timestamp, lives: impl Fn(BootId) -> bool) -> Vec<Change> {
         let mut taken = self.lock();
         let gone: Vec<_> = taken
+            .by_boot
             .iter()
             .filter(|(id, seed)| now >= seed.expires && !lives(**id))
             .map(|(id, _)| *id)
@@ -248,19 +385,23 @@ impl Seeds {
         for id in &gone {
             taken.remove(id);
         }
-        gone.into_iter().map(|id| Change::Delete(Table::Seeds, id.bytes().to_vec())).collect()
+        gone.into_iter().map(deletion).collect()
     }
 }
 
 /// Every change of a seed is whole before the lock is let go.
-fn lock(taken: &Mutex<HashMap<BootId, Taken>>) -> MutexGuard<'_, HashMap<BootId, Taken>> {
+fn lock(taken: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
     taken.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn put(store: &Store, id: BootId, seed: &Taken) -> Result<(), StoreError> {
+fn entry(id: BootId, seed: &Taken) -> Change {
     // Plain data with text keys: it always has a JSON form.
     let value = serde_json::to_vec(seed).unwrap_or_default();
-    store.put(Table::Seeds, &id.bytes(), value).await
+    Change::Put(Table::Seeds, id.bytes().to_vec(), value)
+}
+
+fn deletion(id: BootId) -> Change {
+    Change::Delete(Table::Seeds, id.bytes().to_vec())
 }
 
 /// SHA-256 of a text, as a digest.

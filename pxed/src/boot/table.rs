@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bedplate_api::id::BootId;
+use bedplate_api::id::{BootId, MachineName};
 use jiff::{SignedDuration, Timestamp};
 
 use super::record::{LoaderKind, Opening, Owner, Record};
@@ -147,6 +147,13 @@ impl Table {
         Some(Opened { boot, id, new: true, dropped })
     }
 
+    /// Returns the boot that this transaction has already.
+    pub fn find(&self, opening: &Opening, now: Timestamp) -> Option<BootId> {
+        let owners = self.shard(&self.owners, &opening.owner);
+        let boot = owners.get(&opening.owner)?.same(opening, now)?;
+        Some(boot.change(|record| record.id))
+    }
+
     /// Puts back what was kept.
     pub fn restore(&self, record: Record) {
         let id = record.id;
@@ -204,6 +211,22 @@ impl Table {
             self.shard(&self.ids, id).remove(id);
         }
         swept
+    }
+
+    /// Returns the Machines whose newest attempt started within `recent` and has not fetched anything. Whether the attempt is shown depends on
+    /// what is heard of the host meanwhile.
+    pub fn unproven(&self, now: Timestamp, recent: SignedDuration) -> Vec<(MachineName, Timeline)> {
+        let mut unproven = Vec::new();
+        for shard in &self.owners {
+            for (owner, track) in lock(shard).iter() {
+                let Some(machine) = owner.machine() else { continue };
+                let timeline = &track.timeline;
+                if timeline.fetched().is_none() && now.duration_since(timeline.progress) < recent {
+                    unproven.push((machine.clone(), timeline.clone()));
+                }
+            }
+        }
+        unproven
     }
 
     /// Owners whose boot has stopped and who were not told of yet; they count as told.

@@ -14,6 +14,10 @@ pub trait Tell: Send + Sync + 'static {
     /// A machine's timeline has changed, or its boot has stopped.
     fn timeline(&self, machine: &MachineName, timeline: &Timeline, now: Timestamp);
 
+    /// Reports that an attempt of a machine has sent packets and fetched nothing yet. Called repeatedly in this state: whether the attempt is shown depends
+    /// on what is heard of the host meanwhile.
+    fn unproven(&self, _machine: &MachineName, _timeline: &Timeline, _now: Timestamp) {}
+
     /// The seed of a boot was asked for again.
     fn seed_asked_again(&self, machine: &MachineName, boot: BootId, peer: IpAddr, now: Timestamp);
 }

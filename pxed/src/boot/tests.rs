@@ -91,10 +91,10 @@ fn a_restart_knows_a_boot_that_was_held_for_long_though_the_store_is_told_once_a
 fn boots_of_one_machine_are_bounded_and_the_oldest_goes() {
     let directory = tempfile::tempdir().unwrap();
     let boots = boots(&directory);
-    let ids: Vec<_> = (0..20).map(|n| boots.open(&opening(1, n), at(0)).unwrap()).collect();
+    let ids: Vec<_> = (0..16).map(|n| boots.open(&opening(1, n), at(0)).unwrap()).collect();
     assert_eq!(boots.records().len(), table::MAX_BOOTS_PER_OWNER);
     assert!(boots.get(ids[0], at(0)).is_none());
-    assert!(boots.get(ids[19], at(0)).is_some());
+    assert!(boots.get(ids[15], at(0)).is_some());
 }
 
 #[test]
@@ -113,9 +113,9 @@ fn forged_discovers_cannot_push_out_a_boot_that_has_its_script() {
         kernel_arguments: Vec::new(),
     };
     boots.pin(&boots.get(running, at(0)).unwrap(), image);
-    let forged: Vec<_> = (1..50).map(|n| boots.open(&opening(1, n), at(1)).unwrap()).collect();
+    let forged: Vec<_> = (1..16).map(|n| boots.open(&opening(1, n), at(1)).unwrap()).collect();
     assert!(boots.get(running, at(2)).is_some());
-    assert!(boots.get(forged[48], at(2)).is_some(), "the newest may be the machine's own");
+    assert!(boots.get(forged[14], at(2)).is_some(), "the newest may be the machine's own");
     assert_eq!(boots.records().len(), table::MAX_BOOTS_PER_OWNER);
 }
 
@@ -219,7 +219,7 @@ async fn token_is_claimed_and_answered_after_each_write_is_on_disk() {
     let held = Held::new(&boots.inner.store);
     let mut claiming = std::pin::pin!(seeds.claim(id, hash("key")));
     assert!(claiming.as_mut().now_or_never().is_none(), "claimed before the claim is on disk");
-    let mut answering = std::pin::pin!(seeds.answer(id, "PEM"));
+    let mut answering = std::pin::pin!(seeds.answer(id, "PEM", Vec::new()));
     assert!(answering.as_mut().now_or_never().is_none(), "answered before the answer is on disk");
     assert_eq!(held.waiting(), 2);
     held.release();
@@ -247,12 +247,12 @@ async fn failed_write_serves_no_seed_and_uses_up_no_token() {
     assert!(matches!(seeds.claim(id, key).await, Err(CheckTokenError::Store(_))));
     seeds.claim(id, key).await.unwrap();
     break_next_write().await;
-    assert!(seeds.answer(id, "PEM").await.is_err());
-    seeds.answer(id, "PEM").await.unwrap();
+    assert!(seeds.answer(id, "PEM", Vec::new()).await.is_err());
+    seeds.answer(id, "PEM", Vec::new()).await.unwrap();
     drop(boot);
     drop(boots);
     let boots = self::boots(&directory);
-    let claim = boots.seeds().check(id, &token, &key, at(3)).unwrap().claim;
+    let claim = boots.seeds().check(id, &token, at(3)).unwrap().claim;
     assert_eq!(claim.unwrap().certificate.as_deref(), Some("PEM"));
 }
 
@@ -266,21 +266,122 @@ async fn a_token_serves_one_key_and_only_its_own_boot() {
     boots.seeds().take(&boots.get(ids[1], at(1)).unwrap(), at(2)).await.unwrap();
     let (key, other) = (hash("key"), hash("other"));
     let seeds = boots.seeds();
-    assert!(seeds.check(ids[0], &token, &key, at(3)).is_ok());
-    assert!(matches!(seeds.check(ids[1], &token, &key, at(3)), Err(CheckTokenError::WrongToken)));
-    assert!(matches!(seeds.check(ids[0], &token, &key, at(9999)), Err(CheckTokenError::Expired(_))));
+    assert!(seeds.check(ids[0], &token, at(3)).is_ok());
+    assert!(matches!(seeds.check(ids[1], &token, at(3)), Err(CheckTokenError::WrongToken)));
+    assert!(matches!(seeds.check(ids[0], &token, at(9999)), Err(CheckTokenError::Expired(_))));
     seeds.claim(ids[0], key).await.unwrap();
     seeds.claim(ids[0], key).await.unwrap();
     assert!(matches!(seeds.claim(ids[0], other).await, Err(CheckTokenError::Used)));
-    assert!(matches!(seeds.check(ids[0], &token, &other, at(3)), Err(CheckTokenError::Used)));
-    seeds.answer(ids[0], "PEM").await.unwrap();
-    let seed = seeds.check(ids[0], &token, &key, at(3)).unwrap();
+    let claimed = seeds.check(ids[0], &token, at(3)).unwrap();
+    assert!(matches!(claimed.check_key(&other), Err(CheckTokenError::Used)));
+    seeds.answer(ids[0], "PEM", Vec::new()).await.unwrap();
+    let seed = seeds.check(ids[0], &token, at(3)).unwrap();
+    seed.check_key(&key).unwrap();
     assert_eq!(seed.claim.unwrap().certificate.as_deref(), Some("PEM"));
+}
+
+#[test]
+fn boots_of_one_machine_are_paced_and_others_are_not_delayed() {
+    let directory = tempfile::tempdir().unwrap();
+    let boots = boots(&directory);
+    let opened = |machine| (0..1000).filter(|n| boots.open(&opening(machine, *n), at(0)).is_some()).count();
+    let forged = opened(1);
+    assert!((16..=17).contains(&forged), "{forged}");
+    assert!(boots.open(&opening(1, 15), at(1)).is_some(), "a transaction that has its boot keeps it");
+    assert!(opened(2) >= 16);
+}
+
+#[tokio::test]
+async fn kept_seeds_of_one_owner_are_bounded() {
+    use crate::boot::seeds::MAX_SEEDS_PER_OWNER;
+    let directory = tempfile::tempdir().unwrap();
+    let boots = boots(&directory);
+    let rows = |boots: &Boots| boots.inner.store.scan(StoreTable::Seeds).unwrap().len();
+    let take = async |machine, transaction| {
+        let id = boots.open(&opening(machine, transaction), at(0)).unwrap();
+        (id, boots.seeds().take(&boots.get(id, at(1)).unwrap(), at(i64::from(transaction))).await.unwrap())
+    };
+    let (other, other_token) = take(2, 0).await;
+    for transaction in 0..15 {
+        take(1, transaction).await;
+    }
+    let (newest, token) = take(1, 15).await;
+    assert_eq!(boots.seeds().taken().len(), MAX_SEEDS_PER_OWNER + 1, "one is another Machine's");
+    assert_eq!(rows(&boots), MAX_SEEDS_PER_OWNER + 1);
+    for (id, token) in [(newest, &token), (other, &other_token)] {
+        assert!(boots.seeds().check(id, token, at(16)).is_ok());
+    }
+    // Boots that live keep the mark that their seed is gone.
+    let live: Vec<_> = boots.records().into_iter().map(|record| record.id).collect();
+    assert!(live.iter().all(|id| boots.seeds().taken().contains(id)));
+    drop(boots);
+    let boots = self::boots(&directory);
+    assert_eq!(boots.seeds().taken().len(), MAX_SEEDS_PER_OWNER + 1);
+}
+
+#[tokio::test]
+async fn claimed_seed_stays_while_unclaimed_ones_come_and_go() {
+    use crate::boot::seeds::hash;
+    let directory = tempfile::tempdir().unwrap();
+    let boots = boots(&directory);
+    let (owner, key) = (opening(1, 0).owner, hash("key"));
+    let (id, token) = boots.seeds().issue(owner.clone(), at(0)).await.unwrap();
+    boots.seeds().claim(id, key).await.unwrap();
+    for second in 1..50 {
+        boots.seeds().issue(owner.clone(), at(second)).await.unwrap();
+    }
+    assert!(boots.seeds().check(id, &token, at(51)).is_ok());
+}
+
+#[tokio::test]
+async fn expired_seeds_are_dropped_while_loading() {
+    let directory = tempfile::tempdir().unwrap();
+    let first = boots(&directory);
+    for machine in 0..100 {
+        first.seeds().issue(opening(machine, 0).owner, at(-7200)).await.unwrap();
+    }
+    first.seeds().issue(opening(1, 0).owner, at(0)).await.unwrap();
+    drop(first);
+    let second = boots(&directory);
+    assert_eq!(second.seeds().taken().len(), 1);
+    second.inner.store.answers().await.unwrap();
+    assert_eq!(second.inner.store.scan(StoreTable::Seeds).unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn trust_6_enrollment_ends_all_other_tokens_and_no_seed_leaves_twice() {
+    use crate::boot::seeds::{CheckTokenError, hash};
+    let directory = tempfile::tempdir().unwrap();
+    let boots = boots(&directory);
+    let take = async |boots: &Boots, machine, transaction| {
+        let id = boots.open(&opening(machine, transaction), at(0)).unwrap();
+        (id, boots.seeds().take(&boots.get(id, at(1)).unwrap(), at(2)).await.unwrap())
+    };
+    let (claimed, unclaimed) = (take(&boots, 1, 1).await, take(&boots, 1, 2).await);
+    let (own, other) = (take(&boots, 1, 3).await, take(&boots, 2, 4).await);
+    boots.seeds().claim(claimed.0, hash("old")).await.unwrap();
+    boots.seeds().claim(own.0, hash("own")).await.unwrap();
+    let ended = boots.seeds().win(own.0).unwrap();
+    assert!(matches!(boots.seeds().win(unclaimed.0), Err(CheckTokenError::Superseded)), "the slower one");
+    boots.seeds().answer(own.0, "PEM", ended).await.unwrap();
+    drop(boots);
+    let boots = self::boots(&directory);
+    let check =
+        |(id, token): &(BootId, bedplate_api::wire::SecretText)| boots.seeds().check(*id, token, at(3));
+    assert!(check(&own).is_ok() && check(&other).is_ok());
+    for ended in [&claimed, &unclaimed] {
+        assert!(matches!(check(ended), Err(CheckTokenError::Superseded)));
+        let claim = boots.seeds().claim(ended.0, hash("thief")).await;
+        assert!(matches!(claim, Err(CheckTokenError::Superseded)));
+        let again = boots.seeds().take(&boots.get(ended.0, at(3)).unwrap(), at(3)).await;
+        assert!(matches!(again, Err(TakeSeedError::Taken)));
+    }
 }
 
 #[derive(Default)]
 struct Counting {
     told: AtomicUsize,
+    asked: AtomicUsize,
 }
 
 impl Tell for Counting {
@@ -294,7 +395,24 @@ impl Tell for Counting {
         _: std::net::IpAddr,
         _: Timestamp,
     ) {
+        self.asked.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+#[test]
+fn a_flood_of_seed_requests_is_told_once_a_minute_of_each_boot() {
+    let directory = tempfile::tempdir().unwrap();
+    let tell = Arc::new(Counting::default());
+    let boots = boots_that_tell(&directory, tell.clone());
+    let ids = [1, 2].map(|transaction| boots.open(&opening(1, transaction), at(0)).unwrap());
+    let records = ids.map(|id| boots.get(id, at(0)).unwrap().record());
+    for n in 0..1000_u16 {
+        let [high, low] = n.to_be_bytes();
+        for record in &records {
+            boots.seed_asked_again(record, [10, 7, high, low].into(), at(1));
+        }
+    }
+    assert_eq!((tell.asked.load(Ordering::Relaxed), tell.told.load(Ordering::Relaxed)), (2, 2));
 }
 
 #[test]
@@ -303,7 +421,7 @@ fn a_storm_of_packets_is_told_once_and_a_stop_is_told_once() {
     let tell = Arc::new(Counting::default());
     let boots = boots_that_tell(&directory, tell.clone());
     for n in 0..1000 {
-        let id = boots.open(&opening(1, n), at(0)).unwrap();
+        let id = boots.open(&opening(1, n % 8), at(0)).unwrap();
         let record = boots.get(id, at(0)).unwrap().record();
         boots.reached(&record, Stage::Offered, at(0));
     }

@@ -80,6 +80,9 @@ pub struct Timeline {
     pub attempts: u32,
     /// Stages in the order in which they were reached.
     pub entries: Vec<Entry>,
+    /// Time at which a seed of the attempt left pxed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<Timestamp>,
     /// What stage-1 or the agent reported as failing now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failing: Option<(Stage, String)>,
@@ -116,6 +119,7 @@ impl Timeline {
             progress: now,
             attempts: 1,
             entries: vec![Entry { stage: Stage::Discover, time: now }],
+            seed: None,
             failing: None,
             held: None,
             previous: None,
@@ -179,6 +183,19 @@ impl Timeline {
             }
         }
         true
+    }
+
+    /// Records that a seed of the attempt left pxed.
+    pub fn seed_left(&mut self, now: Timestamp) {
+        self.progress = now;
+        self.seed.get_or_insert(now);
+    }
+
+    /// Returns the time at which the attempt first fetched something whose URL has its boot ID. Before it there were packets only, which any
+    /// client on the network can send in the name of a machine.
+    pub fn fetched(&self) -> Option<Timestamp> {
+        let script = self.entries.iter().find(|entry| entry.stage >= Stage::Script).map(|entry| entry.time);
+        script.into_iter().chain(self.seed).min()
     }
 
     /// Something failed at `stage` and will be tried again. Answers whether that is news.

@@ -41,7 +41,7 @@ pub fn explain(subject: String, asker: Asker<'_>, state: &dyn State) -> Explanat
         Asker::Machine { subject, .. } => Some(subject.name.clone()),
         Asker::Unknown | Asker::Claimed => None,
     };
-    Explanation { subject, machine, decisions }
+    Explanation { subject, machine, decisions, notes: Vec::new() }
 }
 
 /// The answer in words.

@@ -5,6 +5,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use bedplate_dhcp::settings::{AddressRange, MAX_RELAYS, is_too_large};
+
 use super::read::Reader;
 use super::{Config, DhcpMode, ImageSource, SubnetConfig};
 use crate::boot_policy::argument;
@@ -20,6 +22,7 @@ pub(super) fn check(config: &Config, reader: &mut Reader) {
             check_network(config, index, &read, reader);
         }
         check_subnet(config, index, subnet, reader);
+        check_relays(config, index, subnet, reader);
     }
     check_listeners(config, reader);
     check_images(config, reader);
@@ -120,6 +123,24 @@ fn check_subnet(config: &Config, index: usize, subnet: &SubnetConfig, reader: &m
     }
 }
 
+/// Checks a list of relays, whose `giaddr` is trusted. No client may be in it.
+fn check_relays(config: &Config, index: usize, subnet: &SubnetConfig, reader: &mut Reader) {
+    for (at, relays) in subnet.relays.iter().enumerate() {
+        let key = format!("dhcp.subnet[{index}].relays[{at}]");
+        if is_too_large(*relays) {
+            let message = format!("{relays} has more than {MAX_RELAYS} addresses");
+            reader.problem(&key, message, "list the relays' own addresses");
+            continue;
+        }
+        let all = AddressRange::new(relays.network(), relays.broadcast());
+        let mut ranges = config.dhcp.subnets.iter().flat_map(|subnet| &subnet.ranges);
+        if let Some(range) = ranges.find(|range| all.is_some_and(|all| all.overlaps(**range))) {
+            let message = format!("{relays} contains addresses of the range {range}");
+            reader.problem(&key, message, "list only relays: a client in this list could pose as any other");
+        }
+    }
+}
+
 fn check_listeners(config: &Config, reader: &mut Reader) {
     let tcp = [
         ("http.listen", config.http.listen),
@@ -133,7 +154,9 @@ fn check_listeners(config: &Config, reader: &mut Reader) {
     }
     if config.dhcp.mode != DhcpMode::Off {
         udp.push(("dhcp.server-port", SocketAddr::new(any, config.dhcp.server_port)));
-        udp.push(("dhcp.proxy-port", SocketAddr::new(any, config.dhcp.proxy_port)));
+        if config.dhcp.mode == DhcpMode::Proxy {
+            udp.push(("dhcp.proxy-port", SocketAddr::new(any, config.dhcp.proxy_port)));
+        }
         if config.dhcp.server_port == config.dhcp.client_port {
             reader.problem(
                 "dhcp.client-port",

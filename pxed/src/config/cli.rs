@@ -62,6 +62,9 @@ pub struct Settings {
     /// Overrides `socket-group`
     #[arg(long, global = true, env = "BEDPLATE_SOCKET_GROUP", value_name = "GROUP")]
     pub socket_group: Option<String>,
+    /// Overrides `socket-admin-group`
+    #[arg(long, global = true, env = "BEDPLATE_SOCKET_ADMIN_GROUP", value_name = "GROUP")]
+    pub socket_admin_group: Option<String>,
     /// Overrides `default-image`
     #[arg(long, global = true, env = "BEDPLATE_DEFAULT_IMAGE", value_name = "IMAGE")]
     pub default_image: Option<String>,
@@ -85,6 +88,11 @@ impl Settings {
             ("state-directory", &self.state_directory, "--state-directory or BEDPLATE_STATE_DIRECTORY"),
             ("socket", &self.socket, "--socket or BEDPLATE_SOCKET"),
             ("socket-group", &self.socket_group, "--socket-group or BEDPLATE_SOCKET_GROUP"),
+            (
+                "socket-admin-group",
+                &self.socket_admin_group,
+                "--socket-admin-group or BEDPLATE_SOCKET_ADMIN_GROUP",
+            ),
             ("default-image", &self.default_image, "--default-image or BEDPLATE_DEFAULT_IMAGE"),
             ("discovery-image", &self.discovery_image, "--discovery-image or BEDPLATE_DISCOVERY_IMAGE"),
         ];

@@ -3,6 +3,7 @@
 //! `read` takes the document apart, `section` gives each key its meaning, `check` looks at them together, `problem`
 //! says what is wrong. All mistakes are reported at once. Read once at start and at SIGHUP (`reload`), by `run`.
 
+pub mod advice;
 mod check;
 pub mod cli;
 pub mod problem;
@@ -44,6 +45,8 @@ pub struct Config {
     pub socket: PathBuf,
     /// The group that may use the socket besides its owner.
     pub socket_group: Option<String>,
+    /// The group that may change things over the socket, in addition to root and pxed's own user.
+    pub socket_admin_group: Option<String>,
     /// Where Machines come from.
     pub source: SourceConfig,
     /// Where Secrets of nodes lie without a cluster.
@@ -139,6 +142,8 @@ pub struct SubnetConfig {
     pub ntp_servers: Vec<Ipv4Addr>,
     /// Option 51.
     pub lease: Duration,
+    /// Addresses and small networks of the relays of this subnet.
+    pub relays: Vec<Ipv4Net>,
 }
 
 /// `[tftp]`
@@ -167,6 +172,8 @@ pub struct HttpConfig {
     pub connections_per_client: u32,
     /// A client that takes no byte for so long is cut off.
     pub stall: Duration,
+    /// True if script and seed leave only to the address that pxed leased to the boot's Machine.
+    pub require_leased_address: bool,
 }
 
 /// `[https]`
@@ -243,6 +250,8 @@ pub struct LimitsConfig {
     pub discovered_machines: u32,
     /// How long transfers may go on after SIGTERM.
     pub drain: Duration,
+    /// Maximum size of the image cache, in bytes.
+    pub image_cache: u64,
 }
 
 /// The configuration cannot be used.

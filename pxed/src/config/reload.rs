@@ -21,6 +21,7 @@ pub fn plan_reload(old: &Config, new: &Config) -> Reload {
     config.state_directory.clone_from(&old.state_directory);
     config.socket.clone_from(&old.socket);
     config.socket_group.clone_from(&old.socket_group);
+    config.socket_admin_group.clone_from(&old.socket_admin_group);
     config.source.clone_from(&old.source);
     config.secrets_directory.clone_from(&old.secrets_directory);
     config.dhcp.mode = old.dhcp.mode;
@@ -35,6 +36,7 @@ pub fn plan_reload(old: &Config, new: &Config) -> Reload {
     config.bmc.clone_from(&old.bmc);
     config.limits.boot_lifetime = old.limits.boot_lifetime;
     config.limits.discovered_machines = old.limits.discovered_machines;
+    config.limits.image_cache = old.limits.image_cache;
     let applied = differences(old, &config);
     let needs_restart = differences(&config, new);
     Reload { config, applied, needs_restart }
@@ -47,6 +49,7 @@ fn differences(a: &Config, b: &Config) -> Vec<&'static str> {
         ("state-directory", a.state_directory != b.state_directory),
         ("socket", a.socket != b.socket),
         ("socket-group", a.socket_group != b.socket_group),
+        ("socket-admin-group", a.socket_admin_group != b.socket_admin_group),
         ("source", a.source != b.source || a.secrets_directory != b.secrets_directory),
         ("default-image", a.default_image != b.default_image),
         ("discovery-image", a.discovery_image != b.discovery_image),

@@ -13,7 +13,7 @@ use bedplate_image::Access;
 use ipnet::{IpNet, Ipv4Net};
 
 use super::read::{Reader, Section};
-use super::value::{AbsolutePath, FileName, HostPort, InterfaceName, Label};
+use super::value::{AbsolutePath, AddressOrNetwork, FileName, HostPort, InterfaceName, Label};
 use super::{
     BmcConfig, Config, DhcpConfig, DhcpMode, HttpConfig, HttpsConfig, ImageConfig, ImageSource, LimitsConfig,
     LoadersConfig, MetricsConfig, SourceConfig, SubnetConfig, TftpConfig,
@@ -23,6 +23,7 @@ const PATH: &str = "an absolute path";
 const LISTEN: &str = "an address with a port, such as 0.0.0.0:8067 or [::]:8067";
 const ADVERTISE: &str = "a host with a port, such as 10.7.0.1:8067";
 const ADDRESS: &str = "an IPv4 address";
+const RELAY: &str = "an IPv4 address, or a network such as 10.9.0.0/30";
 const NETWORK: &str = "a network, such as 10.96.0.0/12";
 const NAMESPACE: &str = "a namespace: at most 63 of a-z, 0-9 and '-', not first or last '-'";
 const FILE: &str = "a file name (letters, digits, '.', '-', '_') inside loaders.directory";
@@ -38,6 +39,7 @@ pub(super) fn read_config(reader: &mut Reader, mut top: Section<'_>) -> Config {
         state_directory: path(&mut top, reader, "state-directory", "/var/lib/bedplate/pxed"),
         socket: path(&mut top, reader, "socket", "/run/bedplate/pxed.sock"),
         socket_group: top.text(reader, "socket-group"),
+        socket_admin_group: top.text(reader, "socket-admin-group"),
         dhcp: dhcp(&mut top, reader),
         tftp: tftp(&mut top, reader),
         http: http(&mut top, reader),
@@ -160,6 +162,10 @@ fn subnet(mut section: Section<'_>, reader: &mut Reader) -> SubnetConfig {
         domain: section.text(reader, "domain"),
         ntp_servers: section.list(reader, "ntp-servers", ADDRESS),
         lease: seconds(&mut section, reader, "lease-seconds", 60..=31_536_000, 3600),
+        relays: {
+            let relays = section.list(reader, "relays", RELAY);
+            relays.into_iter().map(|AddressOrNetwork(relay)| relay).collect()
+        },
     };
     section.finish(reader);
     subnet
@@ -185,6 +191,7 @@ fn http(top: &mut Section<'_>, reader: &mut Reader) -> HttpConfig {
         max_streams: section.integer(reader, "max-streams", 1..=65_535).unwrap_or(64),
         connections_per_client: section.integer(reader, "connections-per-client", 1..=4096).unwrap_or(64),
         stall: seconds(&mut section, reader, "stall-seconds", 1..=3600, 30),
+        require_leased_address: section.boolean(reader, "require-leased-address").unwrap_or(true),
     };
     section.finish(reader);
     config
@@ -261,6 +268,7 @@ fn image(mut section: Section<'_>, reader: &mut Reader) -> ImageConfig {
         insecure_http: section.boolean(reader, "insecure-http").unwrap_or(false),
         ca_file: optional_path(&mut section, reader, "ca-file"),
         credentials_file: optional_path(&mut section, reader, "credentials-file"),
+        is_confined: false,
     };
     let kernel = optional_path(&mut section, reader, "kernel");
     let initrd = optional_path(&mut section, reader, "initrd");
@@ -318,6 +326,9 @@ fn limits(top: &mut Section<'_>, reader: &mut Reader) -> LimitsConfig {
         boot_lifetime: seconds(&mut section, reader, "boot-lifetime-seconds", 60..=86_400, 1800),
         discovered_machines: section.integer(reader, "discovered-machines", 0..=1_000_000).unwrap_or(4096),
         drain: seconds(&mut section, reader, "drain-seconds", 0..=3600, 30),
+        image_cache: u64::from(
+            section.integer(reader, "image-cache-mib", 256..=16_777_216).unwrap_or(65_536),
+        ) << 20,
     };
     section.finish(reader);
     config

@@ -115,6 +115,22 @@ fn contradictions_between_keys_are_found() {
         ("ranges = [\"", "ranges = [\"10.7.0.90-10.7.0.110\", \"", "overlaps"),
         ("routers = [\"10.7.0.1\"]", "routers = [\"10.8.0.1\"]", "a router must be reached without a router"),
         ("[loaders]", "[[dhcp.subnet]]\nnetwork = \"10.7.0.128/25\"\n[loaders]", "overlaps 10.7.0.0/24"),
+        (
+            "routers = ",
+            "relays = [\"10.9.0.1/30\"]\nrouters = ",
+            "relays[0]: \"10.9.0.1/30\" is not an IPv4 address, or",
+        ),
+        (
+            "routers = ",
+            "relays = [\"10.8.0.0/16\"]\nrouters = ",
+            "has more than 256 addresses; list the relays' own",
+        ),
+        (
+            "routers = ",
+            "relays = [\"10.7.0.0/24\"]\nrouters = ",
+            "contains addresses of the range 10.7.0.100",
+        ),
+        ("routers = ", "relays = [\"10.7.0.100\"]\nrouters = ", "could pose as any other"),
         ("mode = \"server\"", "mode = \"proxy\"", "has no meaning in proxy mode"),
         ("mode = \"server\"", "mode = \"server\"\ndiscovery = true", "is on without a discovery-image"),
         ("[loaders]", "[metrics]\nlisten = \"127.0.0.1:8067\"\n[loaders]", "clashes with http.listen"),
@@ -157,6 +173,40 @@ fn contradictions_between_keys_are_found() {
             "{found:?}"
         );
     }
+}
+
+#[test]
+fn relays_are_listed_by_address_or_small_network_and_none_by_default() {
+    assert_eq!(good().dhcp.subnets[0].relays, []);
+    let text = GOOD.replace("routers = ", "relays = [\"10.7.0.1\", \"10.9.0.0/30\"]\nrouters = ");
+    let relays = Config::parse(&text, &[]).unwrap().dhcp.subnets.remove(0).relays;
+    assert_eq!(relays, ["10.7.0.1/32".parse().unwrap(), "10.9.0.0/30".parse().unwrap()]);
+}
+
+#[test]
+fn check_reports_each_subnet_without_a_relay() {
+    let said = advice::relays(&good());
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].starts_with("dhcp.subnet[0] (10.7.0.0/24) lists no relay"), "{said:?}");
+    assert!(said[0].contains("relays = [\"ADDRESS\"]"), "{said:?}");
+    let text = GOOD.replace("routers = ", "relays = [\"10.7.0.1\"]\nrouters = ");
+    assert!(advice::relays(&Config::parse(&text, &[]).unwrap()).is_empty());
+}
+
+#[test]
+fn check_tells_a_proxy_without_subnets_about_relays() {
+    let mut config = good();
+    config.dhcp.subnets.clear();
+    config.dhcp.mode = DhcpMode::Proxy;
+    let said = advice::relays(&config);
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].starts_with("no [[dhcp.subnet]] is configured: only machines on the link"), "{said:?}");
+    assert!(
+        said[0].contains("add a [[dhcp.subnet]] with their network and relays = [\"ADDRESS\"]"),
+        "{said:?}"
+    );
+    config.dhcp.mode = DhcpMode::Off;
+    assert!(advice::relays(&config).is_empty());
 }
 
 #[test]
@@ -263,7 +313,10 @@ fn the_examples_in_the_documents_are_valid() {
         assert!(!examples.is_empty(), "{document}");
         for example in examples {
             // A part of one.
-            let rest = if example.contains("[dhcp]") { "" } else { "[dhcp]\nmode = \"off\"\n" };
+            let required =
+                [("[source]", "directory = \"/etc/bedplate/machines.d\""), ("[dhcp]", "mode = \"off\"")];
+            let rest = required.iter().filter(|(table, _)| !example.contains(table));
+            let rest: String = rest.map(|(table, key)| format!("{table}\n{key}\n")).collect();
             if let Err(problems) = Config::parse(&format!("{example}{rest}"), &[]) {
                 let problems: Vec<_> = problems.iter().map(ToString::to_string).collect();
                 panic!("{document}: {}", problems.join("\n"));

@@ -40,6 +40,7 @@ fn translate_subnet(subnet: &SubnetConfig, dhcp: &DhcpConfig) -> Subnet {
         domain: subnet.domain.clone(),
         ntp_servers: subnet.ntp_servers.clone(),
         lease_seconds: u32::try_from(subnet.lease.as_secs()).unwrap_or(u32::MAX),
+        relays: subnet.relays.clone(),
     }
 }
 
@@ -72,11 +73,13 @@ mod tests {
     #[test]
     fn a_valid_configuration_is_one_that_the_dhcp_engine_takes() {
         let text = "[source]\nkubernetes = {}\n[dhcp]\nmode = \"server\"\ninterfaces = [\"br0\"]\n\
-                    [[dhcp.subnet]]\nnetwork = \"10.7.0.0/24\"\nranges = [\"10.7.0.1-10.7.0.254\"]\nrouters = []\n";
+                    [[dhcp.subnet]]\nnetwork = \"10.7.0.0/24\"\nranges = [\"10.7.0.1-10.7.0.254\"]\nrouters = []\n\
+                    relays = [\"10.7.0.255\", \"10.9.0.0/24\"]\n";
         let config = Config::parse(text, &[]).unwrap();
         let settings = dhcp_settings(&config).unwrap();
         assert_eq!(settings.mistakes(), []);
         assert_eq!(settings.subnets[0].ranges[0].size(), 254);
+        assert_eq!(settings.subnets[0].relays.len(), 2);
         assert_eq!(settings.subnets[0].reserve, 64, "a quarter, rounded up");
         assert_eq!(tftp_settings(&config).unwrap().limits.sessions, 1024);
     }

@@ -1,8 +1,10 @@
 //! Pure: the forms of value that the configuration knows besides those of the standard library.
 
 use std::fmt;
+use std::net::Ipv4Addr;
 use std::str::FromStr;
 
+use ipnet::Ipv4Net;
 use thiserror::Error;
 
 /// The text is not of the form that was asked for; the reader of the configuration says which.
@@ -56,6 +58,22 @@ impl FromStr for AbsolutePath {
         } else {
             Err(ParseValueError)
         }
+    }
+}
+
+/// An IPv4 address, or an IPv4 network without host bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AddressOrNetwork(pub Ipv4Net);
+
+impl FromStr for AddressOrNetwork {
+    type Err = ParseValueError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if let Ok(address) = text.parse::<Ipv4Addr>() {
+            return Ok(Self(address.into()));
+        }
+        let network: Ipv4Net = text.parse().map_err(|_| ParseValueError)?;
+        if network.addr() == network.network() { Ok(Self(network)) } else { Err(ParseValueError) }
     }
 }
 

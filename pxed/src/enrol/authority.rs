@@ -1,6 +1,8 @@
 //! pxed's own certificate authority: made at the first start in the state directory, kept for ever after.
 //!
 //! Signs the TLS listener's certificates, and in directory mode the agents'. Its key never leaves the directory (0600).
+//! Key and certificate appear together, by the rename of a directory. If one is lost, no new authority is made: every host would need
+//! another boot.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -9,18 +11,24 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use rand::TryRng;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
     KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType, SerialNumber, date_time_ymd,
 };
 use thiserror::Error;
+use x509_parser::pem::Pem;
+use zeroize::Zeroizing;
 
 use super::UID_OID;
+use crate::private_file;
 
 /// Ten years.
 const CA_LIFETIME: Duration = Duration::from_secs(3650 * 86_400);
+
+/// Time before its end from which each start warns that the authority ends.
+const WARN_BEFORE: SignedDuration = SignedDuration::from_hours(365 * 24);
 
 /// A host whose clock lags must not take a fresh certificate for one of the future.
 const BACKDATED: i64 = 86_400;
@@ -39,6 +47,19 @@ pub enum OpenAuthorityError {
         #[source]
         source: io::Error,
     },
+    /// One of the two files is missing.
+    #[error(
+        "{missing} is missing although {found} exists; restore it, or remove the directory (then every host must boot again)"
+    )]
+    Half {
+        /// The missing file.
+        missing: PathBuf,
+        /// The other file.
+        found: PathBuf,
+    },
+    /// The key is readable by others, or not a file of root or pxed's own user.
+    #[error("the key of the certificate authority is not private: {0}")]
+    Exposed(String),
     /// Key and certificate are there and cannot be used.
     #[error(
         "{path} is damaged: restore it, or remove its directory (then every host enrols anew with its next boot)"
@@ -80,29 +101,41 @@ impl Authority {
             let path = path.to_owned();
             move |source| OpenAuthorityError::File { act, path, source }
         };
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(directory)
-            .map_err(file("make", directory))?;
-        let key = read(&key_path).map_err(file("read", &key_path))?;
+        let key = read_key(directory)?;
         let certificate = read(&certificate_path).map_err(file("read", &certificate_path))?;
-        if let (Some(key), Some(pem)) = (key, certificate) {
-            let key = KeyPair::from_pem(&key)
-                .map_err(|source| OpenAuthorityError::Damaged { path: key_path, source })?;
-            let issuer = Issuer::from_ca_cert_pem(&pem, key)
-                .map_err(|source| OpenAuthorityError::Damaged { path: certificate_path, source })?;
-            return Ok(Self { pem, issuer });
+        match (key, certificate) {
+            (Some(key), Some(pem)) => {
+                let key = KeyPair::from_pem(&key)
+                    .map_err(|source| OpenAuthorityError::Damaged { path: key_path, source })?;
+                let issuer = Issuer::from_ca_cert_pem(&pem, key).map_err(|source| {
+                    OpenAuthorityError::Damaged { path: certificate_path.clone(), source }
+                })?;
+                if let Some(end) = ends_soon(&pem, now) {
+                    let path = certificate_path.display();
+                    tracing::warn!(%path, %end, "certificate authority expires, see docs/install.md, \"What to know\"");
+                }
+                Ok(Self { pem, issuer })
+            }
+            (None, None) => Self::make(directory, site, now),
+            (Some(_), None) => Err(OpenAuthorityError::Half { missing: certificate_path, found: key_path }),
+            (None, Some(_)) => Err(OpenAuthorityError::Half { missing: key_path, found: certificate_path }),
         }
-        // Nobody has seen a key without its certificate: after a crash between the two writes both are made again.
+    }
+
+    /// Makes a new authority in `directory`, which is empty or absent.
+    fn make(directory: &Path, site: &str, now: Timestamp) -> Result<Self, OpenAuthorityError> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(OpenAuthorityError::Make)?;
         let mut params = params(&format!("bedplate pxed {site}"), now, CA_LIFETIME);
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let pem = params.self_signed(&key).map_err(OpenAuthorityError::Make)?.pem();
-        write(&key_path, &key.serialize_pem()).map_err(file("write", &key_path))?;
-        write(&certificate_path, &pem).map_err(file("write", &certificate_path))?;
-        tracing::info!(path = %certificate_path.display(), "certificate authority made");
+        let written = write_both(directory, &key.serialize_pem(), &pem);
+        written.map_err(|source| OpenAuthorityError::File {
+            act: "make",
+            path: directory.to_owned(),
+            source,
+        })?;
+        tracing::info!(path = %directory.display(), "certificate authority made");
         Ok(Self { pem, issuer: Issuer::new(params, key) })
     }
 
@@ -177,6 +210,14 @@ fn params(common_name: &str, now: Timestamp, lifetime: Duration) -> CertificateP
     params
 }
 
+/// Returns the time at which a certificate ends, if that is soon or has passed.
+fn ends_soon(pem: &str, now: Timestamp) -> Option<Timestamp> {
+    let block = Pem::iter_from_buffer(pem.as_bytes()).next()?.ok()?;
+    let end = block.parse_x509().ok()?.validity().not_after.timestamp();
+    let end = Timestamp::from_second(end).ok()?;
+    (end.duration_since(now) < WARN_BEFORE).then_some(end)
+}
+
 fn read(path: &Path) -> io::Result<Option<String>> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
@@ -185,18 +226,41 @@ fn read(path: &Path) -> io::Result<Option<String>> {
     }
 }
 
-/// Whole or not at all, and on disk before it has its name; 0600 from its first byte.
-fn write(path: &Path, text: &str) -> io::Result<()> {
-    let new = path.with_extension("new");
-    let _ = fs::remove_file(&new);
-    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&new, path)?;
-    match path.parent() {
-        Some(directory) => fs::File::open(directory)?.sync_all(),
-        None => Ok(()),
+/// Maximum size of a key's file, in bytes.
+const MAX_KEY_BYTES: usize = 16 << 10;
+
+/// Reads the key (PEM), if its file exists and is private.
+fn read_key(directory: &Path) -> Result<Option<Zeroizing<String>>, OpenAuthorityError> {
+    match private_file::read(directory, Path::new("ca.key"), MAX_KEY_BYTES) {
+        Ok(private) => Ok(Some(Zeroizing::new(String::from_utf8_lossy(&private.bytes).into_owned()))),
+        Err(private_file::Problem::Missing(_)) => Ok(None),
+        Err(private_file::Problem::Unusable(problem)) => Err(OpenAuthorityError::Exposed(problem)),
     }
+}
+
+/// Writes both files, or none if it is interrupted. They are on disk when it returns.
+fn write_both(directory: &Path, key: &str, certificate: &str) -> io::Result<()> {
+    let new = directory.with_extension("new");
+    match fs::remove_dir_all(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(&new)?;
+    write(&new.join("ca.key"), key)?;
+    write(&new.join("ca.pem"), certificate)?;
+    fs::File::open(&new)?.sync_all()?;
+    fs::rename(&new, directory)?;
+    match directory.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => fs::File::open(parent)?.sync_all(),
+        _ => Ok(()),
+    }
+}
+
+/// Writes a new file with mode 0600 from its first byte. It is on disk when this returns.
+fn write(path: &Path, text: &str) -> io::Result<()> {
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
 }
 
 #[cfg(test)]
@@ -220,11 +284,56 @@ mod tests {
     }
 
     #[test]
-    fn half_made_authority_is_made_again_and_a_damaged_one_is_not_replaced() {
+    fn end_of_the_authority_is_logged_from_a_year_before() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().to_owned();
+        let now = Timestamp::now();
+        let made = Authority::open(&directory.path().join("ca"), "default", now).unwrap();
+        let after = |days: i64| now + SignedDuration::from_hours(days * 24);
+        assert_eq!(ends_soon(made.pem(), after(3650 - 366)), None);
+        let told = ends_soon(made.pem(), after(3650 - 364)).unwrap();
+        assert!(after(3649) < told && told <= after(3650), "{told}");
+        assert_eq!(ends_soon(made.pem(), after(4000)), Some(told), "it has ended");
+    }
+
+    #[test]
+    fn half_of_an_authority_is_an_error_with_a_remedy_and_never_replaced() {
+        for (gone, other) in [("ca.pem", "ca.key"), ("ca.key", "ca.pem")] {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("ca");
+            Authority::open(&path, "default", Timestamp::now()).unwrap();
+            let kept = fs::read(path.join(other)).unwrap();
+            fs::remove_file(path.join(gone)).unwrap();
+            let Err(error) = Authority::open(&path, "default", Timestamp::now()) else { panic!("{gone}") };
+            let text = error.to_string();
+            assert!(text.contains(gone) && text.contains("restore it"), "{text}");
+            assert_eq!(fs::read(path.join(other)).unwrap(), kept);
+        }
+    }
+
+    #[test]
+    fn an_authority_that_was_not_finished_is_made_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("ca");
+        fs::create_dir_all(directory.path().join("ca.new")).unwrap();
+        fs::write(directory.path().join("ca.new/ca.key"), "half").unwrap();
         Authority::open(&path, "default", Timestamp::now()).unwrap();
-        fs::remove_file(path.join("ca.pem")).unwrap();
+        assert!(!directory.path().join("ca.new").exists());
+    }
+
+    #[test]
+    fn a_key_that_others_may_read_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("ca");
+        Authority::open(&path, "default", Timestamp::now()).unwrap();
+        fs::set_permissions(path.join("ca.key"), fs::Permissions::from_mode(0o640)).unwrap();
+        let Err(error) = Authority::open(&path, "default", Timestamp::now()) else { panic!("it was read") };
+        assert!(matches!(&error, OpenAuthorityError::Exposed(why) if why.contains("chmod 600")), "{error}");
+    }
+
+    #[test]
+    fn a_damaged_authority_is_not_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("ca");
         Authority::open(&path, "default", Timestamp::now()).unwrap();
         fs::write(path.join("ca.pem"), "garbage").unwrap();
         assert!(matches!(

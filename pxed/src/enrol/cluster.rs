@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use bedplate_api::id::{Digest, MachineName};
-use bedplate_api::machine::Machine;
+use bedplate_api::machine::{EnrolmentStatus, Machine};
 use bedplate_api::wire::KubernetesEndpoint;
 use bedplate_process::exit::chain;
 use futures::future::BoxFuture;
@@ -21,15 +21,16 @@ use k8s_openapi::api::certificates::v1::{
 };
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, Resource as _};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
 use sha2::{Digest as _, Sha256};
 
+use super::in_force::EnrolledKey;
 use super::request::CertificateRequest;
-use super::signer::{SignError, Signed, Signer};
+use super::signer::{Expected, KeyRecord, SignError, Signed, Signer};
 use crate::boot::seeds::hash;
 use crate::source::kubernetes::told;
 
@@ -102,27 +103,74 @@ impl ClusterSigner {
             .ok_or_else(|| "the ConfigMap has no client-ca-file".to_owned())
     }
 
-    /// Writes a certificate's fingerprint into the status of its Machine, where the policy of agents looks for it.
-    async fn write_fingerprint(&self, machine: &MachineName, uid: &str, pem: &str) -> Result<(), SignError> {
+    /// Writes the fingerprints of a certificate and its key into the status of its Machine. The policy of agents and every pxed of the
+    /// site read them there.
+    async fn write_fingerprint(
+        &self,
+        (machine, uid): (&MachineName, &str),
+        key: KeyRecord,
+        pem: String,
+    ) -> Result<Signed, SignError> {
         let der = CertificateDer::from_pem_slice(pem.as_bytes())
             .map_err(|error| SignError::Refused(format!("it gave no certificate: {error}")))?;
         let fingerprint = Digest::from_sha256(Sha256::digest(&der).into()).hex();
+        let version = match self.version_for((machine, uid), &key).await {
+            Err(SignError::Replaced(_)) if key.expected != Expected::Earlier => {
+                return Ok(Signed::Pending(format!(
+                    "another key was enrolled for Machine {machine} meanwhile"
+                )));
+            }
+            version => version?,
+        };
+        let enrolment = key.enrolment;
         let body = serde_json::json!({
             "apiVersion": Machine::api_version(&()),
             "kind": Machine::kind(&()),
-            "metadata": { "name": machine, "uid": uid },
-            "status": { "enrolment": { "certificateFingerprint": fingerprint } },
+            "metadata": { "name": machine, "uid": uid, "resourceVersion": version },
+            "status": {
+                "enrolment": EnrolmentStatus { certificate_fingerprint: Some(fingerprint), ..enrolment }
+            },
         });
         let machines: Api<Machine> = Api::all(self.client.clone());
         let parameters = PatchParams::apply(FIELD_MANAGER).force();
         match machines.patch_status(machine.as_str(), &parameters, &Patch::Apply(&body)).await {
-            Ok(_) => Ok(()),
-            // Conflict: forced, so it can only be the uid of another Machine of this name.
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
-                Err(SignError::Refused(format!("Machine {machine} is gone, or was made anew")))
+            Ok(_) => Ok(Signed::Certificate(pem)),
+            Err(kube::Error::Api(status)) if status.code == 409 => {
+                Ok(Signed::Pending(format!("Machine {machine} was changed by another writer")))
+            }
+            Err(kube::Error::Api(status)) if status.code == 404 => {
+                Err(SignError::Refused(format!("Machine {machine} is gone")))
             }
             Err(error) => Err(cluster(error)),
         }
+    }
+
+    /// The version of this very Machine in which no other key is in force than the expected one, as the API server has it now. pxed may
+    /// list Machines, and not get one.
+    async fn version_for(
+        &self,
+        (machine, uid): (&MachineName, &str),
+        key: &KeyRecord,
+    ) -> Result<String, SignError> {
+        let machines: Api<Machine> = Api::all(self.client.clone());
+        let only = ListParams::default().fields(&format!("metadata.name={machine}"));
+        let found = machines.list(&only).await.map_err(cluster)?.items.pop();
+        let found = found.filter(|found| found.metadata.uid.as_deref() == Some(uid));
+        let gone = || SignError::Refused(format!("Machine {machine} is gone, or was re-created"));
+        let found = found.ok_or_else(gone)?;
+        let told = found.status.and_then(|status| status.enrolment).unwrap_or_default();
+        let is_expected = match &key.expected {
+            Expected::Former(former) => told.key_fingerprint == *former,
+            Expected::Earlier => EnrolledKey::of(Some(&told))
+                .zip(EnrolledKey::of(Some(&key.enrolment)))
+                .is_some_and(|(told, own)| told.cmp_row(&own).is_lt()),
+        };
+        let is_other =
+            told.key_fingerprint.is_some() && told.key_fingerprint != key.enrolment.key_fingerprint;
+        if is_other && !is_expected {
+            return Err(SignError::Replaced(machine.clone()));
+        }
+        Ok(found.metadata.resource_version.unwrap_or_default())
     }
 
     async fn ask(&self, name: &str, request: &CertificateRequest) -> Result<Signed, SignError> {
@@ -179,17 +227,17 @@ impl Signer for ClusterSigner {
     fn put_in_force<'a>(
         &'a self,
         (machine, uid): (&'a MachineName, &'a str),
+        key: KeyRecord,
         certificate: String,
     ) -> BoxFuture<'a, Result<Signed, SignError>> {
         Box::pin(async move {
-            match self.write_fingerprint(machine, uid, &certificate).await {
-                Ok(()) => Ok(Signed::Certificate(certificate)),
+            match self.write_fingerprint((machine, uid), key, certificate).await {
                 Err(SignError::Cluster(error)) if passes(&error) => {
                     let text = chain(&error);
                     tracing::warn!(%machine, error = text, "the cluster's API server is away");
                     Ok(Signed::Pending(format!("the cluster's API server does not answer: {text}")))
                 }
-                Err(error) => Err(error),
+                outcome => outcome,
             }
         })
     }

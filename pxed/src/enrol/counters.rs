@@ -1,8 +1,7 @@
 //! Why an agent is refused, and what is counted of agents.
 
+use bedplate_process::counter::{By, labels};
 use hyper::StatusCode;
-
-use crate::counter::{By, labels};
 
 labels! {
     /// Why an agent is refused: the `reason` of its answer, and of the metric.
@@ -15,6 +14,8 @@ labels! {
         BadHost => "BadHost",
         /// Only for who shows a certificate.
         NoClientCertificate => "NoClientCertificate",
+        /// The certificate expired after its connection was made.
+        CertificateExpired => "CertificateExpired",
         /// The body did not come whole, or says nothing sensible.
         BadBody => "BadBody",
         /// The body is too large.
@@ -31,6 +32,8 @@ labels! {
         TokenExpired => "TokenExpired",
         /// Another key used the token.
         TokenUsed => "TokenUsed",
+        /// A host has enrolled since by another token of this Machine.
+        TokenSuperseded => "TokenSuperseded",
         /// The machine is unknown.
         NotAMachine => "NotAMachine",
         /// The Machine is gone, or was made anew.
@@ -62,7 +65,7 @@ impl Reason {
         match self {
             Self::UnknownPath | Self::MachineGone | Self::SecretMissing => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
-            Self::NoClientCertificate => StatusCode::UNAUTHORIZED,
+            Self::NoClientCertificate | Self::CertificateExpired => StatusCode::UNAUTHORIZED,
             Self::BadHost | Self::BadBody | Self::BadCertificateRequest => StatusCode::BAD_REQUEST,
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyTooSlow => StatusCode::REQUEST_TIMEOUT,
@@ -74,7 +77,7 @@ impl Reason {
             | Self::OtherKey
             | Self::KeyReplaced
             | Self::SecretNotNamed => StatusCode::FORBIDDEN,
-            Self::TokenUsed | Self::UseCluster => StatusCode::CONFLICT,
+            Self::TokenUsed | Self::TokenSuperseded | Self::UseCluster => StatusCode::CONFLICT,
             Self::SignerFailed | Self::StoreFailed | Self::SecretUnreadable => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
@@ -91,6 +94,8 @@ labels! {
         Repeated => "repeated",
         /// The signer has not signed yet.
         Pending => "pending",
+        /// A new key waits, because the key in force is still heard.
+        HeardElsewhere => "heard-elsewhere",
         /// Refused: see the reasons.
         Refused => "refused",
     }

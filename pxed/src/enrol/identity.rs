@@ -2,8 +2,11 @@
 //!
 //! Pure.
 
+use std::net::IpAddr;
+
 use bedplate_api::id::{Digest, MachineName};
 use jiff::Timestamp;
+use sha2::{Digest as _, Sha256};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
@@ -19,14 +22,21 @@ pub struct Identity {
     pub uid: Option<String>,
     /// From when on the certificate is good: a little before it was made.
     pub not_before: Timestamp,
+    /// Last second in which the certificate is valid. A connection may outlive it.
+    pub not_after: Timestamp,
     /// SHA-256 of its key's SubjectPublicKeyInfo.
     pub key: Digest,
+    /// SHA-256 of the certificate (DER).
+    pub certificate: Digest,
     /// The certificate's serial number, in hex.
     pub serial: String,
+    /// Address that the agent connected from, for logs and Events.
+    pub peer: IpAddr,
 }
 
-/// The agent that a certificate (DER) names; `None`: it is not an agent's.
-pub fn read(certificate: &[u8]) -> Option<Identity> {
+/// Returns the agent that a certificate (DER) names, connected from `peer`. `None`: it is not an agent's certificate.
+pub fn read(certificate: &[u8], peer: IpAddr) -> Option<Identity> {
+    let digest = Digest::from_sha256(Sha256::digest(certificate).into());
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
     let mut names = certificate.subject().iter_common_name();
     let name = names.next()?.as_str().ok()?;
@@ -44,6 +54,16 @@ pub fn read(certificate: &[u8]) -> Option<Identity> {
         return None;
     }
     let key = key_digest(certificate.public_key().raw);
-    let not_before = Timestamp::from_second(certificate.validity().not_before.timestamp()).ok()?;
-    Some(Identity { machine, uid, not_before, key, serial: certificate.raw_serial_as_string() })
+    let validity = certificate.validity();
+    Some(Identity {
+        machine,
+        uid,
+        not_before: Timestamp::from_second(validity.not_before.timestamp()).ok()?,
+        // RFC 5280, 4.1.2.5: 9999-12-31 means that there is no end, which is later than any time here.
+        not_after: Timestamp::from_second(validity.not_after.timestamp()).unwrap_or(Timestamp::MAX),
+        key,
+        certificate: digest,
+        serial: certificate.raw_serial_as_string(),
+        peer,
+    })
 }

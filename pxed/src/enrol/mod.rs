@@ -10,23 +10,30 @@
 //!
 //! `authority` is pxed's own certificate authority, `request` takes a CSR apart, `signer` and `cluster` sign, `identity`
 //! says whose a client certificate is, `tls` makes the listener's certificates, `service` decides, `serve` owns the socket.
-//! `pace` bounds how often one host asks. `standalone` is what an agent has instead of a cluster where pxed has none, `token` makes tokens for hosts that do not netboot.
+//! `record` keeps which key is in force, `takeover` has a new key wait while that one is heard, `permission` lets it in, `alarm` warns.
+//! `turn` lets one request at a time write a Machine's key, `pace` bounds how often one host asks. `standalone` is what an agent has instead of a cluster where pxed has none, `token` makes tokens for hosts that do not netboot.
 
+mod alarm;
 pub mod authority;
 mod bounds;
 pub mod cluster;
 pub mod counters;
 pub mod identity;
+mod in_force;
 pub mod pace;
+pub mod permission;
+mod record;
 pub mod request;
 pub mod serve;
 pub mod service;
 pub mod signer;
 pub mod standalone;
+mod takeover;
 #[cfg(test)]
 mod tests;
 pub mod tls;
 pub mod token;
+pub mod turn;
 
 /// The group of every agent's certificate.
 pub const GROUP: &str = "bedplate:machines";

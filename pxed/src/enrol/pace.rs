@@ -1,8 +1,9 @@
 //! How often one host may ask for what: far more than an agent ever does, and little enough that a host in strange hands cannot keep the store, the
 //! signer or the cluster's API server busy for all the others.
 //!
-//! By the key that the host shows: an earlier key of its Machine takes nothing from the present one. Called by `serve` before a body is read,
-//! and by `service` for an enrolment, once its token is found to be good.
+//! By the key that the host shows: an earlier key of its Machine takes nothing from the present one. An enrollment is paced by the boot of its
+//! token, for its client makes keys up as it likes. Called by `serve` before a body is read, and by `service` for an enrollment, once its token
+//! is found to be good.
 
 use std::time::{Duration, Instant};
 
@@ -29,7 +30,7 @@ pub enum Asked {
     Look,
 }
 
-/// What is left to each host.
+/// What is left to each host, by its key or its boot.
 pub type Paces = Allowances<(MachineName, Digest, Asked)>;
 
 impl Asked {
@@ -64,10 +65,10 @@ impl Asked {
 /// The refusal, with how long to wait.
 pub(super) fn admit(
     paces: &Paces,
-    (machine, key): (&MachineName, &Digest),
+    (machine, host): (&MachineName, &Digest),
     asked: Asked,
 ) -> Result<(), Refused> {
-    let taken = paces.take((machine.clone(), *key, asked), asked.rate(), Instant::now());
+    let taken = paces.take((machine.clone(), *host, asked), asked.rate(), Instant::now());
     taken.map_err(|wait| {
         tracing::debug!(%machine, ?asked, "a host asks too often");
         Refused {

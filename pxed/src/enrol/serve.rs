@@ -1,11 +1,15 @@
 //! The TLS listener for agents: `/v1/enrol`, `/v1/renew`, `/v1/report`, and without a cluster `/v1/watch`, `/v1/operation`, `/v1/node`, `/v1/secret`. Bounds handshakes and bodies; accepting and its limits
-//! are `http::listen`'s.
+//! are `bedplate_process::listen`'s.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bedplate_api::wire::{Refusal, WatchResponse};
+use bedplate_api::wire::{MAX_ENROL_BYTES, Refusal, WatchResponse};
+use bedplate_process::counter::Label as _;
 use bedplate_process::exit::chain;
+use bedplate_process::listen::socket::Guarded;
+use bedplate_process::listen::{Accepted, Cut, Listening, converse, listen};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
@@ -25,12 +29,9 @@ use super::identity::{self, Identity};
 use super::pace;
 use super::service::{Refused, Service, refused};
 use super::tls::Configurations;
-use crate::counter::Label as _;
 use crate::http::host;
-use crate::http::listen::{Accepted, Cut, Listening, converse, listen};
-use crate::http::socket::Guarded;
 
-/// Bytes of a body: facts of a machine with hundreds of disks.
+/// Maximum size of a body by certificate, in bytes: facts of a machine with hundreds of disks.
 const MAX_BODY: usize = 1 << 20;
 
 /// For the handshake, and for a body.
@@ -53,7 +54,7 @@ pub async fn serve(
     let (limits, counters) = (how.limits, how.counters.clone());
     listen(listener, how, shutdown.clone(), |accepted| {
         let (configurations, service, shutdown) = (configurations.clone(), service.clone(), shutdown.clone());
-        let (peer, counters) = (accepted.peer, counters.clone());
+        let (peer, seat, counters) = (accepted.peer, accepted.seat.clone(), counters.clone());
         async move {
             let stream = tokio::select! {
                 () = shutdown.cancelled() => return,
@@ -63,16 +64,18 @@ pub async fn serve(
                 },
             };
             let leaf = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-            let identity = Arc::new(leaf.and_then(|leaf| identity::read(leaf)));
+            let address = peer.remote.ip().to_canonical();
+            let identity = Arc::new(leaf.and_then(|leaf| identity::read(leaf, address)));
             let ends = shutdown.clone();
             let service = service_fn(move |request| {
                 let (service, identity, end) = (service.clone(), identity.clone(), ends.clone());
                 async move {
-                    let answer = answer(&service, identity.as_ref().as_ref(), request, &end).await;
+                    let client = Client { identity: identity.as_ref().as_ref(), address };
+                    let answer = answer(&service, client, request, &end).await;
                     Ok::<_, std::convert::Infallible>(answer)
                 }
             });
-            converse(stream, service, limits, peer, shutdown).await;
+            converse(stream, service, (limits, seat), peer, shutdown).await;
         }
     })
     .await;
@@ -80,11 +83,11 @@ pub async fn serve(
 
 /// The TLS handshake; `None`: there is no speaking with this client, and the log says why.
 async fn secure(
-    accepted: Accepted,
+    accepted: Accepted<TcpListener>,
     configurations: &Configurations,
 ) -> Option<TlsStream<Guarded<TcpStream>>> {
-    let Accepted { stream, local, peer, .. } = accepted;
-    let config = match configurations.get(local.ip().to_canonical(), Timestamp::now()) {
+    let Accepted { stream, peer, .. } = accepted;
+    let config = match configurations.get(peer.local.ip().to_canonical(), Timestamp::now()) {
         Ok(config) => config,
         Err(error) => {
             tracing::error!(error = chain(&error), "an agent cannot be served");
@@ -94,23 +97,31 @@ async fn secure(
     match tokio::time::timeout(PATIENCE, TlsAcceptor::from(config).accept(stream)).await {
         Ok(Ok(stream)) => Some(stream),
         Ok(Err(error)) => {
-            tracing::debug!(%peer, %error, "no TLS with an agent");
+            tracing::debug!(peer = %peer.remote, %error, "TLS handshake of an agent failed");
             None
         }
         Err(_) => {
-            tracing::debug!(%peer, "an agent's TLS handshake took too long");
+            tracing::debug!(peer = %peer.remote, "TLS handshake of an agent timed out");
             None
         }
     }
 }
 
+/// The other end of a connection.
+#[derive(Clone, Copy)]
+struct Client<'a> {
+    /// The agent whose certificate was shown.
+    identity: Option<&'a Identity>,
+    address: IpAddr,
+}
+
 async fn answer(
     service: &Service,
-    identity: Option<&Identity>,
+    client: Client<'_>,
     request: Request<Incoming>,
     end: &CancellationToken,
 ) -> Answer {
-    decide(service, identity, request, end).await.unwrap_or_else(|Refused { reason, message, after }| {
+    decide(service, client, request, end).await.unwrap_or_else(|Refused { reason, message, after }| {
         service.counters.refusals.one(reason);
         let mut answer = json(reason.status(), &Refusal { reason: reason.word().to_owned(), message });
         if reason == Reason::BadHost {
@@ -125,7 +136,7 @@ async fn answer(
 
 async fn decide(
     service: &Service,
-    identity: Option<&Identity>,
+    Client { identity, address }: Client<'_>,
     request: Request<Incoming>,
     end: &CancellationToken,
 ) -> Result<Answer, Refused> {
@@ -141,11 +152,15 @@ async fn decide(
     if parts.method != Method::POST {
         return refused(Reason::MethodNotAllowed, "this resource takes POST");
     }
-    if let Some(identity) = identity.filter(|_| path != "/v1/enrol") {
+    if path == "/v1/enrol" {
+        let asked = read_up_to(MAX_ENROL_BYTES, body).await?;
+        return Ok(json(StatusCode::OK, &service.enrol(asked, address, now).await?));
+    }
+    if let Some(identity) = identity {
+        check_validity(identity, now)?;
         service.admit(identity, path)?;
     }
     match (path, identity) {
-        ("/v1/enrol", _) => Ok(json(StatusCode::OK, &service.enrol(read(body).await?, now).await?)),
         ("/v1/renew", Some(identity)) => {
             Ok(json(StatusCode::OK, &service.renew(identity, read(body).await?, now).await?))
         }
@@ -178,12 +193,26 @@ async fn decide(
     }
 }
 
+/// Checks that the certificate has not expired. The handshake checked it once, and a kept connection may outlive it.
+fn check_validity(identity: &Identity, now: Timestamp) -> Result<(), Refused> {
+    if now <= identity.not_after {
+        return Ok(());
+    }
+    let message = format!("the certificate expired at {}: boot the host again", identity.not_after);
+    refused(Reason::CertificateExpired, message)
+}
+
 async fn read<T: DeserializeOwned>(body: Incoming) -> Result<T, Refused> {
-    let collected = tokio::time::timeout(PATIENCE, Limited::new(body, MAX_BODY).collect()).await;
+    read_up_to(MAX_BODY, body).await
+}
+
+async fn read_up_to<T: DeserializeOwned>(bytes: usize, body: Incoming) -> Result<T, Refused> {
+    let collected = tokio::time::timeout(PATIENCE, Limited::new(body, bytes).collect()).await;
     let bytes = match collected {
         Ok(Ok(collected)) => collected.to_bytes(),
         Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => {
-            return refused(Reason::BodyTooLarge, "a body has at most 1 MiB");
+            let message = format!("this body has at most {} KiB", bytes >> 10);
+            return refused(Reason::BodyTooLarge, message);
         }
         Ok(Err(_)) => return refused(Reason::BadBody, "the body did not arrive whole"),
         Err(_) => return refused(Reason::BodyTooSlow, "the body took too long"),

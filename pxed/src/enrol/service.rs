@@ -1,30 +1,35 @@
 //! What is answered to an agent: enrolment, renewal, report. Decides; `serve` has the socket, `signer` the key.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bedplate_api::id::{Digest, MachineName};
+use bedplate_api::id::{BootId, Digest, MachineName};
 use bedplate_api::machine::{Address, AgentStatus, Hardware, MachineStatus, Time, condition_type};
 use bedplate_api::wire::{EnrolRequest, EnrolResponse, RenewRequest, Report, Stage};
+use bedplate_process::counter::Label as _;
 use bedplate_process::exit::chain;
-use jiff::{SignedDuration, Timestamp};
-use serde::{Deserialize, Serialize};
+use jiff::Timestamp;
 
+use super::alarm::Alarm;
 use super::bounds;
 use super::counters::{Counters, Enrolment, Reason, Renewal, Reported};
 use super::identity::Identity;
+use super::in_force::InForce;
 use super::pace::{self, Asked, Paces};
+use super::record::row_of;
 use super::request::{CertificateRequest, ReadRequestError};
-use super::signer::{SignError, Signed, Signer};
+use super::signer::{Expected, SignError, Signed, Signer};
 use super::standalone::StandIn;
-use crate::boot::report::reason;
-use crate::boot::seeds::CheckTokenError;
+use super::takeover::{Admission, Candidate};
+use super::turn::Turns;
+use crate::boot::report::{reason, tell_heard};
+use crate::boot::seeds::{CheckTokenError, hash};
 use crate::boot::{Boots, Owner, public_id};
-use crate::counter::Label as _;
-use crate::machine::Machines;
-use crate::status::condition::condition;
+use crate::heard::Heard;
+use crate::machine::{KnownMachine, Machines};
 use crate::status::{EventReason, StatusRegistry, set_condition};
-use crate::store::{Store, Table};
+use crate::store::Store;
 
 /// Seconds between heartbeats.
 pub const HEARTBEAT_SECONDS: u32 = 30;
@@ -33,18 +38,6 @@ pub const HEARTBEAT_SECONDS: u32 = 30;
 const RETRY_SECONDS: u32 = 2;
 /// The same of one that has a certificate yet: it is renewed long before it ends.
 const RENEW_RETRY_SECONDS: u32 = 10;
-
-/// By how much kube-controller-manager dates certificates back.
-const CLUSTER_BACKDATES: SignedDuration = SignedDuration::from_mins(5);
-
-/// What is kept of each Machine's certificate, so that one of a Machine that was made anew is not taken.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Certified {
-    uid: String,
-    key: Digest,
-    time: Timestamp,
-}
 
 /// A refusal.
 #[derive(Debug)]
@@ -79,15 +72,24 @@ pub struct Service {
     pub counters: Arc<Counters>,
     /// How much each host may ask yet.
     pub paces: Paces,
+    /// Requests and heartbeats by the keys in force.
+    pub heard: Heard,
+    /// Machines whose key is being written.
+    pub turns: Turns,
 }
 
 impl Service {
-    /// `POST /v1/enrol`.
+    /// Handles `POST /v1/enrol` of a host at `peer`.
     ///
     /// # Errors
     /// The refusal. A lost answer is no reason: the same token and key get it again.
-    pub async fn enrol(&self, request: EnrolRequest, now: Timestamp) -> Result<EnrolResponse, Refused> {
-        let decided = self.decide_enrolment(request, now).await;
+    pub async fn enrol(
+        &self,
+        request: EnrolRequest,
+        peer: IpAddr,
+        now: Timestamp,
+    ) -> Result<EnrolResponse, Refused> {
+        let decided = self.decide_enrolment(request, peer, now).await;
         self.counters.enrolments.one(match &decided {
             Ok((how, _)) => *how,
             Err(_) => Enrolment::Refused,
@@ -98,12 +100,15 @@ impl Service {
     async fn decide_enrolment(
         &self,
         request: EnrolRequest,
+        peer: IpAddr,
         now: Timestamp,
     ) -> Result<(Enrolment, EnrolResponse), Refused> {
+        let (seeds, boot) = (self.boots.seeds(), request.boot_id);
+        // The token comes first: a request costs its client nothing, and pxed the verification of a signature.
+        let seed = seeds.check(boot, &request.token, now);
+        let seed = seed.or_else(|error| self.bad_token(boot, peer, &error))?;
         let csr = CertificateRequest::read(&request.csr_pem).or_else(|error| bad_request(&error))?;
-        let seeds = self.boots.seeds();
-        let seed =
-            seeds.check(request.boot_id, &request.token, &csr.key, now).or_else(|error| bad_token(&error))?;
+        seed.check_key(&csr.key).or_else(|error| self.bad_token(boot, peer, &error))?;
         let Owner::Machine { name, uid } = seed.owner.clone() else {
             return refused(
                 Reason::NotAMachine,
@@ -111,40 +116,95 @@ impl Service {
             );
         };
         // Not before its token was found to be good: nobody else's is used up.
-        pace::admit(&self.paces, (&name, &csr.key), Asked::Enrolment)?;
-        self.check_machine(&name, Some(&uid))?;
+        pace::admit(&self.paces, (&name, &hash(&boot.to_string())), Asked::Enrolment)?;
+        let known = self.check_machine(&name, Some(&uid))?;
         csr.check_subject((&name, &uid), self.signer.needs_whole_subject())
             .or_else(|error| bad_request(&error))?;
-        seeds.claim(request.boot_id, csr.key).await.or_else(|error| bad_token(&error))?;
+        let candidate = Candidate { key: csr.key, boot, token: &request.token, seed: &seed, peer };
+        // A token that is held back is not bound to a key.
+        if let Admission::Later(wait) = self.admit_key(&known, &candidate, now).await? {
+            return Ok((Enrolment::HeardElsewhere, wait));
+        }
+        let claimed = seeds.claim(boot, csr.key).await;
+        claimed.or_else(|error| self.bad_token(boot, peer, &error))?;
         // A lost answer is given again; its key does not become the current one again.
+        if let Some(certificate) = seed.claim.as_ref().and_then(|claim| claim.certificate.clone()) {
+            return Ok((Enrolment::Repeated, self.enrolled(certificate)));
+        }
+        let signed = match self.signer.sign((&name, &uid), &csr, &boot.to_string()).await {
+            Ok(signed) => signed,
+            Err(error) => return signer_failed(&name, &error),
+        };
+        let certificate = match signed {
+            Signed::Certificate(certificate) => certificate,
+            Signed::Pending(reason) => return Ok(pending(reason)),
+        };
+        let decided = self.put_in_force_now(&candidate, (&name, &uid), certificate).await?;
+        if matches!(decided, (Enrolment::Enrolled, _)) {
+            self.take_facts(&name, request.agent_version, Some(request.facts), Timestamp::now());
+        }
+        Ok(decided)
+    }
+
+    /// Puts the key of an enrollment in force. The signer may have taken its time: all that was found before is asked again.
+    async fn put_in_force_now(
+        &self,
+        candidate: &Candidate<'_>,
+        (name, uid): (&MachineName, &str),
+        certificate: String,
+    ) -> Result<(Enrolment, EnrolResponse), Refused> {
+        let (seeds, boot, now) = (self.boots.seeds(), candidate.boot, Timestamp::now());
+        let Some(_turn) = self.turns.take(name) else { return Ok(pending(busy(name))) };
+        let seed = seeds.check(boot, candidate.token, now);
+        let seed = seed.or_else(|error| self.bad_token(boot, candidate.peer, &error))?;
         if let Some(certificate) = seed.claim.and_then(|claim| claim.certificate) {
             return Ok((Enrolment::Repeated, self.enrolled(certificate)));
         }
-        let certificate = match self.signer.sign((&name, &uid), &csr, &request.boot_id.to_string()).await {
-            Ok(Signed::Certificate(certificate)) => certificate,
-            Ok(Signed::Pending(reason)) => {
-                let pending = EnrolResponse::Pending { reason, retry_seconds: RETRY_SECONDS };
-                return Ok((Enrolment::Pending, pending));
-            }
-            Err(error) => return signer_failed(&name, &error),
+        let known = self.check_machine(name, Some(uid))?;
+        let former = match self.admit_key(&known, candidate, now).await? {
+            Admission::Now(former) => former,
+            Admission::Later(wait) => return Ok((Enrolment::HeardElsewhere, wait)),
         };
-        let certified = Certified { uid: uid.clone(), key: csr.key, time: now };
-        let certificate = match self.put_in_force(&name, &certified, certificate).await? {
+        let ended = seeds.win(boot);
+        let mut changes = ended.or_else(|error| self.bad_token(boot, candidate.peer, &error))?;
+        let certified = self.certified(&known, candidate.key, (false, now)).await;
+        let expected = Expected::Former(former.told);
+        let certificate = match self.put_in_force(name, &certified, expected, certificate).await? {
             Signed::Certificate(certificate) => certificate,
-            Signed::Pending(reason) => {
-                let pending = EnrolResponse::Pending { reason, retry_seconds: RETRY_SECONDS };
-                return Ok((Enrolment::Pending, pending));
-            }
+            Signed::Pending(reason) => return Ok(pending(reason)),
         };
-        if let Err(error) = seeds.answer(request.boot_id, &certificate).await {
-            return store_failed(&name, &error);
+        changes.push(row_of(name, &certified));
+        if let Err(error) = seeds.answer(boot, &certificate, changes).await {
+            return store_failed(name, &error);
         }
-        tracing::info!(machine = %name, boot = %public_id(request.boot_id), "host enrolled");
-        let owner = Owner::Machine { name: name.clone(), uid };
-        self.boots.owner_reached(&owner, request.boot_id, Stage::Enrolled, now);
-        self.enrolled_by_hand(&name, now);
-        self.take_facts(&name, request.agent_version, Some(request.facts), now);
+        self.tell_certified(name, &certified);
+        self.settle(&known, candidate, former.force, now);
         Ok((Enrolment::Enrolled, self.enrolled(certificate)))
+    }
+
+    /// Tells that the host of a candidate is enrolled; `former`: what was in force before.
+    fn settle(&self, known: &KnownMachine, candidate: &Candidate<'_>, former: InForce, now: Timestamp) {
+        let (boot, peer) = (candidate.boot, candidate.peer);
+        let public = public_id(boot);
+        let changed = key_changed(former, &candidate.key);
+        tracing::info!(machine = %known.name, boot = %public, %peer, new_key = changed.is_some(), "host enrolled");
+        if let Some(changed) = changed {
+            let message = format!("{changed}, enrolled from {peer} by boot {public}");
+            self.registry.event(&known.name, EventReason::KeyChanged, message);
+        }
+        self.heard.enrolled(known, now);
+        let gone = |status: &mut MachineStatus| status.agent.get_or_insert_default().going_down_time = None;
+        self.registry.update(&known.name, gone);
+        let owner = Owner::Machine { name: known.name.clone(), uid: known.uid.clone() };
+        self.boots.owner_reached(&owner, boot, Stage::Enrolled, now);
+        if known.is_netbooted() {
+            let message = format!("the host is enrolled, boot {public}");
+            self.registry.event(&known.name, EventReason::Enrolled, message);
+        } else {
+            self.enrolled_by_hand(&known.name, now);
+        }
+        // Also if a later packet in its name has started another boot.
+        tell_heard(&self.registry, &self.heard, known, now);
     }
 
     /// A host that pxed did not boot is enrolled: no boot's timeline says so.
@@ -152,7 +212,7 @@ impl Service {
         if self.machines.load().netbooted(name).is_some() {
             return;
         }
-        let message = "the host is enrolled by a token of a person's";
+        let message = "the host is enrolled by a token of `bedplate machine token`";
         self.registry.update(name, |status| {
             set_condition(status, condition_type::ENROLLED, true, reason::ENROLLED, message, now);
         });
@@ -185,7 +245,7 @@ impl Service {
         now: Timestamp,
     ) -> Result<EnrolResponse, Refused> {
         let name = &identity.machine;
-        let uid = self.check_identity(identity).await?;
+        let uid = self.hear(identity).await?;
         let csr = CertificateRequest::read(&request.csr_pem).or_else(|error| bad_request(&error))?;
         if csr.key != identity.key {
             return refused(
@@ -200,10 +260,7 @@ impl Service {
             Err(error) => return signer_failed(name, &error),
         };
         if let Signed::Certificate(certificate) = signed {
-            // The signer may have taken its time: another key may be enrolled by now.
-            self.check_identity(identity).await?;
-            let certified = Certified { uid, key: csr.key, time: now };
-            signed = self.put_in_force(name, &certified, certificate).await?;
+            signed = self.renew_now(identity, (&uid, certificate), now).await?;
         }
         match signed {
             Signed::Certificate(certificate) => {
@@ -216,18 +273,26 @@ impl Service {
         }
     }
 
-    /// Remembers whose certificate it is, here and where else it is taken; nobody has it yet.
-    async fn put_in_force(
+    /// Puts a renewed certificate in force. The signer may have taken its time: another key may be enrolled by now.
+    async fn renew_now(
         &self,
-        name: &MachineName,
-        certified: &Certified,
-        certificate: String,
+        identity: &Identity,
+        (uid, certificate): (&str, String),
+        now: Timestamp,
     ) -> Result<Signed, Refused> {
-        self.remember(name, certified).await?;
-        match self.signer.put_in_force((name, &certified.uid), certificate).await {
-            Ok(signed) => Ok(signed),
-            Err(error) => signer_failed(name, &error),
+        let name = &identity.machine;
+        let Some(_turn) = self.turns.take(name) else { return Ok(Signed::Pending(busy(name))) };
+        self.check_identity(identity).await?;
+        let known = self.check_machine(name, Some(uid))?;
+        let certified = self.certified(&known, identity.key, (true, now)).await;
+        let signed = self.put_in_force(name, &certified, Expected::Earlier, certificate).await?;
+        if let Signed::Certificate(_) = &signed {
+            if let Err(error) = self.store.write(vec![row_of(name, &certified)]).await {
+                return store_failed(name, &error);
+            }
+            self.tell_certified(name, &certified);
         }
+        Ok(signed)
     }
 
     /// `POST /v1/report`, by an agent that showed its certificate.
@@ -242,35 +307,27 @@ impl Service {
 
     async fn take_report(&self, identity: &Identity, report: Report, now: Timestamp) -> Result<(), Refused> {
         let name = &identity.machine;
-        let uid = self.check_identity(identity).await?;
-        if let Some(boot) = report.boot_id {
+        let uid = self.hear(identity).await?;
+        let known = self.check_machine(name, Some(&uid))?;
+        if let Some(boot) = report.boot_id.filter(|_| !report.going_down) {
             let owner = Owner::Machine { name: name.clone(), uid };
             self.boots.owner_reached(&owner, boot, Stage::Enrolled, now);
         }
         let addresses = Address::of_host(name, &report.addresses);
         let kernel = bounds::cut(report.kernel_boot_id, bounds::WORD);
         let state_disk = report.state_disk.map(bounds::state_disk);
-        self.heard(name, now);
+        if !report.going_down {
+            tell_heard(&self.registry, &self.heard, &known, now);
+        }
         self.registry.update(name, |status| {
             status.addresses = addresses;
             status.state_disk = state_disk;
-            status.agent.get_or_insert_default().boot_id = Some(kernel);
+            let agent = status.agent.get_or_insert_default();
+            agent.boot_id = Some(kernel);
+            agent.going_down_time = report.going_down.then_some(Time(now));
         });
         self.take_facts(name, report.agent_version, report.facts, now);
         Ok(())
-    }
-
-    /// A host that has its certificate is enrolled, also where nothing says so any more: its Machine was away for a while, or the store
-    /// was lost. In a cluster the object says so.
-    fn heard(&self, name: &MachineName, now: Timestamp) {
-        let known = |status: &MachineStatus| condition(status, condition_type::ENROLLED).is_some();
-        if self.stand_in.is_none() || self.registry.read(name, known) == Some(true) {
-            return;
-        }
-        let message = "the host's agent reports by the certificate that it enrolled for";
-        self.registry.update(name, |status| {
-            set_condition(status, condition_type::ENROLLED, true, reason::ENROLLED, message, now);
-        });
     }
 
     /// Lets an agent that showed its certificate ask for what is under this path.
@@ -289,64 +346,49 @@ impl Service {
         }
     }
 
-    /// The Machine's UID as it is now, if it is still the one that `uid` names.
-    fn check_machine(&self, name: &MachineName, uid: Option<&str>) -> Result<String, Refused> {
+    /// Returns the current Machine, if it still has this `uid`.
+    pub(super) fn check_machine(
+        &self,
+        name: &MachineName,
+        uid: Option<&str>,
+    ) -> Result<Arc<KnownMachine>, Refused> {
         match self.machines.load().by_name(name) {
-            Some(known) if uid.is_none_or(|uid| uid == known.uid) => Ok(known.uid.clone()),
-            Some(_) | None => refused(
-                Reason::MachineGone,
-                format!("Machine {name} is no longer known here, or was made anew: boot the host again"),
-            ),
+            Some(known) if uid.is_none_or(|uid| uid == known.uid) => Ok(known.clone()),
+            Some(_) | None => self.machine_gone(name),
         }
     }
 
-    /// The Machine's UID, if this is its agent of now: the Machine is the one that was enrolled, and so is the key.
-    pub(super) async fn check_identity(&self, identity: &Identity) -> Result<String, Refused> {
-        let key = certificate_key(&identity.machine).into_bytes();
-        let kept = match self.store.fetch(Table::Certificates, key).await {
-            Ok(kept) => kept.and_then(|bytes| serde_json::from_slice::<Certified>(&bytes).ok()),
-            Err(error) => return store_failed(&identity.machine, &error),
+    pub(super) fn machine_gone<T>(&self, name: &MachineName) -> Result<T, Refused> {
+        let message =
+            format!("Machine {name} is no longer known here, or was re-created: boot the host again");
+        refused(Reason::MachineGone, message)
+    }
+
+    /// Refuses a token.
+    pub(super) fn bad_token<T>(
+        &self,
+        boot: BootId,
+        peer: IpAddr,
+        error: &CheckTokenError,
+    ) -> Result<T, Refused> {
+        let reason = match error {
+            CheckTokenError::UnknownBoot => Reason::UnknownBoot,
+            CheckTokenError::WrongToken => Reason::WrongToken,
+            CheckTokenError::Expired(_) => Reason::TokenExpired,
+            CheckTokenError::Used => Reason::TokenUsed,
+            CheckTokenError::Superseded => Reason::TokenSuperseded,
+            CheckTokenError::Store(_) => Reason::StoreFailed,
         };
-        // Without an entry (a store that was lost) the certificate alone counts.
-        let uid = self.check_machine(&identity.machine, kept.as_ref().map(|kept| kept.uid.as_str()))?;
-        self.check_machine(&identity.machine, identity.uid.as_deref())?;
-        if kept.is_none() && identity.uid.is_none() {
-            self.check_age(identity)?;
-        }
-        if kept.is_some_and(|kept| kept.key != identity.key) {
-            return refused(
-                Reason::KeyReplaced,
-                format!(
-                    "another key was enrolled for Machine {} since: boot the host again",
-                    identity.machine
-                ),
-            );
-        }
-        Ok(uid)
-    }
-
-    /// Whether the Machine was there already when a certificate was made that names no UID, as the cluster's do.
-    fn check_age(&self, identity: &Identity) -> Result<(), Refused> {
-        let machines = self.machines.load();
-        let created = machines.by_name(&identity.machine).and_then(|known| {
-            let created = known.machine.metadata.creation_timestamp.as_ref()?;
-            Some(created.0)
+        let opened = || self.boots.get(boot, Timestamp::now()).map(|boot| boot.record().opening.owner);
+        let owner = self.boots.seeds().owner(boot).or_else(opened);
+        self.alarm(&Alarm {
+            event: EventReason::TokenRefused,
+            machine: owner.as_ref().and_then(Owner::machine),
+            boot: Some(boot),
+            peer,
+            message: format!("enrollment token refused ({})", reason.word()),
         });
-        let made = identity.not_before.saturating_add(CLUSTER_BACKDATES).unwrap_or(identity.not_before);
-        if created.is_none_or(|created| created <= made) {
-            return Ok(());
-        }
-        refused(
-            Reason::MachineGone,
-            format!("Machine {} was made anew since: boot the host again", identity.machine),
-        )
-    }
-
-    async fn remember(&self, name: &MachineName, certified: &Certified) -> Result<(), Refused> {
-        // Plain data with text keys: it always has a JSON form.
-        let value = serde_json::to_vec(certified).unwrap_or_default();
-        let put = self.store.put(Table::Certificates, certificate_key(name).as_bytes(), value).await;
-        put.or_else(|error| store_failed(name, &error))
+        refused(reason, format!("{}: boot the host again for a fresh token", chain(error)))
     }
 
     fn take_facts(&self, name: &MachineName, version: String, hardware: Option<Hardware>, now: Timestamp) {
@@ -365,33 +407,36 @@ impl Service {
     }
 }
 
-fn certificate_key(name: &MachineName) -> String {
-    format!("machine/{name}")
+/// The answer to a host that should ask again.
+fn pending(reason: String) -> (Enrolment, EnrolResponse) {
+    (Enrolment::Pending, EnrolResponse::Pending { reason, retry_seconds: RETRY_SECONDS })
+}
+
+fn busy(name: &MachineName) -> String {
+    format!("another request for the key of Machine {name} is being answered")
+}
+
+/// The Event about a key that is another one than before; `None`: it is not.
+fn key_changed(former: InForce, key: &Digest) -> Option<&'static str> {
+    match former {
+        InForce::Key(former) if former == *key => None,
+        InForce::Nothing => None,
+        InForce::Key(_) | InForce::Certificate => Some("another key is in force"),
+        InForce::Lost => Some("a key is in force, and pxed has no record of the key before it"),
+    }
 }
 
 fn bad_request<T>(error: &ReadRequestError) -> Result<T, Refused> {
     refused(Reason::BadCertificateRequest, chain(error))
 }
 
-fn bad_token<T>(error: &CheckTokenError) -> Result<T, Refused> {
-    let reason = match error {
-        CheckTokenError::UnknownBoot => Reason::UnknownBoot,
-        CheckTokenError::WrongToken => Reason::WrongToken,
-        CheckTokenError::Expired(_) => Reason::TokenExpired,
-        CheckTokenError::Used => Reason::TokenUsed,
-        CheckTokenError::Store(_) => Reason::StoreFailed,
-    };
-    tracing::warn!(reason = reason.word(), "an enrolment was refused");
-    refused(reason, format!("{}: boot the host again for a fresh token", chain(error)))
-}
-
-fn signer_failed<T>(name: &MachineName, error: &SignError) -> Result<T, Refused> {
+pub(super) fn signer_failed<T>(name: &MachineName, error: &SignError) -> Result<T, Refused> {
     let text = chain(error);
     tracing::error!(machine = %name, error = text, "a certificate could not be signed");
     refused(Reason::SignerFailed, text)
 }
 
-fn store_failed<T>(name: &MachineName, error: &crate::store::StoreError) -> Result<T, Refused> {
+pub(super) fn store_failed<T>(name: &MachineName, error: &crate::store::StoreError) -> Result<T, Refused> {
     tracing::error!(machine = %name, error = chain(error), "the store failed in an enrolment");
     refused(Reason::StoreFailed, "pxed cannot write to its store: see its log")
 }

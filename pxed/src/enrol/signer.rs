@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_api::id::MachineName;
+use bedplate_api::machine::EnrolmentStatus;
 use bedplate_api::wire::KubernetesEndpoint;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
@@ -25,6 +26,24 @@ pub enum Signed {
     Pending(String),
 }
 
+/// Record of a key for the status of its Machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyRecord {
+    /// The record, without the certificate.
+    pub enrolment: EnrolmentStatus,
+    /// Key that the status must name when the record is written.
+    pub expected: Expected,
+}
+
+/// Key that the status must name before a record is written into it. Each may be the record's own key, or none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Expected {
+    /// An enrollment: the key that it named when the new one was admitted, as 64 hex digits.
+    Former(Option<String>),
+    /// A renewal: a key that was enrolled before. That is the status of an API server which was restored from a backup.
+    Earlier,
+}
+
 /// Why there will be no certificate.
 #[derive(Debug, Error)]
 pub enum SignError {
@@ -34,6 +53,9 @@ pub enum SignError {
     /// The API server did not answer as it should.
     #[error("the cluster's signer cannot be asked")]
     Cluster(#[source] Box<kube::Error>),
+    /// Another key is in force.
+    #[error("another key is in force for Machine {0}")]
+    Replaced(MachineName),
     /// The cluster refused.
     #[error("the cluster refused the certificate: {0}")]
     Refused(String),
@@ -50,10 +72,11 @@ pub trait Signer: Send + Sync + 'static {
         purpose: &'a str,
     ) -> BoxFuture<'a, Result<Signed, SignError>>;
 
-    /// Makes this certificate (PEM) the one that its Machine's agent is known by, before the agent gets it. To be repeated as `sign` is.
+    /// Puts this certificate (PEM) and the record of its key in force before the agent gets the certificate. Repeated like `sign`.
     fn put_in_force<'a>(
         &'a self,
         machine: (&'a MachineName, &'a str),
+        key: KeyRecord,
         certificate: String,
     ) -> BoxFuture<'a, Result<Signed, SignError>>;
 
@@ -87,6 +110,7 @@ impl Signer for LocalSigner {
     fn put_in_force<'a>(
         &'a self,
         _machine: (&'a MachineName, &'a str),
+        _key: KeyRecord,
         certificate: String,
     ) -> BoxFuture<'a, Result<Signed, SignError>> {
         Box::pin(std::future::ready(Ok(Signed::Certificate(certificate))))

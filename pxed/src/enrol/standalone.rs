@@ -64,6 +64,7 @@ impl Service {
             machines: self.machines.subscribe(),
             choice: stand_in.choice.changes(),
         };
+        self.hear(identity).await?;
         loop {
             news.forget();
             self.check_identity(identity).await?;
@@ -120,7 +121,7 @@ impl Service {
         write: OperationWrite,
     ) -> Result<OperationWritten, Refused> {
         let stand_in = self.standalone()?;
-        self.check_identity(identity).await?;
+        self.hear(identity).await?;
         let written = stand_in.operations.write_of_agent(&identity.machine, write).await;
         written
             .or_else(|why| refused(Reason::StoreFailed, format!("the operation cannot be kept now: {why}")))
@@ -132,7 +133,7 @@ impl Service {
     /// The refusal.
     pub async fn take_node(&self, identity: &Identity, node: NodeReport) -> Result<(), Refused> {
         let stand_in = self.standalone()?;
-        self.check_identity(identity).await?;
+        self.hear(identity).await?;
         let known = self.own_machine(identity)?;
         let selected = stand_in.choice.told(&known).chosen.and_then(|chosen| chosen.selected.clone());
         let reference = known.machine.spec.configuration_ref.as_ref().map(|reference| &reference.name);
@@ -163,7 +164,7 @@ impl Service {
         request: SecretRequest,
     ) -> Result<SecretResponse, Refused> {
         let stand_in = self.standalone()?;
-        self.check_identity(identity).await?;
+        self.hear(identity).await?;
         let known = self.own_machine(identity)?;
         let version = stand_in.choice.told(&known).version;
         let keys = version.map(|version| named_keys(&version.spec.template, &request)).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Enrolment end to end, by a TLS client against the real listener, and the cluster as signer against a stand-in.
+//! Enrollment end to end, by a TLS client against the real listener.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,16 +19,20 @@ use tokio_util::sync::CancellationToken;
 
 use super::counters::{Counters, Enrolment, Reason, Renewal, Reported};
 use super::pace::Paces;
-use super::request::CertificateRequest;
+use super::permission::Permissions;
 use super::service::Service;
-use super::signer::{LocalSigner, SignError, Signed, Signer};
+use super::signer::{LocalSigner, Signer};
 use super::standalone::StandIn;
 use super::tls::Configurations;
-use crate::http::listen::Limits;
+use crate::heard::Heard;
 use crate::http::tests::{HOST_CASES, Rig, listening, plain};
 use crate::machine::Snapshot;
+use bedplate_process::listen::Limits;
 
+mod cluster;
+mod failure;
 mod standalone;
+mod takeover;
 
 struct Agents {
     rig: Rig,
@@ -63,6 +67,8 @@ impl Agents {
             signer,
             counters: counters.clone(),
             paces: Paces::default(),
+            heard: rig.heard.clone(),
+            turns: super::turn::Turns::default(),
         };
         let shutdown = CancellationToken::new();
         let serve = super::serve::serve(
@@ -137,6 +143,16 @@ impl Agents {
         (condition.status.clone(), condition.reason.clone())
     }
 
+    /// Permits another key of node1, as an administrator does.
+    async fn allow(&self) {
+        self.allow_at(Timestamp::now()).await;
+    }
+
+    async fn allow_at(&self, time: Timestamp) {
+        let (machines, store) = (self.rig.machines.clone(), self.rig.store.clone());
+        Permissions { machines, store, standalone: true }.allow("node1", time).await.unwrap();
+    }
+
     async fn stop(self) -> Rig {
         self.shutdown.cancel();
         self.serving.await.unwrap();
@@ -199,6 +215,7 @@ async fn a_host_enrols_reports_and_renews_with_its_certificate() {
             name: Some("virtio-state".to_owned()),
             wipe_token: Some("t".to_owned()),
         }),
+        going_down: false,
     };
     assert_eq!(agents.post(&client, "/v1/report", &report).await.0, 204);
     let status = agents.rig.registry.get(&"node1".parse().unwrap()).unwrap();
@@ -351,6 +368,8 @@ async fn a_clusters_certificate_that_is_older_than_its_machine_is_refused_though
         signer: Arc::new(LocalSigner { authority: rig.authority.clone() }),
         counters: Arc::default(),
         paces: Paces::default(),
+        heard: Heard::new(false),
+        turns: super::turn::Turns::default(),
     };
     let now = Timestamp::now();
     let ago = |minutes| now - jiff::SignedDuration::from_mins(minutes);
@@ -363,8 +382,11 @@ async fn a_clusters_certificate_that_is_older_than_its_machine_is_refused_though
             machine: "node1".parse().unwrap(),
             uid: None,
             not_before,
+            not_after: Timestamp::MAX,
             key: super::request::key_digest(b"key"),
+            certificate: super::request::key_digest(b"certificate"),
             serial: "1".to_owned(),
+            peer: [127, 0, 0, 1].into(),
         };
         let report: Report = serde_json::from_value(
             serde_json::json!({ "agentVersion": "0", "kernelBootId": "k", "addresses": [] }),
@@ -404,11 +426,13 @@ async fn a_certificate_whose_key_was_replaced_neither_reports_nor_renews() {
         facts: None,
         addresses: Vec::new(),
         state_disk: None,
+        going_down: false,
     };
     assert_eq!(agents.post(&former, "/v1/report", &report).await.0, 204);
+    agents.allow().await;
     let (certificate, _) = agents.enrolled(2, &new).await;
-    // Not even the old token's answer, asked for again, makes the old key current.
-    assert!(matches!(agents.enrol(&first).await, Ok(EnrolResponse::Enrolled { .. })));
+    // Not even the old token makes the old key current.
+    assert!(same(&agents.enrol(&first).await, &refusal(409, "TokenSuperseded")));
     for (path, body) in [
         ("/v1/report", serde_json::to_value(&report).unwrap()),
         ("/v1/renew", serde_json::to_value(RenewRequest { csr_pem: csr(&old, None) }).unwrap()),
@@ -478,288 +502,6 @@ async fn what_is_malformed_is_refused_without_an_echo_of_the_token() {
     assert_eq!(agents.post(&agents.client(None), "/v1/enrol", &large).await.0, 413);
     assert_eq!(agents.post(&agents.client(None), "/v1/nothing", &body).await.0, 404);
     agents.stop().await;
-}
-
-/// Says Pending twice, then signs.
-struct Slow {
-    local: LocalSigner,
-    asked: std::sync::atomic::AtomicU32,
-}
-
-impl Signer for Slow {
-    fn sign<'a>(
-        &'a self,
-        machine: (&'a bedplate_api::id::MachineName, &'a str),
-        request: &'a CertificateRequest,
-        purpose: &'a str,
-    ) -> futures::future::BoxFuture<'a, Result<Signed, SignError>> {
-        if self.asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) < 2 {
-            return Box::pin(std::future::ready(Ok(Signed::Pending("the signer".to_owned()))));
-        }
-        self.local.sign(machine, request, purpose)
-    }
-
-    fn put_in_force<'a>(
-        &'a self,
-        machine: (&'a bedplate_api::id::MachineName, &'a str),
-        certificate: String,
-    ) -> futures::future::BoxFuture<'a, Result<Signed, SignError>> {
-        self.local.put_in_force(machine, certificate)
-    }
-
-    fn needs_whole_subject(&self) -> bool {
-        true
-    }
-
-    fn kubernetes(&self) -> Option<bedplate_api::wire::KubernetesEndpoint> {
-        None
-    }
-}
-
-#[tokio::test]
-async fn a_slow_signer_is_pending_and_the_same_request_is_asked_again() {
-    let rig = Rig::new().with_images().await;
-    let local = LocalSigner { authority: rig.authority.clone() };
-    let agents = Agents::start_with(rig, Arc::new(Slow { local, asked: 0.into() })).await;
-    let seed = agents.seed(1).await;
-    let key = KeyPair::generate().unwrap();
-    let nameless = agents.enrol(&request(&seed, &csr(&key, None))).await;
-    assert!(same(&nameless, &refusal(400, "BadCertificateRequest")), "a cluster takes the subject as it is");
-    let good = request(&seed, &csr(&key, Some("node1")));
-    for _ in 0..2 {
-        assert!(matches!(agents.enrol(&good).await, Ok(EnrolResponse::Pending { .. })));
-        assert_ne!(agents.condition("Enrolled").0, "True");
-    }
-    assert!(matches!(agents.enrol(&good).await, Ok(EnrolResponse::Enrolled { .. })));
-    agents.stop().await;
-}
-
-/// Writes of an enrollment, in order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Write {
-    Claim,
-    Key,
-    Answer,
-}
-
-/// Local signer that makes one write of an enrollment fail.
-struct Breaking {
-    local: LocalSigner,
-    store: crate::store::Store,
-    fails: std::sync::Mutex<Option<Write>>,
-}
-
-impl Breaking {
-    /// Makes the next write fail once, if `write` is the write that should fail.
-    async fn before(&self, write: Write) {
-        let fails = self.fails.lock().unwrap().take_if(|fails| *fails == write).is_some();
-        if fails {
-            self.store.answers().await.unwrap();
-            crate::store::tests::break_next_write(&self.store);
-        }
-    }
-}
-
-impl Signer for Breaking {
-    fn sign<'a>(
-        &'a self,
-        machine: (&'a bedplate_api::id::MachineName, &'a str),
-        request: &'a CertificateRequest,
-        purpose: &'a str,
-    ) -> futures::future::BoxFuture<'a, Result<Signed, SignError>> {
-        Box::pin(async move {
-            self.before(Write::Key).await;
-            self.local.sign(machine, request, purpose).await
-        })
-    }
-
-    fn put_in_force<'a>(
-        &'a self,
-        machine: (&'a bedplate_api::id::MachineName, &'a str),
-        certificate: String,
-    ) -> futures::future::BoxFuture<'a, Result<Signed, SignError>> {
-        Box::pin(async move {
-            self.before(Write::Answer).await;
-            self.local.put_in_force(machine, certificate).await
-        })
-    }
-
-    fn needs_whole_subject(&self) -> bool {
-        false
-    }
-
-    fn kubernetes(&self) -> Option<bedplate_api::wire::KubernetesEndpoint> {
-        None
-    }
-}
-
-#[tokio::test]
-async fn no_certificate_is_sent_if_a_write_of_its_enrollment_fails() {
-    for write in [Write::Claim, Write::Key, Write::Answer] {
-        let rig = Rig::new().with_images().await;
-        let local = LocalSigner { authority: rig.authority.clone() };
-        let signer = Breaking { local, store: rig.store.clone(), fails: std::sync::Mutex::default() };
-        let signer = Arc::new(signer);
-        let agents = Agents::start_with(rig, signer.clone()).await;
-        let seed = agents.seed(1).await;
-        let (key, other) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
-        let own = request(&seed, &csr(&key, Some("node1")));
-        *signer.fails.lock().unwrap() = Some(write);
-        signer.before(Write::Claim).await;
-        let failed = agents.enrol(&own).await;
-        assert!(same(&failed, &refusal(503, "StoreFailed")), "{write:?}: {failed:?}");
-        let enrolled = agents.enrol(&own).await;
-        assert!(matches!(enrolled, Ok(EnrolResponse::Enrolled { .. })), "{write:?}: {enrolled:?}");
-        let directory = agents.stop().await.directory;
-        drop(signer);
-        // Everything is on disk: a restarted pxed gives the same answer, and refuses another key.
-        let agents = Agents::start(Rig::reopen(directory)).await;
-        assert!(same(&agents.enrol(&own).await, &enrolled), "{write:?}");
-        let stolen = agents.enrol(&request(&seed, &csr(&other, Some("node1")))).await;
-        assert!(same(&stolen, &refusal(409, "TokenUsed")), "{write:?}: {stolen:?}");
-        agents.stop().await;
-    }
-}
-
-/// A stand-in for the API server: keeps one CertificateSigningRequest, signs it when it is approved.
-#[derive(Default)]
-struct Cluster {
-    object: std::sync::Mutex<Option<serde_json::Value>>,
-    creates: std::sync::atomic::AtomicU32,
-    /// Answers nothing but this status.
-    failing: std::sync::atomic::AtomicU16,
-}
-
-impl Cluster {
-    fn answer(&self, method: &hyper::Method, path: &str, body: &[u8]) -> (u16, serde_json::Value) {
-        let failure = |code: u16, reason: &str| {
-            let status = serde_json::json!({
-                "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-                "message": reason, "reason": reason, "code": code,
-            });
-            (code, status)
-        };
-        match self.failing.load(std::sync::atomic::Ordering::Relaxed) {
-            0 => {}
-            code => return failure(code, "Failing"),
-        }
-        let mut object = self.object.lock().unwrap();
-        if path.ends_with("/configmaps/extension-apiserver-authentication") {
-            return (200, serde_json::json!({ "metadata": {}, "data": { "client-ca-file": "PEM" } }));
-        }
-        if path.ends_with("/machines/node1/status") {
-            let mut machine: serde_json::Value = serde_json::from_slice(body).unwrap();
-            machine["spec"] = serde_json::json!({ "provider": "manual" });
-            *object = Some(machine.clone());
-            return (200, machine);
-        }
-        match *method {
-            hyper::Method::POST if object.is_some() => failure(409, "AlreadyExists"),
-            hyper::Method::POST => {
-                self.creates.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                *object = Some(serde_json::from_slice(body).unwrap());
-                (201, object.clone().unwrap())
-            }
-            hyper::Method::PUT if path.ends_with("/approval") => {
-                let mut approved: serde_json::Value = serde_json::from_slice(body).unwrap();
-                approved["status"]["certificate"] = "Q0VSVA==".into();
-                *object = Some(approved.clone());
-                (200, approved)
-            }
-            _ => object.clone().map_or_else(|| failure(404, "NotFound"), |object| (200, object)),
-        }
-    }
-
-    fn client(self: &Arc<Self>) -> kube::Client {
-        let cluster = self.clone();
-        let service = tower::service_fn(move |request: hyper::Request<kube::client::Body>| {
-            let cluster = cluster.clone();
-            async move {
-                use http_body_util::BodyExt;
-                let (parts, body) = request.into_parts();
-                let body = body.collect().await.unwrap().to_bytes();
-                let (status, value) = cluster.answer(&parts.method, parts.uri.path(), &body);
-                let body = kube::client::Body::from(serde_json::to_vec(&value).unwrap());
-                let response = hyper::Response::builder().status(status).body(body).unwrap();
-                Ok::<_, std::convert::Infallible>(response)
-            }
-        });
-        kube::Client::new(service, "default")
-    }
-}
-
-#[tokio::test]
-async fn the_cluster_signs_what_pxed_made_and_approved_and_is_asked_once() {
-    let cluster = Arc::new(Cluster::default());
-    let signer = super::cluster::ClusterSigner::new(cluster.client(), None);
-    let key = KeyPair::generate().unwrap();
-    let request = CertificateRequest::read(&csr(&key, Some("node1"))).unwrap();
-    let machine = "node1".parse().unwrap();
-    for _ in 0..2 {
-        let signed = signer.sign((&machine, "u1"), &request, "boot").await.unwrap();
-        assert_eq!(signed, Signed::Certificate("CERT".to_owned()));
-    }
-    assert_eq!(cluster.creates.load(std::sync::atomic::Ordering::Relaxed), 1);
-    let object = cluster.object.lock().unwrap().clone().unwrap();
-    assert_eq!(object["spec"]["signerName"], "kubernetes.io/kube-apiserver-client");
-    assert_eq!(object["spec"]["usages"], serde_json::json!(["client auth", "digital signature"]));
-    assert_eq!(object["status"]["conditions"][0]["type"], "Approved");
-    assert!(object["metadata"]["name"].as_str().unwrap().starts_with("bedplate-machine-node1-"));
-    assert_eq!(signer.client_ca().await.unwrap(), "PEM");
-}
-
-#[tokio::test]
-async fn the_cluster_knows_a_certificate_before_the_agent_has_it_and_only_of_the_machine_that_is_there() {
-    let cluster = Arc::new(Cluster::default());
-    let signer = super::cluster::ClusterSigner::new(cluster.client(), None);
-    let machine = "node1".parse().unwrap();
-    let certificate = rcgen::generate_simple_self_signed(["x".to_owned()]).unwrap().cert;
-    let put = async || signer.put_in_force((&machine, "u1"), certificate.pem()).await;
-    for (code, pending) in [(503, true), (409, false), (404, false)] {
-        cluster.failing.store(code, std::sync::atomic::Ordering::Relaxed);
-        let put = put().await;
-        assert_eq!(matches!(put, Ok(Signed::Pending(_))), pending, "{code}: {put:?}");
-        assert_eq!(matches!(put, Err(SignError::Refused(_))), !pending, "{code}: {put:?}");
-    }
-    cluster.failing.store(0, std::sync::atomic::Ordering::Relaxed);
-    assert_eq!(put().await.unwrap(), Signed::Certificate(certificate.pem()));
-    let written = cluster.object.lock().unwrap().clone().unwrap();
-    let digest = super::request::key_digest(certificate.der());
-    assert_eq!(written["metadata"], serde_json::json!({ "name": "node1", "uid": "u1" }));
-    let enrolment = serde_json::json!({ "enrolment": { "certificateFingerprint": digest.hex() } });
-    assert_eq!(written["status"], enrolment);
-}
-
-#[tokio::test]
-async fn anothers_request_under_the_same_name_is_never_approved() {
-    let cluster = Arc::new(Cluster::default());
-    let signer = super::cluster::ClusterSigner::new(cluster.client(), None);
-    let key = KeyPair::generate().unwrap();
-    *cluster.object.lock().unwrap() = Some(serde_json::json!({
-        "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": { "name": "x" },
-        "spec": { "request": "ZXZpbA==", "signerName": "kubernetes.io/kube-apiserver-client", "usages": [] },
-    }));
-    let request = CertificateRequest::read(&csr(&key, Some("node1"))).unwrap();
-    let result = signer.sign((&"node1".parse().unwrap(), "u1"), &request, "boot").await;
-    assert!(matches!(result, Err(SignError::Refused(_))), "{result:?}");
-    assert!(cluster.object.lock().unwrap().as_ref().unwrap().get("status").is_none());
-}
-
-#[tokio::test]
-async fn a_cluster_that_is_away_is_waited_for_and_one_that_forbids_is_an_error() {
-    let cluster = Arc::new(Cluster::default());
-    let signer = super::cluster::ClusterSigner::new(cluster.client(), None);
-    let key = KeyPair::generate().unwrap();
-    let request = CertificateRequest::read(&csr(&key, Some("node1"))).unwrap();
-    let machine = "node1".parse().unwrap();
-    for (code, waits) in [(503, true), (429, true), (403, false)] {
-        cluster.failing.store(code, std::sync::atomic::Ordering::Relaxed);
-        let signed = signer.sign((&machine, "u1"), &request, "boot").await;
-        assert_eq!(matches!(signed, Ok(Signed::Pending(_))), waits, "{code}: {signed:?}");
-        assert_eq!(matches!(signed, Err(SignError::Cluster(_))), !waits, "{code}: {signed:?}");
-    }
-    cluster.failing.store(0, std::sync::atomic::Ordering::Relaxed);
-    assert!(matches!(signer.sign((&machine, "u1"), &request, "boot").await, Ok(Signed::Certificate(_))));
 }
 
 #[test]

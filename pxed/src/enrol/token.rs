@@ -1,10 +1,9 @@
-//! Tokens for hosts that a person installs the agent on (`provider: manual`): a seed without a boot, good once and for an hour.
+//! Enrollment tokens for hosts that pxed does not boot (every provider but `pxe`): a seed without a boot, valid once and for an hour.
 //!
 //! Asked for through the admin socket, whose users may switch power as well. A Machine that netboots gets its seed by that.
 
 use bedplate_api::id::MachineName;
 use bedplate_api::id::SiteName;
-use bedplate_api::machine::PROVIDER_MANUAL;
 use bedplate_api::wire::Seed;
 use jiff::Timestamp;
 use thiserror::Error;
@@ -21,8 +20,8 @@ pub enum IssueTokenError {
     #[error("no Machine {0:?} of this site is known here")]
     NoMachine(String),
     /// It gets its token in another way.
-    #[error("Machine {0} is of provider {1}: its host gets its token when it boots from the network")]
-    NotManual(MachineName, String),
+    #[error("Machine {0} is of provider pxe; its host gets its token when it boots from the network")]
+    Netbooted(MachineName),
     /// It cannot be kept.
     #[error("no token can be made")]
     Seed(#[from] TakeSeedError),
@@ -51,9 +50,8 @@ impl Tokens {
     pub async fn issue(&self, name: &str, now: Timestamp) -> Result<Seed, IssueTokenError> {
         let known = name.parse().ok().and_then(|name| self.machines.load().by_name(&name).cloned());
         let known = known.ok_or_else(|| IssueTokenError::NoMachine(name.to_owned()))?;
-        let provider = &known.machine.spec.provider;
-        if provider != PROVIDER_MANUAL {
-            return Err(IssueTokenError::NotManual(known.name.clone(), provider.clone()));
+        if known.is_netbooted() {
+            return Err(IssueTokenError::Netbooted(known.name.clone()));
         }
         let owner = Owner::Machine { name: known.name.clone(), uid: known.uid.clone() };
         let (boot_id, token) = self.boots.seeds().issue(owner, now).await?;

@@ -4,7 +4,8 @@
 //! costs a hand-over to a thread that may wait. A client that takes nothing thus holds one chunk and no thread.
 //!
 //! Root images wait for a permit in a fair queue; a body that waits sends a little every few seconds, so that no client
-//! takes the queue for a dead server. Whoever asked to be told is told when all was handed to the kernel (`socket`).
+//! takes the queue for a dead server. A body that loses its permit does so again until its next turn. `OnSent` is called when all was handed
+//! to the kernel (`bedplate_process::listen::socket`).
 
 use std::fs::File;
 use std::future::Future;
@@ -16,15 +17,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bedplate_process::listen::socket::{Completions, OnSent};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use rustix::io::{Errno, ReadWriteFlags};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 use tokio::time::Interval;
 
-use super::counters::{Counted, Counters};
-use super::socket::Completions;
+use super::queue::Place;
 use super::streams::Stream;
 
 /// Bytes of a file that are read at once; what each client may have in memory.
@@ -35,9 +35,6 @@ const TRICKLE: u64 = 4 << 10;
 
 /// Less than any client's patience.
 const TRICKLE_EVERY: Duration = Duration::from_secs(5);
-
-/// Called once all of a body was sent.
-pub type OnSent = Box<dyn FnOnce() + Send>;
 
 /// A body.
 pub struct Payload {
@@ -62,23 +59,12 @@ struct FileSource {
     gate: Gate,
 }
 
-/// A place among the root images that are sent.
-type Turn = (OwnedSemaphorePermit, Counted);
-
+/// Permission to read the file at full speed.
 enum Gate {
-    /// Nothing to wait for, or the permit that is held until the body ends.
-    Open(#[allow(dead_code, reason = "held, not read")] Option<Turn>),
-    /// In the queue.
-    Waiting(Pin<Box<dyn Future<Output = Option<Turn>> + Send>>, Box<Interval>),
-}
-
-/// The fair queue of root images.
-#[derive(Clone)]
-pub struct Queue {
-    /// Root images sent at once; first come, first served.
-    pub permits: Arc<Semaphore>,
-    /// Where those that are sent and those that wait are counted.
-    pub counters: Arc<Counters>,
+    /// No queue.
+    Open,
+    /// A place in the queue, and once it waits, the ticks of the small parts that it sends.
+    Queued(Place, Option<Box<Interval>>),
 }
 
 impl Payload {
@@ -92,25 +78,9 @@ impl Payload {
         Self { remaining: bytes.len() as u64, source: Source::Memory(bytes), on_sent: None, stream: None }
     }
 
-    /// These bytes of a file, which has at least as many; through the queue if one is given.
-    pub fn file(file: File, range: Range<u64>, queue: Option<Queue>) -> Self {
-        let gate = match queue {
-            None => Gate::Open(None),
-            Some(Queue { permits, counters }) => match permits.clone().try_acquire_owned() {
-                Ok(permit) => Gate::Open(Some((permit, Counted::sending(counters)))),
-                Err(_) => {
-                    let mut trickle = tokio::time::interval(TRICKLE_EVERY);
-                    trickle.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-                    let queued = Counted::queued(counters.clone());
-                    let turn = async move {
-                        let permit = permits.acquire_owned().await.ok()?;
-                        drop(queued);
-                        Some((permit, Counted::sending(counters)))
-                    };
-                    Gate::Waiting(Box::pin(turn), Box::new(trickle))
-                }
-            },
-        };
+    /// Makes a body of these bytes of a file, which has at least as many. If a place in the queue is given, they are sent in its turn.
+    pub fn file(file: File, range: Range<u64>, place: Option<Place>) -> Self {
+        let gate = place.map_or(Gate::Open, |place| Gate::Queued(place, None));
         let remaining = range.end.saturating_sub(range.start);
         let source =
             Source::File(FileSource { file: Arc::new(file), offset: range.start, waiting: None, gate });
@@ -184,6 +154,9 @@ impl FileSource {
             }
         };
         self.offset = self.offset.saturating_add(bytes.len() as u64);
+        if let Gate::Queued(place, _) = &self.gate {
+            place.took(bytes.len() as u64);
+        }
         Poll::Ready(Ok(bytes))
     }
 }
@@ -191,14 +164,19 @@ impl FileSource {
 impl Gate {
     /// How much may be read now.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<u64> {
-        if let Self::Waiting(permit, trickle) = self {
-            match permit.as_mut().poll(context) {
-                Poll::Ready(permit) => *self = Self::Open(permit),
-                Poll::Pending => return trickle.poll_tick(context).map(|_| TRICKLE),
-            }
+        if let Self::Queued(place, trickle) = self
+            && place.poll(context).is_pending()
+        {
+            return trickle.get_or_insert_with(new_trickle).poll_tick(context).map(|_| TRICKLE);
         }
         Poll::Ready(CHUNK)
     }
+}
+
+fn new_trickle() -> Box<Interval> {
+    let mut trickle = tokio::time::interval(TRICKLE_EVERY);
+    trickle.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    Box::new(trickle)
 }
 
 impl Body for Payload {
@@ -240,6 +218,8 @@ impl Body for Payload {
 mod tests {
     use http_body_util::BodyExt as _;
 
+    use super::super::queue::Queue;
+    use super::super::queue::tests::client;
     use super::*;
 
     fn file_of(bytes: &[u8]) -> File {
@@ -276,14 +256,34 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn waiting_body_sends_a_part_before_any_loader_times_out() {
-        let queue = Queue { permits: Arc::new(Semaphore::new(0)), counters: Arc::default() };
-        let mut body = Payload::file(file_of(&[7; 100_000]), 0..100_000, Some(queue));
+        let queue = Arc::new(Queue::new(0, Arc::default()));
+        let mut body = Payload::file(file_of(&[7; 100_000]), 0..100_000, Some(queue.enter(client(1, 1))));
         for part in 0..5 {
             let begun = tokio::time::Instant::now();
             let data = body.frame().await.unwrap().unwrap().into_data().unwrap();
             assert_eq!(data.len() as u64, TRICKLE, "part {part}");
             assert!(begun.elapsed() < LOADER_TIMEOUT, "part {part} after {:?}", begun.elapsed());
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn body_that_lost_its_permit_waits_and_then_arrives_complete() {
+        let all: Vec<u8> = (0..30 * CHUNK).map(|i| u8::try_from(i % 251).unwrap()).collect();
+        let queue = Arc::new(Queue::new(1, Arc::default()));
+        let body = |n| Payload::file(file_of(&all), 0..all.len() as u64, Some(queue.enter(client(n, n))));
+        let (mut slow, mut next) = (body(1), body(2));
+        let mut got = slow.frame().await.unwrap().unwrap().into_data().unwrap().to_vec();
+        assert_eq!(got.len() as u64, CHUNK);
+        let mut size = async || next.frame().await.unwrap().unwrap().into_data().unwrap().len() as u64;
+        assert_eq!([size().await, size().await], [TRICKLE; 2]);
+        tokio::time::advance(Duration::from_secs(5)).await;
+        assert_eq!(size().await, CHUNK, "the slow client has taken nothing for 10 s");
+        let part = slow.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert_eq!(part.len() as u64, TRICKLE);
+        got.extend_from_slice(&part);
+        drop(next);
+        got.extend_from_slice(&slow.collect().await.unwrap().to_bytes());
+        assert!(got == all, "{} bytes", got.len());
     }
 
     #[tokio::test]

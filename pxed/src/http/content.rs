@@ -4,6 +4,8 @@
 
 use bedplate_api::id::Digest;
 use bedplate_api::wire::Stage;
+use bedplate_process::counter::one;
+use bedplate_process::listen::socket::OnSent;
 use hyper::header::{
     ACCEPT_RANGES, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderMap, HeaderName,
     HeaderValue, IF_NONE_MATCH, IF_RANGE, RANGE,
@@ -11,8 +13,9 @@ use hyper::header::{
 use hyper::{Response, StatusCode};
 use jiff::Timestamp;
 
-use super::body::{OnSent, Payload, Queue};
+use super::body::Payload;
 use super::conditional::{self, Conditions, Part};
+use super::queue::Client;
 use super::route::{Peer, Routes, refuse, refuse_for};
 use super::streams::PER_BOOT;
 use crate::boot::record::{Image, Owner, Record, public_id};
@@ -20,7 +23,6 @@ use crate::boot::table::Boot;
 use crate::boot_policy::script::{Frame, render_boot, render_hold};
 use crate::boot_policy::{self, Action, Asker, Decision, Platform, Request, Subject, argument};
 use crate::clients;
-use crate::counter::one;
 
 /// What was asked, besides the path.
 pub(super) struct Asked<'a> {
@@ -190,8 +192,8 @@ pub(super) async fn blob(
         Ok(Err(error)) => return missing(&record, &image, &error.to_string()),
         Err(_) => return missing(&record, &image, "could not be opened"),
     };
-    let queue = (stage == Stage::Rootfs)
-        .then(|| Queue { permits: routes.queue.clone(), counters: routes.counters.clone() });
+    let client = Client { owner: record.opening.owner.clone(), address: asked.peer.address };
+    let queue = (stage == Stage::Rootfs).then(|| routes.queue.clone());
     let stream = match stage == Stage::Rootfs && !asked.head {
         true => match routes.streams.take(record.id) {
             Some(stream) => Some(stream),
@@ -205,7 +207,7 @@ pub(super) async fn blob(
     let on_sent = reached(routes, &record, stage);
     let content_type = "application/octet-stream";
     send(asked, Representation { digest: blob.digest, size: blob.size, content_type }, on_sent, move |part| {
-        Payload::file(file, part, queue).counted(stream)
+        Payload::file(file, part, queue.map(|queue| queue.enter(client))).counted(stream)
     })
 }
 

@@ -2,13 +2,12 @@
 //!
 //! Connections and bytes are `listen`'s.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use bedplate_process::counter::{By, Label, Level, labels};
 use hyper::StatusCode;
 
 use super::path::What;
-use crate::counter::{By, Label, Level, labels};
 
 labels! {
     /// What was asked for.
@@ -55,6 +54,8 @@ labels! {
         Again => "asked-again",
         /// The machine is held: no image for it yet.
         Held => "held",
+        /// The client's address is not leased to the boot's Machine.
+        WrongAddress => "wrong-address",
         /// The boot's Machine is gone.
         Gone => "machine-gone",
         /// It could not be made or marked.
@@ -107,33 +108,5 @@ impl Counters {
             let route = route.word();
             by_class.all().map(move |(class, count)| (route, class, count))
         })
-    }
-}
-
-/// A root image's place among those that are sent, or that wait.
-#[derive(Debug)]
-pub struct Counted {
-    counters: Arc<Counters>,
-    sending: bool,
-}
-
-impl Counted {
-    /// One that waits.
-    pub fn queued(counters: Arc<Counters>) -> Self {
-        counters.queued.up();
-        Self { counters, sending: false }
-    }
-
-    /// One that is sent.
-    pub fn sending(counters: Arc<Counters>) -> Self {
-        counters.sending.up();
-        Self { counters, sending: true }
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        let level = if self.sending { &self.counters.sending } else { &self.counters.queued };
-        level.down();
     }
 }

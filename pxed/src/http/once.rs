@@ -12,10 +12,12 @@ use super::body::Payload;
 use super::content::{image_of, subject_of};
 use super::counters::SeedAnswer;
 use super::route::{Peer, Routes, refuse, whole};
-use crate::boot::public_id;
 use crate::boot::seed::archive;
 use crate::boot::seeds::TakeSeedError;
 use crate::boot::table::Boot;
+use crate::boot::{Record, public_id};
+use crate::boot_policy::Subject;
+use crate::machine::Found;
 
 pub(super) async fn seed(
     routes: &Routes,
@@ -28,6 +30,35 @@ pub(super) async fn seed(
     response
 }
 
+/// Returns the Machine of a boot, if it would open that boot now.
+fn present(
+    routes: &Routes,
+    record: &Record,
+) -> Result<Option<Subject>, Box<(SeedAnswer, Response<Payload>)>> {
+    let subject = subject_of(routes, record).map_err(|refusal| Box::new((SeedAnswer::Gone, *refusal)))?;
+    match subject.as_ref().and_then(|subject| outdated(routes, record, subject)) {
+        Some(refusal) => Err(Box::new(refusal)),
+        None => Ok(subject),
+    }
+}
+
+/// Returns the refusal of a boot that the current Machine would not have opened.
+fn outdated(routes: &Routes, record: &Record, subject: &Subject) -> Option<(SeedAnswer, Response<Payload>)> {
+    let mac = record.opening.mac;
+    let is_own =
+        matches!(routes.machines.load().by_mac(mac), Found::One(known) if known.name == subject.name);
+    if !is_own || !subject.netboot.contains(&mac) {
+        let message =
+            format!("Machine {} no longer netboots from {mac} alone: boot the host again", subject.name);
+        return Some((SeedAnswer::Gone, refuse(StatusCode::NOT_FOUND, "UnknownBoot", &message)));
+    }
+    if subject.paused {
+        let message = format!("Machine {} is paused", subject.name);
+        return Some((SeedAnswer::Held, refuse(StatusCode::SERVICE_UNAVAILABLE, "Held", &message)));
+    }
+    None
+}
+
 async fn take(
     routes: &Routes,
     boot: &Arc<Boot>,
@@ -35,9 +66,9 @@ async fn take(
     now: Timestamp,
 ) -> (SeedAnswer, Response<Payload>) {
     let record = boot.record();
-    let subject = match subject_of(routes, &record) {
+    let subject = match present(routes, &record) {
         Ok(subject) => subject,
-        Err(refusal) => return (SeedAnswer::Gone, *refusal),
+        Err(refusal) => return *refusal,
     };
     let image = match record.image.clone() {
         Some(image) => image,
@@ -66,6 +97,7 @@ async fn take(
             return (SeedAnswer::Failed, refusal);
         }
     };
+    routes.boots.seed_left(&record, now);
     let server = routes.urls.http(record.opening.server);
     let seed = Seed {
         machine,

@@ -8,19 +8,20 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use bedplate_api::id::{BootId, SiteName};
 use bedplate_api::wire::Refusal;
+use bedplate_process::listen::socket::Completions;
 use hyper::header::{
     ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, RETRY_AFTER,
 };
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode};
 use jiff::Timestamp;
-use tokio::sync::Semaphore;
 
 use super::body::Payload;
 use super::content::ImagePart;
 use super::counters::Counters;
+use super::leased::{self, Leases};
 use super::path::{self, BootPath, What};
-use super::socket::Completions;
+use super::queue::Queue;
 use super::streams::Streams;
 use super::{content, host, once, stage};
 use crate::allowance::Allowances;
@@ -52,20 +53,22 @@ pub struct Routes {
     pub site: SiteName,
     /// pxed's certificate authority (PEM), for the seed.
     pub ca_pem: Arc<str>,
-    /// Root images sent at once; first come, first served.
-    pub queue: Arc<Semaphore>,
+    /// The fair queue of root images.
+    pub queue: Arc<Queue>,
     /// Root images on their way to each boot.
     pub streams: Arc<Streams>,
     /// What is counted of requests.
     pub counters: Arc<Counters>,
     /// How many reports each boot may send yet.
     pub reports: Arc<Allowances<BootId>>,
+    /// Leases of the machines that boot.
+    pub leases: Leases,
 }
 
 /// The other end of a connection.
 #[derive(Clone)]
 pub struct Peer {
-    /// Its address: for the log, and never for anything else.
+    /// Its address: for the log, the bar of `leased`, and for limits that protect other clients. It is not an identity.
     pub address: IpAddr,
     /// Who is told when a body was sent.
     pub completions: Arc<Completions>,
@@ -122,6 +125,9 @@ where
             "no boot has this id, or its time is over: a new DHCP transaction opens a new one",
         );
     };
+    if let Some(refusal) = leased::bar(routes, &boot.record(), &found.what, peer) {
+        return refusal;
+    }
     let head = parts.method == Method::HEAD;
     let asked = content::Asked { headers: &parts.headers, head, peer, now };
     match found.what {

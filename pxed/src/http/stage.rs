@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use bedplate_api::id::MachineName;
 use bedplate_api::wire::{Stage, StageReport};
 use http_body_util::{BodyExt, Limited};
 use hyper::{Response, StatusCode};
@@ -54,10 +55,14 @@ where
     };
     match (report.stage, &report.failure) {
         (Stage::Rootfs | Stage::Userspace | Stage::Enrolled, Some(failure)) => {
-            let machine = record.opening.owner.display_name();
             let stage = stage_name(report.stage);
-            let (boot, failure) = (public_id(record.id), public_text(record.id, failure));
-            tracing::warn!(machine, %boot, stage, failure, "a boot reports a failure");
+            let failure = public_text(record.id, failure);
+            let subject = record.opening.owner.machine().map(MachineName::as_str);
+            // Reports are not authenticated. The newest failure is in the Machine's status.
+            if let Some(omitted) = routes.boots.log_pace().admit("BootFailed", subject, Instant::now()) {
+                let (machine, boot) = (record.opening.owner.display_name(), public_id(record.id));
+                tracing::warn!(machine, %boot, stage, failure, omitted, "boot reported a failure");
+            }
             routes.boots.failed(record, report.stage, &failure, now);
         }
         (Stage::Rootfs | Stage::Userspace, None) => routes.boots.reached(record, report.stage, now),

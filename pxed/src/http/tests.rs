@@ -1,4 +1,4 @@
-//! The plain listener in process and over TCP: a whole boot, the seed once, stalls, limits, the queue.
+//! The plain listener in process: a whole boot, the seed once, limits, the queue. `connection` has the claims over TCP.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,35 +7,35 @@ use arc_swap::ArcSwap;
 use bedplate_api::id::BootId;
 use bedplate_api::machine::Machine;
 use bedplate_api::wire::{Refusal, Seed, Stage};
-use bedplate_process::liveness::{Liveness, PATIENCE, Pulse};
+use bedplate_process::listen::{Limits, Listening};
+use bedplate_process::liveness::Pulse;
 use bytes::Bytes;
 use futures::FutureExt as _;
 use http_body_util::{BodyExt, Full};
 use hyper::{Method, Request, Response, StatusCode};
 use jiff::Timestamp;
 use proptest::prelude::*;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::body::Payload;
 use super::counters::SeedAnswer;
-use super::listen::{Counters as Connections, Cut, Limits, Listening};
+use super::queue::Queue;
 use super::route::{Peer, Routes, answer};
-use super::serve::serve;
 use crate::boot::report::Teller;
 use crate::boot::{Boots, LoaderKind, Opening, Owner};
 use crate::boot_policy::{ImageName, ImageState, Platform};
 use crate::clients::Urls;
 use crate::config::Config;
 use crate::enrol::authority::Authority;
+use crate::heard::Heard;
 use crate::images::Images;
 use crate::loaders::Loaders;
 use crate::machine::{Machines, Snapshot};
 use crate::present::Present;
 use crate::status::StatusRegistry;
 use crate::store::Store;
+
+mod connection;
 
 const MAC: &str = "52:54:00:00:00:01";
 
@@ -46,6 +46,7 @@ pub(crate) struct Rig {
     pub(crate) store: Store,
     pub(crate) machines: Machines,
     pub(crate) registry: StatusRegistry,
+    pub(crate) heard: Heard,
     pub(crate) events: std::sync::Mutex<tokio::sync::mpsc::Receiver<crate::status::Event>>,
     pub(crate) directory: Arc<tempfile::TempDir>,
 }
@@ -98,7 +99,9 @@ impl Rig {
         let now = Timestamp::now();
         let lifetime = jiff::SignedDuration::from_mins(10);
         let authority = Authority::open(&directory.path().join("ca"), "default", now).unwrap();
-        let teller = Teller { registry: registry.clone(), machines: machines.clone() };
+        let heard = Heard::new(true);
+        let teller = Teller { registry: registry.clone(), machines: machines.clone(), heard: heard.clone() };
+        let counters = Arc::<super::counters::Counters>::default();
         let routes = Routes {
             machines: machines.clone(),
             boots: Boots::load(store.clone(), Arc::new(teller), lifetime, now).unwrap(),
@@ -109,14 +112,15 @@ impl Rig {
             agent_urls: Urls { advertise: None, port: 8443 },
             site: config.site.clone(),
             ca_pem: authority.pem().into(),
-            queue: Arc::new(Semaphore::new(64)),
+            queue: Arc::new(Queue::new(64, counters.clone())),
             streams: Arc::default(),
-            counters: Arc::default(),
+            counters,
             reports: Arc::default(),
+            leases: crate::http::leased::Leases::default(),
         };
         let (routes, authority) = (Arc::new(routes), Arc::new(authority));
         let events = std::sync::Mutex::new(events);
-        Self { routes, authority, store, machines, registry, events, directory }
+        Self { routes, authority, store, machines, registry, heard, events, directory }
     }
 
     /// Fetches the images; the boot path's own tasks do not run otherwise.
@@ -234,6 +238,31 @@ pub(crate) async fn until(mut reached: impl FnMut() -> bool) {
         assert!(tokio::time::Instant::now() < deadline, "the state was not reached in 30 s");
         tokio::task::yield_now().await;
         tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn trust_6_script_and_seed_are_for_the_leased_address_alone() {
+    let rig = Rig::new().with_images().await;
+    let leased: Arc<std::sync::Mutex<Vec<std::net::Ipv4Addr>>> = Arc::default();
+    let source = leased.clone();
+    let own = MAC.parse().unwrap();
+    let leases = move |mac| Some(if mac == own { source.lock().unwrap().clone() } else { Vec::new() });
+    rig.routes.leases.ask(Box::new(leases));
+    let barred = rig.open(1);
+    for (what, addresses) in [("script.ipxe", vec![[10, 7, 0, 9].into()]), ("seed", Vec::new())] {
+        *leased.lock().unwrap() = addresses;
+        let answer = rig.ask(Method::GET, &format!("/b/{barred}/{what}"), &[]).await;
+        assert_eq!((answer.status, answer.reason().as_str()), (StatusCode::FORBIDDEN, "AddressNotLeased"));
+    }
+    let kernel = rig.ask(Method::GET, &format!("/b/{barred}/kernel"), &[]).await;
+    assert_eq!(kernel.status, StatusCode::OK, "the image is public");
+    assert_eq!(rig.routes.counters.seeds.all().find(|(answer, _)| *answer == "wrong-address").unwrap().1, 1);
+    assert_eq!(bedplate_process::counter::read(&rig.routes.leases.refused), 2);
+    *leased.lock().unwrap() = vec![[10, 7, 0, 9].into(), [127, 0, 0, 1].into()];
+    for what in ["script.ipxe", "seed"] {
+        let answer = rig.ask(Method::GET, &format!("/b/{barred}/{what}"), &[]).await;
+        assert_eq!(answer.status, StatusCode::OK, "{what}");
     }
 }
 
@@ -494,35 +523,8 @@ async fn neither_forwarded_headers_nor_the_source_address_identify_anybody() {
     assert_eq!(rig.ask(Method::GET, "/b/script.ipxe", &headers).await.status, StatusCode::NOT_FOUND);
 }
 
-struct Serving {
-    address: std::net::SocketAddr,
-    connections: Arc<Connections>,
-    shutdown: CancellationToken,
-    served: tokio::task::JoinHandle<()>,
-}
-
 pub(crate) fn listening(limits: Limits) -> Listening {
     Listening { name: "http", limits, counters: Arc::default(), pulse: Pulse::unwatched() }
-}
-
-async fn serving(rig: &Rig, limits: Limits) -> Serving {
-    serving_as(rig, listening(limits)).await
-}
-
-async fn serving_as(rig: &Rig, how: Listening) -> Serving {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let shutdown = CancellationToken::new();
-    let connections = how.counters.clone();
-    let served = tokio::spawn(serve(listener, rig.routes.clone(), how, shutdown.clone()));
-    Serving { address, connections, shutdown, served }
-}
-
-impl Serving {
-    async fn stop(self) {
-        self.shutdown.cancel();
-        self.served.await.unwrap();
-    }
 }
 
 /// A request head with its version and field lines, and the status that it is answered with.
@@ -545,167 +547,6 @@ pub(crate) const HOST_CASES: [(&str, &str, u16); 17] = [
     ("1.1", "Host: [fd00::g]\r\n", 400),
     ("1.0", "Host: pxed\r\nHost: pxed\r\n", 400),
 ];
-
-#[tokio::test]
-async fn rfc9112_3_2_request_with_bad_host_gets_400() {
-    let rig = Rig::new().with_images().await;
-    let id = rig.open(1);
-    let serving = serving(&rig, Limits::default()).await;
-    for (version, fields, status) in HOST_CASES {
-        let mut stream = TcpStream::connect(serving.address).await.unwrap();
-        let head = format!("GET /b/{id}/kernel HTTP/{version}\r\n{fields}\r\n");
-        stream.write_all(head.as_bytes()).await.unwrap();
-        if status == 200 {
-            until_contains(&mut stream, &mut Vec::new(), b"kernel").await;
-            continue;
-        }
-        // The connection is closed after the answer: this ends, and the second request is not answered.
-        let _ = stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await;
-        let mut text = Vec::new();
-        let _ = stream.read_to_end(&mut text).await;
-        let text = String::from_utf8(text).unwrap();
-        assert!(text.starts_with("HTTP/1.") && text[8..].starts_with(" 400 "), "{fields:?}: {text}");
-        assert!(text.contains("\"BadHost\"") && text.matches("\r\n\r\n").count() == 1, "{fields:?}: {text}");
-    }
-    serving.stop().await;
-}
-
-#[tokio::test]
-async fn rfc9112_3_2_seed_is_not_taken_by_a_request_without_host() {
-    let rig = Rig::new().with_images().await;
-    let id = rig.open(1);
-    let serving = serving(&rig, Limits::default()).await;
-    let mut stream = TcpStream::connect(serving.address).await.unwrap();
-    stream.write_all(format!("GET /b/{id}/seed HTTP/1.1\r\n\r\n").as_bytes()).await.unwrap();
-    let mut text = Vec::new();
-    until_contains(&mut stream, &mut text, b"400 Bad Request").await;
-    assert_eq!(rig.ask(Method::GET, &format!("/b/{id}/seed"), &[]).await.status, StatusCode::OK);
-    serving.stop().await;
-}
-
-async fn get(address: std::net::SocketAddr, path: &str) -> TcpStream {
-    let mut stream = TcpStream::connect(address).await.unwrap();
-    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).await.unwrap();
-    stream
-}
-
-#[tokio::test]
-async fn over_tcp_bodies_have_a_length_and_count_only_when_whole() {
-    let rig = Rig::new().with_images().await;
-    let id = rig.open(1);
-    let serving = serving(&rig, Limits::default()).await;
-    let address = serving.address;
-    rig.ask(Method::GET, &format!("/b/{id}/script.ipxe"), &[]).await;
-    let mut cut = get(address, &format!("/b/{id}/rootfs")).await;
-    let mut some = vec![0; 100_000];
-    cut.read_exact(&mut some).await.unwrap();
-    drop(cut);
-    let mut whole = get(address, &format!("/b/{id}/kernel")).await;
-    let mut text = Vec::new();
-    until_contains(&mut whole, &mut text, b"kernel").await;
-    let text = String::from_utf8(text).unwrap().to_lowercase();
-    assert!(text.contains("content-length: 6\r\n") && !text.contains("chunked"), "{text}");
-    until(|| rig.stage() == Stage::Kernel).await;
-    let mut rest = get(address, &format!("/b/{id}/rootfs")).await;
-    let mut all = vec![0; 12_000_000];
-    rest.read_exact(&mut all).await.unwrap();
-    until(|| rig.stage() == Stage::Rootfs).await;
-    assert!(crate::counter::read(&serving.connections.sent_bytes) > 12_000_000);
-    drop((whole, rest));
-    serving.stop().await;
-}
-
-async fn until_contains(stream: &mut TcpStream, text: &mut Vec<u8>, wanted: &[u8]) {
-    while !text.windows(wanted.len()).any(|w| w == wanted) {
-        assert_ne!(stream.read_buf(text).await.unwrap(), 0, "{}", String::from_utf8_lossy(text));
-    }
-}
-
-#[tokio::test]
-async fn a_client_that_takes_nothing_is_cut_off_and_its_permit_is_free() {
-    let rig = Rig::new().with_images().await;
-    let id = rig.open(1);
-    rig.ask(Method::GET, &format!("/b/{id}/script.ipxe"), &[]).await;
-    let limits = Limits { stall: Duration::from_millis(300), ..Limits::default() };
-    let serving = serving(&rig, limits).await;
-    let address = serving.address;
-    let queue = rig.routes.queue.clone();
-    let all = queue.available_permits();
-    let stalled = get(address, &format!("/b/{id}/rootfs")).await;
-    until(|| queue.available_permits() == all - 1).await;
-    until(|| queue.available_permits() == all).await;
-    assert_ne!(rig.stage(), Stage::Rootfs);
-    drop(stalled);
-    assert_eq!(serving.connections.cut.get(Cut::Stalled), 1);
-    serving.stop().await;
-}
-
-#[tokio::test]
-async fn a_head_that_does_not_come_and_too_many_connections_are_cut_off() {
-    let rig = Rig::new();
-    let limits = Limits { head: Duration::from_millis(200), connections_per_address: 2, ..Limits::default() };
-    let serving = serving(&rig, limits).await;
-    let address = serving.address;
-    let mut held = Vec::new();
-    for _ in 0..2 {
-        let mut stream = TcpStream::connect(address).await.unwrap();
-        stream.write_all(b"GET / HT").await.unwrap();
-        held.push(stream);
-    }
-    let mut third = TcpStream::connect(address).await.unwrap();
-    let mut byte = [0];
-    assert!(matches!(third.read(&mut byte).await, Ok(0) | Err(_)), "the third connection is refused");
-    for mut stream in held {
-        let mut text = Vec::new();
-        let ended = tokio::time::timeout(Duration::from_secs(10), stream.read_to_end(&mut text)).await;
-        assert!(ended.is_ok(), "a head that does not come ends the connection");
-    }
-    assert_eq!(serving.connections.cut.get(Cut::OfAddress), 1);
-    let connections = serving.connections.clone();
-    serving.stop().await;
-    assert_eq!(connections.open.now(), 0, "every place is given back");
-}
-
-#[tokio::test]
-async fn root_images_wait_in_a_queue_and_kernels_do_not() {
-    let rig = Rig::new().with_images().await;
-    let id = rig.open(1);
-    rig.ask(Method::GET, &format!("/b/{id}/script.ipxe"), &[]).await;
-    let routes = rig.routes.clone();
-    let all = u32::try_from(routes.queue.available_permits()).unwrap();
-    let held = routes.queue.clone().acquire_many_owned(all).await.unwrap();
-    let kernel = rig.ask(Method::GET, &format!("/b/{id}/kernel"), &[]).await;
-    assert_eq!(kernel.status, StatusCode::OK);
-    let peer = Peer { address: [127, 0, 0, 1].into(), completions: Arc::default() };
-    let request = Request::get(format!("/b/{id}/rootfs")).header("host", "pxed");
-    let request = request.body(Full::new(Bytes::new())).unwrap();
-    let response = answer(&routes, &peer, request).await;
-    assert_eq!(response.status(), StatusCode::OK);
-    let mut body = response.into_body();
-    let levels = || (routes.counters.sending.now(), routes.counters.queued.now());
-    assert_eq!(levels(), (0, 1));
-    let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
-    assert!(first.len() <= 4096, "a body that waits sends a little: {}", first.len());
-    drop(held);
-    let second = body.frame().await.unwrap().unwrap().into_data().unwrap();
-    assert_eq!(levels(), (1, 0));
-    let rest = body.collect().await.unwrap().to_bytes();
-    assert_eq!(first.len() + second.len() + rest.len(), 12_000_000);
-    assert_eq!(levels(), (0, 0));
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_idle_listener_gives_signs_of_life_and_one_that_died_is_named() {
-    let rig = Rig::new();
-    let liveness = Liveness::new(CancellationToken::new());
-    let pulse = liveness.part("http", PATIENCE);
-    let serving = serving_as(&rig, Listening { pulse, ..listening(Limits::default()) }).await;
-    tokio::time::sleep(PATIENCE * 4).await;
-    assert_eq!(liveness.check(), Ok(()));
-    serving.served.abort();
-    assert!(serving.served.await.is_err());
-    assert_eq!(liveness.check(), Err("http has ended".to_owned()));
-}
 
 #[derive(Debug, Clone)]
 enum Step {

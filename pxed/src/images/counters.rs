@@ -3,8 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bedplate_image::Store;
-
-use crate::counter::{By, labels};
+use bedplate_process::counter::{By, labels};
 
 labels! {
     /// What came of a fetch.

@@ -2,11 +2,11 @@
 
 use std::fmt;
 
+use bedplate_process::counter::read;
 use prometheus_client::encoding::DescriptorEncoder;
 
 use crate::boot::Boots;
 use crate::boot_path::Counters;
-use crate::counter::read;
 use crate::images::Images;
 use bedplate_process::family::{count, count_rows, gauge, gauge_rows};
 
@@ -53,6 +53,9 @@ impl Source {
         let refused = vec![("", read(&c.streams_refused))];
         let help = "Root images refused because their boot receives its own already";
         count(encoder, "bedplate_pxed_http_streams_refused", help, "", refused)?;
+        let refused = vec![("", read(&self.counters.leases.refused))];
+        let help = "Requests for a script or seed from an address not leased to the boot's Machine";
+        count(encoder, "bedplate_pxed_http_address_refused", help, "", refused)?;
         let seeds = c.seeds.all().collect();
         count(encoder, "bedplate_pxed_seeds", "Requests for the seed of a boot", "result", seeds)?;
         let open = u64::try_from(self.boots.open_now()).unwrap_or(u64::MAX);

@@ -4,10 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use bedplate_api::machine::BmcProtocol;
+use bedplate_process::counter::read;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 
-use crate::counter::read;
 use crate::power::Counters;
 use bedplate_process::family::{count, count_rows, gauge};
 

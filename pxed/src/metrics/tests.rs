@@ -11,15 +11,16 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::boot_path::Counters;
 use crate::boot_policy::ImageState;
-use crate::http::listen::Limits;
 use crate::http::tests::{Rig, listening};
 use crate::readiness::MachineView;
+use bedplate_process::listen::Limits;
 
 /// Two Machines, of which one can boot.
 fn view() -> View {
     let machine = |name: &str, image_state| MachineView {
         name: name.parse().unwrap(),
         contested: Vec::new(),
+        misplaced: None,
         image: "host".to_owned(),
         image_state,
     };
@@ -86,7 +87,7 @@ async fn what_was_asked_for_is_counted_at_the_next_scrape() {
     let shutdown = CancellationToken::new();
     let http = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let boots = http.local_addr().unwrap();
-    let how = crate::http::listen::Listening { counters: plain, ..listening(Limits::default()) };
+    let how = bedplate_process::listen::Listening { counters: plain, ..listening(Limits::default()) };
     let served = tokio::spawn(crate::http::serve::serve(http, rig.routes.clone(), how, shutdown.clone()));
     let listener = health::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
     let metrics = listener.local_addr().unwrap();

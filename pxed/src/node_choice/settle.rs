@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use bedplate_api::configuration::UpdateStrategyType;
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::{
     DeletionPolicy, Machine, MachineSpec, MachineStatus, PROVIDER_MANUAL, Selected, SelectedBy, Time,
@@ -176,7 +177,17 @@ pub(super) fn problems(
                 known.name
             )
         });
-    twice.chain(kept).chain(drained).collect()
+    let rolling = state.configurations.iter().filter(|(_, configured)| {
+        let strategy = &configured.configuration.spec.update_strategy;
+        !configured.is_removed() && strategy.type_ == UpdateStrategyType::RollingUpdate
+    });
+    let rolling = rolling.map(|(name, _)| {
+        format!(
+            "MachineConfiguration {name}: updateStrategy RollingUpdate counts as OnDelete without a cluster; delete the Nodes one by one, \
+             or write OnDelete"
+        )
+    });
+    twice.chain(kept).chain(drained).chain(rolling).collect()
 }
 
 fn by_name(manifests: &Manifests) -> BTreeMap<String, Vec<&SourcedConfiguration>> {
@@ -386,6 +397,7 @@ fn described(selected: &Selected) -> String {
     let by = match selected.by {
         SelectedBy::Reference => "spec.configurationRef",
         SelectedBy::Selector => "a machineSelector",
+        SelectedBy::Unknown => "a way that a later version knows",
     };
     format!("{} is selected by {by}", version_name(&selected.name, selected.version))
 }

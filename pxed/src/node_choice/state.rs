@@ -149,6 +149,7 @@ pub(super) fn with_status(
     machine.status = Some(MachineStatus {
         conditions: told.map(|status| status.conditions.clone()).unwrap_or_default(),
         applied: told.and_then(|status| status.applied.clone()),
+        hardware: told.and_then(|status| status.hardware.clone()),
         selected: chosen.and_then(|chosen| chosen.selected.clone()),
         node_ref: chosen.and_then(|chosen| chosen.node.clone()),
         ..MachineStatus::default()

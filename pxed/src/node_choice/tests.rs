@@ -329,6 +329,24 @@ fn a_machine_whose_deletion_would_be_a_controllers_is_named_for_there_is_none() 
     }
 }
 
+#[test]
+fn c4_rolling_update_without_a_cluster_is_named() {
+    let mut site = Site::enrolled();
+    let mut rolling = sourced("w.yaml", &kubernetes("v1.34.4"));
+    let mut configuration = (*rolling.configuration).clone();
+    configuration.spec.update_strategy = serde_json::from_value(json!({ "type": "RollingUpdate" })).unwrap();
+    rolling.configuration = configuration.into();
+    site.manifests.configurations = vec![rolling];
+    site.settle();
+    let problems = site.problems();
+    assert!(
+        problems.len() == 1
+            && problems[0]
+                .starts_with("MachineConfiguration w: updateStrategy RollingUpdate counts as OnDelete"),
+        "{problems:?}"
+    );
+}
+
 /// The real thing on a real store.
 struct Rig {
     _directory: tempfile::TempDir,

@@ -29,14 +29,22 @@ impl Worker {
                 tracing::info!(machine = %name, %plan, "changing power");
                 self.power_off(request).await;
             }
+            Plan::TakeOver => {
+                tracing::info!(machine = %name, %plan, "changing power");
+                self.take_over().await;
+            }
             Plan::Depart => self.depart().await,
             Plan::Leave(Leave::Running { settled: true }) => self.update(report::settled),
+            Plan::Leave(Leave::HeldOff) => self.keep_shut_down(),
+            Plan::Leave(Leave::SwitchedOn { since }) => self.end_hold(since),
             Plan::Leave(_) => {}
         }
         self.tell(&plan);
         let now = self.shared.now();
         match plan {
-            Plan::PowerOn { .. } | Plan::PowerOff(_) | Plan::Leave(Leave::Changing) => later(now, AWAIT),
+            Plan::PowerOn { .. } | Plan::TakeOver | Plan::PowerOff(_) | Plan::Leave(Leave::Changing) => {
+                later(now, AWAIT)
+            }
             Plan::Leave(Leave::ShuttingDown { until }) => later(now, AWAIT).min(until),
             Plan::Leave(Leave::Spaced { until }) => later(now, self.poll()).min(until),
             Plan::Depart if !self.departed => later(now, AWAIT),
@@ -61,13 +69,55 @@ impl Worker {
         if failure.as_ref().is_some_and(|failure| failure.transient && !(failure.sent && prepared)) {
             return;
         }
+        let sent = failure.as_ref().is_none_or(|failure| failure.sent && prepared);
         let came = failure.map_or_else(String::new, |failure| format!(", which failed: {}", failure.message));
         let message = format!("switched on by pxed because it ought to run, attempt {attempt}{came}");
         self.update(|status| {
             report::attempted(status, attempt, next);
             report::acted(status, "powerOn", &message, now);
+            if sent {
+                report::switched(status, now);
+            }
         });
         self.event(EventReason::PowerChanged, message);
+    }
+
+    /// Uses the token, then forces the machine off. The machine is then switched on from the network like any machine that is off.
+    async fn take_over(&mut self) {
+        let Some(token) = self.unused_token().await else { return };
+        let machine = self.assignment.machine.clone();
+        let now = self.shared.now();
+        let mut status = self.status();
+        report::taken_over(&mut status, &token, now);
+        if let Err(error) = self.shared.tokens.record(&machine, &token, &status).await {
+            tracing::debug!(machine = %machine.name, error, "failed to record the takeover, retrying");
+            return;
+        }
+        self.update(|status| report::taken_over(status, &token, now));
+        let Some(line) = &mut self.line else { return };
+        let answer = line.ask(Question::Request(PowerRequest::ForceOff), For::Polling).await;
+        let message = match &answer {
+            Ok(_) => {
+                self.update(|status| report::switched(status, now));
+                "forced off by pxed because spec.pxe.takeover allows it".to_owned()
+            }
+            Err(why) => {
+                let message = why.failure().message;
+                self.failed(why, self.shared.now());
+                self.update(|status| report::takeover_failed(status, &message));
+                format!("takeover failed: {message}")
+            }
+        };
+        self.event(EventReason::PowerChanged, message);
+    }
+
+    /// Stores that a user switched the machine on: it is managed again, also after a restart.
+    fn end_hold(&self, since: Timestamp) {
+        tracing::info!(machine = %self.assignment.machine.name, "switched on by a user, no longer held off");
+        self.update(|status| {
+            report::settled(status);
+            report::acted(status, "powerOn", "switched on by a user; its host has enrolled since", since);
+        });
     }
 
     /// How it is asked to boot.
@@ -101,7 +151,10 @@ impl Worker {
             }
         }
         let message = told_departure(request);
-        self.update(|status| report::acted(status, "powerOff", &message, now));
+        self.update(|status| {
+            report::acted(status, "powerOff", &message, now);
+            report::switched(status, now);
+        });
         self.event(EventReason::PowerChanged, message);
     }
 

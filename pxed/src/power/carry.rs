@@ -40,7 +40,7 @@ impl Worker {
         let status = self.status();
         let seen = Seen {
             reading: self.reading,
-            boot_started: status.boot.as_ref().and_then(|boot| boot.started_time.as_ref()).map(|time| time.0),
+            seed_taken: status.boot.as_ref().and_then(|boot| boot.seed_time.as_ref()).map(|time| time.0),
             last: status.power.as_ref().and_then(last_act),
         };
         let written = Written::of(object.status.as_ref(), now);
@@ -127,6 +127,7 @@ impl Worker {
         self.update(|status| {
             report::settled(status);
             report::acted(status, kind.as_str(), &message, now);
+            report::switched(status, now);
         });
     }
 

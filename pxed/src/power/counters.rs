@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use bedplate_api::machine::BmcProtocol;
 use bedplate_bmc::Reason;
+use bedplate_process::counter::{By, Level, labels, one, read};
 
 use super::breaker::Shown;
 use super::order::Kind;
-use crate::counter::{By, Level, labels, one, read};
 
 labels! {
     /// How an operation ended.

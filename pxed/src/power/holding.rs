@@ -2,34 +2,25 @@
 //!
 //! A JSON patch that names the object's uid and version, so that nobody else's finalizer is lost and a later Machine of the same
 //! name is not touched. An admission policy of deploy/ lets pxed change nothing else of a Machine. Called by the supervisor.
-//!
-//! A Machine that gets another provider while it is held is nobody's who would let it go: [`Strangers`] does.
 
-use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bedplate_api::id::{MachineName, SiteName};
-use bedplate_api::machine::{Machine, PROVIDER_PXE};
+use bedplate_api::id::MachineName;
+use bedplate_api::machine::Machine;
 use bedplate_process::exit::chain;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
 
-use super::{Holding, Tenure};
-use crate::machine::{Machines, Snapshot};
+use super::Holding;
 
 /// The finalizer.
 pub const FINALIZER: &str = "bedplate.dev/power-off";
 
 /// How long one try may take.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Before Machines that could not be let go are looked at again.
-const AGAIN: Duration = Duration::from_secs(10);
-/// Machines in one answer of a list.
-const PAGE: u32 = 500;
 /// Tries while others write the object at the same time.
 const TRIES: usize = 3;
 
@@ -71,113 +62,6 @@ impl Finalizers {
         }
         Err(why)
     }
-}
-
-/// Lets Machines go that pxed has held and that are another provider's now.
-pub struct Strangers {
-    finalizers: Finalizers,
-    site: SiteName,
-    machines: Machines,
-    tenure: Tenure,
-}
-
-impl Strangers {
-    /// Of `site`, while `tenure` says that this pxed leads it.
-    pub fn new(finalizers: Finalizers, site: SiteName, machines: Machines, tenure: Tenure) -> Self {
-        Self { finalizers, site, machines, tenure }
-    }
-
-    /// Works until `stop`: looks at all Machines when it comes to lead, then at each that it held and that is not pxed's any more.
-    pub async fn run(mut self, stop: CancellationToken) {
-        let mut changes = self.machines.subscribe();
-        let mut all = true;
-        let mut held = HashMap::new();
-        let mut left: HashMap<MachineName, String> = HashMap::new();
-        loop {
-            if changes.has_changed().unwrap_or(false) || all {
-                changes.mark_unchanged();
-                let now = held_in(&self.machines.load());
-                left.extend(held.drain().filter(|(name, _)| !now.contains_key(name)));
-                held = now;
-            }
-            if !self.tenure.leads() {
-                (all, left) = (true, HashMap::new());
-            } else if let Err(error) = self.look(&mut all, &mut left).await {
-                tracing::warn!(error, "machines of other providers could not be let go");
-            }
-            let waits = self.tenure.leads() && (all || !left.is_empty());
-            tokio::select! {
-                () = stop.cancelled() => return,
-                Ok(()) = changes.changed() => changes.mark_changed(),
-                () = self.tenure.changed(), if !waits => {}
-                () = tokio::time::sleep(AGAIN), if waits => {}
-            }
-        }
-    }
-
-    async fn look(&self, all: &mut bool, left: &mut HashMap<MachineName, String>) -> Result<(), String> {
-        if *all {
-            for (name, uid) in self.finalizers.strangers(&self.site).await? {
-                self.let_go(&name, &uid).await?;
-            }
-            *all = false;
-        }
-        while let Some(name) = left.keys().next().cloned() {
-            let one = ListParams::default().fields(&format!("metadata.name={name}"));
-            let found = self.finalizers.list(&one).await?.items;
-            for (name, uid) in found.iter().filter_map(|machine| held_stranger(machine, None)) {
-                self.let_go(&name, &uid).await?;
-            }
-            left.remove(&name);
-        }
-        Ok(())
-    }
-
-    async fn let_go(&self, name: &MachineName, uid: &str) -> Result<(), String> {
-        self.finalizers.hold(name, uid, false).await?;
-        tracing::info!(machine = %name, "it has another provider now: pxed holds it no longer");
-        Ok(())
-    }
-}
-
-impl Finalizers {
-    async fn list(&self, which: &ListParams) -> Result<kube::core::ObjectList<Machine>, String> {
-        let client = self.access.get().ok_or("there is no access to the cluster yet")?;
-        let machines: Api<Machine> = Api::all(client.clone());
-        let listed = tokio::time::timeout(LIMIT, machines.list(which)).await;
-        let listed = listed.map_err(|_| "the API server did not answer in time")?;
-        listed.map_err(|error| chain(&error))
-    }
-
-    async fn strangers(&self, site: &SiteName) -> Result<Vec<(MachineName, String)>, String> {
-        let (mut found, mut page) = (Vec::new(), ListParams::default().limit(PAGE));
-        loop {
-            let listed = self.list(&page).await?;
-            found.extend(listed.items.iter().filter_map(|machine| held_stranger(machine, Some(site))));
-            match listed.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => page = page.continue_token(&token),
-                None => return Ok(found),
-            }
-        }
-    }
-}
-
-/// Pure: name and uid of a Machine of another provider that pxed's finalizer is on.
-fn held_stranger(machine: &Machine, site: Option<&SiteName>) -> Option<(MachineName, String)> {
-    let strange = machine.spec.provider != PROVIDER_PXE && site.is_none_or(|site| machine.spec.site == *site);
-    let name = machine.metadata.name.as_ref()?.parse().ok()?;
-    (strange && is_held(machine)).then(|| (name, machine.metadata.uid.clone().unwrap_or_default()))
-}
-
-/// Pure: the Machines of pxed that its finalizer is on.
-fn held_in(snapshot: &Snapshot) -> HashMap<MachineName, String> {
-    let held = snapshot.iter().filter(|known| is_held(&known.machine));
-    held.map(|known| (known.name.clone(), known.uid.clone())).collect()
-}
-
-fn is_held(machine: &Machine) -> bool {
-    let finalizers = machine.metadata.finalizers.as_ref();
-    finalizers.is_some_and(|all| all.iter().any(|finalizer| finalizer == FINALIZER))
 }
 
 /// Pure: the patch; none if there is nothing to change.
@@ -237,25 +121,6 @@ mod tests {
         assert_eq!(taken[2], json!({ "op": "replace", "path": "/metadata/finalizers", "value": ["other"] }));
         assert_eq!(plan_patch(&with(&[FINALIZER]), true), Ok(None));
         assert_eq!(plan_patch(&with(&["other"]), false), Ok(None));
-    }
-
-    #[test]
-    fn what_is_held_and_another_providers_is_let_go_and_nothing_else() {
-        let site: SiteName = "default".parse().unwrap();
-        let other: SiteName = "other".parse().unwrap();
-        for (provider, finalizers, of, let_go) in [
-            ("manual", &["other", FINALIZER][..], Some(&site), true),
-            ("manual", &[FINALIZER], None, true),
-            ("manual", &[FINALIZER], Some(&other), false),
-            ("manual", &["other"], Some(&site), false),
-            (PROVIDER_PXE, &[FINALIZER], Some(&site), false),
-            (PROVIDER_PXE, &[FINALIZER], None, false),
-        ] {
-            let mut machine = with(finalizers);
-            machine.spec.provider = provider.to_owned();
-            let expected = let_go.then(|| ("a".parse().unwrap(), "u".to_owned()));
-            assert_eq!(held_stranger(&machine, of), expected, "{provider} {finalizers:?} {of:?}");
-        }
     }
 
     #[test]

@@ -31,6 +31,7 @@ pub mod report;
 mod ripening;
 mod shared;
 pub mod supervisor;
+pub mod takeover;
 mod tell;
 mod worker;
 
@@ -42,6 +43,7 @@ use bedplate_api::machine::{BmcSpec, CredentialsSecretRef};
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus};
 use bedplate_bmc::{Bmc, BmcError, Credentials};
 pub use bedplate_lease::Tenure;
+use jiff::Timestamp;
 use thiserror::Error;
 
 pub use self::counters::Counters;
@@ -66,6 +68,9 @@ pub struct Operation {
     pub object: Arc<MachineOperation>,
     /// What a write must still find: `metadata.resourceVersion`, or the count of writes.
     pub version: String,
+    /// Time of the latest write of its status, by the clock of the API server or of this pxed. The times in a status are those of its
+    /// executor, which may be a host with a wrong clock.
+    pub written: Option<Timestamp>,
 }
 
 /// What a source of operations tells. Nothing of it is selected: routing is the supervisor's.

@@ -77,8 +77,8 @@ impl LastAct {
 pub struct Seen {
     /// The newest reading.
     pub reading: Option<Reading>,
-    /// When the latest boot began.
-    pub boot_started: Option<Timestamp>,
+    /// Time at which the seed of the latest boot left pxed. Packets alone do not prove a boot: any client on the network can send them.
+    pub seed_taken: Option<Timestamp>,
     /// What pxed did last, for another operation or by its own plan.
     pub last: Option<LastAct>,
 }
@@ -294,7 +294,7 @@ impl Case<'_> {
     fn evidence(&self) -> Act {
         let since = self.written.step.map_or(self.written.start, |(_, at)| at);
         let since = later(since, WHOLE);
-        if self.seen.boot_started.is_some_and(|started| started > since) {
+        if self.seen.seed_taken.is_some_and(|taken| taken > since) {
             return self.complete("the machine has booted since the reset was asked for");
         }
         if self.now >= self.deadline {

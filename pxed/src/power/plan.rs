@@ -17,6 +17,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::breaker::later;
 use super::operation::{LastAct, Reading, SKEW};
+use super::report::{SHUTDOWN, TAKEOVER};
 
 /// A machine that has come to its user space, and is on so long after pxed's last act, has stayed up: the count begins anew.
 const STEADY: SignedDuration = SignedDuration::from_secs(600);
@@ -47,12 +48,34 @@ pub struct Observed<'a> {
     pub power: Option<&'a PowerStatus>,
     /// When the latest boot began that has come to the host's user space.
     pub up: Option<Timestamp>,
+    /// Start of the latest boot in which the Machine's agent enrolled. No other client can report that.
+    pub enrolled: Option<Timestamp>,
+    /// Time at which the BMC said Off last.
+    pub seen_off: Option<Timestamp>,
+    /// True if the machine took the seed of its latest boot, or if its agent has enrolled at some time. Packets are no boot.
+    pub booted: bool,
+    /// State of the takeover token.
+    pub takeover: Takeover,
+    /// Time since which the machine should be off because its agent was asked to shut it down.
+    pub shut_down: Option<Timestamp>,
     /// Whether an operation is under way.
     pub operation: bool,
     /// The object is being deleted, or its manifest is gone; and what was done about it.
     pub departure: Option<Departure>,
     /// Now.
     pub now: Timestamp,
+}
+
+/// State of `spec.pxe.takeover`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Takeover {
+    /// No token is set.
+    #[default]
+    NotAllowed,
+    /// The token was not used yet.
+    Allowed,
+    /// The token was used.
+    Used,
 }
 
 /// Why nothing is done.
@@ -69,11 +92,21 @@ pub enum Leave {
         /// It has stayed up.
         settled: bool,
     },
+    /// A user switched on a machine that was held off.
+    SwitchedOn {
+        /// Start of the boot that proves it.
+        since: Timestamp,
+    },
+    /// The machine has run since before pxed knew it.
+    FoundRunning {
+        /// Its takeover token was used.
+        token_used: bool,
+    },
     /// On its way on or off, or the BMC tells an old state.
     Changing,
-    /// `powerPolicy: Unmanaged`, or another's machine.
+    /// `powerPolicy: Unmanaged`, or a provider other than `pxe`.
     Unmanaged,
-    /// An operation has switched it off.
+    /// An operation has switched it off or shut it down.
     HeldOff,
     /// The next attempt is later.
     Spaced {
@@ -107,6 +140,8 @@ pub enum Plan {
         /// The next one is not before.
         next: Timestamp,
     },
+    /// The machine runs, and a token allows pxed to switch it off once and on again from the network.
+    TakeOver,
     /// It goes, and is switched off.
     PowerOff(PowerRequest),
     /// It is off, and may go.
@@ -118,6 +153,7 @@ impl fmt::Display for Plan {
         match self {
             Self::Leave(why) => write!(f, "leave as it is: {why:?}"),
             Self::PowerOn { boot, attempt, .. } => write!(f, "power on from {boot:?}, attempt {attempt}"),
+            Self::TakeOver => f.write_str("force off once, for the takeover"),
             Self::PowerOff(request) => write!(f, "{request}, it is deleted"),
             Self::Depart => f.write_str("let it go, it is off"),
         }
@@ -142,16 +178,37 @@ pub fn plan(observed: &Observed<'_>) -> Plan {
 fn plan_running(observed: &Observed<'_>) -> Plan {
     let last = observed.power.and_then(last_act);
     let Some(reading) = observed.reading else { return Plan::Leave(Leave::NotReadable) };
+    if reading.state == PowerState::On && is_found_running(observed) {
+        return plan_found_running(observed);
+    }
     let leave = match reading.state {
         PowerState::Unknown => Some(Leave::NotReadable),
         PowerState::PoweringOn | PowerState::PoweringOff => Some(Leave::Changing),
-        PowerState::On => Some(Leave::Running { settled: has_stayed_up(observed) }),
+        PowerState::On => Some(match switched_on(observed) {
+            Some(since) => Leave::SwitchedOn { since },
+            None => Leave::Running { settled: has_stayed_up(observed) },
+        }),
         PowerState::Off if last.and_then(|last| last.doubts(&reading)).is_some() => Some(Leave::Changing),
         PowerState::Off if !is_managed(observed.spec) => Some(Leave::Unmanaged),
-        PowerState::Off if last.is_some_and(|last| !last.leaves_on) => Some(Leave::HeldOff),
+        PowerState::Off if is_held_off(observed) => Some(Leave::HeldOff),
         PowerState::Off => None,
     };
     leave.map_or_else(|| plan_on(observed), Plan::Leave)
+}
+
+/// Returns true for a machine that runs and that pxed has neither switched on nor booted.
+fn is_found_running(observed: &Observed<'_>) -> bool {
+    let last = observed.power.and_then(|power| power.last_action.as_ref());
+    let untouched = last.is_none_or(|last| last.action == TAKEOVER);
+    observed.spec.provider == PROVIDER_PXE && !observed.booted && untouched
+}
+
+fn plan_found_running(observed: &Observed<'_>) -> Plan {
+    match observed.takeover {
+        Takeover::Allowed if is_managed(observed.spec) => Plan::TakeOver,
+        Takeover::NotAllowed | Takeover::Allowed => Plan::Leave(Leave::FoundRunning { token_used: false }),
+        Takeover::Used => Plan::Leave(Leave::FoundRunning { token_used: true }),
+    }
 }
 
 fn plan_on(observed: &Observed<'_>) -> Plan {
@@ -218,6 +275,33 @@ pub fn told_departure(request: PowerRequest) -> String {
     format!("{request} by pxed because the Machine is deleted with deletionPolicy PowerOff")
 }
 
+/// Returns true if an operation has switched the machine off or shut it down, and it was not switched on since: by pxed, or by
+/// a user ([`switched_on`]). No report from the boot network ends that: people may be working in the machine.
+fn is_held_off(observed: &Observed<'_>) -> bool {
+    latest_act(observed).is_some_and(|last| !last.leaves_on)
+}
+
+/// Returns the latest act, of pxed or of the machine's agent.
+fn latest_act(observed: &Observed<'_>) -> Option<LastAct> {
+    let own = observed.power.and_then(last_act);
+    let shut_down = observed.shut_down.map(|at| LastAct { leaves_on: false, at });
+    match (own, shut_down) {
+        (Some(own), Some(shut_down)) if shut_down.at > own.at => Some(shut_down),
+        (own, shut_down) => own.or(shut_down),
+    }
+}
+
+/// Returns the start of the boot that proves that a user switched on a machine that is held off. Its agent enrolled in that boot, the boot
+/// began after the BMC said Off last, and the BMC says On ten minutes later. A client that forges a boot meanwhile does not switch the
+/// machine on, and a host that is still going down is off by then.
+fn switched_on(observed: &Observed<'_>) -> Option<Timestamp> {
+    let held = latest_act(observed).filter(|last| !last.leaves_on)?;
+    // A time later than now was noted by a clock that was set back since.
+    let off = observed.seen_off.filter(|off| *off <= observed.now);
+    let boot = observed.enrolled.filter(|boot| *boot > held.at.max(off.unwrap_or(held.at)))?;
+    (observed.now >= later(boot, STEADY)).then_some(boot)
+}
+
 fn is_managed(spec: &MachineSpec) -> bool {
     spec.provider == PROVIDER_PXE && spec.power_policy == PowerPolicy::Managed
 }
@@ -232,13 +316,15 @@ fn has_stayed_up(observed: &Observed<'_>) -> bool {
 /// What the status says of the last action.
 pub fn last_act(power: &PowerStatus) -> Option<LastAct> {
     let action = power.last_action.as_ref()?;
-    Some(LastAct { leaves_on: action.action != "powerOff", at: action.time.0 })
+    let leaves_on = !["powerOff", SHUTDOWN].contains(&action.action.as_str());
+    Some(LastAct { leaves_on, at: action.time.0 })
 }
 
-/// When the latest boot began, if it has come to the host's user space.
-pub fn boot_that_is_up(status: &MachineStatus) -> Option<Timestamp> {
+/// Returns the start of the latest boot, if it has come to this stage and its seed was taken.
+pub fn boot_that_came_to(status: &MachineStatus, least: Stage) -> Option<Timestamp> {
     let boot = status.boot.as_ref()?;
-    let up = boot.stage.is_some_and(|stage| stage >= Stage::Userspace);
+    // A report of the user space is not authenticated; who took the seed has read the boot's URLs.
+    let up = boot.seed_time.is_some() && boot.stage.is_some_and(|stage| stage >= least);
     boot.started_time.as_ref().filter(|_| up).map(|time| time.0)
 }
 
@@ -272,8 +358,10 @@ mod tests {
                 time: Time(at(second)),
                 message: None,
             }),
+            last_switch_time: None,
             attempts: Some(attempts),
             next_attempt_time: next.map(|second| Time(at(second))),
+            takeover_token: None,
         }
     }
 
@@ -283,7 +371,20 @@ mod tests {
         power: Option<&'a PowerStatus>,
     ) -> Observed<'a> {
         let reading = state.map(|state| Reading { state, at: at(1000) });
-        Observed { spec, reading, power, up: None, operation: false, departure: None, now: at(1000) }
+        Observed {
+            spec,
+            reading,
+            power,
+            up: None,
+            enrolled: None,
+            seen_off: None,
+            booted: true,
+            takeover: Takeover::default(),
+            shut_down: None,
+            operation: false,
+            departure: None,
+            now: at(1000),
+        }
     }
 
     fn on(attempt: i32, minutes: i64) -> Plan {
@@ -330,6 +431,91 @@ mod tests {
         {
             let power = power(Some((action, 0)), 0, None);
             assert_eq!(plan(&observed(&spec(json!({})), Some(PowerState::Off), Some(&power))), expected);
+        }
+    }
+
+    #[test]
+    fn h2_a_server_that_is_found_running_is_cycled_only_by_an_unused_token() {
+        let found = |token_used| Plan::Leave(Leave::FoundRunning { token_used });
+        let running = Plan::Leave(Leave::Running { settled: false });
+        for (more, last, booted, takeover, expected) in [
+            (json!({}), None, false, Takeover::NotAllowed, found(false)),
+            (json!({}), None, false, Takeover::Allowed, Plan::TakeOver),
+            (json!({}), None, false, Takeover::Used, found(true)),
+            (json!({}), Some("takeover"), false, Takeover::Used, found(true)),
+            (json!({}), Some("takeover"), false, Takeover::Allowed, Plan::TakeOver),
+            (json!({}), Some("powerOn"), false, Takeover::Allowed, running),
+            (json!({}), None, true, Takeover::Allowed, running),
+            (json!({"powerPolicy": "Unmanaged"}), None, false, Takeover::Allowed, found(false)),
+            (json!({"provider": "manual"}), None, false, Takeover::NotAllowed, running),
+            (json!({"paused": true}), None, false, Takeover::Allowed, Plan::Leave(Leave::Paused)),
+        ] {
+            let (spec, power) = (spec(more.clone()), power(last.map(|last| (last, 0)), 0, None));
+            let observed = observed(&spec, Some(PowerState::On), Some(&power));
+            let observed = Observed { booted, takeover, ..observed };
+            assert_eq!(plan(&observed), expected, "{more} {last:?} {booted} {takeover:?}");
+        }
+        // Off, it is a new machine, and off for a moment after the takeover.
+        let (spec, power) = (spec(json!({})), power(Some(("takeover", 990)), 0, None));
+        let mut observed = observed(&spec, Some(PowerState::Off), Some(&power));
+        (observed.booted, observed.takeover) = (false, Takeover::Used);
+        assert_eq!(plan(&observed), Plan::Leave(Leave::Changing));
+        let later = power_at(985);
+        assert_eq!(plan(&Observed { power: Some(&later), ..observed }), on(1, 1));
+    }
+
+    fn power_at(second: i64) -> PowerStatus {
+        power(Some(("takeover", second)), 0, None)
+    }
+
+    #[test]
+    fn o4_a_shutdown_machine_stays_off_until_it_is_switched_on() {
+        let held = Plan::Leave(Leave::HeldOff);
+        for (action, shut_down, up, expected) in [
+            (None, Some(900), None, held),
+            (Some(("powerOn", 800)), Some(900), Some(810), held),
+            (Some(("powerOn", 901)), Some(900), None, on(1, 1)),
+            (Some(("powerOff", 901)), Some(900), None, held),
+            // The operation is deleted, its status is not.
+            (Some(("shutdown", 900)), None, Some(810), held),
+            // Neither a report of the user space nor an enrollment switches on what the BMC calls off.
+            (Some(("shutdown", 300)), None, Some(310), held),
+            (Some(("powerOn", 200)), Some(300), Some(310), held),
+            (Some(("powerOff", 300)), None, Some(310), held),
+        ] {
+            let (spec, power) = (spec(json!({})), power(action, 0, None));
+            let observed = observed(&spec, Some(PowerState::Off), Some(&power));
+            let (up, shut_down) = (up.map(at), shut_down.map(at));
+            let observed = Observed { shut_down, up, enrolled: up, ..observed };
+            assert_eq!(plan(&observed), expected, "{action:?} {shut_down:?} {up:?}");
+        }
+    }
+
+    #[test]
+    fn o4_a_user_has_switched_on_what_is_on_and_enrolled_ten_minutes_ago() {
+        let running = Leave::Running { settled: false };
+        let switched = Leave::SwitchedOn { since: at(400) };
+        for (held, off, enrolled, expected) in [
+            (("shutdown", 300), Some(390), Some(400), switched),
+            (("powerOff", 300), Some(390), Some(400), switched),
+            // A restarted pxed did not see it off, or another one saw it.
+            (("shutdown", 300), None, Some(400), switched),
+            // The clock was set back.
+            (("shutdown", 300), Some(5000), Some(400), switched),
+            (("shutdown", 300), Some(390), None, running),
+            // It may still be going down.
+            (("shutdown", 300), None, Some(401), running),
+            // Another client enrolled while the machine was off.
+            (("shutdown", 300), Some(400), Some(400), running),
+            // The boot before.
+            (("shutdown", 400), None, Some(400), running),
+            // Nothing is held.
+            (("powerOn", 300), Some(390), Some(400), running),
+        ] {
+            let (spec, power) = (spec(json!({})), power(Some(held), 0, None));
+            let observed = observed(&spec, Some(PowerState::On), Some(&power));
+            let observed = Observed { seen_off: off.map(at), enrolled: enrolled.map(at), ..observed };
+            assert_eq!(plan(&observed), Plan::Leave(expected), "{held:?} {off:?} {enrolled:?}");
         }
     }
 
@@ -435,5 +621,17 @@ mod tests {
         let observed =
             Observed { departure: Some(Departure::default()), ..observed(&kept, Some(PowerState::On), None) };
         assert_eq!(plan(&observed), Plan::Leave(Leave::Retained));
+    }
+
+    #[test]
+    fn report_of_the_user_space_counts_only_after_the_seed_was_taken() {
+        let boot =
+            |boot: Value| -> MachineStatus { serde_json::from_value(json!({ "boot": boot })).unwrap() };
+        let (started, stage) = ("2026-01-01T00:00:00.000000Z", "userspace");
+        let forged = boot(json!({ "startedTime": started, "stage": stage }));
+        assert_eq!(boot_that_came_to(&forged, Stage::Userspace), None);
+        let own = boot(json!({ "startedTime": started, "seedTime": started, "stage": stage }));
+        assert!(boot_that_came_to(&own, Stage::Userspace).is_some());
+        assert_eq!(boot_that_came_to(&own, Stage::Enrolled), None);
     }
 }

@@ -8,7 +8,12 @@ use jiff::Timestamp;
 
 use super::operation::End;
 use super::order::Kind;
+use super::{Operation, OperationKey};
 
+/// Name of the operation by which an agent shuts its host down.
+const SHUTDOWN: &str = "shutdown";
+/// Reason of a Complete shutdown.
+const SHUT_DOWN: &str = "ShutDown";
 /// The condition that keeps the step.
 const STEP: &str = "Step";
 /// In the message of the step `On` of a powerCycle whose machine was off.
@@ -94,7 +99,7 @@ impl Ended {
         let done = match status.state? {
             OperationState::Complete => true,
             OperationState::Failed => has_step(Some(status)),
-            OperationState::Pending | OperationState::InProgress => false,
+            OperationState::Pending | OperationState::InProgress | OperationState::Unknown => false,
         };
         let ours = status.executor.as_deref().is_some_and(|by| by.starts_with(executors));
         let kind = Kind::of(&object.spec.operation_name).filter(|_| done && ours)?;
@@ -109,11 +114,68 @@ impl Ended {
     }
 }
 
+/// An operation `shutdown` that an agent has taken and that has not failed. Its machine stays off.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShutDown {
+    /// Key of the operation.
+    pub key: OperationKey,
+    /// Creation of the operation, by the clock of the API server.
+    created: Option<Timestamp>,
+    /// Start of the operation, by the clock of its host.
+    started: Timestamp,
+    /// Latest write of the operation's status, by a clock that is not the host's.
+    written: Option<Timestamp>,
+    /// True if the host has accepted it. False while its agent still carries it out.
+    pub complete: bool,
+}
+
+impl ShutDown {
+    /// Reads a shutdown from an operation; `None` for other operations, and for a shutdown that is pending or failed.
+    pub fn of(operation: &Operation) -> Option<Self> {
+        let Operation { key, object, written, .. } = operation;
+        let status = object.status.as_ref().filter(|_| object.spec.operation_name == SHUTDOWN)?;
+        let complete = match status.state? {
+            OperationState::InProgress => false,
+            OperationState::Complete if status.reason.as_deref() == Some(SHUT_DOWN) => true,
+            OperationState::Complete
+            | OperationState::Pending
+            | OperationState::Failed
+            | OperationState::Unknown => return None,
+        };
+        let created = object.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        let started = status.start_time.as_ref().or(status.completion_time.as_ref())?.0;
+        Some(Self { key: key.clone(), created, started, written: *written, complete })
+    }
+
+    /// Returns the time from which the machine should be off. `now` is the time at which this pxed sees the operation first: the clock of
+    /// a host may be wrong, and no shutdown starts before it was created or after it was seen. Nor does it start after it was written: a
+    /// pxed that was restarted sees it late.
+    pub fn since(&self, now: Timestamp) -> Timestamp {
+        let started = self.created.map_or(self.started, |created| self.started.max(created));
+        self.written.map_or(started, |written| started.min(written)).min(now)
+    }
+
+    /// Returns true if `other` was started later.
+    pub fn is_before(&self, other: &Self) -> bool {
+        self.started <= other.started
+    }
+
+    /// Returns true if it was created after `machine`, or if either time is unknown.
+    pub fn is_of(&self, machine: Option<Timestamp>) -> bool {
+        self.created.zip(machine).is_none_or(|(created, machine)| created >= machine)
+    }
+
+    /// Returns the message of the action in the Machine's status.
+    pub fn message(&self) -> String {
+        format!("shut down by operation {}", self.key.name)
+    }
+}
+
 /// Whether it has ended.
 pub fn is_finished(status: Option<&MachineOperationStatus>) -> bool {
     match status.and_then(|status| status.state) {
         Some(OperationState::Complete | OperationState::Failed) => true,
-        Some(OperationState::Pending | OperationState::InProgress) | None => false,
+        Some(OperationState::Pending | OperationState::InProgress | OperationState::Unknown) | None => false,
     }
 }
 

@@ -6,13 +6,13 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use bedplate_api::id::MachineName;
-use bedplate_api::machine::Machine;
+use bedplate_api::machine::{Machine, PROVIDER_MANUAL, PROVIDER_PXE};
 use bedplate_api::operation::{MachineOperationStatus, OperationState};
 use jiff::Timestamp;
 
 use super::operation::End;
 use super::order::Kind;
-use super::progress::{self, Ended};
+use super::progress::{self, Ended, ShutDown};
 use super::{Operation, OperationKey, OperationUpdate};
 
 /// What an operation says while its Machine is paused.
@@ -31,6 +31,10 @@ pub struct Queue {
     by_machine: HashMap<MachineName, BTreeMap<Place, Operation>>,
     whose: HashMap<OperationKey, (MachineName, Place)>,
     ended: HashMap<MachineName, Ended>,
+    /// Newest shutdown of each Machine.
+    shut_down: HashMap<MachineName, ShutDown>,
+    /// Machines whose shutdown is still in progress.
+    shutting_down: HashMap<OperationKey, MachineName>,
 }
 
 impl Queue {
@@ -42,6 +46,8 @@ impl Queue {
             by_machine: HashMap::new(),
             whose: HashMap::new(),
             ended: HashMap::new(),
+            shut_down: HashMap::new(),
+            shutting_down: HashMap::new(),
         }
     }
 
@@ -50,9 +56,11 @@ impl Queue {
         match update {
             OperationUpdate::Set(operations) => {
                 let mut touched: BTreeSet<_> = self.by_machine.keys().cloned().collect();
+                touched.extend(self.shut_down.drain().map(|(machine, _)| machine));
                 self.by_machine.clear();
                 self.whose.clear();
                 self.ended.clear();
+                self.shutting_down.clear();
                 touched.extend(operations.into_iter().filter_map(|operation| self.put(operation)));
                 touched
             }
@@ -71,6 +79,10 @@ impl Queue {
         {
             self.ended.insert(machine.clone(), ended);
         }
+        if let Some(shut_down) = ShutDown::of(&operation) {
+            self.put_shut_down(&machine, shut_down);
+            return Some(machine);
+        }
         if !self.is_ours(&operation) {
             return None;
         }
@@ -81,7 +93,24 @@ impl Queue {
         Some(machine)
     }
 
+    fn put_shut_down(&mut self, machine: &MachineName, new: ShutDown) {
+        let is_newest = |known: &ShutDown| known.key == new.key || known.is_before(&new);
+        if self.shut_down.get(machine).is_none_or(is_newest) {
+            if !new.complete {
+                self.shutting_down.insert(new.key.clone(), machine.clone());
+            }
+            self.shut_down.insert(machine.clone(), new);
+        }
+    }
+
     fn remove(&mut self, key: &OperationKey) -> Option<MachineName> {
+        // A shutdown that failed or was deleted holds nothing off. A complete one stays: its host is down.
+        if let Some(machine) = self.shutting_down.remove(key) {
+            if self.shut_down.get(&machine).is_some_and(|known| known.key == *key) {
+                self.shut_down.remove(&machine);
+            }
+            return Some(machine);
+        }
         let (machine, place) = self.whose.remove(key)?;
         if let Some(operations) = self.by_machine.get_mut(&machine) {
             operations.remove(&place);
@@ -99,7 +128,7 @@ impl Queue {
         let state = match status.and_then(|status| status.state) {
             None | Some(OperationState::Pending) => true,
             Some(OperationState::InProgress) => executor.is_none_or(|by| by.starts_with(&self.executors)),
-            Some(OperationState::Complete | OperationState::Failed) => false,
+            Some(OperationState::Complete | OperationState::Failed | OperationState::Unknown) => false,
         };
         state && Kind::of(&object.spec.operation_name).is_some() && object.spec.machine_ref.is_some()
     }
@@ -112,6 +141,11 @@ impl Queue {
     /// The newest of a Machine that has ended.
     pub fn ended(&self, machine: &MachineName) -> Option<&Ended> {
         self.ended.get(machine)
+    }
+
+    /// Returns the newest shutdown of a Machine that its agent has taken and that has not failed.
+    pub fn shut_down(&self, machine: &MachineName) -> Option<&ShutDown> {
+        self.shut_down.get(machine)
     }
 
     /// Whose there are.
@@ -187,12 +221,17 @@ pub enum Absence {
     Missing,
 }
 
-/// Who takes this operation of ours. `absence` counts where there is no Machine.
-pub fn route(operation: &Operation, machine: Option<&Machine>, absence: Absence) -> Route {
+/// Decides which program takes this operation of the site. `absence` applies if there is no Machine. `alone`: there is no cluster, so no other program can
+/// take it.
+pub fn route(operation: &Operation, machine: Option<&Machine>, absence: Absence, alone: bool) -> Route {
     let status = operation.object.status.as_ref();
     let begun = status.and_then(|status| status.state) == Some(OperationState::InProgress);
     let Some(machine) = machine else { return route_without(operation, begun, absence) };
     if machine.spec.bmc.is_none() {
+        // The program that provisions the machine may switch it, too.
+        if !alone && ![PROVIDER_PXE, PROVIDER_MANUAL].contains(&machine.spec.provider.as_str()) {
+            return Route::LeftAlone;
+        }
         return failed("NotSupported", "the Machine has no BMC: add spec.bmc, or switch it by hand");
     }
     if begun {
@@ -257,7 +296,8 @@ mod tests {
             "metadata": {"name": name, "creationTimestamp": Timestamp::from_second(created).unwrap().to_string()},
             "spec": spec, "status": status});
         let key = OperationKey { name: name.to_owned(), uid: name.to_owned() };
-        Operation { key, object: Arc::new(serde_json::from_value(object).unwrap()), version: "1".to_owned() }
+        let object = Arc::new(serde_json::from_value(object).unwrap());
+        Operation { key, object, version: "1".to_owned(), written: None }
     }
 
     fn power(name: &str, created: i64, status: Value) -> Operation {
@@ -311,6 +351,53 @@ mod tests {
         assert_eq!(queue.ended(&node), None);
     }
 
+    #[test]
+    fn o4_a_shutdown_counts_from_its_start_until_it_fails() {
+        let shutdown = |name: &str, created: i64, state: &str, reason: &str, start: i64| {
+            let spec = json!({"machineRef": {"name": "node1"}, "operationName": "shutdown"});
+            let start = Timestamp::from_second(start).unwrap().to_string();
+            operation(name, created, spec, json!({"state": state, "reason": reason, "startTime": start}))
+        };
+        let node: MachineName = "node1".parse().unwrap();
+        let mut queue = Queue::new("pxed/site/a");
+        let known = |queue: &Queue| {
+            let since = |shut_down: &ShutDown| shut_down.since(Timestamp::from_second(1000).unwrap());
+            queue
+                .shut_down(&node)
+                .map(|known| (known.key.name.clone(), since(known).as_second(), known.complete))
+        };
+        let found = |name: &str, since: i64, complete: bool| Some((name.to_owned(), since, complete));
+        for (state, reason) in [("Pending", ""), ("Failed", "DrainTimedOut"), ("Complete", "Other")] {
+            queue.take(OperationUpdate::Set(vec![shutdown("a", 1, state, reason, 5)]));
+            assert_eq!(known(&queue), None, "{state} {reason}");
+        }
+        let touched = queue.take(OperationUpdate::Put(shutdown("a", 1, "InProgress", "InProgress", 5)));
+        assert_eq!((touched.len(), known(&queue)), (1, found("a", 5, false)));
+        let touched = queue.take(OperationUpdate::Put(shutdown("a", 1, "Failed", "TimedOut", 5)));
+        assert_eq!((touched.len(), known(&queue)), (1, None));
+        queue.take(OperationUpdate::Put(shutdown("b", 2, "InProgress", "InProgress", 6)));
+        queue.take(OperationUpdate::Gone(shutdown("b", 2, "InProgress", "InProgress", 6).key));
+        assert_eq!(known(&queue), None, "deleted while it drained");
+        queue.take(OperationUpdate::Put(shutdown("c", 3, "Complete", "ShutDown", 7)));
+        queue.take(OperationUpdate::Put(shutdown("old", 2, "Complete", "ShutDown", 6)));
+        queue.take(OperationUpdate::Gone(shutdown("c", 3, "Complete", "ShutDown", 7).key));
+        assert_eq!(known(&queue), found("c", 7, true), "the host is down although the object is deleted");
+        // The clock of a host is behind, then ahead.
+        queue.take(OperationUpdate::Set(vec![shutdown("d", 100, "Complete", "ShutDown", 9)]));
+        assert_eq!(known(&queue), found("d", 100, true));
+        queue.take(OperationUpdate::Set(vec![shutdown("e", 100, "Complete", "ShutDown", 99_999)]));
+        assert_eq!(known(&queue), found("e", 1000, true));
+        let late = shutdown("f", 100, "Complete", "ShutDown", 99_999);
+        queue.take(OperationUpdate::Set(vec![Operation {
+            written: Timestamp::from_second(150).ok(),
+            ..late
+        }]));
+        assert_eq!(known(&queue), found("f", 150, true), "seen long after it was written");
+        let before = queue.shut_down(&node).unwrap();
+        assert!(before.is_of(None) && before.is_of(Timestamp::from_second(100).ok()));
+        assert!(!before.is_of(Timestamp::from_second(101).ok()), "the Machine is newer than the operation");
+    }
+
     fn routed(machine: Option<Value>, status: Value) -> Route {
         routed_where(Absence::Gone, machine, status)
     }
@@ -326,7 +413,32 @@ mod tests {
             }
             serde_json::from_value::<Machine>(object).unwrap()
         });
-        route(&power("a", 1, status), machine.as_ref(), absence)
+        route(&power("a", 1, status), machine.as_ref(), absence, false)
+    }
+
+    #[test]
+    fn o7_power_of_every_provider_with_a_bmc_is_pxeds() {
+        let routed = |provider: &str, has_bmc: bool, alone: bool| {
+            let mut machine: Machine = serde_json::from_value(json!({"apiVersion": "bedplate.dev/v1alpha1",
+                "kind": "Machine", "metadata": {"name": "node1"}, "spec": {"provider": provider,
+                    "bmc": {"protocol": "redfish", "address": "bmc",
+                        "credentialsSecretRef": {"namespace": "n", "name": "s"}}}}))
+            .unwrap();
+            machine.spec.bmc = machine.spec.bmc.filter(|_| has_bmc);
+            let route = route(&power("a", 1, Value::Null), Some(&machine), Absence::Elsewhere, alone);
+            match route {
+                Route::Answer(Answer::Failed(end)) => end.reason,
+                Route::Worker => "worker",
+                Route::LeftAlone => "left alone",
+                Route::Answer(Answer::Waits { .. }) => "waits",
+            }
+        };
+        for provider in ["pxe", "manual", "azure"] {
+            assert_eq!(routed(provider, true, false), "worker", "{provider}");
+        }
+        assert_eq!(routed("manual", false, false), "NotSupported");
+        assert_eq!(routed("azure", false, false), "left alone", "its own controller may switch it");
+        assert_eq!(routed("azure", false, true), "NotSupported", "without a cluster there is none");
     }
 
     #[test]

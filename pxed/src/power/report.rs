@@ -21,6 +21,12 @@ const OBSERVED: SignedDuration = SignedDuration::from_mins(5);
 /// Longest message of an action.
 const LONGEST: usize = 1024;
 
+/// Action of a running machine that is switched off to boot it from the network.
+pub const TAKEOVER: &str = "takeover";
+
+/// Action of a machine that its agent has shut down.
+pub const SHUTDOWN: &str = "shutdown";
+
 /// A machine that is to go, and does not tell whether it is off.
 pub const DEPARTURE_AWAITED: &str = "the Machine is deleted with deletionPolicy PowerOff, and its BMC does not tell whether it is \
                                      off: it waits; set deletionPolicy to Retain to let it go as it is";
@@ -43,7 +49,9 @@ pub mod reason {
     pub const POWERING_ON: &str = "PoweringOn";
     /// Switched off, and not off yet.
     pub const POWERING_OFF: &str = "PoweringOff";
-    /// An operation has switched it off.
+    /// The machine was on before pxed knew it, and is left running.
+    pub const FOUND_RUNNING: &str = "FoundRunning";
+    /// An operation has switched it off or shut it down.
     pub const HELD_OFF: &str = "HeldOff";
     /// Nobody knows.
     pub const NOT_READABLE: &str = "NotReadable";
@@ -56,8 +64,10 @@ fn power(status: &mut MachineStatus) -> &mut PowerStatus {
         state: PowerState::Unknown,
         observed_time: None,
         last_action: None,
+        last_switch_time: None,
         attempts: None,
         next_attempt_time: None,
+        takeover_token: None,
     })
 }
 
@@ -78,6 +88,11 @@ pub fn acted(status: &mut MachineStatus, action: &str, message: &str, now: Times
     power(status).last_action = Some(PowerAction { action: action.to_owned(), time: Time(now), message });
 }
 
+/// Records that a request which changes the power was sent (`heard` asks for it).
+pub fn switched(status: &mut MachineStatus, now: Timestamp) {
+    power(status).last_switch_time = Some(Time(now));
+}
+
 /// What the newest operation that has ended did, said where whoever carried it out was killed before that was kept. A Machine
 /// whose power nobody has seen yet is a new one: no operation was its.
 pub fn recalled(status: &mut MachineStatus, ended: &Ended) {
@@ -89,6 +104,28 @@ pub fn recalled(status: &mut MachineStatus, ended: &Ended) {
     if !told {
         settled(status);
         acted(status, ended.kind.as_str(), &ended.message, ended.at);
+    }
+}
+
+/// Records that the machine's agent has shut it down, unless a later action is known.
+pub fn shut_down(status: &mut MachineStatus, message: &str, since: Timestamp) {
+    let last = status.power.as_ref().and_then(|power| power.last_action.as_ref());
+    if last.is_none_or(|last| last.time.0 < since) {
+        settled(status);
+        acted(status, SHUTDOWN, message, since);
+    }
+}
+
+/// Records that a token is used: the machine is switched off, to be switched on from the network.
+pub fn taken_over(status: &mut MachineStatus, token: &str, now: Timestamp) {
+    power(status).takeover_token = Some(token.to_owned());
+    acted(status, TAKEOVER, "power cycle allowed by spec.pxe.takeover", now);
+}
+
+/// Records why a takeover did not switch the machine off.
+pub fn takeover_failed(status: &mut MachineStatus, why: &str) {
+    if let Some(last) = status.power.as_mut().and_then(|power| power.last_action.as_mut()) {
+        last.message = Some(format!("the power cycle failed: {why}").chars().take(LONGEST).collect());
     }
 }
 
@@ -169,6 +206,9 @@ pub fn departure_paused(status: &mut MachineStatus, state: Option<PowerState>, n
     set_condition(status, condition_type::POWERED_ON, on, reason, DEPARTURE_PAUSED, now);
 }
 
+/// Message about a machine that is off and that pxed does not switch on.
+const UNMANAGED: &str = "the machine is off, and only operations change that: powerPolicy is Unmanaged, or the provider is not pxe";
+
 fn describe(
     status: &MachineStatus,
     plan: &Plan,
@@ -179,6 +219,9 @@ fn describe(
     let since = last.map(|last| format!(" since {}", last.time.0.strftime("%FT%TZ"))).unwrap_or_default();
     let why = last.and_then(|last| last.message.clone()).unwrap_or_default();
     let told = |text: &str| text.to_owned();
+    if let Some(told) = describe_takeover(plan, last, state) {
+        return told;
+    }
     match plan {
         Plan::Leave(Leave::NotReadable) => (
             ConditionState::Unknown,
@@ -193,20 +236,9 @@ fn describe(
             reason::HELD_OFF,
             format!("{why}; it stays off{since}, until an operation powerOn or powerCycle"),
         ),
-        Plan::Leave(Leave::Exhausted) => {
-            let message = format!(
-                "it was switched on {MOST_POWER_ON_ATTEMPTS} times and its host did not stay up; look at its console, then make an operation powerOn"
-            );
-            (off, reason::POWER_ON_ATTEMPTS_EXHAUSTED, message)
-        }
+        Plan::Leave(Leave::Exhausted) => (off, reason::POWER_ON_ATTEMPTS_EXHAUSTED, exhausted()),
         Plan::Leave(Leave::Spaced { until }) => (off, reason::POWERING_ON, spaced(status, *until)),
-        Plan::PowerOn { attempt, .. } => (
-            off,
-            reason::POWERING_ON,
-            format!(
-                "switched on{since}, attempt {attempt} of {MOST_POWER_ON_ATTEMPTS}; waiting for the BMC to say On"
-            ),
-        ),
+        Plan::PowerOn { attempt, .. } => (off, reason::POWERING_ON, switched_on(&since, *attempt)),
         Plan::PowerOff(_) | Plan::Leave(Leave::ShuttingDown { .. }) => (
             ConditionState::True,
             reason::POWERING_OFF,
@@ -217,15 +249,79 @@ fn describe(
         Plan::Leave(Leave::Changing) if state == Some(PowerState::Off) => {
             (off, reason::POWERING_ON, format!("switched on{since}; waiting for the BMC to say On"))
         }
-        Plan::Leave(Leave::Unmanaged) => (
-            off,
-            reason::POWERED_OFF,
-            told("the machine is off; powerPolicy Unmanaged: only operations change that"),
-        ),
+        Plan::Leave(Leave::Unmanaged) => (off, reason::POWERED_OFF, told(UNMANAGED)),
         Plan::Leave(
-            Leave::Paused | Leave::Operation | Leave::Retained | Leave::Changing | Leave::Running { .. },
+            Leave::Paused
+            | Leave::Operation
+            | Leave::Retained
+            | Leave::Changing
+            | Leave::FoundRunning { .. }
+            | Leave::SwitchedOn { .. }
+            | Leave::Running { .. },
         )
+        | Plan::TakeOver
         | Plan::Depart => by_state(state, &since),
+    }
+}
+
+fn exhausted() -> String {
+    format!(
+        "it was switched on {MOST_POWER_ON_ATTEMPTS} times and its host did not stay up; check its console, then make an operation powerOn"
+    )
+}
+
+fn switched_on(since: &str, attempt: i32) -> String {
+    format!(
+        "switched on{since}, attempt {attempt} of {MOST_POWER_ON_ATTEMPTS}; waiting for the BMC to say On"
+    )
+}
+
+/// Returns true if the action switched a running machine off to boot it from the network.
+fn is_takeover(last: &PowerAction) -> bool {
+    last.action == TAKEOVER
+}
+
+/// Describes a machine that was on before pxed knew it; none of any other.
+fn describe_takeover(
+    plan: &Plan,
+    last: Option<&PowerAction>,
+    state: Option<PowerState>,
+) -> Option<(ConditionState, &'static str, String)> {
+    let is_off = state == Some(PowerState::Off);
+    match plan {
+        Plan::Leave(Leave::FoundRunning { token_used }) => {
+            Some((ConditionState::True, reason::FOUND_RUNNING, found_running(last, *token_used)))
+        }
+        Plan::TakeOver => {
+            let message = "switching off for spec.pxe.takeover".to_owned();
+            Some((ConditionState::True, reason::POWERING_OFF, message))
+        }
+        Plan::Leave(Leave::Changing) if is_off && last.is_some_and(is_takeover) => {
+            let message = "switched off for spec.pxe.takeover; switched on next".to_owned();
+            Some((ConditionState::False, reason::POWERING_ON, message))
+        }
+        Plan::Leave(_) | Plan::PowerOn { .. } | Plan::PowerOff(_) | Plan::Depart => None,
+    }
+}
+
+fn found_running(last: Option<&PowerAction>, token_used: bool) -> String {
+    let remedy = "run `bedplate power cycle` for this Machine";
+    match last.filter(|last| is_takeover(last)) {
+        Some(last) => {
+            let (message, time) =
+                (last.message.as_deref().unwrap_or_default(), last.time.0.strftime("%FT%TZ"));
+            format!(
+                "the machine is on, and pxed has not booted it since its takeover at {time} ({message}); {remedy}"
+            )
+        }
+        None if token_used => format!(
+            "the machine was on before pxed knew it, and its takeover token was used before; to boot it from the network \
+             {remedy}, or set another token"
+        ),
+        None => format!(
+            "the machine was on before pxed knew it and is left running; to boot it from the network {remedy}, or set \
+             spec.pxe.takeover"
+        ),
     }
 }
 

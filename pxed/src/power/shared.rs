@@ -8,8 +8,9 @@ use jiff::Timestamp;
 
 use super::counters::Counters;
 use super::gate::Gate;
-use super::progress::Ended;
+use super::progress::{Ended, ShutDown};
 use super::supervisor::Limits;
+use super::takeover::Tokens;
 use super::{CredentialsSource, Dial, Holding, Operation, OperationWriter, Tenure};
 use crate::machine::KnownMachine;
 use crate::status::StatusRegistry;
@@ -27,6 +28,7 @@ pub(super) struct Shared {
     pub(super) credentials: Arc<dyn CredentialsSource>,
     pub(super) dial: Arc<dyn Dial>,
     pub(super) holding: Option<Arc<dyn Holding>>,
+    pub(super) tokens: Arc<dyn Tokens>,
     pub(super) tenure: Tenure,
     pub(super) limits: Limits,
     pub(super) instance: String,
@@ -69,6 +71,8 @@ pub(super) struct Assignment {
     pub(super) operations: Vec<Operation>,
     /// The newest that has ended.
     pub(super) ended: Option<Ended>,
+    /// Newest shutdown that its agent has taken.
+    pub(super) shut_down: Option<ShutDown>,
     /// Its manifest is gone.
     pub(super) departing: bool,
     /// Its BMC is another Machine's too; for a person.
@@ -94,6 +98,7 @@ impl Assignment {
             && (self.is_going(), self.is_held(), self.departing)
                 == (other.is_going(), other.is_held(), other.departing)
             && self.operations == other.operations
+            && self.shut_down == other.shut_down
             && self.contested == other.contested
     }
 }

@@ -26,6 +26,7 @@ use super::gate::Gate;
 use super::queue::{Absence, Queue, Route, route};
 use super::ripening::Ripening;
 use super::shared::{Assignment, Clock, Shared};
+use super::takeover::Tokens;
 use super::worker::Worker;
 use super::{
     CredentialsSource, Dial, Holding, Operation, OperationKey, OperationUpdate, OperationWriter, Tenure,
@@ -73,6 +74,8 @@ pub struct Parts {
     pub dial: Arc<dyn Dial>,
     /// What holds Machines back from being deleted; `None` without a cluster: they are kept in the store.
     pub holding: Option<Arc<dyn Holding>>,
+    /// Store of the takeover tokens that were used.
+    pub tokens: Arc<dyn Tokens>,
     /// Whether this pxed leads.
     pub tenure: Tenure,
     /// How much is asked of BMCs.
@@ -108,6 +111,7 @@ pub(super) async fn run_by(clock: Clock, parts: Parts, pulse: Pulse, shutdown: C
         credentials: parts.credentials,
         dial: parts.dial,
         holding: parts.holding,
+        tokens: parts.tokens,
         tenure,
         limits: parts.limits,
         instance: parts.instance,
@@ -211,12 +215,12 @@ impl Supervisor {
     async fn follow(&mut self) {
         let snapshot = self.machines.load();
         let before = std::mem::replace(&mut self.snapshot, snapshot);
-        let is_gone = |known: &&Arc<KnownMachine>| self.snapshot.netbooted(&known.name).is_none();
+        let is_gone = |known: &&Arc<KnownMachine>| self.snapshot.by_name(&known.name).is_none();
         let gone: Vec<_> = before.iter().filter(is_gone).cloned().collect();
         let mut touched: HashSet<MachineName> = gone.iter().map(|known| known.name.clone()).collect();
         touched.extend(self.snapshot.changed_since(&before).map(|known| known.name.clone()));
         for name in touched.clone() {
-            let known = self.snapshot.netbooted(&name);
+            let known = self.snapshot.by_name(&name);
             touched
                 .extend(self.contested.claim(&name, known.and_then(|known| known.machine.spec.bmc.as_ref())));
             self.ever.insert(name);
@@ -260,7 +264,7 @@ impl Supervisor {
         if !self.leads {
             return;
         }
-        let (machine, departing) = match self.snapshot.netbooted(name) {
+        let (machine, departing) = match self.snapshot.by_name(name) {
             Some(known) => (Some(known.clone()), false),
             None => (self.departing.ripe(name), true),
         };
@@ -268,7 +272,7 @@ impl Supervisor {
         let known = machine.as_ref().filter(|_| !departing);
         let absence = self.absence(name, known.is_some());
         for operation in self.queue.of(name) {
-            match route(operation, known.map(|known| &*known.machine), absence) {
+            match route(operation, known.map(|known| &*known.machine), absence, self.is_alone()) {
                 Route::Worker => operations.push(operation.clone()),
                 Route::LeftAlone => {}
                 Route::Answer(answer) => {
@@ -282,7 +286,9 @@ impl Supervisor {
         let ended = self.queue.ended(name).cloned();
         let assignment = machine.map(|machine| {
             let contested = self.contested.message(name).map(Arc::from);
-            Assignment { machine, operations, ended, departing, contested }
+            let created = machine.machine.metadata.creation_timestamp.as_ref().map(|time| time.0);
+            let shut_down = self.queue.shut_down(name).filter(|shut_down| shut_down.is_of(created)).cloned();
+            Assignment { machine, operations, ended, shut_down, departing, contested }
         });
         let assignment = assignment.filter(|a| a.machine.machine.spec.bmc.is_some() || a.is_held());
         let Some(assignment) = assignment else {
@@ -303,9 +309,14 @@ impl Supervisor {
         }
     }
 
+    /// Returns true if there is no cluster.
+    fn is_alone(&self) -> bool {
+        self.shared.holding.is_none()
+    }
+
     /// What it means that a Machine is not there, if it is not.
     fn absence(&mut self, name: &MachineName, is_there: bool) -> Absence {
-        let is_ours = self.shared.holding.is_none() && !self.snapshot.is_elsewhere(name);
+        let is_ours = self.is_alone() && !self.snapshot.is_elsewhere(name);
         if is_there || !is_ours || self.queue.of(name).next().is_none() {
             self.absent.forget(name);
             return if self.ever.contains(name) { Absence::Gone } else { Absence::Elsewhere };

@@ -17,7 +17,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bedplate_api::machine::PowerState;
+use bedplate_api::machine::{MachineStatus, PowerState};
+use bedplate_api::wire::Stage;
 use bedplate_bmc::Reason;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
@@ -27,8 +28,9 @@ use super::breaker::{Breaker, later};
 use super::gate::For;
 use super::line::{Answer, Line, NoAnswer, Question};
 use super::operation::{AWAIT, Failure, Memory, Reading};
-use super::plan::{Departure, Observed, Plan, boot_that_is_up, plan};
+use super::plan::{Departure, Observed, Plan, Takeover, boot_that_came_to, plan};
 use super::shared::{Assignment, Shared};
+use super::takeover;
 use super::{Operation, OperationKey, Tenure, report};
 use crate::status::EventReason;
 
@@ -82,7 +84,13 @@ pub(super) struct Worker {
     pub(super) done: HashSet<OperationKey>,
     pub(super) departure: Departure,
     pub(super) departed: bool,
+    /// True if the Machine's agent has enrolled at some time.
+    has_enrolled: bool,
+    /// Time at which the BMC said Off last.
+    seen_off: Option<Timestamp>,
     identified: Option<Timestamp>,
+    /// Newest shutdown, and the time from which the machine should be off.
+    shut_down: Option<(OperationKey, Timestamp)>,
 }
 
 impl Worker {
@@ -104,7 +112,10 @@ impl Worker {
             done: HashSet::new(),
             departure: Departure::default(),
             departed: false,
+            has_enrolled: false,
+            seen_off: None,
             identified: None,
+            shut_down: None,
         }
     }
 
@@ -112,9 +123,7 @@ impl Worker {
     /// On the heap, and not in its task: there it would stand twice, thousands of times.
     pub(super) async fn run(mut self: Box<Self>, stop: CancellationToken) {
         let mut tenure = self.tenure.clone();
-        if let Some(ended) = self.assignment.ended.clone() {
-            self.update(|status| report::recalled(status, &ended));
-        }
+        Box::pin(self.recall()).await;
         loop {
             let until = tokio::select! {
                 biased;
@@ -146,6 +155,20 @@ impl Worker {
         }
     }
 
+    /// Takes up what others know of the Machine, and what outlives its status.
+    async fn recall(&mut self) {
+        if let Some(ended) = self.assignment.ended.clone() {
+            self.update(|status| report::recalled(status, &ended));
+        }
+        let (machine, own) = (self.assignment.machine.clone(), self.status());
+        let object = machine.machine.status.as_ref();
+        let named = takeover::named(&own).or_else(|| takeover::named(object?));
+        self.shared.tokens.keep(&machine, named).await;
+        self.has_enrolled = takeover::has_enrolled(&self.shared.store, &machine).await;
+        let power = own.power.filter(|power| power.state == PowerState::Off);
+        self.seen_off = power.and_then(|power| power.observed_time).map(|time| time.0);
+    }
+
     /// One act; when the next one is due.
     async fn turn(&mut self) -> Timestamp {
         Box::pin(self.follow()).await;
@@ -165,7 +188,7 @@ impl Worker {
         match self.look(For::Polling).await {
             None => self.shared.now(),
             Some(Ok(())) => {
-                let plan = self.plan();
+                let plan = Box::pin(self.plan()).await;
                 Box::pin(self.apply(plan)).await
             }
             // One lost answer is soon asked for again.
@@ -184,6 +207,7 @@ impl Worker {
         if !self.assignment.is_going() {
             (self.departure, self.departed) = (Departure::default(), false);
         }
+        self.follow_shut_down();
         let spec = &self.assignment.machine.machine.spec;
         let contested = self.assignment.contested.as_ref();
         let same = match (&self.line, &spec.bmc) {
@@ -198,6 +222,25 @@ impl Worker {
             if let Some(mut old) = old {
                 old.close().await;
             }
+        }
+    }
+
+    /// Records the time at which a shutdown was seen first.
+    fn follow_shut_down(&mut self) {
+        let known = self.shut_down.take();
+        let Some(shut_down) = &self.assignment.shut_down else { return };
+        let since = known.filter(|(key, _)| *key == shut_down.key).map(|(_, since)| since);
+        let since = since.unwrap_or_else(|| shut_down.since(self.shared.now()));
+        self.shut_down = Some((shut_down.key.clone(), since));
+        if shut_down.complete {
+            self.keep_shut_down();
+        }
+    }
+
+    /// Stores the shutdown in the Machine's status: its operation may be deleted, and the machine stays off.
+    pub(super) fn keep_shut_down(&self) {
+        if let (Some(shut_down), Some((_, since))) = (&self.assignment.shut_down, &self.shut_down) {
+            self.update(|status| report::shut_down(status, &shut_down.message(), *since));
         }
     }
 
@@ -231,6 +274,9 @@ impl Worker {
         Some(match answer {
             Ok(Answer::State(state)) => {
                 self.reading = Some(Reading { state, at: now });
+                if state == PowerState::Off {
+                    self.seen_off = Some(now);
+                }
                 self.answered(Some(state), now);
                 self.identify(now).await;
                 Ok(())
@@ -270,14 +316,39 @@ impl Worker {
         }
     }
 
-    fn plan(&self) -> Plan {
-        let status = self.status();
-        let spec = &self.assignment.machine.machine.spec;
+    /// Returns the token of `spec.pxe.takeover` if it was not used yet.
+    pub(super) async fn unused_token(&mut self) -> Option<String> {
+        let machine = self.assignment.machine.clone();
+        let token = takeover::unused(&machine.machine.spec, &self.status(), &machine.machine)?;
+        let is_used = self.shared.tokens.is_used(&machine.name, token).await;
+        (!is_used).then(|| token.to_owned())
+    }
+
+    async fn plan(&mut self) -> Plan {
+        let token = self.unused_token().await;
+        let own = self.status();
+        let machine = &self.assignment.machine.machine;
+        let takeover = match (takeover::set(&machine.spec), token) {
+            (None, _) => Takeover::NotAllowed,
+            (Some(_), Some(_)) => Takeover::Allowed,
+            (Some(_), None) => Takeover::Used,
+        };
+        // Another pxed of the site may have booted the host.
+        let statuses = || [Some(&own), machine.status.as_ref()].into_iter().flatten();
+        self.has_enrolled |= statuses().any(takeover::names_agent);
+        let took_seed =
+            |status: &MachineStatus| status.boot.as_ref().is_some_and(|boot| boot.seed_time.is_some());
+        let latest = |least| statuses().filter_map(|status| boot_that_came_to(status, least)).max();
         plan(&Observed {
-            spec,
+            spec: &machine.spec,
             reading: self.reading,
-            power: status.power.as_ref(),
-            up: boot_that_is_up(&status),
+            power: own.power.as_ref(),
+            up: latest(Stage::Userspace),
+            enrolled: latest(Stage::Enrolled),
+            seen_off: self.seen_off,
+            booted: self.has_enrolled || statuses().any(took_seed),
+            takeover,
+            shut_down: self.shut_down.as_ref().map(|(_, since)| *since),
             operation: false,
             departure: self.assignment.is_going().then_some(self.departure),
             now: self.shared.now(),
@@ -321,12 +392,12 @@ impl Worker {
         poll.mul_f64(1.0 + 0.2 * self.shared.jitter())
     }
 
-    pub(super) fn status(&self) -> bedplate_api::machine::MachineStatus {
+    pub(super) fn status(&self) -> MachineStatus {
         self.shared.registry.get(&self.assignment.machine.name).unwrap_or_default()
     }
 
     /// What a Machine that is gone had is nobody's any more.
-    pub(super) fn update(&self, change: impl FnOnce(&mut bedplate_api::machine::MachineStatus)) {
+    pub(super) fn update(&self, change: impl FnOnce(&mut MachineStatus)) {
         if !self.assignment.departing {
             self.shared.registry.update(&self.assignment.machine.name, change);
         }

@@ -27,7 +27,7 @@ use super::power::Power;
 use crate::admin::{self, AdminState};
 use crate::boot::Owner;
 use crate::boot_path::BootPath;
-use crate::config::{Config, translate};
+use crate::config::{Config, DhcpMode, translate};
 use crate::metrics::{self, Reloads};
 use crate::status::Writer;
 
@@ -50,6 +50,7 @@ pub(super) struct Daemon {
     liveness: Liveness,
     knowledge: Knowledge,
     power: Power,
+    rights: admin::Rights,
     start: Option<Start>,
 }
 
@@ -73,6 +74,7 @@ impl Daemon {
         let https = listen("https.listen", config.https.listen).await?;
         let health = health::bind(config.metrics.listen).await?;
         let socket = admin::bind(&config.socket, config.socket_group.as_deref())?;
+        let rights = admin::rights(config.socket_admin_group.as_deref())?;
         let power = Power::assemble(&config, &knowledge, operations);
         let daemon = Self {
             config: Arc::new(ArcSwap::from_pointee(config)),
@@ -83,6 +85,7 @@ impl Daemon {
             liveness,
             knowledge,
             power,
+            rights,
             start: Some(Start { feeding, http, https, health, socket }),
         };
         Ok((daemon, writer))
@@ -133,19 +136,25 @@ impl Daemon {
     }
 
     fn admin_state(&self) -> AdminState {
-        let (boot_path, look) = (self.boot_path.clone(), self.look());
+        let (explainer, look) = (self.look(), self.look());
         let (boots, tokens) = (self.boot_path.boots().clone(), self.boot_path.tokens());
+        let permissions = self.boot_path.permissions();
         AdminState {
             machines: self.knowledge.machines.clone(),
             registry: self.knowledge.registry.clone(),
             discovered: self.knowledge.discovered.clone(),
             stage: Arc::new(move |mac| boots.timeline(&Owner::Unknown { mac }).map(|t| t.stage)),
-            explain: Arc::new(move |subject| boot_path.explain(subject)),
+            explain: Arc::new(move |subject| explainer.explain(subject)),
             operations: self.power.desk.clone(),
             choice: self.knowledge.choice.clone(),
             token: Arc::new(move |name| {
                 let tokens = tokens.clone();
                 Box::pin(async move { tokens.issue(&name, Timestamp::now()).await })
+            }),
+            rights: self.rights.clone(),
+            allow_key: Arc::new(move |name| {
+                let permissions = permissions.clone();
+                Box::pin(async move { permissions.allow(&name, Timestamp::now()).await })
             }),
             health: Arc::new(look.clone()),
             about: Arc::new(move || look.about()),
@@ -178,7 +187,13 @@ impl Daemon {
 fn bind_dhcp(config: &Config, boot_path: &BootPath) -> Result<Option<bedplate_dhcp::Server>, Failure> {
     let Some(settings) = translate::dhcp_settings(config) else { return Ok(None) };
     let leases = config.state_directory.join("leases.redb");
-    Ok(Some(bedplate_dhcp::Server::bind(settings, Arc::new(boot_path.clients()), &leases)?))
+    let gives_addresses = config.dhcp.mode == DhcpMode::Server;
+    let server = bedplate_dhcp::Server::bind(settings, Arc::new(boot_path.clients()), &leases)?;
+    if gives_addresses && config.http.require_leased_address {
+        let server = server.clone();
+        boot_path.leases().ask(Box::new(move |mac| server.leased_to(mac)));
+    }
+    Ok(Some(server))
 }
 
 fn bind_tftp(

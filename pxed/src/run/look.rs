@@ -4,7 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use arc_swap::ArcSwap;
+use bedplate_api::id::{MacAddress, MachineName};
+use bedplate_api::wire::Explanation;
 use bedplate_dhcp::InterfaceState;
+use bedplate_dhcp::respond::Silence;
+use bedplate_dhcp::settings::{Mode, Subnet};
 use bedplate_process::health::{Health, Readiness};
 use bedplate_process::liveness::Liveness;
 use serde_json::{Value, json};
@@ -13,7 +17,9 @@ use super::knowledge::Knowledge;
 use crate::boot_path::BootPath;
 use crate::boot_policy::{ImageState, State};
 use crate::clients::subject;
-use crate::config::Config;
+use crate::config::{Config, translate};
+use crate::machine::KnownMachine;
+use crate::placement;
 use crate::readiness::{MachineView, View, judge};
 use crate::source::SourceState;
 
@@ -33,6 +39,7 @@ impl Look {
         let config = self.config.load();
         let default_image = config.default_image.as_deref();
         let snapshot = self.knowledge.machines.load();
+        let subnets = self.subnets();
         let netbooted = snapshot.iter().filter(|known| known.is_netbooted());
         let machines = netbooted.map(|known| {
             let image = subject(known, default_image).image;
@@ -43,6 +50,7 @@ impl Look {
             MachineView {
                 name: known.name.clone(),
                 contested,
+                misplaced: placement::obstacle(known, &subnets),
                 image_state: self.boot_path.present().image(&image),
                 image: image.to_string(),
             }
@@ -62,6 +70,42 @@ impl Look {
             interfaces_waiting: waiting,
             missing_loaders: missing,
         }
+    }
+
+    /// Returns the Machines that asked of late from a subnet in which they have no fixed address, although they have one elsewhere.
+    pub(super) fn strays(&self) -> Vec<(MachineName, String)> {
+        let Some(dhcp) = &self.dhcp else { return Vec::new() };
+        let snapshot = self.knowledge.machines.load();
+        let netbooted = snapshot.iter().filter(|known| known.is_netbooted());
+        let stray = |known: &Arc<KnownMachine>| {
+            let mut ignored = known.interfaces.iter().filter_map(|interface| dhcp.ignored(interface.mac));
+            let ignored = ignored.find(|ignored| ignored.reason == Silence::FixedOutside)?;
+            Some((known.name.clone(), ignored.advice()))
+        };
+        netbooted.filter_map(stray).collect()
+    }
+
+    /// Returns the subnets that pxed gives addresses in.
+    fn subnets(&self) -> Vec<Subnet> {
+        let settings = translate::dhcp_settings(&self.config.load()).filter(|s| s.mode == Mode::Server);
+        settings.map(|settings| settings.subnets).unwrap_or_default()
+    }
+
+    /// Returns the offer for a machine, and other obstacles to its boot; `None`: no such name.
+    pub(super) fn explain(&self, subject: &str) -> Option<Explanation> {
+        let mut explanation = self.boot_path.explain(subject)?;
+        let snapshot = self.knowledge.machines.load();
+        let known = explanation.machine.as_ref().and_then(|name| snapshot.by_name(name));
+        let asked: Vec<MacAddress> = match subject.parse() {
+            Ok(mac) => vec![mac],
+            Err(_) => known.into_iter().flat_map(|known| known.interfaces.iter().map(|i| i.mac)).collect(),
+        };
+        let misplaced = known.into_iter().flat_map(|known| placement::misplaced(known, &self.subnets()));
+        let ignored = asked.iter().filter_map(|mac| Some((mac, self.dhcp.as_ref()?.ignored(*mac)?)));
+        let ignored =
+            ignored.map(|(mac, ignored)| format!("messages of {mac} are ignored: {}", ignored.advice()));
+        explanation.notes = misplaced.map(|(_, why)| why).chain(ignored).collect();
+        Some(explanation)
     }
 
     /// How the source stands, with what is wrong with its configurations and what a controller would be needed for.

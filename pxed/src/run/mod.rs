@@ -45,7 +45,7 @@ pub async fn run(config: Config, settings: &Settings) -> Result<(), Failure> {
     let writing = start_writing(writer, liveness.part("status writer", DISK_PATIENCE));
     daemon.spawn(&tasks, &signals.shutdown());
     notifier.spawn_watchdog(&tasks, signals.shutdown(), move || liveness.check());
-    infallible(&tasks, "watch", watch::tell_of_images(daemon.look(), signals.shutdown()));
+    infallible(&tasks, "watch", watch::tell_of_obstacles(daemon.look(), signals.shutdown()));
     tasks.spawn("status", tell_systemd(notifier.clone(), daemon.look(), signals.shutdown()));
     notifier.ready(&summary(&daemon.look()));
     tracing::info!(site = %daemon.config().site, "serving");

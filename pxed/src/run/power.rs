@@ -20,9 +20,10 @@ use super::knowledge::{Knowledge, OperationFeed};
 use crate::config::{Config, translate};
 use crate::power::credentials::{ClusterSecrets, SecretFiles};
 use crate::power::dial::NetworkDial;
-use crate::power::holding::{Finalizers, Strangers};
+use crate::power::holding::Finalizers;
 use crate::power::operations::kubernetes::ClusterOperations;
 use crate::power::operations::local::LocalOperations;
+use crate::power::takeover::{ClusterTokens, StoreTokens, Tokens};
 use crate::power::{
     Counters, CredentialsSource, Holding, Limits, OperationDesk, OperationUpdate, OperationWriter, Parts,
     Tenure,
@@ -52,16 +53,15 @@ struct Kind {
     writer: Arc<dyn OperationWriter>,
     credentials: Arc<dyn CredentialsSource>,
     holding: Option<Arc<dyn Holding>>,
+    tokens: Arc<dyn Tokens>,
     feed: Feed,
     candidate: Option<Candidate>,
-    strangers: Option<Strangers>,
 }
 
 /// What is to be spawned once.
 struct Start {
     feed: Feed,
     candidate: Option<Candidate>,
-    strangers: Option<Strangers>,
     parts: Parts,
     statuses: Arc<WriteCounters>,
     knowledge: Knowledge,
@@ -87,7 +87,12 @@ pub(super) fn open_local(
     let lost = std::fs::read_dir(path).is_ok_and(|entries| {
         entries.flatten().any(|e| e.file_name().as_encoded_bytes().starts_with(b"pxed.redb.damaged-"))
     });
-    Ok(LocalOperations::open(knowledge.store.clone(), knowledge.machines.clone(), lost)?)
+    Ok(LocalOperations::open(
+        knowledge.store.clone(),
+        knowledge.machines.clone(),
+        knowledge.registry.clone(),
+        lost,
+    )?)
 }
 
 impl Power {
@@ -113,36 +118,30 @@ impl Power {
             writer: shared,
             credentials: Arc::new(files),
             holding: None,
+            tokens: Arc::new(StoreTokens::new(knowledge.store.clone(), operations.was_lost())),
             feed: Feed::Local(operations),
             candidate: None,
-            strangers: None,
         };
         Self::new(config, knowledge, kind, updates, Tenure::always())
     }
 
     /// By a client that may come later.
     fn cluster(config: &Config, knowledge: &Knowledge, access: &Access) -> Self {
-        let operations = ClusterOperations::new(access.clone());
+        let operations = ClusterOperations::new(access.clone(), config.site.clone());
         let (sender, updates) = mpsc::channel(UPDATES);
         let namespace = config.bmc.lease_namespace.clone().unwrap_or_else(pod_namespace);
         let lease = (namespace, format!("bedplate-pxed-{}", config.site));
         let (candidate, tenure) = Candidate::new(access.clone(), lease, &instance(), "pxed");
         knowledge.registry.lead_with(tenure.clone());
         let shared = Arc::new(operations.clone());
-        let strangers = Strangers::new(
-            Finalizers::new(access.clone()),
-            config.site.clone(),
-            knowledge.machines.clone(),
-            tenure.clone(),
-        );
         let kind = Kind {
             desk: shared.clone(),
             writer: shared,
             credentials: Arc::new(ClusterSecrets::new(access.clone(), config.bmc.secret_namespaces.clone())),
             holding: Some(Arc::new(Finalizers::new(access.clone()))),
+            tokens: Arc::new(ClusterTokens::new(access.clone(), knowledge.store.clone())),
             feed: Feed::Cluster(operations, sender),
             candidate: Some(candidate),
-            strangers: Some(strangers),
         };
         Self::new(config, knowledge, kind, updates, tenure)
     }
@@ -154,7 +153,7 @@ impl Power {
         operations: mpsc::Receiver<OperationUpdate>,
         tenure: Tenure,
     ) -> Self {
-        let Kind { desk, writer, credentials, holding, feed, candidate, strangers } = kind;
+        let Kind { desk, writer, credentials, holding, tokens, feed, candidate } = kind;
         let counters = Arc::<Counters>::default();
         let parts = Parts {
             machines: knowledge.machines.clone(),
@@ -166,6 +165,7 @@ impl Power {
             credentials,
             dial: Arc::new(NetworkDial { reach: translate::bmc_reach(config), ..NetworkDial::default() }),
             holding,
+            tokens,
             tenure: tenure.clone(),
             limits: Limits {
                 connections: usize::try_from(config.bmc.connections).unwrap_or(usize::MAX),
@@ -176,7 +176,7 @@ impl Power {
             counters: counters.clone(),
         };
         let (statuses, knowledge) = (knowledge.statuses.clone(), knowledge.clone());
-        let start = Some(Start { feed, candidate, strangers, parts, statuses, knowledge });
+        let start = Some(Start { feed, candidate, parts, statuses, knowledge });
         Self { desk, counters, tenure, start }
     }
 
@@ -188,7 +188,7 @@ impl Power {
 
     /// Starts every task. Once.
     pub(super) fn spawn(&mut self, tasks: &Tasks, liveness: &Liveness, shutdown: CancellationToken) {
-        let Some(Start { feed, candidate, strangers, parts, statuses, knowledge }) = self.start.take() else {
+        let Some(Start { feed, candidate, parts, statuses, knowledge }) = self.start.take() else {
             return;
         };
         // What the engine needs outlives it.
@@ -207,9 +207,6 @@ impl Power {
             let ready = move || knowledge.source.load().synced;
             let pulse = liveness.part("lease", DISK_PATIENCE);
             infallible(tasks, "lease", candidate.run(ready, begins, pulse, stop.clone()));
-        }
-        if let Some(strangers) = strangers {
-            infallible(tasks, "holding", strangers.run(stop.clone()));
         }
         let pulse = liveness.part("power", DISK_PATIENCE);
         let driving = async move {

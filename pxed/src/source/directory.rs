@@ -6,7 +6,7 @@
 //! file; and an operation or a configuration that stood in a file which nobody could read yet goes on). One name in two places: neither,
 //! both places named.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::convert::Infallible;
 use std::fs::Metadata;
 use std::io::{self, Read};
@@ -16,6 +16,7 @@ use std::time::{Duration, SystemTime};
 
 use bedplate_api::machine::Machine;
 use bedplate_process::liveness::Pulse;
+use nix::sys::statvfs::{FsFlags, statvfs};
 use notify::Watcher;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -62,6 +63,8 @@ struct Stamp {
     modified: Option<SystemTime>,
     length: u64,
     inode: u64,
+    /// True if every user of this machine may write it.
+    is_open: bool,
 }
 
 /// The directory's state.
@@ -70,6 +73,8 @@ pub struct Directory {
     path: PathBuf,
     files: BTreeMap<PathBuf, File>,
     told: Option<Update>,
+    /// What every user of this machine may write.
+    open: BTreeSet<PathBuf>,
 }
 
 impl Directory {
@@ -79,7 +84,7 @@ impl Directory {
         for sourced in kept.into_iter().filter(|sourced| !sourced.origin.is_empty()) {
             files.entry(PathBuf::from(&sourced.origin)).or_default().good.push((0, sourced));
         }
-        Self { path, files, told: None }
+        Self { path, files, told: None, open: BTreeSet::new() }
     }
 
     /// Where it is.
@@ -157,6 +162,10 @@ impl Directory {
                 return Look { read: 0, changed: true };
             }
         };
+        for path in self.newly_open(&entries) {
+            let path = path.display();
+            tracing::warn!(%path, "manifests are writable by every local user, run chmod o-w");
+        }
         let there: HashSet<&Path> = entries.iter().map(|(path, _)| path.as_path()).collect();
         let before = self.files.len();
         self.files.retain(|path, _| there.contains(path.as_path()));
@@ -174,6 +183,22 @@ impl Directory {
         let read = due.len();
         self.files.extend(due);
         Look { read, changed: removed || read > 0 }
+    }
+
+    /// Returns what every local user may write since this look: a manifest decides which image a machine boots, and where passwords go.
+    fn newly_open(&mut self, entries: &[(PathBuf, Option<Stamp>)]) -> Vec<PathBuf> {
+        let directory = std::fs::metadata(&self.path).is_ok_and(|metadata| Stamp::of(&metadata).is_open);
+        // The mode of a pod's volume lets all users write, and its mount none.
+        let is_read_only = || statvfs(&self.path).is_ok_and(|fs| fs.flags().contains(FsFlags::ST_RDONLY));
+        let files = entries.iter().filter(|(_, stamp)| stamp.is_some_and(|stamp| stamp.is_open));
+        let open = directory.then_some(&self.path).into_iter().chain(files.map(|(path, _)| path));
+        let mut open: BTreeSet<PathBuf> = open.cloned().collect();
+        if !open.is_empty() && is_read_only() {
+            open.clear();
+        }
+        let new = open.difference(&self.open).cloned().collect();
+        self.open = open;
+        new
     }
 
     /// The complete set now.
@@ -309,7 +334,8 @@ fn list(directory: &Path) -> io::Result<Vec<(PathBuf, Option<Stamp>)>> {
 impl Stamp {
     fn of(metadata: &Metadata) -> Self {
         use std::os::unix::fs::MetadataExt;
-        Self { modified: metadata.modified().ok(), length: metadata.len(), inode: metadata.ino() }
+        let is_open = metadata.mode() & 0o002 != 0;
+        Self { modified: metadata.modified().ok(), length: metadata.len(), inode: metadata.ino(), is_open }
     }
 }
 
@@ -348,6 +374,25 @@ mod tests {
 
     const A: &str = "52:54:00:00:00:0a";
     const B: &str = "52:54:00:00:00:0b";
+
+    #[test]
+    fn manifests_that_every_local_user_may_write_are_named_once() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let temporary = tempfile::tempdir().unwrap();
+        let path = temporary.path().join("a.yaml");
+        std::fs::write(&path, manifest("a", A)).unwrap();
+        let chmod = |path: &Path, mode| {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        let mut directory = Directory::new(temporary.path().to_owned(), Vec::new());
+        let mut open = || directory.newly_open(&list(temporary.path()).unwrap());
+        assert_eq!(open(), Vec::<PathBuf>::new());
+        chmod(&path, 0o666);
+        assert_eq!((open(), open()), (vec![path.clone()], vec![]));
+        chmod(&path, 0o664);
+        chmod(temporary.path(), 0o777);
+        assert_eq!(open(), [temporary.path()]);
+    }
 
     #[test]
     fn a_broken_file_keeps_its_last_good_content_and_hurts_no_other() {

@@ -1,5 +1,5 @@
-//! Machines from the Kubernetes API: a watch with back-off, filtered in this process (a label or field cannot select the
-//! site).
+//! Machines from the Kubernetes API: a watch with back-off. The server selects the site where it can (Kubernetes 1.31 or newer);
+//! otherwise this process does.
 //!
 //! While the server is away the last set stays in force. Changes are gathered for a moment before they become a new set;
 //! changes of status alone, most of which are our own, for longer. A watch that works again says nothing while nothing
@@ -12,10 +12,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_api::id::SiteName;
-use bedplate_api::machine::{Machine, PROVIDER_MANUAL, PROVIDER_PXE};
+use bedplate_api::machine::Machine;
 use bedplate_process::exit::chain;
 use bedplate_process::liveness::Pulse;
 use futures::future::BoxFuture;
+use futures::stream::BoxStream;
 use futures::{FutureExt, Stream, StreamExt};
 use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
@@ -104,7 +105,10 @@ pub async fn run(
     shutdown: CancellationToken,
 ) -> Result<(), SourceEnded> {
     let machines = Api::<Machine>::all(client);
-    let stream = watcher(machines.clone(), watcher::Config::default()).default_backoff();
+    let of_site = watcher::Config::default().fields(&format!("spec.site={site}"));
+    let selected = watcher(machines.clone(), of_site).default_backoff();
+    let all = watcher(machines.clone(), watcher::Config::default()).default_backoff();
+    let stream = selected_or_all(selected.boxed(), all.boxed());
     let answers = move || {
         let machines = machines.clone();
         async move { machines.list_metadata(&ListParams::default().limit(1)).await.is_ok() }.boxed()
@@ -112,6 +116,37 @@ pub async fn run(
     tokio::select! {
         () = shutdown.cancelled() => Ok(()),
         ended = follow(Box::pin(stream), answers, site, updates, pulse) => match ended? {},
+    }
+}
+
+/// Returns the watch that the server filters. If the server cannot select by this field, it changes to the watch of all Machines.
+fn selected_or_all<'a>(
+    selected: BoxStream<'a, Result<Event<Machine>, watcher::Error>>,
+    all: BoxStream<'a, Result<Event<Machine>, watcher::Error>>,
+) -> impl Stream<Item = Result<Event<Machine>, watcher::Error>> + 'a {
+    futures::stream::unfold((Some(selected), all), |(mut selected, mut all)| async move {
+        if let Some(stream) = &mut selected {
+            match stream.next().await {
+                Some(Err(error)) if cannot_select(&error) => {
+                    tracing::info!("API server cannot select Machines by site, watching all sites");
+                }
+                event => return event.map(|event| (event, (selected, all))),
+            }
+        }
+        all.next().await.map(|event| (event, (None, all)))
+    })
+}
+
+/// Returns true if the server does not know the field of the selector.
+fn cannot_select(error: &watcher::Error) -> bool {
+    match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status)) => status.code == 400,
+        watcher::Error::WatchError(status) => status.code == 400,
+        watcher::Error::InitialListFailed(_)
+        | watcher::Error::WatchStartFailed(_)
+        | watcher::Error::WatchFailed(_)
+        | watcher::Error::NoResourceVersion => false,
     }
 }
 
@@ -280,10 +315,9 @@ impl View {
     }
 }
 
-/// The Machine, if it is of our site, and netbooted or installed by a person, without what nobody here reads.
+/// Returns the Machine if it is of this site, without what pxed does not read.
 fn ours(mut machine: Machine, site: &SiteName) -> Option<(String, Arc<Machine>)> {
-    let ours = [PROVIDER_PXE, PROVIDER_MANUAL];
-    if machine.spec.site != *site || !ours.contains(&machine.spec.provider.as_str()) {
+    if machine.spec.site != *site {
         return None;
     }
     machine.metadata.managed_fields = None;
@@ -353,6 +387,38 @@ mod tests {
             Ok(Event::Apply(elsewhere("a"))),
             Ok(Event::Apply(machine("c", &[A]))),
             Ok(Event::Apply(elsewhere("d"))),
+        ];
+        assert_eq!(updates_of(events).await.last().unwrap(), &["c"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a3_a_server_that_cannot_select_the_site_is_asked_for_all() {
+        let refused = |code: u16| {
+            let status = kube::core::Status { code, ..Default::default() };
+            watcher::Error::InitialListFailed(kube::Error::Api(Box::new(status)))
+        };
+        let all =
+            || stream::iter([Ok(Event::Init), Ok(Event::InitApply(machine("a", &[A]))), Ok(Event::InitDone)]);
+        let names = |selected: Vec<Result<Event<Machine>, watcher::Error>>| async move {
+            let stream = selected_or_all(stream::iter(selected).boxed(), all().boxed());
+            let events: Vec<_> = stream.collect().await;
+            let applied = events.iter().filter(|event| matches!(event, Ok(Event::InitApply(_)))).count();
+            (applied, events.iter().filter(|event| event.is_err()).count())
+        };
+        assert_eq!(names(vec![Ok(Event::Init), Err(refused(400))]).await, (1, 0));
+        let away = vec![Ok(Event::Init), Err(refused(503)), Ok(Event::InitDone)];
+        assert_eq!(names(away).await, (0, 1), "an unavailable server may know the field");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a3_a_machine_that_leaves_the_site_leaves_the_selected_watch() {
+        let events = vec![
+            Ok(Event::Init),
+            Ok(Event::InitApply(machine("a", &[A]))),
+            Ok(Event::InitDone),
+            // The server shows the state before.
+            Ok(Event::Delete(machine("a", &[A]))),
+            Ok(Event::Apply(machine("c", &[A]))),
         ];
         assert_eq!(updates_of(events).await.last().unwrap(), &["c"]);
     }

@@ -373,8 +373,8 @@ spec:
         assert!(found[0].contains("needs a digest (@sha256:...) unless allowTag is true"), "{found:?}");
         let found = problems(&configuration.replace("template:", "templat:"));
         assert!(found[1].contains("did you mean \"template\"?"), "{found:?}");
-        let free =
-            configuration.replace("{version: v1.34.4}", "{version: v1.34.4, initConfiguration: {any: [1]}}");
+        let free = "{version: v1.34.4, role: controlPlane, initConfiguration: {any: [1]}}";
+        let free = configuration.replace("{version: v1.34.4}", free);
         assert!(read_manifest(&free).is_ok(), "kubeadm's fields are kubeadm's");
         let content = "x".repeat(500_000);
         let file = |path: &str| format!("    - {{path: {path}, content: {content}}}\n");
@@ -391,6 +391,46 @@ spec:
             found[0].starts_with("2: kind: ") && found[0].contains("write a MachineConfiguration"),
             "{found:?}"
         );
+    }
+
+    #[test]
+    fn configuration_that_every_host_refuses_is_a_mistake_of_its_manifest() {
+        let configuration = "apiVersion: bedplate.dev/v1alpha1\nkind: MachineConfiguration\nmetadata:\n  name: workers\nspec:\n  \
+            template:\n    image: {reference: 'r.example/node:1', allowTag: true}\n    kubernetes: {version: v1.34.4}\n";
+        for (more, expected) in [
+            (
+                "    files:\n    - {path: /a, content: '!', encoding: base64}\n",
+                "files[0] (/a): its content is not base64",
+            ),
+            (
+                "    files: [{path: /srv/x, content: x}]\n    container: {binds: [/srv]}\n",
+                "the bind /srv is mounted over",
+            ),
+            ("    sysctls: {'a b': '1'}\n", "sysctls: \"a b\" is not the name of a kernel parameter"),
+        ] {
+            let found = problems(&format!("{configuration}{more}"));
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert!(found[0].contains(": spec.template: ") && found[0].contains(expected), "{found:?}");
+        }
+        let of_api_server = [
+            ("    files: [{path: /usr/./lib//modules/x, content: x}]\n", "must not be below /run"),
+            ("    files: [{path: /run, content: x}]\n", "must not be below /run"),
+            ("    container: {binds: [\"/a\\x85\"]}\n", "does not match"),
+        ];
+        for (more, expected) in of_api_server {
+            let found = problems(&format!("{configuration}{more}"));
+            assert!(found[0].contains(expected), "{found:?}");
+        }
+        let control_plane =
+            configuration.replace("{version: v1.34.4}", "{version: v1.34.4, role: controlPlane}");
+        let found = problems(&format!("{control_plane}    container: {{network: veth}}\n"));
+        assert!(found[0].contains("container.network must be host for role controlPlane"), "{found:?}");
+        for path in
+            ["/runner", "/etc/resolv.conf.d/x", "/usr/lib/modules-load.d/x.conf", "/var/tmp/x", "/lib/x"]
+        {
+            let found = read_manifest(&format!("{configuration}    files: [{{path: {path}, content: x}}]\n"));
+            assert!(found.is_ok(), "{path}: {found:?}");
+        }
     }
 
     #[test]

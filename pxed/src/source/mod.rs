@@ -372,7 +372,8 @@ impl Follower {
     }
 }
 
-async fn until(due: Option<Instant>) {
+/// Waits until `due`; without one for ever.
+pub(crate) async fn until(due: Option<Instant>) {
     match due {
         Some(due) => tokio::time::sleep_until(due).await,
         None => std::future::pending().await,

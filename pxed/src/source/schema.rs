@@ -6,9 +6,10 @@
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-use bedplate_api::configuration::MachineConfiguration;
+use bedplate_api::configuration::{MachineConfiguration, Template};
 use bedplate_api::machine::Machine;
 use bedplate_api::operation::MachineOperation;
+use bedplate_bootstrap::template::{self, CheckTemplateError};
 use kube::CustomResourceExt;
 use kube::core::cel::{CompiledSchema, ValidationErrors, Validator, compile_schema};
 use regex::Regex;
@@ -97,7 +98,7 @@ pub(crate) fn check_operation(object: &Value) -> Vec<Finding> {
 }
 
 /// Every field of a MachineConfiguration that the API server would not take; nor is one taken that does not fit into an answer to an
-/// agent, which an API server's own limit sees to.
+/// agent, which an API server's own limit sees to, or that every host refuses, which a controller refuses in a cluster.
 pub(super) fn check_configuration(object: &Value) -> Vec<Finding> {
     let findings = check(configuration_rules(), object);
     let length = serde_json::to_vec(object).map(|text| text.len()).unwrap_or_default();
@@ -106,7 +107,16 @@ pub(super) fn check_configuration(object: &Value) -> Vec<Finding> {
             format!("is larger than {} KiB: put large files into the node image", MOST_CONFIGURATION >> 10);
         return vec![("spec.template".to_owned(), message)];
     }
-    findings
+    if findings.is_empty() { refusals(object) } else { findings }
+}
+
+/// Why no host makes a node of a template that the schema allows.
+fn refusals(object: &Value) -> Vec<Finding> {
+    let written = object.pointer("/spec/template").cloned().unwrap_or_default();
+    // One that is no template is named when it is read.
+    let Ok(written) = serde_json::from_value::<Template>(written) else { return Vec::new() };
+    let CheckTemplateError(refusals) = template::check(&written).err().unwrap_or_default();
+    refusals.iter().map(|why| ("spec.template".to_owned(), why.to_string())).collect()
 }
 
 fn check(rules: &Rules, object: &Value) -> Vec<Finding> {

@@ -53,6 +53,12 @@ fn judge(paused: bool, status: &MachineStatus) -> (Phase, bool, &'static str, St
     let first_unmet = booted_condition
         .filter(|c| c.status != "True")
         .or_else(|| condition(status, condition_type::ENROLLED).filter(|c| c.status != "True"));
+    // Packets in the name of a server that runs are no boot of it.
+    let is_booting = status.boot.as_ref().is_some_and(|boot| boot.seed_time.is_some());
+    let found = condition(status, condition_type::POWERED_ON).filter(|c| c.reason == power::FOUND_RUNNING);
+    if let Some(found) = found.filter(|_| !is_booting) {
+        return (Phase::Pending, false, power::FOUND_RUNNING, found.message.clone());
+    }
     match (stage, first_unmet) {
         (None, None) => {
             (Phase::Pending, false, reason::AWAITING_BOOT, "waiting for its first DHCP packet".to_owned())

@@ -1,6 +1,7 @@
 //! What a person would want to know as it happens: Events in the cluster, log lines everywhere.
 //!
-//! [`Gate`] is pure: the same thing is told once in ten minutes, and a rack that comes up is not a storm of Events.
+//! [`Gate`] is pure: the same thing is told once in ten minutes, a rack that comes up is not a storm of Events, and one Machine leaves room
+//! for the Events of others.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -8,11 +9,15 @@ use std::time::{Duration, Instant};
 use bedplate_api::id::MachineName;
 use bedplate_bmc::Reason;
 
+use crate::allowance::{Allowances, Rate};
+
 /// What happened. A closed set: each is a reason in `kubectl describe`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EventReason {
     /// Several Machines claim one address.
     DuplicateMACAddress,
+    /// The Machine's fixed addresses are in no subnet of pxed.
+    AddressOutsideSubnets,
     /// The image that the Machine is to boot is not there.
     ImageNotAvailable,
     /// A boot stopped at some stage.
@@ -21,6 +26,14 @@ pub enum EventReason {
     Enrolled,
     /// A boot's seed was asked for a second time.
     SeedAskedTwice,
+    /// A new key was enrolled in place of another one.
+    KeyChanged,
+    /// A host with an earlier key was refused.
+    KeyReplaced,
+    /// A new key waits, because the key in force is still heard.
+    HeardElsewhere,
+    /// An enrollment token was refused.
+    TokenRefused,
     /// pxed has changed the power.
     PowerChanged,
     /// The BMC does not answer, or not usefully: in the condition's word for it.
@@ -48,10 +61,15 @@ impl EventReason {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::DuplicateMACAddress => "DuplicateMACAddress",
+            Self::AddressOutsideSubnets => "AddressOutsideSubnets",
             Self::ImageNotAvailable => "ImageNotAvailable",
             Self::BootStopped => "BootStopped",
             Self::Enrolled => "Enrolled",
             Self::SeedAskedTwice => "SeedAskedTwice",
+            Self::KeyChanged => "KeyChanged",
+            Self::KeyReplaced => "KeyReplaced",
+            Self::HeardElsewhere => "HeardElsewhere",
+            Self::TokenRefused => "TokenRefused",
             Self::PowerChanged => "PowerChanged",
             Self::Bmc(reason) => reason.as_str(),
             Self::BMCReachable => "BMCReachable",
@@ -69,9 +87,13 @@ impl EventReason {
     pub fn is_warning(self) -> bool {
         match self {
             Self::DuplicateMACAddress
+            | Self::AddressOutsideSubnets
             | Self::ImageNotAvailable
             | Self::BootStopped
             | Self::SeedAskedTwice
+            | Self::KeyReplaced
+            | Self::HeardElsewhere
+            | Self::TokenRefused
             | Self::Bmc(_)
             | Self::CredentialsNotAvailable
             | Self::CredentialsNotForThisAddress
@@ -80,7 +102,7 @@ impl EventReason {
             | Self::PowerOffAwaited
             | Self::DuplicateBMC
             | Self::OperationFailed => true,
-            Self::Enrolled | Self::PowerChanged | Self::BMCReachable => false,
+            Self::Enrolled | Self::KeyChanged | Self::PowerChanged | Self::BMCReachable => false,
         }
     }
 }
@@ -104,6 +126,8 @@ const QUIET: Duration = Duration::from_secs(600);
 const BURST: f64 = 100.0;
 /// Events a second.
 const RATE: f64 = 5.0;
+/// Events of one Machine: at most half of all, as any client on the boot network can cause some.
+const SHARE: Rate = Rate { burst: 50, each: Duration::from_millis(400) };
 /// Remembered events at most; the oldest half goes when there are more.
 const REMEMBERED: usize = 20_000;
 
@@ -113,12 +137,13 @@ pub struct Gate {
     told: HashMap<(MachineName, EventReason), (String, Instant)>,
     tokens: f64,
     filled: Instant,
+    shares: Allowances<MachineName>,
 }
 
 impl Gate {
     /// A gate that has let nothing through yet.
     pub fn new(now: Instant) -> Self {
-        Self { told: HashMap::new(), tokens: BURST, filled: now }
+        Self { told: HashMap::new(), tokens: BURST, filled: now, shares: Allowances::default() }
     }
 
     /// Whether this event is to be published.
@@ -130,7 +155,7 @@ impl Gate {
         let repeated = self.told.get(&key).is_some_and(|(message, time)| {
             *message == event.message && now.saturating_duration_since(*time) < QUIET
         });
-        if repeated || self.tokens < 1.0 {
+        if repeated || self.tokens < 1.0 || self.shares.take(event.machine.clone(), SHARE, now).is_err() {
             return false;
         }
         self.tokens -= 1.0;
@@ -172,5 +197,15 @@ mod tests {
         let admitted = (0..1000).filter(|n| gate.admit(&event(&format!("m{n}"), "x"), now)).count();
         assert_eq!(admitted, 100);
         assert!(gate.admit(&event("later", "x"), now + Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn one_machines_events_leave_room_for_those_of_others() {
+        let now = Instant::now();
+        let mut gate = Gate::new(now);
+        let mut flood =
+            |now| (0..1000).filter(|n| gate.admit(&event("a", &format!("{now:?} {n}")), now)).count();
+        assert_eq!((flood(now), flood(now + Duration::from_secs(4))), (50, 10));
+        assert!(gate.admit(&event("b", "x"), now + Duration::from_secs(4)));
     }
 }

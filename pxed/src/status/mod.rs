@@ -16,7 +16,7 @@ pub mod write;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bedplate_api::id::MachineName;
@@ -30,8 +30,9 @@ pub use self::condition::{ConditionState, set_condition};
 pub use self::event::{Event, EventReason};
 use self::project::{Part, Parts};
 pub use self::write::{Sink, Writer};
-use crate::machine::{KnownMachine, Machines, Snapshot};
+use crate::machine::{KnownMachine, Machines, Problem, Snapshot};
 use crate::power::Tenure;
+use crate::power::plan::last_act;
 use crate::store::{Store, StoreError, Table};
 
 /// Events that wait to be published; more are dropped, for they are a help and not a record.
@@ -167,7 +168,8 @@ impl StatusRegistry {
             return;
         }
         let Some(machine) = self.inner.machines.load().by_name(name).cloned() else { return };
-        let there = machine.machine.status.clone().unwrap_or_default();
+        let there = machine.machine.status.as_ref();
+        let there = there.map(|status| project::owned(&machine.machine, status)).unwrap_or_default();
         let mut state = self.lock();
         let kept = state.kept.entry(name.clone()).or_default();
         if !kept.uid.is_empty() && kept.uid != machine.uid {
@@ -215,10 +217,7 @@ impl StatusRegistry {
             machine.status = Some(match machine.status.take() {
                 // Others' fields come from their writers, by way of the API server; power from the site's leader.
                 Some(mut others) if !self.inner.derive_display => {
-                    Part::Boot.put(&mut others, &status);
-                    if self.writes_power() {
-                        Part::Power.put(&mut others, &status);
-                    }
+                    project::put_owned(&known.machine, &mut others, &status, self.writes_power());
                     others
                 }
                 _ => status,
@@ -263,14 +262,29 @@ impl StatusRegistry {
         }
     }
 
+    /// A name that stands in two files is not gone. Without a cluster a manifest that comes back is the same Machine (Trust 7): what holds it
+    /// off stays, as people may be working in it.
     fn forget_gone(&self, snapshot: &Snapshot) {
+        let twice: HashSet<&MachineName> = snapshot
+            .problems()
+            .iter()
+            .filter_map(|problem| match problem {
+                Problem::DuplicateName { name } => Some(name),
+                Problem::BadName { .. } | Problem::DuplicateMac { .. } | Problem::DuplicateAddress { .. } => {
+                    None
+                }
+            })
+            .collect();
         let mut state = self.lock();
         let gone: Vec<MachineName> = state
             .kept
             .iter()
             .filter(|(name, kept)| match snapshot.by_name(name) {
                 Some(known) => !kept.uid.is_empty() && kept.uid != known.uid,
-                None => true,
+                None => {
+                    let stays = self.inner.derive_display && is_held_off(&kept.status);
+                    !stays && !twice.contains(name)
+                }
             })
             .map(|(name, _)| name.clone())
             .collect();
@@ -290,7 +304,8 @@ impl StatusRegistry {
         if self.lock().kept.contains_key(&known.name) {
             return;
         }
-        let status = known.machine.status.as_ref().map(project::own_fields).unwrap_or_default();
+        let status = known.machine.status.as_ref();
+        let status = status.map(|status| project::owned(&known.machine, status)).unwrap_or_default();
         self.update(&known.name, |current| *current = status);
     }
 
@@ -314,7 +329,8 @@ impl StatusRegistry {
     pub fn resync(&self, snapshot: &Snapshot) {
         let mut state = self.lock();
         for known in snapshot.iter() {
-            let there = known.machine.status.clone().unwrap_or_default();
+            let there = known.machine.status.as_ref();
+            let there = there.map(|status| project::owned(&known.machine, status)).unwrap_or_default();
             let parts = state.kept.get(&known.name).map(|kept| Parts::changed(&there, &kept.status));
             if let Some(parts) = parts.filter(|parts| *parts != Parts::default()) {
                 state.changed.push((known.name.clone(), parts));
@@ -354,10 +370,29 @@ impl StatusRegistry {
     }
 }
 
+/// Returns true if the last act on the machine's power keeps it off.
+fn is_held_off(status: &MachineStatus) -> bool {
+    status.power.as_ref().and_then(last_act).is_some_and(|last| !last.leaves_on)
+}
+
 /// Whether the host is enrolled, and what runs on it: what the choice of a version depends on.
 fn concerns_choice(before: &MachineStatus, after: &MachineStatus) -> bool {
     let enrolled = |status: &MachineStatus| condition::is_true(status, condition_type::ENROLLED);
-    enrolled(before) != enrolled(after) || before.applied != after.applied
+    enrolled(before) != enrolled(after)
+        || before.applied != after.applied
+        || selectable(before) != selectable(after)
+}
+
+/// Returns the hardware that a `machineSelector` may name.
+fn selectable(status: &MachineStatus) -> (Option<&str>, Option<&str>, Option<&str>, bool) {
+    let hardware = status.hardware.as_ref();
+    let cpu = hardware.and_then(|hardware| hardware.cpu.as_ref());
+    (
+        hardware.and_then(|hardware| hardware.vendor.as_deref()),
+        hardware.and_then(|hardware| hardware.product.as_deref()),
+        cpu.and_then(|cpu| cpu.architecture.as_deref()),
+        cpu.is_some(),
+    )
 }
 
 /// The boot in a status, made if there is none.
@@ -365,6 +400,7 @@ pub fn boot_mut(status: &mut MachineStatus) -> &mut BootStatus {
     status.boot.get_or_insert_with(|| BootStatus {
         id: None,
         started_time: None,
+        seed_time: None,
         stage: None,
         attempts: None,
         timeline: Vec::new(),

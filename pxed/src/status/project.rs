@@ -1,6 +1,6 @@
 //! Pure: the fields of a Machine's status that are pxed's to write (docs/rules.md, "Who writes what").
 
-use bedplate_api::machine::{Hardware, Machine, MachineStatus, condition_type};
+use bedplate_api::machine::{Hardware, Machine, MachineStatus, PROVIDER_PXE, condition_type};
 use kube::Resource;
 use serde_json::{Value, json};
 
@@ -113,6 +113,37 @@ pub fn own_fields(status: &MachineStatus) -> MachineStatus {
     own
 }
 
+/// Returns pxed's fields of this Machine. Another program provisions a Machine that pxed does not netboot. That program writes the boot,
+/// and the power too if there is no BMC.
+pub fn owned(machine: &Machine, status: &MachineStatus) -> MachineStatus {
+    let mut own = own_fields(status);
+    if machine.spec.provider != PROVIDER_PXE {
+        own.boot = None;
+        own.conditions.retain(|c| c.type_ != condition_type::BOOTED);
+    }
+    if drives(machine) { own } else { Part::Boot.of(&own) }
+}
+
+/// Puts pxed's fields of this Machine into `status`; its power only if `power`.
+pub fn put_owned(machine: &Machine, status: &mut MachineStatus, own: &MachineStatus, power: bool) {
+    if machine.spec.provider == PROVIDER_PXE {
+        Part::Boot.put(status, own);
+    } else {
+        status.conditions.retain(|c| c.type_ != condition_type::ENROLLED);
+        status
+            .conditions
+            .extend(own.conditions.iter().filter(|c| c.type_ == condition_type::ENROLLED).cloned());
+    }
+    if power && drives(machine) {
+        Part::Power.put(status, own);
+    }
+}
+
+/// Returns true if pxed writes the power of this Machine.
+fn drives(machine: &Machine) -> bool {
+    machine.spec.provider == PROVIDER_PXE || machine.spec.bmc.is_some()
+}
+
 /// What is sent to the API server: a part of pxed's fields of this very Machine (a later one of the same name has another
 /// uid, and the server refuses).
 ///
@@ -163,6 +194,40 @@ mod tests {
         assert_ne!(Part::Boot.field_manager(), Part::Power.field_manager());
         let both: Vec<_> = Part::ALL.into_iter().flat_map(Part::conditions).collect();
         assert_eq!(both, ["Booted", "Enrolled", "BMCReachable", "PoweredOn"]);
+    }
+
+    #[test]
+    fn pxed_does_not_write_fields_of_the_provider() {
+        let machine = |provider: &str, has_bmc: bool| -> Machine {
+            let bmc = json!({ "protocol": "redfish", "address": "b", "credentialsSecretRef": { "namespace": "n", "name": "s" } });
+            let mut spec = json!({ "provider": provider });
+            if has_bmc {
+                spec["bmc"] = bmc;
+            }
+            let object = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": "a" }, "spec": spec });
+            serde_json::from_value(object).unwrap()
+        };
+        let types = |status: &MachineStatus| {
+            let mut types: Vec<_> = status.conditions.iter().map(|c| c.type_.clone()).collect();
+            types.sort();
+            types.join(" ")
+        };
+        for (provider, has_bmc, boot, power, conditions) in [
+            ("pxe", false, true, true, "BMCReachable Booted Enrolled PoweredOn"),
+            ("azure", false, false, false, "Enrolled"),
+            ("azure", true, false, true, "BMCReachable Enrolled PoweredOn"),
+            ("manual", true, false, true, "BMCReachable Enrolled PoweredOn"),
+        ] {
+            let machine = machine(provider, has_bmc);
+            let own = owned(&machine, &status());
+            assert_eq!((own.boot.is_some(), own.power.is_some()), (boot, power), "{provider} {has_bmc}");
+            assert_eq!(types(&own), conditions, "{provider} {has_bmc}");
+            // Fields of other writers stay, and fields of pxed replace the former ones.
+            let mut shown = status();
+            put_owned(&machine, &mut shown, &MachineStatus::default(), true);
+            assert_eq!((shown.boot.is_none(), shown.power.is_none()), (boot, power), "{provider} {has_bmc}");
+            assert!(!types(&shown).contains("Enrolled"), "{provider} {has_bmc}");
+        }
     }
 
     #[test]

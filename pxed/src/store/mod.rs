@@ -43,11 +43,13 @@ pub enum Table {
     Versions,
     /// Which version each Machine gets, and its Node, by the Machine's name (JSON).
     Choices,
+    /// Takeover tokens that were used, by Machine and token.
+    Takeovers,
 }
 
 impl Table {
     /// Every table.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Boots,
         Self::Seeds,
         Self::Machines,
@@ -59,6 +61,7 @@ impl Table {
         Self::Configurations,
         Self::Versions,
         Self::Choices,
+        Self::Takeovers,
     ];
 
     /// What is in it and how it comes back, for people who have lost it.
@@ -69,7 +72,7 @@ impl Table {
             Self::Machines => "known machines (unknown until their source is read)",
             Self::Status => "statuses (told again by the next boot or report)",
             Self::Certificates => {
-                "which key each machine enrolled last (until it enrols anew, its certificate alone counts)"
+                "which key each machine enrolled last (in a cluster status.enrolment counts, otherwise every host must boot again)"
             }
             Self::Discovered => "discovered machines (seen again when they ask again)",
             Self::Operations => "operations (what became of them is unknown)",
@@ -77,6 +80,7 @@ impl Table {
             Self::Configurations => "configurations (read from their manifests again)",
             Self::Versions => "versions of configurations (their numbers begin at 1 again)",
             Self::Choices => "which version each machine gets (chosen again, and what runs goes on)",
+            Self::Takeovers => "used takeover tokens (tokens that are set count as used)",
         }
     }
 
@@ -93,6 +97,7 @@ impl Table {
             Self::Configurations => "configurations",
             Self::Versions => "versions",
             Self::Choices => "choices",
+            Self::Takeovers => "takeovers",
         })
     }
 }
@@ -170,6 +175,8 @@ struct Inner {
     counters: Arc<Counters>,
     /// As it was at the start: whoever follows a clone misses no change.
     generation: watch::Receiver<u64>,
+    /// True if a damaged file was moved aside before or at the start.
+    was_lost: bool,
 }
 
 impl Drop for Inner {
@@ -197,7 +204,13 @@ impl Store {
         let (writer, thread) = writer::spawn(disk, counters.clone())
             .map_err(|e| StoreError::Open { path: path.to_owned(), source: Arc::new(redb::Error::Io(e)) })?;
         let (writer, thread) = (Some(writer), Some(thread));
-        Ok(Self { inner: Arc::new(Inner { database, writer, thread, counters, generation }) })
+        let was_lost = open::was_moved_aside(path);
+        Ok(Self { inner: Arc::new(Inner { database, writer, thread, counters, generation, was_lost }) })
+    }
+
+    /// Returns true if a damaged file was moved aside, at the start or before: what is not in this one may have been in that one.
+    pub fn was_lost(&self) -> bool {
+        self.inner.was_lost
     }
 
     /// Changes when the file was begun anew after the start, because it was damaged or gone: nothing that was written

@@ -111,6 +111,14 @@ fn is_damage(error: &redb::Error) -> bool {
     }
 }
 
+/// Returns true if a damaged file was moved aside at some time. It stays there until a user removes it.
+pub(super) fn was_moved_aside(path: &Path) -> bool {
+    let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else { return false };
+    let aside = [name.as_encoded_bytes(), b".damaged-".as_slice()].concat();
+    let is_aside = |entry: std::fs::DirEntry| entry.file_name().as_encoded_bytes().starts_with(&aside);
+    std::fs::read_dir(directory).is_ok_and(|entries| entries.flatten().any(is_aside))
+}
+
 /// Renames the file to the first free `<path>.damaged-N`, so that an earlier one is never overwritten.
 fn move_aside(path: &Path) -> io::Result<PathBuf> {
     let mut number = 1_u32;

@@ -10,15 +10,16 @@
 //! To open it is to read all of it: after the second failure in a row changes are refused for a while (`Pause`). Nobody
 //! who reads waits for any of it: while there is no open database, a read fails.
 //!
-//! At most [`MAX_WAITING`] requests wait, so that a disk that hangs costs no memory: who wants durability waits for room,
-//! what is written behind is dropped, counted, and told at most every [`TELL_DROPPED`].
+//! At most [`MAX_WAITING`] requests wait, so that a disk that hangs costs no memory. Durable writes wait for a place.
+//! Other writes are dropped, counted, and logged at most once a minute.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError, RwLockWriteGuard};
+use std::sync::{Arc, PoisonError, RwLockWriteGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bedplate_process::exit::chain;
+use bedplate_process::log_pace::LogPace;
 use redb::Database;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -30,9 +31,6 @@ const MAX_BATCH: usize = 4096;
 
 /// Requests that wait for a commit at most.
 pub(super) const MAX_WAITING: usize = 4096;
-
-/// The least time between two warnings of dropped changes.
-const TELL_DROPPED: Duration = Duration::from_secs(60);
 
 /// How long changes are refused after the second failure in a row, and at most.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -50,8 +48,7 @@ pub(super) struct Request {
 pub(super) struct Writer {
     pub(super) requests: mpsc::Sender<Request>,
     counters: Arc<Counters>,
-    /// When dropped changes were last told.
-    told: Mutex<Option<Instant>>,
+    log: LogPace,
 }
 
 impl Writer {
@@ -84,10 +81,7 @@ impl Writer {
 
     fn dropped(&self, changes: usize) {
         let all = self.counters.dropped(changes);
-        let now = Instant::now();
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.is_none_or(|told| now.duration_since(told) >= TELL_DROPPED) {
-            *told = Some(now);
+        if self.log.admit("ChangesDropped", None, Instant::now()).is_some() {
             tracing::warn!(
                 waiting = MAX_WAITING,
                 dropped_since_start = all,
@@ -132,7 +126,7 @@ impl Pause {
 /// Starts the thread.
 pub(super) fn spawn(disk: Disk, counters: Arc<Counters>) -> std::io::Result<(Writer, JoinHandle<()>)> {
     let (requests, receiver) = mpsc::channel(MAX_WAITING);
-    let writer = Writer { requests, counters: counters.clone(), told: Mutex::default() };
+    let writer = Writer { requests, counters: counters.clone(), log: LogPace::default() };
     let thread = std::thread::Builder::new()
         .name("store-writer".to_owned())
         .spawn(move || run(disk, &counters, receiver))?;

@@ -267,6 +267,18 @@ async fn v3_a_configuration_in_use_outlives_its_manifest_and_its_secrets_are_its
     assert!(!pxed.log().contains("s3cret") && !pxed.log().contains(&given.data["kubeconfig"].0));
 }
 
+#[tokio::test]
+async fn trust_6_an_administrator_permits_another_key_through_the_socket() {
+    let (mut pxed, _) = with_agents();
+    pxed.write("cp1.yaml", MACHINE);
+    pxed.start();
+    pxed.until("the Machine is known", || pxed.machines() == ["cp1"]);
+    let permit =
+        |name: &str| ask(&pxed.path("pxed.sock"), "POST", &format!("/v1/machines/{name}/re-enrol")).unwrap();
+    assert_eq!(permit("cp1"), json!({ "machine": "cp1" }));
+    assert_eq!(permit("cp2")["reason"], "NotFound");
+}
+
 #[test]
 fn v1_a_version_in_a_manifest_is_refused_with_its_line_and_costs_nothing_else() {
     let mut pxed = Pxed::new();

@@ -59,7 +59,10 @@ impl Agent<'_> {
 
 async fn standalone() -> (Agents, LocalOperations) {
     let rig = Rig::new().with_images().await;
-    let operations = LocalOperations::open(rig.store.clone(), rig.machines.clone(), false).unwrap().0;
+    let operations =
+        LocalOperations::open(rig.store.clone(), rig.machines.clone(), rig.registry.clone(), false)
+            .unwrap()
+            .0;
     let signer = Arc::new(LocalSigner { authority: rig.authority.clone() });
     let (choice, choosing) =
         NodeChoice::open(rig.store.clone(), rig.machines.clone(), rig.registry.clone()).unwrap();
@@ -332,6 +335,7 @@ async fn a_host_that_floods_pxed_writes_no_more_than_its_pace_allows_and_another
         assert_eq!(agents.post(&healthy, "/v1/watch", &WatchRequest::default()).await.0, 200);
     }
     // Nor does the Machine's own next host.
+    agents.allow().await;
     let next = KeyPair::generate().unwrap();
     let (certificate, _) = agents.enrolled(2, &next).await;
     let next = agents.client(Some((&certificate, &next)));
@@ -356,6 +360,7 @@ async fn a_token_that_is_shown_again_and_again_is_bounded_too_and_a_wrong_one_ta
     let taken = flood(&agents, &agents.client(None), "/v1/enrol", vec![right; 100]).await;
     let seconds = usize::try_from(begun.elapsed().as_secs()).unwrap() + 1;
     assert!((30..=30 + seconds).contains(&taken), "{taken} in {seconds} s");
+    agents.allow().await;
     let fresh = agents.seed(2).await;
     let enrolled = agents.enrol(&request(&fresh, &csr(&other, Some("node1")))).await;
     assert!(matches!(enrolled, Ok(EnrolResponse::Enrolled { .. })), "{enrolled:?}");
@@ -387,13 +392,21 @@ async fn h1_a_host_that_a_person_installs_enrols_once_by_a_token_of_the_socket()
     };
     let now = Timestamp::now();
     let netbooted = tokens.issue("node1", now).await;
-    assert!(matches!(netbooted, Err(IssueTokenError::NotManual(..))), "its seed comes with its boot");
+    assert!(matches!(netbooted, Err(IssueTokenError::Netbooted(_))), "its seed comes with its boot");
     assert!(matches!(tokens.issue("nobody", now).await, Err(IssueTokenError::NoMachine(_))));
 
-    let by_hand = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": "node1" },
-        "spec": { "provider": "manual" } });
-    let by_hand: bedplate_api::machine::Machine = serde_json::from_value(by_hand).unwrap();
-    agents.rig.machines.store(Snapshot::build(&"default".parse().unwrap(), [by_hand]));
+    let of_provider = |provider: &str| -> bedplate_api::machine::Machine {
+        let object = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": "node1" },
+            "spec": { "provider": provider } });
+        serde_json::from_value(object).unwrap()
+    };
+    let know = |machine| agents.rig.machines.store(Snapshot::build(&"default".parse().unwrap(), [machine]));
+    know(of_provider("azure"));
+    assert!(
+        tokens.issue("node1", now).await.unwrap().token.is_some(),
+        "every provider but pxe enrolls by a token"
+    );
+    know(of_provider("manual"));
     let seed = tokens.issue("node1", now).await.unwrap();
     assert_eq!(seed.endpoints, ["https://p.example:8443"]);
     let (key, other) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());

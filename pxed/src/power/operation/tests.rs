@@ -145,7 +145,7 @@ fn a_reset_that_may_have_been_sent_is_never_sent_again() {
     let lost = Sent { request: PowerRequest::Reset, at: at(90), accepted: false };
     let own = Memory { sent: Some(lost), ..own };
     assert_eq!(act(&reset, Some(Step::Reset), &own, PowerState::On), Act::Wait(at(102)));
-    let booted = Seen { boot_started: Some(at(95)), ..seen(PowerState::On) };
+    let booted = Seen { seed_taken: Some(at(95)), ..seen(PowerState::On) };
     let done = next(&reset, Some(&written(Some(Step::Reset))), &own, &booted, at(100));
     assert_eq!(end(done).1, "Reset");
     let late = next(&reset, Some(&written(Some(Step::Reset))), &own, &seen(PowerState::On), at(600));
@@ -329,8 +329,8 @@ impl World {
 
     fn step(&mut self, fate: Fate) -> bool {
         let written = Written::of(self.status.as_ref(), self.now);
-        let boot_started = self.machine.booted.filter(|booted| *booted <= self.now);
-        let seen = Seen { reading: self.reading, boot_started, last: None };
+        let seed_taken = self.machine.booted.filter(|booted| *booted <= self.now);
+        let seen = Seen { reading: self.reading, seed_taken, last: None };
         let act = next(&self.order, written.as_ref(), &self.memory, &seen, self.now);
         if fate == Fate::KilledBefore && !matches!(act, Act::Wait(_) | Act::Read) {
             self.killed();
@@ -377,8 +377,8 @@ impl World {
 
     fn peek(&self) -> Act {
         let written = Written::of(self.status.as_ref(), self.now);
-        let boot_started = self.machine.booted.filter(|booted| *booted <= self.now);
-        let seen = Seen { reading: self.reading, boot_started, last: None };
+        let seed_taken = self.machine.booted.filter(|booted| *booted <= self.now);
+        let seen = Seen { reading: self.reading, seed_taken, last: None };
         next(&self.order, written.as_ref(), &self.memory, &seen, self.now)
     }
 

@@ -1,6 +1,7 @@
 //! MachineOperations of the cluster: a watch with back-off, and writes of the status that name the version that was read.
 //!
-//! What is unfinished is told whoever it is for; of what is finished the newest are remembered for people. Only the fields
+//! Only operations with the label of this site are watched, and those without the label, which the controller sets. The newest finished
+//! operations are kept for users. Only the fields
 //! of an executor are written (docs/rules.md, "MachineOperation"). Spawned by `run`.
 
 use std::collections::BTreeMap;
@@ -8,7 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bedplate_api::id::SiteName;
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus};
+use bedplate_operations::SITE;
 use bedplate_process::exit::chain;
 use bedplate_process::liveness::Pulse;
 use futures::StreamExt;
@@ -18,17 +21,22 @@ use kube::runtime::{WatchStreamExt, watcher as watch};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{MOST_FINISHED, age, is_finished, sort_by_age, sourced};
 use crate::power::{
-    CreateOperationError, Operation, OperationDesk, OperationUpdate, OperationWriter, WriteOperationError,
+    CreateOperationError, Operation, OperationDesk, OperationKey, OperationUpdate, OperationWriter,
+    WriteOperationError,
 };
+use crate::source::until;
 
 /// Who we are to the API server (docs/rules.md, "Who writes what").
 const FIELD_MANAGER: &str = "pxed";
 /// How long one write may take.
 const LIMIT: Duration = Duration::from_secs(10);
+/// Time after which an operation that left the unlabeled watch counts as deleted, unless the other watch shows it.
+const LEAVING_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two looks for access to the cluster.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -39,21 +47,43 @@ type Access = Arc<OnceLock<Client>>;
 #[derive(Clone)]
 pub struct ClusterOperations {
     access: Access,
+    site: SiteName,
     seen: Arc<Mutex<Seen>>,
 }
 
-/// The operations as the watch tells them, by name.
+/// The two watches: an operation gets its label from the controller a moment after it was created, and is taken before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Watched {
+    /// Operations with the label of this site.
+    Labeled,
+    /// Operations without a label of any site.
+    Unlabeled,
+}
+
+/// The operations that one watch shows, by name.
 #[derive(Debug, Default)]
-struct Seen {
+struct Half {
     operations: BTreeMap<String, Operation>,
     /// A list that is being received.
     list: Option<BTreeMap<String, Operation>>,
+    /// True after the first complete list.
+    listed: bool,
+}
+
+/// The operations of both watches. The labeled one wins, as each has its own pace.
+#[derive(Debug, Default)]
+struct Seen {
+    labeled: Half,
+    unlabeled: Half,
+    /// Operations that left the unlabeled watch: deleted, or labeled and not shown by the other watch yet. With the time at
+    /// which they count as deleted.
+    leaving: BTreeMap<String, (Operation, Instant)>,
 }
 
 impl ClusterOperations {
-    /// By a client that may come later.
-    pub fn new(access: Access) -> Self {
-        Self { access, seen: Arc::default() }
+    /// Makes the set of operations of `site`. The client may come later.
+    pub fn new(access: Access, site: SiteName) -> Self {
+        Self { access, site, seen: Arc::default() }
     }
 
     /// Watches until `shutdown`.
@@ -79,38 +109,47 @@ impl ClusterOperations {
             }
         };
         let operations = Api::<MachineOperation>::all(client);
-        let mut stream = Box::pin(watch(operations, watcher::Config::default()).default_backoff());
+        let half = |selector: String, half: Watched| {
+            let stream =
+                watch(operations.clone(), watcher::Config::default().labels(&selector)).default_backoff();
+            Box::pin(stream.map(move |event| (half, event)))
+        };
+        let labeled = half(format!("{SITE}={}", self.site), Watched::Labeled);
+        let unlabeled = half(format!("!{SITE}"), Watched::Unlabeled);
+        let mut stream = futures::stream::select(labeled, unlabeled);
         let mut told = String::new();
         loop {
-            let event = tokio::select! {
+            let leaves = self.lock().next_leaving();
+            let found: Vec<OperationUpdate> = tokio::select! {
                 never = pulse.beating() => match never {},
-                event = stream.next() => event,
-            };
-            let update = match event {
-                Some(Ok(event)) => {
-                    // Init only says that a list is about to be asked for.
-                    if !matches!(event, Event::Init) && !std::mem::take(&mut told).is_empty() {
-                        tracing::info!("operations can be watched again");
+                event = stream.next() => match event {
+                    Some((half, Ok(event))) => {
+                        // Init only says that a list is about to be asked for.
+                        if !matches!(event, Event::Init) && !std::mem::take(&mut told).is_empty() {
+                            tracing::info!("watch of operations restored");
+                        }
+                        self.lock().take(half, event, Instant::now()).into_iter().collect()
                     }
-                    self.lock().take(event)
-                }
-                Some(Err(error)) => {
-                    let error = chain(&error);
-                    if told.is_empty() {
-                        tracing::warn!(error, "operations cannot be watched");
+                    Some((_, Err(error))) => {
+                        let error = chain(&error);
+                        if told.is_empty() {
+                            tracing::warn!(error, "failed to watch operations, retrying");
+                        }
+                        told = error;
+                        Vec::new()
                     }
-                    told = error;
-                    None
-                }
-                None => return,
+                    None => return,
+                },
+                () = until(leaves) => self.lock().left(Instant::now()),
             };
-            if let Some(update) = update
-                && tokio::select! {
+            for update in found {
+                let heard = tokio::select! {
                     never = pulse.beating() => match never {},
-                    sent = updates.send(update) => sent.is_err(),
+                    sent = updates.send(update) => sent.is_ok(),
+                };
+                if !heard {
+                    return;
                 }
-            {
-                return;
             }
         }
     }
@@ -121,44 +160,108 @@ impl ClusterOperations {
     }
 }
 
+impl Half {
+    fn put(operations: &mut BTreeMap<String, Operation>, operation: Operation) {
+        operations.insert(operation.key.name.clone(), operation);
+        // Not at each change, because the search for the oldest reads all.
+        if operations.len() >= 2 * MOST_FINISHED {
+            forget_finished(operations);
+        }
+    }
+
+    /// Returns true if the watch shows exactly this operation.
+    fn has(&self, key: &OperationKey) -> bool {
+        self.operations.get(&key.name).is_some_and(|known| known.key == *key)
+    }
+
+    fn remove(&mut self, key: &OperationKey) -> Option<Operation> {
+        if self.has(key) { self.operations.remove(&key.name) } else { None }
+    }
+}
+
 impl Seen {
-    fn take(&mut self, event: Event<MachineOperation>) -> Option<OperationUpdate> {
+    fn take(
+        &mut self,
+        watched: Watched,
+        event: Event<MachineOperation>,
+        now: Instant,
+    ) -> Option<OperationUpdate> {
+        let half = match watched {
+            Watched::Labeled => &mut self.labeled,
+            Watched::Unlabeled => &mut self.unlabeled,
+        };
         match event {
             Event::Init => {
-                self.list = Some(BTreeMap::new());
+                half.list = Some(BTreeMap::new());
                 None
             }
             Event::InitApply(object) => {
-                let list = self.list.get_or_insert_default();
-                let operation = sourced(object);
-                list.insert(operation.key.name.clone(), operation);
-                // Not at each: to find the oldest is to look at all.
-                if list.len() >= 2 * MOST_FINISHED {
-                    forget_finished(list);
-                }
+                Half::put(half.list.get_or_insert_default(), sourced(object));
                 None
             }
             Event::InitDone => {
-                self.operations = self.list.take().unwrap_or_default();
-                forget_finished(&mut self.operations);
-                Some(OperationUpdate::Set(self.operations.values().cloned().collect()))
+                let mut list = half.list.take().unwrap_or_default();
+                forget_finished(&mut list);
+                half.listed = true;
+                let before = std::mem::replace(&mut half.operations, list);
+                if watched == Watched::Unlabeled {
+                    before.into_values().for_each(|operation| self.leave(operation, now));
+                }
+                let whole = self.labeled.listed && self.unlabeled.listed;
+                whole.then(|| OperationUpdate::Set(self.all().into_values().cloned().collect()))
             }
             Event::Apply(object) => {
                 let operation = sourced(object);
-                self.operations.insert(operation.key.name.clone(), operation.clone());
-                if self.operations.len() >= 2 * MOST_FINISHED {
-                    forget_finished(&mut self.operations);
-                }
-                Some(OperationUpdate::Put(operation))
+                Half::put(&mut half.operations, operation.clone());
+                self.leaving.remove(&operation.key.name);
+                let is_old = watched == Watched::Unlabeled && self.labeled.has(&operation.key);
+                (!is_old).then_some(OperationUpdate::Put(operation))
             }
             Event::Delete(object) => {
                 let Operation { key, .. } = sourced(object);
-                if self.operations.get(&key.name).is_some_and(|known| known.key == key) {
-                    self.operations.remove(&key.name);
+                let removed = half.remove(&key);
+                match watched {
+                    Watched::Unlabeled => {
+                        removed.into_iter().for_each(|operation| self.leave(operation, now));
+                        None
+                    }
+                    // Another writer has removed its label.
+                    Watched::Labeled if self.unlabeled.has(&key) => None,
+                    Watched::Labeled => Some(OperationUpdate::Gone(key)),
                 }
-                Some(OperationUpdate::Gone(key))
             }
         }
+    }
+
+    /// Records that the unlabeled watch shows an operation no longer.
+    fn leave(&mut self, operation: Operation, now: Instant) {
+        if !self.labeled.has(&operation.key) && !self.unlabeled.has(&operation.key) {
+            self.leaving.insert(operation.key.name.clone(), (operation, now + LEAVING_TIMEOUT));
+        }
+    }
+
+    fn next_leaving(&self) -> Option<Instant> {
+        self.leaving.values().map(|(_, until)| *until).min()
+    }
+
+    /// Returns the deleted operations: no watch has shown them in time.
+    fn left(&mut self, now: Instant) -> Vec<OperationUpdate> {
+        let mut gone = Vec::new();
+        self.leaving.retain(|_, (operation, until)| {
+            let stays = *until > now;
+            if !stays {
+                gone.push(OperationUpdate::Gone(operation.key.clone()));
+            }
+            stays
+        });
+        gone
+    }
+
+    /// Returns every known operation, by name.
+    fn all(&self) -> BTreeMap<&str, &Operation> {
+        let leaving = self.leaving.values().map(|(operation, _)| operation);
+        let of = [&self.unlabeled, &self.labeled].into_iter().flat_map(|half| half.operations.values());
+        leaving.chain(of).map(|operation| (operation.key.name.as_str(), operation)).collect()
     }
 }
 
@@ -229,13 +332,13 @@ impl OperationDesk for ClusterOperations {
     }
 
     fn list(&self) -> Vec<Arc<MachineOperation>> {
-        let mut all: Vec<_> = self.lock().operations.values().map(|known| known.object.clone()).collect();
+        let mut all: Vec<_> = self.lock().all().into_values().map(|known| known.object.clone()).collect();
         sort_by_age(&mut all);
         all
     }
 
     fn get(&self, name: &str) -> Option<Arc<MachineOperation>> {
-        self.lock().operations.get(name).map(|known| known.object.clone())
+        self.lock().all().get(name).map(|known| known.object.clone())
     }
 }
 
@@ -254,43 +357,106 @@ mod tests {
         let value = json!({
             "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation",
             "metadata": { "name": name, "uid": uid, "resourceVersion": "7",
-                "creationTimestamp": "2026-01-01T00:00:00Z", "managedFields": [{ "manager": "x" }] },
+                "creationTimestamp": "2026-01-01T00:00:00Z", "managedFields": [
+                    { "manager": "x", "time": "2026-01-01T00:00:09Z" },
+                    { "manager": "agent", "subresource": "status", "time": "2026-01-01T00:00:05Z" }] },
             "spec": { "operationName": "powerOn", "machineRef": { "name": "a" } },
             "status": { "state": state },
         });
         serde_json::from_value(value).unwrap()
     }
 
+    const LABELED: Watched = Watched::Labeled;
+    const UNLABELED: Watched = Watched::Unlabeled;
+
+    fn listed() -> Seen {
+        let (mut seen, now) = (Seen::default(), Instant::now());
+        for half in [LABELED, UNLABELED] {
+            seen.take(half, Event::Init, now);
+            seen.take(half, Event::InitDone, now);
+        }
+        seen
+    }
+
     #[test]
     fn a_list_is_a_set_and_what_comes_later_is_told_one_by_one() {
-        let mut seen = Seen::default();
-        assert_eq!(seen.take(Event::Init), None);
-        assert_eq!(seen.take(Event::InitApply(object("x", "1", None))), None);
-        let Some(OperationUpdate::Set(set)) = seen.take(Event::InitDone) else { panic!("a set") };
+        let (mut seen, now) = (Seen::default(), Instant::now());
+        assert_eq!(seen.take(LABELED, Event::Init, now), None);
+        assert_eq!(seen.take(LABELED, Event::InitApply(object("x", "1", None)), now), None);
+        assert_eq!(seen.take(LABELED, Event::InitDone, now), None, "the other list is not complete yet");
+        seen.take(UNLABELED, Event::Init, now);
+        let Some(OperationUpdate::Set(set)) = seen.take(UNLABELED, Event::InitDone, now) else {
+            panic!("a set")
+        };
         assert_eq!((set[0].key.clone(), set[0].version.as_str()), (key("x", "1"), "7"));
         assert_eq!(set[0].object.metadata.managed_fields, None);
-        assert!(matches!(seen.take(Event::Apply(object("y", "2", None))), Some(OperationUpdate::Put(_))));
+        assert_eq!(set[0].written, "2026-01-01T00:00:05Z".parse().ok(), "the status was written then");
+        let put = seen.take(LABELED, Event::Apply(object("y", "2", None)), now);
+        assert!(matches!(put, Some(OperationUpdate::Put(_))));
         // Made anew under its name: the old one's end does not take the new one away.
-        seen.take(Event::Apply(object("x", "3", None)));
+        seen.take(LABELED, Event::Apply(object("x", "3", None)), now);
         assert_eq!(
-            seen.take(Event::Delete(object("x", "1", None))),
+            seen.take(LABELED, Event::Delete(object("x", "1", None)), now),
             Some(OperationUpdate::Gone(key("x", "1")))
         );
-        assert_eq!(seen.operations.keys().collect::<Vec<_>>(), ["x", "y"]);
+        assert_eq!(seen.all().into_keys().collect::<Vec<_>>(), ["x", "y"]);
+    }
+
+    #[test]
+    fn o5_an_operation_that_gets_its_label_is_never_gone() {
+        let new = || object("x", "1", None);
+        for labeled_first in [true, false] {
+            let (mut seen, now) = (listed(), Instant::now());
+            let put = seen.take(UNLABELED, Event::Apply(new()), now);
+            assert!(matches!(put, Some(OperationUpdate::Put(_))), "it is taken before it has its label");
+            let gets = |seen: &mut Seen| seen.take(LABELED, Event::Apply(new()), now);
+            if labeled_first {
+                assert!(matches!(gets(&mut seen), Some(OperationUpdate::Put(_))));
+                assert_eq!(seen.take(UNLABELED, Event::Apply(new()), now), None, "older than what is known");
+                assert_eq!(seen.take(UNLABELED, Event::Delete(new()), now), None);
+            } else {
+                assert_eq!(seen.take(UNLABELED, Event::Delete(new()), now), None);
+                assert_eq!(seen.all().len(), 1, "it may have its label by now");
+                assert!(matches!(gets(&mut seen), Some(OperationUpdate::Put(_))));
+            }
+            assert_eq!(seen.left(now + LEAVING_TIMEOUT), []);
+            assert_eq!(seen.all().len(), 1);
+            let gone = seen.take(LABELED, Event::Delete(new()), now);
+            assert_eq!(gone, Some(OperationUpdate::Gone(key("x", "1"))));
+        }
+    }
+
+    #[test]
+    fn o5_an_operation_that_is_deleted_before_its_label_is_gone() {
+        let (mut seen, now) = (listed(), Instant::now());
+        seen.take(UNLABELED, Event::Apply(object("x", "1", None)), now);
+        seen.take(UNLABELED, Event::Delete(object("x", "1", None)), now);
+        assert_eq!(seen.next_leaving(), Some(now + LEAVING_TIMEOUT));
+        assert_eq!(seen.left(now), []);
+        assert_eq!(seen.left(now + LEAVING_TIMEOUT), [OperationUpdate::Gone(key("x", "1"))]);
+        assert!(seen.all().is_empty() && seen.next_leaving().is_none());
+        // Not in a new list either.
+        seen.take(UNLABELED, Event::Apply(object("y", "2", None)), now);
+        seen.take(UNLABELED, Event::Init, now);
+        let Some(OperationUpdate::Set(set)) = seen.take(UNLABELED, Event::InitDone, now) else {
+            panic!("a set")
+        };
+        assert_eq!(set.len(), 1, "it may have its label by now");
+        assert_eq!(seen.left(now + LEAVING_TIMEOUT), [OperationUpdate::Gone(key("y", "2"))]);
     }
 
     #[test]
     fn of_what_is_finished_only_the_newest_are_remembered() {
-        let mut seen = Seen::default();
-        seen.take(Event::Init);
+        let (mut seen, now) = (Seen::default(), Instant::now());
+        seen.take(LABELED, Event::Init, now);
         for number in 0..3 * MOST_FINISHED {
             let state = (number != 5).then_some(OperationState::Complete);
-            seen.take(Event::InitApply(object(&format!("x{number:06}"), "u", state)));
+            seen.take(LABELED, Event::InitApply(object(&format!("x{number:06}"), "u", state)), now);
         }
-        seen.take(Event::InitDone);
-        assert_eq!(seen.operations.len(), MOST_FINISHED + 1);
-        assert!(seen.operations.contains_key("x000005"), "what is not finished stays");
-        assert!(!seen.operations.contains_key("x000000"));
+        seen.take(LABELED, Event::InitDone, now);
+        assert_eq!(seen.all().len(), MOST_FINISHED + 1);
+        assert!(seen.all().contains_key("x000005"), "what is not finished stays");
+        assert!(!seen.all().contains_key("x000000"));
     }
 
     #[test]

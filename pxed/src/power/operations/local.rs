@@ -5,17 +5,18 @@
 
 mod agents;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bedplate_api::id::MachineName;
+use bedplate_api::machine::Machine;
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus, OperationState};
+use bedplate_api::selector::MachineSelector;
 use bedplate_process::liveness::Pulse;
 use bedplate_selection::matches;
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -28,6 +29,7 @@ use crate::power::{
     WriteOperationError,
 };
 use crate::source::SourcedOperation;
+use crate::status::StatusRegistry;
 use crate::store::{Change, Entry, Store, StoreError, Table};
 
 /// Between two looks at what is to be forgotten, or was not kept.
@@ -51,6 +53,8 @@ pub struct LocalOperations {
 struct Inner {
     store: Store,
     machines: Machines,
+    /// Statuses of Machines, for selectors by hardware.
+    statuses: StatusRegistry,
     updates: mpsc::Sender<OperationUpdate>,
     state: Mutex<State>,
     /// One set of manifests after the other.
@@ -84,6 +88,7 @@ impl LocalOperations {
     pub fn open(
         store: Store,
         machines: Machines,
+        statuses: StatusRegistry,
         lost: bool,
     ) -> Result<(Self, mpsc::Receiver<OperationUpdate>), StoreError> {
         let mut state = State { lost, ..State::default() };
@@ -94,8 +99,13 @@ impl LocalOperations {
         let state = Mutex::new(state);
         let (taking, went_on) = (tokio::sync::Mutex::default(), Notify::new());
         let changed = watch::Sender::new(());
-        let inner = Inner { store, machines, updates, state, taking, went_on, changed };
+        let inner = Inner { store, machines, statuses, updates, state, taking, went_on, changed };
         Ok((Self { inner: Arc::new(inner) }, receiver))
+    }
+
+    /// Returns true if a damaged store was moved aside at some time.
+    pub fn was_lost(&self) -> bool {
+        self.lock().lost
     }
 
     /// Tells what is known, then forgets what is over, until `shutdown`.
@@ -145,12 +155,17 @@ impl LocalOperations {
         problems
     }
 
-    /// The Machines whose labels a selector matches now.
-    fn select(&self, selector: &LabelSelector) -> Vec<MachineName> {
-        let (snapshot, none) = (self.inner.machines.load(), BTreeMap::new());
-        let labels =
-            |known: &KnownMachine| matches(selector, known.machine.metadata.labels.as_ref().unwrap_or(&none));
-        snapshot.iter().filter(|known| labels(known)).map(|known| known.name.clone()).collect()
+    /// Returns the Machines that a selector matches now.
+    fn select(&self, selector: &MachineSelector) -> Vec<MachineName> {
+        let snapshot = self.inner.machines.load();
+        let is_selected = |known: &KnownMachine| {
+            if selector.match_fields.is_empty() {
+                return matches(selector, &known.machine);
+            }
+            let status = self.inner.statuses.get(&known.name);
+            matches(selector, &Machine { status, ..Machine::clone(&known.machine) })
+        };
+        snapshot.iter().filter(|known| is_selected(known)).map(|known| known.name.clone()).collect()
     }
 
     /// Goes on with operations that have selectors.
@@ -189,7 +204,7 @@ impl LocalOperations {
             state.due = true;
             let Some((manifests, whole)) = &state.manifests else { return Vec::new() };
             let lost = state.lost && !state.known;
-            let select = |selector: &LabelSelector| self.select(selector);
+            let select = |selector: &MachineSelector| self.select(selector);
             (state.memory.plan((manifests, *whole), &select, lost, now), state.known)
         };
         let mut problems = std::mem::take(&mut plan.problems);
@@ -416,7 +431,7 @@ impl OperationWriter for LocalOperations {
             if record.writes.to_string() != operation.version {
                 return Err(WriteOperationError::Conflict);
             }
-            record.with(status)
+            Record { written: Some(Timestamp::now()), ..record.with(status) }
         };
         self.put(&record).await.map_err(|error| WriteOperationError::Later(error.to_string()))?;
         let written = record.operation();
@@ -448,10 +463,11 @@ impl OperationDesk for LocalOperations {
             let machines = self.inner.machines.load();
             let known = machines.by_name(&target.name);
             let known = known.ok_or_else(|| CreateOperationError::NoMachine(target.name.to_string()))?;
-            if !known.is_netbooted() && Kind::of(&spec.operation_name).is_some() {
+            let is_power = Kind::of(&spec.operation_name).is_some();
+            if is_power && known.machine.spec.bmc.is_none() && !known.is_netbooted() {
                 return Err(CreateOperationError::Invalid(format!(
-                    "Machine {} is of provider {}: its power is not pxed's to switch",
-                    known.name, known.machine.spec.provider
+                    "Machine {} has no spec.bmc; add it, or switch the machine by hand",
+                    known.name
                 )));
             }
         }
@@ -503,7 +519,8 @@ mod tests {
         }
 
         fn open(&self, lost: bool) -> (LocalOperations, mpsc::Receiver<OperationUpdate>) {
-            LocalOperations::open(self.store.clone(), self.machines.clone(), lost).unwrap()
+            let (statuses, _) = StatusRegistry::new(self.machines.clone(), &self.store, true).unwrap();
+            LocalOperations::open(self.store.clone(), self.machines.clone(), statuses, lost).unwrap()
         }
     }
 

@@ -15,9 +15,9 @@ use std::sync::Arc;
 use bedplate_api::id::{Digest, MachineName};
 use bedplate_api::machine::Time;
 use bedplate_api::operation::{AGENT_OPERATIONS, MachineOperation, MachineOperationStatus, OperationState};
+use bedplate_api::selector::MachineSelector;
 use bedplate_operations::{Now, child, child_name, plan as plan_fan};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde::{Deserialize, Serialize};
 use sha2::Digest as _;
 
@@ -40,6 +40,9 @@ pub(super) struct Record {
     pub(super) object: MachineOperation,
     /// How often it was written.
     pub(super) writes: u64,
+    /// Time of the latest write of its status.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) written: Option<Timestamp>,
     /// Whether it stands in a manifest, or was made through the socket.
     pub(super) manifest: bool,
     /// Of one with a selector: its Machines, as they were when it was taken.
@@ -59,7 +62,7 @@ impl Record {
         object.metadata.creation_timestamp =
             Some(Time(Timestamp::from_second(now.as_second()).unwrap_or(now)));
         object.status = None;
-        Self { object, writes: 1, manifest, targets: None, parent: None }.numbered()
+        Self { object, writes: 1, written: None, manifest, targets: None, parent: None }.numbered()
     }
 
     /// The same with another status.
@@ -104,12 +107,13 @@ impl Record {
 
     /// As its source gives it.
     pub(super) fn operation(&self) -> Operation {
-        Operation { key: self.key(), object: Arc::new(self.object.clone()), version: self.writes.to_string() }
+        let (object, version) = (Arc::new(self.object.clone()), self.writes.to_string());
+        Operation { key: self.key(), object, version, written: self.written }
     }
 }
 
 /// The Machines that a selector matches now.
-pub(super) type Select<'a> = &'a dyn Fn(&LabelSelector) -> Vec<MachineName>;
+pub(super) type Select<'a> = &'a dyn Fn(&MachineSelector) -> Vec<MachineName>;
 
 /// What tells a manifest's operation from another of its name.
 fn identity(operation: &MachineOperation) -> String {
@@ -450,9 +454,9 @@ pub(super) mod tests {
         let mut memory = Memory::default();
         let mut parent = object("all", "powerOn");
         parent.spec.machine_ref = None;
-        parent.spec.machine_selector = Some(LabelSelector::default());
+        parent.spec.machine_selector = Some(MachineSelector::default());
         (parent.spec.max_parallel, parent.spec.ttl_seconds_after_finished) = (Some(1), Some(60));
-        let select = |_: &LabelSelector| ["a", "b"].map(|name| name.parse().unwrap()).to_vec();
+        let select = |_: &MachineSelector| ["a", "b"].map(|name| name.parse().unwrap()).to_vec();
         let record = Record::new(parent, "p".to_owned(), false, at(0)).selecting(&select);
         assert_eq!(record.to_carry_out(), None);
         let put = |memory: &mut Memory, records: Vec<Record>| {

@@ -34,8 +34,10 @@ fn sort_by_age(operations: &mut [Arc<MachineOperation>]) {
 
 /// An operation as the API server gave it, without what nobody here reads.
 fn sourced(mut object: MachineOperation) -> Operation {
-    object.metadata.managed_fields = None;
+    let managed = object.metadata.managed_fields.take().unwrap_or_default();
+    let of_status = managed.iter().filter(|entry| entry.subresource.as_deref() == Some("status"));
+    let written = of_status.filter_map(|entry| Some(entry.time.as_ref()?.0)).max();
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     let key = OperationKey { name: text(&object.metadata.name), uid: text(&object.metadata.uid) };
-    Operation { key, version: text(&object.metadata.resource_version), object: Arc::new(object) }
+    Operation { key, version: text(&object.metadata.resource_version), object: Arc::new(object), written }
 }

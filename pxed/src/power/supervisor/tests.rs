@@ -3,7 +3,11 @@
 #[path = "world.rs"]
 mod world;
 
-use bedplate_api::machine::{DeletionPolicy, Machine, PowerState};
+mod departure;
+mod shutdown;
+mod takeover;
+
+use bedplate_api::machine::{Machine, PowerState};
 use bedplate_api::operation::OperationState;
 use serde_json::json;
 use tokio::time::Instant;
@@ -11,7 +15,6 @@ use tokio::time::Instant;
 use self::world::{World, machine};
 use super::*;
 use crate::power::destination::ANNOTATION;
-use crate::store::Table;
 
 fn one(power: PowerState) -> World {
     World::new([machine("node1", "bmc1", json!({}))], power)
@@ -235,6 +238,28 @@ async fn operations_are_carried_out_and_hold_what_was_switched_off() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn o7_power_of_other_providers_is_switched_by_operations_alone() {
+    for provider in ["manual", "azure"] {
+        let mut node = machine("node1", "bmc1", json!({"provider": provider}));
+        node.spec.pxe = None;
+        let world = World::new([node], PowerState::Off);
+        let _pxed = world.start("a");
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        assert_eq!(asked(&world, "bmc1"), Vec::<String>::new(), "{provider}");
+        assert_eq!(world.reason("node1", "BMCReachable"), "Reachable", "{provider}");
+        assert_eq!(world.reason("node1", "PoweredOn"), "PoweredOff", "{provider}");
+        for (operation, reason) in [("powerOn", "PoweredOn"), ("powerCycle", "PowerCycled")] {
+            let name = format!("{provider}-{}", operation.to_lowercase());
+            world.operate(&name, "node1", operation, json!({}));
+            assert!(world.until(60, |world| world.ended(&name).is_some()).await, "{name}");
+            assert_eq!(world.ended(&name).unwrap().1, reason, "{name}");
+        }
+        let expected = ["power on", "forced power off", "power on"];
+        assert_eq!(asked(&world, "bmc1"), expected, "its own boot order decides: {provider}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn one_dead_bmc_delays_no_other() {
     let names = |n: usize| (format!("node{n}"), format!("bmc{n}"));
     let machines = (0..50).map(|n| machine(&names(n).0, &names(n).1, json!({})));
@@ -414,66 +439,6 @@ async fn two_thousand_workers_at_rest_only_look_once_a_minute() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_cluster_a_manifest_that_is_gone_switches_its_machine_off() {
-    let policy = json!({"deletionPolicy": "PowerOff"});
-    let machines = || vec![machine("node1", "bmc1", policy.clone()), machine("node2", "bmc2", json!({}))];
-    let other = machine("node2", "bmc2", json!({}));
-    let world = World::new(machines(), PowerState::On);
-    let pxed = world.start("a");
-    tokio::time::sleep(Duration::from_secs(5)).await;
-    // An editor's pause is no deletion.
-    world.know(vec![other.clone()]);
-    world.departing(1).await;
-    tokio::time::sleep(Duration::from_secs(30)).await;
-    world.know(machines());
-    world.departing(0).await;
-    tokio::time::sleep(Duration::from_secs(300)).await;
-    assert_eq!(asked(&world, "bmc1"), Vec::<String>::new());
-    // Nor is another name for the same machine.
-    let renamed = machine("renamed", "bmc1", policy.clone());
-    world.know(vec![renamed, other.clone()]);
-    tokio::time::sleep(Duration::from_secs(300)).await;
-    assert_eq!(asked(&world, "bmc1"), Vec::<String>::new());
-    // Nor is a mistake in the manifests.
-    let mistaken = SourceState { synced: true, problems: vec!["twice".to_owned()], ..SourceState::default() };
-    world.source.store(Arc::new(mistaken));
-    world.know(vec![other.clone()]);
-    world.departing(1).await;
-    tokio::time::sleep(Duration::from_secs(300)).await;
-    assert_eq!(asked(&world, "bmc1"), Vec::<String>::new());
-    // Nor is a directory that nothing is in: it may not be mounted.
-    world.source.store(Arc::new(SourceState { synced: true, ..SourceState::default() }));
-    world.know(vec![]);
-    tokio::time::sleep(Duration::from_secs(300)).await;
-    assert_eq!(asked(&world, "bmc1"), Vec::<String>::new());
-    pxed.stop.cancel();
-    pxed.task.await.unwrap();
-    // A restart does not forget it.
-    world.know(vec![other]);
-    let _second = world.start("b");
-    assert!(world.until(120, |world| power_of(world, "bmc1") == PowerState::Off).await);
-    assert!(world.until(60, |world| world.store.scan(Table::Departing).unwrap().is_empty()).await);
-    assert_eq!(asked(&world, "bmc1"), ["graceful power off"]);
-    assert_eq!(asked(&world, "bmc2"), Vec::<String>::new());
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_machine_of_a_new_name_stays_on_however_its_bmc_is_written_there() {
-    let policy = json!({"deletionPolicy": "PowerOff"});
-    for address in ["https://BMC1:443/", "bmc1:443", "https://bmc1"] {
-        let old = machine("node1", "bmc1", policy.clone());
-        let renamed = machine("renamed", address, json!({"deletionPolicy": "PowerOff", "paused": true}));
-        let world = World::new([old.clone(), renamed.clone()], PowerState::On);
-        world.know(vec![old]);
-        let _pxed = world.start("a");
-        tokio::time::sleep(Duration::from_secs(5)).await;
-        world.know(vec![renamed]);
-        tokio::time::sleep(Duration::from_secs(600)).await;
-        assert_eq!(asked(&world, "bmc1"), Vec::<String>::new(), "{address}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn without_a_cluster_an_operation_for_no_machine_says_so_and_fails_unless_one_comes() {
     let force = json!({"force": "true"});
     let machines = ["node1", "late"].map(|name| machine(name, &format!("bmc-{name}"), json!({})));
@@ -512,157 +477,6 @@ async fn in_a_cluster_an_operation_for_no_machine_is_the_controllers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_cluster_an_editors_pause_with_a_machine_ends_none_of_its_operations() {
-    let machines = ["node1", "node2"].map(|name| machine(name, &format!("bmc-{name}"), json!({})));
-    let world = World::new(machines.clone(), PowerState::On);
-    world.bmc("bmc-node1", |bmc| bmc.lag = Duration::from_secs(10));
-    let _pxed = world.start("a");
-    tokio::time::sleep(Duration::from_secs(20)).await;
-    world.operate("cycle", "node1", "powerCycle", json!({}));
-    assert!(world.until(5, |world| power_of(world, "bmc-node1") == PowerState::Off).await);
-    world.know(machines[1..].to_vec());
-    tokio::time::sleep(Duration::from_secs(20)).await;
-    assert_eq!(world.ended("cycle"), None);
-    world.know(machines.to_vec());
-    assert!(world.until(60, |world| world.ended("cycle").is_some()).await);
-    assert_eq!(world.ended("cycle").unwrap().1, "PowerCycled");
-    assert_eq!(world.bmc("bmc-node1", |bmc| bmc.changes()), (1, 1));
-    // It does not come back.
-    world.operate("again", "node1", "powerCycle", json!({}));
-    assert!(world.until(5, |world| !world.said("again").is_empty()).await);
-    world.know(machines[1..].to_vec());
-    assert!(world.until(60, |world| world.ended("again").is_some()).await);
-    assert_eq!(world.ended("again").unwrap().1, "MachineDeleted");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_manifest_that_is_another_sites_or_anothers_provider_s_now_is_not_gone() {
-    let policy = json!({"deletionPolicy": "PowerOff"});
-    for more in [json!({"site": "other"}), json!({"provider": "manual"})] {
-        let machines = [machine("node1", "bmc1", policy.clone()), machine("node2", "bmc2", json!({}))];
-        let world = World::new(machines, PowerState::On);
-        let _pxed = world.start("a");
-        tokio::time::sleep(Duration::from_secs(5)).await;
-        let mut elsewhere = machine("node1", "bmc1", policy.clone());
-        elsewhere.spec = machine("node1", "bmc1", more.clone()).spec;
-        world.know(vec![elsewhere, machine("node2", "bmc2", json!({}))]);
-        tokio::time::sleep(Duration::from_secs(600)).await;
-        assert_eq!(asked(&world, "bmc1"), Vec::<String>::new(), "{more}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_manifest_that_comes_back_begins_a_later_departure_anew() {
-    let policy = json!({"deletionPolicy": "PowerOff"});
-    let machines = || {
-        ["node1", "node2"].map(|node| machine(node, &node.replace("node", "bmc"), policy.clone())).to_vec()
-    };
-    let world = World::new(machines(), PowerState::On);
-    world.bmc("bmc1", |bmc| bmc.deaf = true);
-    let _pxed = world.start("a");
-    let gone = |world: &World| world.know(vec![machine("node2", "bmc2", json!({}))]);
-    tokio::time::sleep(Duration::from_secs(5)).await;
-    gone(&world);
-    world.departing(1).await;
-    assert!(world.until(100, |world| asked(world, "bmc1").len() == 1).await);
-    world.know(machines());
-    world.departing(0).await;
-    tokio::time::sleep(Duration::from_secs(300)).await;
-    gone(&world);
-    world.departing(1).await;
-    // How long the disk takes is not told in simulated time.
-    world.until(1000, |world| asked(world, "bmc1").len() > 1).await;
-    assert_eq!(asked(&world, "bmc1"), ["graceful power off", "graceful power off"]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_deleted_machine_is_held_until_it_is_off_and_let_go_when_its_policy_changes() {
-    let policy = json!({"deletionPolicy": "PowerOff"});
-    let machines = (1..4).map(|n| machine(&format!("node{n}"), &format!("bmc{n}"), policy.clone()));
-    let world = World::new(machines, PowerState::On);
-    world.state().is_cluster = true;
-    let _pxed = world.start("a");
-    assert!(world.until(5, |world| world.state().holds.len() == 3).await);
-    world.bmc("bmc1", |bmc| bmc.deaf = true);
-    world.bmc("bmc2", |bmc| bmc.dead = true);
-    world.bmc("bmc3", |bmc| bmc.refuses = true);
-    for node in ["node1", "node2", "node3"] {
-        world.delete(node);
-        assert!(world.is_there(node), "held");
-    }
-    let begun = Instant::now();
-    for (node, bmc) in [("node1", "bmc1"), ("node3", "bmc3")] {
-        assert!(world.until(200, |world| !world.is_there(node)).await, "{node}");
-        assert!(begun.elapsed() >= Duration::from_secs(119), "forced only after two minutes");
-        assert_eq!(power_of(&world, bmc), PowerState::Off);
-        assert_eq!(asked(&world, bmc).last().unwrap(), "forced power off");
-    }
-    tokio::time::sleep(Duration::from_secs(300)).await;
-    assert!(world.is_there("node2"), "nobody knows whether it is off");
-    assert!(world.events().contains(&"PowerOffAwaited"));
-    let status = world.status("node2");
-    let condition = status.conditions.iter().find(|c| c.type_ == "PoweredOn").unwrap();
-    assert!(condition.message.contains("set deletionPolicy to Retain"), "{condition:?}");
-    world.change("node2", |machine| machine.spec.deletion_policy = DeletionPolicy::Retain);
-    assert!(world.until(1, |world| !world.is_there("node2")).await, "let go at once");
-    assert_eq!(asked(&world, "bmc2"), Vec::<String>::new());
-    assert_eq!(world.state().holds.len(), 6, "once on, once off");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_deleted_machine_that_is_paused_says_that_it_waits_and_goes_when_it_no_longer_is() {
-    let policy = json!({"deletionPolicy": "PowerOff", "paused": true});
-    let world = World::new([machine("node1", "bmc1", policy)], PowerState::On);
-    world.state().is_cluster = true;
-    let _pxed = world.start("a");
-    assert!(world.until(5, |world| world.state().holds.len() == 1).await);
-    world.delete("node1");
-    assert!(world.until(5, |world| world.events().contains(&"PowerOffAwaited")).await);
-    let status = world.status("node1");
-    let condition = status.conditions.iter().find(|c| c.type_ == "PoweredOn").unwrap();
-    let says = ["paused", "set deletionPolicy to Retain"].iter().all(|what| condition.message.contains(what));
-    assert!(says && condition.status == "True", "{condition:?}");
-    tokio::time::sleep(Duration::from_secs(600)).await;
-    assert_eq!(asked(&world, "bmc1"), Vec::<String>::new());
-    world.change("node1", |machine| machine.spec.paused = false);
-    assert!(world.until(10, |world| !world.is_there("node1")).await);
-    assert_eq!(asked(&world, "bmc1"), ["graceful power off"]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_unmanaged_machine_is_switched_off_when_it_is_deleted_with_a_policy_that_says_so() {
-    let policy = json!({"deletionPolicy": "PowerOff", "powerPolicy": "Unmanaged"});
-    for is_cluster in [true, false] {
-        let other = machine("node2", "bmc2", json!({"powerPolicy": "Unmanaged"}));
-        let world = World::new([machine("node1", "bmc1", policy.clone()), other.clone()], PowerState::On);
-        world.state().is_cluster = is_cluster;
-        let _pxed = world.start("a");
-        tokio::time::sleep(Duration::from_secs(5)).await;
-        if is_cluster {
-            world.delete("node1");
-        } else {
-            world.know(vec![other]);
-            world.departing(1).await;
-        }
-        assert!(world.until(120, |world| power_of(world, "bmc1") == PowerState::Off).await, "{is_cluster}");
-        assert_eq!(asked(&world, "bmc1"), ["graceful power off"]);
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn of_a_deleted_machine_that_nothing_is_to_be_done_about_nothing_is_awaited() {
-    let world = one(PowerState::On);
-    world.state().is_cluster = true;
-    world.bmc("bmc1", |bmc| bmc.dead = true);
-    let others = Some(vec!["example.com/other".to_owned()]);
-    world.change("node1", |machine| machine.metadata.finalizers = others);
-    world.delete("node1");
-    let _pxed = world.start("a");
-    assert!(world.until(60, |world| world.reason("node1", "BMCReachable") == "BMCUnreachable").await);
-    assert!(!world.events().contains(&"PowerOffAwaited"));
-}
-
-#[tokio::test(start_paused = true)]
 async fn an_object_that_others_write_to_does_not_make_a_reset_forgotten() {
     let world = one(PowerState::On);
     let _pxed = world.start("a");
@@ -671,4 +485,20 @@ async fn an_object_that_others_write_to_does_not_make_a_reset_forgotten() {
     assert!(world.until(60, |world| world.ended("reset").is_some()).await);
     assert_eq!(world.ended("reset").unwrap().1, "Reset");
     assert_eq!(asked(&world, "bmc1"), ["reset"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn trust_6_a_switch_is_a_request_that_was_sent() {
+    let switched = |world: &World| world.status("node1").power.and_then(|power| power.last_switch_time);
+    let world = one(PowerState::On);
+    let _pxed = world.start("a");
+    let last = |world: &World| world.status("node1").power.and_then(|power| power.last_action);
+    world.operate("on", "node1", "powerOn", json!({}));
+    assert!(world.until(60, |world| last(world).is_some()).await);
+    assert_eq!(switched(&world), None, "it was on already");
+    world.operate("reset", "node1", "reset", json!({}));
+    assert!(world.until(60, |world| switched(world).is_some()).await);
+    let off = one(PowerState::Off);
+    let _pxed = off.start("a");
+    assert!(off.until(60, |world| switched(world).is_some()).await, "switched on by itself");
 }

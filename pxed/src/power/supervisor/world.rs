@@ -1,6 +1,6 @@
 //! A site of simulated machines, BMCs, operations and credentials, for the tests of the engine.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use bedplate_api::id::SiteName;
 use bedplate_api::machine::{BmcSpec, BootSource, CredentialsSecretRef, Machine, MachineStatus, PowerState};
 use bedplate_api::operation::{MachineOperationStatus, OperationState};
+use bedplate_api::wire::Stage;
 use bedplate_bmc::{
     Bmc, BmcError, BootMode, Console, Credentials, Health, Identity, LogEntry, Performed, PowerRequest,
 };
@@ -95,6 +96,12 @@ pub(super) struct State {
     pub(super) is_cluster: bool,
     /// Whose end somebody else comes before, once.
     pub(super) touched: Option<String>,
+    /// Takeover tokens that were recorded.
+    pub(super) tokens: BTreeSet<(String, String)>,
+    /// Difference of the hosts' clocks to that of pxed.
+    pub(super) hosts_are_ahead: SignedDuration,
+    /// The record of used tokens is lost.
+    pub(super) tokens_lost: bool,
     /// Who was held, or let go.
     pub(super) holds: Vec<(String, bool)>,
 }
@@ -110,6 +117,8 @@ pub(super) struct World {
     pub(super) counters: Arc<Counters>,
     pub(super) source: Arc<ArcSwap<SourceState>>,
     updates: Arc<Mutex<Option<mpsc::Sender<OperationUpdate>>>>,
+    /// Clock of the pxed that was started last.
+    clock: Arc<Mutex<Option<Clock>>>,
     _directory: Arc<tempfile::TempDir>,
     events: Arc<Mutex<mpsc::Receiver<crate::status::Event>>>,
 }
@@ -149,6 +158,7 @@ impl World {
             counters: Arc::default(),
             source: Arc::new(ArcSwap::from_pointee(SourceState { synced: true, ..SourceState::default() })),
             updates: Arc::default(),
+            clock: Arc::default(),
             _directory: Arc::new(directory),
             events: Arc::new(Mutex::new(events)),
         };
@@ -200,9 +210,63 @@ impl World {
         self.registry.update(&name.parse().unwrap(), |status| {
             let began = status.power.as_ref().unwrap().last_action.as_ref().unwrap().time.clone();
             let boot = crate::status::boot_mut(status);
-            boot.started_time = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime(began.0));
-            boot.stage = Some(bedplate_api::wire::Stage::Userspace);
+            let began = k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime(began.0);
+            (boot.started_time, boot.seed_time) = (Some(began.clone()), Some(began));
+            boot.stage = Some(Stage::Userspace);
         });
+    }
+
+    /// Returns the time by the clock of the pxed that was started last.
+    pub(super) fn now(&self) -> Timestamp {
+        self.clock.lock().unwrap().as_ref().map_or_else(Timestamp::now, |clock| clock())
+    }
+
+    /// A machine takes a seed and reports this stage in its name, now and not by pxed.
+    pub(super) fn boots(&self, name: &str, stage: Stage) {
+        let now = self.now();
+        self.registry.update(&name.parse().unwrap(), |status| {
+            let boot = crate::status::boot_mut(status);
+            let began = k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime(now);
+            (boot.started_time, boot.seed_time) = (Some(began.clone()), Some(began));
+            boot.stage = Some(stage);
+        });
+    }
+
+    /// A DHCP packet in the name of a machine begins another boot.
+    pub(super) fn asks_to_boot(&self, name: &str) {
+        let now = self.now();
+        self.registry.update(&name.parse().unwrap(), |status| {
+            let boot = crate::status::boot_mut(status);
+            boot.started_time = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime(now));
+            (boot.seed_time, boot.stage) = (None, Some(Stage::Discover));
+        });
+    }
+
+    /// Writes the state of an operation, as the agent of its machine does.
+    pub(super) fn agent_writes(&self, name: &str, state: OperationState, reason: &str) {
+        let now = self.now();
+        let written = {
+            let mut state_of = self.state();
+            let ahead = state_of.hosts_are_ahead;
+            let there = state_of.operations.get_mut(name).unwrap();
+            let mut object = (*there.object).clone();
+            let mut status = object.status.take().unwrap_or_default();
+            status.state = Some(state);
+            status.reason = Some(reason.to_owned());
+            status.start_time.get_or_insert(bedplate_api::machine::Time(now + ahead));
+            object.status = Some(status);
+            there.object = Arc::new(object);
+            there.written = Some(now);
+            there.version = (there.version.parse::<u32>().unwrap() + 1).to_string();
+            there.clone()
+        };
+        self.tell(OperationUpdate::Put(written));
+    }
+
+    /// Deletes an operation.
+    pub(super) fn forget_operation(&self, name: &str) {
+        let gone = self.state().operations.remove(name).unwrap();
+        self.tell(OperationUpdate::Gone(gone.key));
     }
 
     /// Somebody writes a label to an operation just before its end is written.
@@ -251,7 +315,7 @@ impl World {
             "spec": {"machineRef": {"name": machine}, "operationName": operation, "parameters": parameters}});
         let key = OperationKey { name: name.to_owned(), uid: name.to_owned() };
         let object = Arc::new(serde_json::from_value(object).unwrap());
-        let operation = Operation { key, object, version: "1".to_owned() };
+        let operation = Operation { key, object, version: "1".to_owned(), written: None };
         self.state().operations.insert(name.to_owned(), operation.clone());
         self.tell(OperationUpdate::Put(operation));
     }
@@ -305,14 +369,17 @@ impl World {
             writer: Arc::new(self.clone()),
             credentials: Arc::new(self.clone()),
             dial: Arc::new(self.clone()),
+            tokens: Arc::new(self.clone()),
             holding: self.state().is_cluster.then(|| Arc::new(self.clone()) as Arc<dyn Holding>),
             tenure: Tenure::new(tenure),
             limits: Limits { connections: 128, poll: Duration::from_secs(60), allow_insecure },
             instance: format!("pxed/site/{instance}"),
             counters: self.counters.clone(),
         };
-        let (began, base) = (Instant::now(), Timestamp::now());
+        // A later pxed goes on by the same clock.
+        let (began, base) = (Instant::now(), self.now());
         let clock: Clock = Arc::new(move || base + SignedDuration::try_from(began.elapsed()).unwrap());
+        *self.clock.lock().unwrap() = Some(clock.clone());
         let stop = CancellationToken::new();
         let task = tokio::spawn(run_by(clock, parts, Pulse::unwatched(), stop.clone()));
         Pxed { task, lead, stop }
@@ -388,6 +455,39 @@ impl OperationWriter for World {
         self.tell(OperationUpdate::Put(written.clone()));
         self.pass().await;
         Ok(written)
+    }
+}
+
+#[async_trait]
+impl crate::power::takeover::Tokens for World {
+    async fn is_used(&self, machine: &MachineName, token: &str) -> bool {
+        self.state().tokens.contains(&(machine.to_string(), token.to_owned()))
+    }
+
+    async fn record(
+        &self,
+        machine: &KnownMachine,
+        token: &str,
+        status: &MachineStatus,
+    ) -> Result<(), String> {
+        self.pass().await;
+        let is_new = self.state().tokens.insert((machine.name.to_string(), token.to_owned()));
+        if !is_new {
+            return Err("conflict".to_owned());
+        }
+        // A successor reads it from the object.
+        let power = status.power.clone();
+        self.registry.update(&machine.name, |status| status.power = power);
+        self.pass().await;
+        Ok(())
+    }
+
+    async fn keep(&self, machine: &KnownMachine, named: Option<&str>) {
+        let mut state = self.state();
+        let set = crate::power::takeover::set(&machine.machine.spec).filter(|_| state.tokens_lost);
+        for token in named.into_iter().chain(set) {
+            state.tokens.insert((machine.name.to_string(), token.to_owned()));
+        }
     }
 }
 

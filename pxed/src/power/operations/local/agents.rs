@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use super::LocalOperations;
 use crate::power::operations::{is_finished, sort_by_age};
-use crate::power::{Operation, OperationKey, OperationWriter as _, WriteOperationError};
+use crate::power::{Operation, OperationKey, OperationUpdate, OperationWriter as _, WriteOperationError};
 
 /// How long after its start pxed ends nothing of the agents'.
 pub(super) const GRACE: Duration = Duration::from_secs(60);
@@ -62,9 +62,11 @@ impl LocalOperations {
             return Ok(changed(&object));
         }
         let key = OperationKey { name: write.name.clone(), uid: write.uid.clone() };
-        let read = Operation { key, object, version: write.resource_version };
+        let read = Operation { key, object, version: write.resource_version, written: None };
         match self.write(&read, bounded(write.status)).await {
             Ok(now) => {
+                // A shutdown holds the power of its machine.
+                self.tell(OperationUpdate::Put(now.clone())).await;
                 Ok(OperationWritten::Written { operation: Box::new(MachineOperation::clone(&now.object)) })
             }
             Err(WriteOperationError::Conflict) => {

@@ -1,0 +1,80 @@
+//! Permission for another key of a Machine whose key in force is still heard: `bedplate machine re-enrol`.
+//!
+//! Without a cluster pxed stores the permission. In a cluster it is an annotation, which agents and pxed cannot write. Either way it is
+//! valid for one key and one hour (`heard::Evidence`). Called by the admin socket.
+
+use bedplate_api::id::MachineName;
+use bedplate_api::machine::RE_ENROL_ANNOTATION;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::machine::{KnownMachine, Machines};
+use crate::store::{Store, StoreError, Table};
+
+/// Permission in the store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Allowed {
+    /// UID of the Machine.
+    pub(super) uid: String,
+    /// Time of the permission.
+    pub(super) time: Timestamp,
+}
+
+/// Reason that no permission was given.
+#[derive(Debug, Error)]
+pub enum AllowKeyError {
+    /// No such Machine.
+    #[error("no Machine {0:?} of this site is known here")]
+    NoMachine(String),
+    /// The cluster's Machine has the permission.
+    #[error("this pxed belongs to a cluster: its Machine takes the permission")]
+    UseCluster,
+    /// The store failed.
+    #[error("failed to store the permission")]
+    Store(#[from] StoreError),
+}
+
+/// Gives permissions.
+#[derive(Clone)]
+pub struct Permissions {
+    /// The index of Machines.
+    pub machines: Machines,
+    /// Store of permissions.
+    pub store: Store,
+    /// True if there is no cluster.
+    pub standalone: bool,
+}
+
+impl Permissions {
+    /// Allows another key to enroll for the Machine of this name. On disk when this returns.
+    ///
+    /// # Errors
+    /// [`AllowKeyError`].
+    pub async fn allow(&self, name: &str, now: Timestamp) -> Result<(), AllowKeyError> {
+        if !self.standalone {
+            return Err(AllowKeyError::UseCluster);
+        }
+        let known = name.parse().ok().and_then(|name| self.machines.load().by_name(&name).cloned());
+        let known = known.ok_or_else(|| AllowKeyError::NoMachine(name.to_owned()))?;
+        // Plain data with text keys: it always has a JSON form.
+        let value = serde_json::to_vec(&Allowed { uid: known.uid.clone(), time: now }).unwrap_or_default();
+        self.store.put(Table::Certificates, permission_key(&known.name).as_bytes(), value).await?;
+        tracing::info!(machine = %known.name, "another key allowed to enroll");
+        Ok(())
+    }
+}
+
+/// Returns the key of the permission's row.
+pub(super) fn permission_key(name: &MachineName) -> String {
+    format!("allowed/{name}")
+}
+
+/// Returns the time of the latest permission. A text that is not a time counts as no permission.
+pub(super) fn latest(known: &KnownMachine, kept: Option<Allowed>) -> Option<Timestamp> {
+    let annotations = known.machine.metadata.annotations.as_ref();
+    let annotated = annotations.and_then(|all| all.get(RE_ENROL_ANNOTATION)?.parse::<Timestamp>().ok());
+    let kept = kept.filter(|kept| kept.uid == known.uid).map(|kept| kept.time);
+    annotated.max(kept)
+}

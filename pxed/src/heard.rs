@@ -1,0 +1,441 @@
+//! Evidence that the host of a Machine runs: the time at which its key in force was heard last, and later ends of the host.
+//!
+//! ```text
+//!   heard ──no request, no heartbeat for `silent_after`──────────────► silent: a new key may enroll
+//!     ▲    ──its agent announced the end, pxed switched or reset it──► silent
+//!     └───── a request or a heartbeat by the key in force
+//! ```
+//! Times of requests are pxed's own. The heartbeat of a cluster is compared only with the one before it: a host's clock may be wrong.
+//! A time later than now is from before pxed's clock was set back. It proves nothing, and keeps no key out.
+//! [`Evidence`] is pure. Called by `enrol` (may a new key enroll) and `boot::report` (does a packet speak for the host).
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bedplate_api::id::MachineName;
+use bedplate_api::machine::{MachineStatus, Time};
+use jiff::{SignedDuration, Timestamp};
+
+use crate::machine::{KnownMachine, Snapshot};
+
+/// Silence of a key that reports to pxed: more than two heartbeats of 30 s, each late by a tenth. In addition, its agent asks pxed for news
+/// every 20 s.
+const SILENT_STANDALONE: SignedDuration = SignedDuration::from_secs(70);
+
+/// Silence of a key that reports to the API server: more than one heartbeat of five minutes, written with the next report 33 s
+/// later at most, with time for a write that failed.
+const SILENT_CLUSTER: SignedDuration = SignedDuration::from_secs(420);
+
+/// Time for a last request that was in flight when the machine was switched. No host boots, enrolls and reports in this time.
+const IN_FLIGHT: SignedDuration = SignedDuration::from_secs(30);
+
+/// Time for which an administrator's permission lasts.
+const ALLOWED_FOR: SignedDuration = SignedDuration::from_hours(1);
+
+/// Maximum difference of the clocks of administrators and of other pxed instances to this one's.
+const CLOCK_SKEW: SignedDuration = SignedDuration::from_mins(5);
+
+/// Facts about the key in force of one Machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Evidence {
+    /// Time at which the key was enrolled, as its record says.
+    pub enrolled: Timestamp,
+    /// Time at which the key was heard last; its enrollment counts.
+    pub heard: Timestamp,
+    /// Time before which the key could not be heard: pxed knows the Machine since then, and nothing was heard.
+    pub deaf_until: Option<Timestamp>,
+    /// Time at which its agent announced that the host goes down, by the host's clock.
+    pub going_down: Option<Timestamp>,
+    /// Time at which pxed last switched the machine on or off, or reset it.
+    pub switched: Option<Timestamp>,
+    /// Time at which an administrator allowed another key.
+    pub allowed: Option<Timestamp>,
+    /// Time of the last permission that is used up.
+    pub used: Option<Timestamp>,
+    /// Time without a request or heartbeat after which the key is silent.
+    pub silent_after: SignedDuration,
+}
+
+impl Evidence {
+    /// Returns true if the host is known to have stopped since its key was heard.
+    fn has_stopped(&self) -> bool {
+        // The end of an earlier host is not the end of the host that has enrolled since.
+        let is_own = |at: &Timestamp| *at > self.enrolled;
+        let switched = self.switched.filter(is_own).is_some_and(|at| self.heard <= later(at, IN_FLIGHT));
+        switched || self.going_down.is_some_and(|at| is_own(&at))
+    }
+
+    /// Returns the time at which the key becomes silent if it says nothing more; `None` if it is not heard now.
+    pub fn heard_until(&self, now: Timestamp) -> Option<Timestamp> {
+        if self.has_stopped() {
+            return None;
+        }
+        let last = self.deaf_until.map_or(self.heard, |start| start.max(self.heard));
+        Some(later(last, self.silent_after)).filter(|until| now < *until)
+    }
+
+    /// Returns the time until which a new key is refused; `None` if it may enroll now.
+    pub fn refuses_until(&self, now: Timestamp) -> Option<Timestamp> {
+        let is_good = |at: &Timestamp| now < later(*at, ALLOWED_FOR) && *at <= later(now, CLOCK_SKEW);
+        let used = self.used.filter(|used| !is_ahead(*used, now));
+        // A status has whole seconds: of two permissions in one second, one is good.
+        let is_unused = |at: &Timestamp| used.is_none_or(|used| at.as_second() > used.as_second());
+        let allowed = self.allowed.filter(|at| is_unused(at) && is_good(at));
+        if allowed.is_some() { None } else { self.heard_until(now) }
+    }
+}
+
+fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
+    time.saturating_add(by).unwrap_or(Timestamp::MAX)
+}
+
+/// Returns true if a time is of the future: the clock was set back since, for two clocks do not differ that far.
+pub fn is_ahead(time: Timestamp, now: Timestamp) -> bool {
+    time > later(now, CLOCK_SKEW)
+}
+
+/// Requests and heartbeats by the keys in force, by Machine. Clones share them. Bounded: one entry for each known Machine.
+#[derive(Debug, Clone)]
+pub struct Heard {
+    words: Arc<Mutex<HashMap<MachineName, Word>>>,
+    /// True if agents report to pxed, false if they report to the cluster.
+    standalone: bool,
+}
+
+#[derive(Debug, Clone)]
+struct Word {
+    uid: String,
+    /// Time since which pxed knows the Machine, and would have heard it.
+    since: Timestamp,
+    /// Time of the last request or of the last change of the heartbeat, by pxed's clock.
+    at: Option<Timestamp>,
+    /// The heartbeat as its host wrote it.
+    heartbeat: Option<Time>,
+    /// Time at which another key was refused last.
+    refused: Option<Timestamp>,
+}
+
+impl Word {
+    fn new(uid: &str, now: Timestamp) -> Self {
+        Self { uid: uid.to_owned(), since: now, at: None, heartbeat: None, refused: None }
+    }
+
+    /// Forgets times of the future: the clock was set back, and pxed listens from now on.
+    fn correct(&mut self, now: Timestamp) {
+        if is_ahead(self.since, now) || self.at.is_some_and(|at| is_ahead(at, now)) {
+            (self.since, self.at, self.refused) = (now, None, None);
+        }
+    }
+}
+
+impl Heard {
+    /// Makes the evidence of a process that has heard nothing yet.
+    pub fn new(standalone: bool) -> Self {
+        Self { words: Arc::default(), standalone }
+    }
+
+    /// Returns true if agents report to pxed.
+    pub fn is_standalone(&self) -> bool {
+        self.standalone
+    }
+
+    /// Records a request by the key in force of this Machine.
+    pub fn request(&self, known: &KnownMachine, now: Timestamp) {
+        change(&mut self.lock(), known, now, |word| word.at = Some(now));
+    }
+
+    /// Records that a key was enrolled for this Machine.
+    pub fn enrolled(&self, known: &KnownMachine, now: Timestamp) {
+        change(&mut self.lock(), known, now, |word| (word.at, word.refused) = (Some(now), None));
+    }
+
+    /// Records that another key was refused for this Machine.
+    pub fn refused(&self, known: &KnownMachine, now: Timestamp) {
+        change(&mut self.lock(), known, now, |word| word.refused = Some(now));
+    }
+
+    /// Returns the time at which another key was refused last.
+    pub fn last_refused(&self, known: &KnownMachine) -> Option<Timestamp> {
+        self.lock().get(&known.name).filter(|word| word.uid == known.uid)?.refused
+    }
+
+    /// Records the Machines that are new, and the heartbeats of those that have changed. Returns those whose host was heard. The first
+    /// heartbeat that is seen may be an old one.
+    pub fn follow<'a>(
+        &self,
+        before: &'a Snapshot,
+        snapshot: &'a Snapshot,
+        now: Timestamp,
+    ) -> Vec<&'a Arc<KnownMachine>> {
+        let mut words = self.lock();
+        words.retain(|name, word| snapshot.by_name(name).is_some_and(|known| known.uid == word.uid));
+        let heard = snapshot.changed_since(before).filter(|known| {
+            let agent = known.machine.status.as_ref().and_then(|status| status.agent.as_ref());
+            let heartbeat = agent.and_then(|agent| agent.last_heartbeat.clone());
+            let goes_down = agent.is_some_and(|agent| agent.going_down_time.is_some());
+            change(&mut words, known, now, |word| {
+                let Some(heartbeat) = heartbeat else { return false };
+                let is_new = word.heartbeat.as_ref().is_some_and(|before| *before != heartbeat);
+                word.heartbeat = Some(heartbeat);
+                if is_new {
+                    word.at = Some(now);
+                }
+                is_new && !goes_down
+            })
+        });
+        heard.collect()
+    }
+
+    /// Returns the time at which the key in force was enrolled, by the status; `None` if it names none. `own`: the status that pxed keeps.
+    pub fn key_time(&self, known: &KnownMachine, own: &MachineStatus) -> Option<Timestamp> {
+        let told = if self.standalone { Some(own) } else { known.machine.status.as_ref() };
+        Some(told?.enrolment.as_ref()?.key_time.as_ref()?.0)
+    }
+
+    /// Returns the evidence about the key in force of a Machine, which was enrolled at this time. `own`: the status that pxed keeps. The caller knows of
+    /// permissions.
+    pub fn evidence(
+        &self,
+        known: &KnownMachine,
+        own: &MachineStatus,
+        enrolled: Timestamp,
+        now: Timestamp,
+    ) -> Evidence {
+        let object = known.machine.status.as_ref();
+        let agent = if self.standalone { Some(own) } else { object }.and_then(|told| told.agent.as_ref());
+        let (at, since) = change(&mut self.lock(), known, now, |word| (word.at, word.since));
+        // Of an earlier heartbeat only the time that its host wrote is known.
+        let kept = agent.and_then(|agent| agent.last_heartbeat.as_ref()).map(|time| time.0.min(since));
+        let switched = [Some(own), object].into_iter().flatten().filter_map(switched);
+        // No key was enrolled in the future.
+        let first = if is_ahead(enrolled, now) { since } else { enrolled };
+        Evidence {
+            enrolled,
+            heard: at.or(kept).map_or(first, |at| at.max(first)),
+            deaf_until: at.is_none().then_some(since),
+            going_down: agent.and_then(|agent| agent.going_down_time.as_ref()).map(|time| time.0),
+            // A switch of the future would end every host until then.
+            switched: switched.filter(|at| *at <= now).max(),
+            allowed: None,
+            used: None,
+            silent_after: if self.standalone { SILENT_STANDALONE } else { SILENT_CLUSTER },
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<MachineName, Word>> {
+        // Every change is complete before the lock is released.
+        self.words.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn change<T>(
+    words: &mut HashMap<MachineName, Word>,
+    known: &KnownMachine,
+    now: Timestamp,
+    change: impl FnOnce(&mut Word) -> T,
+) -> T {
+    let word = words.entry(known.name.clone()).or_insert_with(|| Word::new(&known.uid, now));
+    if word.uid != known.uid {
+        *word = Word::new(&known.uid, now);
+    }
+    word.correct(now);
+    change(word)
+}
+
+/// Returns the time of the last power request that pxed sent. An action may have found nothing to do.
+fn switched(status: &MachineStatus) -> Option<Timestamp> {
+    Some(status.power.as_ref()?.last_switch_time.as_ref()?.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::http::tests::{machine, plain};
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_700_000_000 + second).unwrap()
+    }
+
+    /// Returns the evidence of a key that was enrolled at 0 and heard at 1000.
+    fn evidence() -> Evidence {
+        Evidence {
+            enrolled: at(0),
+            heard: at(1000),
+            deaf_until: None,
+            going_down: None,
+            switched: None,
+            allowed: None,
+            used: None,
+            silent_after: SILENT_STANDALONE,
+        }
+    }
+
+    fn refused(evidence: Evidence, now: i64) -> bool {
+        evidence.refuses_until(at(now)).is_some()
+    }
+
+    #[test]
+    fn trust_6_a_key_that_is_heard_keeps_others_out_until_it_is_silent() {
+        assert_eq!(evidence().refuses_until(at(1069)), Some(at(1070)));
+        assert_eq!(evidence().refuses_until(at(1070)), None);
+        // A request whose time is later than now: the clock was set back.
+        assert!(refused(evidence(), 10));
+    }
+
+    #[test]
+    fn trust_6_host_that_was_switched_after_it_was_heard_is_replaced() {
+        for (switched, refuses) in [(1001, false), (970, false), (969, true), (0, true), (-5, true)] {
+            let switched = Evidence { switched: Some(at(switched)), ..evidence() };
+            assert_eq!(refused(switched, 1010), refuses, "{switched:?}");
+        }
+        // The next host has enrolled since: the reset is not an excuse for a third one.
+        let next = Evidence { enrolled: at(1020), heard: at(1020), switched: Some(at(1001)), ..evidence() };
+        assert!(refused(next, 1021));
+        assert!(!refused(Evidence { going_down: Some(at(1000)), ..evidence() }, 1001));
+        assert!(refused(Evidence { going_down: Some(at(1000)), ..next }, 1021), "that was the host before");
+    }
+
+    #[test]
+    fn trust_6_a_permission_is_for_one_key_and_one_hour() {
+        let allowed = |at_second| Evidence { allowed: Some(at(at_second)), ..evidence() };
+        assert!(!refused(allowed(500), 1010));
+        assert!(refused(Evidence { used: Some(at(500)), ..allowed(500) }, 1010), "it was used");
+        assert!(!refused(Evidence { used: Some(at(499)), ..allowed(500) }, 1010), "an earlier one was used");
+        assert!(refused(Evidence { heard: at(4099), ..allowed(500) }, 4100), "it expired");
+        assert!(refused(allowed(1400), 1010), "a time of the future would never expire");
+    }
+
+    #[test]
+    fn trust_6_a_permission_by_a_clock_that_is_ahead_is_for_one_key_too() {
+        // Given at 1000 by a clock that is four minutes ahead, used at 1060.
+        let given = Evidence { allowed: Some(at(1240)), ..evidence() };
+        assert!(!refused(given, 1060));
+        let used = Evidence { enrolled: at(1060), heard: at(1060), used: given.allowed, ..given };
+        assert!(refused(used, 1061));
+        // Used by a clock that was set back since: the next permission counts.
+        assert!(!refused(Evidence { used: Some(at(30_000)), allowed: Some(at(1005)), ..evidence() }, 1010));
+    }
+
+    #[test]
+    fn trust_6_a_key_enrolled_in_the_future_is_silent_after_the_start() {
+        let (heard, hours) = (Heard::new(true), 8 * 3600);
+        let snapshot = known(&json!({}));
+        let node = snapshot.by_name(&"node1".parse().unwrap()).unwrap();
+        let own = MachineStatus::default();
+        let evidence = |now| heard.evidence(node, &own, at(hours), at(now));
+        // The clock is eight hours ahead, then it is set back.
+        heard.enrolled(node, at(hours));
+        let until = |now| evidence(now).refuses_until(at(now));
+        assert_eq!(until(hours + 1), Some(at(hours + 70)));
+        assert_eq!(until(100), Some(at(170)), "pxed listens first");
+        assert_eq!(until(170), None);
+        heard.request(node, at(200));
+        assert_eq!(until(210), Some(at(270)), "its host is heard");
+        let allowed = Evidence { allowed: Some(at(205)), used: None, ..evidence(210) };
+        assert_eq!(allowed.refuses_until(at(210)), None, "a permission lifts it");
+        // After a restart, nothing in memory is of the future.
+        let again = Heard::new(true);
+        let until = |now| again.evidence(node, &own, at(hours), at(now)).refuses_until(at(now));
+        assert_eq!((until(300), until(370)), (Some(at(370)), None));
+    }
+
+    #[test]
+    fn trust_6_a_switch_of_the_future_ends_no_host() {
+        let heard = Heard::new(true);
+        let snapshot = known(&json!({}));
+        let node = snapshot.by_name(&"node1".parse().unwrap()).unwrap();
+        let own = json!({ "power": { "state": "On", "lastSwitchTime": at(30_000).to_string() } });
+        let own: MachineStatus = serde_json::from_value(own).unwrap();
+        heard.request(node, at(1000));
+        let evidence = heard.evidence(node, &own, at(0), at(1001));
+        assert_eq!(evidence.refuses_until(at(1001)), Some(at(1070)));
+    }
+
+    #[test]
+    fn trust_6_a_machine_that_is_new_here_is_listened_to_before_its_key_is_silent() {
+        let heard = Heard::new(true);
+        let (day, name) = (86_400, "node1".parse().unwrap());
+        let own = json!({ "agent": { "lastHeartbeat": at(day - 10).to_string() } });
+        let own: MachineStatus = serde_json::from_value(own).unwrap();
+        let (none, moved) = (Snapshot::default(), known(&json!({})));
+        let until = |now| {
+            let node = moved.by_name(&name).unwrap();
+            heard.evidence(node, &own, at(0), at(now)).refuses_until(at(now))
+        };
+        heard.follow(&none, &none, at(0));
+        heard.follow(&none, &moved, at(day));
+        assert_eq!((until(day + 60), until(day + 70)), (Some(at(day + 70)), None));
+        // Its manifest is away for a moment.
+        heard.follow(&moved, &none, at(2 * day));
+        heard.follow(&none, &moved, at(2 * day + 5));
+        assert_eq!(until(2 * day + 60), Some(at(2 * day + 75)));
+    }
+
+    #[test]
+    fn trust_6_a_restarted_pxed_listens_before_it_calls_a_key_silent() {
+        let restarted = Evidence { deaf_until: Some(at(5000)), ..evidence() };
+        assert_eq!(restarted.refuses_until(at(5001)), Some(at(5070)));
+        assert!(!refused(restarted, 5070));
+        assert!(!refused(Evidence { switched: Some(at(1001)), ..restarted }, 5001), "it was reset before");
+    }
+
+    fn known(status: &Value) -> Snapshot {
+        let mut machine = machine("node1", &plain());
+        machine.status = serde_json::from_value(status.clone()).unwrap();
+        Snapshot::build(&"default".parse().unwrap(), [machine])
+    }
+
+    fn cluster(heartbeat: &str, more: &Value) -> Snapshot {
+        let mut status = json!({ "enrolment": { "keyTime": at(0).to_string() },
+            "agent": { "lastHeartbeat": heartbeat } });
+        status["power"] = more["power"].clone();
+        known(&status)
+    }
+
+    #[test]
+    fn heartbeat_in_a_cluster_counts_by_its_change_not_by_the_hosts_clock() {
+        let heard = Heard::new(false);
+        let name = "node1".parse().unwrap();
+        let first = cluster("2100-01-01T00:00:00Z", &json!({}));
+        assert!(heard.follow(&Snapshot::default(), &first, at(0)).is_empty(), "it may be an old one");
+        let own = MachineStatus::default();
+        let until = |snapshot: &Snapshot, now| {
+            heard.evidence(snapshot.by_name(&name).unwrap(), &own, at(0), at(now)).refuses_until(at(now))
+        };
+        assert_eq!(until(&first, 419), Some(at(420)), "seven minutes since it is known");
+        assert_eq!(until(&first, 420), None);
+        let second = cluster("1990-01-01T00:05:00Z", &json!({}));
+        assert_eq!(heard.follow(&first, &second, at(500)).len(), 1);
+        assert_eq!(until(&second, 919), Some(at(920)));
+        let power = |more: &Value| cluster("1990-01-01T00:05:00Z", &json!({ "power": more }));
+        let reset = json!({ "state": "On", "lastSwitchTime": at(600).to_string() });
+        assert_eq!(until(&power(&reset), 610), None, "reset by the pxed that leads");
+    }
+
+    #[test]
+    fn trust_6_an_operation_that_found_the_machine_on_lets_no_new_key_in() {
+        let heard = Heard::new(true);
+        let action = json!({ "action": "powerOn", "time": at(600).to_string() });
+        let own = json!({ "power": { "state": "On", "lastAction": action } });
+        let own: MachineStatus = serde_json::from_value(own).unwrap();
+        let snapshot = known(&json!({}));
+        let node = snapshot.by_name(&"node1".parse().unwrap()).unwrap();
+        heard.request(node, at(590));
+        let evidence = heard.evidence(node, &own, at(0), at(610));
+        assert_eq!(evidence.refuses_until(at(610)), Some(at(660)));
+    }
+
+    #[test]
+    fn re_created_machine_is_not_heard_by_heartbeats_of_the_former_one() {
+        let heard = Heard::new(true);
+        let snapshot = known(&json!({}));
+        let known = snapshot.by_name(&"node1".parse().unwrap()).unwrap().clone();
+        heard.request(&known, at(500));
+        let own = MachineStatus::default();
+        assert_eq!(heard.evidence(&known, &own, at(0), at(501)).heard, at(500));
+        let again = KnownMachine { uid: "u2".to_owned(), ..KnownMachine::clone(&known) };
+        assert_eq!(heard.evidence(&again, &own, at(1), at(501)).heard, at(1));
+    }
+}
