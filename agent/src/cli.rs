@@ -1,4 +1,4 @@
-//! The agent's command line: `run` (also without a word), `enrol`, `status`, `plan`, `facts`, `completion`, `man`.
+//! The agent's command line: `run` (also without a word), `enrol`, `rekey`, `status`, `plan`, `facts`, `completion`, `man`.
 //!
 //! Reads flags and environment once. Called by `main`.
 
@@ -22,6 +22,7 @@ use crate::metrics;
 use crate::node::standing::NodeStanding;
 use crate::service::enrol::{EnrolError, Wanted, enrol};
 use crate::service::host::observe_facts;
+use crate::service::identity::Identity;
 use crate::service::run::{PATIENCE, run};
 use crate::service::state::Places;
 
@@ -60,6 +61,8 @@ enum Command {
         #[arg(long, value_name = "SECONDS", default_value_t = 60)]
         wait: u64,
     },
+    /// Make a new key for this host, which it uses from its next enrollment on: its next netboot, or `enrol` with a new token
+    Rekey,
     /// Print where the agent stands, its last failure and its next try
     Status {
         /// Form of the answer
@@ -113,6 +116,7 @@ pub fn main() -> ExitCode {
         Command::Enrol { servers, token_file, wait } => {
             enrol_host(&places, &Wanted { servers, token: token_file, wait: Duration::from_secs(wait) })
         }
+        Command::Rekey => rekey(&places),
         Command::Status { output } => status(&places, output),
         Command::Plan { output } => node_plan(&places, output),
         Command::Facts => print_json(&observe_facts(&places, None).0),
@@ -166,6 +170,11 @@ fn enrol_host(places: &Places, wanted: &Wanted) -> Result<(), Failure> {
         error => Failure::failed(error),
     })?;
     print(format!("this host is Machine {machine}\n").as_bytes())
+}
+
+fn rekey(places: &Places) -> Result<(), Failure> {
+    Identity::make_next(&places.state).map_err(Failure::failed)?;
+    print(b"a new key is made; boot this host again, or run `bedplate-agent enrol` with a new token, to replace the old one\n")
 }
 
 fn status(places: &Places, output: Output) -> Result<(), Failure> {
@@ -228,7 +237,7 @@ mod tests {
         let script = manual::completion(Cli::command(), Shell::Bash);
         let page = manual::man(Cli::command(), None).unwrap();
         for text in [script, page].map(|bytes| String::from_utf8(bytes).unwrap()) {
-            for word in ["bedplate-agent", "enrol", "status", "plan", "facts", "completion"] {
+            for word in ["bedplate-agent", "enrol", "rekey", "status", "plan", "facts", "completion"] {
                 assert!(text.contains(word), "{word}: {text}");
             }
         }

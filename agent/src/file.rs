@@ -36,6 +36,11 @@ fn write_flushed(
     flush(&File::open(directory)?)
 }
 
+/// Flushes a directory, so that the names in it survive a power cut.
+pub fn sync_directory(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
 /// A file's content, `None` if there is no such file. At most 1 MiB.
 pub fn read_optional(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let file = match File::open(path) {

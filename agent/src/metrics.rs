@@ -204,8 +204,14 @@ fn pairs<'a, N: Copy + 'a>(
     counted.into_iter().map(row).collect()
 }
 
-const STATES: [SlotState; 5] =
-    [SlotState::Empty, SlotState::Preparing, SlotState::Prepared, SlotState::Running, SlotState::Failed];
+const STATES: [SlotState; 6] = [
+    SlotState::Empty,
+    SlotState::Preparing,
+    SlotState::Prepared,
+    SlotState::Running,
+    SlotState::Failed,
+    SlotState::Emptying,
+];
 
 fn state_word(state: SlotState) -> &'static str {
     match state {
@@ -214,6 +220,8 @@ fn state_word(state: SlotState) -> &'static str {
         SlotState::Prepared => "prepared",
         SlotState::Running => "running",
         SlotState::Failed => "failed",
+        SlotState::Emptying => "emptying",
+        SlotState::Unknown => "unknown",
     }
 }
 

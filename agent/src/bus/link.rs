@@ -10,7 +10,6 @@
 
 use std::io::ErrorKind;
 use std::num::NonZeroUsize;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,6 +25,7 @@ use zbus::{Connection, DBusError as _, DynamicType, MatchRule, MessageStream};
 
 use super::error::BusError;
 use super::machines::Leader;
+use crate::slot::inside::Inside;
 
 /// Longest wait for the reply to one call, the connection included: what libdbus takes.
 pub(super) const PATIENCE: Duration = Duration::from_secs(25);
@@ -214,10 +214,10 @@ impl Link {
     }
 
     async fn connect(&self, act: &str) -> Result<Connection, BusError> {
-        if let Some((leader, root)) = &self.inside {
-            check_leader(act, root, *leader)?;
-        }
-        let stream = tokio::net::UnixStream::connect(&self.socket).await;
+        let stream = match &self.inside {
+            None => tokio::net::UnixStream::connect(&self.socket).await,
+            Some((leader, root)) => root_of(act, root, *leader)?.connect(SOCKET).await,
+        };
         let stream = stream.and_then(tokio::net::UnixStream::into_std).map_err(|source| {
             if self.inside.is_some() && source.kind() == ErrorKind::PermissionDenied {
                 return BusError::NoAccess { act: act.to_owned(), path: self.socket.clone(), source };
@@ -264,20 +264,19 @@ pub(super) fn broken() -> zbus::Error {
     std::io::Error::new(ErrorKind::BrokenPipe, "the connection has ended").into()
 }
 
-/// A number that is free again may be anybody's, the host's own too: commands for a slot must not reach the host's systemd.
-fn check_leader(act: &str, root: &Path, leader: Leader) -> Result<(), BusError> {
+/// Opens the root of a container. Its process ID may have been reused, by a process of the host too. Commands for a slot must not
+/// reach the host's systemd.
+fn root_of(act: &str, root: &Path, leader: Leader) -> Result<Inside, BusError> {
     let path = leader_root(root, leader);
     let not_one = || BusError::NotALeader { act: act.to_owned(), leader: leader.get() };
-    let inside = match std::fs::metadata(&path) {
+    let inside = match Inside::open_root(&path) {
         Ok(inside) => inside,
         Err(source) if source.kind() == ErrorKind::PermissionDenied => {
             return Err(BusError::NoAccess { act: act.to_owned(), path, source });
         }
         Err(_) => return Err(not_one()),
     };
-    let same =
-        std::fs::metadata(root).is_ok_and(|own| (own.dev(), own.ino()) == (inside.dev(), inside.ino()));
-    if same { Err(not_one()) } else { Ok(()) }
+    if inside.is(root).unwrap_or(false) { Err(not_one()) } else { Ok(inside) }
 }
 
 /// Nobody has the name, and nobody can be started for it.
@@ -305,4 +304,39 @@ pub(super) fn is_unknown(name: &str) -> bool {
     ["UnknownProperty", "UnknownInterface", "UnknownMethod", "UnknownObject", "InvalidArgs"]
         .iter()
         .any(|unknown| name.strip_prefix("org.freedesktop.DBus.Error.") == Some(unknown))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn slot_whose_bus_is_a_link_to_the_hosts_is_refused() {
+        let root = tempfile::tempdir().unwrap();
+        let host = root.path().join(SOCKET);
+        let slot = root.path().join("proc/7/root").join(SOCKET);
+        for socket in [&host, &slot] {
+            std::fs::create_dir_all(socket.parent().unwrap()).unwrap();
+        }
+        let listener = UnixListener::bind(&host).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        symlink(&host, &slot).unwrap();
+        let link = Link::container(root.path(), Leader::new(7).unwrap());
+        let error = link.connect("reload").await.unwrap_err();
+        assert!(matches!(error, BusError::Away { .. }), "{error:?}");
+        assert_eq!(
+            listener.accept().unwrap_err().kind(),
+            ErrorKind::WouldBlock,
+            "the host's bus was reached"
+        );
+        // The host's own root, as behind a reused process ID.
+        std::fs::create_dir(root.path().join("proc/9")).unwrap();
+        symlink(root.path(), root.path().join("proc/9/root")).unwrap();
+        let link = Link::container(root.path(), Leader::new(9).unwrap());
+        let error = link.connect("reload").await.unwrap_err();
+        assert!(matches!(error, BusError::NotALeader { .. }), "{error:?}");
+    }
 }

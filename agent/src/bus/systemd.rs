@@ -65,6 +65,12 @@ impl Manager {
         &self.root
     }
 
+    /// Returns true if the host is being shut down or rebooted now.
+    pub async fn is_stopping(&self) -> Result<bool, BusError> {
+        let state = self.link.property::<String>("state of systemd", MANAGER, "SystemState").await?;
+        Ok(state.as_deref() == Some("stopping"))
+    }
+
     /// Calls a method that queues a job and waits for the end of that job.
     pub(super) async fn job<B: Serialize + DynamicType + Sync>(
         &self,

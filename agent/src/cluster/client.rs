@@ -15,6 +15,7 @@ use rustls_pki_types::pem::PemObject;
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 use tower::BoxError;
+use zeroize::Zeroizing;
 
 use crate::service::ask::{AskError, builder};
 
@@ -45,6 +46,8 @@ pub struct Access {
     /// SHA-256 of the certificate that is shown, as hex digits.
     fingerprint: String,
     machine: MachineName,
+    /// Certificate chain and key (PEM).
+    identity: Arc<(String, Zeroizing<String>)>,
 }
 
 impl std::fmt::Debug for Access {
@@ -76,7 +79,17 @@ impl Access {
             .map_err(|error| AskError::Prepare(error.to_string()))?;
         let server: Arc<str> = endpoint.server.trim_end_matches('/').into();
         let client = speak(https.clone(), server.clone(), || {});
-        Ok(Self { https, server, client, fingerprint, machine: machine.clone() })
+        let identity = Arc::new((identity.0.to_owned(), Zeroizing::new(identity.1.to_owned())));
+        Ok(Self { https, server, client, fingerprint, machine: machine.clone(), identity })
+    }
+
+    /// Returns access to another endpoint by the same identity. In a runtime.
+    ///
+    /// # Errors
+    /// The endpoint's certificate authority cannot be read.
+    pub(super) fn at(&self, endpoint: &KubernetesEndpoint) -> Result<Self, PrepareClientError> {
+        let (certificate, key) = &*self.identity;
+        Self::new(endpoint, &self.machine, (certificate, key))
     }
 
     /// For single requests.

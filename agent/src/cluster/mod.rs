@@ -4,14 +4,16 @@
 //!   API server --watch own Machine, own Node, selected version, own operations--> View --> Seen (one value, told on change)
 //!              <--live GET: is the Node gone?--
 //!              <--apply own fields of own Machine's status--        Writer <-- host's report, node's progress
-//!              <--status of own operations, GET of a Secret that a version names--
+//!              <--status of own operations, GET of a Secret that a version names, request for the kubelet's certificate--
 //! ```
 //!
 //! It asks for nothing else (docs/rules.md, A1), decides nothing, and touches nothing of the host. [`Plane`] is what the node's loop
 //! knows of it: a host without a cluster has another one, `standalone`, which is pxed. Called by `service`.
 
 mod answer;
+mod certificate;
 mod client;
+mod comparison;
 mod contact;
 pub mod facts;
 #[cfg(test)]
@@ -39,6 +41,7 @@ use k8s_openapi::api::core::v1::Node;
 use tokio::sync::watch;
 
 pub use answer::AskServerError;
+pub use certificate::CertificateAnswer;
 pub use client::{Access, PrepareClientError};
 pub use operation::WriteOperationError;
 pub use secret::{ReadSecretError, SecretData};
@@ -75,8 +78,29 @@ pub trait Plane: Send + Sync {
         false
     }
 
+    /// Asks whether the API server `server`, verified by `ca_pem`, is one of the cluster that this host's Machine belongs to.
+    async fn compare(&self, server: &str, ca_pem: &str) -> Compared;
+
     /// The content of a Secret that a version names.
     async fn secret(&self, secret: &SecretRef) -> Result<SecretData, ReadSecretError>;
+
+    /// Asks for a client certificate of this host's kubelet by the request of this name, which is made if there is none.
+    async fn kubelet_certificate(
+        &self,
+        name: &str,
+        csr_pem: &str,
+    ) -> Result<CertificateAnswer, AskServerError>;
+}
+
+/// Result of comparing an API server with those of this host's cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Compared {
+    /// It has this host's Machine.
+    Same,
+    /// It is another cluster's, or no join would accept it; why, for a user.
+    Other(String),
+    /// It did not answer; why, for a user.
+    Unknown(String),
 }
 
 /// What is watched.

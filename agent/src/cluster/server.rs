@@ -9,7 +9,8 @@ use async_trait::async_trait;
 use bedplate_api::configuration::SecretRef;
 use bedplate_api::id::MachineName;
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus};
-use bedplate_api::wire::Report;
+use bedplate_api::wire::{KubernetesEndpoint, Report};
+use bedplate_process::exit::chain;
 use futures::FutureExt as _;
 use kube::ResourceExt;
 use tokio::sync::watch;
@@ -17,14 +18,16 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::answer::AskServerError;
+use super::certificate::{self, CertificateAnswer};
 use super::client::Access;
+use super::comparison::compare;
 use super::follow::follow;
 use super::gone::{self, Asked};
 use super::operation::{self, WriteOperationError};
 use super::secret::{self, ReadSecretError, SecretData};
 use super::status::NodeTold;
 use super::writer::Writer;
-use super::{Plane, Seen};
+use super::{Compared, Plane, Seen};
 
 /// A cluster, as one Machine's agent sees it. Its tasks end when it is dropped.
 #[derive(Debug)]
@@ -119,16 +122,36 @@ impl Plane for Cluster {
         operation::write(access.client(), operation, &status).await
     }
 
+    async fn compare(&self, server: &str, ca_pem: &str) -> Compared {
+        let machine = self.seen.borrow().machine.clone();
+        let Some(uid) = machine.as_ref().and_then(|machine| machine.uid()) else {
+            return Compared::Unknown("the own Machine was not read yet".to_owned());
+        };
+        let endpoint = KubernetesEndpoint { server: server.to_owned(), ca_pem: ca_pem.to_owned() };
+        let own = self.access.borrow().clone();
+        match own.at(&endpoint) {
+            Ok(access) => compare(access.client(), access.machine().as_str(), &uid).await,
+            Err(error) => Compared::Unknown(chain(&error)),
+        }
+    }
+
     async fn secret(&self, secret: &SecretRef) -> Result<SecretData, ReadSecretError> {
         let access = self.access.borrow().clone();
         secret::read(access.client(), secret).await
+    }
+
+    async fn kubelet_certificate(
+        &self,
+        name: &str,
+        csr_pem: &str,
+    ) -> Result<CertificateAnswer, AskServerError> {
+        let access = self.access.borrow().clone();
+        certificate::ask(access.client(), name, csr_pem).await
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use bedplate_api::wire::KubernetesEndpoint;
-
     use super::*;
 
     #[tokio::test]

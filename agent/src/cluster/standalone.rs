@@ -33,11 +33,12 @@ use zeroize::Zeroizing;
 
 use self::own_node::{OwnNode, ask_gone, follow_node, node_state};
 use super::answer::AskServerError;
+use super::certificate::CertificateAnswer;
 use super::contact::{Contact, Counted};
 use super::operation::WriteOperationError;
 use super::secret::{ReadSecretError, SecretData};
 use super::status::NodeTold;
-use super::{Plane, Seen, Watched};
+use super::{Compared, Plane, Seen, Watched};
 use crate::node::model::Api;
 use crate::operation::credential::{FindKubelet, Kubelet};
 use crate::service::ask::AskError;
@@ -187,6 +188,10 @@ impl Plane for Standalone {
         }
     }
 
+    async fn compare(&self, _: &str, _: &str) -> Compared {
+        Compared::Unknown("this host belongs to no cluster".to_owned())
+    }
+
     async fn secret(&self, secret: &SecretRef) -> Result<SecretData, ReadSecretError> {
         let SecretRef { namespace, name } = secret.clone();
         let what = format!("Secret {namespace}/{name}");
@@ -201,6 +206,12 @@ impl Plane for Standalone {
             }
             Err(error) => Err(ReadSecretError::Server(server_error(&what, error))),
         }
+    }
+
+    /// A version without a cluster names its own discovery, so nothing is requested here.
+    async fn kubelet_certificate(&self, name: &str, _: &str) -> Result<CertificateAnswer, AskServerError> {
+        let problem = "pxed signs no certificates of kubelets".to_owned();
+        Err(AskServerError::Answer { what: format!("certificate request {name}"), problem })
     }
 }
 

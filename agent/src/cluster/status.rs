@@ -81,6 +81,7 @@ pub(super) fn compose(
             version: text(&host.agent_version),
             boot_id: text(&host.kernel_boot_id),
             last_heartbeat: Some(Time(now)),
+            going_down_time: host.going_down.then_some(Time(now)),
         }),
         hardware: host.facts.clone().map(|mut facts| {
             facts.disks.truncate(MAX_DISKS);
@@ -191,6 +192,7 @@ mod tests {
             facts: Some(Hardware::default()),
             addresses: vec![[10, 7, 0, 2].into()],
             state_disk: None,
+            going_down: false,
         }
     }
 

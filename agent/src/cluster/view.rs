@@ -114,7 +114,7 @@ impl Operations {
                 let shut_down = status.and_then(|status| status.reason.as_deref()) == Some(SHUT_DOWN);
                 self.ended.insert(name, (object.uid().unwrap_or_default(), shut_down));
             }
-            None | Some(OperationState::Pending | OperationState::InProgress) => {
+            None | Some(OperationState::Pending | OperationState::InProgress | OperationState::Unknown) => {
                 self.open.insert(name, kept(object));
             }
         }

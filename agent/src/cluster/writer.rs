@@ -198,7 +198,12 @@ mod tests {
 
     fn status(version: &str, heartbeat: i64) -> MachineStatus {
         let last_heartbeat = Timestamp::from_second(heartbeat).ok().map(Time);
-        let agent = AgentStatus { version: Some(version.to_owned()), boot_id: None, last_heartbeat };
+        let agent = AgentStatus {
+            version: Some(version.to_owned()),
+            boot_id: None,
+            last_heartbeat,
+            going_down_time: None,
+        };
         MachineStatus { agent: Some(agent), ..MachineStatus::default() }
     }
 

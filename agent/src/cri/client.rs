@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
-use tokio::net::UnixStream;
 use tokio::time::timeout;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
@@ -15,6 +14,7 @@ use super::message::{
     NODE, NamespaceOption, PodSandboxConfig, PodSandboxFilter, PodSandboxMetadata, RunPodSandboxRequest,
     RunPodSandboxResponse, SandboxRequest, StatusRequest, StatusResponse,
 };
+use crate::slot::inside::Inside;
 
 /// How long a question may take.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -75,21 +75,21 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    /// Connects to the socket at `socket`, a path of the host's.
+    /// Connects to `socket`, a path in the slot whose root is at `root`.
     ///
     /// # Errors
-    /// Nobody listens there.
-    pub async fn connect(socket: &Path) -> Result<Self, AskRuntimeError> {
-        let path = socket.to_owned();
+    /// No server listens at `socket`.
+    pub async fn connect(root: &Path, socket: &str) -> Result<Self, AskRuntimeError> {
+        let place = (root.to_owned(), socket.to_owned());
         let connector = tower::service_fn(move |_| {
-            let path = path.clone();
-            async move { UnixStream::connect(path).await.map(TokioIo::new) }
+            let (root, socket) = place.clone();
+            async move { Inside::open_root(&root)?.connect(&socket).await.map(TokioIo::new) }
         });
         // The name is never looked up: the connector knows where.
         let endpoint = Endpoint::from_static("http://slot").connect_timeout(ANSWER);
         let channel = endpoint.connect_with_connector(connector).await;
-        let channel =
-            channel.map_err(|source| AskRuntimeError::Connect { socket: socket.to_owned(), source })?;
+        let socket = || root.join(socket.trim_start_matches('/'));
+        let channel = channel.map_err(|source| AskRuntimeError::Connect { socket: socket(), source })?;
         Ok(Self { channel })
     }
 
@@ -185,6 +185,19 @@ mod tests {
     use prost::Message;
 
     use super::*;
+
+    #[tokio::test]
+    async fn runtime_behind_a_link_to_the_host_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let (host, root) = (directory.path().join("containerd.sock"), directory.path().join("root"));
+        let listener = std::os::unix::net::UnixListener::bind(&host).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        std::fs::create_dir_all(root.join("run/containerd")).unwrap();
+        std::os::unix::fs::symlink(&host, root.join("run/containerd/containerd.sock")).unwrap();
+        let error = Runtime::connect(&root, "/run/containerd/containerd.sock").await.unwrap_err();
+        assert!(matches!(error, AskRuntimeError::Connect { .. }), "{error:?}");
+        assert_eq!(listener.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+    }
 
     #[test]
     fn a_probe_is_on_the_nodes_network_so_that_no_network_plug_in_looks_it_up_in_the_api_server() {

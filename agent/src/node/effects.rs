@@ -7,7 +7,7 @@
 //!         ├─ Images       node images as directories (bedplate-image)
 //!         ├─ Gate         what a slot that runs shows (gate)
 //!         ├─ NodeApi      the own Node, as the slot's kubelet (operation)
-//!         ├─ Credentials  whose certificate the join shows (service)
+//!         ├─ Credentials  cluster and certificate of the host's enrollment (service)
 //!         └─ Slots        records and directories (slot)
 //! ```
 //! Called by `observe`, `apply` and `run`.
@@ -19,7 +19,6 @@ use async_trait::async_trait;
 use bedplate_api::id::{Digest, MachineName};
 use bedplate_image::node::{EnsureNodeImageError, LayerStore, Limits, NodeImage, NodeSource, Tell};
 use tokio::sync::OnceCell;
-use zeroize::Zeroizing;
 
 use crate::bus::{Leader, Machines, Units};
 use crate::cluster::{Plane, Seen};
@@ -49,7 +48,9 @@ pub trait Gate: Send + Sync {
     async fn sandbox(&self, leader: Leader, socket: &str, attempt: u32) -> Result<(), String>;
 }
 
-/// Whose certificate the join shows, and to whom.
+/// The cluster that the host is enrolled in, and the agent's certificate. The agent's key is not part of it, so that nothing here can hand
+/// it to a slot.
+#[derive(Debug)]
 pub struct Credential {
     /// The API server's URL.
     pub server: String,
@@ -57,11 +58,9 @@ pub struct Credential {
     pub ca_pem: String,
     /// The agent's certificate chain (PEM).
     pub certificate_pem: String,
-    /// Its key (PEM).
-    pub key_pem: Zeroizing<String>,
 }
 
-/// Knows the agent's own credential.
+/// Knows the host's enrollment.
 #[async_trait]
 pub trait Credentials: Send + Sync {
     /// What is held now. An error is a text for a person.
@@ -91,7 +90,7 @@ pub struct Parts {
     pub plane: Arc<dyn Plane>,
     /// The Node, as the kubelet of the slot that runs.
     pub node: Arc<dyn NodeApi>,
-    /// The agent's credential.
+    /// The host's enrollment.
     pub credentials: Arc<dyn Credentials>,
     /// Held by who reads and writes records: the node's loop and operations do beside each other.
     pub disk: Arc<Mutex<()>>,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bedplate_process::exit::chain;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::control_plane;
@@ -18,6 +18,7 @@ use crate::bus::{Leader, Machines, UnitName};
 use crate::cri::{Probe, Readiness, Runtime};
 use crate::operation::slot::root_of;
 use crate::slot::filled::Filled;
+use crate::slot::inside::Inside;
 use crate::slot::network::{HEALTH_SOCKET, health_port, is_own};
 
 /// How long the kubelet may take to say how it is.
@@ -37,13 +38,8 @@ impl HostGate {
         Self { machines, root: root.to_owned() }
     }
 
-    /// A path of the slot's, as the host sees it.
-    fn inside(&self, leader: Leader, path: &str) -> PathBuf {
-        self.root.join(format!("proc/{leader}/root")).join(path.trim_start_matches('/'))
-    }
-
     async fn runtime_of(&self, leader: Leader, socket: &str) -> Result<Runtime, String> {
-        Runtime::connect(&self.inside(leader, socket)).await.map_err(|error| chain(&error))
+        Runtime::connect(&root_of(&self.root, leader), socket).await.map_err(|error| chain(&error))
     }
 }
 
@@ -75,8 +71,8 @@ impl Gate for HostGate {
             let asked = async {
                 if is_own(&filled.template) {
                     // On a loopback that the agent does not enter: a socket of the slot's leads there.
-                    let socket = self.inside(leader, HEALTH_SOCKET);
-                    ask_health(UnixStream::connect(&socket).await.map_err(failed)?, &place).await
+                    let inside = Inside::open_root(&root_of(&self.root, leader)).map_err(failed)?;
+                    ask_health(inside.connect(HEALTH_SOCKET).await.map_err(failed)?, &place).await
                 } else {
                     ask_health(TcpStream::connect(&place).await.map_err(failed)?, &place).await
                 }
@@ -183,6 +179,16 @@ mod tests {
                 compare(&asked, expected);
             }
             std::fs::remove_file(&socket).unwrap();
+            // A link to a socket of the host.
+            let host = root.path().join("host.sock");
+            let listener = std::os::unix::net::UnixListener::bind(&host).unwrap();
+            listener.set_nonblocking(true).unwrap();
+            std::os::unix::fs::symlink(&host, &socket).unwrap();
+            compare(&gate.kubelet(leader(), &filled).await, Err("no answer at 127.0.0.1:10248"));
+            assert_eq!(listener.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+            for path in [&socket, &host] {
+                std::fs::remove_file(path).unwrap();
+            }
         }
     }
 }

@@ -22,4 +22,5 @@ pub mod plan;
 pub mod run;
 pub mod standing;
 mod told;
+mod trash;
 mod trial;

@@ -141,6 +141,8 @@ pub struct SlotSeen {
     pub joined_control_plane: bool,
     /// Whether that is being undone: its member of etcd is out of the cluster, or will be in a moment.
     pub leaving: bool,
+    /// True if former contents of the slot are not removed yet.
+    pub has_trash: bool,
 }
 
 impl SlotSeen {

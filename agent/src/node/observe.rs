@@ -60,6 +60,8 @@ pub struct Sight {
     pub seen: Seen,
     /// What is remembered beside the slots.
     pub ledger: Ledger,
+    /// Reason that former contents of a slot cannot be removed.
+    pub stuck: Option<String>,
 }
 
 /// How the probe of a trial went.
@@ -111,7 +113,8 @@ pub async fn observe(parts: &Parts, probed: Option<&Probed>, now: Timestamp) -> 
         joins_again: parts.plane.is_standalone() && ended.is_some_and(|(_, joins_again)| joins_again),
         leave,
     };
-    Ok(Sight { observed, seen, ledger })
+    let stuck = parts.slots.trash().removal().borrow().stuck.clone();
+    Ok(Sight { observed, seen, ledger, stuck })
 }
 
 /// The slot on trial, and since when it is.
@@ -153,7 +156,9 @@ async fn annotations(parts: &Parts, slots: &[SlotSeen; 2]) -> Result<Annotations
         }
     });
     let Some((slot, node_uid)) = of_node else { return Ok(Annotations::Written) };
-    let written = parts.on_disk(move |slots| is_annotated(slots, slot, &node_uid)).await?;
+    let record = slots[index(slot)].record.as_ref().filter(|_| parts.plane.is_standalone());
+    let named = record.map(|record| record.version.clone());
+    let written = parts.on_disk(move |slots| is_annotated(slots, slot, &node_uid, named.as_ref())).await?;
     Ok(if written { Annotations::Written } else { Annotations::Due })
 }
 

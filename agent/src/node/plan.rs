@@ -13,8 +13,9 @@ use super::model::{
     VersionFacts, Wait, index, other,
 };
 use kept::{is_kept, made_cluster};
+pub(super) use word::is_drained;
 pub use word::is_timed;
-use word::{gone, held, is_drained, is_free, is_made_for};
+use word::{gone, held, is_free, is_made_for};
 
 const SLOTS: [SlotName; 2] = [SlotName::A, SlotName::B];
 

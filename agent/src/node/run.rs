@@ -28,6 +28,7 @@ use super::observe::{Probed, Sight, observe, on_trial, watched};
 use super::plan::{is_timed, plan};
 use super::standing::{NodeStanding, Planned};
 use super::told::{Trouble, describe, told};
+use super::trash;
 use super::trial::TrialTime;
 use crate::bus::Changes;
 use crate::cluster::{ConditionTold, NodeTold, Seen, Truth};
@@ -95,6 +96,7 @@ impl NodeLoop {
 
     /// Runs until `shutdown`. What was begun in systemd goes on there.
     pub async fn run(mut self, shutdown: CancellationToken) {
+        let removal = trash::serve(self.parts.slots.clone(), Arc::clone(&self.wake));
         let turns = async {
             take_back_left(&self.parts).await;
             loop {
@@ -104,6 +106,7 @@ impl NodeLoop {
         };
         tokio::select! {
             () = turns => {}
+            () = removal => {}
             () = shutdown.cancelled() => {}
         }
     }

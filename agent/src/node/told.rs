@@ -6,6 +6,7 @@ use bedplate_api::machine::{Applied, Slot, SlotName, SlotState, Time};
 
 use super::model::{NodeSeen, Plan, Reason, SlotSeen, Stage, Step, index};
 use super::observe::Sight;
+use super::plan::is_drained;
 use crate::cluster::{ConditionTold, NodeTold, Truth};
 
 const SLOTS: [SlotName; 2] = [SlotName::A, SlotName::B];
@@ -27,9 +28,10 @@ pub(super) fn told(
     trouble: Option<&Trouble>,
 ) -> NodeTold {
     let slots = &sight.observed.slots;
+    let is_drained = is_drained(&sight.observed);
     NodeTold {
         applied: applied(slots),
-        slots: SLOTS.into_iter().map(|name| slot(name, &slots[index(name)])).collect(),
+        slots: SLOTS.into_iter().map(|name| slot(name, &slots[index(name)], is_drained)).collect(),
         rolled_back: sight.ledger.rolled_back.clone(),
         paved: Some(paved(sight, plan, progress, trouble)),
         node_ready: Some(node_ready(&sight.observed.node)),
@@ -55,16 +57,24 @@ fn applied(slots: &[SlotSeen; 2]) -> Option<Applied> {
     last.map(|(.., applied)| applied)
 }
 
-fn slot(name: SlotName, seen: &SlotSeen) -> Slot {
+/// Reports a slot. The controller releases a drained Machine once none of its slots runs or is being emptied: a slot that has run counts as being
+/// emptied until its keys and data are removed from the disk.
+fn slot(name: SlotName, seen: &SlotSeen, is_drained: bool) -> Slot {
     let state = match (&seen.record, seen.runs) {
         (_, true) => SlotState::Running,
+        (None, false) if seen.has_trash => SlotState::Emptying,
         (None, false) => SlotState::Empty,
+        (Some(_), false) if is_drained && seen.has_trash => SlotState::Emptying,
         (Some(record), false) => match record.stage {
             Stage::Preparing => SlotState::Preparing,
-            Stage::Failed { .. } => SlotState::Failed,
-            Stage::Prepared | Stage::Trial { .. } | Stage::Applied { .. } | Stage::Retired => {
-                SlotState::Prepared
+            Stage::Prepared => SlotState::Prepared,
+            Stage::Trial { .. } | Stage::Applied { .. } | Stage::Retired | Stage::Failed { .. }
+                if is_drained =>
+            {
+                SlotState::Emptying
             }
+            Stage::Failed { .. } => SlotState::Failed,
+            Stage::Trial { .. } | Stage::Applied { .. } | Stage::Retired => SlotState::Prepared,
         },
     };
     let record = seen.record.as_ref();
@@ -93,6 +103,9 @@ fn paved(sight: &Sight, plan: &Plan, progress: Option<&str>, trouble: Option<&Tr
     }
     if let Some(why) = last_failure(sight, plan).filter(|_| trouble.is_none()) {
         message = format!("{message}; {why}");
+    }
+    if let Some(stuck) = &sight.stuck {
+        message = format!("{message}; {stuck}");
     }
     let status = if runs { Truth::True } else { Truth::False };
     // What goes on beside a node that runs is no reason that it does.

@@ -141,39 +141,26 @@ fn read_stopped(slots: &Slots, slot: SlotName, path: &str) -> Result<Option<Stri
 
 #[cfg(test)]
 mod tests {
-    use bedplate_api::id::Digest;
-    use bedplate_api::machine::VersionRef;
     use jiff::Timestamp;
     use serde_json::json;
 
     use super::*;
     use crate::slot::filled::Filled;
-    use crate::slot::places::Places;
+    use crate::slot::sample;
 
     const CONFIG: &str = "clusters:\n- cluster:\n    certificate-authority-data: Q0E=\n    server: https://k:6443/\nusers:\n- user:\n    \
                           client-certificate: /var/lib/kubelet/pki/kubelet-client-current.pem\n    \
                           client-key: /var/lib/kubelet/pki/kubelet-client-current.pem\n";
 
     fn slots(role: &str) -> (tempfile::TempDir, Slots) {
-        let directory = tempfile::tempdir().unwrap();
-        let below = |name: &str| directory.path().join(name);
-        let slots = Slots::new(Places { state: below("s"), run: below("r"), machines: below("m") });
+        let (directory, slots) = sample::slots();
         slots.lay(SlotName::B, &[]).unwrap();
         let template = json!({"image": {"reference": "r.example/node", "allowTag": true},
             "kubernetes": {"version": "v1.34.4", "role": role}});
         let template = serde_json::from_value(template).unwrap();
         slots.write_filled(SlotName::B, &Filled { template, layers: 1, cri_socket: String::new() }).unwrap();
         let stage = Stage::Applied { node_uid: "n".to_owned(), since: Timestamp::UNIX_EPOCH };
-        let record = Record {
-            version: VersionRef { name: "workers".to_owned(), version: 3 },
-            template: "hash".to_owned(),
-            image_digest: Digest::from_sha256([1; 32]),
-            machine_uid: "uid".to_owned(),
-            timeout_seconds: 600,
-            node_ready_seconds: 30,
-            generation: 1,
-            stage,
-        };
+        let record = Record { generation: 1, ..sample::record(stage) };
         slots.write_record(SlotName::B, &record).unwrap();
         (directory, slots)
     }

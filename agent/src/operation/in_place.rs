@@ -15,11 +15,13 @@ use bedplate_bootstrap::diff::{Edit, InPlace};
 use bedplate_process::exit::chain;
 
 use super::apply::ApplyError;
+use super::former;
 use super::guard::refusal;
 use super::order::Place;
 use super::slot::root_of;
 use crate::bus::journal::last_lines;
 use crate::bus::{Exit, Leader, Output, TransientCommand, UnitName, Units};
+use crate::cluster::facts::template_hash;
 use crate::node::apply::host_files;
 use crate::node::effects::Parts;
 use crate::node::log::with_log;
@@ -44,8 +46,6 @@ const STAYS: Duration = Duration::from_secs(3);
 /// Lines of a journal that are looked at for a message, and characters of the message.
 const LINES: u32 = 40;
 const MESSAGE: usize = 1500;
-/// The kubelet's configuration in the slot, as kubeadm writes it.
-const KUBELET_CONFIG: &str = "/var/lib/kubelet/config.yaml";
 
 /// The node that is changed.
 pub(super) struct Running<'a> {
@@ -239,9 +239,10 @@ impl Running<'_> {
         written.await.map_err(|error| ApplyError::Broken(crate::fault::explained(&error)))
     }
 
-    /// kubeadm writes the kubelet's configuration anew; if the kubelet is not well with it, the former one is put back.
+    /// Has kubeadm write the kubelet's configuration again. If the kubelet is not healthy with it, the former one is restored. If this attempt is
+    /// killed, the next one restores it.
     async fn reconfigure(&self, how: &Reconfiguration) -> Result<(), ApplyError> {
-        let former = self.former_configuration().await?;
+        let former = former::keep(self.parts, &self.root(), &template_hash(&self.wanted.template)).await?;
         self.write(vec![contents::text(&how.file.path, how.file.mode, &how.file.content)]).await?;
         let argv = std::iter::once("/usr/bin/env".to_owned()).chain(how.command.clone()).collect();
         let command = TransientCommand {
@@ -259,21 +260,20 @@ impl Running<'_> {
         self.follow_health_port(units.as_ref()).await?;
         let why = if ran.exit == Exit::Code(0) {
             match self.is_well(units.as_ref(), &kubelet).await {
-                Ok(()) => return Ok(()),
+                Ok(()) => return former::forget(self.parts, &self.root()).await,
                 Err(why) => why,
             }
         } else {
             with_log(&format!("kubeadm has not written it ({:?})", ran.exit), &ran.output, &[], MESSAGE)
         };
         if let Some(former) = former {
-            let mut file = contents::text(KUBELET_CONFIG, 0o644, "");
-            file.content = former;
-            self.write(vec![file]).await?;
+            former::put_back(self.parts, &self.root(), former).await?;
             let back = self.is_well(units.as_ref(), &kubelet).await;
             let back = back.map_or_else(
                 |why| format!("and the kubelet is not well with the former one either ({why})"),
                 |()| "the former one is back".to_owned(),
             );
+            former::forget(self.parts, &self.root()).await?;
             return Err(ApplyError::Broken(format!(
                 "the kubelet's new configuration does not hold, {back}: {why}"
             )));
@@ -291,13 +291,6 @@ impl Running<'_> {
         let failed = |error: crate::bus::BusError| ApplyError::Failed(chain(&error));
         units.daemon_reload().await.map_err(failed)?;
         units.stop(&unit_name(network::HEALTH_UNIT)?, RESTART).await.map(drop).map_err(failed)
-    }
-
-    async fn former_configuration(&self) -> Result<Option<zeroize::Zeroizing<Vec<u8>>>, ApplyError> {
-        let root = self.root();
-        let read = self.parts.on_disk(move |_| Ok(Inside::open(&root)?.read(KUBELET_CONFIG)?));
-        let read = read.await.map_err(|error| ApplyError::Failed(chain(&error)))?;
-        Ok(read.map(zeroize::Zeroizing::new))
     }
 
     /// Restarts the kubelet and waits until it says that it is well, and stays so.

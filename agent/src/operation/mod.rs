@@ -22,6 +22,7 @@ pub mod capture;
 pub mod configuration;
 pub mod credential;
 mod evict;
+mod former;
 pub mod guard;
 mod in_place;
 pub mod kubelet;

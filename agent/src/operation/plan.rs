@@ -118,7 +118,7 @@ pub fn is_ours(operation: &MachineOperation, machine: &str) -> bool {
     let taken = match status.and_then(|status| status.state) {
         None | Some(OperationState::Pending) => true,
         Some(OperationState::InProgress) => by == Some(executor(machine).as_str()),
-        Some(OperationState::Complete | OperationState::Failed) => false,
+        Some(OperationState::Complete | OperationState::Failed | OperationState::Unknown) => false,
     };
     named && spec.machine_selector.is_none() && known && taken
 }

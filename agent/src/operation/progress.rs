@@ -68,7 +68,7 @@ pub fn taken_of(status: Option<&MachineOperationStatus>, now: Timestamp) -> Opti
 pub fn is_finished(status: Option<&MachineOperationStatus>) -> bool {
     match status.and_then(|status| status.state) {
         Some(OperationState::Complete | OperationState::Failed) => true,
-        Some(OperationState::Pending | OperationState::InProgress) | None => false,
+        Some(OperationState::Pending | OperationState::InProgress | OperationState::Unknown) | None => false,
     }
 }
 

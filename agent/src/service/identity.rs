@@ -1,7 +1,12 @@
 //! The host's key and the certificates that go with it.
 //!
-//! The key is made here and never leaves; the request made with it is kept, so that a repeated enrolment is the same
-//! one. Called by `run`.
+//! The key is made here, and no pxed or API server ever gets it. The request made with it is stored, so that a repeated enrollment sends the
+//! same one. A second key may be pending:
+//!
+//! ```text
+//!   `bedplate-agent rekey` ──► key.next.pem ──the next enrollment shows it──► certificate ──► key.pem
+//! ```
+//! Called by `run` and `cli`.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,7 +19,12 @@ use rustls_pki_types::pem::PemObject;
 use thiserror::Error;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::file::{read_optional, write_atomic};
+use crate::file::{read_optional, remove_optional, sync_directory, write_atomic};
+
+/// The host's key.
+const KEY: &str = "key.pem";
+/// Key that replaces the host's key with the next enrollment.
+const NEXT_KEY: &str = "key.next.pem";
 
 /// Why key, request or certificate cannot be used.
 #[derive(Debug, Error)]
@@ -69,25 +79,58 @@ pub struct Validity {
 impl Identity {
     /// The identity in `directory`, made if there is none: `key.pem` and `<machine>.csr.pem`, both 0600. Blocking.
     pub fn open(directory: &Path, machine: &MachineName) -> Result<Self, IdentityError> {
-        let key_path = directory.join("key.pem");
-        let key = match read_text(&key_path)? {
-            Some(pem) => {
-                KeyPair::from_pem(&pem).map_err(|source| IdentityError::Key { path: key_path, source })?
-            }
-            None => {
-                let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)
-                    .map_err(|e| IdentityError::Make("key", e))?;
-                write(&key_path, &key.serialize_pem())?;
-                key
-            }
+        let path = directory.join(KEY);
+        let key = match read_key(&path)? {
+            Some(key) => key,
+            None => make_key(&path)?,
         };
-        let csr_path = directory.join(format!("{machine}.csr.pem"));
-        let csr_pem = match read_text(&csr_path)? {
+        Self::with_request(key, &directory.join(format!("{machine}.csr.pem")), machine)
+    }
+
+    /// Returns the identity to enroll with: that of the next key if one was made, otherwise [`Self::open`]. Blocking.
+    pub fn open_for_enrollment(directory: &Path, machine: &MachineName) -> Result<Self, IdentityError> {
+        match read_key(&directory.join(NEXT_KEY))? {
+            Some(key) => Self::with_request(key, &directory.join(format!("{machine}.next.csr.pem")), machine),
+            None => Self::open(directory, machine),
+        }
+    }
+
+    /// Makes the key that the next enrollment uses, and the host from then on. A pending key stays. Blocking.
+    pub fn make_next(directory: &Path) -> Result<(), IdentityError> {
+        let path = directory.join(NEXT_KEY);
+        if read_key(&path)?.is_none() {
+            make_key(&path)?;
+        }
+        Ok(())
+    }
+
+    /// Replaces the key by the next one if `certificate_pem`, the host's certificate, names the next one. May be repeated, and killed anywhere: a
+    /// restart calls it too. Blocking.
+    pub fn adopt_next(
+        directory: &Path,
+        machine: &MachineName,
+        certificate_pem: &str,
+    ) -> Result<(), IdentityError> {
+        let path = directory.join(NEXT_KEY);
+        let Some(key) = read_key(&path)? else { return Ok(()) };
+        let next = Self { key, csr_pem: String::new() };
+        if next.check(certificate_pem).is_err() {
+            return Ok(());
+        }
+        let request = directory.join(format!("{machine}.next.csr.pem"));
+        let removed = remove_optional(&request);
+        removed.map_err(|source| IdentityError::File { act: "remove", path: request, source })?;
+        let renamed = std::fs::rename(&path, directory.join(KEY)).and_then(|()| sync_directory(directory));
+        renamed.map_err(|source| IdentityError::File { act: "rename", path, source })
+    }
+
+    fn with_request(key: KeyPair, csr_path: &Path, machine: &MachineName) -> Result<Self, IdentityError> {
+        let csr_pem = match read_text(csr_path)? {
             Some(pem) if is_request_of(&pem, &key) => pem,
             _ => {
                 let pem =
                     make_request(&key, machine).map_err(|e| IdentityError::Make("certificate request", e))?;
-                write(&csr_path, &pem)?;
+                write(csr_path, &pem)?;
                 pem
             }
         };
@@ -129,6 +172,18 @@ fn make_request(key: &KeyPair, machine: &MachineName) -> Result<String, rcgen::E
     name.push(DnType::CommonName, format!("bedplate:machine:{machine}"));
     params.distinguished_name = name;
     params.serialize_request(key)?.pem()
+}
+
+fn read_key(path: &Path) -> Result<Option<KeyPair>, IdentityError> {
+    let Some(pem) = read_text(path)? else { return Ok(None) };
+    let key = KeyPair::from_pem(&pem);
+    key.map(Some).map_err(|source| IdentityError::Key { path: path.to_owned(), source })
+}
+
+fn make_key(path: &Path) -> Result<KeyPair, IdentityError> {
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(|e| IdentityError::Make("key", e))?;
+    write(path, &key.serialize_pem())?;
+    Ok(key)
 }
 
 /// Whether a kept request is by this key: the key may have been replaced.
@@ -189,6 +244,40 @@ mod tests {
         let other = rcgen::generate_simple_self_signed(vec!["x".to_owned()]).unwrap();
         assert!(matches!(identity.check(&other.cert.pem()), Err(IdentityError::OtherKey)));
         assert!(matches!(identity.check("no PEM"), Err(IdentityError::Unreadable(_))));
+    }
+
+    #[test]
+    fn next_key_replaces_the_key_only_with_its_certificate() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, machine) = (directory.path(), "node-1".parse().unwrap());
+        let first = Identity::open(path, &machine).unwrap();
+        assert_eq!(Identity::open_for_enrollment(path, &machine).unwrap().csr_pem(), first.csr_pem());
+        Identity::make_next(path).unwrap();
+        let next = Identity::open_for_enrollment(path, &machine).unwrap();
+        Identity::make_next(path).unwrap();
+        let again = Identity::open_for_enrollment(path, &machine).unwrap();
+        assert_eq!(
+            (next.csr_pem(), next.key_pem()),
+            (again.csr_pem(), again.key_pem()),
+            "a repeat is the same"
+        );
+        assert_ne!(next.key_pem(), first.key_pem());
+        assert_eq!(Identity::open(path, &machine).unwrap().key_pem(), first.key_pem(), "in use until then");
+
+        let certificate = |identity: &Identity| {
+            let key = KeyPair::from_pem(&identity.key_pem()).unwrap();
+            CertificateParams::new(Vec::new()).unwrap().self_signed(&key).unwrap().pem()
+        };
+        Identity::adopt_next(path, &machine, &certificate(&first)).unwrap();
+        assert_eq!(Identity::open(path, &machine).unwrap().key_pem(), first.key_pem());
+        for _ in 0..2 {
+            Identity::adopt_next(path, &machine, &certificate(&next)).unwrap();
+            let adopted = Identity::open(path, &machine).unwrap();
+            assert_eq!(adopted.key_pem(), next.key_pem());
+            assert!(adopted.check(&certificate(&next)).is_ok());
+            assert_eq!(Identity::open_for_enrollment(path, &machine).unwrap().key_pem(), next.key_pem());
+        }
+        assert!(!path.join(NEXT_KEY).exists());
     }
 
     #[test]

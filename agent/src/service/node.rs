@@ -14,10 +14,8 @@ use futures::future::BoxFuture;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use zeroize::Zeroizing;
 
 use super::host::blocking;
-use super::identity::Identity;
 use super::state::Places;
 use crate::bus::{Bus, Machines};
 use crate::cluster::Plane;
@@ -106,38 +104,31 @@ fn parts(plane: Arc<dyn Plane>, places: &Places, machine: MachineName) -> Parts 
         units: Arc::new(bus.manager()),
         machines: Arc::clone(&machines),
         images: Arc::new(Store::new(state)),
-        node: Arc::new(SlotKubelet::new(Arc::clone(&machines), &places.root, machine.clone())),
+        node: Arc::new(SlotKubelet::new(Arc::clone(&machines), &places.root, machine)),
         gate: Arc::new(HostGate::new(machines, &places.root)),
         plane,
-        credentials: Arc::new(Held { places: places.clone(), machine }),
+        credentials: Arc::new(Held { places: places.clone() }),
         disk: Arc::default(),
     }
 }
 
-/// The certificate that is held at the time of a join: it may have been renewed since the agent began.
+/// The enrollment at the time of a join: its certificate may have been renewed since the agent began.
 struct Held {
     places: Places,
-    machine: MachineName,
 }
 
 #[async_trait]
 impl Credentials for Held {
     async fn current(&self) -> Result<Credential, String> {
-        let (places, machine) = (self.places.clone(), self.machine.clone());
-        let read = blocking(move || {
-            let enrolment = places.read_enrolment().map_err(|error| chain(&error))?;
-            let identity = Identity::open(&places.state, &machine).map_err(|error| chain(&error))?;
-            Ok::<_, String>((enrolment, Zeroizing::new(identity.key_pem())))
-        });
-        let (enrolment, key_pem) = read.await?;
-        let enrolment = enrolment.ok_or("the host is not enrolled")?;
+        let places = self.places.clone();
+        let read = blocking(move || places.read_enrolment().map_err(|error| chain(&error)));
+        let enrolment = read.await?.ok_or("the host is not enrolled")?;
         let kubernetes =
             enrolment.kubernetes.ok_or("there is no cluster that this host's certificate is good for")?;
         Ok(Credential {
             server: kubernetes.server,
             ca_pem: kubernetes.ca_pem,
             certificate_pem: enrolment.certificate_pem,
-            key_pem,
         })
     }
 }

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::held::HeldBack;
 use super::host::{blocking, observe_facts, report_userspace};
+use super::identity::Identity;
 use super::outcome::{ActError, Outcome};
 use super::plan::{Awaited, Held, Next, Observed, back_off, plan, spread};
 use super::state::{Enrolment, Places, Standing};
@@ -39,6 +40,8 @@ const AT_ONCE: Duration = Duration::from_secs(30);
 const DISOWNED: Duration = Duration::from_secs(900);
 /// How long the end may take: an answer that is being written is waited for.
 const CLOSING: Duration = Duration::from_secs(20);
+/// Maximum time to announce that the host goes down. The sum with [`CLOSING`] is less than the unit's TimeoutStopSec=.
+const ANNOUNCEMENT_TIMEOUT: Duration = Duration::from_secs(6);
 const HEARTBEATS: std::ops::RangeInclusive<u32> = 5..=3600;
 
 /// The agent between two acts.
@@ -90,6 +93,9 @@ pub async fn run(
     }
     agent.notifier.stopping("stopping");
     userspace.abort();
+    if tokio::time::timeout(ANNOUNCEMENT_TIMEOUT, agent.announce_end()).await.is_err() {
+        tracing::debug!("announcement of the host's end timed out");
+    }
     let closed = tokio::time::timeout(CLOSING, agent.ways.close()).await;
     if closed.is_err() {
         tracing::warn!("not all has ended in time, the process ends nevertheless");
@@ -141,6 +147,12 @@ impl Agent {
                 self.note_error(&chain(&error));
                 None
             });
+            // An agent before this one may have been killed between certificate and key.
+            if let Some(Enrolment { machine, certificate_pem, .. }) = &enrolment
+                && let Err(error) = Identity::adopt_next(&self.places.state, machine, certificate_pem)
+            {
+                self.note_error(&chain(&error));
+            }
             self.adopt(enrolment);
         }
         self.compare();

@@ -1,114 +1,12 @@
-//! What of the host a version has bound into its slot, and which paths of a slot are not of its root for that or another reason.
+//! Paths of a slot that are not in its root, because they are kept beside it.
 //!
-//! ```text
-//!   source[:target[:option[,option]]]     options: ro, rw, rbind, norbind
-//! ```
-//! Pure. Called by `render`, `contents` and `store`.
+//! Pure. Called by `store`, `filled`, `kubelet` and operations.
 
 use bedplate_api::configuration::NodeRole;
+use bedplate_bootstrap::bind::below;
+pub use bedplate_bootstrap::bind::plain_path;
 
 use super::store;
-
-/// A path of the host's in a slot.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Bind {
-    /// Where it is on the host.
-    pub source: String,
-    /// Where it is in the slot.
-    pub target: String,
-    /// Nothing is written there.
-    pub read_only: bool,
-    /// Whether what is mounted below it comes along; none: systemd-nspawn's own word.
-    pub recursive: Option<bool>,
-}
-
-impl Bind {
-    /// Reads one of `container.binds`.
-    ///
-    /// # Errors
-    /// What is wrong with it, for a person.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        if text.contains('\\') {
-            return Err("it holds a backslash".to_owned());
-        }
-        let mut parts = text.split(':');
-        let source = parts.next().unwrap_or_default();
-        let (target, options) = (parts.next().unwrap_or(source), parts.next());
-        if parts.next().is_some() {
-            return Err("it has more than source, target and options".to_owned());
-        }
-        for path in [source, target] {
-            if !path.starts_with('/') || path.split('/').any(|part| part == "..") {
-                return Err(format!("{path:?} is not an absolute path without `..`"));
-            }
-        }
-        let mut bind =
-            Self { source: source.to_owned(), target: target.to_owned(), read_only: false, recursive: None };
-        for option in options.into_iter().flat_map(|options| options.split(',')) {
-            match option {
-                "ro" => bind.read_only = true,
-                "rw" => bind.read_only = false,
-                "rbind" => bind.recursive = Some(true),
-                "norbind" => bind.recursive = Some(false),
-                // Identities are not mapped in a slot, see `PrivateUsers=no`.
-                other => {
-                    return Err(format!("{other:?} is none of the options ro, rw, rbind and norbind"));
-                }
-            }
-        }
-        Ok(bind)
-    }
-
-    /// As systemd.nspawn(5) has it.
-    pub fn setting(&self) -> String {
-        let name = if self.read_only { "BindReadOnly" } else { "Bind" };
-        let option = match self.recursive {
-            None => "",
-            Some(true) => ":rbind",
-            Some(false) => ":norbind",
-        };
-        format!("{name}={}:{}{option}", self.source, self.target)
-    }
-
-    /// The device that the slot may open for it.
-    pub fn device(&self) -> Option<&str> {
-        below(&self.source, "/dev").filter(|name| !name.is_empty()).map(|_| self.source.as_str())
-    }
-}
-
-/// What of a path is below another one, without a slash at its front; empty: it is the same one.
-pub fn below<'p>(path: &'p str, above: &str) -> Option<&'p str> {
-    let rest = path.strip_prefix(above)?;
-    if rest.is_empty() || above.ends_with('/') {
-        return Some(rest);
-    }
-    rest.strip_prefix('/').map(|rest| rest.trim_start_matches('/'))
-}
-
-/// What is mounted over the root when a slot starts, so that a file there would be seen by nobody.
-const HIDDEN: [&str; 9] = [
-    "/run",
-    "/var/run",
-    "/tmp",
-    "/dev",
-    "/proc",
-    "/sys",
-    "/etc/resolv.conf",
-    "/lib/modules",
-    "/usr/lib/modules",
-];
-
-/// A path without doubled slashes and single dots. A template's paths hold no `..`.
-pub fn plain_path(path: &str) -> String {
-    let parts = path.split('/').filter(|part| !part.is_empty() && *part != ".");
-    parts.fold(String::new(), |path, part| path + "/" + part)
-}
-
-/// What hides a file of the version's at this path from the node, besides its own binds.
-pub fn hidden_by(path: &str) -> Option<&'static str> {
-    let path = plain_path(path);
-    HIDDEN.into_iter().find(|above| below(&path, above).is_some())
-}
 
 /// Where a path of the slot lies, if not in its root: which of the kept directories, and the path below it.
 pub fn kept(path: &str, role: NodeRole) -> Option<(&'static str, String)> {
@@ -124,41 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bind_that_is_read_only_is_a_setting_of_its_own_for_nspawn() {
-        for (text, setting) in [
-            ("/srv", "Bind=/srv:/srv"),
-            ("/srv:/data", "Bind=/srv:/data"),
-            ("/srv:/data:ro", "BindReadOnly=/srv:/data"),
-            ("/srv:/data:norbind,ro", "BindReadOnly=/srv:/data:norbind"),
-            ("/srv:/data:rw,rbind", "Bind=/srv:/data:rbind"),
-        ] {
-            assert_eq!(Bind::parse(text).unwrap().setting(), setting, "{text}");
-        }
-    }
-
-    #[test]
-    fn a_bind_that_would_keep_nspawn_from_starting_is_refused_with_the_reason() {
-        for (text, why) in [
-            ("/a:/b:readonly", "\"readonly\" is none of the options"),
-            ("/a:/b:idmap", "is none of the options"),
-            ("/a::ro", "\"\" is not an absolute path"),
-            ("/a:b", "\"b\" is not an absolute path"),
-            ("/a:/../b", "without `..`"),
-            ("/a:/b:ro:rw", "more than source, target and options"),
-            ("/a\\:b", "backslash"),
-        ] {
-            let error = Bind::parse(text).unwrap_err();
-            assert!(error.contains(why), "{text}: {error}");
-        }
-    }
-
-    #[test]
-    fn a_path_is_below_another_by_whole_names() {
-        assert_eq!(below("/run", "/run"), Some(""));
-        assert_eq!(below("/run/x", "/run"), Some("x"));
-        assert_eq!(below("/runner", "/run"), None);
-        assert_eq!(hidden_by("//run/./x"), Some("/run"));
-        assert_eq!(hidden_by("/etc/resolv.conf.d/x"), None);
+    fn kept_directories_are_found_by_whole_names() {
         let (worker, control_plane) = (NodeRole::Worker, NodeRole::ControlPlane);
         assert_eq!(
             kept("/var/lib/kubelet//config.json", worker),

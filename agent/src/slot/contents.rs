@@ -3,26 +3,18 @@
 //! Pure: a template and the values of its Secrets in, files out. Called by `node`; `inside` writes them.
 
 use std::collections::BTreeMap;
-use std::io::Read;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use bedplate_api::configuration::{
-    ContainerNetwork, FileEncoding, FileSpec, SecretKeyRef, Template, UnitSpec,
-};
+use bedplate_api::configuration::{FileSpec, SecretKeyRef, Template, UnitSpec};
 use bedplate_api::id::MachineName;
+use bedplate_bootstrap::template::{self, CheckTemplateError, Refusal};
 use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
-use super::bind::{below, hidden_by, plain_path};
 use super::network;
-use super::render::{self, RenderSlotError};
+use super::render;
 
 /// The unit that enables and disables the configuration's units.
 pub const UNITS: &str = "bedplate-units.service";
-
-/// Most bytes of a file after decoding.
-const LARGEST: u64 = 8 << 20;
 
 /// A file inside of a slot's root.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,40 +55,12 @@ pub type Secrets = BTreeMap<(String, String, String), Zeroizing<Vec<u8>>>;
 /// Why a template's files cannot be made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MakeContentsError {
-    /// Not what its encoding says.
-    #[error("files[{index}] ({path}): its content is not {encoding}: correct the MachineConfiguration")]
-    Encoding {
-        /// Which one.
-        index: usize,
-        /// Its path.
-        path: String,
-        /// What it should be.
-        encoding: &'static str,
-    },
-    /// Too large after decoding.
-    #[error("files[{index}] ({path}): more than {LARGEST} bytes: put it into the node image")]
-    Large {
-        /// Which one.
-        index: usize,
-        /// Its path.
-        path: String,
-    },
-    /// Nobody in the node would see it.
-    #[error(
-        "files[{index}] ({path}): {above} is mounted over the slot's root when it starts, so that the node would not see the file: \
-         correct the MachineConfiguration"
-    )]
-    Hidden {
-        /// Which one.
-        index: usize,
-        /// Its path.
-        path: String,
-        /// What is mounted.
-        above: String,
-    },
-    /// What the host is to do for the slot.
+    /// The template, for every host.
     #[error(transparent)]
-    Host(#[from] RenderSlotError),
+    Template(#[from] CheckTemplateError),
+    /// One of its files.
+    #[error(transparent)]
+    File(#[from] Refusal),
     /// A key that the Secret has not.
     #[error(
         "files[{index}] ({path}): Secret {secret} has no key {key}: add it, or correct the MachineConfiguration"
@@ -128,7 +92,7 @@ pub fn make(
     template: &Template,
     secrets: &Secrets,
 ) -> Result<Contents, MakeContentsError> {
-    let binds = render::check(template)?;
+    template::check(template)?;
     let mut contents = Contents::default();
     contents.files.push(text("/etc/hostname", 0o644, &format!("{machine}\n")));
     contents.files.push(text("/etc/hosts", 0o644, &hosts(machine, "127.0.1.1")));
@@ -138,16 +102,6 @@ pub fn make(
     contents.files.extend(own.files);
     contents.links.extend(own.links);
     for (index, spec) in template.files.iter().enumerate() {
-        if network::of(template) == ContainerNetwork::Veth && plain_path(&spec.path) == "/etc/hosts" {
-            let above = "the list of hosts of container.network veth".to_owned();
-            return Err(MakeContentsError::Hidden { index, path: spec.path.clone(), above });
-        }
-        if let Some(bind) =
-            binds.iter().find(|bind| below(&plain_path(&spec.path), &plain_path(&bind.target)).is_some())
-        {
-            let above = format!("the bind {}", bind.target);
-            return Err(MakeContentsError::Hidden { index, path: spec.path.clone(), above });
-        }
         contents.files.push(file(index, spec, secrets)?);
     }
     for unit in &template.units {
@@ -180,10 +134,7 @@ pub(super) fn hosts(machine: &MachineName, address: &str) -> String {
 /// # Errors
 /// Its content cannot be had.
 pub fn file(index: usize, spec: &FileSpec, secrets: &Secrets) -> Result<SlotFile, MakeContentsError> {
-    if let Some(above) = hidden_by(&spec.path) {
-        let (path, above) = (spec.path.clone(), above.to_owned());
-        return Err(MakeContentsError::Hidden { index, path, above });
-    }
+    template::check_place(index, spec)?;
     Ok(SlotFile {
         path: spec.path.clone(),
         owner: spec.owner.clone(),
@@ -217,26 +168,7 @@ fn content(
         }
         None => Zeroizing::new(file.content.clone().unwrap_or_default().into_bytes()),
     };
-    let wrong = |encoding| MakeContentsError::Encoding { index, path: file.path.clone(), encoding };
-    let base64 = |text: &[u8]| {
-        let text: Zeroizing<Vec<u8>> =
-            Zeroizing::new(text.iter().copied().filter(|b| !b.is_ascii_whitespace()).collect());
-        STANDARD.decode(&*text).map(Zeroizing::new).map_err(|_| wrong("base64"))
-    };
-    match file.encoding {
-        FileEncoding::Plain => Ok(plain),
-        FileEncoding::Base64 => base64(&plain),
-        FileEncoding::GzipBase64 => {
-            let packed = base64(&plain)?;
-            let mut content = Zeroizing::new(Vec::new());
-            let mut reader = flate2::read::MultiGzDecoder::new(packed.as_slice()).take(LARGEST + 1);
-            reader.read_to_end(&mut content).map_err(|_| wrong("gzip in base64"))?;
-            if content.len() as u64 > LARGEST {
-                return Err(MakeContentsError::Large { index, path: file.path.clone() });
-            }
-            Ok(content)
-        }
-    }
+    Ok(template::decode(index, file, plain)?)
 }
 
 /// The unit that enables and disables, where the configuration says so. In the slot, for its own systemd reads what the units of its
@@ -364,28 +296,21 @@ mod tests {
     fn what_no_host_can_do_for_a_slot_is_told_before_anything_is_fetched() {
         let more = json!({"container": {"network": "veth"}, "kubernetes": {"version": "v1.34.4", "role": "controlPlane"}});
         let error = made(more, &Secrets::new()).unwrap_err();
-        assert!(matches!(error, MakeContentsError::Host(RenderSlotError::ControlPlane { .. })), "{error}");
+        let MakeContentsError::Template(CheckTemplateError(refusals)) = &error else { panic!("{error}") };
+        assert!(matches!(refusals[..], [Refusal::ControlPlane { .. }]), "{error}");
     }
 
     #[test]
-    fn a_list_of_hosts_that_a_node_behind_its_host_would_not_see_is_refused() {
-        let with = |network: &str| {
-            let files = json!([{"path": "/etc/hosts", "content": "127.0.0.1 localhost\n"}]);
-            made(json!({"files": files, "container": {"network": network}}), &Secrets::new())
+    fn value_of_a_secret_is_decoded_like_a_content() {
+        let from = json!({"secret": {"namespace": "ns", "name": "s", "key": "k"}});
+        let with = |value: &[u8]| {
+            let secrets =
+                Secrets::from([(("ns".into(), "s".into(), "k".into()), Zeroizing::new(value.to_vec()))]);
+            made(json!({"files": [{"path": "/a", "contentFrom": from, "encoding": "base64"}]}), &secrets)
         };
-        assert!(matches!(with("veth"), Err(MakeContentsError::Hidden { index: 0, .. })));
-        with("macvlan").unwrap();
-    }
-
-    #[test]
-    fn a_file_that_unpacks_without_end_is_refused() {
-        use std::io::Write;
-        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-        packed.write_all(&vec![0; 9 << 20]).unwrap();
-        let content = STANDARD.encode(packed.finish().unwrap());
-        let one = json!({"path": "/a", "content": content, "encoding": "gzip+base64"});
-        let error = made(json!({"files": [one]}), &Secrets::new()).unwrap_err();
-        assert!(matches!(error, MakeContentsError::Large { index: 0, .. }), "{error}");
+        assert_eq!(file(&with(b"aGVsbG8=").unwrap(), "/a").content.as_slice(), b"hello");
+        let error = with(b"!").unwrap_err();
+        assert!(matches!(error, MakeContentsError::File(Refusal::Encoding { index: 0, .. })), "{error}");
     }
 
     #[test]

@@ -78,11 +78,11 @@ impl Slots {
     /// # Errors
     /// Its record, or what it is filled with, cannot be read.
     pub fn look(&self, slot: SlotName, runs: bool) -> Result<SlotSeen, KeepSlotError> {
-        let record = self.record(slot)?;
+        let (record, has_trash) = (self.record(slot)?, self.has_trash(slot)?);
         let joined = self.has_mark(slot, unit::JOINED);
         let etcd = self.has_mark(slot, unit::ETCD_DATA);
         if !joined && !etcd {
-            return Ok(SlotSeen { record, runs, ..SlotSeen::default() });
+            return Ok(SlotSeen { record, runs, has_trash, ..SlotSeen::default() });
         }
         // Data that no attempt of kubeadm is to be blamed for are a cluster's, whatever became of the mark: somebody has cleared the kubelet's
         // directory, or restored a backup.
@@ -97,7 +97,7 @@ impl Slots {
             }
         };
         let leaving = joined_control_plane && self.has_mark(slot, LEAVING);
-        Ok(SlotSeen { record, runs, made_cluster, joined_control_plane, leaving })
+        Ok(SlotSeen { record, runs, made_cluster, joined_control_plane, leaving, has_trash })
     }
 
     /// What a slot is filled with; none: it is not.
@@ -121,13 +121,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::slot::places::Places;
+    use crate::slot::sample::slots;
 
     /// Slots of which a is filled for this role, with marks or data at these paths; `joins`: it names what it joins.
     fn marked(role: &str, joins: bool, paths: &[&str]) -> (tempfile::TempDir, Slots) {
-        let directory = tempfile::tempdir().unwrap();
-        let below = |name: &str| directory.path().join(name);
-        let slots = Slots::new(Places { state: below("s"), run: below("r"), machines: below("m") });
+        let (directory, slots) = slots();
         slots.lay(SlotName::A, &[]).unwrap();
         let mut kubernetes = json!({"version": "v1.34.4", "role": role});
         if joins {
@@ -179,9 +177,7 @@ mod tests {
 
     #[test]
     fn what_a_slot_was_filled_with_is_read_as_it_was_written() {
-        let directory = tempfile::tempdir().unwrap();
-        let below = |name: &str| directory.path().join(name);
-        let slots = Slots::new(Places { state: below("s"), run: below("r"), machines: below("m") });
+        let (_directory, slots) = slots();
         assert_eq!(slots.filled(SlotName::A).unwrap(), None);
         slots.lay(SlotName::A, &[]).unwrap();
         let template = json!({"image": {"reference": "r.example/node", "allowTag": true}, "kubernetes": {"version": "v1.34.4"},

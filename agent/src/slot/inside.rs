@@ -1,15 +1,16 @@
-//! Writing into a slot's root, which a stranger's image made: no link in it leads out of it.
+//! Files and sockets in a slot's root, which comes from an untrusted image: no link in the root leads out of it.
 //!
 //! Every path is resolved by the kernel below the root (`openat2(2)`, `RESOLVE_IN_ROOT`), as the node itself would resolve it.
-//! Called by `store`.
+//! Called by `store`, and by `bus`, `cri` and `gate` of `node` for sockets.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
+use tokio::net::UnixStream;
 
 use super::contents::{SlotFile, SlotLink};
 
@@ -63,9 +64,42 @@ impl Inside {
     /// It cannot be opened.
     pub fn open(path: &Path) -> Result<Self, WriteInsideError> {
         let shown = path.display().to_string();
+        Self::open_root(path).map_err(|source| WriteInsideError::Act { act: "open", path: shown, source })
+    }
+
+    /// Opens the root at `path`. Returns the kernel's own error.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn open_root(path: &Path) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = rustix::fs::open(path, flags, Mode::empty()).map_err(failed("open", &shown))?;
-        Ok(Self { root })
+        Ok(Self { root: rustix::fs::open(path, flags, Mode::empty())? })
+    }
+
+    /// Returns true if this is the directory at `path`.
+    ///
+    /// # Errors
+    /// One of them cannot be looked up.
+    pub fn is(&self, path: &Path) -> io::Result<bool> {
+        let (own, other) = (rustix::fs::fstat(&self.root)?, rustix::fs::stat(path)?);
+        Ok((own.st_dev, own.st_ino) == (other.st_dev, other.st_ino))
+    }
+
+    /// Connects to the Unix socket at `path`. A link in the slot leads to a socket of the slot or nowhere: an absolute link behind
+    /// `/proc/<pid>/root` would otherwise lead to the socket of that name on the host.
+    ///
+    /// # Errors
+    /// There is no socket, or no server listens on it.
+    pub async fn connect(&self, path: &str) -> io::Result<UnixStream> {
+        let socket = self.at(path, OFlags::PATH, 0)?;
+        if FileType::from_raw_mode(rustix::fs::fstat(&socket)?.st_mode) != FileType::Socket {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("{path} in the slot is not a socket"),
+            ));
+        }
+        // The number names this very file as long as `socket` is open.
+        UnixStream::connect(format!("/proc/self/fd/{}", socket.as_raw_fd())).await
     }
 
     fn at(&self, path: &str, flags: OFlags, mode: u32) -> rustix::io::Result<OwnedFd> {
@@ -153,6 +187,35 @@ impl Inside {
         rustix::fs::fchmod(&written, Mode::from_raw_mode(mode))
             .map_err(failed("change the permissions of", &file.path))?;
         Ok(())
+    }
+
+    /// Writes a file so that it has its former content or this one, complete and on disk, after a kill or a power cut. `append` is ignored.
+    ///
+    /// # Errors
+    /// The owner is not known in the slot, or the file system refuses.
+    pub fn write_atomic(&self, file: &SlotFile) -> Result<(), WriteInsideError> {
+        let beside = SlotFile { path: format!("{}.new", file.path), append: false, ..file.clone() };
+        self.write(&beside)?;
+        self.flush(&beside.path)?;
+        let (parent, name) = self.parent(&file.path)?;
+        let renamed = rustix::fs::renameat(&parent, format!("{name}.new"), &parent, name);
+        renamed.map_err(failed("replace", &file.path))?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = rustix::fs::openat(&parent, ".", flags, Mode::empty());
+        directory.and_then(rustix::fs::fsync).map_err(failed("write", &file.path))
+    }
+
+    /// Waits until a regular file's content is on disk. An absent file is not an error.
+    ///
+    /// # Errors
+    /// The file system refuses.
+    pub fn flush(&self, path: &str) -> Result<(), WriteInsideError> {
+        let Some(file) = self.open_file(path)? else { return Ok(()) };
+        file.sync_all().map_err(|source| WriteInsideError::Act {
+            act: "write",
+            path: path.to_owned(),
+            source,
+        })
     }
 
     /// Makes a symbolic link; what has its name is replaced.
@@ -357,6 +420,37 @@ mod tests {
         std::fs::write(&path, vec![b'x'; 9 << 20]).unwrap();
         assert!(inside.write(&file).is_err());
         assert_eq!(std::fs::metadata(&path).unwrap().len(), 9 << 20);
+    }
+
+    #[tokio::test]
+    async fn socket_behind_a_link_is_one_of_the_slot_or_none() {
+        let (directory, inside) = root();
+        let outside = directory.path().join("host.sock");
+        let host = tokio::net::UnixListener::bind(&outside).unwrap();
+        let run = directory.path().join("root/run");
+        std::fs::create_dir(&run).unwrap();
+        symlink(&outside, run.join("absolute.sock")).unwrap();
+        symlink("../../../../host.sock", run.join("relative.sock")).unwrap();
+        symlink(directory.path(), run.join("directory")).unwrap();
+        symlink("/proc/self/root", run.join("magic")).unwrap();
+        let magic = format!("/run/magic{}", outside.display());
+        for path in ["/run/absolute.sock", "/run/relative.sock", "/run/directory/host.sock", &magic] {
+            assert!(inside.connect(path).await.is_err(), "{path}");
+        }
+        let reached = tokio::time::timeout(std::time::Duration::from_millis(50), host.accept()).await;
+        assert!(reached.is_err(), "a socket of the host was reached");
+        std::fs::write(run.join("file.sock"), "x").unwrap();
+        let error = inside.connect("/run/file.sock").await.unwrap_err();
+        assert!(error.to_string().contains("is not a socket"), "{error}");
+        let missing = inside.connect("/run/none.sock").await.unwrap_err();
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+
+        let own = tokio::net::UnixListener::bind(run.join("own.sock")).unwrap();
+        symlink("/run/own.sock", run.join("link.sock")).unwrap();
+        for path in ["/run/own.sock", "run/link.sock"] {
+            let (connected, accepted) = tokio::join!(inside.connect(path), own.accept());
+            assert!(connected.is_ok() && accepted.is_ok(), "{path}");
+        }
     }
 
     #[test]

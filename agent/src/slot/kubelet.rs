@@ -70,12 +70,10 @@ mod tests {
 
     use super::*;
     use crate::slot::filled::Filled;
-    use crate::slot::places::Places;
+    use crate::slot::sample;
 
     fn slots() -> (tempfile::TempDir, Slots) {
-        let directory = tempfile::tempdir().unwrap();
-        let below = |name: &str| directory.path().join(name);
-        let slots = Slots::new(Places { state: below("s"), run: below("r"), machines: below("m") });
+        let (directory, slots) = sample::slots();
         slots.lay(SlotName::A, &[]).unwrap();
         (directory, slots)
     }

@@ -89,7 +89,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
-    use crate::slot::places::Places;
+    use crate::slot::sample::slots;
 
     /// A host's `/sys/class/net`.
     struct Host(tempfile::TempDir);
@@ -107,9 +107,7 @@ mod tests {
     }
 
     fn world() -> (Host, Slots) {
-        let directory = tempfile::tempdir().unwrap();
-        let below = |name: &str| directory.path().join(name);
-        let slots = Slots::new(Places { state: below("s"), run: below("r"), machines: below("m") });
+        let (directory, slots) = slots();
         let host = Host(directory);
         host.link("lo", 1, "virtual", "");
         host.link("eth0", 2, "pci0000:00", "");

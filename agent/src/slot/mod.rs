@@ -11,6 +11,11 @@ pub mod kubelet;
 pub mod links;
 pub mod network;
 pub mod places;
+pub mod remove;
 pub mod render;
+pub mod request;
+#[cfg(test)]
+pub(crate) mod sample;
 pub mod store;
+pub mod trash;
 pub mod uplink;

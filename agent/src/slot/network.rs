@@ -11,7 +11,7 @@
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
-use bedplate_api::configuration::{ContainerNetwork, NodeRole, Template};
+use bedplate_api::configuration::{ContainerNetwork, Template};
 use bedplate_api::id::{MacAddress, MachineName};
 use bedplate_api::machine::SlotName;
 use serde_json::Value;
@@ -83,25 +83,6 @@ pub fn health_port(template: &Template) -> Option<u16> {
 pub fn is_of_network(parameter: &str) -> bool {
     let name = parameter.trim_start_matches('-');
     name.starts_with("net.") || name.starts_with("net/")
-}
-
-/// Refuses what cannot be.
-///
-/// # Errors
-/// A control plane whose address others, or its own host, cannot reach.
-pub(super) fn check(template: &Template) -> Result<(), RenderSlotError> {
-    let is_control_plane = template.kubernetes.role == NodeRole::ControlPlane;
-    match of(template) {
-        ContainerNetwork::Macvlan if is_control_plane => Err(RenderSlotError::ControlPlane {
-            network: "macvlan",
-            why: "a host hears nothing of a macvlan of its own, so the agent would not reach this API server",
-        }),
-        ContainerNetwork::Veth if is_control_plane => Err(RenderSlotError::ControlPlane {
-            network: "veth",
-            why: "nobody but the host reaches an address behind the host, and an API server and etcd tell theirs to others",
-        }),
-        ContainerNetwork::Host | ContainerNetwork::Veth | ContainerNetwork::Macvlan => Ok(()),
-    }
 }
 
 /// What the slot's `.nspawn` file says of it: binds, then the section `[Network]`.
@@ -394,16 +375,6 @@ mod tests {
         let closed = of(json!({"healthzPort": 0}));
         assert!(!closed.files.iter().any(|file| file.path.contains("health")));
         assert_eq!(closed.links.len(), 1);
-    }
-
-    #[test]
-    fn a_control_plane_with_a_network_of_its_own_is_refused_with_the_reason() {
-        for (network, why) in [("macvlan", "a host hears nothing"), ("veth", "nobody but the host reaches")] {
-            let error = check(&template(network, json!({"role": "controlPlane"}))).unwrap_err().to_string();
-            assert!(error.contains(network) && error.contains(why), "{error}");
-            check(&template(network, json!({}))).unwrap();
-        }
-        check(&template("host", json!({"role": "controlPlane"}))).unwrap();
     }
 
     #[test]

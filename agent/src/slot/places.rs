@@ -82,9 +82,29 @@ impl Places {
         self.machines.join(machine(slot))
     }
 
+    /// Returns the directory with `/var/log` of the last failed trial in the slot.
+    pub fn failed_log(&self, slot: SlotName) -> PathBuf {
+        self.state.join("slots").join(format!("{}.log.failed", letter(slot)))
+    }
+
+    /// Returns the directory of the former contents of the slot, on the file system of the slot.
+    pub fn trash(&self, slot: SlotName) -> PathBuf {
+        self.state.join("trash").join(letter(slot))
+    }
+
+    /// Returns the directory of the former contents of [`Self::shared`].
+    pub fn shared_trash(&self, slot: SlotName) -> PathBuf {
+        self.run.join("bedplate/trash").join(letter(slot))
+    }
+
     /// What it shares with the agent in memory: the credential of its join.
     pub fn shared(&self, slot: SlotName) -> PathBuf {
         self.run.join("bedplate/slots").join(letter(slot))
+    }
+
+    /// Key of its kubelet, while a certificate is requested for it. In memory, and not shared with the slot.
+    pub fn kubelet_key(&self, slot: SlotName) -> PathBuf {
+        self.run.join(format!("bedplate/kubelet-{}.key", letter(slot)))
     }
 
     /// The unit that mounts its root.

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use bedplate_api::configuration::{ContainerNetwork, Template};
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::{SlotName, VersionRef};
+use bedplate_bootstrap::template::{self, Refusal, one_line};
 use bedplate_image::node::MOST_LAYERS;
 
-use super::bind::Bind;
 use super::network::{self, Uplink};
 use super::places::{Places, machine, service};
 use super::store;
@@ -52,42 +52,14 @@ pub enum RenderSlotError {
     /// Too many layers.
     #[error("the node image has {0} layers, more than {MOST_LAYERS}: build it with fewer")]
     Layers(usize),
-    /// A value that would be more than one line, or another setting.
-    #[error("{field} holds {value:?}, which no unit file can hold: correct the MachineConfiguration")]
-    Text {
-        /// Which field of the template.
-        field: &'static str,
-        /// What is in it.
-        value: String,
-    },
-    /// A bind that systemd-nspawn does not take.
-    #[error("container.binds has {bind:?}, of which {why}: correct the MachineConfiguration")]
-    Bind {
-        /// The bind.
-        bind: String,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// A control plane in a network where nobody would reach it.
-    #[error(
-        "container.network is {network}, and role controlPlane cannot be had in it: {why}; leave container.network out"
-    )]
-    ControlPlane {
-        /// Which network.
-        network: &'static str,
-        /// What would not work.
-        why: &'static str,
-    },
+    /// The template, for every host.
+    #[error(transparent)]
+    Template(#[from] Refusal),
     /// Nothing to put a network of the slot's own upon.
     #[error(
         "container.network is veth or macvlan, and this host has no interface with an IPv4 address and a default route to put it upon"
     )]
     NoUplink,
-    /// Not a quantity of bytes.
-    #[error(
-        "container.memoryMax is {0:?}, which is not a quantity of bytes such as 8Gi: correct the MachineConfiguration"
-    )]
-    Memory(String),
 }
 
 /// What the kernel must allow before a kubelet starts: it refuses to change these itself where `/proc/sys` is read-only, as it is in
@@ -183,7 +155,7 @@ fn service_drop_in(input: &Input<'_>, places: &Places) -> Result<String, RenderS
             .and_then(|container| container.tasks_max)
             .map_or("infinity".to_owned(), |most| most.to_string()),
     );
-    for bind in check(input.template)? {
+    for bind in template::binds(input.template)? {
         if let Some(device) = bind.device() {
             text.push_str(&format!(
                 "# Bound into the slot.\nDeviceAllow={} rwm\n",
@@ -195,8 +167,7 @@ fn service_drop_in(input: &Input<'_>, places: &Places) -> Result<String, RenderS
         if let Some(weight) = container.cpu_weight {
             text.push_str(&format!("CPUWeight={weight}\n"));
         }
-        if let Some(memory) = &container.memory_max {
-            let bytes = bytes(&memory.0).ok_or_else(|| RenderSlotError::Memory(memory.0.clone()))?;
+        if let Some(bytes) = template::memory_max(input.template)? {
             text.push_str(&format!("MemoryMax={bytes}\n"));
         }
     }
@@ -237,25 +208,11 @@ fn nspawn(input: &Input<'_>, places: &Places) -> Result<String, RenderSlotError>
     }
     text.push_str("# What agent and node tell each other; in memory.\n");
     text.push_str(&format!("Bind={}:/run/bedplate\n", places.shared(slot).display()));
-    for bind in check(input.template)? {
+    for bind in template::binds(input.template)? {
         text.push_str(&format!("{}\n", bind.setting()));
     }
     text.push_str(&network::nspawn(input.template, slot, input.uplink, places)?);
     Ok(text)
-}
-
-/// What a template has bound into its slot, if a host can do for the slot what the template says.
-///
-/// # Errors
-/// It cannot.
-pub fn check(template: &Template) -> Result<Vec<Bind>, RenderSlotError> {
-    network::check(template)?;
-    let Some(container) = &template.container else { return Ok(Vec::new()) };
-    let parsed = container.binds.iter().map(|bind| {
-        let bind = plain("container.binds", bind)?;
-        Bind::parse(bind).map_err(|why| RenderSlotError::Bind { bind: bind.to_owned(), why })
-    });
-    parsed.collect()
 }
 
 fn modules(template: &Template) -> String {
@@ -273,7 +230,7 @@ fn modules(template: &Template) -> String {
 fn sysctls(template: &Template) -> Result<String, RenderSlotError> {
     let mut all: BTreeMap<&str, &str> = SYSCTLS.into_iter().collect();
     for (name, value) in &template.sysctls {
-        all.insert(plain("sysctls", name)?, plain("sysctls", value)?);
+        all.insert(one_line("sysctls", name)?, one_line("sysctls", value)?);
     }
     let mut text =
         "# What a kubelet needs and may not set itself, and what the node's configuration names.\n"
@@ -284,43 +241,8 @@ fn sysctls(template: &Template) -> Result<String, RenderSlotError> {
     Ok(text)
 }
 
-/// A value that stays one value in a unit file.
-fn plain<'v>(field: &'static str, value: &'v str) -> Result<&'v str, RenderSlotError> {
-    let fits = !value.is_empty() && !value.ends_with('\\') && !value.chars().any(char::is_control);
-    if fits { Ok(value) } else { Err(RenderSlotError::Text { field, value: value.to_owned() }) }
-}
-
 fn versioned(version: &VersionRef) -> String {
     format!("{}-v{}", version.name, version.version)
-}
-
-/// A Kubernetes quantity as bytes, rounded down.
-fn bytes(quantity: &str) -> Option<u64> {
-    const SUFFIXES: [(&str, u64); 12] = [
-        ("Ki", 1 << 10),
-        ("Mi", 1 << 20),
-        ("Gi", 1 << 30),
-        ("Ti", 1 << 40),
-        ("Pi", 1 << 50),
-        ("Ei", 1 << 60),
-        ("k", 1_000),
-        ("M", 1_000_000),
-        ("G", 1_000_000_000),
-        ("T", 1_000_000_000_000),
-        ("P", 1_000_000_000_000_000),
-        ("E", 1_000_000_000_000_000_000),
-    ];
-    let found = SUFFIXES.iter().find_map(|(suffix, factor)| Some((quantity.strip_suffix(suffix)?, *factor)));
-    let (number, factor) = found.unwrap_or((quantity, 1));
-    let (whole, part) = number.split_once('.').unwrap_or((number, ""));
-    if part.len() > 9 || !part.bytes().all(|byte| byte.is_ascii_digit()) {
-        return None;
-    }
-    let scale = 10_u64.pow(u32::try_from(part.len()).ok()?);
-    let part: u128 = if part.is_empty() { 0 } else { part.parse().ok()? };
-    let whole: u64 = whole.parse().ok()?;
-    let value = u128::from(whole) * u128::from(factor) + part * u128::from(factor) / u128::from(scale);
-    u64::try_from(value).ok().filter(|value| *value > 0)
 }
 
 #[cfg(test)]
@@ -446,37 +368,9 @@ mod tests {
         ] {
             let error = rendered(&template(more), SlotName::A).unwrap_err();
             assert!(
-                matches!(&error, RenderSlotError::Text { field: found, .. } if *found == field),
+                matches!(&error, RenderSlotError::Template(Refusal::Text { field: found, .. }) if *found == field),
                 "{error}"
             );
-        }
-    }
-
-    #[test]
-    fn a_bind_with_an_option_that_nspawn_does_not_take_is_refused_by_name() {
-        let error =
-            rendered(&template(json!({"container": {"binds": ["/a:/b:exec"]}})), SlotName::A).unwrap_err();
-        assert!(
-            error.to_string().contains("container.binds has \"/a:/b:exec\", of which \"exec\""),
-            "{error}"
-        );
-    }
-
-    #[test]
-    fn quantities_are_bytes() {
-        for (text, expected) in [
-            ("8Gi", Some(8 << 30)),
-            ("1.5Gi", Some(3 << 29)),
-            ("500M", Some(500_000_000)),
-            ("1024", Some(1024)),
-            ("0", None),
-            ("-1", None),
-            ("1e3", None),
-            ("17E", Some(17_000_000_000_000_000_000)),
-            ("99E", None),
-            ("Gi", None),
-        ] {
-            assert_eq!(bytes(text), expected, "{text}");
         }
     }
 

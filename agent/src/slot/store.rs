@@ -7,19 +7,22 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bedplate_api::configuration::NodeRole;
 use bedplate_api::machine::{RolledBack, SlotName, VersionRef};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
 
 use super::bind;
-use super::contents::{Contents, SlotFile};
+use super::contents::{Contents, SlotFile, text};
 use super::inside::{Inside, WriteInsideError};
 use super::places::Places;
 use super::render::File;
+use super::trash::Trash;
 use crate::file::{read_optional, remove_optional, write_atomic};
-use crate::node::model::{Record, Stage};
+use crate::node::model::Record;
 
 /// What of a slot outlives its root: its name below `state`, and where the slot has it. The last two are a control plane's: what
 /// the image has there is hidden from it.
@@ -96,12 +99,18 @@ pub struct Ledger {
 #[derive(Debug, Clone)]
 pub struct Slots {
     places: Places,
+    trash: Arc<Trash>,
 }
 
 impl Slots {
     /// Those at `places`.
     pub fn new(places: Places) -> Self {
-        Self { places }
+        Self { places, trash: Arc::default() }
+    }
+
+    /// Returns the state of the removal of former contents.
+    pub fn trash(&self) -> &Trash {
+        &self.trash
     }
 
     /// Where they are.
@@ -141,57 +150,6 @@ impl Slots {
     pub fn write_ledger(&self, ledger: &Ledger) -> Result<(), KeepSlotError> {
         make_directory(&self.places.state, 0o755)?;
         write_json(&self.places.state.join("node.json"), ledger)
-    }
-
-    /// Keeps the logs of a slot whose trial failed, in `log.failed` beside what is emptied, in place of those of an earlier one.
-    ///
-    /// # Errors
-    /// They cannot be moved.
-    pub fn keep_failed_log(&self, slot: SlotName) -> Result<(), KeepSlotError> {
-        let failed_trial = matches!(self.record(slot)?, Some(Record { stage: Stage::Failed { .. }, .. }));
-        let (log, kept) = (self.places.kept(slot, "log"), self.places.slot(slot).join("log.failed"));
-        if !failed_trial || !log.exists() {
-            return Ok(());
-        }
-        match fs::remove_dir_all(&kept) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", &kept)(error)),
-            _ => fs::rename(&log, &kept).map_err(failed("move", &log)),
-        }
-    }
-
-    /// Empties a slot that neither runs nor is mounted: its record first, so that a kill leaves no record of half a slot.
-    ///
-    /// # Errors
-    /// Something cannot be removed.
-    pub fn clear(&self, slot: SlotName) -> Result<(), KeepSlotError> {
-        let record = self.places.record(slot);
-        remove_optional(&record).map_err(failed("remove", &record))?;
-        self.clear_contents(slot)
-    }
-
-    /// Removes what is in a slot, but not its record.
-    ///
-    /// # Errors
-    /// Something cannot be removed.
-    pub fn clear_contents(&self, slot: SlotName) -> Result<(), KeepSlotError> {
-        let own = self.places.slot(slot);
-        let filled = self.places.filled(slot);
-        remove_optional(&filled).map_err(failed("remove", &filled))?;
-        for path in [
-            self.places.shared(slot),
-            own.join("l"),
-            self.places.upper(slot),
-            self.places.work(slot),
-            own.join("state"),
-        ] {
-            match fs::remove_dir_all(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(failed("remove", &path)(error));
-                }
-                _ => {}
-            }
-        }
-        Ok(())
     }
 
     /// Makes the directories of an empty slot over these layers, the lowest first.
@@ -285,11 +243,11 @@ impl Slots {
     /// # Errors
     /// It cannot be written.
     pub fn share(&self, slot: SlotName, name: &str, content: &[u8]) -> Result<(), KeepSlotError> {
-        let path = self.places.shared(slot).join(name);
-        if let Some(directory) = path.parent() {
-            make_directory(directory, 0o700)?;
-        }
-        write_atomic(&path, content, 0o600).map_err(failed("write", &path))
+        self.make_shared(slot)?;
+        // The slot may write there: what it has put in the way is replaced or refused, and never followed.
+        let content = Zeroizing::new(content.to_vec());
+        let file = SlotFile { content, ..text(&format!("/{name}"), 0o600, "") };
+        Ok(Inside::open(&self.places.shared(slot))?.write(&file)?)
     }
 
     /// The last bytes of a file below one of the slot's kept directories, such as the log of kubeadm.
@@ -334,32 +292,11 @@ pub(super) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), Keep
 
 #[cfg(test)]
 mod tests {
-    use bedplate_api::id::Digest;
-
     use std::os::unix::fs::MetadataExt;
 
-    use super::super::contents::text;
     use super::*;
-
-    fn slots() -> (tempfile::TempDir, Slots) {
-        let directory = tempfile::tempdir().unwrap();
-        let below = |name: &str| directory.path().join(name);
-        let places = Places { state: below("state"), run: below("run"), machines: below("machines") };
-        (directory, Slots::new(places))
-    }
-
-    fn record(stage: Stage) -> Record {
-        Record {
-            version: VersionRef { name: "workers".to_owned(), version: 3 },
-            template: "hash".to_owned(),
-            image_digest: Digest::from_sha256([1; 32]),
-            machine_uid: "uid".to_owned(),
-            timeout_seconds: 600,
-            node_ready_seconds: 30,
-            generation: 0,
-            stage,
-        }
-    }
+    use crate::node::model::Stage;
+    use crate::slot::sample::{record, slots};
 
     #[test]
     fn records_and_ledger_are_read_as_they_were_written() {
@@ -409,6 +346,25 @@ mod tests {
         assert_eq!(slots.record(SlotName::A).unwrap(), None);
         assert!(!slots.places().upper(SlotName::A).exists());
         assert!(!slots.places().shared(SlotName::A).exists());
+    }
+
+    #[test]
+    fn shared_file_is_written_through_no_link_of_the_slot() {
+        let (directory, slots) = slots();
+        let outside = directory.path().join("outside");
+        fs::create_dir(&outside).unwrap();
+        slots.make_shared(SlotName::A).unwrap();
+        let shared = slots.places().shared(SlotName::A);
+        symlink(&outside, shared.join("patches")).unwrap();
+        symlink(outside.join("file"), shared.join("kubeconfig")).unwrap();
+        assert!(slots.share(SlotName::A, "patches/a.yaml", b"x").is_err());
+        slots.share(SlotName::A, "kubeconfig", b"secret").unwrap();
+        assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
+        let metadata = fs::symlink_metadata(shared.join("kubeconfig")).unwrap();
+        assert_eq!((metadata.is_file(), metadata.mode() & 0o7777), (true, 0o600));
+        fs::remove_file(shared.join("patches")).unwrap();
+        slots.share(SlotName::A, "patches/a.yaml", b"x").unwrap();
+        assert_eq!(fs::read(shared.join("patches/a.yaml")).unwrap(), b"x");
     }
 
     #[test]

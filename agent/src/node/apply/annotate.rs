@@ -1,11 +1,13 @@
 //! The version's annotations on the Node of the slot that is the node: written once for each Node, as its kubelet, which cannot
 //! register them itself.
 //!
+//! Without a cluster these include the configuration and version that the Node came of (H5), which bedplate-controller writes in one.
+//!
 //! A mark beside the slot says whose Node has them. Called by `apply`, and read by `observe`.
 
 use std::path::PathBuf;
 
-use bedplate_api::machine::SlotName;
+use bedplate_api::machine::{NODE_CONFIGURATION, NODE_VERSION, SlotName, VersionRef};
 use bedplate_bootstrap::diff::Edit;
 
 use super::super::effects::Parts;
@@ -18,22 +20,35 @@ fn mark(slots: &Slots, slot: SlotName) -> PathBuf {
     slots.places().kept(slot, "annotated")
 }
 
-/// Whether this Node (UID) has the annotations of the version in the slot.
+/// Content of the mark. `named`: the version that the Node is annotated with, without a cluster.
+fn marked(node_uid: &str, named: Option<&VersionRef>) -> String {
+    named.map_or_else(|| node_uid.to_owned(), |named| format!("{node_uid} {} {}", named.name, named.version))
+}
+
+/// Whether this Node (UID) has the annotations of the version in the slot; `named`: that version too.
 pub(in super::super) fn is_annotated(
     slots: &Slots,
     slot: SlotName,
     node_uid: &str,
+    named: Option<&VersionRef>,
 ) -> Result<bool, KeepSlotError> {
     let path = mark(slots, slot);
     let read = read_optional(&path).map_err(|source| KeepSlotError::File { act: "read", path, source })?;
-    Ok(read.is_some_and(|uid| uid == node_uid.as_bytes()))
+    Ok(read.is_some_and(|mark| mark == marked(node_uid, named).as_bytes()))
 }
 
 /// Writes them.
 pub(super) async fn annotate(parts: &Parts, slot: SlotName, node_uid: &str) -> Result<(), ApplyError> {
-    let filled = parts.on_disk(move |slots| slots.filled(slot)).await?;
-    let filled = filled.ok_or(ApplyError::Superseded("the slot is not filled"))?;
-    let set = rendered(parts, &filled)?.node_annotations;
+    let read = parts.on_disk(move |slots| Ok((slots.filled(slot)?, slots.record(slot)?))).await?;
+    let (Some(filled), Some(record)) = read else {
+        return Err(ApplyError::Superseded("the slot is not filled"));
+    };
+    let named = parts.plane.is_standalone().then_some(record.version);
+    let mut set = rendered(parts, &filled)?.node_annotations;
+    if let Some(VersionRef { name, version }) = &named {
+        set.insert(NODE_CONFIGURATION.to_owned(), name.clone());
+        set.insert(NODE_VERSION.to_owned(), version.to_string());
+    }
     if !set.is_empty() {
         let edit = Edit { set, remove: Vec::new() };
         match parts.node.edit(None, Some(&edit)).await {
@@ -46,10 +61,10 @@ pub(super) async fn annotate(parts: &Parts, slot: SlotName, node_uid: &str) -> R
             Err(error) => return Err(ApplyError::Annotate(error)),
         }
     }
-    let uid = node_uid.to_owned();
+    let mark_text = marked(node_uid, named.as_ref());
     let marked = parts.on_disk(move |slots| {
         let path = mark(slots, slot);
-        write_atomic(&path, uid.as_bytes(), 0o600).map_err(|source| KeepSlotError::File {
+        write_atomic(&path, mark_text.as_bytes(), 0o600).map_err(|source| KeepSlotError::File {
             act: "write",
             path,
             source,

@@ -4,6 +4,8 @@
 //! Called by `run`.
 
 mod annotate;
+mod destination;
+mod kubelet;
 mod leave;
 mod outcome;
 mod prepare;
@@ -14,7 +16,7 @@ mod stop;
 mod tail;
 
 use bedplate_api::configuration::SecretRef;
-use bedplate_api::machine::SlotName;
+use bedplate_api::machine::{SlotName, VersionRef};
 use bedplate_bootstrap::{
     Discovery, InitInput, Input, JOIN_KUBECONFIG, RenderKubeadmError, Rendered, init, join, makes_a_cluster,
 };
@@ -25,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 use super::effects::Parts;
 use super::model::{Record, Stage, Step};
 use super::observe::{ObserveError, leader};
+use super::trash::make_room;
 use crate::bus::{BusError, LoadState, UnitName, UnitNameError};
 use crate::cluster::{AskServerError, ReadSecretError};
 use crate::fault::is_no_room;
@@ -40,6 +43,9 @@ pub use outcome::allow_again;
 pub(super) use outcome::not_before;
 pub(super) use renew::take_back_left;
 pub(crate) use start::host_files;
+
+/// Reason of the condition `Paved` for a disk without space.
+const NO_ROOM: &str = "NoRoom";
 
 /// Told how a long step goes, for a person.
 pub type Say<'a> = &'a (dyn Fn(String) + Send + Sync);
@@ -71,6 +77,28 @@ pub enum ApplyError {
          \"The first control plane\"): give it a joinConfiguration, and it joins this one"
     )]
     MakesCluster,
+    /// The node would be one of another cluster.
+    #[error(
+        "kubernetes.{field} leads to another cluster than this Machine's: {why}; correct the MachineConfiguration, or leave the field out \
+         and the host joins its own cluster (docs/kubeadm.md, \"Which cluster a node joins\")"
+    )]
+    OtherCluster {
+        /// Field of the version.
+        field: &'static str,
+        /// Result of the comparison.
+        why: String,
+    },
+    /// Nothing shows that the node would be one of this cluster.
+    #[error(
+        "kubernetes.{field} may lead to another cluster than this Machine's: {why}; name what the host can compare, or leave the field \
+         out and the host joins its own cluster (docs/kubeadm.md, \"Which cluster a node joins\")"
+    )]
+    ClusterUnverified {
+        /// Field of the version.
+        field: &'static str,
+        /// What is missing.
+        why: String,
+    },
     /// Nobody says which cluster is to be joined.
     #[error(
         "the version does not say which cluster it joins, and without a cluster nobody else does: name one in \
@@ -130,6 +158,30 @@ pub enum ApplyError {
     /// The etcd member of a control plane that is to be left.
     #[error("the etcd member of this host is not out of its cluster yet, so that its slot stays")]
     Leave(#[from] LeaveEtcdError),
+    /// The cluster was not asked for the kubelet's certificate.
+    #[error("the kubelet's certificate was not requested")]
+    AskCertificate(#[source] AskServerError),
+    /// The kubelet's certificate is not issued yet.
+    #[error(
+        "certificate request {name} is not {missing} yet; bedplate-controller approves it (before Kubernetes 1.32 a user: \
+         `kubectl certificate approve {name}`), kube-controller-manager signs it"
+    )]
+    CertificatePending {
+        /// Name of the request.
+        name: String,
+        /// The next step that is missing: `approved` or `signed`.
+        missing: &'static str,
+    },
+    /// The kubelet's certificate is refused.
+    #[error(
+        "certificate request {name} was refused ({why}); correct the cause, then run `kubectl delete csr {name}`"
+    )]
+    CertificateRefused {
+        /// Name of the request.
+        name: String,
+        /// Condition of the request.
+        why: String,
+    },
     /// No credential to join with.
     #[error("there is no credential for the join: {0}")]
     Credential(String),
@@ -145,22 +197,28 @@ impl ApplyError {
     /// Its reason in the condition `Paved`, of a closed set.
     pub fn reason(&self) -> &'static str {
         match self {
-            error if is_no_room(error) => "NoRoom",
+            error if is_no_room(error) => NO_ROOM,
             Self::Observe(error) => error.reason(),
             Self::Slot(_) => "DiskFailed",
             Self::Bus(_) | Self::Name(_) => "DBusFailed",
             Self::Host(RenderSlotError::NoUplink) => "HostUnfit",
-            Self::Host(_) | Self::Contents(_) | Self::Kubeadm(_) | Self::MakesCluster | Self::NoDiscovery => {
-                "InvalidConfiguration"
-            }
-            Self::Image(EnsureNodeImageError::NoRoom { .. }) => "NoRoom",
+            Self::Host(_)
+            | Self::Contents(_)
+            | Self::Kubeadm(_)
+            | Self::MakesCluster
+            | Self::OtherCluster { .. }
+            | Self::ClusterUnverified { .. }
+            | Self::NoDiscovery => "InvalidConfiguration",
+            Self::Image(EnsureNodeImageError::NoRoom { .. }) => NO_ROOM,
             Self::Image(_) => "ImageUnavailable",
             Self::Secret(error) => error.reason(),
             Self::NoPullSecret { .. } => "SecretUnreadable",
-            Self::Ask(_) | Self::Annotate(_) => "ApiUnreachable",
+            Self::Ask(_) | Self::Annotate(_) | Self::AskCertificate(_) => "ApiUnreachable",
             Self::Job { .. } => "UnitFailed",
             Self::Sandbox(_) => "SandboxFailed",
             Self::KubeletCertificate | Self::KubeletWay(_) => "KubeletCertificateEnded",
+            Self::CertificatePending { .. } => "CertificateApprovalRequired",
+            Self::CertificateRefused { .. } => "CertificateDenied",
             Self::Leave(_) => "ControlPlaneKept",
             Self::Credential(_) => "NoCredential",
             Self::Unfit(_) => "HostUnfit",
@@ -181,18 +239,11 @@ pub async fn apply(
     say: Say<'_>,
 ) -> Result<(), ApplyError> {
     match step {
-        Step::PrepareSlot { slot, version } => {
-            let prepared = prepare::prepare(parts, *slot, version, cancel, say).await;
-            if prepared.as_ref().is_err_and(|error| is_no_room(error)) {
-                // The node that runs may be on the same disk.
-                empty(parts, *slot).await?;
-            }
-            prepared
-        }
+        Step::PrepareSlot { slot, version } => fill(parts, *slot, version, cancel, say).await,
         Step::BeginTrial { slot } => outcome::begin_trial(parts, *slot, now).await,
         Step::RestartTrial { slot } => outcome::restart_trial(parts, *slot, now).await,
         Step::StopSlot { slot } => stop::stop(parts, *slot).await,
-        Step::StartSlot { slot } => start::start(parts, *slot).await,
+        Step::StartSlot { slot } => start::start(parts, *slot, say).await,
         Step::ProbeSandbox { slot } => probe(parts, *slot).await,
         Step::Commit { slot, node_uid } => outcome::commit(parts, *slot, node_uid, now).await,
         Step::LeaveCluster { slot } => leave::leave(parts, *slot, now).await,
@@ -201,7 +252,7 @@ pub async fn apply(
             outcome::fail(parts, *slot, reason, *log, *back_to, now).await
         }
         Step::Abandon { slot } => empty(parts, *slot).await,
-        Step::RenewKubelet { slot } => renew::renew(parts, *slot).await,
+        Step::RenewKubelet { slot } => renew::renew(parts, *slot, say).await,
         Step::AnnotateNode { slot, node_uid } => annotate::annotate(parts, *slot, node_uid).await,
         Step::AdoptNode { slot, node_uid } => {
             let uid = node_uid.clone();
@@ -215,10 +266,38 @@ pub async fn apply(
     }
 }
 
+/// Fills a slot. A slot that does not fit is emptied, because the running node may be on the same disk. It is filled again once former contents
+/// of the slots, which are removed in the background, have made room.
+async fn fill(
+    parts: &Parts,
+    slot: SlotName,
+    version: &VersionRef,
+    cancel: &CancellationToken,
+    say: Say<'_>,
+) -> Result<(), ApplyError> {
+    let has_no_room =
+        |filled: &Result<(), ApplyError>| filled.as_ref().is_err_and(|error| error.reason() == NO_ROOM);
+    let mut filled = prepare::prepare(parts, slot, version, cancel, say).await;
+    if has_no_room(&filled) {
+        empty(parts, slot).await?;
+        if make_room(parts, cancel, say).await? {
+            filled = prepare::prepare(parts, slot, version, cancel, say).await;
+            if has_no_room(&filled) {
+                empty(parts, slot).await?;
+            }
+        }
+    }
+    filled
+}
+
 /// Empties a slot that does not run.
 async fn empty(parts: &Parts, slot: SlotName) -> Result<(), ApplyError> {
     stop::unmount(parts, slot).await?;
-    Ok(parts.on_disk(move |slots| slots.clear(slot)).await?)
+    let emptied = parts.on_disk(move |slots| {
+        slots.forget_kubelet_key(slot)?;
+        slots.clear(slot)
+    });
+    Ok(emptied.await?)
 }
 
 /// A unit's name of ours.

@@ -20,7 +20,7 @@ use super::super::effects::Parts;
 use super::super::model::{Record, Stage, VersionFacts, other};
 use super::start::{SHARED, host_files};
 use super::stop::unmount;
-use super::{ApplyError, Say, job_error, reload, rendered, unit_name};
+use super::{ApplyError, Say, destination, job_error, reload, rendered, unit_name};
 use crate::slot::contents::{self, Contents, Secrets, SlotFile, SlotLink, text};
 use crate::slot::filled::{CRI_SOCKET, CRI_SOCKET_LABEL, Filled};
 
@@ -71,7 +71,10 @@ pub(super) async fn prepare(
     let secrets = secrets(parts, &wanted.template).await?;
     // What cannot be rendered is told before gigabytes are fetched.
     let blank = Filled { template: wanted.template.clone(), layers: 1, cri_socket: CRI_SOCKET.to_owned() };
-    all_contents(parts, &wanted, &blank, &secrets)?;
+    let contents = all_contents(parts, &wanted, &blank, &secrets)?;
+    if !parts.plane.is_standalone() {
+        destination::check(parts, kubernetes, &contents).await?;
+    }
     let image = image(parts, slot, &wanted, cancel, say).await?;
     let cri_socket = image.labels.get(CRI_SOCKET_LABEL).map_or(CRI_SOCKET, String::as_str).to_owned();
     let filled = Filled { template: wanted.template.clone(), layers: image.layers.len(), cri_socket };

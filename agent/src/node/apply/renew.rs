@@ -1,5 +1,6 @@
 //! Gets the kubelet of a slot another certificate when its own has ended: the host was off, or the API server away, for longer than it
-//! lasted. The kubelet asks for it as at its join: in a cluster with the agent's certificate, without one by what its version names.
+//! lasted. The kubelet asks for it as at its join: in a cluster by a certificate that the agent has asked for, without one by what its version
+//! names.
 //!
 //! ```text
 //!   /run/bedplate/kubelet-bootstrap.conf (memory) <-- /etc/kubernetes/bootstrap-kubelet.conf ── restart kubelet ── await ── remove both
@@ -11,14 +12,14 @@ use std::time::Duration;
 
 use bedplate_api::configuration::SecretRef;
 use bedplate_api::machine::SlotName;
-use bedplate_bootstrap::{JoinIdentity, JoinedBy, join_kubeconfig, joined_by, kubeconfig_with_token};
+use bedplate_bootstrap::{JoinedBy, joined_by, kubeconfig_with_token};
 use bedplate_process::exit::chain;
 use jiff::Timestamp;
 use zeroize::Zeroizing;
 
 use super::super::effects::Parts;
 use super::super::observe::leader;
-use super::{ApplyError, unit_name};
+use super::{ApplyError, Say, kubelet, unit_name};
 use crate::operation::slot::{read_inside, root_of};
 use crate::operation::way::KUBECONFIG;
 use crate::slot::bind::plain_path;
@@ -39,7 +40,7 @@ const LOOK: Duration = Duration::from_secs(1);
 const LOOKS: u32 = 60;
 
 /// Renews it. May be done twice.
-pub(super) async fn renew(parts: &Parts, slot: SlotName) -> Result<(), ApplyError> {
+pub(super) async fn renew(parts: &Parts, slot: SlotName, say: Say<'_>) -> Result<(), ApplyError> {
     let Some(leader) = leader(parts, slot).await? else {
         return Err(ApplyError::Superseded("the slot does not run any more"));
     };
@@ -49,7 +50,9 @@ pub(super) async fn renew(parts: &Parts, slot: SlotName) -> Result<(), ApplyErro
         let filled = filled.ok_or(ApplyError::Superseded("the slot is not filled"))?;
         named(parts, &root, &filled).await.map_err(ApplyError::KubeletWay)?
     } else {
-        own(parts, filled.as_ref()).await?
+        let endpoint =
+            filled.as_ref().and_then(|filled| filled.template.kubernetes.api_server_endpoint.as_deref());
+        kubelet::kubeconfig(parts, slot, endpoint, say).await?
     };
     let given = {
         let root = root.clone();
@@ -68,7 +71,8 @@ pub(super) async fn renew(parts: &Parts, slot: SlotName) -> Result<(), ApplyErro
         Ok(Inside::open(&root)?.remove(LINK)?)
     });
     taken_back.await?;
-    renewed
+    renewed?;
+    kubelet::forget(parts, slot).await
 }
 
 /// A key or a token is in it.
@@ -84,19 +88,6 @@ pub(in super::super) async fn take_back_left(parts: &Parts) {
             tracing::warn!(slot = ?slot, error = chain(&error), "what a kubelet asked by is not taken back");
         }
     }
-}
-
-/// A kubeconfig with the agent's own certificate.
-async fn own(parts: &Parts, filled: Option<&Filled>) -> Result<Zeroizing<Vec<u8>>, ApplyError> {
-    let credential = parts.credentials.current().await.map_err(ApplyError::Credential)?;
-    let endpoint = filled.and_then(|filled| filled.template.kubernetes.api_server_endpoint.as_deref());
-    let identity = JoinIdentity {
-        endpoint: endpoint.unwrap_or(&credential.server),
-        ca: &credential.ca_pem,
-        certificate: &credential.certificate_pem,
-        key: &credential.key_pem,
-    };
-    Ok(Zeroizing::new(join_kubeconfig(&identity).into_bytes()))
 }
 
 /// A kubeconfig by what the version names. An error is a text for a person.

@@ -7,16 +7,14 @@ use std::time::Duration;
 
 use bedplate_api::configuration::ContainerNetwork;
 use bedplate_api::machine::SlotName;
-use bedplate_bootstrap::{
-    JOIN_KUBECONFIG, JoinIdentity, Rendered, join_kubeconfig, makes_a_cluster, names_discovery, unit,
-};
+use bedplate_bootstrap::{JOIN_KUBECONFIG, Rendered, makes_a_cluster, names_discovery, unit};
 use zeroize::Zeroizing;
 
 use super::super::effects::Parts;
 use super::super::model::Record;
 use super::rules::clean_rules;
 use super::stop::clean_links;
-use super::{ApplyError, job_error, reload, rendered, unit_name};
+use super::{ApplyError, Say, job_error, kubelet, reload, rendered, unit_name};
 use crate::slot::filled::Filled;
 use crate::slot::network;
 use crate::slot::places::service;
@@ -33,7 +31,7 @@ const HOST_UNITS: [&str; 2] = ["systemd-modules-load.service", "systemd-sysctl.s
 pub(super) const SHARED: &str = "/run/bedplate/";
 
 /// Starts it. What runs already is as good.
-pub(super) async fn start(parts: &Parts, slot: SlotName) -> Result<(), ApplyError> {
+pub(super) async fn start(parts: &Parts, slot: SlotName, say: Say<'_>) -> Result<(), ApplyError> {
     let (record, filled, joined) = parts
         .on_disk(move |slots| {
             Ok((slots.record(slot)?, slots.filled(slot)?, slots.has_mark(slot, unit::JOINED)))
@@ -44,7 +42,7 @@ pub(super) async fn start(parts: &Parts, slot: SlotName) -> Result<(), ApplyErro
     };
     let files = host_files(parts, slot, &record, &filled).await?;
     let rendered = rendered(parts, &filled)?;
-    let shared = if joined { Vec::new() } else { shared(parts, &filled, &rendered).await? };
+    let shared = if joined { Vec::new() } else { shared(parts, slot, (&filled, &rendered), say).await? };
     let changed = parts
         .on_disk(move |slots| {
             slots.make_shared(slot)?;
@@ -72,7 +70,7 @@ pub(super) async fn start(parts: &Parts, slot: SlotName) -> Result<(), ApplyErro
     }
     let result = parts.units.start(&unit, START).await?;
     if result.is_done() {
-        return Ok(());
+        return kubelet::forget(parts, slot).await;
     }
     Err(job_error(parts, unit, result.as_str().to_owned()).await)
 }
@@ -119,8 +117,9 @@ fn name_servers(root: &Path) -> Option<PathBuf> {
 /// What the slot gets in memory for its join: name below the shared directory, and content.
 async fn shared(
     parts: &Parts,
-    filled: &Filled,
-    rendered: &Rendered,
+    slot: SlotName,
+    (filled, rendered): (&Filled, &Rendered),
+    say: Say<'_>,
 ) -> Result<Vec<(String, Zeroizing<Vec<u8>>)>, ApplyError> {
     let below = |path: &str| path.strip_prefix(SHARED).map(str::to_owned);
     let mut shared: Vec<(String, Zeroizing<Vec<u8>>)> = rendered
@@ -130,14 +129,8 @@ async fn shared(
         .collect();
     let kubernetes = &filled.template.kubernetes;
     if !makes_a_cluster(kubernetes) && !names_discovery(kubernetes) {
-        let credential = parts.credentials.current().await.map_err(ApplyError::Credential)?;
-        let identity = JoinIdentity {
-            endpoint: kubernetes.api_server_endpoint.as_deref().unwrap_or(&credential.server),
-            ca: &credential.ca_pem,
-            certificate: &credential.certificate_pem,
-            key: &credential.key_pem,
-        };
-        let content = Zeroizing::new(join_kubeconfig(&identity).into_bytes());
+        let endpoint = kubernetes.api_server_endpoint.as_deref();
+        let content = kubelet::kubeconfig(parts, slot, endpoint, say).await?;
         shared.extend(below(JOIN_KUBECONFIG).map(|name| (name, content)));
     }
     Ok(shared)

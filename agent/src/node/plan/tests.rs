@@ -7,6 +7,8 @@ use crate::node::model::{Health, MachineFacts, SlotSeen};
 
 #[path = "control_plane_tests.rs"]
 mod control_plane;
+#[path = "trial_tests.rs"]
+mod trials;
 
 fn version(number: i64) -> VersionRef {
     VersionRef { name: "workers".to_owned(), version: number }
@@ -327,24 +329,6 @@ fn h6_a_deleted_node_is_paved_again_with_what_is_selected_then() {
     assert_eq!(world.node(), Some(1), "{}", world.log.join("\n"));
 }
 
-#[test]
-fn a_version_that_fails_is_taken_back_and_not_tried_again_until_another_is_selected() {
-    let mut world = World::new(Some(1));
-    world.settle();
-    world.bad.push(2);
-    world.select(2);
-    world.settle();
-    world.delete_node();
-    assert_eq!(world.settle().reason, Reason::VersionRefused);
-    assert_eq!(world.node(), Some(1), "{}", world.log.join("\n"));
-    assert_eq!(world.seen.refused, [version(2)]);
-    world.select(3);
-    world.settle();
-    world.delete_node();
-    world.settle();
-    assert_eq!(world.node(), Some(3), "{}", world.log.join("\n"));
-}
-
 /// The world after a first version, about to be paved with a second.
 fn about_to_repave(bad: bool) -> World {
     let mut world = World::new(Some(1));
@@ -471,24 +455,6 @@ fn state_in_memory_is_paved_again_once_the_old_node_is_not_ready() {
 }
 
 #[test]
-fn a_trial_is_not_judged_while_the_api_server_is_away() {
-    let mut world = about_to_repave(true);
-    while !matches!(world.plan(), Plan::Wait(_)) {
-        let Plan::Do(step) = world.plan() else { unreachable!() };
-        world.apply(step);
-    }
-    world.seen.api = Api::Away;
-    world.seen.now = later(world.seen.now, SignedDuration::from_hours(3));
-    assert!(matches!(world.plan(), Plan::Wait(_)));
-    world.seen.api = Api::Live;
-    // What was not its fault is not counted: `TrialTime`.
-    world.seen.not_counted = SignedDuration::from_hours(3);
-    assert!(matches!(world.plan(), Plan::Wait(_)));
-    world.seen.not_counted = SignedDuration::ZERO;
-    assert!(matches!(world.plan(), Plan::Do(Step::Fail { back_to: Some(_), .. })));
-}
-
-#[test]
 fn the_log_of_what_is_not_well_is_the_one_that_is_told() {
     let mut world = about_to_repave(true);
     let mut slot = None;
@@ -536,19 +502,6 @@ fn a_kubelet_whose_certificate_has_ended_is_helped_unless_the_machine_is_paused(
     world.machine().paused = false;
     world.seen.api = Api::Away;
     assert!(matches!(world.plan(), Plan::Wait(_)), "nobody could answer it");
-}
-
-#[test]
-fn a_selection_that_changes_in_a_trial_without_a_node_ends_it() {
-    let mut world = about_to_repave(true);
-    for _ in 0..4 {
-        let Plan::Do(step) = world.plan() else { break };
-        world.apply(step);
-    }
-    world.select(3);
-    world.settle();
-    assert_eq!(world.node(), Some(3), "{}", world.log.join("\n"));
-    assert_eq!(world.seen.refused, []);
 }
 
 #[test]
@@ -609,63 +562,6 @@ fn of_two_slots_that_were_applied_the_later_one_counts_whatever_the_clock_said()
 }
 
 #[test]
-fn a_first_trial_that_fails_with_a_ready_node_is_stopped_and_tried_anew() {
-    let mut world = World::new(Some(1));
-    world.no_sandbox.push(1);
-    let slot = world.until("fail");
-    assert!(matches!(world.seen.node, NodeSeen::Present { ready_since: Some(_), .. }));
-    world.machine().paused = true;
-    assert!(matches!(world.plan(), Plan::Wait(Wait { reason: Reason::Paused, .. })), "{:?}", world.plan());
-    world.machine().paused = false;
-    assert_eq!(world.plan(), Plan::Do(Step::StopSlot { slot }));
-    // A person mends what was outside of the slot.
-    world.no_sandbox.clear();
-    assert_eq!(world.settle().reason, Reason::Applied);
-    assert_eq!(world.node(), Some(1), "{}", world.log.join("\n"));
-}
-
-#[test]
-fn a_rollback_starts_the_former_slot_before_it_takes_the_node_for_its_own() {
-    let mut world = about_to_repave(false);
-    let former = world.running().unwrap();
-    world.no_sandbox.push(2);
-    let slot = world.until("fail");
-    assert_eq!(world.plan(), Plan::Do(Step::StopSlot { slot }));
-    world.apply(Step::StopSlot { slot });
-    assert_eq!(world.plan(), Plan::Do(Step::StartSlot { slot: former }));
-    assert_eq!(world.settle().reason, Reason::VersionRefused);
-    assert_eq!(world.node(), Some(1), "{}", world.log.join("\n"));
-    assert_eq!(world.seen.refused, [version(2)]);
-}
-
-#[test]
-fn a_trial_leaves_the_node_that_runs_while_the_machine_is_held_or_the_api_server_is_away() {
-    type Change = fn(&mut World);
-    let cases: [(&str, Change, Reason); 4] = [
-        ("paused", |w| w.machine().paused = true, Reason::Paused),
-        ("deleting", |w| w.machine().deleting = true, Reason::MachineDeleting),
-        ("claimed", |w| w.machine().claimed_by = Some("worker-7".to_owned()), Reason::Claimed),
-        ("API away", |w| w.seen.api = Api::Away, Reason::ApiUnreachable),
-    ];
-    for (what, change, reason) in cases {
-        let mut world = about_to_repave(false);
-        let former = world.running().unwrap();
-        world.until("begin-trial");
-        assert_eq!(world.plan(), Plan::Do(Step::StopSlot { slot: former }));
-        change(&mut world);
-        let Plan::Wait(wait) = world.plan() else { panic!("{what}: {:?}", world.plan()) };
-        assert_eq!(wait.reason, reason, "{what}");
-    }
-    // Another version is selected: the trial is ended, and the node has never stopped.
-    let mut world = about_to_repave(false);
-    let slot = world.until("begin-trial");
-    // Only the slot on trial is looked into.
-    world.seen.health = Health::default();
-    world.select(3);
-    assert_eq!(world.plan(), Plan::Do(Step::Abandon { slot }));
-}
-
-#[test]
 fn a_drained_machine_has_its_trial_stopped_and_emptied_and_one_that_is_retained_has_not() {
     let mut world = World::new(Some(1));
     let slot = world.until("start-slot");
@@ -688,106 +584,4 @@ fn a_node_that_the_running_slot_registered_again_is_no_deletion() {
     assert!(matches!(plan, Plan::Wait(Wait { reason: Reason::AwaitingController, .. })), "{plan:?}");
     world.machine().node_ref = Some("again".to_owned());
     assert_eq!(world.plan(), Plan::Do(Step::AdoptNode { slot, node_uid: "again".to_owned() }));
-}
-
-#[test]
-fn what_has_failed_stays_in_its_slot_until_it_is_tried_again_or_another_version_is_selected() {
-    let mut world = World::new(Some(1));
-    world.no_sandbox.push(1);
-    world.until("fail");
-    world.seen.not_before = later(world.seen.now, SignedDuration::from_secs(500));
-    world.until("stop-slot");
-    world.live_on();
-    let plan = world.plan();
-    assert!(matches!(plan, Plan::Wait(Wait { reason: Reason::BackOff, .. })), "{plan:?}");
-    world.select(2);
-    let plan = world.plan();
-    assert!(matches!(plan, Plan::Do(Step::PrepareSlot { .. })), "{plan:?}");
-    world.select(1);
-    world.seen.now = world.seen.not_before;
-    assert!(matches!(world.plan(), Plan::Do(Step::PrepareSlot { .. })));
-}
-
-#[test]
-fn a_version_that_ends_the_host_again_and_again_is_taken_back() {
-    let mut world = about_to_repave(false);
-    let slot = world.until("start-slot");
-    for _ in 0..2 {
-        world.boot();
-        assert_eq!(world.plan(), Plan::Do(Step::RestartTrial { slot }));
-        world.until("start-slot");
-    }
-    world.boot();
-    let Plan::Do(Step::Fail { reason, back_to: Some(_), .. }) = world.plan() else {
-        panic!("{:?}", world.plan())
-    };
-    assert_eq!(reason, "the host was booted anew 3 times in this trial");
-    world.settle();
-    assert_eq!(world.node(), Some(1), "{}", world.log.join("\n"));
-}
-
-#[test]
-fn the_time_of_a_trial_does_not_run_while_it_cannot_go_on() {
-    let mut world = about_to_repave(false);
-    world.until("begin-trial");
-    assert!(is_timed(&world.seen));
-    world.machine().paused = true;
-    assert!(!is_timed(&world.seen));
-    world.machine().paused = false;
-    world.machine().claimed_by = Some("worker-7".to_owned());
-    assert!(!is_timed(&world.seen));
-    world.machine().claimed_by = None;
-    world.seen.api = Api::Away;
-    assert!(!is_timed(&world.seen));
-}
-
-#[test]
-fn annotations_that_cannot_be_written_hold_nothing_up() {
-    let mut world = World::new(Some(1));
-    let slot = world.until("commit");
-    let plan = world.plan();
-    assert!(matches!(plan, Plan::Do(Step::AnnotateNode { slot: of, .. }) if of == slot), "{plan:?}");
-    world.seen.annotations = Annotations::Failing;
-    assert!(matches!(world.plan(), Plan::Do(Step::PrepareSlot { .. })), "the next version goes before");
-    world.until("prepare-slot");
-    let plan = world.plan();
-    assert!(matches!(plan, Plan::Do(Step::AnnotateNode { .. })), "{plan:?}");
-    world.delete_node();
-    let plan = world.plan();
-    assert!(matches!(plan, Plan::Do(Step::BeginTrial { .. })), "a deletion is no failed trial: {plan:?}");
-}
-
-#[test]
-fn a_clock_that_is_set_back_once_the_node_is_ready_fails_no_trial() {
-    let mut world = World::new(Some(1));
-    world.until("start-slot");
-    world.live_on();
-    let Plan::Wait(wait) = world.plan() else { panic!("{:?}", world.plan()) };
-    assert!(wait.message.contains("has to stay so"), "{}", wait.message);
-    // By an hour, which is not counted; what the Node says stays as it was written.
-    world.seen.now = later(world.seen.now, SignedDuration::from_secs(-3600));
-    world.seen.not_counted = SignedDuration::from_secs(-3600);
-    let slot = SlotName::A;
-    assert_eq!(world.plan(), Plan::Do(Step::ProbeSandbox { slot }));
-    world.seen.health.sandbox = true;
-    assert!(matches!(world.plan(), Plan::Do(Step::Commit { .. })), "{:?}", world.plan());
-}
-
-#[test]
-fn a_trial_that_is_over_while_the_api_server_is_away_waits_for_that_and_for_no_time() {
-    let mut world = World::new(Some(1));
-    world.bad = vec![1];
-    world.until("start-slot");
-    world.live_on();
-    world.seen.now = later(world.seen.now, SignedDuration::from_secs(601));
-    assert!(matches!(world.plan(), Plan::Do(Step::Fail { .. })), "{:?}", world.plan());
-    world.seen.api = Api::Away;
-    for _ in 0..3 {
-        let Plan::Wait(wait) = world.plan() else { panic!("{:?}", world.plan()) };
-        assert!(
-            wait.until.is_none_or(|until| until > world.seen.now),
-            "it would look without a pause: {wait:?}"
-        );
-        world.seen.now = later(world.seen.now, SignedDuration::from_secs(3600));
-    }
 }

@@ -35,7 +35,7 @@ pub fn is_timed(seen: &Observed) -> bool {
 }
 
 /// Whether the Machine is deleted with Drain, and its Node is gone: no slot of it runs any more.
-pub(super) fn is_drained(seen: &Observed) -> bool {
+pub(in crate::node) fn is_drained(seen: &Observed) -> bool {
     let machine = seen.machine.as_ref().filter(|machine| machine.ours);
     seen.api == Api::Live
         && seen.node == NodeSeen::Absent

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use bedplate_api::machine::{NODE_CONFIGURATION, NODE_VERSION};
+
 use super::*;
 use crate::bus::{Exit, Ran};
 
@@ -15,6 +17,43 @@ async fn applied() -> World {
     world.select(1);
     assert_eq!(world.settled().await, "Applied");
     world
+}
+
+#[test]
+fn version_that_joins_another_cluster_is_refused_before_the_node_is_stopped() {
+    in_runtime(async {
+        let mut world = applied().await;
+        world.endpoints.insert(2, "other.example:6443");
+        *world.plane.compared.lock().unwrap() = Some(Compared::Other("status 401".to_owned()));
+        let (asked, calls) = (world.images.asked.load(Ordering::Relaxed), world.units.calls().len());
+        world.select(2);
+        let paved = until_reason(&mut world, "InvalidConfiguration").await;
+        let words =
+            ["kubernetes.apiServerEndpoint", "another cluster", "https://other.example:6443: status 401"];
+        assert!(words.iter().all(|word| paved.message.contains(word)), "{}", paved.message);
+        assert!(is_applied(&world, SlotName::A, 1) && world.runs(SlotName::A).await);
+        assert_eq!(world.images.asked.load(Ordering::Relaxed), asked, "nothing is fetched");
+        let since = world.units.calls().split_off(calls);
+        assert!(!since.iter().any(|call| call.starts_with("stop systemd-nspawn")), "{since:?}");
+        // The same cluster under another name.
+        *world.plane.compared.lock().unwrap() = Some(Compared::Same);
+        assert_eq!(world.settled().await, "Applied");
+        let prepared = world.record(SlotName::B).map(|record| record.stage);
+        assert_eq!(prepared, Some(Stage::Prepared));
+    });
+}
+
+#[test]
+fn endpoint_that_does_not_answer_is_joined_by_the_own_authorities_alone() {
+    in_runtime(async {
+        let mut world = applied().await;
+        world.endpoints.insert(2, "127.0.0.1:8443");
+        *world.plane.compared.lock().unwrap() = Some(Compared::Unknown("refused".to_owned()));
+        world.select(2);
+        assert_eq!(world.settled().await, "Applied");
+        let prepared = world.record(SlotName::B).map(|record| record.stage);
+        assert_eq!(prepared, Some(Stage::Prepared));
+    });
 }
 
 fn inside(world: &World, slot: SlotName) -> FakeUnits {
@@ -117,14 +156,15 @@ fn before_kubeadm_has_said_anything_the_reason_is_what_the_kubelets_log_says_onc
 fn a_disk_that_is_full_is_told_the_half_slot_goes_and_the_node_that_runs_stays() {
     in_runtime(async {
         let mut world = applied().await;
-        *world.images.fails.lock().unwrap() = Some(EnsureNodeImageError::NoRoom {
-            image: "r.example/node".to_owned(),
-            path: "/var/lib/bedplate/layers".into(),
-            needed: 3 << 30,
-            free: 1 << 20,
-        });
+        // The first time, the half slot goes to the trash, and the version is fetched again when that is empty.
+        fails_for_want_of_room(&world);
+        fails_for_want_of_room(&world);
         world.select(2);
-        let told = until_reason(&mut world, "NoRoom").await;
+        let removal = trash::serve(world.parts.slots.clone(), Arc::default());
+        let told = tokio::select! {
+            () = removal => unreachable!("the removal runs until it is dropped"),
+            told = until_reason(&mut world, "NoRoom") => told,
+        };
         assert!(told.message.contains("are needed and 1048576 are free"), "{}", told.message);
         assert!(is_applied(&world, SlotName::A, 1) && world.runs(SlotName::A).await);
         assert_eq!((told.status, world.record(SlotName::B)), (Truth::True, None));
@@ -132,6 +172,135 @@ fn a_disk_that_is_full_is_told_the_half_slot_goes_and_the_node_that_runs_stays()
         // Somebody makes room.
         assert_eq!(world.settled().await, "Applied");
         assert!(world.record(SlotName::B).is_some());
+    });
+}
+
+fn fails_for_want_of_room(world: &World) {
+    world.images.fails.lock().unwrap().push_back(EnsureNodeImageError::NoRoom {
+        image: "r.example/node".to_owned(),
+        path: "/var/lib/bedplate/layers".into(),
+        needed: 3 << 30,
+        free: 1 << 20,
+    });
+}
+
+#[test]
+fn filling_waits_for_the_room_that_former_contents_take() {
+    const SAID: &str = "waiting until former contents of the slots are removed";
+    in_runtime(async {
+        let mut world = applied().await;
+        let (slots, plane) = (world.parts.slots.clone(), world.plane.clone());
+        let trash = slots.places().trash(SlotName::B);
+        std::fs::create_dir_all(trash.join("0/upper")).unwrap();
+        fails_for_want_of_room(&world);
+        let asked_before = world.images.asked.load(Ordering::Relaxed);
+        world.select(2);
+        let said = |text: &str| {
+            let told = plane.told.lock().unwrap();
+            told.iter()
+                .flat_map(|told| &told.paved)
+                .any(|paved| paved.message.contains(text) || paved.reason == text)
+        };
+        let removal = async {
+            while !said(SAID) {
+                tokio::task::yield_now().await;
+            }
+            trash::serve(slots.clone(), Arc::default()).await;
+        };
+        tokio::select! {
+            () = removal => {}
+            rests = world.settled() => assert_eq!(rests, "Applied"),
+        }
+        assert!(said(SAID) && !said("NoRoom"));
+        assert_eq!(world.record(SlotName::B).unwrap().stage, Stage::Prepared);
+        assert_eq!(world.images.asked.load(Ordering::Relaxed), asked_before + 2);
+    });
+}
+
+#[test]
+fn slot_waits_for_room_although_something_older_is_stuck() {
+    const SAID: &str = "waiting until former contents of the slots are removed";
+    in_runtime(async {
+        let mut world = applied().await;
+        let (slots, plane) = (world.parts.slots.clone(), world.plane.clone());
+        slots.trash().finished(slots.trash().put(), Some("cannot remove something older".to_owned()));
+        std::fs::create_dir_all(slots.places().slot(SlotName::B).join("upper")).unwrap();
+        slots.clear(SlotName::B).unwrap();
+        fails_for_want_of_room(&world);
+        world.select(2);
+        let said = |text: &str| {
+            let told = plane.told.lock().unwrap();
+            told.iter()
+                .flat_map(|told| &told.paved)
+                .any(|paved| paved.message.contains(text) || paved.reason == text)
+        };
+        let removal = async {
+            while !said(SAID) {
+                tokio::task::yield_now().await;
+            }
+            trash::serve(slots.clone(), Arc::default()).await;
+        };
+        tokio::select! {
+            () = removal => {}
+            rests = world.settled() => assert_eq!(rests, "Applied"),
+        }
+        assert!(said(SAID) && !said("NoRoom"));
+        assert_eq!(world.record(SlotName::B).unwrap().stage, Stage::Prepared);
+    });
+}
+
+#[test]
+fn unremovable_former_contents_are_reported_and_delay_nothing() {
+    in_runtime(async {
+        let mut world = applied().await;
+        let slots = world.parts.slots.clone();
+        std::fs::create_dir_all(slots.places().trash(SlotName::B).join("0/volume")).unwrap();
+        let stuck = "cannot remove /var/lib/bedplate/trash/b/0/volume; a file system is mounted there";
+        slots.trash().finished(slots.trash().put(), Some(stuck.to_owned()));
+        fails_for_want_of_room(&world);
+        fails_for_want_of_room(&world);
+        world.select(2);
+        let rounds = async {
+            loop {
+                slots.trash().more().await;
+                slots.trash().finished(slots.trash().put(), Some(stuck.to_owned()));
+            }
+        };
+        let told = tokio::select! {
+            () = rounds => unreachable!("rounds go on until they are dropped"),
+            told = until_reason(&mut world, "NoRoom") => told,
+        };
+        assert!(told.message.contains("are needed and 1048576 are free"), "{}", told.message);
+        assert!(told.message.contains(stuck), "{}", told.message);
+        assert_eq!(world.settled().await, "Applied");
+        assert_eq!(world.record(SlotName::B).unwrap().stage, Stage::Prepared);
+        let told = world.told().paved.unwrap();
+        assert_eq!((told.status, told.reason), (Truth::True, "Applied"));
+        assert!(told.message.contains(stuck), "{}", told.message);
+    });
+}
+
+#[test]
+fn slot_with_a_tree_of_5000_levels_is_filled_again_and_the_tree_removed() {
+    in_runtime(async {
+        let mut world = applied().await;
+        let pods = world.parts.slots.places().kept(SlotName::A, "containerd");
+        let mut directory = std::fs::File::open(&pods).unwrap();
+        for _ in 0..5000 {
+            rustix::fs::mkdirat(&directory, "d", rustix::fs::Mode::RWXU).unwrap();
+            let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY;
+            let below = rustix::fs::openat(&directory, "d", flags, rustix::fs::Mode::empty());
+            directory = below.unwrap().into();
+        }
+        drop(directory);
+        world.delete_node(2);
+        assert_eq!(world.settled().await, "Applied");
+        assert!(is_applied(&world, SlotName::B, 2));
+        world.delete_node(3);
+        assert_eq!(world.settled().await, "Applied");
+        assert!(is_applied(&world, SlotName::A, 3));
+        trash::remove(&world.parts.slots).await;
+        assert!(!world.parts.slots.has_trash(SlotName::A).unwrap());
     });
 }
 
@@ -155,7 +324,7 @@ fn a_disk_that_gets_full_while_a_slot_is_filled_is_no_other_fault_of_the_disk() 
 fn a_registry_that_is_gone_or_whose_name_is_not_resolved_is_told_and_disturbs_no_node() {
     in_runtime(async {
         let mut world = applied().await;
-        *world.images.fails.lock().unwrap() = Some(EnsureNodeImageError::Unreachable {
+        world.images.fails.lock().unwrap().push_back(EnsureNodeImageError::Unreachable {
             image: "r.example/node".to_owned(),
             what: "the manifest".to_owned(),
             attempts: 5,
@@ -196,6 +365,30 @@ fn the_versions_annotations_are_written_once_to_the_node_that_is_applied() {
     });
 }
 
+#[test]
+fn h5_without_a_cluster_the_agent_names_the_version_on_its_node() {
+    in_runtime(async {
+        let mut world = applied().await;
+        let written = |world: &World| -> Vec<(Option<String>, Option<String>)> {
+            let edits = world.node.annotations.lock().unwrap();
+            let value = |edit: &Edit, name: &str| edit.set.get(name).cloned();
+            edits.iter().map(|edit| (value(edit, NODE_CONFIGURATION), value(edit, NODE_VERSION))).collect()
+        };
+        let named = |version: &str| (Some("workers".to_owned()), Some(version.to_owned()));
+        assert_eq!(written(&world), [(None, None)], "in a cluster the controller does");
+        world.plane.standalone.store(true, Ordering::Relaxed);
+        assert_eq!(world.settled().await, "Applied");
+        assert_eq!(world.settled().await, "Applied");
+        assert_eq!(written(&world), [(None, None), named("1")], "once");
+        // An applyConfiguration that disturbs nothing has changed the version in the slot.
+        let mut record = world.record(SlotName::A).unwrap();
+        record.version.version = 3;
+        world.parts.slots.write_record(SlotName::A, &record).unwrap();
+        assert_eq!(world.settled().await, "Applied");
+        assert_eq!(written(&world).last(), Some(&named("3")));
+    });
+}
+
 /// A kubelet's certificate with its key that ends in this year.
 fn kubelet_certificate(year: i32) -> String {
     let key = rcgen::KeyPair::generate().unwrap();
@@ -205,7 +398,7 @@ fn kubelet_certificate(year: i32) -> String {
 }
 
 #[test]
-fn a_kubelet_whose_certificate_ended_while_the_host_was_off_gets_another_by_the_agents() {
+fn trust_5_ended_certificate_of_a_kubelet_is_renewed_by_a_request_of_the_agent() {
     in_runtime(async {
         let world = applied().await;
         let pki = world.parts.slots.places().kept(SlotName::A, "kubelet").join("pki");
@@ -230,6 +423,7 @@ fn a_kubelet_whose_certificate_ended_while_the_host_was_off_gets_another_by_the_
             }
             let kubeconfig = std::fs::read_to_string(&given).unwrap();
             assert!(kubeconfig.contains("https://k.example:6443"));
+            assert_eq!(certificates::identity(&kubeconfig), "O=system:nodes, CN=system:node:node-1");
             assert_eq!(std::fs::read_link(&link).unwrap(), Path::new("/run/bedplate/kubelet-bootstrap.conf"));
             std::fs::write(&current, kubelet_certificate(2090)).unwrap();
         };
@@ -238,7 +432,9 @@ fn a_kubelet_whose_certificate_ended_while_the_host_was_off_gets_another_by_the_
         let told = world.told().paved.unwrap();
         assert_eq!(told.reason, "KubeletCertificateEnded");
         assert!(told.message.contains("has ended"), "{}", told.message);
-        assert!(!given.exists() && !link.is_symlink(), "the agent's key is not left there");
+        assert!(!given.exists() && !link.is_symlink(), "the key is not left there");
+        assert!(!world.parts.slots.places().kubelet_key(SlotName::A).exists());
+        assert_eq!(world.plane.requests.names().len(), 2, "one for the join, one for the renewal");
         agent.turn().await;
         assert_eq!(world.told().paved.unwrap().reason, "Applied");
     });

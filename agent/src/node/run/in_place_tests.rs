@@ -162,6 +162,64 @@ fn o8_a_kubelet_that_is_not_well_with_its_new_configuration_has_the_former_one_b
 }
 
 #[test]
+fn o8_former_kubelet_configuration_survives_an_agent_killed_after_kubeadm() {
+    in_runtime(async {
+        tokio::time::pause();
+        let fields = json!({"maxPods": 50});
+        let (world, configuration) = differing(&[("/kubernetes/kubeletConfiguration", fields)]).await;
+        let config = root(&world).join("var/lib/kubelet/config.yaml");
+        let kept = root(&world).join("var/lib/kubelet/config.yaml.bedplate-former");
+        std::fs::create_dir_all(config.parent().unwrap()).unwrap();
+        std::fs::write(&config, "former").unwrap();
+        *world.gate.kubelet_ill.lock().unwrap() = Some("no answer".to_owned());
+        let units = slot(&world);
+        let kubeadm = async {
+            while !units.calls().iter().any(|call| call.starts_with("run bedplate-kubelet-config")) {
+                tokio::task::yield_now().await;
+            }
+            std::fs::write(&config, "broken").unwrap();
+        };
+        // The agent is killed.
+        tokio::select! {
+            ended = apply_in_place(&configuration) => panic!("{ended:?}"),
+            () = kubeadm => {}
+        }
+        assert!(std::fs::read_to_string(&kept).unwrap().ends_with("by bedplate-agent.\nformer"));
+        let error = apply_in_place(&configuration).await.unwrap_err();
+        assert!(matches!(error, ApplyError::Broken(_)), "{error}");
+        assert_eq!(std::fs::read_to_string(&config).unwrap(), "former");
+        assert!(!kept.exists());
+        *world.gate.kubelet_ill.lock().unwrap() = None;
+        std::fs::write(&config, "next").unwrap();
+        apply_in_place(&configuration).await.unwrap();
+        assert_eq!(std::fs::read_to_string(&config).unwrap(), "next", "kubeadm has written it");
+        assert!(!kept.exists() && is_applied(&world, SlotName::A, 2));
+    });
+}
+
+#[test]
+fn o8_former_configuration_of_an_earlier_change_is_not_put_back() {
+    for left in ["# Before the template of v2, by bedplate-agent.\nfirst", "first"] {
+        in_runtime(async {
+            tokio::time::pause();
+            let fields = json!({"maxPods": 50});
+            let (world, configuration) = differing(&[("/kubernetes/kubeletConfiguration", fields)]).await;
+            let config = root(&world).join("var/lib/kubelet/config.yaml");
+            let kept = root(&world).join("var/lib/kubelet/config.yaml.bedplate-former");
+            std::fs::create_dir_all(config.parent().unwrap()).unwrap();
+            // The earlier change has held, and its host lost power before the copy was removed.
+            std::fs::write(&config, "second").unwrap();
+            std::fs::write(&kept, left).unwrap();
+            *world.gate.kubelet_ill.lock().unwrap() = Some("no answer".to_owned());
+            let error = apply_in_place(&configuration).await.unwrap_err();
+            assert!(matches!(error, ApplyError::Broken(_)), "{error}");
+            assert_eq!(std::fs::read_to_string(&config).unwrap(), "second");
+            assert!(!kept.exists());
+        });
+    }
+}
+
+#[test]
 fn o8_taints_are_a_persons_to_change_and_nothing_else_is_changed_before() {
     in_runtime(async {
         let taint = json!([{"key": "dedicated", "value": "gpu", "effect": "NoSchedule"}]);

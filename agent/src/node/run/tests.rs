@@ -1,6 +1,6 @@
 //! The whole loop with slots on a real disk, and stand-ins for systemd, the cluster, images and what a slot shows.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
 use std::path::Path;
 use std::pin::pin;
@@ -19,12 +19,14 @@ use bedplate_bootstrap::unit;
 use bedplate_image::node::{EnsureNodeImageError, NodeImage, NodeSource, Tell};
 use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
-use zeroize::Zeroizing;
 
 use super::*;
 use crate::bus::fake::{FakeMachines, FakeUnits, Fault, unit_state};
 use crate::bus::{ActiveState, JobResult, Leader, UnitName};
-use crate::cluster::{AskServerError, NodeState, Plane, ReadSecretError, SecretData, WriteOperationError};
+use crate::cluster::{
+    AskServerError, CertificateAnswer, Compared, NodeState, Plane, ReadSecretError, SecretData,
+    WriteOperationError,
+};
 use crate::node::effects::{Credential, Credentials, Gate, Images};
 use crate::operation::kubelet::{AskNodeError, NodeApi, NodeView};
 use crate::slot::filled::Filled;
@@ -32,10 +34,14 @@ use crate::slot::places::{Places, machine, service};
 use crate::slot::store::Slots;
 use bedplate_drain::{Evicted, Pod};
 
+#[path = "certificate_tests.rs"]
+mod certificates;
 #[path = "fault_tests.rs"]
 mod faults;
 #[path = "in_place_tests.rs"]
 mod in_place;
+#[path = "kill_tests.rs"]
+mod kills;
 #[path = "leave_tests.rs"]
 mod leaving;
 #[path = "trial_tests.rs"]
@@ -47,6 +53,10 @@ struct FakePlane {
     /// A live GET says that the Node is there, whatever the watch said.
     there: AtomicBool,
     standalone: AtomicBool,
+    /// What another API server is.
+    compared: Mutex<Option<Compared>>,
+    /// Requests for the kubelet's certificate, and who answers them.
+    requests: certificates::Requests,
 }
 
 #[async_trait]
@@ -73,8 +83,18 @@ impl Plane for FakePlane {
     ) -> Result<Arc<MachineOperation>, WriteOperationError> {
         Ok(Arc::new(operation.clone()))
     }
+    async fn compare(&self, _: &str, _: &str) -> Compared {
+        self.compared.lock().unwrap().clone().unwrap()
+    }
     async fn secret(&self, secret: &SecretRef) -> Result<SecretData, ReadSecretError> {
         Err(ReadSecretError::Missing { namespace: secret.namespace.clone(), name: secret.name.clone() })
+    }
+    async fn kubelet_certificate(
+        &self,
+        name: &str,
+        csr_pem: &str,
+    ) -> Result<CertificateAnswer, AskServerError> {
+        self.requests.ask(name, csr_pem)
     }
 }
 
@@ -82,8 +102,8 @@ struct FakeImages {
     layer: PathBuf,
     asked: AtomicU32,
     hangs: AtomicBool,
-    /// How the next one fails.
-    fails: Mutex<Option<EnsureNodeImageError>>,
+    /// Failures of the next images.
+    fails: Mutex<VecDeque<EnsureNodeImageError>>,
 }
 
 #[async_trait]
@@ -94,7 +114,7 @@ impl Images for FakeImages {
         if self.hangs.load(Ordering::Relaxed) {
             std::future::pending::<()>().await;
         }
-        if let Some(error) = self.fails.lock().unwrap().take() {
+        if let Some(error) = self.fails.lock().unwrap().pop_front() {
             return Err(error);
         }
         Ok(NodeImage {
@@ -180,7 +200,6 @@ impl Credentials for FakeCredentials {
             server: "https://k.example:6443".to_owned(),
             ca_pem: "CA".to_owned(),
             certificate_pem: "CERT".to_owned(),
-            key_pem: Zeroizing::new("KEY".to_owned()),
         })
     }
 }
@@ -202,6 +221,8 @@ struct World {
     registered: BTreeSet<u32>,
     /// Its versions are those of a further control plane of this cluster.
     etcd: Option<Arc<leaving::Etcd>>,
+    /// Versions whose node joins at this endpoint.
+    endpoints: BTreeMap<i64, &'static str>,
 }
 
 fn number(slot: SlotName) -> u32 {
@@ -236,8 +257,9 @@ impl World {
             machines.add(&machine(slot).parse().unwrap(), Leader::new(number(slot)).unwrap());
         }
         let seen = Seen { api: Api::Live, ours: true, node: NodeState::Absent, ..Seen::default() };
-        let (told, there, standalone) = Default::default();
-        let plane = Arc::new(FakePlane { seen: watch::channel(seen).0, told, there, standalone });
+        let (told, there, standalone, compared, requests) = Default::default();
+        let seen = watch::channel(seen).0;
+        let plane = Arc::new(FakePlane { seen, told, there, standalone, compared, requests });
         let images = Arc::new(FakeImages {
             layer: below("layer"),
             asked: AtomicU32::new(0),
@@ -274,6 +296,7 @@ impl World {
             nodes: 0,
             registered: BTreeSet::new(),
             etcd: None,
+            endpoints: BTreeMap::new(),
         };
         world.write_machine(None, None);
         world
@@ -310,6 +333,8 @@ impl World {
             let kubernetes = &mut version.spec.template.kubernetes;
             (kubernetes.role, kubernetes.join_configuration) = (NodeRole::ControlPlane, Some(json!({})));
         }
+        let endpoint = self.endpoints.get(&number).map(|endpoint| (*endpoint).to_owned());
+        version.spec.template.kubernetes.api_server_endpoint = endpoint;
         version
     }
 
@@ -330,6 +355,18 @@ impl World {
     fn delete_node(&self, number: i64) {
         self.plane.seen.send_modify(|seen| seen.node = NodeState::Absent);
         self.write_machine(Some(number), None);
+    }
+
+    /// Deletes the Machine with `deletionPolicy: Drain`, as if the controller had drained and deleted the Node.
+    fn drain(&self) {
+        self.plane.seen.send_modify(|seen| {
+            seen.node = NodeState::Absent;
+            let mut machine = serde_json::to_value(seen.machine.as_deref().unwrap()).unwrap();
+            machine["metadata"]["deletionTimestamp"] = json!("2026-11-22T08:00:00Z");
+            machine["spec"]["deletionPolicy"] = json!("Drain");
+            machine["status"]["nodeRef"] = json!(null);
+            seen.machine = Some(Arc::new(serde_json::from_value(machine).unwrap()));
+        });
     }
 
     fn record(&self, slot: SlotName) -> Option<crate::node::model::Record> {
@@ -532,36 +569,9 @@ fn without_a_slot_to_go_back_to_a_failed_trial_is_counted_and_begins_again_later
         let ledger = crate::slot::store::Ledger { not_before: None, ..ledger };
         world.parts.slots.write_ledger(&ledger).unwrap();
         assert_eq!(world.settled().await, "Applied");
-        let log = world.parts.slots.places().slot(SlotName::A).join("log.failed/bedplate/kubeadm.log");
+        let log = world.parts.slots.places().failed_log(SlotName::A).join("bedplate/kubeadm.log");
         assert_eq!(std::fs::read_to_string(log).unwrap(), "no such cluster\n");
         assert_eq!(world.parts.slots.ledger().unwrap().failures, 0);
-    });
-}
-
-#[test]
-fn an_agent_killed_at_any_wake_up_ends_where_an_undisturbed_one_does() {
-    in_runtime(async {
-        let mut kill_at = 1;
-        loop {
-            let mut world = World::new();
-            let mut polls = 0;
-            world.select(1);
-            let first = world.settle(&mut polls, kill_at).await;
-            world.delete_node(2);
-            let second = world.settle(&mut polls, kill_at).await;
-            assert_eq!((first.as_str(), second.as_str()), ("Applied", "Applied"), "killed at {kill_at}");
-            let runs = (world.runs(SlotName::A).await, world.runs(SlotName::B).await);
-            assert_ne!(runs.0, runs.1, "killed at {kill_at}: {runs:?}");
-            let applied = if runs.0 { SlotName::A } else { SlotName::B };
-            assert!(is_applied(&world, applied, 2), "killed at {kill_at}");
-            assert_eq!(world.parts.slots.ledger().unwrap(), Default::default(), "killed at {kill_at}");
-            assert_eq!(world.told().applied.unwrap().version, 2);
-            if polls < kill_at {
-                break;
-            }
-            kill_at += 1;
-        }
-        assert!(kill_at > 40, "only {kill_at} wake-ups");
     });
 }
 

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use bedplate_api::wire::{EnrolRequest, EnrolResponse, RenewRequest, Report};
+use bedplate_api::machine::Hardware;
+use bedplate_api::wire::{EnrolRequest, EnrolResponse, MAX_ENROL_BYTES, RenewRequest, Report};
+use bedplate_process::exit::chain;
 use jiff::Timestamp;
+use zeroize::Zeroizing;
 
 use super::super::client::PxedClient;
 use super::super::host::{blocking, own_addresses};
@@ -12,6 +15,7 @@ use super::super::outcome::{ActError, Outcome, pending};
 use super::super::plan::spread;
 use super::super::state::Enrolment;
 use super::{Agent, VERSION};
+use crate::bus::Bus;
 use crate::cluster::Plane;
 use crate::hardware::read_text;
 
@@ -24,17 +28,17 @@ impl Agent {
         self.standing.site = Some(seed.site.clone());
         self.say("enrolling", None);
         let (state, machine) = (self.places.state.clone(), seed.machine.clone());
-        let identity = blocking(move || Identity::open(&state, &machine)).await?;
+        let identity = blocking(move || Identity::open_for_enrollment(&state, &machine)).await?;
         let facts = self.observe_facts().await;
         let client = PxedClient::new(&seed.endpoints, &seed.ca_pem, None)?;
-        let request = EnrolRequest {
+        let request = bounded(EnrolRequest {
             boot_id: seed.boot_id,
             token,
             csr_pem: identity.csr_pem().to_owned(),
             agent_version: VERSION.to_owned(),
-            facts: facts.clone(),
+            facts,
             challenge_answer: None,
-        };
+        });
         match client.enrol(&request).await? {
             EnrolResponse::Enrolled { certificate_pem, kubernetes, heartbeat_seconds } => {
                 let validity = identity.check(&certificate_pem)?;
@@ -52,8 +56,9 @@ impl Agent {
                     machine_uid: None,
                 };
                 self.places.write_enrolment(&enrolment)?;
+                Identity::adopt_next(&self.places.state, &enrolment.machine, &enrolment.certificate_pem)?;
                 self.adopt(Some(enrolment));
-                self.ways.facts_taken = Some(facts);
+                self.ways.facts_taken = Some(request.facts);
                 Ok(Outcome::Done)
             }
             other => pending(other),
@@ -95,6 +100,32 @@ impl Agent {
     /// Says what the host is.
     pub(super) async fn report(&mut self) -> Result<Outcome, ActError> {
         let Some(enrolment) = self.enrolment.clone() else { return Ok(Outcome::Done) };
+        self.send_report(&enrolment, false).await?;
+        self.last_report = Some(Timestamp::now());
+        self.standing.last_report = self.last_report;
+        self.heartbeat =
+            spread(Duration::from_secs(u64::from(enrolment.heartbeat_seconds.max(5))), rand::random());
+        Ok(Outcome::Done)
+    }
+
+    /// Announces that the host goes down or reboots, if it does: another key need not wait until this one is silent. A restart of the agent
+    /// alone is not announced.
+    pub(super) async fn announce_end(&mut self) {
+        let Some(enrolment) = self.enrolment.clone().filter(|_| self.last_report.is_some()) else { return };
+        match Bus::at(&self.places.root).manager().is_stopping().await {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(error) => {
+                return tracing::debug!(error = chain(&error), "failed to read the state of systemd");
+            }
+        }
+        match self.send_report(&enrolment, true).await {
+            Ok(()) => tracing::info!("end of the host announced"),
+            Err(error) => tracing::warn!(error = chain(&error), "failed to announce the end of the host"),
+        }
+    }
+
+    async fn send_report(&mut self, enrolment: &Enrolment, going_down: bool) -> Result<(), ActError> {
         let (state, machine) = (self.places.state.clone(), enrolment.machine.clone());
         let identity = blocking(move || Identity::open(&state, &machine)).await?;
         let facts = self.observe_facts().await;
@@ -104,25 +135,58 @@ impl Agent {
                 .unwrap_or_default(),
             boot_id: Some(enrolment.boot_id),
             facts: Some(facts),
-            addresses: own_addresses(),
+            addresses: own_addresses(&self.places.root),
             state_disk: self.standing.state_disk.clone(),
+            going_down,
         };
         match &enrolment.kubernetes {
             // Nothing that pxed itself writes comes from reports: with a cluster it needs none.
             Some(kubernetes) => {
                 self.standing.reports_to = Some(kubernetes.server.clone());
-                self.ways.cluster(&enrolment, kubernetes, &identity).await?.report(&report).await?;
+                self.ways.cluster(enrolment, kubernetes, &identity).await?.report(&report).await?;
             }
             None => {
                 self.standing.reports_to = Some("pxed".to_owned());
-                let client = self.ways.pxed(&enrolment, &identity)?;
+                let client = self.ways.pxed(enrolment, &identity)?;
                 self.ways.report_to_pxed(&client, report).await?;
             }
         }
-        self.last_report = Some(Timestamp::now());
-        self.standing.last_report = self.last_report;
-        self.heartbeat =
-            spread(Duration::from_secs(u64::from(enrolment.heartbeat_seconds.max(5))), rand::random());
-        Ok(Outcome::Done)
+        Ok(())
+    }
+}
+
+/// Returns the request of a host, without its facts if these would make it too large. The facts follow with the first report.
+fn bounded(mut request: EnrolRequest) -> EnrolRequest {
+    // Plain data with text keys: it always has a JSON form.
+    let bytes = serde_json::to_vec(&request).map_or(0, |bytes| Zeroizing::new(bytes).len());
+    if bytes > MAX_ENROL_BYTES {
+        request.facts = Hardware::default();
+    }
+    request
+}
+
+#[cfg(test)]
+mod tests {
+    use bedplate_api::id::BootId;
+    use bedplate_api::machine::Disk;
+    use bedplate_api::wire::SecretText;
+
+    use super::*;
+
+    #[test]
+    fn facts_of_hundreds_of_disks_do_not_make_an_enrollment_too_large() {
+        let disk = Disk { by_id: vec!["x".repeat(100); 4], ..Disk::default() };
+        for (disks, fits) in [(10, true), (500, false)] {
+            let request = bounded(EnrolRequest {
+                boot_id: BootId::from_random([1; 16]),
+                token: SecretText("t".to_owned()),
+                csr_pem: "PEM".to_owned(),
+                agent_version: VERSION.to_owned(),
+                facts: Hardware { disks: vec![disk.clone(); disks], ..Hardware::default() },
+                challenge_answer: None,
+            });
+            assert_eq!(request.facts.disks.len() == disks, fits);
+            assert!(serde_json::to_vec(&request).unwrap().len() <= MAX_ENROL_BYTES);
+        }
     }
 }

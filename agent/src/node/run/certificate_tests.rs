@@ -1,0 +1,227 @@
+//! The kubelet's certificate for a join and a renewal: the agent asks for it, and only that reaches a slot (docs/rules.md, Trust 5).
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use rcgen::{CertificateParams, CertificateSigningRequestParams, Issuer, KeyPair, PublicKeyData};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use super::*;
+
+/// Answer of the cluster to every request.
+#[derive(Default, Clone)]
+pub(super) enum Mood {
+    /// Signs it.
+    #[default]
+    Signs,
+    /// Signs it at its second read.
+    SignsLater,
+    /// Signs a certificate that has ended.
+    SignsLate,
+    /// Leaves it open.
+    Waits,
+    /// Denies it.
+    Denies,
+}
+
+/// Certificate requests of a cluster.
+#[derive(Default)]
+pub(super) struct Requests {
+    pub(super) mood: Mutex<Mood>,
+    /// Number of reads of each request.
+    reads: Mutex<BTreeMap<String, u32>>,
+}
+
+impl Requests {
+    pub(super) fn ask(&self, name: &str, csr_pem: &str) -> Result<CertificateAnswer, AskServerError> {
+        let mut reads = self.reads.lock().unwrap();
+        let read = reads.entry(name.to_owned()).or_default();
+        *read += 1;
+        let pending = CertificateAnswer::Pending { is_approved: false };
+        Ok(match self.mood.lock().unwrap().clone() {
+            Mood::Signs => CertificateAnswer::Issued(signed(csr_pem, 2090)),
+            Mood::SignsLater if *read > 1 => CertificateAnswer::Issued(signed(csr_pem, 2090)),
+            Mood::SignsLate => CertificateAnswer::Issued(signed(csr_pem, 2020)),
+            Mood::SignsLater | Mood::Waits => pending,
+            Mood::Denies => CertificateAnswer::Refused("Denied: Node node-1 is another host's".to_owned()),
+        })
+    }
+
+    pub(super) fn names(&self) -> Vec<String> {
+        self.reads.lock().unwrap().keys().cloned().collect()
+    }
+
+    fn set(&self, mood: Mood) {
+        *self.mood.lock().unwrap() = mood;
+    }
+}
+
+fn signed(csr_pem: &str, year: i32) -> String {
+    let issuer = Issuer::new(CertificateParams::default(), KeyPair::generate().unwrap());
+    let mut csr = CertificateSigningRequestParams::from_pem(csr_pem).unwrap();
+    csr.params.not_after = rcgen::date_time_ymd(year, 1, 1);
+    csr.signed_by(&issuer).unwrap().pem()
+}
+
+/// The subject of the certificate in a kubeconfig, whose key is its own.
+pub(super) fn identity(kubeconfig: &str) -> String {
+    let data = |name: &str| {
+        let line = kubeconfig.lines().find_map(|line| line.trim().strip_prefix(&format!("{name}: ")));
+        String::from_utf8(STANDARD.decode(line.unwrap().trim_matches('"')).unwrap()).unwrap()
+    };
+    let key = KeyPair::from_pem(&data("client-key-data")).unwrap();
+    let der = CertificateDer::from_pem_slice(data("client-certificate-data").as_bytes()).unwrap();
+    let (_, certificate) = X509Certificate::from_der(&der).unwrap();
+    assert_eq!(certificate.public_key().raw, key.subject_public_key_info());
+    certificate.subject().to_string()
+}
+
+fn key(world: &World) -> std::path::PathBuf {
+    world.parts.slots.places().kubelet_key(SlotName::A)
+}
+
+/// Turns until the loop reports this text, then kills the agent.
+async fn killed_when_told(world: &mut World, text: &str) {
+    let plane = world.plane.clone();
+    let is_told = || {
+        let told = plane.told.lock().unwrap();
+        told.iter().flat_map(|told| &told.paved).any(|paved| paved.message.contains(text))
+    };
+    let mut agent = world.agent();
+    let turns = async {
+        loop {
+            world.react().await;
+            agent.turn().await;
+        }
+    };
+    let told = async {
+        while !is_told() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        () = told => {}
+        () = turns => {}
+    }
+    tokio::task::spawn_blocking(|| ()).await.unwrap();
+}
+
+#[test]
+fn trust_5_kubeconfig_of_a_join_is_of_the_kubelet_and_its_key_is_forgotten() {
+    in_runtime(async {
+        let mut world = World::new();
+        world.select(1);
+        assert_eq!(world.settled().await, "Applied");
+        let kubeconfig = world.parts.slots.places().shared(SlotName::A).join("kubeconfig");
+        let kubeconfig = std::fs::read_to_string(kubeconfig).unwrap();
+        assert_eq!(identity(&kubeconfig), "O=system:nodes, CN=system:node:node-1");
+        assert!(!key(&world).exists());
+    });
+}
+
+#[test]
+fn trust_5_agent_killed_at_any_wake_up_makes_one_request_for_a_join() {
+    in_runtime(async {
+        let mut kill_at = 1;
+        loop {
+            let mut world = World::new();
+            world.plane.requests.set(Mood::SignsLater);
+            let mut polls = 0;
+            world.select(1);
+            assert_eq!(world.settle(&mut polls, kill_at).await, "Applied", "killed at {kill_at}");
+            let names = world.plane.requests.names();
+            assert_eq!(names.len(), 1, "killed at {kill_at}: {names:?}");
+            if polls < kill_at {
+                break;
+            }
+            kill_at += 1;
+        }
+        assert!(kill_at > 20, "only {kill_at} wake-ups");
+    });
+}
+
+#[test]
+fn trust_5_pending_certificate_is_reported_by_name_and_requested_once() {
+    in_runtime(async {
+        let mut world = World::new();
+        world.plane.requests.set(Mood::Waits);
+        world.select(1);
+        for _ in 0..3 {
+            world.plane.told.lock().unwrap().clear();
+            killed_when_told(&mut world, "waiting for certificate request bedplate-kubelet-node-1-").await;
+            assert!(!world.runs(SlotName::A).await, "a slot has nothing to join by yet");
+            assert!(key(&world).exists());
+        }
+        let told = world.told().paved.unwrap();
+        assert_eq!((told.status, told.reason), (Truth::False, "Starting"));
+        assert!(told.message.ends_with("to be approved"), "{}", told.message);
+        world.plane.requests.set(Mood::Signs);
+        assert_eq!(world.settled().await, "Applied");
+        assert_eq!(world.plane.requests.names().len(), 1);
+    });
+}
+
+#[test]
+fn trust_5_denied_certificate_is_reported_and_requested_once() {
+    in_runtime(async {
+        let mut world = World::new();
+        world.plane.requests.set(Mood::Denies);
+        world.select(1);
+        let mut agent = world.agent();
+        for _ in 0..20 {
+            world.react().await;
+            agent.turn().await;
+            agent.attempts = Attempts::default();
+        }
+        let paved = world.told().paved.unwrap();
+        assert_eq!(paved.reason, "CertificateDenied");
+        let names = world.plane.requests.names();
+        assert_eq!(names.len(), 1, "{names:?}");
+        for part in ["Node node-1 is another host's", &format!("kubectl delete csr {}", names[0])] {
+            assert!(paved.message.contains(part), "{}", paved.message);
+        }
+        world.plane.requests.set(Mood::Signs);
+        assert_eq!(world.settled().await, "Applied");
+        let pending = ApplyError::CertificatePending { name: "r".to_owned(), missing: "approved" };
+        assert_eq!(pending.reason(), "CertificateApprovalRequired");
+    });
+}
+
+#[test]
+fn trust_5_ended_certificate_is_not_used_and_another_is_requested() {
+    in_runtime(async {
+        let mut world = World::new();
+        world.plane.requests.set(Mood::SignsLate);
+        world.select(1);
+        let mut agent = world.agent();
+        while world.plane.requests.names().len() < 2 {
+            agent.turn().await;
+            agent.attempts = Attempts::default();
+            assert!(!world.runs(SlotName::A).await);
+        }
+        world.plane.requests.set(Mood::Signs);
+        assert_eq!(world.settled().await, "Applied");
+    });
+}
+
+#[test]
+fn trust_5_key_of_a_kubelet_goes_with_its_drained_slot() {
+    in_runtime(async {
+        let mut world = World::new();
+        world.plane.requests.set(Mood::Waits);
+        world.select(1);
+        killed_when_told(&mut world, "waiting for certificate request").await;
+        assert!(key(&world).exists());
+        world.drain();
+        let mut agent = world.agent();
+        for _ in 0..20 {
+            agent.turn().await;
+            trash::remove(&world.parts.slots).await;
+        }
+        assert_eq!(world.told().slots[0].state, SlotState::Empty);
+        assert!(!key(&world).exists());
+    });
+}
