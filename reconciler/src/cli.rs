@@ -3,8 +3,12 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use bedplate_bmc::address::Reach;
 use bedplate_process::logging::LogArguments;
 use clap::Parser;
+use ipnet::IpNet;
+
+use crate::reach::RegistryReach;
 
 /// Makes versions of MachineConfigurations, selects them for Machines, follows Nodes, and approves kubelets' certificates.
 #[derive(Debug, Clone, Parser)]
@@ -22,7 +26,21 @@ pub struct Cli {
     /// Where /healthz, /readyz and /metrics are served
     #[arg(long, env = "BEDPLATE_LISTEN", value_name = "ADDRESS", default_value = "127.0.0.1:9069")]
     pub listen: SocketAddr,
+    /// Networks where no registry is whose tags are resolved (CIDR, separated by commas): the cluster's services and pods
+    #[arg(long, env = "BEDPLATE_IMAGE_FORBIDDEN_NETWORKS", value_name = "NETWORKS", value_delimiter = ',')]
+    pub image_forbidden_networks: Vec<IpNet>,
+    /// Networks where such a registry may be although it is refused otherwise
+    #[arg(long, env = "BEDPLATE_IMAGE_ALLOWED_NETWORKS", value_name = "NETWORKS", value_delimiter = ',')]
+    pub image_allowed_networks: Vec<IpNet>,
     /// Logging
     #[command(flatten)]
     pub log: LogArguments,
+}
+
+impl Cli {
+    /// Returns where registries may be.
+    pub fn image_reach(&self) -> RegistryReach {
+        let (forbidden, allowed) = (&self.image_forbidden_networks, &self.image_allowed_networks);
+        RegistryReach(Reach { forbidden: forbidden.clone(), allowed: allowed.clone() })
+    }
 }

@@ -6,6 +6,7 @@
 
 pub mod conditions;
 mod plan;
+mod template;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +25,7 @@ pub use self::plan::{Plan, Rolls, plan};
 use crate::counters::Kind;
 use crate::image;
 use crate::news::Reason;
-use crate::rollout;
+use crate::rollout::{self, Clocks};
 use crate::world::World;
 use crate::write::{self, FIELD_MANAGER, Failed, WriteError, apply_status, ask, called, set_finalizer};
 
@@ -42,13 +43,15 @@ pub async fn reconcile(
     let nodes = |name: &str| world.stores.nodes.get(&ObjectRef::new(name));
     let now = Timestamp::now();
     let silent = |machine: &Machine| world.stores.heard.is_silent(machine, now);
-    // Whether an agent is heard is told by the clock.
-    let after = rollout::settings(&configuration).map(|_| LOOK);
+    let wait = |machine: &Machine| world.stores.waits.of(machine);
+    let clocks = Clocks { silent: &silent, wait: &wait };
     let (plan, versions) = {
         let index = world.stores.index();
         let versions: Vec<_> = index.versions_of(&configuration.name_any()).into_iter().cloned().collect();
-        (plan(&configuration, &index, (&nodes, &silent), now), versions)
+        (plan(&configuration, &index, (&nodes, clocks), now), versions)
     };
+    // The clock says whether an agent is heard, and whether a Node should long be there.
+    let after = (rollout::settings(&configuration).is_some() || plan.awaits_nodes()).then_some(LOOK);
     if plan.is_empty() {
         return Ok(after);
     }
@@ -169,6 +172,11 @@ async fn make(
     world: &World,
 ) -> Result<(), WriteError> {
     let versions: Api<MachineConfigurationVersion> = Api::all(world.client.clone());
+    let (Write::Create(object) | Write::Copy(object)) = write;
+    let (name, what) = (object.name_any(), called(&**object));
+    if let Some(why) = template::refusal(&object.spec.template) {
+        return Err(WriteError::Refused { what, why });
+    }
     if let Write::Create(object) = write {
         // The one before it may just have been made: the watch of versions is a moment behind that of configurations then.
         let before = version_name(&object.spec.configuration_name, object.spec.version.saturating_sub(1));
@@ -179,8 +187,6 @@ async fn make(
         }
     }
     let parameters = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
-    let (Write::Create(object) | Write::Copy(object)) = write;
-    let (name, what) = (object.name_any(), called(&**object));
     world.counters.wrote(Kind::Configuration);
     let (step, written) = match write {
         Write::Create(_) => ("create", ask(&what, versions.create(&parameters, object)).await),

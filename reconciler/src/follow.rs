@@ -49,8 +49,20 @@ pub fn stores() -> (Stores, Writers) {
         requests: request_writer,
         operations: operation_writer,
     };
-    let (index, whose, heard) = Default::default();
-    (Stores { machines, configurations, versions, nodes, requests, operations, index, whose, heard }, writers)
+    let (index, whose, heard, waits) = Default::default();
+    let stores = Stores {
+        machines,
+        configurations,
+        versions,
+        nodes,
+        requests,
+        operations,
+        index,
+        whose,
+        heard,
+        waits,
+    };
+    (stores, writers)
 }
 
 /// The watches by their names; none ends by itself.
@@ -62,14 +74,14 @@ pub fn tasks(
     counters: &Counters,
 ) -> [(&'static str, BoxFuture<'static, ()>); 6] {
     let every = watcher::Config::default();
-    let of_kubelets = every.clone().fields(&format!("spec.signerName={}", request::SIGNER));
     let (q, s, c) = (queues, stores, counters);
     let configurations = watch(client, every.clone(), writers.configurations, strip::bare, c.clone());
     let versions = watch(client, every.clone(), writers.versions, strip::bare, c.clone());
     let machines = watch(client, every.clone(), writers.machines, strip::machine, c.clone());
     let nodes = watch(client, every.clone(), writers.nodes, strip::node, c.clone());
-    let operations = watch(client, every, writers.operations, strip::bare, c.clone());
-    let requests = watch(client, of_kubelets, writers.requests, |_| {}, c.clone());
+    let operations = watch(client, every.clone(), writers.operations, strip::bare, c.clone());
+    // A field selector names one signer, and kubelets have two.
+    let requests = watch(client, every, writers.requests, strip::request, c.clone());
     [
         (
             "watch configurations",
@@ -157,8 +169,14 @@ async fn follow_machines(mut seen: Stream<Machine>, queues: Queues, stores: Stor
         }
         // Before it is looked at.
         match is_there {
-            true => stores.heard.put(object, Timestamp::now()),
-            false => stores.heard.remove(&name),
+            true => {
+                stores.heard.put(object, Timestamp::now());
+                stores.waits.put(object);
+            }
+            false => {
+                stores.heard.remove(&name);
+                stores.waits.remove(&name);
+            }
         }
         let touched = stores.index_mut().machine(&name, is_there.then(|| object.clone()));
         if is_there {
@@ -210,7 +228,9 @@ async fn follow_operations(mut seen: Stream<MachineOperation>, queues: Queues, s
 
 async fn follow_requests(mut seen: Stream<CertificateSigningRequest>, queues: Queues) {
     while let Some(event) = seen.next().await {
-        if let Seen::There(object) = event {
+        if let Seen::There(object) = event
+            && request::is_for_a_kubelet(&object)
+        {
             queues.request(&object.name_any()).await;
         }
     }

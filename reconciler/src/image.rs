@@ -25,6 +25,7 @@ use serde_json::json;
 use crate::configuration::status_of;
 use crate::counters::Kind;
 use crate::news::Reason;
+use crate::reach::RegistryReach;
 use crate::world::World;
 use crate::write::{WriteError, apply_status};
 
@@ -103,7 +104,7 @@ pub async fn reconcile(
         return Ok(());
     }
     let image = &version.spec.template.image;
-    let answer = ask_registry(image).await;
+    let answer = ask_registry(image, world.reach.clone()).await;
     let status = answered(&version, answer.as_ref().map_err(|error| told(image, error)), Timestamp::now());
     if version.status.as_ref() != Some(&status) {
         let whole = MachineConfigurationVersion { status: Some(status), ..(*version).clone() };
@@ -132,9 +133,9 @@ pub async fn reconcile(
     }
 }
 
-async fn ask_registry(image: &NodeImage) -> Result<Digest, EnsureImageError> {
-    let options = Options { attempts: 1, stall: STALL, ..Options::default() };
-    let access = Access::default();
+async fn ask_registry(image: &NodeImage, reach: Arc<RegistryReach>) -> Result<Digest, EnsureImageError> {
+    let options = Options { attempts: 1, stall: STALL, reach: Some(reach), ..Options::default() };
+    let access = Access { is_confined: true, ..Access::default() };
     let asked = resolve_tag(&image.reference, &access, image.ca_bundle.as_deref(), &options);
     tokio::time::timeout(LIMIT, asked).await.unwrap_or_else(|_| {
         Err(EnsureImageError::Unreachable {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::machine::{Condition, Machine, RolledBack, condition_type};
 use bedplate_api::version::MachineConfigurationVersion;
-use bedplate_selection::{CLAIMED_BY, References, matches};
+use bedplate_selection::{CLAIMED_BY, References, may_match};
 
 use crate::configuration::conditions::DEGRADED;
 
@@ -175,13 +175,12 @@ impl Index {
         let selected = selected.map(|selected| selected.name.as_str());
         let reference = machine.spec.configuration_ref.as_ref().map(|reference| reference.name.as_str());
         if selected.is_none() && reference.is_none() {
-            let labels = machine.metadata.labels.clone().unwrap_or_default();
             let selects = |configuration: &MachineConfiguration| {
                 configuration
                     .spec
                     .machine_selector
                     .as_ref()
-                    .is_some_and(|selector| matches(selector, &labels))
+                    .is_some_and(|selector| may_match(selector, machine))
             };
             let all = self.configurations.iter().filter(|(_, configuration)| selects(configuration));
             return all.map(|(name, _)| name.as_str()).collect();
@@ -217,7 +216,6 @@ struct Uses<'a> {
     selected: Option<(&'a str, i64)>,
     applied: Option<(&'a str, i64)>,
     rolled_back: Option<(&'a str, i64)>,
-    ready: bool,
     has_node: bool,
     /// What of a choice after its Node's end depends on more than the above.
     left_alone: bool,
@@ -230,7 +228,6 @@ impl<'a> Uses<'a> {
     fn of(machine: &'a Machine) -> Self {
         let status = machine.status.as_ref();
         let conditions = status.map_or(&[][..], |status| &status.conditions);
-        let is_ready = |c: &Condition| c.type_ == condition_type::NODE_READY && c.status == "True";
         let from = |back: &'a RolledBack| (back.from.name.as_str(), back.from.version);
         let claim = machine.metadata.annotations.as_ref().and_then(|all| all.get(CLAIMED_BY));
         let reference = machine.spec.configuration_ref.as_ref();
@@ -243,7 +240,6 @@ impl<'a> Uses<'a> {
             selected: selected.map(|s| (s.name.as_str(), s.version)),
             applied: applied.map(|a| (a.name.as_str(), a.version)),
             rolled_back: status.and_then(|status| status.rolled_back.as_ref()).map(from),
-            ready: conditions.iter().any(is_ready),
             has_node: status.is_some_and(|status| status.node_ref.is_some()),
             left_alone: machine.spec.paused || machine.metadata.deletion_timestamp.is_some(),
             claimed: claim.is_some_and(|by| !by.is_empty()),

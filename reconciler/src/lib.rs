@@ -24,6 +24,7 @@ pub mod machine;
 pub mod news;
 pub mod operation;
 pub mod patience;
+pub mod reach;
 pub mod request;
 pub mod rollout;
 pub mod run;

@@ -9,7 +9,7 @@ mod told;
 
 use std::sync::Arc;
 
-use bedplate_api::machine::Machine;
+use bedplate_api::machine::{Machine, NODE_CONFIGURATION, NODE_VERSION};
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_selection::{Again, version_name};
 use jiff::Timestamp;
@@ -18,7 +18,7 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
-pub use self::plan::{NODE_CONFIGURATION, NODE_VERSION, NodeSeen, Plan, Status, foreign, plan};
+pub use self::plan::{NodeSeen, Plan, Status, foreign, plan};
 use crate::configuration::status_of;
 use crate::counters::Kind;
 use crate::news::Reason;

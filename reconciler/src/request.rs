@@ -1,53 +1,70 @@
-//! Certificate signing requests of agents for their kubelets: approved for the same name's Node, or denied (Trust 5).
+//! Certificate signing requests of kubelets: approved for the Node of a Machine, or denied (Trust 5).
 //!
-//! Others' requests are left alone. The Machine and the Node of its name are asked live: pxed writes a new certificate's fingerprint into it before it hands that
-//! certificate out, so whoever shows a certificate that is not there shows an old one.
+//! Two signers: the agent asks for the client certificate (`decide`), the kubelet for the serving certificate (`serving`). Requests
+//! for other signers are ignored. The Machine and the Node of its name are read live. pxed writes the fingerprint of a new certificate into the
+//! Machine before the agent gets it. So a certificate that the Machine does not name is an old one.
 
 mod decide;
+mod holders;
+mod serving;
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use bedplate_api::configuration::NodeRole;
 use bedplate_api::machine::Machine;
 use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::PostParams;
 use kube::{Api, ResourceExt};
 
-pub use self::decide::{SIGNER, Verdict, asks_for, decide};
+use self::decide::Verdict;
 use crate::counters::Kind;
 use crate::news::Reason;
 use crate::world::World;
 use crate::write::{FIELD_MANAGER, WriteError, ask, called};
 
-/// Decides about one request.
+/// Delay until a request is read again whose Node is about to register.
+const NODE_DELAY: Duration = Duration::from_secs(5);
+
+/// Returns true if the request is for a signer of kubelets' certificates, so that the controller decides about it.
+pub fn is_for_a_kubelet(request: &CertificateSigningRequest) -> bool {
+    asks_for(request).is_some()
+}
+
+/// Returns the Machine whose kubelet a request is for, by the user of the request.
+fn asks_for(request: &CertificateSigningRequest) -> Option<&str> {
+    decide::asks_for(request).or_else(|| serving::asks_for(request))
+}
+
+/// Decides about one request. Returns the delay after which it is read again.
 ///
 /// # Errors
 /// [`WriteError`]
-pub async fn reconcile(request: Arc<CertificateSigningRequest>, world: Arc<World>) -> Result<(), WriteError> {
-    let Some(name) = asks_for(&request) else { return Ok(()) };
-    if decide(&request, None, None) == Verdict::NotOurs {
-        return Ok(());
-    }
+pub async fn reconcile(
+    request: Arc<CertificateSigningRequest>,
+    world: Arc<World>,
+) -> Result<Option<Duration>, WriteError> {
+    let Some(name) = asks_for(&request).filter(|_| !decide::is_decided(&request)) else { return Ok(None) };
     let machine = world.live_machine(name).await?;
     // Of the same name; it may be another host's.
     let node = world.live_node(name).await?;
-    let (type_, reason, message) = match decide(&request, machine.as_ref(), node.as_ref()) {
-        Verdict::NotOurs => return Ok(()),
+    let (type_, reason, message) = match verdict(&request, machine.as_ref(), node.as_ref(), &world).await? {
+        Verdict::NotOurs => return Ok(None),
+        Verdict::Wait(why) => {
+            tracing::debug!(request = request.name_any(), machine = name, why, "certificate request waits");
+            return Ok(Some(NODE_DELAY));
+        }
         Verdict::LeaveOpen(why) => {
-            tracing::warn!(
-                request = request.name_any(),
-                machine = name,
-                why,
-                "a kubelet's certificate waits for a person"
-            );
             let note = format!("CertificateSigningRequest {}: {why}", request.name_any());
             tell(&world, machine.as_ref(), &request, Reason::CertificateAwaitsPerson, &note);
-            return Ok(());
+            let why = format!("a user must decide: {why}");
+            // Read again with growing delays: an agent may report a new address meanwhile. The log has each reason once.
+            return Err(WriteError::Later { what: called(&*request), why, again: None });
         }
-        Verdict::Approve => {
-            ("Approved", "BedplateMachine", "its agent asks for the certificate of its own Node".to_owned())
-        }
+        Verdict::Approve => ("Approved", "BedplateMachine", approved(&request)),
         Verdict::Deny(why) => ("Denied", "BedplateMachine", why),
     };
     tracing::info!(
@@ -62,7 +79,41 @@ pub async fn reconcile(request: Arc<CertificateSigningRequest>, world: Arc<World
     world.leading(write(&request, (type_, reason, message), &world)).await?;
     let told = if type_ == "Approved" { Reason::CertificateApproved } else { Reason::CertificateDenied };
     tell(&world, machine.as_ref(), &request, told, &note);
-    Ok(())
+    Ok(None)
+}
+
+/// Decides by the request's signer. Other holders of the addresses of a serving certificate are read only if no other rule refuses it.
+async fn verdict(
+    request: &CertificateSigningRequest,
+    machine: Option<&Machine>,
+    node: Option<&Node>,
+    world: &World,
+) -> Result<Verdict, WriteError> {
+    let Some(name) = serving::asks_for(request) else { return Ok(decide::decide(request, machine, node)) };
+    match serving::decide(request, machine, node, &[]) {
+        Verdict::Approve => {
+            let role = machine.and_then(|machine| role_of(machine, world));
+            let holders = holders::holders(name, &serving::names_of(request), role, world).await?;
+            Ok(serving::decide(request, machine, node, &holders))
+        }
+        other => Ok(other),
+    }
+}
+
+/// Returns the role of the version that the controller has selected for a Machine. The host's own word, `status.applied`, decides nothing.
+fn role_of(machine: &Machine, world: &World) -> Option<NodeRole> {
+    let selected = machine.status.as_ref()?.selected.as_ref()?;
+    let index = world.stores.index();
+    let mut versions = index.versions_of(&selected.name).into_iter();
+    let version = versions.find(|version| version.spec.version == selected.version)?;
+    Some(version.spec.template.kubernetes.role)
+}
+
+fn approved(request: &CertificateSigningRequest) -> String {
+    match serving::asks_for(request) {
+        Some(_) => "the kubelet of a Machine asks for a certificate of its own name and addresses".to_owned(),
+        None => "its agent asks for the certificate of its own Node".to_owned(),
+    }
 }
 
 /// Of the Machine, where a person looks; of the request, if there is none.

@@ -15,6 +15,7 @@ pub mod mark;
 mod plan;
 mod standing;
 mod told;
+mod waits;
 mod weigh;
 
 use std::collections::BTreeSet;
@@ -32,11 +33,12 @@ use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 
 pub use self::heard::Heard;
-pub use self::judge::{Failure, Member, Nodes, Place, Rollout, Silent, Skip, judge};
+pub use self::judge::{Clocks, Failure, Member, Nodes, Place, Rollout, Skip, judge};
 pub use self::mark::Purpose;
 use self::mark::{Cordon, Failed, GivenUp, cordon_of};
 pub use self::plan::{Step, allowed, limit, plan, settings};
 pub use self::standing::standing;
+pub use self::waits::{Wait, Waits, is_late};
 pub use self::weigh::{NodeWeights, Weights};
 use crate::counters::Turn;
 use crate::emptying::{self, Left};
@@ -157,9 +159,11 @@ impl Known {
     fn judge(&self, configuration: &MachineConfiguration, nodes: Nodes<'_>, stores: &Stores) -> Rollout {
         let now = Timestamp::now();
         let silent = |machine: &Machine| stores.heard.is_silent(machine, now);
+        let wait = |machine: &Machine| stores.waits.of(machine);
+        let clocks = Clocks { silent: &silent, wait: &wait };
         let machines: Vec<_> = self.machines.iter().map(AsRef::as_ref).collect();
         let versions: Vec<_> = self.versions.iter().map(AsRef::as_ref).collect();
-        judge(configuration, &machines, nodes, &versions, &silent)
+        judge(configuration, &machines, nodes, &versions, clocks)
     }
 }
 

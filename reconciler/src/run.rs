@@ -21,6 +21,7 @@ use crate::cli::Cli;
 use crate::counters::{Counters, Kind};
 use crate::engine::work;
 use crate::news::News;
+use crate::reach::RegistryReach;
 use crate::trigger::{Queue, Queues};
 use crate::world::{Stores, World};
 use crate::write::FIELD_MANAGER;
@@ -52,7 +53,7 @@ pub async fn run(cli: &Cli) -> Result<(), Failure> {
     registry.register_collector(Box::new(counters.clone()));
     let listener = health::bind(cli.listen).await?;
     let running = (&tasks, &liveness, &signals.shutdown());
-    let (started, told) = begin(&client, (&tenure, &cli.instance), &counters, running);
+    let (started, told) = begin(&client, (&tenure, &cli.instance), &counters, running, cli.image_reach());
     registry.register_collector(Box::new(told));
     let health = Arc::new(Look { liveness: liveness.clone(), started: started.clone(), tenure });
     tasks.spawn("health", health::serve(listener, health, Arc::new(registry), signals.shutdown()));
@@ -77,9 +78,10 @@ pub fn begin(
     (tenure, instance): (&Tenure, &str),
     counters: &Counters,
     (tasks, liveness, shutdown): (&Tasks, &Liveness, &CancellationToken),
+    reach: RegistryReach,
 ) -> (Arc<OnceLock<()>>, news::Counted) {
     let (news, teller, told) = news::channel(client.clone(), instance);
-    let whole = assemble(client, (tenure.clone(), news), counters, (tasks, liveness, shutdown));
+    let whole = assemble(client, (tenure.clone(), news, reach), counters, (tasks, liveness, shutdown));
     infallible(tasks, "events", {
         let shutdown = shutdown.clone();
         async move {
@@ -134,13 +136,13 @@ fn unusable(path: &Path, error: KubeconfigError) -> Failure {
 /// Spawns watches and workers; what is given back ends when every store is whole.
 fn assemble(
     client: &Client,
-    (tenure, news): (Tenure, News),
+    (tenure, news, reach): (Tenure, News, RegistryReach),
     counters: &Counters,
     (tasks, liveness, shutdown): (&Tasks, &Liveness, &CancellationToken),
 ) -> impl Future<Output = Option<(Arc<World>, Queues)>> + use<> {
     let (stores, writers) = follow::stores();
     let world = World::new(client.clone(), stores.clone(), tenure, counters.clone());
-    let world = Arc::new(world.telling(news));
+    let world = Arc::new(world.telling(news).reaching(reach));
     let (configurations, configuration_queue) = Queue::new(Kind::Configuration, counters);
     let (versions, version_queue) = Queue::new(Kind::Version, counters);
     let (machines, machine_queue) = Queue::new(Kind::Machine, counters);
@@ -240,7 +242,7 @@ async fn queue_all(stores: &Stores, queues: &Queues) {
         queues.machine(&machine.name_any()).await;
         queues.departure(&machine).await;
     }
-    for request in stores.requests.state() {
+    for request in stores.requests.state().into_iter().filter(|request| request::is_for_a_kubelet(request)) {
         queues.request(&request.name_any()).await;
     }
     for operation in stores.operations.state() {

@@ -3,7 +3,8 @@
 //! Everything that is written is an apply of own fields, bound to a resource version: what was left out of an object that was read
 //! is never written back. Called by `follow` for each object that a watch brings.
 
-use bedplate_api::machine::Machine;
+use bedplate_api::machine::{Address, AddressType, Cpu, Hardware, Machine, PxeSpec};
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeStatus};
 
 /// Without what no reader of it needs.
@@ -14,27 +15,56 @@ pub fn bare<K: kube::Resource>(object: &mut K) {
 /// What kubectl keeps for itself: the whole object once more.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// A Machine without what pxed and the agent know about its hardware, its network and how it booted.
+/// Removes the netboot settings and the boot status of a Machine, and its hardware except the fields that selectors may name. Its fixed and
+/// reported addresses stay: no other Machine gets a serving certificate for them (`request::holders`).
 pub fn machine(machine: &mut Machine) {
     bare(machine);
     if let Some(annotations) = &mut machine.metadata.annotations {
         annotations.remove(LAST_APPLIED);
     }
-    machine.spec.pxe = None;
+    if let Some(pxe) = &mut machine.spec.pxe {
+        addresses_alone(pxe);
+    }
+    machine.spec.pxe.take_if(|pxe| pxe.interfaces.is_empty());
     let Some(status) = &mut machine.status else { return };
-    (status.hardware, status.power, status.state_disk) = (None, None, None);
-    status.addresses = Vec::new();
+    status.hardware = status.hardware.take().map(selectable);
+    (status.power, status.state_disk) = (None, None);
+    status.addresses.retain(|address: &Address| address.type_ == AddressType::InternalIP);
     if let Some(boot) = &mut status.boot {
         // Its stage is shown.
         (boot.timeline, boot.previous) = (Vec::new(), None);
     }
 }
 
-/// A Node without what its kubelet says but for whether it is Ready.
+/// Returns the fields of the hardware that a `machineSelector` may name.
+fn selectable(hardware: Hardware) -> Hardware {
+    let cpu = hardware.cpu.map(|cpu| Cpu { architecture: cpu.architecture, ..Cpu::default() });
+    Hardware { vendor: hardware.vendor, product: hardware.product, cpu, ..Hardware::default() }
+}
+
+fn addresses_alone(pxe: &mut PxeSpec) {
+    pxe.interfaces.retain(|interface| !interface.addresses.is_empty());
+    for interface in &mut pxe.interfaces {
+        interface.nameservers = Vec::new();
+    }
+    (pxe.image, pxe.state_disk, pxe.kernel_arguments) = (None, None, Vec::new());
+}
+
+/// Removes all but the user from a request for another signer.
+pub fn request(request: &mut CertificateSigningRequest) {
+    if !crate::request::is_for_a_kubelet(request) {
+        bare(request);
+        request.spec.request.0 = Vec::new();
+        (request.spec.extra, request.status) = (None, None);
+    }
+}
+
+/// Keeps only readiness and addresses of a Node's status.
 pub fn node(node: &mut Node) {
     bare(node);
-    let conditions = node.status.take().and_then(|status| status.conditions);
+    let status = node.status.take().unwrap_or_default();
+    let (conditions, addresses) = (status.conditions, status.addresses);
     let ready = conditions.into_iter().flatten().filter(|condition| condition.type_ == "Ready");
     let ready = ready.map(|condition| NodeCondition { last_heartbeat_time: None, ..condition });
-    node.status = Some(NodeStatus { conditions: Some(ready.collect()), ..NodeStatus::default() });
+    node.status = Some(NodeStatus { conditions: Some(ready.collect()), addresses, ..NodeStatus::default() });
 }

@@ -130,7 +130,11 @@ impl Queues {
         self.departure(&machine).await;
         if let Some(configuration) = rollout::governs(&machine, stores) {
             self.rollout(&configuration).await;
-            self.configuration_later(&configuration).await;
+        }
+        // The number of unavailable Machines depends on their Nodes.
+        let selected = machine.status.as_ref().and_then(|status| status.selected.as_ref());
+        if let Some(selected) = selected {
+            self.configuration_later(&selected.name).await;
         }
     }
 

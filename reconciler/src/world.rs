@@ -24,7 +24,8 @@ use crate::emptying;
 use crate::index::{Index, Known};
 use crate::news::News;
 use crate::operation::Whose;
-use crate::rollout::Heard;
+use crate::reach::RegistryReach;
+use crate::rollout::{Heard, Waits};
 use crate::write::{WriteError, ask};
 
 /// Between two looks whether a store is whole.
@@ -53,6 +54,8 @@ pub struct Stores {
     pub whose: Arc<Whose>,
     /// When agents were heard.
     pub heard: Arc<Heard>,
+    /// Times since which Machines wait for their selected version.
+    pub waits: Arc<Waits>,
 }
 
 impl Stores {
@@ -130,6 +133,8 @@ pub struct World {
     pub counters: Counters,
     /// What is told of, as Events.
     pub news: News,
+    /// Where registries may be.
+    pub reach: Arc<RegistryReach>,
     /// What is known of drains beside the objects.
     pub drains: emptying::Memory,
     /// Versions that are being given to Machines now: the stores do not show it yet. Each by a number of its own, for two may be given to
@@ -146,6 +151,7 @@ impl World {
             tenure,
             counters,
             news: News::nowhere(),
+            reach: Arc::default(),
             drains: emptying::Memory::default(),
             giving: Mutex::default(),
         }
@@ -155,6 +161,12 @@ impl World {
     #[must_use]
     pub fn telling(self, news: News) -> Self {
         Self { news, ..self }
+    }
+
+    /// Returns this world with the networks where registries may be.
+    #[must_use]
+    pub fn reaching(self, reach: RegistryReach) -> Self {
+        Self { reach: Arc::new(reach), ..self }
     }
 
     /// A MachineConfiguration.

@@ -10,8 +10,10 @@ use bedplate_api::machine::Machine;
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_reconciler::configuration::plan;
 use bedplate_reconciler::index::Index;
+use bedplate_reconciler::rollout::{Clocks, Wait};
 use bedplate_selection::{Again, Choice, References, Write, choose, plan_versions};
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use serde::de::DeserializeOwned;
@@ -19,6 +21,15 @@ use serde_json::{Value, json};
 
 const CONFIGURATIONS: u32 = 3;
 const MACHINES: u32 = 6;
+const CLOCKS: Clocks<'_> = Clocks { silent: &|_| false, wait: &|_| Wait::default() };
+
+/// Returns a Ready Node for every second Machine.
+fn node(name: &str) -> Option<Arc<Node>> {
+    let is_even = name.bytes().last().is_some_and(|last| last % 2 == 0);
+    let node = json!({ "metadata": { "name": name }, "spec": { "providerID": format!("bedplate://{name}") },
+        "status": { "conditions": [{ "type": "Ready", "status": "True" }] } });
+    is_even.then(|| Arc::new(serde_json::from_value(node).unwrap()))
+}
 
 /// All objects, as the cluster has them.
 #[derive(Default)]
@@ -57,8 +68,9 @@ impl<'a> Oracle<'a> {
             let Some(status) = &machine.status else { continue };
             if status.selected.as_ref().is_some_and(|selected| selected.name == name) {
                 counts.selected += 1;
-                let ready = status.conditions.iter().any(|c| c.type_ == "NodeReady" && c.status == "True");
-                counts.unavailable += i32::from(!ready);
+                // Independent of the agent's reports.
+                let name = machine.metadata.name.as_deref().unwrap_or_default();
+                counts.unavailable += i32::from(node(name).is_none());
             }
             let Some(applied) = status.applied.as_ref().filter(|applied| applied.name == name) else {
                 continue;
@@ -217,7 +229,7 @@ impl World {
         let oracle = Oracle::of(&self.all);
         assert_eq!(*self.index.references(), oracle.references(), "seed {seed}");
         for (name, configuration) in &self.all.configurations {
-            let planned = plan(configuration, &self.index, (&|_| None, &|_| false), Timestamp::UNIX_EPOCH);
+            let planned = plan(configuration, &self.index, (&node, CLOCKS), Timestamp::UNIX_EPOCH);
             let versions = plan_versions(configuration, &oracle.versions, &oracle.references());
             assert_eq!(planned.versions, versions, "seed {seed}: {name}");
             let made = match &versions.write {

@@ -200,6 +200,27 @@ async fn what_is_said_of_a_refused_edit_is_written_once_and_taken_back_when_it_i
 }
 
 #[tokio::test]
+async fn c2_edit_that_no_host_can_use_becomes_no_version_and_says_why() {
+    let mut given = server::configuration(9, &json!({ "latestVersion": 1 }));
+    given["spec"]["template"]["kubernetes"]["nodeLabels"] = json!({ "node-role.kubernetes.io/worker": "" });
+    let used = json!({ "status": { "deployed": true, "machines": 0 } });
+    let objects = Objects {
+        configurations: vec![given.clone()],
+        versions: vec![server::version(1, &used)],
+        ..Objects::default()
+    };
+    let server = Server::default();
+    let world = server.world(&objects, Tenure::always(), written);
+    let error = configuration::reconcile(Arc::new(object(&given)), world).await.expect_err("refused");
+    assert!(matches!(error, WriteError::Refused { .. }), "{error:?}");
+    assert!(server.lines().iter().all(|line| !line.starts_with("POST")), "{:?}", server.lines());
+    let status = server.asked().pop().unwrap().body["status"].clone();
+    assert_eq!(condition(&status, "Degraded"), ("True", "VersionRefused"));
+    assert!(status.to_string().contains("spec.template.kubernetes: nodeLabels"), "{status}");
+    assert_eq!(status["latestVersion"], 1);
+}
+
+#[tokio::test]
 async fn v3_a_version_that_is_deleted_and_whose_configuration_is_gone_is_let_go_unless_it_is_held() {
     const RELEASE: &str = "PATCH /machineconfigurationversions/w-v1";
     let leaving = json!({ "deletionTimestamp": "2026-01-01T00:00:00Z" });
@@ -278,6 +299,42 @@ async fn a_tag_that_is_not_resolved_is_said_once_and_what_is_known_of_one_outliv
     let asked = server.asked();
     let counted = asked.iter().find(|asked| asked.line == LOCK).unwrap();
     assert_eq!(counted.body["status"]["imageDigest"], given["status"]["imageDigest"]);
+}
+
+/// A Machine whose Node has this UID. Its agent knows `n1`.
+fn machine_with_node(uid: Option<&str>) -> Value {
+    server::machine(&json!({ "selected": { "name": "w", "version": 2, "by": "Reference" },
+        "applied": { "name": "w", "version": 2, "slot": "a", "nodeUid": "n1" },
+        "nodeRef": uid.map(|uid| json!({ "name": "a", "uid": uid })) }))
+}
+
+#[tokio::test]
+async fn c4_configuration_of_a_node_that_its_agent_does_not_know_is_reconciled_again() {
+    for (uid, again) in [(Some("n1"), None), (Some("n2"), Some(60)), (None, Some(60))] {
+        let server = Server::default();
+        let objects = objects(machine_with_node(uid));
+        let given = object(&objects.configurations[0]);
+        let world = server.world(&objects, Tenure::always(), written);
+        let after = configuration::reconcile(Arc::new(given), world).await.unwrap();
+        assert_eq!(after, again.map(Duration::from_secs), "{uid:?}");
+    }
+}
+
+#[tokio::test]
+async fn c4_missing_node_stays_reported_when_another_controller_starts() {
+    for (reason, degraded) in
+        [("NodeMissing", ("True", "NodeMissing")), ("AsExpected", ("False", "AsExpected"))]
+    {
+        let server = Server::default();
+        let mut objects = objects(machine_with_node(None));
+        objects.configurations[0]["status"]["conditions"] = json!([{ "type": "Degraded", "status": "True", "reason": reason,
+            "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" }]);
+        let given = object(&objects.configurations[0]);
+        let world = server.world(&objects, Tenure::always(), written);
+        configuration::reconcile(Arc::new(given), world).await.unwrap();
+        let status = body(&server.asked(), "PATCH /machineconfigurations/w/status")["status"].clone();
+        assert_eq!(condition(&status, "Degraded"), degraded);
+    }
 }
 
 /// Has a Machine looked at by `work` under this tenure, where what a look says is `look(how many there were before)`.

@@ -10,11 +10,12 @@ use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::machine::Machine;
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_reconciler::rollout::mark::{DRAIN_BEGAN, DRAIN_FAILED, Failed, GivenUp};
-use bedplate_reconciler::rollout::{Purpose, Rollout, Step, judge, plan, settings, standing};
+use bedplate_reconciler::rollout::{Clocks, Purpose, Rollout, Step, Wait, judge, plan, settings, standing};
 use k8s_openapi::api::core::v1::Node;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+const CLOCKS: Clocks<'_> = Clocks { silent: &|_| false, wait: &|_| Wait::default() };
 const CORDONED_BY: &str = "bedplate.dev/cordoned-by";
 const NOW: &str = "2026-01-01T00:00:00Z";
 
@@ -159,7 +160,7 @@ impl World {
         let nodes = |name: &str| self.node(name);
         let machines: Vec<_> = machines.iter().collect();
         let versions: Vec<_> = versions.iter().collect();
-        judge(&self.configuration(), &machines, &nodes, &versions, &|_| false)
+        judge(&self.configuration(), &machines, &nodes, &versions, CLOCKS)
     }
 
     fn steps(&self) -> Vec<Step> {
@@ -339,7 +340,7 @@ proptest! {
         let all: Vec<_> = machines.iter().collect();
         let of: Vec<_> = versions.iter().collect();
         let ours = world.hosts.iter().filter(|host| host.node.as_ref().is_some_and(|node| node.by.is_some() && node.unschedulable)).count();
-        let Some(standing) = standing(&configuration, &all, &nodes, &of, &|_| false) else {
+        let Some(standing) = standing(&configuration, &all, &nodes, &of, CLOCKS) else {
             prop_assert_eq!(ours, 0, "nothing is held that does not roll");
             return Ok(());
         };

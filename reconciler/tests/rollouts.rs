@@ -9,11 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bedplate_api::machine::Machine;
 use bedplate_lease::Tenure;
 use bedplate_process::liveness::Liveness;
 use bedplate_process::tasks::Tasks;
 use bedplate_reconciler::counters::Counters;
-use bedplate_reconciler::rollout::{Place, Rollout};
+use bedplate_reconciler::reach::RegistryReach;
+use bedplate_reconciler::rollout::{Clocks, Place, Rollout, Skip, Step, Wait};
 use bedplate_reconciler::world::World;
 use bedplate_reconciler::write::WriteError;
 use bedplate_reconciler::{departure, rollout, run};
@@ -288,17 +290,179 @@ async fn a_machine_that_goes_says_what_is_awaited_before_its_node_is_touched() {
     assert_eq!(body(&server.asked(), "PATCH /machines/a")["metadata"]["finalizers"], json!(["other"]));
 }
 
-/// Judges one Machine, whose agent is heard, by the Node of its name.
+/// What a rolling update is judged by. Agents are heard.
+struct Given {
+    configuration: Value,
+    /// Number of the newest version.
+    newest: u32,
+    machines: Vec<Value>,
+    nodes: Vec<Value>,
+}
+
+impl Given {
+    fn judged(&self, wait: impl Fn(&Machine) -> Wait) -> Rollout {
+        let versions: Vec<_> =
+            (1..=self.newest).map(|number| object(&server::version(number, &json!({})))).collect();
+        let machines: Vec<_> = self.machines.iter().map(object).collect();
+        let node = |name: &str| {
+            let found = self.nodes.iter().find(|node| node["metadata"]["name"] == name);
+            found.map(|node| Arc::new(object::<Node>(node)))
+        };
+        rollout::judge(
+            &object(&self.configuration),
+            &machines.iter().collect::<Vec<_>>(),
+            &node,
+            &versions.iter().collect::<Vec<_>>(),
+            Clocks { silent: &|_| false, wait: &wait },
+        )
+    }
+
+    fn steps(&self, wait: impl Fn(&Machine) -> Wait) -> Vec<Step> {
+        rollout::plan(&self.judged(wait), rollout::settings(&object(&self.configuration)).as_ref())
+    }
+
+    fn is_paused(&self, wait: impl Fn(&Machine) -> Wait) -> bool {
+        self.judged(wait).is_paused(&rollout::settings(&object(&self.configuration)).unwrap())
+    }
+}
+
+/// The Machine `a`, whose Node was deleted for version 2, and `b`, which runs version 1.
+fn gone_and_outdated(newest: u32) -> Given {
+    let mut gone = called("a", machine(2, &json!([])));
+    gone["status"]["nodeRef"] = Value::Null;
+    let (configuration, nodes) = (configuration(), vec![called("b", node(&json!({}), false))]);
+    Given { configuration, newest, machines: vec![gone, called("b", machine(1, &json!([])))], nodes }
+}
+
+fn paved(machine: &mut Value, reason: &str) {
+    machine["status"]["conditions"] = json!([{ "type": "Paved", "status": "False", "reason": reason, "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z" }]);
+}
+
+fn nodeless(seconds: u64) -> Wait {
+    Wait { nodeless: Some(Duration::from_secs(seconds)), ..Wait::default() }
+}
+
+fn take(machine: &str) -> Step {
+    Step::Take { machine: machine.to_owned() }
+}
+
+/// Judges one Machine, whose agent is heard, by the Node of its name, after it has had no Node of its choice for this time.
+fn judged_after(machine: &Value, node: Option<&Value>, seconds: u64) -> Rollout {
+    let (configuration, machines, nodes) =
+        (configuration(), vec![machine.clone()], node.into_iter().cloned().collect());
+    Given { configuration, newest: 2, machines, nodes }.judged(|_| nodeless(seconds))
+}
+
+/// Judges one Machine that has just lost its Node, or has one.
 fn judged(machine: &Value, node: Option<&Value>) -> Rollout {
-    let versions = [1, 2].map(|number| object(&server::version(number, &json!({}))));
-    let found = node.map(|node| Arc::new(object::<Node>(node)));
-    rollout::judge(
-        &object(&configuration()),
-        &[&object(machine)],
-        &|_: &str| found.clone(),
-        &[&versions[0], &versions[1]],
-        &|_| false,
-    )
+    judged_after(machine, node, 0)
+}
+
+/// The attack, and the accident: the host dies while it is paved, or its agent sends heartbeats and nothing else.
+#[test]
+fn c4_host_without_a_node_fails_despite_its_agents_reports() {
+    // Its Node was deleted for version 2, which is selected.
+    let mut gone = machine(2, &json!([]));
+    gone["status"]["nodeRef"] = Value::Null;
+    let mut at_it = gone.clone();
+    paved(&mut at_it, "Preparing");
+    let mut anew = node(&json!({}), false);
+    anew["metadata"]["uid"] = json!("n2");
+    anew["status"]["conditions"][0]["status"] = json!("False");
+    let settings = rollout::settings(&object(&configuration())).unwrap();
+    for machine in [&gone, &at_it] {
+        for node in [None, Some(&anew)] {
+            let judged = judged_after(machine, node, 2400);
+            assert_eq!(judged.members[0].place, Place::Repaving, "{node:?}");
+            let judged = judged_after(machine, node, 2401);
+            let Place::Failed(failure) = &judged.members[0].place else {
+                panic!("{:?}", judged.members[0].place)
+            };
+            assert_eq!(failure.reason, "NodeMissing");
+            assert!(judged.is_paused(&settings));
+        }
+    }
+}
+
+/// The attack: a host's agent sends heartbeats and never fills the slot.
+#[test]
+fn c4_host_that_is_preparing_for_too_long_keeps_no_other_from_its_turn() {
+    let machines = vec![called("a", machine(2, &json!([]))), called("b", machine(1, &json!([])))];
+    let nodes = ["a", "b"].map(|name| called(name, node(&json!({}), false))).into();
+    let given = Given { configuration: configuration(), newest: 2, machines, nodes };
+    let after = |seconds| move |_: &Machine| Wait { chosen: Duration::from_secs(seconds), ..Wait::default() };
+    let place = |seconds| given.judged(after(seconds)).members[0].place.clone();
+    assert_eq!(place(3600), Place::Preparing("w-v2".to_owned()));
+    assert_eq!(given.steps(after(3600)), []);
+    assert_eq!(place(3601), Place::Awaiting("w-v2".to_owned(), "PreparationOverdue".to_owned()));
+    assert_eq!(given.steps(after(3601)), [take("b")]);
+}
+
+#[test]
+fn c4_update_goes_on_with_the_version_after_one_that_paved_no_host() {
+    for (reason, seconds) in [("Preparing", 2401), ("GateFailed", 0)] {
+        let given = |newest| {
+            let mut given = gone_and_outdated(newest);
+            paved(&mut given.machines[0], reason);
+            given
+        };
+        assert!(given(2).is_paused(|_| nodeless(seconds)), "{reason}");
+        let judged = given(3).judged(|_| nodeless(seconds));
+        assert_eq!(judged.members[0].place, Place::Skipped(Skip::Behind("w-v2".to_owned())), "{reason}");
+        assert_eq!(judged.unavailable(), 1, "{reason}");
+        assert_eq!(given(3).steps(|_| nodeless(seconds)), [take("b")], "{reason}");
+    }
+    // While version 2 may still come, nothing has failed.
+    assert_eq!(gone_and_outdated(3).judged(|_| nodeless(2400)).members[0].place, Place::Repaving);
+}
+
+#[test]
+fn c4_update_that_was_paused_for_a_missing_node_is_paused_for_a_new_controller() {
+    let condition = |type_: &str, reason: &str| json!({ "type": type_, "status": "True", "reason": reason, "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" });
+    for (degraded, progressing, is_found, is_paused) in [
+        ("NodeMissing", "Paused", true, true),
+        // Without pauseOnFailure until now.
+        ("NodeMissing", "RollingOut", true, true),
+        // A later edit was refused.
+        ("VersionRefused", "Paused", true, true),
+        ("VersionRefused", "RollingOut", true, false),
+        ("DrainTimedOut", "Paused", true, false),
+        ("AsExpected", "RollingOut", true, false),
+        // This controller has seen the beginning, so the report was about another Machine.
+        ("NodeMissing", "Paused", false, false),
+    ] {
+        let mut given = gone_and_outdated(2);
+        given.configuration["status"]["conditions"] =
+            json!([condition("Progressing", progressing), condition("Degraded", degraded)]);
+        let wait = |_: &Machine| Wait { is_found, ..nodeless(1) };
+        assert_eq!(given.is_paused(wait), is_paused, "{degraded} {progressing} {is_found}");
+        let steps = if is_paused { vec![] } else { vec![take("b")] };
+        assert_eq!(given.steps(wait), steps, "{degraded} {progressing} {is_found}");
+    }
+}
+
+#[test]
+fn c4_machine_that_is_paused_or_leaves_without_a_node_pauses_no_update() {
+    for (path, value) in [
+        ("/spec/paused", json!(true)),
+        ("/metadata/annotations", json!({ "bedplate.dev/claimed-by": "x" })),
+        ("/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z")),
+    ] {
+        let mut given = gone_and_outdated(2);
+        paved(&mut given.machines[0], "HostUnfit");
+        assert!(given.is_paused(|_| nodeless(0)), "{path}");
+        let (parent, key) = path.rsplit_once('/').unwrap();
+        given.machines[0].pointer_mut(parent).unwrap()[key] = value;
+        let judged = given.judged(|_| Wait::default());
+        assert!(
+            matches!(judged.members[0].place, Place::Skipped(_)),
+            "{path}: {:?}",
+            judged.members[0].place
+        );
+        assert_eq!(judged.unavailable(), 1, "{path}");
+        assert_eq!(given.steps(|_| Wait::default()), [take("b")], "{path}");
+    }
 }
 
 #[test]
@@ -442,7 +606,8 @@ impl Controller {
         let (tasks, liveness) = (Tasks::new(shutdown.clone()), Liveness::new(shutdown.clone()));
         let (leads, tenure) = watch::channel(None);
         let running = (&tasks, &liveness, &shutdown);
-        let (started, _counted) = run::begin(&client, (&Tenure::new(tenure), "test"), &counters, running);
+        let (started, _counted) =
+            run::begin(&client, (&Tenure::new(tenure), "test"), &counters, running, RegistryReach::default());
         until("the caches are synced", || started.get().is_some()).await;
         Self { server, live, counters, leads, _shutdown: shutdown.drop_guard() }
     }

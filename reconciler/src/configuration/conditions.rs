@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 
 use bedplate_api::condition::set_condition;
-use bedplate_api::configuration::Condition;
+use bedplate_api::configuration::{Condition, MachineConfiguration};
 use bedplate_selection::version_name;
 use jiff::Timestamp;
 
@@ -20,6 +20,16 @@ pub const PROGRESSING: &str = "Progressing";
 pub const DEGRADED: &str = "Degraded";
 /// `Progressing` False: the configuration is being deleted, and Machines name or have it.
 pub const DELETION_HELD: &str = "DeletionHeld";
+/// `Progressing` True: Machines have no Node yet.
+const PAVING: &str = "Paving";
+/// `Degraded` True: a Machine has had no Node of its selected version for too long.
+pub const NODE_MISSING: &str = "NodeMissing";
+/// `Degraded` True: an edit did not get into a version.
+pub const VERSION_REFUSED: &str = "VersionRefused";
+/// `Degraded` True: the digest of the newest version's image is not known.
+pub const IMAGE_UNRESOLVED: &str = "ImageUnresolved";
+/// `Progressing` False: a rolling update starts nothing new until a failure is mended.
+pub const PAUSED: &str = "Paused";
 /// Machines that a message names.
 const NAMED: usize = 3;
 
@@ -77,11 +87,13 @@ pub struct Awaited {
     pub outdated: Names,
     /// Those that tried what is chosen for them and went back.
     pub rolled_back: Names,
+    /// Machines that have had no Node of their selected version for too long ([`crate::rollout::is_late`]).
+    pub late: Names,
 }
 
 /// How one stands that goes on only when people delete Nodes (OnDelete); `latest`: the number of its newest version.
 pub fn at_rest(name: &str, latest: i64, awaited: &Awaited) -> Standing {
-    let Awaited { users, moving, outdated, rolled_back } = awaited;
+    let Awaited { users, moving, outdated, rolled_back, late } = awaited;
     let mut parts = Vec::new();
     if moving.count() > 0 {
         parts.push(format!("{} without a Node: being paved with what was chosen", moving.told()));
@@ -96,20 +108,29 @@ pub fn at_rest(name: &str, latest: i64, awaited: &Awaited) -> Standing {
     }
     let told = parts.join("; ");
     let progressing = match (moving.count(), outdated.count(), users) {
-        (1.., _, _) => (true, "Paving", told),
+        (1.., _, _) => (true, PAVING, told),
         (0, 1.., _) => (false, "AwaitingNodeDeletion", told),
         (0, 0, 0) => (false, "NoMachines", "no Machine uses it".to_owned()),
         (0, 0, 1..) => {
             (false, "UpToDate", "every Machine that uses it has what a repave would give now".to_owned())
         }
     };
-    let went_back = || {
-        format!(
-            "{} tried what was chosen for them and went back: status.rolledBack says why",
-            rolled_back.told()
-        )
+    let went_back = format!(
+        "{} tried what was chosen for them and went back: status.rolledBack says why",
+        rolled_back.told()
+    );
+    let missing = format!(
+        "{} without a Node of the selected version for longer than its health gate and 30 minutes: bedplate machine explain NAME shows the pending step; repair the \
+         host (spec.paused meanwhile), or delete the Machine",
+        late.told()
+    );
+    let degraded = match (rolled_back.count(), late.count()) {
+        (0, 0) => None,
+        (0, 1..) => Some((NODE_MISSING, missing)),
+        (1.., 0) => Some(("RolledBack", went_back)),
+        (1.., 1..) => Some(("RolledBack", format!("{went_back}; {missing}"))),
     };
-    Standing { progressing, degraded: (rolled_back.count() > 0).then(|| ("RolledBack", went_back())) }
+    Standing { progressing, degraded }
 }
 
 /// How one stands that is being deleted, by the Machines that hold it.
@@ -158,6 +179,16 @@ pub fn merge(
     after
 }
 
+/// Returns true if the status reports a missing Node. A trouble of a version hides that in `Degraded`, and then a paused update reports it.
+pub fn is_missing_reported(configuration: &MachineConfiguration) -> bool {
+    let conditions = configuration.status.as_ref().map_or(&[][..], |status| &status.conditions);
+    let has = |type_: &str, reasons: &[&str]| {
+        conditions.iter().any(|c| c.type_ == type_ && reasons.contains(&c.reason.as_str()))
+    };
+    let is_hidden = has(DEGRADED, &[VERSION_REFUSED, IMAGE_UNRESOLVED]) && has(PROGRESSING, &[PAUSED]);
+    has(DEGRADED, &[NODE_MISSING]) || is_hidden
+}
+
 /// Those of them that are written here.
 pub fn own(conditions: &[Condition]) -> Vec<Condition> {
     conditions.iter().filter(|c| [PROGRESSING, DEGRADED].contains(&c.type_.as_str())).cloned().collect()
@@ -200,6 +231,22 @@ mod tests {
         assert_eq!(at_rest("w", 4, &Awaited::default()).progressing.1, "NoMachines");
         let back = Awaited { users: 1, rolled_back: names(&["a"]), ..Awaited::default() };
         assert_eq!(at_rest("w", 4, &back).degraded.map(|(reason, _)| reason), Some("RolledBack"));
+    }
+
+    #[test]
+    fn c4_machine_without_a_node_is_degraded_although_its_agent_is_silent() {
+        let late =
+            Awaited { users: 2, moving: names(&["a", "b"]), late: names(&["b"]), ..Awaited::default() };
+        let standing = at_rest("w", 1, &late);
+        assert_eq!(standing.progressing.1, PAVING);
+        let (reason, message) = standing.degraded.unwrap();
+        assert!(
+            reason == "NodeMissing" && message.starts_with("1 Machine (b) without a Node"),
+            "{reason} {message}"
+        );
+        let both = Awaited { rolled_back: names(&["a"]), ..late };
+        let (reason, message) = at_rest("w", 1, &both).degraded.unwrap();
+        assert!(reason == "RolledBack" && message.contains("1 Machine (b) without"), "{reason} {message}");
     }
 
     #[test]

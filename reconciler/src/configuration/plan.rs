@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bedplate_api::configuration::{Condition, MachineConfiguration, MachineCounts};
-use bedplate_api::machine::{Machine, condition_type};
+use bedplate_api::machine::Machine;
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_selection::{
     Again, CLAIMED_BY, Choice, OWN_FINALIZER, VersionPlan, Write, choose, is_of, plan_versions, version_name,
@@ -12,11 +12,13 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::conditions::{
-    self, Awaited, DEGRADED, DELETION_HELD, PROGRESSING, Standing, at_rest, leaving, merge,
+    self, Awaited, DEGRADED, DELETION_HELD, IMAGE_UNRESOLVED, NODE_MISSING, PAUSED, PROGRESSING, Standing,
+    VERSION_REFUSED, at_rest, is_missing_reported, leaving, merge,
 };
 use crate::image;
 use crate::index::Index;
-use crate::rollout::{self, Nodes, Silent};
+use crate::machine::foreign;
+use crate::rollout::{self, Clocks, Nodes, mark};
 
 /// Everything that is to be written, in this order.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,6 +40,11 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Returns true if Machines wait for a Node, so that time alone can change the status.
+    pub fn awaits_nodes(&self) -> bool {
+        self.reckoned.awaits_nodes
+    }
+
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
         let versions = &self.versions;
@@ -111,7 +118,7 @@ impl Rolls {
     fn of(reason: &str) -> Option<Self> {
         match reason {
             "RollingOut" | "BudgetUsedUp" | "NotFetched" => Some(Self::On),
-            "Paused" => Some(Self::Paused),
+            PAUSED => Some(Self::Paused),
             "UpToDate" | "SomeLeft" => Some(Self::AtRest),
             _ => None,
         }
@@ -125,6 +132,8 @@ pub struct Reckoned {
     pub counts: MachineCounts,
     /// Whether something moves by itself.
     pub standing: Standing,
+    /// True if a Machine waits for a Node, also for one that has registered and that its agent does not know.
+    pub awaits_nodes: bool,
 }
 
 /// A version and what is ours of its status.
@@ -140,7 +149,7 @@ pub struct Counted {
 pub fn plan(
     configuration: &MachineConfiguration,
     index: &Index,
-    (nodes, silent): (Nodes<'_>, Silent<'_>),
+    (nodes, clocks): (Nodes<'_>, Clocks<'_>),
     now: Timestamp,
 ) -> Plan {
     let name = configuration.metadata.name.as_deref().unwrap_or_default();
@@ -164,8 +173,10 @@ pub fn plan(
         hold: !is_held && configuration.metadata.deletion_timestamp.is_none(),
         counted: counted.collect(),
         status: None,
-        reckoned: reckon(name, plan.latest, index, made),
-        without: made.map(|made| reckon(name, made.spec.version.saturating_sub(1), index, None)),
+        reckoned: reckon(configuration, plan.latest, (index, nodes, clocks), made),
+        without: made.map(|made| {
+            reckon(configuration, made.spec.version.saturating_sub(1), (index, nodes, clocks), None)
+        }),
         unresolved: newest(configuration, &versions).and_then(|newest| {
             Some(format!("{}: {}", newest.metadata.name.as_deref()?, image::failure(newest)?))
         }),
@@ -175,9 +186,14 @@ pub fn plan(
         plan.reckoned.standing = leaving(&references.of_configuration(name));
     }
     let machines: Vec<_> = index.users_of(name).map(AsRef::as_ref).collect();
-    if let Some(standing) = rollout::standing(configuration, &machines, nodes, &versions, silent) {
+    if let Some(standing) = rollout::standing(configuration, &machines, nodes, &versions, clocks) {
         let others = plan.without.iter_mut();
-        others.chain([&mut plan.reckoned]).for_each(|reckoned| reckoned.standing = standing.clone());
+        for reckoned in others.chain([&mut plan.reckoned]) {
+            let before = std::mem::replace(&mut reckoned.standing, standing.clone());
+            // A Machine that never had a Node is not part of an update. It does not pause one, but it is reported.
+            let missing = before.degraded.filter(|(reason, _)| *reason == NODE_MISSING);
+            reckoned.standing.degraded = reckoned.standing.degraded.take().or(missing);
+        }
     }
     plan.status = plan.status_of(configuration, None, now);
     plan
@@ -199,11 +215,11 @@ impl Plan {
         let refusal = refused.zip(versions.write.as_ref()).map(|(why, write)| {
             let name =
                 version_name(configuration.metadata.name.as_deref().unwrap_or_default(), write.version());
-            ("VersionRefused", format!("the edit did not get into MachineConfigurationVersion {name}: {why}"))
+            (VERSION_REFUSED, format!("the edit did not get into MachineConfigurationVersion {name}: {why}"))
         });
         let reckoned = self.without.as_ref().filter(|_| unmade.is_some()).unwrap_or(&self.reckoned);
         let before = configuration.status.as_ref().map_or(&[][..], |status| &status.conditions);
-        let unresolved = self.unresolved.clone().map(|why| ("ImageUnresolved", why));
+        let unresolved = self.unresolved.clone().map(|why| (IMAGE_UNRESOLVED, why));
         let troubles: Vec<_> = refusal.into_iter().chain(unresolved).collect();
         let generation = configuration.metadata.generation;
         let wanted = Status {
@@ -237,22 +253,32 @@ fn current(configuration: &MachineConfiguration) -> Option<Status> {
 }
 
 /// What the Machines of a configuration come to, once `made` is there too.
-fn reckon(name: &str, latest: i64, index: &Index, made: Option<&MachineConfigurationVersion>) -> Reckoned {
-    let (mut counts, mut awaited) = (MachineCounts::default(), Awaited::default());
+fn reckon(
+    configuration: &MachineConfiguration,
+    latest: i64,
+    (index, nodes, clocks): (&Index, Nodes<'_>, Clocks<'_>),
+    made: Option<&MachineConfigurationVersion>,
+) -> Reckoned {
+    let name = configuration.metadata.name.as_deref().unwrap_or_default();
+    let (mut counts, mut awaited, mut awaits_nodes) = (MachineCounts::default(), Awaited::default(), false);
+    let is_reported = is_missing_reported(configuration);
     let mut repaved = Repaved { index, made, known: BTreeMap::new() };
     for machine in index.users_of(name) {
         let Some(status) = &machine.status else { continue };
         let selected = status.selected.as_ref().filter(|selected| selected.name == name);
         let applied = status.applied.as_ref().filter(|applied| applied.name == name);
-        let is_ready = |c: &bedplate_api::machine::Condition| {
-            c.type_ == condition_type::NODE_READY && c.status == "True"
-        };
         let called = machine.metadata.name.as_deref().unwrap_or_default();
         awaited.users += usize::from(selected.is_some() || applied.is_some());
         if let Some(selected) = selected {
             counts.selected += 1;
             if status.node_ref.is_none() {
                 awaited.moving.add(called);
+            }
+            let wait = (clocks.wait)(machine);
+            awaits_nodes |= wait.nodeless.is_some();
+            let versions = || index.versions_of(name).into_iter().map(AsRef::as_ref);
+            if wait.nodeless.is_some() && rollout::is_late(machine, versions(), wait, is_reported) {
+                awaited.late.add(called);
             }
             if status
                 .rolled_back
@@ -261,7 +287,9 @@ fn reckon(name: &str, latest: i64, index: &Index, made: Option<&MachineConfigura
             {
                 awaited.rolled_back.add(called);
             }
-            counts.unavailable += i32::from(!status.conditions.iter().any(is_ready));
+            // By the Node, because the last report of a dead host says that its Node is Ready.
+            let node = nodes(called).filter(|node| foreign(machine, node).is_none());
+            counts.unavailable += i32::from(!node.is_some_and(|node| mark::is_ready(&node)));
         }
         let Some(applied) = applied else { continue };
         counts.applied += 1;
@@ -273,7 +301,7 @@ fn reckon(name: &str, latest: i64, index: &Index, made: Option<&MachineConfigura
             }
         }
     }
-    Reckoned { counts, standing: at_rest(name, latest, &awaited) }
+    Reckoned { counts, standing: at_rest(name, latest, &awaited), awaits_nodes }
 }
 
 /// What of a Machine that has a choice decides which version a repave gives: the configuration, and the version that is pinned.

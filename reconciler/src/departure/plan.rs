@@ -147,7 +147,7 @@ pub(super) fn drained_since(machine: &Machine) -> Option<Timestamp> {
     Some(drained.last_transition_time.0)
 }
 
-/// The Node is gone: the agent stops the slot.
+/// Plans for a Machine whose Node is gone: the agent stops the slot, and removes its keys and data.
 fn slot(
     machine: &Machine,
     status: &MachineStatus,
@@ -155,12 +155,15 @@ fn slot(
     lasted: SignedDuration,
     now: Timestamp,
 ) -> Plan {
-    let runs = status.slots.iter().any(|slot| slot.state == SlotState::Running);
-    if !runs && status.applied.is_none() {
+    // A state of a later version is not known to be over.
+    let is_busy =
+        |state: SlotState| matches!(state, SlotState::Running | SlotState::Emptying | SlotState::Unknown);
+    if status.applied.is_none() && !status.slots.iter().any(|slot| is_busy(slot.state)) {
         return only(Step::Release);
     }
     let told = later(drained_since(machine).unwrap_or(now), limit);
-    let message = format!("its Node is gone; the agent stops the slot, which is waited for until {told:.0}");
+    let message =
+        format!("its Node is gone; the agent stops and empties the slot, with a deadline at {told:.0}");
     let left = limit.saturating_sub(lasted);
     let step = if left.is_positive() { Step::Await } else { Step::Release };
     Plan { step, drained: Some((true, "AwaitingSlot", message)), until: Some(later(now, left)) }
@@ -246,6 +249,11 @@ mod tests {
             "lastTransitionTime": "1970-01-01T00:10:00Z" }]);
         let drained = machine("Drain", &json!({}), &json!({ "conditions": condition }));
         assert_eq!([step(&drained, None, 1199), step(&drained, None, 1200)], [Step::Await, Step::Release]);
+        let emptying =
+            machine("Drain", &json!({}), &json!({ "slots": [{ "name": "a", "state": "Emptying" }] }));
+        assert_eq!(step(&emptying, None, 0), Step::Await, "keys and data are still on the disk");
+        let later = machine("Drain", &json!({}), &json!({ "slots": [{ "name": "a", "state": "Later" }] }));
+        assert_eq!(step(&later, None, 0), Step::Await, "a state of a later version is not known to be over");
         let stopped = machine("Drain", &json!({}), &json!({ "slots": [{ "name": "a", "state": "Empty" }] }));
         assert_eq!(step(&stopped, None, 0), Step::Release);
     }

@@ -13,6 +13,8 @@ pub(super) const ROLLED_BACK: &str = "RolledBack";
 
 /// `Ready` False: a rolling update has its Pods leave.
 const UPDATING: &str = "Updating";
+/// Reason of `PoweredOn` for a server that was on before pxed knew it.
+const FOUND_RUNNING: &str = "FoundRunning";
 
 /// `phase`, and the status, reason and message of `Ready`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,7 +97,9 @@ fn before_enrolment(machine: &Machine, status: &MachineStatus) -> Option<Display
         .or_else(|| unmet(status, condition_type::BOOTED))
         .or_else(|| unmet(status, condition_type::ENROLLED));
     let is_driven = condition(status, condition_type::POWERED_ON).is_some();
-    Some(match first {
+    let found =
+        condition(status, condition_type::POWERED_ON).filter(|c| !booting && c.reason == FOUND_RUNNING);
+    Some(match first.or(found) {
         Some(c) => display(phase, &c.reason, &c.message),
         None if is_driven => display(phase, "AwaitingEnrolment", "waiting for the host to boot and to enrol"),
         None => display(phase, "AwaitingEnrolment", &unheard(machine)),
@@ -231,6 +235,8 @@ mod tests {
         let next = json!({ "name": "w", "version": 2, "by": "Reference" });
         let mut applied_well = is("Paved", "True");
         applied_well["reason"] = json!("Applied");
+        let mut found = is("PoweredOn", "True");
+        found["reason"] = json!("FoundRunning");
         for (status, phase, message) in [
             (
                 json!({}),
@@ -249,6 +255,8 @@ mod tests {
                 "Booted is False",
             ),
             (json!({ "conditions": [is("PoweredOn", "False")] }), Phase::Pending, "PoweredOn is False"),
+            // On since before pxed knew it.
+            (json!({ "conditions": [found] }), Phase::Pending, "PoweredOn is True"),
             // Who has switched it on has said something of it.
             (
                 json!({ "conditions": [is("PoweredOn", "True")] }),

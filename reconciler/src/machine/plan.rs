@@ -9,7 +9,8 @@
 use bedplate_api::condition::set_condition;
 use bedplate_api::configuration::{MachineConfiguration, NodeRole};
 use bedplate_api::machine::{
-    Condition, Machine, MachineStatus, NodeRef, Phase, Selected, SelectedBy, VersionRef, condition_type,
+    Condition, Machine, MachineStatus, NODE_CONFIGURATION, NODE_VERSION, NodeRef, Phase, Selected,
+    SelectedBy, VersionRef, condition_type,
 };
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_selection::{Again, Choice, Pending, choose, reference_changed, version_name};
@@ -24,10 +25,6 @@ use crate::image;
 pub(super) const FOREIGN_NODE: &str = "ForeignNode";
 /// `Ready` False: a repave was asked for, and nobody saw it in time.
 pub(super) const NODE_REGISTERED_ANEW: &str = "NodeRegisteredAnew";
-/// H5: what a Node's configuration is.
-pub const NODE_CONFIGURATION: &str = "bedplate.dev/machine-configuration";
-/// H5: which version of it.
-pub const NODE_VERSION: &str = "bedplate.dev/machine-configuration-version";
 
 /// The Node of the Machine's name.
 #[derive(Debug, Clone, Copy)]
@@ -168,6 +165,7 @@ fn by(by: SelectedBy) -> &'static str {
     match by {
         SelectedBy::Reference => "by spec.configurationRef",
         SelectedBy::Selector => "by its machineSelector",
+        SelectedBy::Unknown => "in a way that a later version knows",
     }
 }
 

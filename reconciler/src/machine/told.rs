@@ -34,6 +34,7 @@ pub(super) fn told(before: &MachineStatus, after: &Status) -> Vec<(Reason, Strin
         let by = match selected.by {
             SelectedBy::Reference => "spec.configurationRef",
             SelectedBy::Selector => "its machineSelector",
+            SelectedBy::Unknown => "a way that a later version knows",
         };
         let was = before.selected.as_ref().map(|was| version_name(&was.name, was.version));
         let was = was.map(|was| format!("; it was {was}")).unwrap_or_default();

@@ -16,6 +16,7 @@ use bedplate_api::operation::{
     MOST_MACHINES, MachineOperation, MachineOperationStatus, OperationMachines, OperationState,
 };
 use bedplate_operations::{Now, Progress, SITE, child, child_name, plan as fan_out, standing};
+use bedplate_selection::matches;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{ListParams, PostParams};
@@ -134,17 +135,23 @@ async fn targets(parent: &MachineOperation, world: &World) -> Result<Vec<Machine
     let what = "the Machines of a selector";
     let selector = parent.spec.machine_selector.clone().unwrap_or_default();
     let wrong = |why: String| WriteError::Refused { what: what.to_owned(), why };
-    let selector = Selector::try_from(selector).map_err(|error| wrong(error.to_string()))?;
+    let labels = Selector::try_from(selector.labels()).map_err(|error| wrong(error.to_string()))?;
     let machines: Api<Machine> = Api::all(world.client.clone());
-    let mut parameters = ListParams::default().labels_from(&selector).limit(PAGE);
+    let mut parameters = ListParams::default().labels_from(&labels).limit(PAGE);
     let mut names = Vec::new();
     loop {
-        let page = ask(what, machines.list_metadata(&parameters)).await?;
-        for machine in &page.items {
-            let name = machine.name_any();
+        let (page, next) = if selector.match_fields.is_empty() {
+            let page = ask(what, machines.list_metadata(&parameters)).await?;
+            (page.items.iter().map(ResourceExt::name_any).collect::<Vec<_>>(), page.metadata.continue_)
+        } else {
+            let page = ask(what, machines.list(&parameters)).await?;
+            let found = page.items.iter().filter(|machine| matches(&selector, machine));
+            (found.map(ResourceExt::name_any).collect(), page.metadata.continue_)
+        };
+        for name in page {
             names.push(name.parse().map_err(|_| wrong(format!("{name} is no name of a Machine")))?);
         }
-        let next = page.metadata.continue_.filter(|next| !next.is_empty());
+        let next = next.filter(|next| !next.is_empty());
         let Some(next) = next else { return Ok(names) };
         parameters = parameters.continue_token(&next);
     }

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bedplate_api::machine::{Condition, Machine, Time};
+use bedplate_api::machine::{Condition, Machine, PROVIDER_MANUAL, PROVIDER_PXE, Time};
 use bedplate_api::operation::{
     AGENT_OPERATIONS, DRAINED, MachineOperation, MachineOperationStatus, OperationState, POWER_OPERATIONS,
 };
@@ -50,6 +50,8 @@ pub struct Since {
     pub came: bool,
     /// So much the own wall clock has leapt since then: what was written before is by the one that was.
     pub leap: SignedDuration,
+    /// Time at which it was first seen taken; later writes of its executor do not change it. None: never.
+    pub taken: Option<Timestamp>,
 }
 
 impl Since {
@@ -134,7 +136,10 @@ pub fn plan(seen: &Seen<'_>) -> Plan {
     }
     let labels = labels(seen);
     let plan = match (state(operation), machine) {
-        (Some(OperationState::InProgress), _) => seen.in_progress(),
+        // An operation with a state of a later version was taken by an executor of that version.
+        (Some(OperationState::InProgress | OperationState::Unknown), _) => seen.in_progress(),
+        // Its executor has released it, which restarts no time.
+        _ if seen.since.taken.is_some() => seen.in_progress(),
         (_, None) => seen.homeless(),
         (_, Some(machine)) => seen.pending(machine),
     };
@@ -164,18 +169,20 @@ fn labels(seen: &Seen<'_>) -> BTreeMap<String, String> {
 impl Seen<'_> {
     fn in_progress(&self) -> Plan {
         let (operation, now) = (self.operation, self.now);
-        let limit = done_within(&operation.spec);
-        let status = operation.status.as_ref();
-        let said = status.and_then(|status| status.start_time.as_ref()).map(|time| time.0);
+        let said = operation.status.as_ref().and_then(|status| status.start_time.as_ref()).map(|time| time.0);
         let start = self.since.reckon(said, created(operation, now));
-        let left = left(later(later(start, limit), LEFT_TO_EXECUTOR), now);
-        if !left.is_zero() {
-            return Plan { again: Some(left), ..self.repave() };
-        }
+        // Its time never restarts. Otherwise the host that carries it out could hold its parent forever.
+        let start = self.since.taken.map_or(start, |taken| taken.min(start));
+        let left = left(later(later(start, done_within(&operation.spec)), LEFT_TO_EXECUTOR), now);
+        if left.is_zero() { self.timed_out() } else { Plan { again: Some(left), ..self.repave() } }
+    }
+
+    fn timed_out(&self) -> Plan {
+        let status = self.operation.status.as_ref();
         let executor = status.and_then(|status| status.executor.as_deref()).unwrap_or("somebody");
         let message = format!(
             "{executor} took it and has not said within {} s how it ended: look at the machine. {}",
-            limit.as_secs(),
+            done_within(&self.operation.spec).as_secs(),
             executors(self.machine)
         );
         self.failed("TimedOut", message)
@@ -233,7 +240,7 @@ impl Seen<'_> {
             let status = other.status.as_ref();
             match state(other) {
                 // Its end has this one looked at again.
-                Some(OperationState::InProgress) => return self.begin(),
+                Some(OperationState::InProgress | OperationState::Unknown) => return self.begin(),
                 Some(OperationState::Complete | OperationState::Failed) => {
                     let said = status.and_then(|status| status.completion_time.as_ref()).map(|time| time.0);
                     since = since.max(other_since.reckon(said, created(other, now)));
@@ -328,9 +335,14 @@ fn executors(machine: Option<&Machine>) -> String {
         None => format!("no bedplate-agent yet, which would carry out {agent_operations}"),
     };
     let power = POWER_OPERATIONS.join(", ");
-    let pxed = match machine.spec.bmc {
-        Some(_) => format!("pxed of site {} ({power})", machine.spec.site),
-        None => format!("nobody for {power}, as it has no spec.bmc"),
+    let pxed = match (&machine.spec.bmc, machine.spec.provider.as_str()) {
+        (Some(_), _) => format!("pxed of site {} ({power})", machine.spec.site),
+        (None, PROVIDER_PXE | PROVIDER_MANUAL) => format!("no program for {power}, as it has no spec.bmc"),
+        (None, provider) => {
+            format!(
+                "for {power} the controller of provider {provider} if it has them, as there is no spec.bmc"
+            )
+        }
     };
     format!("For Machine {} there are: {agent}; {pxed}", machine.name_any())
 }

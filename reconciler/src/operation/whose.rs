@@ -45,6 +45,8 @@ struct Stand {
     first: Timestamp,
     /// It was seen in another state before.
     came: bool,
+    /// Time at which it was first seen taken. Later writes of its executor do not change it.
+    taken: Option<Instant>,
     /// Its end was told.
     told: bool,
 }
@@ -100,15 +102,18 @@ impl Whose {
     /// Since when an operation is as far as it is.
     pub fn since(&self, operation: &MachineOperation, now: Timestamp) -> Since {
         let inner = self.lock();
-        let stand = inner.stands.get(&operation.name_any());
-        // The store is a moment before what is known here.
-        let stand = stand.filter(|s| s.is_of(operation));
-        let Some(stand) = stand else {
-            return Since { seen: now, came: false, leap: SignedDuration::ZERO };
+        let stand = inner.stands.get(&operation.name_any()).filter(|s| s.uid == operation.metadata.uid);
+        let ago = |instant: Instant| {
+            let passed = SignedDuration::try_from(instant.elapsed()).unwrap_or(SignedDuration::MAX);
+            now.saturating_sub(passed).unwrap_or(now)
         };
-        let stood = SignedDuration::try_from(stand.since.elapsed()).unwrap_or(SignedDuration::MAX);
-        let seen = now.saturating_sub(stood).unwrap_or(now);
-        Since { seen, came: stand.came, leap: seen.duration_since(stand.first) }
+        let taken = stand.and_then(|stand| stand.taken).map(ago);
+        // The store is a moment before what is known here.
+        let Some(stand) = stand.filter(|s| s.is_of(operation)) else {
+            return Since { seen: now, came: false, leap: SignedDuration::ZERO, taken };
+        };
+        let seen = ago(stand.since);
+        Since { seen, came: stand.came, leap: seen.duration_since(stand.first), taken }
     }
 
     /// Whether an operation's end is news: it was seen to come, and nobody was told.
@@ -160,13 +165,16 @@ impl Inner {
         if before.is_some_and(|before| before.is_of(operation)) {
             return;
         }
+        let since = Instant::now();
+        let is_taken = state(operation) == Some(OperationState::InProgress);
         let stand = Stand {
             uid: operation.metadata.uid.clone(),
             state: state(operation),
             held: is_held(operation),
-            since: Instant::now(),
+            since,
             first,
             came: before.is_some(),
+            taken: before.and_then(|before| before.taken).or(is_taken.then_some(since)),
             told: before.is_some_and(|before| before.told),
         };
         self.stands.insert(name.to_owned(), stand);
@@ -221,6 +229,30 @@ mod tests {
         }
         whose.put(&operation("anew", Some("InProgress")), now);
         assert_eq!(ago(&operation("anew", Some("InProgress"))), (0, false), "another one of its name");
+    }
+
+    /// The attack: the agent of a compromised host takes an operation and releases it every minute.
+    #[tokio::test(start_paused = true)]
+    async fn o1_time_since_an_operation_was_first_taken_never_restarts() {
+        let (whose, now) = (Whose::default(), Timestamp::from_second(1_000_000).unwrap());
+        let (pending, taken) = (operation("u", Some("Pending")), operation("u", Some("InProgress")));
+        let ago = |operation: &MachineOperation| {
+            whose.since(operation, now).taken.map(|taken| now.duration_since(taken).as_secs())
+        };
+        whose.put(&pending, now);
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert_eq!(ago(&pending), None);
+        whose.put(&taken, now);
+        for minute in 1..=5 {
+            tokio::time::advance(Duration::from_secs(60)).await;
+            let other = if minute % 2 == 0 { &taken } else { &pending };
+            whose.put(other, now);
+            assert_eq!((ago(other), whose.since(other, now).seen), (Some(60 * minute), now));
+            // The store is behind.
+            assert_eq!(ago(&operation("u", None)), Some(60 * minute));
+        }
+        whose.put(&operation("another", Some("Pending")), now);
+        assert_eq!(ago(&operation("another", Some("Pending"))), None, "another one of its name");
     }
 
     #[tokio::test(start_paused = true)]

@@ -6,14 +6,14 @@
 use bedplate_api::machine::Machine;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::Node;
-use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::certification_request::{X509CertificationRequest, X509CertificationRequestInfo};
 use x509_parser::pem::{Pem, parse_x509_pem};
 use x509_parser::prelude::FromDer;
 
 use crate::machine::foreign;
 
 /// The signer of kubelets' client certificates.
-pub const SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+const SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 const USER: &str = "bedplate:machine:";
 const GROUP: &str = "bedplate:machines";
 const CREDENTIAL: &str = "authentication.kubernetes.io/credential-id";
@@ -25,7 +25,7 @@ const END: &str = "-----END CERTIFICATE REQUEST-----";
 
 /// What is done with a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub(super) enum Verdict {
     /// Not an agent's for its kubelet, or decided already.
     NotOurs,
     /// It is given.
@@ -34,24 +34,22 @@ pub enum Verdict {
     Deny(String),
     /// Nothing is known that would allow or refuse it: a person may.
     LeaveOpen(String),
+    /// A fact is missing that arrives by itself, such as the Node of a kubelet that registers now.
+    Wait(String),
 }
 
 /// The Machine that an agent's request is of; none: it is not an agent's.
-pub fn asks_for(request: &CertificateSigningRequest) -> Option<&str> {
+pub(super) fn asks_for(request: &CertificateSigningRequest) -> Option<&str> {
     request.spec.username.as_deref()?.strip_prefix(USER).filter(|_| request.spec.signer_name == SIGNER)
 }
 
 /// Decides; `machine` is that of [`asks_for`] as it is now, `node` the one of its name.
-pub fn decide(
+pub(super) fn decide(
     request: &CertificateSigningRequest,
     machine: Option<&Machine>,
     node: Option<&Node>,
 ) -> Verdict {
-    let decided = request
-        .status
-        .as_ref()
-        .is_some_and(|status| status.conditions.as_ref().is_some_and(|c| !c.is_empty()));
-    let Some(name) = asks_for(request).filter(|_| !decided) else { return Verdict::NotOurs };
+    let Some(name) = asks_for(request).filter(|_| !is_decided(request)) else { return Verdict::NotOurs };
     if !request.spec.groups.iter().flatten().any(|group| group == GROUP) {
         return Verdict::Deny(format!("who asks is not in {GROUP}"));
     }
@@ -81,6 +79,12 @@ pub fn decide(
         Ok(()) => Verdict::Approve,
         Err(why) => Verdict::Deny(why),
     }
+}
+
+/// Returns true if the request was approved or denied, or could not be signed.
+pub(super) fn is_decided(request: &CertificateSigningRequest) -> bool {
+    let status = request.status.as_ref();
+    status.is_some_and(|status| status.conditions.as_ref().is_some_and(|c| !c.is_empty()))
 }
 
 /// The SHA-256 of the certificate that was shown.
@@ -113,13 +117,38 @@ fn block(pem: &[u8]) -> Option<Pem> {
 
 /// O=system:nodes, CN=system:node:<name>, and nothing beside it.
 fn subject(pem: &[u8], name: &str) -> Result<(), String> {
+    inspect(pem, |request| {
+        has_subject(request, name)?;
+        // Other names, other usages, a password: a kubelet asks for none.
+        if request.iter_attributes().next().is_some() {
+            return Err("it asks for more than a subject and a key".to_owned());
+        }
+        Ok(())
+    })
+}
+
+/// Calls `look` with the content of a request.
+///
+/// # Errors
+/// The text is not exactly one request, or `look` says why it is refused.
+pub(super) fn inspect<T>(
+    pem: &[u8],
+    look: impl FnOnce(&X509CertificationRequestInfo<'_>) -> Result<T, String>,
+) -> Result<T, String> {
     let unreadable = |_| "the request cannot be read".to_owned();
     let pem = block(pem).ok_or("the request is not one block of PEM and nothing beside it")?;
     let (rest, request) = X509CertificationRequest::from_der(&pem.contents).map_err(unreadable)?;
     if !rest.is_empty() {
         return Err("the request goes on behind its end".to_owned());
     }
-    let request = &request.certification_request_info;
+    look(&request.certification_request_info)
+}
+
+/// Checks that the subject is exactly O=system:nodes, CN=system:node:<name>.
+///
+/// # Errors
+/// The subject is another one.
+pub(super) fn has_subject(request: &X509CertificationRequestInfo<'_>, name: &str) -> Result<(), String> {
     let attributes: Vec<(String, &str)> = request
         .subject
         .iter_attributes()
@@ -133,10 +162,6 @@ fn subject(pem: &[u8], name: &str) -> Result<(), String> {
     if attributes.len() != 2 || parts("2.5.4.10") != ["system:nodes"] || parts("2.5.4.3") != [wanted.as_str()]
     {
         return Err(format!("its subject is not O=system:nodes, CN={wanted}"));
-    }
-    // Other names, other usages, a password: a kubelet asks for none.
-    if request.iter_attributes().next().is_some() {
-        return Err("it asks for more than a subject and a key".to_owned());
     }
     Ok(())
 }

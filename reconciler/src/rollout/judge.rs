@@ -8,6 +8,7 @@
 //! All of it is read from objects: `selected` and `slots` of the Machine, its Node and what `mark` has on it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bedplate_api::configuration::{MachineConfiguration, NodeRole};
 use bedplate_api::machine::{DeletionPolicy, Machine, MachineStatus, Selected, SlotState, condition_type};
@@ -16,6 +17,8 @@ use bedplate_selection::{CLAIMED_BY, is_of, repave, version_name};
 use k8s_openapi::api::core::v1::Node;
 
 use super::mark::{self, Cordon, Hold, Purpose, cordon_of, is_ready};
+use super::waits::{Wait, is_late};
+use crate::configuration::conditions::{NODE_MISSING, is_missing_reported};
 use crate::machine::foreign;
 
 /// Reasons of `Paved` by which what was to come did not, for a Machine that has no node meanwhile.
@@ -23,13 +26,28 @@ const NOT_PAVED: [&str; 7] =
     ["GateFailed", "BackOff", "VersionRefused", "InvalidConfiguration", "HostUnfit", "DiskFailed", "NoRoom"];
 /// Reasons of `Paved` while a version is on its way into a slot; any other says what it waits for, which may never come.
 const ON_ITS_WAY: [&str; 4] = ["", "Applied", "Preparing", "Abandoned"];
+/// Maximum time from the choice of a version to its prepared slot for which no other Machine is taken. An image may need most of it.
+const PREPARATION_LIMIT: Duration = Duration::from_secs(3600);
 /// Reasons of `Paved` by which this host alone cannot have the version prepared.
 const UNFIT: [&str; 3] = ["HostUnfit", "DiskFailed", "NoRoom"];
 
 /// Nodes by their names.
 pub type Nodes<'a> = &'a dyn Fn(&str) -> Option<Arc<Node>>;
-/// Whether a Machine's agent is not heard any more.
-pub type Silent<'a> = &'a dyn Fn(&Machine) -> bool;
+
+/// Times about Machines, by the controller's own clocks.
+#[derive(Clone, Copy)]
+pub struct Clocks<'a> {
+    /// Returns true if a Machine's agent is not heard any more.
+    pub silent: &'a dyn Fn(&Machine) -> bool,
+    /// Returns the time for which a Machine has waited for its selected version.
+    pub wait: &'a dyn Fn(&Machine) -> Wait,
+}
+
+impl std::fmt::Debug for Clocks<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Clocks").finish_non_exhaustive()
+    }
+}
 
 /// A Machine of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,7 +81,8 @@ pub enum Place {
     Outdated(String),
     /// This version is selected, and on its way into a slot.
     Preparing(String),
-    /// The same, and the agent says by this reason of `Paved` that it does not come: it may yet, and nobody waits for that.
+    /// This version is selected and does not come, by this reason of the agent's `Paved` or because it takes too long. It may come yet, and no other
+    /// Machine waits for that.
     Awaiting(String, String),
     /// This version is in a slot: it may have its turn.
     Prepared(String),
@@ -94,6 +113,8 @@ pub enum Skip {
     AgentSilent,
     /// Its host cannot take the version, by the reason of the agent's `Paved`.
     Unfit(String),
+    /// It has no Node, and its host did not become one with this version, which is not the newest.
+    Behind(String),
 }
 
 impl Skip {
@@ -115,6 +136,9 @@ impl Skip {
             Self::Unfit(reason) => {
                 format!("its host cannot take the version: {reason}, see its condition Paved")
             }
+            Self::Behind(version) => format!(
+                "its host did not become a Node with {version}: repair it, or move it by spec.configurationRef with name and version"
+            ),
         }
     }
 }
@@ -149,12 +173,12 @@ pub fn judge(
     machines: &[&Machine],
     nodes: Nodes<'_>,
     versions: &[&MachineConfigurationVersion],
-    silent: Silent<'_>,
+    clocks: Clocks<'_>,
 ) -> Rollout {
     let name = configuration.metadata.name.clone().unwrap_or_default();
     let own = versions.iter().filter(|version| is_of(version, configuration));
     let newest = own.map(|version| version.spec.version).max().unwrap_or(0);
-    let known = Known { configuration, versions, silent };
+    let known = Known { configuration, versions, clocks };
     let is_member = |machine: &&&Machine| selected(machine).is_some_and(|selected| selected.name == name);
     let mut members: Vec<Member> =
         machines.iter().filter(is_member).map(|machine| known.member(machine, nodes)).collect();
@@ -170,7 +194,7 @@ fn selected(machine: &Machine) -> Option<&Selected> {
 struct Known<'a> {
     configuration: &'a MachineConfiguration,
     versions: &'a [&'a MachineConfigurationVersion],
-    silent: Silent<'a>,
+    clocks: Clocks<'a>,
 }
 
 impl Known<'_> {
@@ -222,7 +246,9 @@ impl Known<'_> {
             return Place::Failed(failure);
         }
         let came_back = |node: &&Node| applied.node_uid.is_none() || applied.node_uid == node.metadata.uid;
-        let Some(node) = node.filter(came_back) else { return not_paved(status) };
+        let Some(node) = node.filter(came_back) else {
+            return aside.map_or_else(|| self.without_node(machine, status, &version), Place::Skipped);
+        };
         if let Some(skip) = aside.or_else(|| self.skip(machine, status, node)) {
             return Place::Skipped(skip);
         }
@@ -244,10 +270,14 @@ impl Known<'_> {
         if UNFIT.contains(&reason) {
             return Place::Skipped(Skip::Unfit(reason.to_owned()));
         }
-        if ON_ITS_WAY.contains(&reason) {
-            return Place::Preparing(version);
+        if !ON_ITS_WAY.contains(&reason) {
+            return Place::Awaiting(version, reason.to_owned());
         }
-        Place::Awaiting(version, reason.to_owned())
+        // An agent that never ends its preparation would hold the update of all others.
+        if (self.clocks.wait)(machine).chosen > PREPARATION_LIMIT {
+            return Place::Awaiting(version, "PreparationOverdue".to_owned());
+        }
+        Place::Preparing(version)
     }
 
     /// Why this version did not come to a Machine that has the former one.
@@ -312,7 +342,38 @@ impl Known<'_> {
         if unavailable(status, Some(node)).is_some() {
             return Some(Skip::Down);
         }
-        (self.silent)(machine).then_some(Skip::AgentSilent)
+        (self.clocks.silent)(machine).then_some(Skip::AgentSilent)
+    }
+
+    /// Returns where a Machine stands whose former Node is gone. `version` is the newest. A Machine without a Node keeps an older choice, whose
+    /// failure says nothing of the newest.
+    fn without_node(&self, machine: &Machine, status: &MachineStatus, version: &str) -> Place {
+        let Some(failure) = self.not_paved(machine, status) else { return Place::Repaving };
+        let tried = selected(machine).map(|tried| version_name(&tried.name, tried.version));
+        match tried.filter(|tried| tried != version) {
+            Some(tried) => Place::Skipped(Skip::Behind(tried)),
+            None => Place::Failed(failure),
+        }
+    }
+
+    /// Returns why a host without a Node does not become one: its agent reports a failure, or the Node does not come for too long.
+    fn not_paved(&self, machine: &Machine, status: &MachineStatus) -> Option<Failure> {
+        if let Some(known) = NOT_PAVED.iter().find(|known| **known == paved(status)) {
+            return Some(Failure {
+                reason: "NotPaved",
+                message: format!("its host is not paved ({known}, see its condition Paved)"),
+                remedy: "repair the host, or edit the MachineConfiguration and move the Machine: spec.configurationRef with name and version",
+            });
+        }
+        let (wait, is_reported) = ((self.clocks.wait)(machine), is_missing_reported(self.configuration));
+        is_late(machine, self.versions.iter().copied(), wait, is_reported).then(|| Failure {
+            reason: NODE_MISSING,
+            message:
+                "its host was to be paved and has no Node, for longer than its health gate and 30 minutes"
+                    .to_owned(),
+            remedy: "bedplate machine explain NAME shows the pending step; repair the host (spec.paused meanwhile), move the Machine (spec.configurationRef \
+                     with name and version), or delete it",
+        })
     }
 
     /// Whether a version is that of a control plane which joins nothing: it makes the cluster.
@@ -338,17 +399,6 @@ fn first(text: &str) -> String {
 fn paved(status: &MachineStatus) -> &str {
     let found = status.conditions.iter().find(|c| c.type_ == condition_type::PAVED);
     found.map_or("", |c| c.reason.as_str())
-}
-
-fn not_paved(status: &MachineStatus) -> Place {
-    match NOT_PAVED.iter().find(|known| **known == paved(status)) {
-        Some(known) => Place::Failed(Failure {
-            reason: "NotPaved",
-            message: format!("its host is not paved ({known}, see its condition Paved)"),
-            remedy: "edit the MachineConfiguration, or repair the host",
-        }),
-        None => Place::Repaving,
-    }
 }
 
 /// Why a Machine is not available, for any reason.

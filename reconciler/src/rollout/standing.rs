@@ -4,9 +4,9 @@ use bedplate_api::configuration::{MachineConfiguration, RollingUpdate};
 use bedplate_api::machine::Machine;
 use bedplate_api::version::MachineConfigurationVersion;
 
-use super::judge::{Member, Nodes, Place, Rollout, Silent, judge};
+use super::judge::{Clocks, Member, Nodes, Place, Rollout, judge};
 use super::plan::{allowed, settings};
-use crate::configuration::conditions::Standing;
+use crate::configuration::conditions::{PAUSED, Standing};
 
 /// So many Machines of a sort are named.
 const NAMED: usize = 3;
@@ -17,10 +17,10 @@ pub fn standing(
     machines: &[&Machine],
     nodes: Nodes<'_>,
     versions: &[&MachineConfigurationVersion],
-    silent: Silent<'_>,
+    clocks: Clocks<'_>,
 ) -> Option<Standing> {
     let settings = settings(configuration)?;
-    let rollout = judge(configuration, machines, nodes, versions, silent);
+    let rollout = judge(configuration, machines, nodes, versions, clocks);
     Some(Standing { progressing: progressing(&rollout, &settings), degraded: degraded(&rollout, &settings) })
 }
 
@@ -49,7 +49,7 @@ fn progressing(rollout: &Rollout, settings: &RollingUpdate) -> (bool, &'static s
     parts.extend(budget.clone());
     let is_unfetched = rollout.is_unfetched(allowed(&settings.max_unavailable, members.len()));
     let (moves, reason) = match () {
-        () if rollout.is_paused(settings) => (false, "Paused"),
+        () if rollout.is_paused(settings) => (false, PAUSED),
         () if budget.is_some() => (true, "BudgetUsedUp"),
         () if !at_hand.is_empty() || waiting > 0 && !is_unfetched => (true, "RollingOut"),
         () if !awaiting.is_empty() => (true, "NotFetched"),

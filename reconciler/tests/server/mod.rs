@@ -3,9 +3,11 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bedplate_bmc::address::Reach;
 use bedplate_lease::Tenure;
 use bedplate_reconciler::counters::Counters;
 use bedplate_reconciler::news::{self, Teller};
+use bedplate_reconciler::reach::RegistryReach;
 use bedplate_reconciler::world::{Stores, World};
 use jiff::Timestamp;
 use kube::client::Body;
@@ -118,7 +120,10 @@ impl Server {
         answer: impl Fn(&Asked) -> (u16, Value) + Send + Sync + 'static,
     ) -> Arc<World> {
         let client = self.client(Arc::new(answer));
-        Arc::new(World::new(client, stores(objects), tenure, Counters::default()))
+        // Registries of tests are on loopback.
+        let reach = Reach { allowed: vec!["127.0.0.0/8".parse().unwrap()], ..Reach::default() };
+        let world = World::new(client, stores(objects), tenure, Counters::default());
+        Arc::new(world.reaching(RegistryReach(reach)))
     }
 
     /// The same, which tells; what it tells is written by the second, once the first is gone.
@@ -145,6 +150,7 @@ fn stores(objects: &Objects) -> Stores {
         whose: Arc::default(),
         index: Arc::default(),
         heard: Arc::default(),
+        waits: Arc::default(),
     };
     index(&stores);
     stores
@@ -163,6 +169,7 @@ pub(crate) fn index(stores: &Stores) {
         stores.whose.put(&object, Timestamp::now());
     }
     for object in stores.machines.state() {
+        stores.waits.put(&object);
         stores.index_mut().machine(&object.name_any(), Some(object.clone()));
     }
 }

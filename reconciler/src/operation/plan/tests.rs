@@ -46,11 +46,11 @@ fn look_since(operation: &MachineOperation, machine: Option<&Machine>, second: i
 
 /// By a controller that has just begun.
 fn first_seen(second: i64) -> Since {
-    Since { seen: at(second), came: false, leap: SignedDuration::ZERO }
+    Since { seen: at(second), came: false, leap: SignedDuration::ZERO, taken: None }
 }
 
 fn seen_to_come(second: i64) -> Since {
-    Since { seen: at(second), came: true, leap: SignedDuration::ZERO }
+    Since { seen: at(second), came: true, leap: SignedDuration::ZERO, taken: None }
 }
 
 /// State, reason and message that a plan writes.
@@ -94,6 +94,13 @@ fn an_operation_waits_a_moment_for_its_machine_and_then_fails() {
 }
 
 #[test]
+fn operation_in_a_state_of_a_later_version_does_not_lack_an_executor() {
+    let later = operation("reboot", &json!({ "status": { "state": "Later" } }));
+    let plan = look(&later, Some(&machine(&json!({}))), 1_000_000);
+    assert_eq!((&plan.status, plan.again.is_some()), (&None, true), "its own time counts");
+}
+
+#[test]
 fn what_nobody_takes_fails_after_its_time_and_names_who_there_is() {
     let bmc = json!({ "bmc": { "protocol": "redfish", "address": "10.0.0.1",
         "credentialsSecretRef": { "namespace": "n", "name": "s" } } });
@@ -101,6 +108,7 @@ fn what_nobody_takes_fails_after_its_time_and_names_who_there_is() {
         ("dance", json!({}), json!({}), 300, "bedplate-agent (reboot"),
         ("dance", json!({ "spec": { "timeoutSeconds": 7 } }), bmc, 7, "pxed of site north (powerOn"),
         ("powerOn", json!({}), json!({}), 3600, "has no spec.bmc"),
+        ("powerOn", json!({}), json!({ "provider": "azure" }), 3600, "the controller of provider azure"),
     ] {
         let (operation, machine) = (operation(name, &more), machine(&spec));
         let plan = look(&operation, Some(&machine), last - 1);
@@ -155,6 +163,30 @@ fn o1_an_operation_has_its_time_and_no_more_whatever_the_clock_of_its_host_says(
     }
 }
 
+/// The attack: the agent of a compromised host writes any state, any start and `Held` again and again, so that its parent waits.
+#[test]
+fn o1_host_cannot_hold_an_operation_by_releasing_it() {
+    let (free, paused) = (machine(&json!({})), machine(&json!({ "paused": true })));
+    let held = |status: &str| json!([{ "type": "Held", "status": status, "reason": "x", "message": "", "lastTransitionTime": time(4080) }]);
+    for machine in [Some(&free), Some(&paused), None] {
+        for status in [
+            json!({ "state": "InProgress", "startTime": time(4080) }),
+            json!({ "state": "Pending" }),
+            json!({ "state": "Pending", "conditions": held("True") }),
+            json!({ "state": "InProgress", "conditions": held("False") }),
+            json!({}),
+        ] {
+            let given = operation("reboot", &json!({ "spec": { "timeoutSeconds": 60 }, "status": status }));
+            // Taken first at second 4000, and seen in another state every few seconds since.
+            let at = |second| {
+                let since = Since { taken: Some(at(4000)), ..seen_to_come(second - 5) };
+                written(&look_since(&given, machine, second, since)).1.to_owned()
+            };
+            assert_eq!([at(4089), at(4090)], ["", "TimedOut"], "{status} {machine:?}");
+        }
+    }
+}
+
 #[test]
 fn o2_an_operation_stays_for_its_time_after_its_end_whatever_the_clock_of_its_host_says() {
     for said in [-900_000, 100, 900_000] {
@@ -192,7 +224,8 @@ fn a_leap_of_the_controllers_own_clock_neither_ends_an_operation_nor_keeps_it() 
     for leap in [-90_000, 0, 90_000] {
         // All of it was found so, and written, at second 0; `passed` seconds and one leap later:
         let look = |what: &Value, passed: i64| {
-            let since = Since { seen: at(leap), came: false, leap: SignedDuration::from_secs(leap) };
+            let since =
+                Since { seen: at(leap), came: false, leap: SignedDuration::from_secs(leap), taken: None };
             look_since(&operation("reboot", what), Some(&machine), leap + passed, since)
         };
         assert_eq!(

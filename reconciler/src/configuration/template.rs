@@ -1,0 +1,148 @@
+//! Pure: what no host can make of a template, although the API server takes it. Such an edit becomes no version: each host would refuse it, and a
+//! rolling update would stop at the first one. Agents check the same by the same code (`bedplate_bootstrap::template`).
+//!
+//! The API server checks lengths, quantities and values by the schema of the kind. Not there: keys of maps, and fields that are free-form.
+
+use bedplate_api::configuration::Template;
+use bedplate_bootstrap::template::{CheckTemplateError, check};
+use bedplate_bootstrap::{Destination, destination};
+
+/// Returns why no host can make a node of a template; none if nothing is known against it.
+pub(super) fn refusal(template: &Template) -> Option<String> {
+    let refusals = check(template).err().map_or_else(Vec::new, |CheckTemplateError(refusals)| refusals);
+    let refusals = refusals.iter().map(|why| format!("spec.template.{why}"));
+    let joins = uncompared(template).map(|why| format!("spec.template.kubernetes: {why}"));
+    let all: Vec<String> = refusals.chain(joins).collect();
+    (!all.is_empty()).then(|| all.join("; "))
+}
+
+/// Returns why no host of a cluster can tell which cluster the node of a template joins. Hosts refuse such a version, whatever it leads to.
+/// Whether one that can be compared leads to this cluster is for the host to ask.
+fn uncompared(template: &Template) -> Option<&'static str> {
+    let plain = |path: &str| -> Vec<String> {
+        path.split('/').filter(|part| !part.is_empty() && *part != ".").map(str::to_owned).collect()
+    };
+    let is_written =
+        |path: &str| template.files.iter().any(|file| !file.append && plain(&file.path) == plain(path));
+    match destination(&template.kubernetes) {
+        Destination::Token { endpoint: "", .. } => {
+            Some("joinConfiguration.discovery.bootstrapToken names no apiServerEndpoint")
+        }
+        Destination::File(path) if !path.starts_with('/') || !is_written(path) => Some(
+            "joinConfiguration.discovery.file.kubeConfigPath is not a file of spec.template.files, so that no host can tell which cluster it \
+             joins; add the file, or leave discovery out and the host joins this cluster",
+        ),
+        Destination::Unnamed
+        | Destination::Endpoint(_)
+        | Destination::Token { .. }
+        | Destination::File(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn why(more: &Value) -> Option<String> {
+        let mut template = json!({ "image": { "reference": "r.example/node:1", "allowTag": true } });
+        template.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        refusal(&serde_json::from_value(template).unwrap())
+    }
+
+    fn kubernetes(more: &Value) -> Value {
+        let mut kubernetes = json!({ "version": "v1.34.4" });
+        kubernetes.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({ "kubernetes": kubernetes })
+    }
+
+    #[test]
+    fn c2_template_that_every_host_refuses_is_refused_with_its_fields() {
+        for (more, words) in [
+            (json!({ "nodeLabels": { "a b": "x" } }), "nodeLabels: \"a b\""),
+            (json!({ "nodeLabels": { "node-role.kubernetes.io/worker": "" } }), "a kubelet may not set"),
+            (json!({ "nodeLabels": { "rack": "a b" } }), "nodeLabels: \"rack\""),
+            (json!({ "nodeAnnotations": { "/x": "y" } }), "nodeAnnotations: \"/x\""),
+            (json!({ "taints": [{ "key": "a/b/c", "effect": "NoSchedule" }] }), "taints: \"a/b/c\""),
+            (json!({ "kubeletConfiguration": { "providerID": "x" } }), "kubeletConfiguration.providerID"),
+            (json!({ "kubeletExtraArgs": [{ "name": "provider-id", "value": "x" }] }), "provider-id"),
+            (json!({ "joinConfiguration": { "controlPlane": {} } }), "joinConfiguration.controlPlane"),
+            (json!({ "version": "v1.21.0" }), "too old"),
+        ] {
+            let why = why(&kubernetes(&more)).unwrap_or_default();
+            assert!(why.starts_with("spec.template.kubernetes: ") && why.contains(words), "{more}: {why}");
+        }
+        for name in ["", "a b", "a=b", "#a", ";a", "-a", "a\nb", "ü"] {
+            let mut template = kubernetes(&json!({}));
+            template["sysctls"] = json!({ name: "1" });
+            let why = why(&template).unwrap_or_default();
+            assert!(why.contains("is not the name of a kernel parameter"), "{name:?}: {why}");
+        }
+    }
+
+    fn joins_by(path: &str) -> Value {
+        json!({ "joinConfiguration": { "discovery": { "file": { "kubeConfigPath": path } } } })
+    }
+
+    #[test]
+    fn c2_template_whose_cluster_no_host_can_compare_is_refused() {
+        for path in ["/etc/of-the-image.conf", "https://k.example/join.conf", "etc/join.conf", ""] {
+            let mut template = kubernetes(&joins_by(path));
+            template["files"] = json!([{ "path": "/etc/join.conf", "content": "c" },
+                { "path": "/etc/of-the-image.conf", "content": "c", "append": true }]);
+            let why = why(&template).unwrap_or_default();
+            assert!(
+                why.contains("kubernetes: joinConfiguration.discovery.file.kubeConfigPath is not"),
+                "{path}: {why}"
+            );
+        }
+        let token = json!({ "joinConfiguration": { "discovery": { "bootstrapToken": { "token": "a.b" } } } });
+        let why = why(&kubernetes(&token)).unwrap_or_default();
+        assert!(why.contains("names no apiServerEndpoint"), "{why}");
+    }
+
+    #[test]
+    fn c2_network_binds_and_files_that_every_host_refuses_are_refused() {
+        let with = |field: &str, value: Value| {
+            let mut template = kubernetes(&json!({}));
+            template[field] = value;
+            template
+        };
+        let file =
+            |path: &str, encoding: &str| json!([{ "path": path, "content": "!", "encoding": encoding }]);
+        let mut control_plane = kubernetes(&json!({ "role": "controlPlane" }));
+        control_plane["container"] = json!({ "network": "macvlan" });
+        let mut bound = with("files", file("/srv/a", "plain"));
+        bound["container"] = json!({ "binds": ["/srv"] });
+        for (more, words) in [
+            (control_plane, "spec.template.container.network is macvlan"),
+            (with("files", file("/run/x", "plain")), "spec.template.files[0] (/run/x): /run is mounted"),
+            (with("files", file("/a", "base64")), "spec.template.files[0] (/a): its content is not base64"),
+            (bound, "spec.template.files[0] (/srv/a): the bind /srv"),
+            (with("container", json!({ "binds": ["/a\u{85}"] })), "spec.template.container.binds holds"),
+        ] {
+            let why = why(&more).unwrap_or_default();
+            assert!(why.starts_with(words), "{more}: {why}");
+        }
+    }
+
+    #[test]
+    fn c2_template_that_hosts_take_is_taken() {
+        for more in [
+            json!({ "nodeLabels": { "example.com/rack": "r1" }, "nodeAnnotations": { "example.com/X": "any text" },
+                "taints": [{ "key": "example.com/gpu", "value": "yes", "effect": "NoSchedule" }],
+                "kubeletConfiguration": { "maxPods": 50 } }),
+            json!({ "role": "controlPlane", "joinConfiguration": {} }),
+            json!({ "role": "controlPlane", "initConfiguration": {}, "clusterConfiguration": {} }),
+        ] {
+            assert_eq!(why(&kubernetes(&more)), None, "{more}");
+        }
+        let mut template = kubernetes(&joins_by("/etc/join.conf"));
+        template["files"] = json!([{ "path": "/etc//join.conf", "content": "c" }]);
+        assert_eq!(why(&template), None);
+        let mut template = kubernetes(&json!({}));
+        template["sysctls"] = json!({ "vm.max_map_count": "1", "net/ipv4/conf/enp3s0.200/forwarding": "1", "net.ipv4.conf.*.rp_filter": "2" });
+        assert_eq!(why(&template), None);
+    }
+}

@@ -1,0 +1,54 @@
+//! Networks where registries may be whose tags the controller resolves. Who writes MachineConfigurations must not reach services through
+//! the controller: it never connects to loopback, link-local addresses and the clouds' metadata services, nor to networks that its command
+//! line forbids, also not by a redirect or a token service. Called by `image`.
+
+use std::net::IpAddr;
+
+use bedplate_bmc::address::Reach;
+use bedplate_bmc::resolve::lookup;
+use futures::future::BoxFuture;
+
+/// The networks of the command line.
+#[derive(Debug, Default)]
+pub struct RegistryReach(pub Reach);
+
+impl bedplate_image::Reach for RegistryReach {
+    fn check(&self, ip: IpAddr) -> Result<(), String> {
+        let Some(why) = self.0.refusal(ip) else { return Ok(()) };
+        Err(format!("{ip} is {why}; name the digest, or add the network to --image-allowed-networks"))
+    }
+
+    fn lookup(&self, name: String) -> BoxFuture<'static, Result<Vec<IpAddr>, String>> {
+        Box::pin(async move { lookup(&name).await })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bedplate_image::Reach as _;
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::Cli;
+
+    #[test]
+    fn tags_are_not_resolved_where_the_command_line_forbids_it() {
+        let networks = "--image-forbidden-networks=10.96.0.0/12,10.244.0.0/16";
+        let allowed = "--image-allowed-networks=127.0.0.5/32";
+        let reach = Cli::try_parse_from(["bedplate-controller", networks, allowed]).unwrap().image_reach();
+        for (ip, is_allowed) in [
+            ("127.0.0.1", false),
+            ("127.0.0.5", true),
+            ("169.254.169.254", false),
+            ("10.96.0.1", false),
+            ("10.244.1.1", false),
+            ("::ffff:10.96.0.1", false),
+            ("10.7.0.9", true),
+        ] {
+            let checked = reach.check(ip.parse().unwrap());
+            assert_eq!(checked.is_ok(), is_allowed, "{ip}: {checked:?}");
+        }
+        assert!(RegistryReach::default().check([127, 0, 0, 1].into()).is_err());
+        assert!(Cli::try_parse_from(["bedplate-controller", "--image-forbidden-networks=x"]).is_err());
+    }
+}

@@ -1,0 +1,248 @@
+//! How long ago each Machine's version was chosen, and how long the Machine has had no Node of it, by this program's own monotonic clock.
+//!
+//! The agent may be dead or compromised, so its words end nothing here. A controller that starts counts from its start: a failure may be
+//! reported later, but never too early. What an earlier controller has reported stands in the configuration's status (`conditions`), and it
+//! counts for each Machine that this controller has found without a Node. Kept by `follow`, asked for `judge` and for `Degraded`.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bedplate_api::machine::{Machine, Selected};
+use bedplate_api::version::MachineConfigurationVersion;
+use bedplate_selection::CLAIMED_BY;
+use kube::ResourceExt;
+use tokio::time::Instant;
+
+/// Health gate of a version that names none (`HealthGate::timeout_seconds`).
+const GATE_TIMEOUT: Duration = Duration::from_secs(600);
+/// Time beyond the health gate: power-on, boot, a node image that is fetched, and the way back to the former version.
+const MARGIN: Duration = Duration::from_secs(1800);
+
+/// Starts of what each Machine waits for.
+#[derive(Debug, Default)]
+pub struct Waits(Mutex<HashMap<String, Starts>>);
+
+#[derive(Debug)]
+struct Starts {
+    uid: Option<String>,
+    selected: Option<(String, i64)>,
+    chosen: Instant,
+    /// The second is [`Wait::is_found`].
+    nodeless: Option<(Instant, bool)>,
+}
+
+/// Time that a Machine has waited.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Wait {
+    /// Time since its version was chosen.
+    pub chosen: Duration,
+    /// Time without a Node of this version; none if the Machine has one, or is left as it is.
+    pub nodeless: Option<Duration>,
+    /// True if the controller has found it without the Node, and has not seen the beginning.
+    pub is_found: bool,
+}
+
+impl Waits {
+    /// Records a Machine that is there, or has changed.
+    pub fn put(&self, machine: &Machine) {
+        let (name, uid, now) = (machine.name_any(), machine.metadata.uid.clone(), Instant::now());
+        let selected = machine.status.as_ref().and_then(|status| status.selected.as_ref());
+        let selected = selected.map(|selected| (selected.name.clone(), selected.version));
+        let mut all = self.lock();
+        let before = all.get(&name).filter(|starts| starts.uid == uid);
+        let is_found = before.is_none();
+        // Another choice begins another attempt.
+        let same = before.filter(|starts| starts.selected == selected);
+        let chosen = same.map_or(now, |starts| starts.chosen);
+        let begun = same.and_then(|starts| starts.nodeless).unwrap_or((now, is_found));
+        let nodeless = awaited(machine).map(|_| begun);
+        all.insert(name, Starts { uid, selected, chosen, nodeless });
+    }
+
+    /// Forgets a Machine that is gone.
+    pub fn remove(&self, name: &str) {
+        self.lock().remove(name);
+    }
+
+    /// Returns how long a Machine has waited.
+    pub fn of(&self, machine: &Machine) -> Wait {
+        let all = self.lock();
+        let starts = all.get(&machine.name_any()).filter(|starts| starts.uid == machine.metadata.uid);
+        starts.map_or_else(Wait::default, |starts| Wait {
+            chosen: starts.chosen.elapsed(),
+            nodeless: starts.nodeless.map(|(since, _)| since.elapsed()),
+            is_found: starts.nodeless.is_some_and(|(_, is_found)| is_found),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Starts>> {
+        // Every change is complete before the lock is released.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns what a Machine without a Node of it waits for; none if it has one, or is left as it is.
+fn awaited(machine: &Machine) -> Option<&Selected> {
+    let status = machine.status.as_ref()?;
+    let claim = machine.metadata.annotations.as_ref().and_then(|all| all.get(CLAIMED_BY));
+    let is_left = machine.spec.paused
+        || machine.metadata.deletion_timestamp.is_some()
+        || claim.is_some_and(|by| !by.is_empty());
+    let node = status.node_ref.as_ref().map(|node| node.uid.as_str());
+    let applied = status.applied.as_ref();
+    let has_node = node.is_some()
+        && applied.is_some_and(|applied| applied.node_uid.is_none() || applied.node_uid.as_deref() == node);
+    status.selected.as_ref().filter(|_| !is_left && !has_node)
+}
+
+/// Returns true if a Machine should long have had its Node: it has waited longer than its version's health gate takes, and a margin. `versions`
+/// has its configuration's versions. `is_reported`: an earlier controller has reported such a Machine, and the clock of this one began later.
+pub fn is_late<'a>(
+    machine: &Machine,
+    mut versions: impl Iterator<Item = &'a MachineConfigurationVersion>,
+    wait: Wait,
+    is_reported: bool,
+) -> bool {
+    let (Some(selected), Some(time)) = (awaited(machine), wait.nodeless) else { return false };
+    if wait.is_found && is_reported {
+        return true;
+    }
+    if time <= MARGIN {
+        return false;
+    }
+    let version = versions.find(|version| {
+        version.spec.configuration_name == selected.name && version.spec.version == selected.version
+    });
+    let gate = version.and_then(|version| version.spec.template.health_gate.as_ref());
+    let gate = gate.and_then(|gate| u64::try_from(gate.timeout_seconds).ok()).map(Duration::from_secs);
+    time > gate.unwrap_or(GATE_TIMEOUT) + MARGIN
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn machine(uid: &str, more: &Value) -> Machine {
+        let mut object = json!({ "metadata": { "name": "a", "uid": uid }, "spec": { "provider": "manual" },
+            "status": { "selected": { "name": "w", "version": 2, "by": "Selector" },
+                "applied": { "name": "w", "version": 1, "slot": "a", "nodeUid": "n1" } } });
+        for (key, value) in more.as_object().unwrap() {
+            object[key].as_object_mut().unwrap().extend(value.as_object().unwrap().clone());
+        }
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn node(uid: &str) -> Value {
+        json!({ "status": { "nodeRef": { "name": "a", "uid": uid } } })
+    }
+
+    fn nodeless(seconds: u64) -> Wait {
+        Wait { nodeless: Some(Duration::from_secs(seconds)), ..Wait::default() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn c4_time_without_a_node_is_counted_whatever_the_agent_says() {
+        let waits = Waits::default();
+        let gone = machine("u", &json!({}));
+        waits.put(&gone);
+        for minute in 1..=3 {
+            tokio::time::advance(Duration::from_secs(60)).await;
+            // The agent lives, and reports something each minute.
+            let heartbeat = json!({ "status": { "agent": { "lastHeartbeat": "2026-01-01T00:00:00Z", "version": minute.to_string() } } });
+            let next = machine("u", &heartbeat);
+            waits.put(&next);
+            assert_eq!(waits.of(&next).nodeless, Some(Duration::from_secs(60 * minute)));
+        }
+        // A Node registers that its agent does not know as what came of the version.
+        let registered = machine("u", &node("n2"));
+        waits.put(&registered);
+        assert_eq!(waits.of(&registered).nodeless, Some(Duration::from_secs(180)));
+        // Another choice is another attempt, of which the beginning was seen.
+        assert!(waits.of(&gone).is_found);
+        let chosen = json!({ "status": { "selected": { "name": "w", "version": 3, "by": "Selector" } } });
+        waits.put(&machine("u", &chosen));
+        assert_eq!(waits.of(&gone), Wait { nodeless: Some(Duration::ZERO), ..Wait::default() });
+    }
+
+    /// The attack: an agent reports the selected version and a full slot for a moment, so that its time begins again.
+    #[tokio::test(start_paused = true)]
+    async fn c4_time_since_a_choice_is_counted_whatever_the_agent_says() {
+        let waits = Waits::default();
+        let applied = json!({ "status": { "applied": { "name": "w", "version": 2, "slot": "b", "nodeUid": "n1" },
+            "nodeRef": { "name": "a", "uid": "n1" } } });
+        let slot = json!({ "status": { "nodeRef": { "name": "a", "uid": "n1" },
+            "slots": [{ "name": "b", "configurationName": "w", "version": 2, "state": "Prepared" }] } });
+        for more in [node("n1"), applied, slot, json!({})] {
+            waits.put(&machine("u", &more));
+            tokio::time::advance(Duration::from_secs(60)).await;
+        }
+        assert_eq!(waits.of(&machine("u", &json!({}))).chosen, Duration::from_secs(240));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn c4_only_a_wait_that_was_found_is_that_of_an_earlier_report() {
+        let (seen, found, gone) = (Waits::default(), Waits::default(), machine("u", &json!({})));
+        seen.put(&machine("u", &node("n1")));
+        for waits in [&seen, &found] {
+            waits.put(&gone);
+            tokio::time::advance(Duration::from_secs(60)).await;
+        }
+        for (waits, is_reported, late) in
+            [(&seen, true, false), (&seen, false, false), (&found, true, true), (&found, false, false)]
+        {
+            assert_eq!(is_late(&gone, [].into_iter(), waits.of(&gone), is_reported), late, "{is_reported}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn c4_machine_with_its_node_or_left_alone_waits_for_none() {
+        let claim = json!({ "metadata": { "annotations": { CLAIMED_BY: "x" } } });
+        let deleted = json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } });
+        for more in [
+            node("n1"),
+            json!({ "spec": { "paused": true } }),
+            claim,
+            deleted,
+            json!({ "status": { "selected": null } }),
+        ] {
+            let waits = Waits::default();
+            waits.put(&machine("u", &json!({})));
+            tokio::time::advance(Duration::from_secs(60)).await;
+            waits.put(&machine("u", &more));
+            assert_eq!(waits.of(&machine("u", &json!({}))).nodeless, None, "{more}");
+        }
+        let waits = Waits::default();
+        waits.put(&machine("u", &json!({})));
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert_eq!(waits.of(&machine("v", &json!({}))), Wait::default(), "another Machine of its name");
+        waits.remove("a");
+        assert_eq!(waits.of(&machine("u", &json!({}))), Wait::default());
+    }
+
+    #[test]
+    fn c4_a_version_has_the_time_of_its_own_health_gate() {
+        let version = |gate: Value| -> MachineConfigurationVersion {
+            serde_json::from_value(
+                json!({ "metadata": { "name": "w-v2" }, "spec": { "configurationName": "w", "version": 2,
+                "template": { "image": { "reference": "r.example/node:1", "allowTag": true },
+                    "kubernetes": { "version": "v1.34.0" }, "healthGate": gate } } }),
+            )
+            .unwrap()
+        };
+        let gone = machine("u", &json!({}));
+        for (gate, seconds) in [
+            (Value::Null, 2400),
+            (json!({ "timeoutSeconds": 60 }), 1860),
+            (json!({ "timeoutSeconds": 7200 }), 9000),
+        ] {
+            let version = version(gate);
+            let late = |seconds| is_late(&gone, [&version].into_iter(), nodeless(seconds), false);
+            assert!(!late(seconds) && late(seconds + 1), "{seconds}");
+        }
+        let there = machine("u", &node("n1"));
+        assert!(!is_late(&there, [].into_iter(), nodeless(u64::MAX), true), "it has its Node");
+    }
+}
