@@ -97,6 +97,12 @@ pub(crate) enum Command {
     },
     /// Machines that asked to boot and that no Machine object names
     Discovered,
+    /// Print a page of the documentation, or list the pages: messages name them as docs/NAME.md
+    Docs {
+        /// The page, such as stuck or docs/stuck.md [default: list all]
+        #[arg(value_parser = crate::docs::name)]
+        page: Option<String>,
+    },
     /// Print the completion script of a shell
     Completion {
         /// The shell
@@ -127,8 +133,15 @@ pub(crate) enum MachineCommand {
         #[arg(value_parser = name)]
         name: Option<String>,
     },
-    /// A token for a host that a person installs the agent on (provider manual), good once and for an hour: a secret
+    /// A token for a host that pxed does not boot (every provider but pxe), good once and for an hour: a secret
     Token {
+        /// The Machine's name
+        #[arg(value_parser = name)]
+        name: String,
+    },
+    /// Let a replaced or reinstalled host enroll immediately, although the former host's key is still heard: one key, within an hour
+    #[command(name = "re-enrol")]
+    ReEnrol {
         /// The Machine's name
         #[arg(value_parser = name)]
         name: String,
@@ -191,12 +204,16 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
         }
         Command::Machine(MachineCommand::Token { .. }) => Some("machine token"),
         Command::Machine(
-            MachineCommand::List | MachineCommand::Show { .. } | MachineCommand::Explain { .. },
+            MachineCommand::List
+            | MachineCommand::Show { .. }
+            | MachineCommand::Explain { .. }
+            | MachineCommand::ReEnrol { .. },
         )
         | Command::Config(_)
         | Command::Install(_)
         | Command::Power(_)
         | Command::Operation(_)
+        | Command::Docs { .. }
         | Command::Completion { .. }
         | Command::Man { .. } => None,
     };
@@ -276,6 +293,7 @@ mod tests {
                 &["machine", "show"][..],
                 &["machine", "explain"],
                 &["machine", "token"],
+                &["machine", "re-enrol"],
                 &["explain"],
                 &["power", "status"],
                 &["operation", "watch"],
@@ -324,6 +342,7 @@ mod tests {
         assert!(wrong("bedplate operation create reboot").contains("--machine"));
         for line in [
             "bedplate operation create reboot --machine a --selector b=c",
+            "bedplate operation create reboot --machine a --field-selector spec.site=b",
             "bedplate operation create reboot --machine a --max-parallel 1",
             "bedplate operation create reboot --machine a --parameter b",
             "bedplate operation create reboot --machine Node_1",
@@ -363,9 +382,12 @@ mod tests {
             "config history",
             "config rollback",
             "machine explain",
+            "machine re-enrol",
         ] {
             let (first, second) = words.split_once(' ').unwrap();
-            assert!(script.contains(&format!("bedplate__subcmd__{first}__subcmd__{second}")), "{words}");
+            let function =
+                format!("bedplate__subcmd__{first}__subcmd__{}", second.replace('-', "__subcmd__"));
+            assert!(script.contains(&function), "{words}");
             assert!(directory.path().join(format!("bedplate-{first}-{second}.1")).exists(), "{words}");
         }
     }

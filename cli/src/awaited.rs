@@ -251,11 +251,15 @@ impl Look<'_> {
         if self.is_true(type_::ENROLLED) {
             return None;
         }
-        let told = self.unmet(type_::ENROLLED).filter(|enrolled| enrolled.reason == "SeedAskedTwice");
+        let comes_first = |reason: &str| ["SeedAskedTwice", "HeardElsewhere"].contains(&reason);
+        let told = self.unmet(type_::ENROLLED).filter(|enrolled| comes_first(&enrolled.reason));
         if let Some(first) =
             told.or_else(|| self.unmet(type_::BOOTED)).or_else(|| self.unmet(type_::ENROLLED))
         {
             return Some(self.of(first));
+        }
+        if let Some(found) = self.condition(type_::POWERED_ON).filter(|c| c.reason == "FoundRunning") {
+            return Some(self.of(found));
         }
         let site = &self.machine.spec.site;
         Some(match self.machine.spec.provider.as_str() {
@@ -280,8 +284,8 @@ impl Look<'_> {
             provider => self.says(
                 Actor::Other,
                 "AwaitingEnrolment",
-                format!("who provisions it is {provider}, which is not Bedplate"),
-                "look there; Bedplate goes on once its host has enrolled",
+                format!("provider {provider} is not Bedplate's, and has not enrolled the host"),
+                "check the controller of that provider; it enrolls the host with a token of `bedplate machine token NAME`; docs/providers.md",
             ),
         })
     }
@@ -373,11 +377,14 @@ impl Look<'_> {
     fn besides(&self, found: &Awaited) -> Vec<String> {
         let unreachable = self.unmet(type_::BMC_REACHABLE).filter(|bmc| bmc.reason != found.reason);
         let bmc = unreachable.map(|bmc| format!("its BMC: {} ({})", bmc.message, bmc.reason));
+        // The host runs, and another host asks to enroll as this Machine.
+        let other = self.condition(type_::ENROLLED).filter(|enrolled| enrolled.reason == "HeardElsewhere");
+        let other = other.filter(|other| other.reason != found.reason).map(|other| other.message.clone());
         // `Ready` may know more than what was derived here.
         let ready = self.unmet(type_::READY).filter(|_| found.from.is_none());
         let ready =
             ready.map(|ready| format!("Ready is {}: {} ({})", ready.status, ready.message, ready.reason));
-        bmc.into_iter().chain(ready).collect()
+        bmc.into_iter().chain(other).chain(ready).collect()
     }
 }
 

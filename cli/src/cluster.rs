@@ -33,7 +33,7 @@ pub(crate) enum AskClusterError {
     Kubeconfig(Option<PathBuf>, #[source] Mistake),
     #[error("cannot use context {context:?} of the kubeconfig{}", .path.as_ref().map(|path| format!(" {}", path.display())).unwrap_or_default())]
     Context { context: String, path: Option<PathBuf>, source: Mistake },
-    #[error("cannot log in to the cluster as the kubeconfig's user says")]
+    #[error("cannot make a client for the cluster of the kubeconfig")]
     Client(#[source] Box<kube::Error>),
     #[error("the cluster has no {kind} {name:?}")]
     NotFound { kind: String, name: String },
@@ -107,6 +107,9 @@ impl AskClusterError {
             Self::Reach { .. } => {
                 "is it reached? `kubectl version` with the same kubeconfig and context; a pxed is asked with --socket"
             }
+            Self::Client(source) if matches!(**source, kube::Error::ProxyProtocolUnsupported { .. }) => {
+                "set proxy-url in the kubeconfig, or HTTPS_PROXY, to a supported proxy: http://, https:// or socks5://"
+            }
             Self::Client(_) => {
                 "look at users[].user in it: is the program of exec.command installed here, is the file of tokenFile there?"
             }
@@ -170,7 +173,13 @@ pub(crate) async fn client(global: &Global) -> Result<Client, AskClusterError> {
     };
     let options = KubeConfigOptions { context: global.context.clone(), ..KubeConfigOptions::default() };
     let file = kubeconfig_of(global).map_err(error)?;
-    let config = Config::from_custom_kubeconfig(file, &options).await.map_err(error)?;
+    let names_proxy = kubeconfig::proxy(&file, global.context.as_deref()).is_some();
+    let mut config = Config::from_custom_kubeconfig(file, &options).await.map_err(error)?;
+    let no_proxy = ["NO_PROXY", "no_proxy"].into_iter().find_map(|name| std::env::var(name).ok());
+    let host = config.cluster_url.host().unwrap_or_default();
+    if !names_proxy && no_proxy.is_some_and(|no_proxy| kubeconfig::is_exempt(host, &no_proxy)) {
+        config.proxy_url = None;
+    }
     // The programs that share this dependency may bring a second provider; the first one that is set counts.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     Client::try_from(config).map_err(|error| AskClusterError::Client(Box::new(error)))
@@ -207,6 +216,19 @@ pub(crate) async fn get<K: Kind>(client: &Client, name: &str) -> Result<K, AskCl
 pub(crate) async fn create<K: Kind>(client: &Client, object: &K) -> Result<K, AskClusterError> {
     let made = Api::<K>::all(client.clone()).create(&PostParams::default(), object).await;
     made.map_err(|error| failed(error, asked::<K>("create")))
+}
+
+/// Sets one annotation of an object, which must exist.
+pub(crate) async fn annotate<K: Kind>(
+    client: &Client,
+    name: &str,
+    annotation: &str,
+    value: &str,
+) -> Result<K, AskClusterError> {
+    let failed = |error| failed(error, asked::<K>("patch"));
+    let patch = serde_json::json!({ "metadata": { "annotations": { annotation: value } } });
+    let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    Api::<K>::all(client.clone()).patch(name, &parameters, &Patch::Merge(patch)).await.map_err(failed)
 }
 
 /// Changes an object as a JSON patch (RFC 6902) says, all of it or nothing.

@@ -19,6 +19,7 @@ use crate::awaited::{Rolling, awaited, runs_another};
 use crate::cluster::AskClusterError;
 use crate::configuration::{self, ConfigureError};
 use crate::desk::Desk;
+use crate::docs;
 use crate::install::{self, InstallError};
 use crate::operation;
 use crate::page::Page;
@@ -144,6 +145,8 @@ pub(crate) fn run(cli: &Cli, program: &OsStr, out: &mut dyn Write) -> Result<(),
             clap_complete::generate(*shell, &mut arguments::command(program), "bedplate", &mut script);
             page.print(script)
         }
+        Command::Docs { page: None } => page.print(docs::list()),
+        Command::Docs { page: Some(name) } => page.print(docs::page(name).unwrap_or_default()),
         Command::Man { directory } => page.print(man(&arguments::command(program), directory.as_deref())?),
         command => {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -191,6 +194,9 @@ async fn answer(global: &Global, command: &Command) -> Result<Value, RunError> {
             let asked = socket::post(&ask::socket(global), &path, &Value::Null).await;
             asked.map_err(RunError::OnlyPxed)?
         }
+        Command::Machine(MachineCommand::ReEnrol { name }) => {
+            Desk::open(global).await?.allow_key(name).await?
+        }
         Command::Explain { subject } => pxed(format!("/v1/explain/{}", socket::escape(subject))).await?,
         Command::Discovered => pxed("/v1/discovered".to_owned()).await?,
         // These print for themselves.
@@ -200,6 +206,7 @@ async fn answer(global: &Global, command: &Command) -> Result<Value, RunError> {
         | Command::Power(_)
         | Command::Operation(_)
         | Command::Bmc(_)
+        | Command::Docs { .. }
         | Command::Completion { .. }
         | Command::Man { .. } => Value::Null,
     })
@@ -236,6 +243,9 @@ fn print(command: &Command, answer: &Value, page: &mut Page<'_>) -> Result<(), R
         }
         Command::Machine(MachineCommand::Show { .. }) => render::show(&read::<Machine>(answer)?, look),
         Command::Machine(MachineCommand::Token { .. }) => token(answer)?,
+        Command::Machine(MachineCommand::ReEnrol { name }) => {
+            format!("Machine {}: one new key may enroll within an hour\n", render::clean(name))
+        }
         Command::Explain { .. } => render::explain(&read::<Explanation>(answer)?, look),
         Command::Discovered => render::discovered(&read::<Vec<Discovered>>(&answer["items"])?, look),
         Command::Machine(MachineCommand::Explain { .. })
@@ -244,6 +254,7 @@ fn print(command: &Command, answer: &Value, page: &mut Page<'_>) -> Result<(), R
         | Command::Power(_)
         | Command::Operation(_)
         | Command::Bmc(_)
+        | Command::Docs { .. }
         | Command::Completion { .. }
         | Command::Man { .. } => String::new(),
     };

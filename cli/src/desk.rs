@@ -8,9 +8,10 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use bedplate_api::configuration::{MachineConfiguration, UpdateStrategyType};
-use bedplate_api::machine::Machine;
+use bedplate_api::machine::{Machine, RE_ENROL_ANNOTATION};
 use bedplate_api::operation::MachineOperation;
 use futures::{Stream, StreamExt};
+use jiff::Timestamp;
 use kube::api::ListParams;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
@@ -81,6 +82,20 @@ impl Desk {
         let found = found.map(|list| list.items).unwrap_or_default();
         let found = found.into_iter().filter(rolls);
         found.filter_map(|c| Some((c.metadata.name.clone()?, Stopped::of(&c)))).collect()
+    }
+
+    /// Allows another key to enroll for a Machine, once.
+    pub(crate) async fn allow_key(&self, name: &str) -> Result<Value, RunError> {
+        Ok(match self {
+            Self::Pxed(path) => {
+                let route = format!("/v1/machines/{}/re-enrol", socket::escape(name));
+                socket::post(path, &route, &Value::Null).await?
+            }
+            Self::Cluster(client) => {
+                let now = Timestamp::now().strftime("%FT%TZ").to_string();
+                json!(cluster::annotate::<Machine>(client, name, RE_ENROL_ANNOTATION, &now).await?)
+            }
+        })
     }
 
     /// Makes an operation.

@@ -15,6 +15,7 @@ mod command;
 mod configuration;
 mod desk;
 mod diff;
+mod docs;
 mod follow;
 mod install;
 mod kubeconfig;

@@ -8,6 +8,7 @@ use bedplate_api::operation::{
     AGENT_OPERATIONS, MachineOperation, MachineOperationSpec, MachineRef, OperationState, POWER_OFF_TIMEOUT,
     POWER_ON_TIMEOUT,
 };
+use bedplate_api::selector::MachineSelector;
 
 use crate::arguments::{Boot, OperationCreate, PowerAct, PowerCommand};
 use crate::selector;
@@ -70,7 +71,7 @@ pub(crate) fn of_create(arguments: &OperationCreate) -> Result<MachineOperation,
     }
     let mut spec = spec(&arguments.operation, parameters);
     spec.machine_ref = arguments.machine.clone().map(|name| MachineRef { name });
-    spec.machine_selector = arguments.selector.as_deref().map(selector::parse).transpose()?;
+    spec.machine_selector = machine_selector(arguments)?;
     spec.timeout_seconds = arguments.timeout;
     spec.ttl_seconds_after_finished = arguments.ttl;
     spec.max_parallel = arguments.max_parallel;
@@ -80,6 +81,20 @@ pub(crate) fn of_create(arguments: &OperationCreate) -> Result<MachineOperation,
         Some(machine) => named(machine, &words, spec),
         None => with_prefix(format!("{words}-"), spec),
     })
+}
+
+/// Returns the selector of `--selector` and `--field-selector`; none without either.
+fn machine_selector(arguments: &OperationCreate) -> Result<Option<MachineSelector>, String> {
+    if arguments.selector.is_none() && arguments.field_selector.is_none() {
+        return Ok(None);
+    }
+    let labels = arguments.selector.as_deref().map(selector::parse).transpose()?.unwrap_or_default();
+    let fields = arguments.field_selector.as_deref().map(selector::parse_fields).transpose()?;
+    Ok(Some(MachineSelector {
+        match_labels: labels.match_labels,
+        match_expressions: labels.match_expressions,
+        match_fields: fields.unwrap_or_default(),
+    }))
 }
 
 fn spec(operation: &str, parameters: BTreeMap<String, String>) -> MachineOperationSpec {
@@ -135,7 +150,7 @@ pub(crate) fn ended(operation: &MachineOperation) -> Option<bool> {
     match operation.status.as_ref().and_then(|status| status.state) {
         Some(OperationState::Complete) => Some(true),
         Some(OperationState::Failed) => Some(false),
-        Some(OperationState::Pending | OperationState::InProgress) | None => None,
+        Some(OperationState::Pending | OperationState::InProgress | OperationState::Unknown) | None => None,
     }
 }
 
@@ -204,7 +219,9 @@ pub(crate) fn remedy(reason: &str) -> Option<&'static str> {
         "MachinesFailed" => {
             "`bedplate operation list` has each Machine's own operation with its reason; make a new one for those"
         }
-        "TooManyMachines" | "InvalidSelector" => "narrow or correct --selector, in a new operation",
+        "TooManyMachines" | "InvalidSelector" => {
+            "narrow or correct --selector or --field-selector, in a new operation"
+        }
         "Stopped" => {
             "it was deleted before its end; make a new one for the Machines that it was not begun on"
         }

@@ -154,6 +154,7 @@ pub(crate) fn explain(explanation: &Explanation, look: Look) -> String {
         Some(machine) => format!("{} is Machine {machine}", explanation.subject),
         None => format!("{} is no Machine that this pxed knows", explanation.subject),
     }];
+    lines.extend(explanation.notes.iter().map(|note| look.paint(Paint::Bad, &clean(note))));
     for decision in &explanation.decisions {
         lines.push(format!(
             "{}: {}",

@@ -1,10 +1,31 @@
-//! Pure: a label selector as kubectl writes it (`rack=a,role!=gpu,zone in (a,b),!spare`) -> a LabelSelector.
+//! Pure: selectors as kubectl writes them (`rack=a,role!=gpu,zone in (a,b),!spare`) -> requirements on labels, or on fields of a Machine.
 //!
 //! Whether its keys and values are labels at all is for who takes it to say.
 
 use std::collections::BTreeMap;
 
-use bedplate_api::operation::{LabelSelector, LabelSelectorRequirement};
+use bedplate_api::selector::{FieldRequirement, LabelSelector, LabelSelectorRequirement, MACHINE_FIELDS};
+
+/// Reads a selector of fields. The error names the cause.
+pub(crate) fn parse_fields(text: &str) -> Result<Vec<FieldRequirement>, String> {
+    let LabelSelector { match_labels, match_expressions } = parse(text)?;
+    let equal = match_labels.into_iter().flatten();
+    let equal =
+        equal.map(|(key, value)| FieldRequirement { key, operator: "In".to_owned(), values: vec![value] });
+    let others = match_expressions.into_iter().flatten().map(|requirement| {
+        let LabelSelectorRequirement { key, operator, values } = requirement;
+        FieldRequirement { key, operator, values: values.unwrap_or_default() }
+    });
+    let all: Vec<_> = equal.chain(others).collect();
+    match all.iter().find(|requirement| !MACHINE_FIELDS.contains(&requirement.key.as_str())) {
+        Some(wrong) => Err(format!(
+            "{:?} is not a field to select by; use one of {}",
+            wrong.key,
+            MACHINE_FIELDS.join(", ")
+        )),
+        None => Ok(all),
+    }
+}
 
 /// Reads a selector; the error says what is wrong.
 pub(crate) fn parse(text: &str) -> Result<LabelSelector, String> {
@@ -98,6 +119,20 @@ mod tests {
                 ]
             })
         );
+    }
+
+    #[test]
+    fn fields_are_selected_as_labels_are_and_only_known_ones() {
+        let found =
+            parse_fields("spec.provider=manual,metadata.name notin (a, b),status.hardware.vendor").unwrap();
+        let expected = json!([
+            { "key": "spec.provider", "operator": "In", "values": ["manual"] },
+            { "key": "metadata.name", "operator": "NotIn", "values": ["a", "b"] },
+            { "key": "status.hardware.vendor", "operator": "Exists" }
+        ]);
+        assert_eq!(serde_json::to_value(found).unwrap(), expected);
+        let error = parse_fields("spec.provder=manual").unwrap_err();
+        assert!(error.contains("spec.provider, spec.site"), "{error}");
     }
 
     #[test]

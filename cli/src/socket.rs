@@ -210,6 +210,19 @@ mod tests {
         assert!(asked.contains("content-length: 27\r\n"), "{asked}");
     }
 
+    #[tokio::test]
+    async fn a_user_who_may_only_read_sees_the_remedy() {
+        let body = r#"{"reason":"Forbidden","message":"operations are for group bedplate-admin; use sudo"}"#;
+        let answer = format!("HTTP/1.1 403 Forbidden\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        let (_directory, path, _server) = pxed(Box::leak(answer.into_boxed_str()));
+        let error = post(&path, "/v1/operations", &serde_json::json!({})).await.unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "pxed refuses: operations are for group bedplate-admin; use sudo (Forbidden)"
+        );
+        assert!(error.is_final() && !error.may_have_happened());
+    }
+
     #[test]
     fn a_socket_that_may_not_be_used_says_who_may() {
         let source = std::io::ErrorKind::PermissionDenied.into();

@@ -25,19 +25,18 @@ fn pxed(
     let told = asked.clone();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            let Some((what, body)) = request(&stream.unwrap(), |what, body| {
+            // Recorded before the answer, because the client may look as soon as it has the answer.
+            request(&stream.unwrap(), |what, body| {
                 let before = told.lock().unwrap().iter().filter(|(other, _)| other == what).count();
+                told.lock().unwrap().push((what.to_owned(), body.clone()));
                 answer(what, body, before)
-            }) else {
-                continue;
-            };
-            told.lock().unwrap().push((what, body));
+            });
         }
     });
     (directory, path, asked)
 }
 
-fn request(stream: &UnixStream, answer: impl Fn(&str, &Value) -> (u16, Value)) -> Option<(String, Value)> {
+fn request(stream: &UnixStream, answer: impl Fn(&str, &Value) -> (u16, Value)) -> Option<()> {
     let mut reader = BufReader::new(stream);
     let mut head = String::new();
     let mut length = 0;
@@ -54,8 +53,7 @@ fn request(stream: &UnixStream, answer: impl Fn(&str, &Value) -> (u16, Value)) -
     let (code, object) = answer(&what, &body);
     let text = object.to_string();
     let head = format!("HTTP/1.1 {code} X\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", text.len());
-    { stream }.write_all((head + &text).as_bytes()).ok()?;
-    Some((what, body))
+    { stream }.write_all((head + &text).as_bytes()).ok()
 }
 
 fn bedplate(socket: &Path, line: &str) -> (String, Result<(), RunError>) {

@@ -102,7 +102,7 @@ pub(crate) enum OperationCommand {
 
 /// What an operation is made of.
 #[derive(Debug, Args)]
-#[command(group = clap::ArgGroup::new("target").required(true).args(["machine", "selector"]))]
+#[command(group = clap::ArgGroup::new("target").required(true).multiple(true).args(["machine", "selector", "field_selector"]))]
 pub(crate) struct OperationCreate {
     /// What is to be done: see below
     #[arg(value_name = "OPERATION", value_parser = operation_name)]
@@ -113,6 +113,9 @@ pub(crate) struct OperationCreate {
     /// The Machines that it is for, by their labels as kubectl writes it: rack=a,role!=gpu
     #[arg(long, value_name = "LABELS", conflicts_with = "machine")]
     pub(crate) selector: Option<String>,
+    /// Select Machines by fields: spec.provider=manual,metadata.name!=a
+    #[arg(long, value_name = "FIELDS", conflicts_with = "machine")]
+    pub(crate) field_selector: Option<String>,
     /// A parameter of the operation; may be repeated
     #[arg(long = "parameter", value_name = "KEY=VALUE", value_parser = parameter)]
     pub(crate) parameters: Vec<(String, String)>,
@@ -122,10 +125,10 @@ pub(crate) struct OperationCreate {
     /// How long the object stays after its end [default: until somebody deletes it]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(i32).range(0..))]
     pub(crate) ttl: Option<i32>,
-    /// With --selector: how many Machines at once [default: all]
+    /// With a selector: maximum number of concurrent Machines [default: all]
     #[arg(long, value_name = "N", conflicts_with = "machine", value_parser = clap::value_parser!(i32).range(1..))]
     pub(crate) max_parallel: Option<i32>,
-    /// With --selector: start no more after this many failures
+    /// With a selector: start no more after this many failures
     #[arg(long, value_name = "N", conflicts_with = "machine", value_parser = clap::value_parser!(i32).range(1..))]
     pub(crate) failure_limit: Option<i32>,
 }

@@ -39,9 +39,14 @@ fn power(reason: &str) -> Option<(Actor, &'static str)> {
         "PoweredOff" => {
             (Actor::Person, "nothing switches it on by itself: `bedplate power on NAME`, or by hand")
         }
-        "HeldOff" => {
-            (Actor::Person, "an operation has switched it off: `bedplate power on NAME` when it is to run")
-        }
+        "HeldOff" => (
+            Actor::Person,
+            "an operation has switched it off or shut it down: `bedplate power on NAME` when it should run",
+        ),
+        "FoundRunning" => (
+            Actor::Person,
+            "`bedplate power cycle NAME` boots it from the network; or set spec.pxe.takeover to allow one power cycle (docs/machine.md)",
+        ),
         "PoweringOn" | "PoweringOff" => (Actor::Bmc, PATIENCE),
         "NotReadable" => (Actor::Bmc, "`bedplate power status NAME` says since when; docs/bmc.md"),
         "PowerOnAttemptsExhausted" => (
@@ -89,6 +94,10 @@ fn boot(reason: &str) -> Option<(Actor, &'static str)> {
         "AwaitingEnrolment" => {
             (Actor::Agent, "`bedplate machine show NAME` has the timeline of its boot; docs/agent.md")
         }
+        "HeardElsewhere" => (
+            Actor::Person,
+            "if the host was replaced or reinstalled: `bedplate machine re-enrol NAME`; if it crashed, wait until the time in the message; otherwise docs/boot.md, \"Another host asks to enroll\"",
+        ),
         "SeedAskedTwice" => (
             Actor::Person,
             "boot it again: it gets a new seed; who else asked is in the message (docs/boot.md)",
@@ -102,6 +111,10 @@ fn choice(reason: &str) -> Option<(Actor, &'static str)> {
         "NoConfiguration" => (
             Actor::Person,
             "give it a label that a MachineConfiguration selects, or name one in spec.configurationRef; `bedplate config list` shows them",
+        ),
+        "HardwareNotReported" => (
+            Actor::Agent,
+            "its agent reports the hardware when it has enrolled: `bedplate machine show NAME`",
         ),
         "ConfigurationNotFound" | "VersionNotFound" => {
             (Actor::Person, "correct spec.configurationRef; `bedplate config list` shows what is there")
@@ -192,6 +205,13 @@ fn fault(reason: &str) -> Option<(Actor, &'static str)> {
             Actor::Cluster,
             "nobody has approved the kubelet's request: `kubectl get csr`; docs/node.md, \"Faults\"",
         ),
+        "CertificateApprovalRequired" => (
+            Actor::Chooser,
+            "is bedplate-controller running? Before Kubernetes 1.32: `kubectl certificate approve NAME`, with the name from the message",
+        ),
+        "CertificateDenied" => {
+            (Actor::Person, "correct the cause that the message names, then run `kubectl delete csr NAME`")
+        }
         "UnitFailed" | "DBusFailed" | "DiskFailed" | "HostUnfit" | "NoCredential" => (Actor::Person, HOST),
         "SandboxFailed" => {
             (Actor::Person, "look at the container runtime and the network plug-in in the slot: docs/node.md")

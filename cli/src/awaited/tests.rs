@@ -67,6 +67,18 @@ fn the_first_thing_that_is_not_met_is_awaited_from_who_can_do_it() {
         (json!({ "paused": true }), plain.clone(), Some(Actor::Person), "Paused"),
         (
             plain.clone(),
+            json!({ "conditions": [is("PoweredOn", "True", "FoundRunning"), is("BMCReachable", "True", "Reachable")] }),
+            Some(Actor::Person),
+            "FoundRunning",
+        ),
+        (
+            plain.clone(),
+            enrolled(&[is("ConfigurationPending", "True", "HardwareNotReported")], &plain),
+            Some(Actor::Agent),
+            "HardwareNotReported",
+        ),
+        (
+            plain.clone(),
             json!({ "conditions": [is("PoweredOn", "False", "PoweringOn")] }),
             Some(Actor::Bmc),
             "PoweringOn",
@@ -94,6 +106,12 @@ fn the_first_thing_that_is_not_met_is_awaited_from_who_can_do_it() {
             json!({ "conditions": [is("Booted", "True", "Userspace"), is("Enrolled", "False", "AwaitingEnrolment")] }),
             Some(Actor::Agent),
             "AwaitingEnrolment",
+        ),
+        (
+            plain.clone(),
+            json!({ "conditions": [is("Booted", "False", "Booting"), is("Enrolled", "False", "HeardElsewhere")] }),
+            Some(Actor::Person),
+            "HeardElsewhere",
         ),
         (
             plain.clone(),

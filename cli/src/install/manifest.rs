@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 /// The files, as `deploy/kustomization.yaml` and `api/kustomization.yaml` name them.
-const FILES: [(&str, &str); 12] = [
+const FILES: [(&str, &str); 13] = [
     (
         "api/crds/bedplate.dev_machineconfigurations.yaml",
         include_str!("../../../api/crds/bedplate.dev_machineconfigurations.yaml"),
@@ -20,12 +20,13 @@ const FILES: [(&str, &str); 12] = [
     ),
     ("api/crds/bedplate.dev_machines.yaml", include_str!("../../../api/crds/bedplate.dev_machines.yaml")),
     ("deploy/namespace.yaml", include_str!("../../../deploy/namespace.yaml")),
-    ("deploy/pxed.yaml", include_str!("../../../deploy/pxed.yaml")),
     ("deploy/pxed-policy.yaml", include_str!("../../../deploy/pxed-policy.yaml")),
-    ("deploy/agent.yaml", include_str!("../../../deploy/agent.yaml")),
     ("deploy/agent-policy.yaml", include_str!("../../../deploy/agent-policy.yaml")),
-    ("deploy/controller.yaml", include_str!("../../../deploy/controller.yaml")),
     ("deploy/controller-policy.yaml", include_str!("../../../deploy/controller-policy.yaml")),
+    ("deploy/pxed.yaml", include_str!("../../../deploy/pxed.yaml")),
+    ("deploy/agent.yaml", include_str!("../../../deploy/agent.yaml")),
+    ("deploy/controller.yaml", include_str!("../../../deploy/controller.yaml")),
+    ("deploy/people.yaml", include_str!("../../../deploy/people.yaml")),
     (DEPLOYMENT, include_str!("../../../deploy/controller-deployment.yaml")),
 ];
 

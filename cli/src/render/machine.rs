@@ -14,7 +14,7 @@ pub(crate) fn phase_paint(phase: Phase) -> Paint {
     match phase {
         Phase::Ready => Paint::Good,
         Phase::Failed | Phase::RolledBack => Paint::Bad,
-        Phase::Paused | Phase::Deleting => Paint::Faint,
+        Phase::Paused | Phase::Deleting | Phase::Unknown => Paint::Faint,
         Phase::Pending
         | Phase::PoweringOn
         | Phase::Booting
@@ -192,11 +192,15 @@ fn timeline(boot: &BootStatus, look: Look) -> String {
     printed.push_str(&table.print(look));
     if let Some(previous) = &boot.previous {
         let message = previous.message.as_ref().map(|message| format!(": {}", clean(message)));
+        let took = previous.stage_time.as_ref().map(|reached| {
+            format!(" after {:.1} s", reached.0.duration_since(previous.started_time.0).as_secs_f64())
+        });
         printed.push_str(&format!(
-            "  before it: boot {}, {} ago, came to {}{}\n",
+            "  before it: boot {}, {} ago, came to {}{}{}\n",
             previous.id,
             age(previous.started_time.0, look),
             stage(previous.stage),
+            took.unwrap_or_default(),
             message.unwrap_or_default()
         ));
     }

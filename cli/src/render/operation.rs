@@ -79,7 +79,7 @@ fn paint(status: &MachineOperationStatus) -> Paint {
     match status.state {
         Some(OperationState::Complete) => Paint::Good,
         Some(OperationState::Failed) => Paint::Bad,
-        Some(OperationState::InProgress) => Paint::Waiting,
+        Some(OperationState::InProgress | OperationState::Unknown) => Paint::Waiting,
         Some(OperationState::Pending) | None => Paint::Faint,
     }
 }

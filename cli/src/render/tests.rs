@@ -57,7 +57,7 @@ fn booting() -> Machine {
                     { "stage": "initrd", "time": at("07.000000") }
                 ],
                 "previous": { "id": "000102030405060708090a0b0c0d0e0f", "startedTime": "2026-01-01T00:01:00Z",
-                    "stage": "script", "message": "the kernel was not fetched" }
+                    "stage": "script", "stageTime": "2026-01-01T00:01:05.200000Z", "message": "the kernel was not fetched" }
             }
         }),
     )
@@ -131,8 +131,13 @@ fn explain_names_each_request_its_answer_and_why() {
     }))
     .unwrap();
     golden("explain.txt", &explain(&explanation, look()));
-    let nobody = Explanation { subject: "x".into(), machine: None, decisions: vec![] };
+    let nobody = Explanation { subject: "x".into(), machine: None, decisions: vec![], notes: vec![] };
     assert_eq!(explain(&nobody, look()), "x is no Machine that this pxed knows\n");
+    let ignored = Explanation { notes: vec!["relay 10.8.0.1 is not listed".into()], ..nobody };
+    assert_eq!(
+        explain(&ignored, look()),
+        "x is no Machine that this pxed knows\nrelay 10.8.0.1 is not listed\n"
+    );
 }
 
 #[test]
