@@ -21,6 +21,8 @@ use crate::registry::Registry;
 
 /// Layers are unpacked and a container boots, on a busy machine.
 pub const LIMIT: Duration = Duration::from_secs(180);
+/// Controllers that approve and sign the certificate of a kubelet, which an agent requests.
+const CONTROLLERS: [&str; 2] = ["csrapproving", "csrsigning"];
 /// The host's Machine and Node.
 pub const NAME: &str = "node-1";
 /// A kubeadm that is content: the kubelet's configuration, then the kubelet.
@@ -97,7 +99,8 @@ impl AgentHost {
         heartbeat: u32,
     ) -> Result<Self> {
         let (services, address) = elsewhere.unwrap_or((&network, Ipv4Addr::LOCALHOST));
-        let kubernetes = Kubernetes::installed_inside(services, IpAddr::V4(address))?;
+        let mut kubernetes = Kubernetes::installed_inside(services, IpAddr::V4(address))?;
+        kubernetes.start_controllers(&CONTROLLERS)?;
         let image = image()?;
         let registry = Registry::start_tls(&image, services, (address, 5000).into())?;
         let host = Host::prepare(NAME)?
@@ -111,6 +114,12 @@ impl AgentHost {
         // In memory, as on a host that was netbooted: a disk's file system maps more of it than is used.
         host.run("install", &["/srv/bedplate-agent", "/usr/bin/bedplate-agent"])?;
         let site = Self { host, kubernetes, registry, network };
+        // In the place of bedplate-controller. The policy of agents is in force.
+        let nodeclient = "system:certificates.k8s.io:certificatesigningrequests:nodeclient";
+        site.apply(&json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+            "metadata": { "name": "approved" },
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": nodeclient },
+            "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "bedplate:machines" }] }))?;
         let interface = json!({ "macAddress": "52:54:00:00:00:01" });
         site.apply(
             &json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": NAME },

@@ -131,8 +131,7 @@ pub const PARAMETERS: &str = "for one in vm/overcommit_memory:1 kernel/panic:10 
 
 /// A kubelet without limits.
 pub fn kubelet() -> Value {
-    json!({ "cgroupDriver": "cgroupfs", "cgroupsPerQOS": false, "enforceNodeAllocatable": ["none"], "failSwapOn": false,
-        "serverTLSBootstrap": false })
+    json!({ "cgroupDriver": "cgroupfs", "cgroupsPerQOS": false, "enforceNodeAllocatable": ["none"], "failSwapOn": false })
 }
 
 /// `nodeRegistration` of kubeadm, which misses those controllers.

@@ -13,10 +13,14 @@ use crate::netns::Namespace;
 use crate::rack::{BRIDGE, Rack};
 use crate::wait;
 
-const DISCOVER: u8 = 1;
+/// DHCPDISCOVER (RFC 2132, 9.6).
+pub const DISCOVER: u8 = 1;
 const OFFER: u8 = 2;
-const REQUEST: u8 = 3;
+/// DHCPREQUEST.
+pub const REQUEST: u8 = 3;
 const ACK: u8 = 5;
+/// DHCPINFORM.
+pub const INFORM: u8 = 8;
 
 /// What a whole DHCP exchange gave.
 #[derive(Debug, Clone)]
@@ -149,8 +153,8 @@ pub fn discover(mac: MacAddress, transaction: u16) -> Vec<u8> {
     message(mac, transaction, DISCOVER, &[])
 }
 
-/// A message as iPXE sends it, its answer wanted by broadcast.
-fn message(mac: MacAddress, transaction: u16, kind: u8, more: &[u8]) -> Vec<u8> {
+/// Makes a message as iPXE sends it, which asks for a broadcast answer. `more` are further options.
+pub fn message(mac: MacAddress, transaction: u16, kind: u8, more: &[u8]) -> Vec<u8> {
     let [high, low] = transaction.to_be_bytes();
     let mut packet = vec![1, 1, 6, 0, 0xbe, 0xdc, high, low, 0, 0, 0x80, 0];
     packet.resize(28, 0);

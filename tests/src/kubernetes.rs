@@ -286,6 +286,11 @@ localAPIEndpoint: {advertiseAddress: 192.0.2.1}
             file("tls-cert-file", "apiserver.crt"),
             file("tls-private-key-file", "apiserver.key"),
             file("client-ca-file", "ca.crt"),
+            // As kubeadm has it, and stricter: kubelets must show a serving certificate of the cluster.
+            file("kubelet-client-certificate", "apiserver-kubelet-client.crt"),
+            file("kubelet-client-key", "apiserver-kubelet-client.key"),
+            file("kubelet-certificate-authority", "ca.crt"),
+            "--kubelet-preferred-address-types=InternalIP".to_owned(),
             file("service-account-key-file", "sa.pub"),
             file("service-account-signing-key-file", "sa.key"),
             "--service-account-issuer=https://kubernetes.default.svc".to_owned(),

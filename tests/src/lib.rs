@@ -21,6 +21,7 @@ pub mod pxed;
 pub mod qemu;
 pub mod rack;
 pub mod registry;
+pub mod secret;
 pub mod site;
 pub mod table;
 pub mod timeline;

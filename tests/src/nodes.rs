@@ -1,17 +1,11 @@
 //! A cluster that hosts can join as Nodes: a real control plane as `kubeadm init` leaves one, a registry with the node image, and the
 //! real bedplate-controller under the role and the policies of `deploy/`. Who tests it is a person with kubectl.
-//!
-//! One thing is done in somebody else's place, see [`approve_serving`].
 
 use std::path::{Path, PathBuf};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use http::Method;
 use serde_json::{Value, json};
-use tokio::runtime::Builder;
-use tokio::sync::{oneshot, watch};
 
 use crate::guard::Process;
 use crate::kubernetes::{Kubernetes, Objects};
@@ -19,7 +13,7 @@ use crate::netns::Namespace;
 use crate::rack::{ADDRESS, Rack};
 use crate::registry::Registry;
 use crate::site::Site;
-use crate::{control_plane, guard, pxed, timeline};
+use crate::{control_plane, guard, pxed, timeline, wait};
 
 /// The controllers that a cluster with Nodes and Pods needs here. Without the garbage collector nothing depends on a cluster's size.
 const CONTROLLERS: [&str; 9] = [
@@ -37,8 +31,6 @@ const CONTROLLERS: [&str; 9] = [
 const REGISTRY_PORT: u16 = 5000;
 /// A token that kubeadm's preparation wants and nobody uses.
 const TOKEN: &str = "abcdef.0123456789abcdef";
-/// Delay until the approval of a serving certificate is tried again.
-const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Lines of the controller's log that a failure shows.
 const SHOWN: usize = 40;
 /// The network of a node's Pods. Each node has the same: no node reaches another's Pods here.
@@ -48,19 +40,11 @@ pub const CONFIGURATION: &str = "workers";
 /// Which version a Node is of (H5).
 pub const VERSION: &str = "bedplate.dev/machine-configuration-version";
 
-/// Thread that approves serving certificates of kubelets until it is dropped.
-#[derive(Debug)]
-struct Approver {
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
 /// A registry and the controller beside a site in a cluster.
 pub struct Nodes {
     /// The registry, by TLS.
     pub registry: Registry,
     objects: Objects,
-    _approver: Approver,
     controller: Process,
     place: PathBuf,
     kubeconfig: PathBuf,
@@ -104,6 +88,12 @@ fn prepare_join(kubernetes: &Kubernetes, place: &Path) -> Result<()> {
         kubernetes.address(),
     );
     std::fs::write(&config, text)?;
+    // User that kubelets obey: `kubectl logs` uses the API server's own certificate.
+    let obeyed = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+        "metadata": {"name": "kubelet-api"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:kubelet-api-admin"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "kube-apiserver-kubelet-client"}]});
+    kubernetes.objects()?.apply(&obeyed)?;
     for phase in [["upload-config", "all"].as_slice(), &["bootstrap-token"]] {
         let mut kubeadm = kubernetes.command("kubeadm");
         kubeadm.args(["init", "phase"]).args(phase).arg("--config").arg(&config);
@@ -135,8 +125,7 @@ impl Nodes {
         let kubeconfig = kubernetes.service_account("bedplate-system", "bedplate-controller")?;
         let controller = controller(rack.network(), &kubeconfig, &place)?;
         let objects = kubernetes.objects()?.clone();
-        let approver = Approver::start(objects.clone())?;
-        Ok(Self { registry, objects, _approver: approver, controller, place, kubeconfig })
+        Ok(Self { registry, objects, controller, place, kubeconfig })
     }
 
     /// Kills the controller (SIGKILL) and starts it again.
@@ -199,6 +188,24 @@ impl Nodes {
         said.join("\n")
     }
 
+    /// Waits until `kubectl logs` reaches a Pod: its kubelet serves with a certificate of the cluster for the Node's address, which the
+    /// controller approved (Trust 5). The test's API server takes no other.
+    ///
+    /// # Errors
+    /// It does not in time.
+    pub fn logs(&self, site: &Site<'_>, pod: &str, limit: Duration) -> Result<()> {
+        let started = Instant::now();
+        let mut said = String::new();
+        let found = wait::until("kubectl logs", limit, || {
+            let result = site.kubectl(&["logs", pod]);
+            said = result.as_ref().err().map(|error| format!("{error:#}")).unwrap_or_default();
+            Ok(result.ok())
+        });
+        found.with_context(|| format!("{said}\n{}", self.story()))?;
+        timeline::say(&format!("  kubectl logs {pod}: {:.1} s", started.elapsed().as_secs_f64()));
+        Ok(())
+    }
+
     /// The template of a node of this cluster: the node image, a network of its own for Pods, and what `more` puts over it.
     ///
     /// # Errors
@@ -242,67 +249,6 @@ impl Nodes {
     pub fn apply(&self, site: &Site<'_>, object: &Value) -> Result<()> {
         site.objects()?.apply(object).map(drop)
     }
-}
-
-impl Approver {
-    fn start(objects: Objects) -> Result<Self> {
-        let (stop, stopped) = oneshot::channel();
-        let changes = objects.changes("csr")?;
-        let runtime = Builder::new_current_thread().enable_time().build().context("no runtime")?;
-        let thread = std::thread::spawn(move || runtime.block_on(approve(&objects, changes, stopped)));
-        Ok(Self { stop: Some(stop), thread: Some(thread) })
-    }
-}
-
-impl Drop for Approver {
-    fn drop(&mut self) {
-        self.stop = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-/// Approves each serving certificate until it is stopped. An error is never the end: the API server may be stopped and started.
-async fn approve(objects: &Objects, mut changes: watch::Receiver<u64>, mut stopped: oneshot::Receiver<()>) {
-    let mut said = None;
-    loop {
-        let error = approve_all(objects).err().map(|error| format!("{error:#}"));
-        if error != said {
-            let result = error.as_deref().unwrap_or("done");
-            timeline::say(&format!("approval of serving certificates: {result}"));
-            said = error;
-        }
-        tokio::select! {
-            Ok(()) = changes.changed() => {}
-            // A refused request need not change before it can be approved.
-            () = tokio::time::sleep(RETRY_DELAY), if said.is_some() => {}
-            _ = &mut stopped => return,
-        }
-    }
-}
-
-/// Approves all serving certificates that are pending. A failure does not keep it from the others; the first one is returned.
-fn approve_all(objects: &Objects) -> Result<()> {
-    let requests = objects.all_seen("csr")?;
-    let results: Vec<_> = requests.iter().map(|request| approve_serving(objects, request)).collect();
-    results.into_iter().collect()
-}
-
-/// Approves a kubelet's serving certificate, by which `kubectl logs` reaches it. bedplate-controller leaves these to a person, or to
-/// another controller that the cluster may have: their part is taken here. A Node is Ready without it.
-fn approve_serving(objects: &Objects, request: &Value) -> Result<()> {
-    let (spec, status) = (&request["spec"], &request["status"]);
-    let is_a_kubelets = spec["username"].as_str().is_some_and(|user| user.starts_with("system:node:"));
-    let is_open = status.get("conditions").is_none();
-    if !is_a_kubelets || spec["signerName"] != "kubernetes.io/kubelet-serving" || !is_open {
-        return Ok(());
-    }
-    let mut decided = request.clone();
-    decided["status"]["conditions"] = json!([{ "type": "Approved", "status": "True", "reason": "Rack", "message": "approved by the test" }]);
-    let name = request["metadata"]["name"].as_str().context("a request without a name")?;
-    let path = format!("/apis/certificates.k8s.io/v1/certificatesigningrequests/{name}/approval");
-    objects.request(&Method::PUT, &path, "application/json", &decided).map(drop)
 }
 
 /// Whether a Node is Ready.

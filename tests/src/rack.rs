@@ -99,14 +99,15 @@ impl Rack {
         MacAddress::new([0x52, 0x54, 0x00, 0xbe, 0xd0, number])
     }
 
-    /// What machine `number` is: called `server-<number>`, with enough memory for the host image.
+    /// Returns the specification of machine `number`: named `server-<number>`, with enough memory for the host image. One processor, because two guests
+    /// already use both cores of a small machine, and QEMU's emulated processors wait for each other.
     pub fn spec(number: u8, firmware: Firmware) -> Spec {
         Spec {
             name: format!("server-{number}"),
             mac: Self::mac(number),
             firmware,
             memory_mib: 1024,
-            cpus: 2,
+            cpus: 1,
             disks: Vec::new(),
             clock: None,
         }

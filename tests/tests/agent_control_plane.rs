@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use bedplate_api::machine::{NODE_CONFIGURATION, NODE_VERSION};
 use bedplate_tests::agent_host::{has_applied, image, paved};
 use bedplate_tests::control_plane::{
     PARAMETERS, files, images, kubelet, registration, registry_files, version,
@@ -416,6 +417,11 @@ fn an_empty_host_becomes_a_control_plane_without_a_cluster_and_another_joins_it(
     let node = site.node(WORKER);
     assert!(is_ready(&node) && status["applied"]["nodeUid"] != first, "{node}");
     assert_eq!(node["metadata"]["labels"]["example.com/paved"], "again");
+    // H5: here the agent names them, by its kubelet's right.
+    site.until("the Node names its version", WORKER, &worker, |_| {
+        let annotations = site.node(WORKER)["metadata"]["annotations"].clone();
+        annotations[NODE_CONFIGURATION].is_string() && annotations[NODE_VERSION] == "2"
+    });
 
     assert_eq!(address(&node), "10.7.0.13", "behind its host");
     outlasts_its_certificate(&site, &control, &worker, "b");

@@ -3,9 +3,12 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
+use std::path::PathBuf;
+
 use bedplate_tests::agent_host::{AgentHost, JOINS, LIMIT, NAME, has_applied, paved};
 use bedplate_tests::guard::Directory;
 use bedplate_tests::kubernetes::Objects;
+use bedplate_tests::secret::Secret;
 use bedplate_tests::wait;
 use serde_json::{Value, json};
 
@@ -88,13 +91,16 @@ fn a_kubelet_gets_another_certificate(site: &Site) {
     std::fs::write(&path, seen.unwrap()).unwrap();
     let who =
         host.kubernetes.kubectl(&path, &["auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"]);
-    assert_eq!(who.unwrap(), format!("bedplate:machine:{NAME}"), "by the agent's own certificate");
+    assert_eq!(who.unwrap(), format!("system:node:{NAME}"), "by a certificate of the kubelet");
+    // The stand-in has kept a copy of what it was given.
+    let agent = Secret::key(&host.host.read("/var/lib/bedplate/agent/key.pem").unwrap()).unwrap();
+    assert_eq!(agent.files_of_slot(&host.host, "a").unwrap(), Vec::<PathBuf>::new());
     let leader =
         host.host.run("machinectl", &["show", "--property=Leader", "--value", "bedplate-a"]).unwrap();
     let link = format!("/proc/{}/root/etc/kubernetes/bootstrap-kubelet.conf", leader.trim());
     let gone = ["-L", &link, "-o", "-e", "/run/bedplate/slots/a/kubelet-bootstrap.conf"];
     let left = || Ok(host.host.run("test", &gone).is_err().then_some(()));
-    wait::until_asked("the agent's key is removed", LIMIT, left).unwrap();
+    wait::until_asked("the key is removed", LIMIT, left).unwrap();
     host.until("the kubelet has another certificate", |status| paved(status)["reason"] == "Applied").unwrap();
     host.set_ready("True").unwrap();
 }

@@ -4,10 +4,20 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use bedplate_tests::agent_host::{AgentHost, JOINS, has_applied, paved};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bedplate_tests::agent_host::{AgentHost, JOINS, LIMIT, has_applied, paved};
+use bedplate_tests::guard::Directory;
+use bedplate_tests::secret::Secret;
+use bedplate_tests::wait;
 use serde_json::json;
+
+/// A kubeadm that keeps what it is given, puts it where the real one does, and waits.
+const HOLDS: &str = "cp -r /run/bedplate /root/kept; mkdir -p /etc/kubernetes; \
+     cp /run/bedplate/kubeconfig /etc/kubernetes/bootstrap-kubelet.conf; touch /var/lib/kubelet/held; \
+     until [ -e /var/lib/kubelet/go ]; do sleep 0.1; done";
 
 #[test]
 fn a_host_is_paved_repaved_and_rolled_back_by_an_agent_in_its_own_unit() {
@@ -103,4 +113,47 @@ fn a_host_is_paved_repaved_and_rolled_back_by_an_agent_in_its_own_unit() {
     let status = site.host.run("bedplate-agent", &["status"]).unwrap();
     assert!(status.contains("Slot b            workers-v3, running"), "{status}");
     assert!(Path::new(&site.host.root()).exists());
+}
+
+/// The attack: root in a slot, of a bad image for instance, reads all that a join leaves there. A key of the agent outlives every slot, so
+/// that a repave would not evict the attacker.
+#[test]
+fn trust_5_agent_key_never_enters_a_slot() {
+    let site = AgentHost::start(5).unwrap();
+    site.version(1, &format!("{HOLDS}; {JOINS}")).unwrap();
+    // Each file of the slot is read meanwhile.
+    let gate = json!([{ "op": "replace", "path": "/spec/template/healthGate/timeoutSeconds", "value": 600 }]);
+    site.objects().unwrap().edit("mcv", "workers-v1", "", &gate).unwrap();
+    site.host.run("systemctl", &["start", "bedplate-agent.service"]).unwrap();
+    site.select(1).unwrap();
+    let kubelet = "/var/lib/bedplate/slots/a/state/kubelet";
+    wait::until_asked("kubeadm has begun", LIMIT, || Ok(site.host.read(&format!("{kubelet}/held")).ok()))
+        .unwrap();
+    let agent = Secret::key(&site.host.read("/var/lib/bedplate/agent/key.pem").unwrap()).unwrap();
+    let found = || agent.files_of_slot(&site.host, "a").unwrap();
+    assert_eq!(found(), Vec::<PathBuf>::new(), "while it joins");
+
+    // The same look finds the key of the kubelet in each place.
+    let kubeconfig = site.host.read("/run/bedplate/slots/a/kubeconfig").unwrap();
+    let key = kubeconfig.lines().find_map(|line| line.trim().strip_prefix("client-key-data: ")).unwrap();
+    let key = String::from_utf8(STANDARD.decode(key.trim_matches('"')).unwrap()).unwrap();
+    let mut seen = Secret::key(&key).unwrap().files_of_slot(&site.host, "a").unwrap();
+    seen.sort();
+    let kept =
+        ["/etc/kubernetes/bootstrap-kubelet.conf", "/root/kept/kubeconfig", "/run/bedplate/kubeconfig"];
+    assert_eq!(seen, kept.map(PathBuf::from));
+    assert!(agent.is_in(site.host.read("/var/lib/bedplate/agent/key.pem").unwrap().as_bytes()));
+    let place = Directory::new("agentnode").unwrap();
+    let path = place.path().join("kubelet.conf");
+    std::fs::write(&path, &kubeconfig).unwrap();
+    let who =
+        site.kubernetes.kubectl(&path, &["auth", "whoami", "-o", "jsonpath={.status.userInfo}"]).unwrap();
+    assert!(who.contains("\"system:node:node-1\"") && who.contains("\"system:nodes\""), "{who}");
+
+    site.host.put(&format!("{kubelet}/go"), b"", 0o600).unwrap();
+    site.until_node_is_awaited().unwrap();
+    site.until("the version is applied", |status| has_applied(status, 1, "a")).unwrap();
+    assert_eq!(found(), Vec::<PathBuf>::new(), "as a node");
+    let left = site.host.run("ls", &["/run/bedplate", "/run/bedplate/slots/a"]).unwrap();
+    assert!(!left.contains("kubeconfig") && !left.contains(".key"), "{left}");
 }

@@ -26,6 +26,7 @@ use bedplate_bootstrap::diff::InPlace;
 use bedplate_tests::guard::Directory;
 use bedplate_tests::host::{End, Host};
 use bedplate_tests::netns::Namespace;
+use bedplate_tests::wait::until;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -36,6 +37,12 @@ const LONG: Duration = Duration::from_secs(120);
 const GOOD: (&str, &str) = ("good.service", "[Service]\nExecStart=/bin/sleep infinity\n");
 const BAD: (&str, &str) =
     ("bad.service", "[Service]\nExecStart=/bin/sh -c 'echo cannot find my keys; exit 3'\n");
+/// Place of the agent's unit in the shutdown order: D-Bus and logind run until the agent has stopped. The agent itself runs in the test.
+const AGENT: (&str, &str) = (
+    "agent.service",
+    "[Unit]\nAfter=dbus.service systemd-logind.service\n[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin/true\n\
+     ExecStop=/bin/sh -c 'touch /run/agent-stops; until [ -e /run/agent-stopped ]; do sleep 0.05; done'\n",
+);
 
 /// Keeps one object as an API server does.
 struct Paper {
@@ -313,15 +320,23 @@ async fn o1_a_reboot_by_logind_is_complete_in_the_next_boot_and_a_shutdown_befor
 -> Result<()> {
     for (operation, how) in [("reboot", End::Reboot), ("shutdown", End::PowerOff)] {
         let state = Directory::new("operations")?;
-        let mut first = host("first", &[], &state, None)?;
+        let mut first = host("first", &[AGENT], &state, None)?;
+        first.run("systemctl", &["start", AGENT.0])?;
         let paper = Paper::new(operation, &json!({"drain": "true"}))?;
         let shutdown = CancellationToken::new();
         let agent = run(parts(&first, &paper, state.path())?, paper.views.subscribe(), shutdown.clone());
         let agent = tokio::spawn(agent);
-        let ended = tokio::task::spawn_blocking(move || first.wait_ended(LONG)).await??;
-        assert_eq!(ended, how);
+        let first = tokio::task::spawn_blocking(move || {
+            let stops = first.root().join("run/agent-stops");
+            until("the stop of the agent", LONG, || Ok(stops.exists().then_some(())))?;
+            anyhow::Ok(first)
+        });
+        let mut first = first.await??;
         shutdown.cancel();
         agent.await?;
+        first.put("/run/agent-stopped", b"", 0o644)?;
+        let ended = tokio::task::spawn_blocking(move || first.wait_ended(LONG)).await??;
+        assert_eq!(ended, how);
         if operation == "shutdown" {
             assert_eq!(paper.end().1, "ShutDown", "{}", paper.end().2);
             continue;

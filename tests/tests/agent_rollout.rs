@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use bedplate_tests::nodes::{self, CONFIGURATION, Nodes, condition, has_applied};
 use bedplate_tests::rack::Rack;
+use bedplate_tests::secret::Secret;
 use bedplate_tests::site::Site;
 use bedplate_tests::wait;
 use bedplate_tests::worker::{self, Worker};
@@ -85,6 +86,28 @@ impl<'r> Rollout<'r> {
         self.until("all Pods are Ready", || self.pods_ready() == PODS)
     }
 
+    /// Checks that every kubelet has its serving certificate (Trust 5).
+    fn all_show_logs(&self) -> Result<()> {
+        let stays = |pod: &Value| pod["metadata"].get("deletionTimestamp").is_none();
+        let pods: Vec<Value> = self.nodes.objects("Pod").into_iter().filter(stays).collect();
+        ensure!(pods.len() >= PODS, "{} Pods instead of {PODS}", pods.len());
+        for pod in pods {
+            let name = pod["metadata"]["name"].as_str().context("a Pod without a name")?;
+            self.nodes.logs(&self.site, name, LIMIT)?;
+        }
+        Ok(())
+    }
+
+    /// Trust 5: what a real kubeadm and kubelet leave in a slot has nothing of the agent's key.
+    fn keys_of_agents_stay_outside(&self) -> Result<()> {
+        for worker in &self.workers {
+            let key = Secret::key(&worker.host.read("/var/lib/bedplate/agent/key.pem")?)?;
+            let found = key.files_of_slot(&worker.host, "a")?;
+            ensure!(found.is_empty(), "the agent's key is in {found:?}");
+        }
+        Ok(())
+    }
+
     fn pods_ready(&self) -> usize {
         let counts = |pod: &Value| nodes::is_ready(pod) && pod["metadata"].get("deletionTimestamp").is_none();
         self.nodes.objects("Pod").iter().filter(|pod| counts(pod)).count()
@@ -149,7 +172,9 @@ fn c4_three_nodes_are_updated_in_turn_within_their_pods_budget_over_a_controller
     let rack = Rack::new("rollout")?;
     let mut rollout = Rollout::start(&rack)?;
     rollout.until("three Nodes are Ready", || rollout.run(1) == NAMES.len())?;
+    rollout.keys_of_agents_stay_outside()?;
     rollout.run_pods()?;
+    rollout.all_show_logs()?;
 
     let label = |value: &str| {
         let mut template = worker::template()?;
@@ -166,6 +191,7 @@ fn c4_three_nodes_are_updated_in_turn_within_their_pods_budget_over_a_controller
     for name in NAMES {
         ensure!(rollout.node(name)["metadata"]["labels"]["example.com/paved"] == "second", "{name}");
     }
+    rollout.all_show_logs()?;
     rollout.rolls_until("nothing is outdated", || {
         rollout.configuration()["status"]["machines"]["outdated"] == 0
     })?;

@@ -15,7 +15,7 @@ use std::time::Duration;
 use bedplate_tests::guard::{Directory, Process};
 use bedplate_tests::kubernetes::{Kubernetes, Objects};
 use bedplate_tests::{pxed, wait};
-use rcgen::{CertificateParams, DistinguishedName, DnType, DnValue, KeyPair};
+use rcgen::{CertificateParams, DistinguishedName, DnType, DnValue, KeyPair, SanType};
 use serde_json::{Value, json};
 
 /// By its digest: a tag would have to be resolved before anything is selected.
@@ -148,6 +148,8 @@ fn controller(place: &Directory, name: &str) -> Process {
     let mut command = Command::new(binary());
     command.arg("--kubeconfig").arg(kubeconfig);
     command.args(["--instance", name, "--listen", "127.0.0.1:0", "--log-format", "text"]);
+    // The registry of a test.
+    command.arg("--image-allowed-networks=127.0.0.0/8");
     Process::spawn("bedplate-controller", &mut command, &place.path().join(format!("{name}.log"))).unwrap()
 }
 
@@ -452,14 +454,7 @@ fn trust_5_the_controllers_credentials_approve_nothing_but_what_agents_ask_for_t
         site.objects().create(&object).unwrap()
     };
     let as_controller = site.as_controller();
-    let approve = |request: &Value| {
-        let mut decided = request.clone();
-        decided["status"]["conditions"] =
-            json!([{ "type": "Approved", "status": "True", "reason": "x", "message": "x" }]);
-        let name = request["metadata"]["name"].as_str().unwrap();
-        let place = format!("/apis/certificates.k8s.io/v1/certificatesigningrequests/{name}/approval");
-        as_controller.request(&http::Method::PUT, &place, "application/json", &decided)
-    };
+    let approve = |request: &Value| approve(&as_controller, request);
     let kubelet = "kubernetes.io/kube-apiserver-client-kubelet";
     let attempt = std::cell::Cell::new(0);
     site.until_refused("only about requests that agents have made", || {
@@ -507,6 +502,186 @@ fn trust_5_a_kubelets_certificate_is_given_to_the_host_that_was_enrolled_last_an
     assert!(why.contains("not the one that the Machine was enrolled with last"), "{why}");
     site.objects().delete("machine", "trust").unwrap();
     assert_eq!(site.verdict(&agent, "trust-deleted", "trust").0, "Denied");
+}
+
+/// Approves a certificate request with these credentials.
+fn approve(as_controller: &Objects, request: &Value) -> anyhow::Result<Value> {
+    let mut decided = request.clone();
+    decided["status"]["conditions"] =
+        json!([{ "type": "Approved", "status": "True", "reason": "x", "message": "x" }]);
+    let name = request["metadata"]["name"].as_str().unwrap();
+    let place = format!("/apis/certificates.k8s.io/v1/certificatesigningrequests/{name}/approval");
+    as_controller.request(&http::Method::PUT, &place, "application/json", &decided)
+}
+
+/// Makes a kubelet's request for a serving certificate (PEM): its subject's name, a DNS name and addresses.
+fn serving_request(subject: &str, dns: &str, addresses: &[&str]) -> k8s_openapi::ByteString {
+    let text = |text: &str| DnValue::PrintableString(text.try_into().unwrap());
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::OrganizationName, text("system:nodes"));
+    params.distinguished_name.push(DnType::CommonName, text(&format!("system:node:{subject}")));
+    params.subject_alt_names = vec![SanType::DnsName(dns.try_into().unwrap())];
+    let addresses = addresses.iter().map(|address| SanType::IpAddress(address.parse().unwrap()));
+    params.subject_alt_names.extend(addresses);
+    let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
+    k8s_openapi::ByteString(params.serialize_request(&key).unwrap().pem().unwrap().into_bytes())
+}
+
+impl Site {
+    /// Creates a request for a serving certificate as the kubelet of a Node.
+    fn ask_serving(&self, name: &str, node: &str, pem: &k8s_openapi::ByteString) -> Value {
+        let kubelet =
+            self.objects().impersonating(&format!("system:node:{node}"), &["system:nodes", "system:masters"]);
+        let object = json!({ "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
+            "metadata": { "name": name }, "spec": { "request": pem, "signerName": "kubernetes.io/kubelet-serving",
+            "usages": ["digital signature", "server auth"] } });
+        kubelet.create(&object).unwrap()
+    }
+
+    fn serving_verdict(&self, name: &str, node: &str, pem: &k8s_openapi::ByteString) -> (String, String) {
+        self.ask_serving(name, node, pem);
+        let decided = self.until(("csr", name), "a verdict", |csr| csr["status"]["conditions"].is_array());
+        let verdict = &decided["status"]["conditions"][0];
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        (text(&verdict["type"]), text(&verdict["message"]))
+    }
+
+    /// Applies a Machine whose agent has reported these addresses.
+    fn reporting(&self, name: &str, addresses: &[&str]) {
+        self.machine(name, &json!({}), &json!({ "paused": true }));
+        let addresses: Vec<Value> =
+            addresses.iter().map(|address| json!({ "type": "InternalIP", "address": address })).collect();
+        self.status(name, &json!({ "addresses": addresses }));
+    }
+
+    /// Applies the Node of a kubelet, with the addresses that the kubelet reports.
+    fn node(&self, name: &str, provider_id: Option<&str>, addresses: &[&str]) {
+        self.apply(&json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name },
+            "spec": { "providerID": provider_id } }));
+        let addresses: Vec<Value> =
+            addresses.iter().map(|address| json!({ "type": "InternalIP", "address": address })).collect();
+        self.objects().merge_status("node", name, &json!({ "addresses": addresses })).unwrap();
+    }
+}
+
+#[test]
+fn trust_5_kubelet_gets_its_serving_certificate_and_no_other() {
+    let site = Site::shared();
+    site.reporting("serves", &["10.7.9.1", "10.7.9.2", "10.7.9.3"]);
+    site.node("serves", Some("bedplate://serves"), &["10.7.9.1", "10.7.9.9"]);
+    let own = serving_request("serves", "serves", &["10.7.9.1"]);
+    assert_eq!(site.serving_verdict("serves-own", "serves", &own).0, "Approved");
+    // Its kubelet registers later.
+    site.reporting("serves-late", &["10.7.9.20"]);
+    let late = serving_request("serves-late", "serves-late", &["10.7.9.20"]);
+    site.ask_serving("serves-late", "serves-late", &late);
+    site.node("serves-late", Some("bedplate://serves-late"), &["10.7.9.20"]);
+    let approved = |csr: &Value| csr["status"]["conditions"][0]["type"] == "Approved";
+    site.until(("csr", "serves-late"), "its approval", approved);
+    let service =
+        site.get("service", "kubernetes").unwrap()["spec"]["clusterIP"].as_str().unwrap().to_owned();
+    site.status("serves", &json!({ "addresses": [{ "type": "InternalIP", "address": service }] }));
+    for (name, pem, words) in [
+        ("name", serving_request("serves", "other", &["10.7.9.1"]), "which is not serves"),
+        ("loopback", serving_request("serves", "serves", &["127.0.0.1"]), "127.0.0.1 is not an address"),
+        (
+            "service",
+            serving_request("serves", "serves", &[&service]),
+            "belongs to Service default/kubernetes",
+        ),
+    ] {
+        let (verdict, why) = site.serving_verdict(&format!("serves-{name}"), "serves", &pem);
+        assert!(verdict == "Denied" && why.contains(words), "{name}: {verdict} {why}");
+    }
+}
+
+#[test]
+fn trust_5_endpoint_of_the_api_server_is_for_the_kubelet_of_its_control_plane() {
+    let site = Site::shared();
+    // This API server does not write its own endpoint.
+    site.apply(&json!({ "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": { "name": "kubernetes", "namespace": "default" }, "endpoints": [{ "addresses": ["10.7.6.1"] }] }));
+    for (name, role, verdict) in
+        [("endpoint-plane", "controlPlane", "Approved"), ("endpoint-worker", "worker", "Denied")]
+    {
+        let template = json!({ "image": { "reference": NODE_IMAGE },
+            "kubernetes": { "version": "v1.34.4", "role": role, "joinConfiguration": {} } });
+        site.apply(&object("MachineConfiguration", name, &json!({ "template": template })));
+        site.machine(name, &json!({}), &json!({ "configurationRef": { "name": name } }));
+        site.selected(name, 1);
+        site.status(name, &json!({ "addresses": [{ "type": "InternalIP", "address": "10.7.6.1" }] }));
+        site.node(name, Some(&format!("bedplate://{name}")), &["10.7.6.1"]);
+        let asked = serving_request(name, name, &["10.7.6.1"]);
+        let (decided, why) = site.serving_verdict(name, name, &asked);
+        assert_eq!(decided, verdict, "{name}: {why}");
+        site.objects().delete("machine", name).unwrap();
+        site.objects().delete("node", name).unwrap();
+    }
+}
+
+/// The attack: a compromised host writes the address of another host into its Node, or has its agent report it.
+#[test]
+fn trust_5_kubelet_gets_no_certificate_of_another_hosts_address() {
+    let site = Site::shared();
+    site.reporting("grabs", &["10.7.8.1", "10.7.8.2", "10.7.8.3"]);
+    site.node("grabs", Some("bedplate://grabs"), &["10.7.8.4"]);
+    site.reporting("victim", &["10.7.8.2"]);
+    site.node("victim-node", None, &["10.7.8.3"]);
+    let events = |words: &str| {
+        let said = |event: &Value| {
+            event["reason"] == "CertificateAwaitsPerson"
+                && event["note"].as_str().unwrap_or_default().contains(words)
+        };
+        site.objects().list("event", "").unwrap().iter().any(said)
+    };
+    for (name, address, words) in [
+        ("grabs-said", "10.7.8.4", "has not reported the address 10.7.8.4"),
+        ("grabs-machine", "10.7.8.2", "is also claimed by Machine victim"),
+        ("grabs-node", "10.7.8.3", "is also claimed by Node victim-node"),
+    ] {
+        site.ask_serving(name, "grabs", &serving_request("grabs", "grabs", &[address]));
+        wait::until_asked(words, PATIENCE, || Ok(events(words).then_some(()))).unwrap();
+        let csr = site.get("csr", name).unwrap();
+        assert!(csr["status"]["conditions"].is_null(), "{name}: {csr:#}");
+    }
+    // A Node that kubeadm made is not Bedplate's, even if there is a Machine of its name.
+    site.reporting("victim-node", &["10.7.8.30"]);
+    site.ask_serving(
+        "grabs-foreign",
+        "victim-node",
+        &serving_request("victim-node", "victim-node", &["10.7.8.30"]),
+    );
+    wait::until_asked("ForeignNode", PATIENCE, || Ok(events("has no providerID").then_some(()))).unwrap();
+    assert!(site.get("csr", "grabs-foreign").unwrap()["status"]["conditions"].is_null());
+}
+
+#[test]
+fn trust_5_controllers_credentials_approve_only_a_kubelets_own_name() {
+    let site = Site::shared();
+    let as_controller = site.as_controller();
+    let approve = |request: &Value| approve(&as_controller, request);
+    // No Machine has these names, so the controller ignores the requests.
+    let words = "only for its own Node";
+    let attempt = std::cell::Cell::new(0);
+    site.until_refused(words, || {
+        attempt.set(attempt.get() + 1);
+        let name = format!("lent-probe-{}", attempt.get());
+        approve(&site.ask_serving(&name, "lent", &serving_request("lent", "kubernetes", &["10.7.7.1"])))
+    });
+    for (name, pem) in [
+        ("lent-name", serving_request("lent", "kubernetes.default.svc", &["10.7.7.1"])),
+        ("lent-longer", serving_request("lent", "lent2", &["10.7.7.1"])),
+        ("lent-prefix", serving_request("lent", "len", &["10.7.7.1"])),
+    ] {
+        let why = approve(&site.ask_serving(name, "lent", &pem)).expect_err(name);
+        assert!(format!("{why:#}").contains(words), "{name}: {why:#}");
+    }
+    for (name, addresses) in
+        [("lent-own", &["10.7.7.1"][..]), ("lent-both", &["10.7.7.1", "fd00::1"]), ("lent-none", &[])]
+    {
+        approve(&site.ask_serving(name, "lent", &serving_request("lent", "lent", addresses))).unwrap();
+    }
 }
 
 #[test]

@@ -204,8 +204,9 @@ fn a_host_enrols_with_the_cluster_and_writes_its_own_fields_also_after_the_api_s
     for name in ["state", "run"] {
         std::fs::create_dir(host.path(name)).unwrap();
     }
-    let boot = draw::draw_boot(&rack, &host.network, "host", 1).unwrap();
-    host.network.ip(&format!("address add {}/24 dev eth0", Ipv4Addr::new(10, 7, 0, 90))).unwrap();
+    draw::connect(&rack, &host.network, "host").unwrap();
+    let draw::Lease { base: boot, address, .. } = draw::lease(&host.network, Rack::mac(1), 1).unwrap();
+    host.network.ip(&format!("address add {address}/24 dev eth0")).unwrap();
     host.take_seed(&boot);
     let agent = host.start_agent();
     let mut rig = Rig { kubernetes, pxed, host, agent };
@@ -217,7 +218,7 @@ fn a_host_enrols_with_the_cluster_and_writes_its_own_fields_also_after_the_api_s
 
     // The next boot, while the API server is away.
     rig.kubernetes.stop_server();
-    let boot = draw::draw_again(&rig.host.network, 2).unwrap();
+    let boot = draw::lease(&rig.host.network, Rack::mac(1), 2).unwrap().base;
     rig.host.take_seed(&boot);
     rig.until("word of what is awaited", |rig| {
         rig.agent.said().contains("the cluster's API server does not answer")
@@ -290,9 +291,119 @@ fn h1_a_host_that_a_person_installs_enrols_with_the_cluster_by_a_token() {
     assert!(user["groups"].as_array().unwrap().contains(&"bedplate:machines".into()), "{user}");
     let machine = rig.get("desk-1");
     assert!(machine["status"]["hardware"]["cpu"]["threads"].as_i64().unwrap() > 0, "{machine}");
-    assert!(machine["status"]["enrolment"]["certificateFingerprint"].is_string(), "{machine}");
+    for field in ["certificateFingerprint", "keyFingerprint", "keyTime"] {
+        assert!(machine["status"]["enrolment"][field].is_string(), "{field}: {machine}");
+    }
     assert!(machine["status"]["power"].is_null(), "nobody switches it: {machine}");
     let said = [rig.agent.said(), rig.pxed.process().said()].concat();
     assert!(!said.contains(token.trim()), "a token in the log");
+    rack.succeeded();
+}
+
+/// Another host that boots by the MAC address of the Machine: its agent with a key of its own. The name is also its device's on the bridge.
+fn another_host(rack: &Rack, name: &str, transaction: u16) -> (Host, Process) {
+    let directory = rack.file(name);
+    let host = Host { network: Namespace::new(name).unwrap(), directory };
+    for name in ["state", "run"] {
+        std::fs::create_dir_all(host.path(name)).unwrap();
+    }
+    let boot = draw::draw_boot(rack, &host.network, name, transaction).unwrap();
+    let address = Ipv4Addr::new(10, 7, 0, 90 + u8::try_from(transaction).unwrap());
+    host.network.ip(&format!("address add {address}/24 dev eth0")).unwrap();
+    host.take_seed(&boot);
+    let agent = host.start_agent();
+    (host, agent)
+}
+
+fn key_of(machine: &Value) -> String {
+    machine["status"]["enrolment"]["keyFingerprint"].as_str().unwrap_or_default().to_owned()
+}
+
+fn is_refused(machine: &Value, address: &str) -> bool {
+    let conditions = machine["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let waits = |c: &Value| {
+        let message = c["message"].as_str().unwrap_or_default();
+        c["reason"] == "HeardElsewhere"
+            && message.contains(address)
+            && message.contains("bedplate machine re-enrol server-1")
+    };
+    conditions.iter().any(|c| c["type"] == "Enrolled" && waits(c))
+}
+
+impl Rig<'_> {
+    /// Waits for a Warning Event of the Machine.
+    fn until_warned(&mut self, reason: &str) {
+        let is_it = |event: &Value| {
+            event["reason"] == reason && event["type"] == "Warning" && event["regarding"]["name"] == MACHINE
+        };
+        let told = |events: &[&Value]| events.iter().any(|event| is_it(event)).then_some(());
+        let reached = self.objects().until_among("event", LIMIT, told);
+        reached.unwrap_or_else(|error| panic!("Event {reason}: {error:#}\n{}", self.story()));
+    }
+
+    fn permit(&self, rack: &Rack) {
+        let mut command = rack.network().command(binary("bedplate").unwrap());
+        command.arg("--kubeconfig").arg(self.kubernetes.admin()).args(["machine", "re-enrol", MACHINE]);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+/// Trust 6 in a cluster: a new key waits while the key in force is heard; a permission is for one key; an announced end needs none.
+#[test]
+fn trust_6_new_key_waits_for_a_permission_or_an_announced_end() {
+    let rack = Rack::new("kubernetes-another").unwrap();
+    let mut kubernetes = Kubernetes::installed_inside(rack.network(), ADDRESS.into()).unwrap();
+    kubernetes.start_controllers(&["csrsigning"]).unwrap();
+    let path = rack.file("server-1.yaml");
+    std::fs::write(&path, manifest(1, "")).unwrap();
+    kubernetes.kubectl(&kubernetes.admin(), &["apply", "-f", &path.display().to_string()]).unwrap();
+    let account = kubernetes.service_account("bedplate-system", "pxed").unwrap();
+    let mut setup = Setup::new(stub_image(rack.path()).unwrap());
+    setup.source = Some(format!("kubernetes = {{ kubeconfig = {:?} }}\n", account.display().to_string()));
+    // All three hosts draw the Machine's one address.
+    setup.more = "[http]\nrequire-leased-address = false\n".to_owned();
+    let pxed = Pxed::start(&setup, &[], rack.network(), &rack.file("pxed")).unwrap();
+    let (host, agent) = another_host(&rack, "first", 1);
+    let mut rig = Rig { kubernetes, pxed, host, agent };
+    rig.until_machine(MACHINE, "a heartbeat", |machine| {
+        machine["status"]["agent"]["lastHeartbeat"].is_string() && is_true(machine, "Enrolled")
+    });
+    let first = key_of(&rig.machine());
+
+    // Its key is heard: another one waits, with a condition and a Warning Event.
+    let (second, second_agent) = another_host(&rack, "second", 2);
+    rig.until_machine(MACHINE, "the refusal", |machine| is_refused(machine, "10.7.0.92"));
+    rig.until_warned("HeardElsewhere");
+    rig.until("word of the wait", |_| second_agent.said().contains("pxed says: host at 10.7.0.92"));
+    assert_eq!(key_of(&rig.machine()), first);
+
+    rig.permit(&rack);
+    rig.until_machine(MACHINE, "another key", |machine| {
+        key_of(machine) != first && is_true(machine, "Enrolled")
+    });
+    let replaced = key_of(&rig.machine());
+    // The host before asks for a new certificate, and gets none.
+    rig.until("the end of the old key", |rig| rig.agent.said().contains("KeyReplaced"));
+    rig.until_warned("KeyReplaced");
+    assert_eq!(key_of(&rig.machine()), replaced);
+
+    // The permission was for one key.
+    let (_third, third_agent) = another_host(&rack, "third", 3);
+    rig.until_machine(MACHINE, "the second refusal", |machine| is_refused(machine, "10.7.0.93"));
+    assert_eq!(key_of(&rig.machine()), replaced);
+
+    // The agent of the host in force announces its end, by the right that it has, and is heard no more.
+    drop(second_agent);
+    let own = rig.kubernetes.objects_of(&second.path("state/kubeconfig")).unwrap();
+    let end = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": MACHINE },
+        "status": { "agent": { "version": "0.1.0", "lastHeartbeat": jiff::Timestamp::now().to_string(),
+            "goingDownTime": jiff::Timestamp::now().to_string() } } });
+    own.apply_as("bedplate-agent", "/status", &end, "").unwrap();
+    rig.until_machine(MACHINE, "the third key", |machine| {
+        !["", first.as_str(), replaced.as_str()].contains(&key_of(machine).as_str())
+            && is_true(machine, "Enrolled")
+    });
+    assert!(!third_agent.said().contains("KeyReplaced"), "{}", third_agent.said());
     rack.succeeded();
 }

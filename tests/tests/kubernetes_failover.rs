@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
+#[allow(dead_code, reason = "each test program uses its part")]
 #[path = "power/held.rs"]
 mod held;
 #[allow(dead_code, reason = "each test program uses its part")]

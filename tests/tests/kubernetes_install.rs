@@ -126,6 +126,32 @@ fn a_cluster_gets_everything_once_and_the_same_again_changes_nothing() {
     assert!(!text(&without).contains("Deployment"), "{}", text(&without));
 }
 
+/// `kubectl apply -k` applies in the order of its kustomize, which has unknown kinds last unless `deploy/kustomization.yaml` sets another order. If a cluster
+/// rejects the policies, kubectl still applies the other objects.
+#[test]
+fn kubectl_applies_policies_before_the_rights_that_they_narrow() {
+    let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy");
+    let kubectl = bedplate_tests::kubernetes::programs().unwrap().join("kubectl");
+    let made = Command::new(kubectl).arg("kustomize").arg(&deploy).output().unwrap();
+    assert!(made.status.success(), "{}", text(&made));
+    let text = String::from_utf8(made.stdout).unwrap();
+    let kinds: Vec<&str> = text
+        .split("\n---\n")
+        .map(|object| object.lines().find_map(|line| line.strip_prefix("kind: ")).unwrap())
+        .collect();
+    let places = |kind: &str| {
+        let mut places =
+            kinds.iter().enumerate().filter(|(_, found)| **found == kind).map(|(place, _)| place);
+        let first = places.next().unwrap_or_else(|| panic!("no {kind} in {kinds:?}"));
+        (first, places.next_back().unwrap_or(first))
+    };
+    let policies = places("ValidatingAdmissionPolicyBinding").1.max(places("ValidatingAdmissionPolicy").1);
+    assert!(places("CustomResourceDefinition").1 < places("Namespace").0, "{kinds:?}");
+    for right in ["ClusterRole", "Role", "ClusterRoleBinding", "RoleBinding", "Deployment", "DaemonSet"] {
+        assert!(policies < places(right).0, "{right} before a policy: {kinds:?}");
+    }
+}
+
 /// The same as `kubectl apply -k deploy`, but for pxed as a pod.
 #[test]
 fn what_kubectl_has_applied_is_taken_on_and_other_values_are_not_taken_over_by_themselves() {

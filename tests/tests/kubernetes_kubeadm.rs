@@ -161,7 +161,7 @@ fn path_with_programs() -> String {
     format!("{}:{}", programs().unwrap().display(), std::env::var("PATH").unwrap())
 }
 
-/// A cluster that has what kubeadm init leaves in one, as far as a join reads it, and the agents' rights.
+/// A cluster that has what kubeadm init leaves in one, as far as a join reads it.
 struct Cluster {
     kubernetes: Kubernetes,
     place: Directory,
@@ -198,15 +198,6 @@ impl Cluster {
             let mut kubeadm = program("kubeadm");
             kubeadm.args(["init", "phase"]).args(phase).arg("--config").arg(&config);
             succeeds(kubeadm.arg("--kubeconfig").arg(cluster.kubernetes.admin()));
-        }
-        cluster.kubectl(&["create", "clusterrole", "read-nodes", "--verb=get", "--resource=nodes"]);
-        let binding = ["create", "clusterrolebinding", "agents", "--clusterrole=read-nodes"];
-        cluster.kubectl(&[binding.as_slice(), &["--group=bedplate:machines"]].concat());
-        for role in ["kubeadm:kubelet-config", "kubeadm:nodes-kubeadm-config"] {
-            let (name, role) = (format!("agents-{role}"), format!("--role={role}"));
-            let binding =
-                ["create", "rolebinding", &name, &role, "--group=bedplate:machines", "-n", "kube-system"];
-            cluster.kubectl(&binding);
         }
         cluster
     }
@@ -267,9 +258,9 @@ impl Cluster {
 #[test]
 fn dry_run_of_join_reads_the_cluster_by_file_and_by_token() {
     let cluster = Cluster::start();
-    // Trust 5: the agent's own certificate, and no token.
-    let agent = cluster.kubernetes.user("bedplate:machine:server-1", &["bedplate:machines"]).unwrap();
-    cluster.joins(Discovery::File { kubeconfig_path: agent.to_str().unwrap() }, "file");
+    // Trust 5: a certificate of the kubelet, no token, and no rights but kubeadm's own for Nodes.
+    let kubelet = cluster.kubernetes.user("system:node:server-1", &["system:nodes"]).unwrap();
+    cluster.joins(Discovery::File { kubeconfig_path: kubelet.to_str().unwrap() }, "file");
 
     let hashes = ca_cert_hashes(&fs::read_to_string(cluster.kubernetes.ca()).unwrap()).unwrap();
     let endpoint = cluster.kubernetes.address().to_string();

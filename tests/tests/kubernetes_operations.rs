@@ -108,12 +108,15 @@ impl Site {
         self.kubernetes.objects_of(&kubeconfig).unwrap()
     }
 
-    /// The Machine's agent takes an operation, and ends it if `end` says how.
+    /// Takes an operation as the Machine's agent does, unless it is taken. Ends it with `end`, if there is one.
     fn carries_out(&self, machine: &str, name: &str, end: Option<&str>) {
         let agent = self.agent(machine);
         let now = jiff::Timestamp::now().to_string();
         let taken = json!({ "state": "InProgress", "startTime": now, "executor": format!("bedplate-agent/{machine}") });
-        agent.merge_status("mop", name, &taken).unwrap();
+        let is_taken = self.objects().get("mop", name).unwrap().unwrap()["status"]["startTime"].is_string();
+        if !is_taken {
+            agent.merge_status("mop", name, &taken).unwrap();
+        }
         if let Some(state) = end {
             let ended = json!({ "state": state, "completionTime": now, "reason": "Said" });
             agent.merge_status("mop", name, &ended).unwrap();

@@ -315,3 +315,104 @@ fn a_wrong_password_is_tried_once_and_the_right_one_is_taken_when_it_is_there() 
     assert_eq!(pxed.terminate(LIMIT).unwrap().code(), Some(0), "{}", pxed.said());
     assert!(!pxed.said().contains("wr0ng-horse"), "a password in the log");
 }
+
+/// Waits until pxed has read the power state this often again.
+fn looks_again(site: &Site, server: &Held, times: usize) {
+    let looks = server.bmc.told().len();
+    site.until("more looks", || (server.bmc.told().len() >= looks + times).then_some(()));
+}
+
+fn is_because(site: &Site, machine: &str, reason: &str) {
+    site.until_of(("machine", machine), reason, |machine| {
+        (condition(machine, "PoweredOn").0 == reason).then_some(())
+    });
+}
+
+/// The test acts as the agent.
+#[test]
+fn o4_a_machine_that_its_agent_shut_down_stays_off_until_an_operation() {
+    let site = Site::new("down");
+    let simulator = Simulator::new().unwrap();
+    let server = Held::new(&simulator, 80, true, true);
+    secret(NAMESPACE, site.name);
+    let mut spec = server.spec(NAMESPACE, site.name);
+    spec["powerPolicy"] = json!("Managed");
+    site.machine("down-a", "52:54:00:00:70:01", &spec);
+    let mut pxed = site.start("one");
+    is_because(&site, "down-a", "FoundRunning");
+    site.operation("down-now", "shutdown", "down-a");
+    let now = Timestamp::from_second(Timestamp::now().as_second()).unwrap().to_string();
+    let status = json!({ "state": "Complete", "reason": "ShutDown", "startTime": now, "completionTime": now,
+        "executor": "bedplate-agent/down-a" });
+    let mut ended = operation_object("down-now", "shutdown", "down-a", &json!({}));
+    ended.as_object_mut().unwrap().remove("spec");
+    ended["status"] = status;
+    objects().apply_as("bedplate-agent", "/status", &ended, "").unwrap();
+    server.goes_off();
+    is_because(&site, "down-a", "HeldOff");
+    objects().delete("mop", "down-now").unwrap();
+    looks_again(&site, &server, 3);
+    assert_eq!(server.asked(), [], "pxed switched a shut-down machine on");
+    is_because(&site, "down-a", "HeldOff");
+    site.operation("down-on", "powerOn", "down-a");
+    assert_eq!(site.ended("down-on")["reason"], "PoweredOn");
+    assert_eq!(server.asked(), [Action::On]);
+    assert_eq!(pxed.terminate(LIMIT).unwrap().code(), Some(0), "{}", pxed.said());
+}
+
+#[test]
+fn h2_a_takeover_token_is_used_once_by_two_pxed() {
+    let site = Site::new("takeover");
+    let simulator = Simulator::new().unwrap();
+    let server = Held::new(&simulator, 81, true, true);
+    server.lets_go();
+    secret(NAMESPACE, site.name);
+    let mut spec = server.spec(NAMESPACE, site.name);
+    spec["powerPolicy"] = json!("Managed");
+    site.machine("takeover-a", "52:54:00:00:70:02", &spec);
+    let mut one = site.start("one");
+    is_because(&site, "takeover-a", "FoundRunning");
+    looks_again(&site, &server, 2);
+    assert_eq!(server.asked(), [], "without a token it is left running");
+    let interfaces = json!([{ "macAddress": "52:54:00:00:70:02" }]);
+    patch("takeover-a", &json!({ "pxe": { "interfaces": interfaces, "takeover": "rack-7" } }));
+    site.until("one power cycle", || (server.changes().len() == 2).then_some(()));
+    let token = |machine: &Value| machine["status"]["power"]["takeoverToken"] == "rack-7";
+    site.until_of(("machine", "takeover-a"), "the token in its status", |machine| {
+        token(machine).then_some(())
+    });
+    one.kill();
+    let mut two = site.start("two");
+    site.led_by("two");
+    looks_again(&site, &server, 3);
+    assert_eq!(server.asked(), [Action::ForceOff, Action::On]);
+    assert_eq!(two.terminate(LIMIT).unwrap().code(), Some(0), "{}", two.said());
+}
+
+#[test]
+fn o7_power_operations_work_for_every_provider_with_a_bmc() {
+    let site = Site::new("provider");
+    secret(NAMESPACE, site.name);
+    let providers = ["manual", "azure"];
+    let servers: Vec<Server> =
+        (1..=2).map(|n| Server::start(&format!("5b1e0000-0000-4000-8000-00000000008{n}"))).collect();
+    for (provider, server) in providers.iter().zip(&servers) {
+        let bmc = server.spec(NAMESPACE, site.name)["bmc"].clone();
+        apply(&json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine",
+            "metadata": { "name": format!("provider-{provider}") },
+            "spec": { "provider": provider, "site": site.name, "bmc": bmc } }));
+    }
+    let mut pxed = site.start("one");
+    for (provider, server) in providers.iter().zip(&servers) {
+        let machine = format!("provider-{provider}");
+        site.until_of(("machine", &machine), "its power state", |machine| {
+            let is_told = machine["status"]["power"]["state"] == "Off";
+            (is_told && condition(machine, "BMCReachable").0 == "Reachable").then_some(())
+        });
+        assert_eq!(server.asked(), [], "only pxe is switched on without an operation");
+        site.operation(&format!("on-{provider}"), "powerOn", &machine);
+        assert_eq!(site.ended(&format!("on-{provider}"))["reason"], "PoweredOn");
+        assert_eq!(server.asked(), [Action::On]);
+    }
+    assert_eq!(pxed.terminate(LIMIT).unwrap().code(), Some(0), "{}", pxed.said());
+}

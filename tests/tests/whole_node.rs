@@ -108,6 +108,7 @@ impl<'r> Whole<'r> {
             "  the Pod answers over the Pod network: {:.1} s",
             started.elapsed().as_secs_f64()
         ));
+        self.nodes.logs(&self.site, name, NODE)?;
         self.site.kubectl(&["delete", "pod", name, "--wait=false"]).map(drop)
     }
 

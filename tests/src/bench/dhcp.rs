@@ -27,6 +27,7 @@ const TOLERATED_LOSS: f64 = 2.5;
 const MODERATE_RATE: u32 = 500;
 
 const SERVER: &str = "10.7.0.1";
+const CLIENT: &str = "10.7.0.250";
 const NETWORK: &str = "10.7.0.0/16";
 const FIRST: &str = "10.7.1.0";
 const LAST: &str = "10.7.250.255";
@@ -95,7 +96,8 @@ fn pxed_configuration(place: &Path) -> Result<String> {
                     discovery-reserve-percent = 0\n\n"
         .to_owned();
     let _ = writeln!(text, "[[dhcp.subnet]]\nnetwork = \"{NETWORK}\"\nranges = [\"{FIRST}-{LAST}\"]");
-    let _ = writeln!(text, "routers = [\"{SERVER}\"]\nlease-seconds = 3600");
+    // perfdhcp poses as a relay.
+    let _ = writeln!(text, "routers = [\"{SERVER}\"]\nlease-seconds = 3600\nrelays = [\"{CLIENT}\"]");
     configuration(place, &text)
 }
 
@@ -152,7 +154,7 @@ impl Wire {
         let (server, client) = (Namespace::new("server")?, Namespace::new("load")?);
         server.add_veth("rack0", &client, "eth0")?;
         server.ip(&format!("address add {SERVER}/16 dev rack0"))?;
-        client.ip("address add 10.7.0.250/16 dev eth0")?;
+        client.ip(&format!("address add {CLIENT}/16 dev eth0"))?;
         Ok(Self { server, client })
     }
 

@@ -73,8 +73,10 @@ pub fn run(context: &Context) -> Result<Vec<Row>> {
 fn start_pxed<'r>(rack: &'r Rack, files: &Path) -> Result<(Pxed<'r>, String)> {
     let path = |name: &str| files.join(name).display().to_string();
     let mut setup = Setup::new(format!("kernel = {:?}\ninitrd = {:?}\n", path("kernel"), path("initrd")));
-    // wrk's clients share an address; in a rack each has its own.
-    setup.more = "[http]\nconnections-per-client = 4096\nmax-streams = 1024\n".to_owned();
+    // The clients of wrk share an address and have no lease; in a rack each has its own.
+    setup.more =
+        "[http]\nconnections-per-client = 4096\nmax-streams = 1024\nrequire-leased-address = false\n"
+            .to_owned();
     let pxed = Pxed::start(&setup, &[manifest(1, "")], rack.network(), &rack.file("pxed"))?;
     let client = Namespace::new("client")?;
     let boot = draw::draw_boot(rack, &client, "client", 1)?;

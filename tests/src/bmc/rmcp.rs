@@ -60,7 +60,7 @@ fn settings(bmc: &Bmc, password: &str, full: bool) -> Result<Settings> {
         suites: bmc.settings.suites.clone(),
         sessions: if full { 0 } else { bmc.settings.ipmi_sessions },
         idle: Duration::from_secs(60),
-        remembers: false,
+        remembers: bmc.settings.ipmi_remembers,
     })
 }
 

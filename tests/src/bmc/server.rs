@@ -147,7 +147,8 @@ fn simulated(
             false => Listen { tcp: None, udp: Some(UdpSocket::bind(address)?) },
         })
     })?;
-    rack.simulator()?.add(Settings::new(name), systems, listen)
+    // Starting QEMU may take longer than a client waits before it repeats a request.
+    rack.simulator()?.add(Settings { ipmi_remembers: true, ..Settings::new(name) }, systems, listen)
 }
 
 impl Server {

@@ -41,6 +41,8 @@ pub struct Settings {
     pub sessions: usize,
     /// IPMI sessions at one time.
     pub ipmi_sessions: usize,
+    /// True if a repeated IPMI request is answered from memory (IPMI 2.0 section 6.12.4). OpenBMC carries it out again.
+    pub ipmi_remembers: bool,
     /// Cipher suites of IPMI.
     pub suites: Vec<Suite>,
     /// Values of `ResetType` that are taken, as Redfish writes them.
@@ -60,6 +62,7 @@ impl Settings {
             password: PASSWORD.to_owned(),
             sessions: 8,
             ipmi_sessions: 4,
+            ipmi_remembers: false,
             suites: vec![Suite::Sha1, Suite::Sha256],
             reset_types: vec![
                 "On",

@@ -32,6 +32,8 @@ const KINDS: &[Kind] = &[
     Kind::new(&["node"], "v1", "Node", "nodes", GLOBAL),
     Kind::new(&["namespace"], "v1", "Namespace", "namespaces", GLOBAL),
     Kind::new(&["pod"], "v1", "Pod", "pods", NAMESPACED),
+    Kind::new(&["service"], "v1", "Service", "services", NAMESPACED),
+    Kind::new(&["endpointslice"], "discovery.k8s.io/v1", "EndpointSlice", "endpointslices", NAMESPACED),
     Kind::new(&["secret"], "v1", "Secret", "secrets", NAMESPACED),
     Kind::new(&["configmap"], "v1", "ConfigMap", "configmaps", NAMESPACED),
     Kind::new(&["serviceaccount"], "v1", "ServiceAccount", "serviceaccounts", NAMESPACED),

@@ -48,7 +48,7 @@ fn unknown_machine_boots_the_discovery_image_and_is_remembered() -> Result<()> {
 
     machine.wait_serial("no Machine names this machine: unknown-525400bed04d", boot::SCRIPT)?;
     let (said, all) = (pxed.process().said(), pxed.machines()?);
-    ensure!(!said.contains("an enrolment was refused"), "it tried to enrol");
+    ensure!(!said.contains("enrollment refused"), "it tried to enroll");
     ensure!(all.len() == 1 && all[0].pointer("/status/boot").is_none(), "a Machine was told of it: {all:?}");
     rack.succeeded();
     Ok(())

@@ -29,6 +29,8 @@ fn boots(name: &str, relay: &[&str], started: &str, firmware: Firmware, stage: &
     relay.wait_said(started, START_TIMEOUT)?;
     let mut setup = Setup::new(pxed::host_image()?);
     setup.interfaces = vec!["eth0".to_owned()];
+    // Its address on the machines' link, and the one that dhcrelay sends from.
+    setup.subnets.iter_mut().for_each(|subnet| subnet.push_str("relays = [\"10.7.0.1\", \"10.9.0.1\"]\n"));
     let mut pxed = Pxed::start(&setup, &[pxed::manifest(1, "")], &server, rack.path())?;
     boot::boots(name, &rack, &mut pxed, 1, firmware, stage)?;
     rack.succeeded();

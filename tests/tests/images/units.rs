@@ -5,7 +5,7 @@ use std::{
     process::Command,
 };
 
-/// The exposure that pxed's unit must stay below, of 10 (`systemd-analyze security`).
+/// The exposure that the units of pxed and the controller must stay below, of 10 (`systemd-analyze security`).
 const MOST_EXPOSURE: f64 = 3.0;
 
 fn repository() -> PathBuf {
@@ -94,17 +94,19 @@ fn units_are_understood_without_complaint() {
 }
 
 #[test]
-fn exposure_of_pxed_is_below_3() {
+fn exposure_of_pxed_and_the_controller_is_below_3() {
     let (_place, copies) = copies();
-    let pxed: Vec<PathBuf> = copies.into_iter().filter(|copy| copy.ends_with("pxed.service")).collect();
-    let (_, report) = analyze(&["security", "--offline=true", "--no-pager"], &pxed);
-    let exposure = exposure(&report);
-    assert!(exposure < MOST_EXPOSURE, "exposure is {exposure}:\n{report}");
+    for unit in ["pxed.service", "bedplate-controller.service"] {
+        let copy: Vec<PathBuf> = copies.iter().filter(|copy| copy.ends_with(unit)).cloned().collect();
+        let (_, report) = analyze(&["security", "--offline=true", "--no-pager"], &copy);
+        let exposure = exposure(&report);
+        assert!(exposure < MOST_EXPOSURE, "exposure of {unit} is {exposure}:\n{report}");
+    }
 }
 
 #[test]
 fn units_notify_restart_and_are_watched() {
-    for unit in ["pxed.service", "bedplate-agent.service"] {
+    for unit in ["pxed.service", "bedplate-agent.service", "bedplate-controller.service"] {
         let text = std::fs::read_to_string(folder().join(unit)).expect(unit);
         for line in [
             "Type=notify",
@@ -118,6 +120,18 @@ fn units_notify_restart_and_are_watched() {
     }
 }
 
+/// Both units use /var/lib/bedplate and /run/bedplate: the first to start would lock the other out.
+#[test]
+fn units_of_pxed_and_agent_refuse_one_machine() {
+    for (unit, line) in [
+        ("pxed.service", "AssertPathExists=!/usr/bin/bedplate-agent"),
+        ("bedplate-agent.service", "AssertPathExists=!/etc/bedplate/pxed.toml"),
+    ] {
+        let text = std::fs::read_to_string(folder().join(unit)).expect(unit);
+        assert!(text.lines().any(|has| has == line), "{unit} has no {line}");
+    }
+}
+
 #[test]
 fn capabilities_of_pxed_are_the_two_that_are_explained() {
     let text = std::fs::read_to_string(folder().join("pxed.service")).expect("pxed.service");
@@ -125,6 +139,62 @@ fn capabilities_of_pxed_are_the_two_that_are_explained() {
     for key in ["AmbientCapabilities", "CapabilityBoundingSet"] {
         assert!(text.lines().any(|line| line == format!("{key}={wanted}")), "{key} is not exactly {wanted}");
     }
+}
+
+/// The controller's user is made at its start, so it reads nothing of root's but what systemd loads for it.
+#[test]
+fn unit_of_the_controller_loads_what_its_kubeconfig_names() {
+    let unit = std::fs::read_to_string(folder().join("bedplate-controller.service")).expect("the unit");
+    assert!(
+        unit.contains("\nDynamicUser=yes\n")
+            && unit.contains(" --kubeconfig ${CREDENTIALS_DIRECTORY}/kubeconfig ")
+    );
+    let loaded = |name: &str| {
+        let found = unit
+            .lines()
+            .find_map(|line| line.strip_prefix("LoadCredential=")?.strip_prefix(name)?.strip_prefix(':'));
+        found.unwrap_or_else(|| panic!("the unit loads no {name}")).to_owned()
+    };
+    let document =
+        std::fs::read_to_string(repository().join("docs/controller.md")).expect("docs/controller.md");
+    let named = document.lines().find_map(|line| {
+        let (_, rest) = line.split_once("kubectl config set users.bedplate-controller.tokenFile ")?;
+        rest.split_whitespace().next()
+    });
+    let named = named.expect("the document names the file of the token");
+    assert!(
+        !named.contains('/'),
+        "{named}: looked for beside the kubeconfig, in the directory of credentials"
+    );
+    let installed =
+        document.lines().find(|line| line.trim_start().starts_with("install ") && line.contains(".token"));
+    let installed: Vec<&str> =
+        installed.expect("the document installs the token").split_whitespace().collect();
+    let directory = installed.iter().position(|word| *word == "-t").and_then(|at| installed.get(at + 1));
+    for credential in ["kubeconfig", named] {
+        let loaded = loaded(credential);
+        let (folder, file) = loaded.rsplit_once('/').expect("an absolute path");
+        assert_eq!(directory, Some(&folder), "{credential}");
+        assert!(installed.contains(&file), "{credential}: {installed:?} does not install {file}");
+    }
+}
+
+/// On the machine of a pxed its own token would be replaced, and it would act as the controller's ServiceAccount.
+#[test]
+fn documented_credentials_of_pxed_and_the_controller_have_different_files() {
+    let files = |document: &str| {
+        let text = std::fs::read_to_string(repository().join("docs").join(document)).expect(document);
+        let lines = text.lines().filter(|line| {
+            let line = line.trim_start();
+            line.starts_with("install ") && line.contains("token") && line.contains("/etc/bedplate")
+        });
+        let words = lines.flat_map(str::split_whitespace);
+        words.filter(|word| word.contains("token")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        (files("install.md"), files("controller.md")),
+        (vec!["token".to_owned()], vec!["controller.token".to_owned()])
+    );
 }
 
 #[test]

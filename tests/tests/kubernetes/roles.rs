@@ -4,12 +4,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use bedplate_api::machine::RE_ENROL_ANNOTATION;
 use bedplate_tests::kubernetes::Kubernetes;
 use bedplate_tests::wait;
 use k8s_openapi::api::authorization::v1::SelfSubjectRulesReview;
+use k8s_openapi::api::rbac::v1::ClusterRole;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
-use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
-use kube::{Api, Client};
+use kube::api::{DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
 use super::cluster::{admin, api, client, create, machine, operation, with};
@@ -101,12 +103,12 @@ async fn rights(client: &Client, namespace: &str) -> Vec<String> {
 #[tokio::test]
 async fn roles_allow_what_the_programs_do_and_nothing_else() {
     Kubernetes::shared();
-    // Of kube-system kubeadm's own Roles, where kubeadm made them: here nobody has.
+    // Of kube-system an agent reads nothing: its kubelet joins, and it does not.
     for namespace in ["default", "kube-system"] {
         assert_eq!(
             rights(&certified("agent-rights").await.0, namespace).await,
             [
-                "create,get,list,watch certificates.k8s.io/certificatesigningrequests",
+                "create,get certificates.k8s.io/certificatesigningrequests",
                 "get,list,watch /nodes",
                 "get,list,watch bedplate.dev/machineoperations",
                 "get,list,watch bedplate.dev/machines",
@@ -135,6 +137,138 @@ async fn roles_allow_what_the_programs_do_and_nothing_else() {
         expected.sort_unstable();
         assert_eq!(rights(&pxed, namespace).await, expected, "in {namespace}");
     }
+}
+
+/// User who is bound to one of the roles of `deploy/people.yaml` alone.
+async fn person_with(role: &str) -> Client {
+    let (kubernetes, user) = (Kubernetes::shared(), format!("person-{}", role.replace(':', "-")));
+    let binding = json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": { "name": user },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role },
+        "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user }] });
+    kubernetes.objects().unwrap().apply(&binding).unwrap();
+    client(&kubernetes.user(&user, &[]).unwrap()).await
+}
+
+/// Rights of a person with one role.
+async fn rights_by(role: &str) -> Vec<String> {
+    let person = person_with(role).await;
+    // The authorizer knows a binding some time after it was made.
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    loop {
+        let rights = rights(&person, "default").await;
+        if !rights.is_empty() {
+            return rights;
+        }
+        assert!(
+            std::time::Instant::now() < deadline,
+            "{role} gives no rights, or its binding does not count"
+        );
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[tokio::test]
+async fn roles_of_users_read_operate_and_administer_and_nothing_else() {
+    Kubernetes::shared();
+    let all = "machines,machineconfigurations,machineconfigurationversions,machineoperations";
+    let view = format!("get,list,watch bedplate.dev/{all}");
+    assert_eq!(rights_by("bedplate:view").await, [view.as_str()]);
+    let operations = "create,delete bedplate.dev/machineoperations";
+    assert_eq!(rights_by("bedplate:operate").await, [operations, &view]);
+    let writes = "create,update,patch,delete,deletecollection bedplate.dev/machines,machineconfigurations,machineoperations";
+    let versions = "delete,deletecollection bedplate.dev/machineconfigurationversions";
+    assert_eq!(rights_by("bedplate:admin").await, [writes, versions, &view]);
+    // Kubernetes' own roles for namespaces and clusters give none of these rights.
+    for role in ["view", "edit", "admin"] {
+        let groups = aggregated_groups(role).await;
+        assert!(groups.contains("apps"), "{role} selects no roles: {groups:?}");
+        assert!(!groups.contains("bedplate.dev") && !groups.contains("*"), "{role}: {groups:?}");
+    }
+}
+
+/// Returns the API groups of the roles that one of Kubernetes' own roles selects, also through others. The controller that copies their rules
+/// does not run here.
+async fn aggregated_groups(role: &str) -> BTreeSet<String> {
+    let roles: Api<ClusterRole> = Api::all(admin().await);
+    let all = roles.list(&ListParams::default()).await.unwrap().items;
+    let (mut pending, mut seen, mut groups) = (vec![role.to_owned()], BTreeSet::new(), BTreeSet::new());
+    while let Some(name) = pending.pop() {
+        let own = all.iter().find(|other| other.name_any() == name).expect("roles come with the API server");
+        groups.extend(own.rules.iter().flatten().flat_map(|rule| rule.api_groups.iter().flatten().cloned()));
+        let selectors =
+            own.aggregation_rule.iter().flat_map(|rule| rule.cluster_role_selectors.iter().flatten());
+        for selector in selectors {
+            let labels = selector.match_labels.iter().flatten();
+            let selected = labels.flat_map(|(key, value)| labeled(&all, key, value));
+            pending.extend(selected.filter(|name| seen.insert(name.clone())));
+        }
+    }
+    groups
+}
+
+/// Returns the names of the roles that have this label.
+fn labeled(all: &[ClusterRole], key: &str, value: &str) -> Vec<String> {
+    let found = all.iter().filter(|role| role.labels().get(key).is_some_and(|label| label == value));
+    found.map(ClusterRole::name_any).collect()
+}
+
+#[tokio::test]
+async fn trust_6_permission_for_another_key_is_an_administrators_alone() {
+    policies_in_force();
+    let object = machine("re-enrol");
+    create(&admin().await, &object).await;
+    let permission = Patch::Merge(
+        json!({ "metadata": { "annotations": { RE_ENROL_ANNOTATION: "2026-01-01T00:00:00Z" } } }),
+    );
+    let permit = async |by: &Client| {
+        let patched = api(by, &object).patch("re-enrol", &PatchParams::default(), &permission).await;
+        patched.map(drop).map_err(|error| error.to_string())
+    };
+    // By roles.
+    rights_by("bedplate:view").await;
+    rights_by("bedplate:operate").await;
+    let agent = agent("re-enrol").await;
+    for by in [&agent, &person_with("bedplate:view").await, &person_with("bedplate:operate").await] {
+        let why = permit(by).await.unwrap_err();
+        assert!(why.contains("cannot patch resource \"machines\""), "{why}");
+    }
+    // By policies: with every right that a role can give.
+    let said = |user: &str, groups: &[&str]| {
+        let by = Kubernetes::shared().objects().unwrap().impersonating(user, groups);
+        let patch = json!({ "metadata": { "annotations": { RE_ENROL_ANNOTATION: "2026-01-01T00:00:00Z" } } });
+        by.try_merge("machine", "re-enrol", &patch).map_err(|error| error.to_string())
+    };
+    for (user, groups, words) in [
+        (
+            "bedplate:machine:re-enrol",
+            &["bedplate:machines", "system:masters"][..],
+            "an agent writes nothing of a Machine but its status",
+        ),
+        (
+            "system:serviceaccount:bedplate-system:pxed",
+            &["system:masters"],
+            "pxed changes nothing of a Machine but its own finalizer",
+        ),
+        (
+            "system:serviceaccount:bedplate-system:bedplate-controller",
+            &["system:masters"],
+            "bedplate-controller",
+        ),
+    ] {
+        let refused = || Ok(said(user, groups).err().filter(|why| why.contains(words)));
+        wait::until_asked(user, Duration::from_secs(60), refused).unwrap();
+    }
+    // The status is no way around: its writers get nothing of the metadata.
+    let whole = api(&agent, &object);
+    let patched = whole.patch_status("re-enrol", &PatchParams::default(), &permission).await;
+    let annotated = async || {
+        let found = api(&admin().await, &object).get("re-enrol").await.unwrap();
+        found.metadata.annotations.unwrap_or_default().contains_key(RE_ENROL_ANNOTATION)
+    };
+    assert!(!annotated().await, "{patched:?}");
+    rights_by("bedplate:admin").await;
+    permit(&person_with("bedplate:admin").await).await.unwrap();
+    assert!(annotated().await);
 }
 
 /// Fields of the status, each with a value, that an agent writes.
@@ -202,7 +336,7 @@ async fn agent_writes_its_own_fields_of_its_own_machine() {
     create(&admin, &object).await;
     let others = json!({ "phase": "Enrolled", "power": { "state": "On" }, "conditions": [condition("Enrolled")],
         "hardware": { "bmc": { "vendor": "V" } } });
-    apply(&pxed().await, &object, "pxed", others).await.unwrap();
+    apply(&admin, &object, "pxed", others).await.unwrap();
     let agent = agent("agent-own").await;
     apply(&agent, &object, "bedplate-agent", agents_fields()).await.unwrap();
     let made = api(&admin, &object).get("agent-own").await.unwrap();
@@ -291,12 +425,11 @@ async fn agent_is_refused_to_own_fields_of_others_as_they_are() {
     let admin = admin().await;
     create(&admin, &object).await;
     let agent = agent("agent-owner").await;
-    let pxed = pxed().await;
     apply(&agent, &object, "bedplate-agent", agents_fields()).await.unwrap();
     let enrolled = api(&admin, &object).get("agent-owner").await.unwrap().data["status"]["enrolment"].clone();
     let others = others_fields().into_iter().filter(|status| status.get("enrolment").is_none());
     for status in others.chain([json!({ "enrolment": enrolled })]) {
-        apply(&pxed, &object, "pxed", status.clone()).await.unwrap();
+        apply(&admin, &object, "pxed", status.clone()).await.unwrap();
         let before = api(&admin, &object).get("agent-owner").await.unwrap();
         for manager in ["bedplate-agent", "another", "before-first-apply"] {
             let why = apply(&agent, &object, manager, with(&agents_fields(), &status)).await;
@@ -318,7 +451,7 @@ async fn agent_is_refused_to_own_fields_of_others_as_they_are() {
     }
     // So what pxed does not say any more is gone, and nothing else.
     apply(&agent, &object, "bedplate-agent", agents_fields()).await.unwrap();
-    apply(&pxed, &object, "pxed", json!({})).await.unwrap();
+    apply(&admin, &object, "pxed", json!({})).await.unwrap();
     let left = api(&admin, &object).get("agent-owner").await.unwrap();
     let own: BTreeSet<_> =
         with(&agents_fields(), &enrolment("")).as_object().unwrap().keys().cloned().collect();
@@ -344,7 +477,7 @@ async fn certificate_counts_for_the_machine_that_was_enrolled_with_it_and_none_t
     apply(&pxed, &object, "pxed-enrolment", enrolment(&old.1)).await.unwrap();
     write(&old).await.unwrap();
     // What another pxed of the site applies does not hold it.
-    apply(&pxed, &object, "pxed", json!({ "phase": "Enrolled" })).await.unwrap();
+    apply(&admin, &object, "pxed", json!({ "phase": "Enrolled" })).await.unwrap();
     write(&old).await.unwrap();
     refused(&new).await;
     let machines = api(&admin, &object);
@@ -448,6 +581,50 @@ async fn o1_agent_does_not_reopen_an_operation_that_has_ended() {
     }
 }
 
+/// The attack: a compromised host restarts the time of an operation, so that its parent never starts the next Machine.
+#[tokio::test]
+async fn o1_agent_neither_releases_an_operation_nor_restarts_its_time() {
+    policies_in_force();
+    let admin = admin().await;
+    let own = with(
+        &operation("held-by-host"),
+        &json!({ "spec": { "machineRef": { "name": "agent-holds" }, "operationName": "reboot" } }),
+    );
+    create(&admin, &own).await;
+    let (agent, _) = certified("agent-holds").await;
+    let (start, executor) = ("2026-01-01T00:00:00Z", "bedplate-agent/agent-holds");
+    let status = |state: &str| json!({ "state": state, "startTime": start, "executor": executor });
+    let held = json!({ "conditions": [condition("Held")] });
+    let words = "an agent writes no conditions of a MachineOperation but Taken, Cordoned, Drained";
+    let why = apply(&agent, &own, "bedplate-agent", with(&json!({ "state": "Pending" }), &held))
+        .await
+        .expect_err(words);
+    assert!(why.contains(words), "{why}");
+    apply(&agent, &own, "bedplate-agent", json!({ "state": "Pending" })).await.unwrap();
+    apply(&agent, &own, "bedplate-agent", status("InProgress")).await.unwrap();
+    let (later, other) = (json!({ "startTime": "2026-01-01T00:01:00Z" }), json!({ "executor": "x" }));
+    for (change, words) in [
+        (status("Pending"), "an operation that was taken is carried out to its end"),
+        (
+            json!({ "startTime": start, "executor": executor }),
+            "an operation that was taken is carried out to its end",
+        ),
+        (with(&status("InProgress"), &later), "startTime and executor of an operation stay"),
+        (with(&status("Complete"), &other), "startTime and executor of an operation stay"),
+        (
+            json!({ "state": "InProgress", "executor": executor }),
+            "startTime and executor of an operation stay",
+        ),
+        (with(&status("InProgress"), &held), words),
+    ] {
+        let why = apply(&agent, &own, "bedplate-agent", change.clone()).await.expect_err(words);
+        assert!(why.contains(words), "{change}: {why}");
+    }
+    let drained = json!({ "conditions": [condition("Taken"), condition("Cordoned"), condition("Drained")] });
+    apply(&agent, &own, "bedplate-agent", with(&status("InProgress"), &drained)).await.unwrap();
+    apply(&agent, &own, "bedplate-agent", with(&status("Complete"), &drained)).await.unwrap();
+}
+
 /// Tries until a policy refuses it with these words: policies take effect some time after they were made.
 async fn refused<T, F>(words: &str, attempt: impl Fn() -> F)
 where
@@ -499,6 +676,46 @@ async fn pxed_watches_machines_and_writes_only_their_status_and_its_own_finalize
     machines.delete("pxed-writes", &kube::api::DeleteParams::default()).await.expect_err("no deletion");
     let none = Patch::Merge(json!({ "metadata": { "finalizers": [] } }));
     api(&admin, &object).patch("pxed-writes", &PatchParams::default(), &none).await.unwrap();
+}
+
+/// Trust 4 for pxed: its credentials permit neither to select a version nor to report for a host.
+#[tokio::test]
+async fn pxed_writes_its_own_fields_of_a_machines_status_and_no_others() {
+    let object = machine("pxed-fields");
+    let admin = admin().await;
+    create(&admin, &object).await;
+    let pxed = pxed().await;
+    let machines = api(&pxed, &object);
+    let words = "pxed writes no fields of the status of a Machine but";
+    let probe = Patch::Merge(json!({ "status": { "phase": "Ready" } }));
+    refused(words, || async { machines.patch_status("pxed-fields", &dry(), &probe).await }).await;
+    let conditions = ["BMCReachable", "PoweredOn", "Booted", "Enrolled"].map(condition);
+    let own = json!({ "boot": { "stage": "offered", "attempts": 1 }, "power": { "state": "On" },
+        "hardware": { "bmc": { "vendor": "V" } }, "enrolment": { "certificateFingerprint": "0".repeat(64) },
+        "conditions": conditions });
+    apply(&pxed, &object, "pxed", own.clone()).await.unwrap();
+    let agents = agents_fields();
+    let agents = agents.as_object().unwrap().iter().map(|(name, value)| json!({ name: value }));
+    let controllers = [
+        json!({ "phase": "Ready" }),
+        json!({ "selected": { "name": "workers", "version": 1, "by": "Reference" } }),
+        json!({ "nodeRef": { "name": "pxed-fields", "uid": "u" } }),
+        json!({ "providerID": "bedplate://other" }),
+    ];
+    let conditions = ["ConfigurationPending", "Ready", "Drained", "Invented"];
+    let conditions = conditions.map(|kind| json!({ "conditions": [condition(kind)] }));
+    for status in agents.chain(controllers).chain(conditions) {
+        let why = apply(&pxed, &object, "another", status.clone()).await.expect_err(&status.to_string());
+        assert!(why.contains("pxed writes no "), "{status}: {why}");
+    }
+    // pxed cannot remove fields of other writers either.
+    apply(&admin, &object, "bedplate-agent", agents_fields()).await.unwrap();
+    for status in [json!({ "slots": null }), json!({ "hardware": null }), json!({ "conditions": null })] {
+        let patch = Patch::Merge(json!({ "status": status }));
+        let why = machines.patch_status("pxed-fields", &PatchParams::default(), &patch).await.unwrap_err();
+        assert!(why.to_string().contains("pxed writes no "), "{status}: {why}");
+    }
+    apply(&pxed, &object, "pxed", json!({})).await.expect("its own fields may go");
 }
 
 #[tokio::test]

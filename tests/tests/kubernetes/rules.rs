@@ -100,8 +100,26 @@ fn machines() -> Vec<Case> {
         case(
             "must be an IPv4 or IPv6 address",
             &base,
+            &interface("nameservers", json!(["10.7.0.1", "10.7.0.2"])),
+            &interface("nameservers", json!(["10.7.0.256"])),
+        ),
+        case(
+            "addresses of an interface must be IPv4: IPv6 is not served",
+            &base,
+            &interface("addresses", json!(["10.7.0.21/24", "10.8.0.21/24"])),
+            &interface("addresses", json!(["10.7.0.21/24", "fd00::21/64"])),
+        ),
+        case(
+            "gateway of an interface must be IPv4: IPv6 is not served",
+            &base,
+            &interface("gateway", json!("10.7.0.1")),
+            &interface("gateway", json!("fd00::1")),
+        ),
+        case(
+            "nameservers of an interface must be IPv4: IPv6 is not served",
+            &base,
+            &interface("nameservers", json!(["10.7.0.1"])),
             &interface("nameservers", json!(["10.7.0.1", "fd00::1"])),
-            &interface("nameservers", json!(["fd00:::1"])),
         ),
         case(
             "a kernel argument must not start with 'bedplate.' or 'initrd=' (set by pxed) or '-' (the kernel would hand it to init), or contain '${' (iPXE would expand it)",
@@ -307,6 +325,27 @@ fn configurations() -> Vec<Case> {
             &file(json!({ "path": "/etc/../b", "content": "" })),
         ),
         case(
+            "paths of container.binds must not contain '..'",
+            &base,
+            &template(json!({ "container": { "binds": ["/srv/..a:/b..:ro,rbind", "/dev/fuse"] } })),
+            &template(json!({ "container": { "binds": ["/srv/a:/b/../c"] } })),
+        ),
+        case(
+            "a file's path must not be below /run, /var/run, /tmp, /dev, /proc, /sys, /lib/modules or /usr/lib/modules, nor be \
+             /etc/resolv.conf: the node would not see the file",
+            &base,
+            &file(json!({ "path": "/srv/run/a", "content": "" })),
+            &file(json!({ "path": "/var//run/a", "content": "" })),
+        ),
+        case(
+            "container.network must be host for role controlPlane: in another network its host or others do not reach it",
+            &base,
+            &template(json!({ "container": { "network": "veth" }, "kubernetes": { "role": "worker" } })),
+            &template(
+                json!({ "container": { "network": "veth" }, "kubernetes": { "role": "controlPlane" } }),
+            ),
+        ),
+        case(
             "healthGate.nodeReadySeconds is longer than timeoutSeconds",
             &base,
             &template(json!({ "healthGate": { "timeoutSeconds": 60, "nodeReadySeconds": 60 } })),
@@ -324,6 +363,13 @@ fn configurations() -> Vec<Case> {
 fn operations() -> Vec<Case> {
     let base = operation("case");
     let selector = |selector: Value| json!({ "spec": { "machineRef": null, "machineSelector": selector } });
+    let fields = |operator: &str, values: Value| {
+        let mut field = json!({ "key": "spec.provider", "operator": operator });
+        if !values.is_null() {
+            field["values"] = values;
+        }
+        json!({ "matchFields": [field] })
+    };
     let labels = json!({ "matchLabels": { "rack": "7" } });
     let expressions = json!({ "matchExpressions": [{ "key": "rack", "operator": "Exists" }] });
     vec![
@@ -344,6 +390,24 @@ fn operations() -> Vec<Case> {
             &base,
             &selector(expressions),
             &selector(json!({})),
+        ),
+        case(
+            "matchFields: values are needed for In and NotIn, and refused for Exists and DoesNotExist",
+            &base,
+            &selector(fields("In", json!(["pxe"]))),
+            &selector(fields("In", json!([]))),
+        ),
+        case(
+            "matchFields: values are needed for In and NotIn, and refused for Exists and DoesNotExist",
+            &base,
+            &selector(fields("Exists", Value::Null)),
+            &selector(fields("Exists", json!(["pxe"]))),
+        ),
+        case(
+            "machineSelector needs at least one requirement: an empty selector would take every Machine",
+            &base,
+            &selector(fields("Exists", Value::Null)),
+            &selector(json!({ "matchFields": [] })),
         ),
         case(
             "machineSelector needs at least one requirement: an empty selector would take every Machine",
@@ -372,6 +436,14 @@ pub(crate) fn outside_the_schema() -> Vec<(&'static str, Value)> {
     let rolling = |what, count: Value| {
         let strategy = json!({ "type": "RollingUpdate", "rollingUpdate": { "maxUnavailable": count } });
         (what, with(&configuration("case"), &json!({ "spec": { "updateStrategy": strategy } })))
+    };
+    let template =
+        |what, patch: Value| (what, with(&configuration("case"), &json!({ "spec": { "template": patch } })));
+    let memory = |what, quantity: Value| template(what, json!({ "container": { "memoryMax": quantity } }));
+    let bind = |what, bind: &str| template(what, json!({ "container": { "binds": [bind] } }));
+    let taint = |what, key: &str, value: &str| {
+        let taint = json!({ "key": key, "value": value, "effect": "NoSchedule" });
+        template(what, json!({ "kubernetes": { "taints": [taint] } }))
     };
     let operation = |what, patch: Value| (what, with(&operation("case"), &json!({ "spec": patch })));
     let many: Vec<Value> = (0..17).map(|n| json!({ "macAddress": format!("5254000000{n:02x}") })).collect();
@@ -403,6 +475,30 @@ pub(crate) fn outside_the_schema() -> Vec<(&'static str, Value)> {
         rolling("maxUnavailable 0%", json!("0%")),
         rolling("maxUnavailable 101%", json!("101%")),
         rolling("maxUnavailable as text", json!("1")),
+        operation(
+            "a field that no selector may name",
+            json!({ "machineRef": null,
+                "machineSelector": { "matchFields": [{ "key": "status.phase", "operator": "Exists" }] } }),
+        ),
+        memory("memory that is not a quantity", json!("8 GiB")),
+        memory("memory in thousandths", json!("8000m")),
+        memory("memory with an exponent", json!("1e9")),
+        memory("no memory", json!("0")),
+        memory("no memory as a number", json!(0)),
+        memory("more memory than 64 bits count", json!("99Ei")),
+        bind("a bind with a wrong option", "/srv:/data:exec"),
+        bind("a bind with four parts", "/srv:/data:ro:rw"),
+        bind("a bind with a relative target", "/srv:data"),
+        bind("a bind with a backslash", "/srv\\data"),
+        taint("a taint's key with a space", "a b", ""),
+        taint("a taint's key with two slashes", "a/b/c", ""),
+        taint("a taint's value with a space", "a", "b c"),
+        template("a label's value with a space", json!({ "kubernetes": { "nodeLabels": { "a": "b c" } } })),
+        template("an empty kernel parameter", json!({ "sysctls": { "kernel.panic": "" } })),
+        template(
+            "a kernel parameter of two lines",
+            json!({ "sysctls": { "kernel.panic": "1\nkernel.sysrq=1" } }),
+        ),
         operation("an operation name with a slash", json!({ "operationName": "a/b" })),
         operation("an operation name that ends in a dot", json!({ "operationName": "a." })),
         operation("an operation name of 64 characters", json!({ "operationName": "a".repeat(64) })),

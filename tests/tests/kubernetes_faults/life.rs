@@ -13,6 +13,7 @@ use bedplate_lease::Tenure;
 use bedplate_process::liveness::Liveness;
 use bedplate_process::tasks::Tasks;
 use bedplate_reconciler::counters::Counters;
+use bedplate_reconciler::reach::RegistryReach;
 use bedplate_reconciler::run;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
@@ -41,7 +42,13 @@ impl Life {
             let (leads, tenure) = watch::channel(None);
             let (client, tenure) = (own.client(), Tenure::new(tenure));
             let running = (&tasks, &liveness, &shutdown);
-            let (started, _told) = run::begin(&client, (&tenure, "faults"), &Counters::default(), running);
+            let (started, _told) = run::begin(
+                &client,
+                (&tenure, "faults"),
+                &Counters::default(),
+                running,
+                RegistryReach::default(),
+            );
             while started.get().is_none() {
                 tokio::time::sleep(LOOK).await;
             }

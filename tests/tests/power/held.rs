@@ -91,6 +91,14 @@ impl Held {
         self.chassis().lock().set_delays(Delays { graceful, ..Delays::default() });
     }
 
+    /// Switches the machine off now, as its operating system does without a request to the BMC.
+    pub(crate) fn goes_off(&self) {
+        let mut chassis = self.chassis().lock();
+        let delays = Delays { graceful: Some(Duration::ZERO), ..Delays::default() };
+        chassis.set_delays(delays);
+        chassis.act(Action::ForceOff, By::Peer, Duration::ZERO, Instant::now()).unwrap();
+    }
+
     /// Its BMC says nothing any more.
     pub(crate) fn hangs(&self) {
         self.bmc.set_faults(Faults { hung: true, ..Faults::default() }).unwrap();

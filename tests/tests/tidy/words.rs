@@ -67,6 +67,7 @@ const NO_REASONS: &[&str] = &[
     "Write",
     // Headings of the agent's own report, words of a sentence, names for `Debug`.
     "Access",
+    "Clocks",
     "Config",
     "Doing",
     "Error",
