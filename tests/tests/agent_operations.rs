@@ -320,7 +320,7 @@ async fn o1_a_reboot_by_logind_is_complete_in_the_next_boot_and_a_shutdown_befor
 -> Result<()> {
     for (operation, how) in [("reboot", End::Reboot), ("shutdown", End::PowerOff)] {
         let state = Directory::new("operations")?;
-        let mut first = host("first", &[AGENT], &state, None)?;
+        let first = host("first", &[AGENT], &state, None)?;
         first.run("systemctl", &["start", AGENT.0])?;
         let paper = Paper::new(operation, &json!({"drain": "true"}))?;
         let shutdown = CancellationToken::new();
