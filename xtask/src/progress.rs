@@ -158,11 +158,14 @@ impl Step {
                 Ok(line) => {
                     let _ = writeln!(log, "{line}");
                     watch(&line);
-                    if let Some(bar) = &self.bar {
-                        bar.set_message(line.clone());
-                    }
-                    last = line;
                     heard = Instant::now();
+                    // Cargo's JSON messages are for programs.
+                    if !line.starts_with('{') {
+                        if let Some(bar) = &self.bar {
+                            bar.set_message(line.clone());
+                        }
+                        last = line;
+                    }
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     if let Some(bar) = &self.bar {
