@@ -264,19 +264,14 @@ pub(super) fn broken() -> zbus::Error {
     std::io::Error::new(ErrorKind::BrokenPipe, "the connection has ended").into()
 }
 
-/// Opens the root of a container. Its process ID may have been reused, by a process of the host too. Commands for a slot must not
-/// reach the host's systemd.
+/// Opens the root of a container. Commands for a slot must not reach the host's systemd.
 fn root_of(act: &str, root: &Path, leader: Leader) -> Result<Inside, BusError> {
-    let path = leader_root(root, leader);
-    let not_one = || BusError::NotALeader { act: act.to_owned(), leader: leader.get() };
-    let inside = match Inside::open_root(&path) {
-        Ok(inside) => inside,
-        Err(source) if source.kind() == ErrorKind::PermissionDenied => {
-            return Err(BusError::NoAccess { act: act.to_owned(), path, source });
+    leader.open_root(root).map_err(|source| match source.kind() {
+        ErrorKind::PermissionDenied => {
+            BusError::NoAccess { act: act.to_owned(), path: leader_root(root, leader), source }
         }
-        Err(_) => return Err(not_one()),
-    };
-    if inside.is(root).unwrap_or(false) { Err(not_one()) } else { Ok(inside) }
+        _ => BusError::NotALeader { act: act.to_owned(), leader: leader.get() },
+    })
 }
 
 /// Nobody has the name, and nobody can be started for it.

@@ -3,7 +3,8 @@
 //! Called by `node` through the trait `Machines`.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -16,6 +17,7 @@ use super::name::{ContainerName, UnitName};
 use super::state::time;
 use super::systemd::Manager;
 use super::{Machines, Units};
+use crate::slot::inside::Inside;
 
 const SERVICE: Service = Service { name: "org.freedesktop.machine1", package: Some("systemd-container") };
 const MANAGER: Object<'static> = Object {
@@ -39,6 +41,26 @@ impl Leader {
     pub fn get(self) -> u32 {
         self.0
     }
+
+    /// Opens the root directory of the container, below the root directory `host` of its host. The process ID may have been reused, by a
+    /// process of the host too. Nothing that is meant for a slot may reach the host's own root.
+    ///
+    /// # Errors
+    /// The directory cannot be opened, is the host's own, or cannot be compared with the host's own.
+    pub fn open_root(self, host: &Path) -> io::Result<Inside> {
+        open_apart(&leader_root(host, self), host)
+    }
+}
+
+/// Opens the root directory at `path`, unless it is `host`.
+fn open_apart(path: &Path, host: &Path) -> io::Result<Inside> {
+    let inside = Inside::open_root(path)?;
+    if inside.is(host)? {
+        return Err(io::Error::other(
+            "the process is not the first one of a container: it is one of the host",
+        ));
+    }
+    Ok(inside)
 }
 
 impl fmt::Display for Leader {
@@ -144,5 +166,26 @@ impl Machines for Machined {
     fn units(&self, leader: Leader) -> Arc<dyn Units> {
         let link = Arc::new(Link::container(&self.root, leader));
         Arc::new(Manager::new(link, leader_root(&self.root, leader)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_of_the_host_or_one_that_cannot_be_compared_is_refused() {
+        let host = tempfile::tempdir().unwrap();
+        for leader in ["proc/7/root", "proc/9"] {
+            std::fs::create_dir_all(host.path().join(leader)).unwrap();
+        }
+        std::os::unix::fs::symlink(host.path(), host.path().join("proc/9/root")).unwrap();
+        let open = |pid| Leader::new(pid).unwrap().open_root(host.path());
+        open(7).unwrap();
+        let error = open(9).unwrap_err();
+        assert!(error.to_string().contains("one of the host"), "{error}");
+        assert_eq!(open(8).unwrap_err().kind(), io::ErrorKind::NotFound);
+        let slot = host.path().join("proc/7/root");
+        assert!(open_apart(&slot, &host.path().join("nothing")).is_err());
     }
 }

@@ -1,7 +1,7 @@
 //! Asks the runtime, with a deadline for each call.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
@@ -14,7 +14,7 @@ use super::message::{
     NODE, NamespaceOption, PodSandboxConfig, PodSandboxFilter, PodSandboxMetadata, RunPodSandboxRequest,
     RunPodSandboxResponse, SandboxRequest, StatusRequest, StatusResponse,
 };
-use crate::slot::inside::Inside;
+use crate::bus::Leader;
 
 /// How long a question may take.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -27,10 +27,10 @@ const LABEL: (&str, &str) = ("bedplate.dev/probe", "true");
 #[derive(Debug, thiserror::Error)]
 pub enum AskRuntimeError {
     /// Nobody listens at the socket.
-    #[error("the container runtime does not listen at {}", socket.display())]
+    #[error("the container runtime does not listen at {socket} in the slot")]
     Connect {
-        /// The socket, as the host sees it.
-        socket: PathBuf,
+        /// The socket, as the slot sees it.
+        socket: String,
         /// Why not.
         source: tonic::transport::Error,
     },
@@ -75,21 +75,21 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    /// Connects to `socket`, a path in the slot whose root is at `root`.
+    /// Connects to `socket`, a path in the container of this leader on the host whose root directory is `host`.
     ///
     /// # Errors
     /// No server listens at `socket`.
-    pub async fn connect(root: &Path, socket: &str) -> Result<Self, AskRuntimeError> {
-        let place = (root.to_owned(), socket.to_owned());
+    pub async fn connect(host: &Path, leader: Leader, socket: &str) -> Result<Self, AskRuntimeError> {
+        let place = (host.to_owned(), socket.to_owned());
         let connector = tower::service_fn(move |_| {
-            let (root, socket) = place.clone();
-            async move { Inside::open_root(&root)?.connect(&socket).await.map(TokioIo::new) }
+            let (host, socket) = place.clone();
+            async move { leader.open_root(&host)?.connect(&socket).await.map(TokioIo::new) }
         });
         // The name is never looked up: the connector knows where.
         let endpoint = Endpoint::from_static("http://slot").connect_timeout(ANSWER);
         let channel = endpoint.connect_with_connector(connector).await;
-        let socket = || root.join(socket.trim_start_matches('/'));
-        let channel = channel.map_err(|source| AskRuntimeError::Connect { socket: socket(), source })?;
+        let failed = |source| AskRuntimeError::Connect { socket: socket.to_owned(), source };
+        let channel = channel.map_err(failed)?;
         Ok(Self { channel })
     }
 
@@ -189,12 +189,14 @@ mod tests {
     #[tokio::test]
     async fn runtime_behind_a_link_to_the_host_is_refused() {
         let directory = tempfile::tempdir().unwrap();
-        let (host, root) = (directory.path().join("containerd.sock"), directory.path().join("root"));
+        let (host, root) = (directory.path().join("containerd.sock"), directory.path().join("proc/7/root"));
         let listener = std::os::unix::net::UnixListener::bind(&host).unwrap();
         listener.set_nonblocking(true).unwrap();
         std::fs::create_dir_all(root.join("run/containerd")).unwrap();
         std::os::unix::fs::symlink(&host, root.join("run/containerd/containerd.sock")).unwrap();
-        let error = Runtime::connect(&root, "/run/containerd/containerd.sock").await.unwrap_err();
+        let leader = Leader::new(7).unwrap();
+        let connected = Runtime::connect(directory.path(), leader, "/run/containerd/containerd.sock").await;
+        let error = connected.unwrap_err();
         assert!(matches!(error, AskRuntimeError::Connect { .. }), "{error:?}");
         assert_eq!(listener.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
     }

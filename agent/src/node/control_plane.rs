@@ -10,10 +10,11 @@ use bedplate_process::exit::chain;
 use serde_json::Value;
 use tokio::time::timeout;
 
+use crate::bus::Leader;
 use crate::operation::kubelet::AskNodeError;
-use crate::operation::slot::read_inside;
 use crate::operation::way::{KUBECONFIG, KubeletCredential, Way};
 use crate::slot::filled::Filled;
+use crate::slot::inside::Inside;
 
 /// The static Pod of the API server, made by kubeadm.
 pub const MANIFEST: &str = "/etc/kubernetes/manifests/kube-apiserver.yaml";
@@ -22,13 +23,17 @@ const ENDPOINT: &str = "kubeadm.kubernetes.io/kube-apiserver.advertise-address.e
 /// How long it may take to answer.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// Asks the API server of the slot whose root this is. An error is a text for a person.
-pub(super) async fn ask(root: &Path, filled: &Filled) -> Result<(), String> {
+/// Asks the API server of the slot that this leader's container is, on the host whose root directory is `host`. An error is a text for users.
+pub(super) async fn ask(host: &Path, leader: Leader, filled: &Filled) -> Result<(), String> {
     if filled.template.kubernetes.role == NodeRole::Worker {
         return Ok(());
     }
-    let root = root.to_owned();
-    let found = tokio::task::spawn_blocking(move || credential(&root)).await;
+    let host = host.to_owned();
+    let find = move || {
+        let inside = leader.open_root(&host);
+        credential(&inside.map_err(|error| format!("the root of the slot cannot be opened: {error}"))?)
+    };
+    let found = tokio::task::spawn_blocking(find).await;
     let credential = found.map_err(|error| error.to_string())??;
     let way = Way::new(&credential).map_err(|error| chain(&error))?;
     let asked = timeout(ANSWER, way.page("/readyz")).await;
@@ -44,14 +49,14 @@ pub(super) async fn ask(root: &Path, filled: &Filled) -> Result<(), String> {
 }
 
 /// The kubelet's credential, for the slot's own API server.
-fn credential(root: &Path) -> Result<KubeletCredential, String> {
+fn credential(inside: &Inside) -> Result<KubeletCredential, String> {
     let text = |path: &str| {
-        let text = read_inside(root, path).map_err(|error| format!("{path} cannot be read: {error}"))?;
+        let text = inside.read_text(path).map_err(|error| format!("{path} cannot be read: {error}"))?;
         text.ok_or_else(|| format!("there is no {path}"))
     };
     let endpoint = endpoint(&text(MANIFEST)?).ok_or_else(|| format!("{MANIFEST} has no {ENDPOINT}"))?;
     let read = |path: &str| {
-        let read = read_inside(root, path);
+        let read = inside.read_text(path);
         read.map_err(|source| AskNodeError::File { path: path.to_owned(), source })
     };
     let credential = KubeletCredential::read(&text(KUBECONFIG)?, &read).map_err(|error| chain(&error))?;
@@ -88,8 +93,10 @@ mod tests {
     #[tokio::test]
     async fn a_worker_has_no_api_server_to_wait_for_and_a_control_plane_says_what_is_missing() {
         let root = tempfile::tempdir().unwrap();
-        assert_eq!(ask(root.path(), &filled("worker")).await, Ok(()));
-        let said = ask(root.path(), &filled("controlPlane")).await.unwrap_err();
+        std::fs::create_dir_all(root.path().join("proc/7/root")).unwrap();
+        let leader = Leader::new(7).unwrap();
+        assert_eq!(ask(root.path(), leader, &filled("worker")).await, Ok(()));
+        let said = ask(root.path(), leader, &filled("controlPlane")).await.unwrap_err();
         assert!(said.contains("there is no /etc/kubernetes/manifests/kube-apiserver.yaml"), "{said}");
     }
 }

@@ -24,6 +24,7 @@ use crate::bus::{Leader, Machines, Units};
 use crate::cluster::{Plane, Seen};
 use crate::operation::kubelet::NodeApi;
 use crate::slot::filled::Filled;
+use crate::slot::inside::{Inside, WriteInsideError};
 use crate::slot::store::{KeepSlotError, Slots};
 
 /// Node images on this host.
@@ -116,6 +117,17 @@ impl Parts {
             Ok(result) => result,
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         }
+    }
+
+    /// Works on the files of a slot that runs as its own processes see them, and on the slots' files, as [`Self::on_disk`] does.
+    pub(crate) async fn in_slot<T: Send + 'static>(
+        &self,
+        leader: Leader,
+        work: impl FnOnce(&Slots, &Inside) -> Result<T, KeepSlotError> + Send + 'static,
+    ) -> Result<T, KeepSlotError> {
+        let host = self.root.clone();
+        let failed = |source| WriteInsideError::Act { act: "open", path: "/".to_owned(), source };
+        self.on_disk(move |slots| work(slots, &leader.open_root(&host).map_err(failed)?)).await
     }
 }
 

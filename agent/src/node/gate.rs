@@ -16,9 +16,7 @@ use super::control_plane;
 use super::effects::Gate;
 use crate::bus::{Leader, Machines, UnitName};
 use crate::cri::{Probe, Readiness, Runtime};
-use crate::operation::slot::root_of;
 use crate::slot::filled::Filled;
-use crate::slot::inside::Inside;
 use crate::slot::network::{HEALTH_SOCKET, health_port, is_own};
 
 /// How long the kubelet may take to say how it is.
@@ -39,7 +37,7 @@ impl HostGate {
     }
 
     async fn runtime_of(&self, leader: Leader, socket: &str) -> Result<Runtime, String> {
-        Runtime::connect(&root_of(&self.root, leader), socket).await.map_err(|error| chain(&error))
+        Runtime::connect(&self.root, leader, socket).await.map_err(|error| chain(&error))
     }
 }
 
@@ -71,7 +69,7 @@ impl Gate for HostGate {
             let asked = async {
                 if is_own(&filled.template) {
                     // On a loopback that the agent does not enter: a socket of the slot's leads there.
-                    let inside = Inside::open_root(&root_of(&self.root, leader)).map_err(failed)?;
+                    let inside = leader.open_root(&self.root).map_err(failed)?;
                     ask_health(inside.connect(HEALTH_SOCKET).await.map_err(failed)?, &place).await
                 } else {
                     ask_health(TcpStream::connect(&place).await.map_err(failed)?, &place).await
@@ -95,7 +93,7 @@ impl Gate for HostGate {
     }
 
     async fn control_plane(&self, leader: Leader, filled: &Filled) -> Result<(), String> {
-        control_plane::ask(&root_of(&self.root, leader), filled).await
+        control_plane::ask(&self.root, leader, filled).await
     }
 
     async fn sandbox(&self, leader: Leader, socket: &str, attempt: u32) -> Result<(), String> {
@@ -108,10 +106,12 @@ impl Gate for HostGate {
 
 #[cfg(test)]
 mod tests {
+    use bedplate_api::configuration::NodeRole;
     use serde_json::{Value, json};
 
     use super::*;
     use crate::bus::fake::FakeMachines;
+    use crate::slot::filled::CRI_SOCKET;
 
     fn filled(network: &str, kubelet: &Value) -> Filled {
         let template = json!({"image": {"reference": "r.example/node", "allowTag": true}, "container": {"network": network},
@@ -161,6 +161,39 @@ mod tests {
         }
         drop(listener);
         compare(&gate.kubelet(leader(), &filled).await, Err("no answer at 127.0.0.1"));
+    }
+
+    #[tokio::test]
+    async fn process_of_the_host_is_not_taken_for_a_slot() {
+        let host = tempfile::tempdir().unwrap();
+        let root = host.path();
+        std::fs::create_dir_all(root.join("proc/7")).unwrap();
+        std::os::unix::fs::symlink(root, root.join("proc/7/root")).unwrap();
+        let listen = |path: &str| {
+            let path = root.join(path.trim_start_matches('/'));
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            let listener = std::os::unix::net::UnixListener::bind(path).unwrap();
+            listener.set_nonblocking(true).unwrap();
+            listener
+        };
+        let (health, runtime) = (listen(HEALTH_SOCKET), listen(CRI_SOCKET));
+        let manifest = root.join(control_plane::MANIFEST.trim_start_matches('/'));
+        std::fs::create_dir_all(manifest.parent().unwrap()).unwrap();
+        std::fs::write(manifest, "").unwrap();
+        let gate = gate(root);
+        compare(
+            &gate.kubelet(leader(), &filled("veth", &json!({}))).await,
+            Err("no answer at 127.0.0.1:10248: the process is not the first one of a container"),
+        );
+        let said = gate.runtime(leader(), CRI_SOCKET).await.unwrap_err();
+        assert!(said.contains("the process is not the first one of a container"), "{said}");
+        let mut control_plane = filled("host", &json!({}));
+        control_plane.template.kubernetes.role = NodeRole::ControlPlane;
+        let said = gate.control_plane(leader(), &control_plane).await.unwrap_err();
+        assert!(said.contains("the process is not the first one of a container"), "{said}");
+        for listener in [health, runtime] {
+            assert_eq!(listener.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+        }
     }
 
     #[tokio::test]

@@ -25,6 +25,8 @@ pub struct Standing {
     pub made_cluster: bool,
     /// That slot is a control plane that has joined, and its etcd is not let go; none: it is, or it is no such.
     pub stays: Option<Stays>,
+    /// True if a change to the kubelet's configuration did not end.
+    pub unfinished: bool,
     /// How what runs differs from what is selected; none: what runs is not known that closely.
     pub difference: Option<Difference>,
 }
@@ -70,7 +72,7 @@ pub fn decide(standing: &Standing, disruption: bool, asked: bool) -> Decision {
     let same = applied == selected;
     match &standing.difference {
         None if same => return Decision::End(End::done("Applied", format!("the node runs {name}"))),
-        Some(difference) if difference.is_empty() && same => {
+        Some(difference) if difference.is_empty() && same && !standing.unfinished => {
             return Decision::End(End::done("Applied", format!("the node runs {name}")));
         }
         // Of another version that says the same nothing has to be changed but the name.
@@ -145,6 +147,7 @@ mod tests {
             paving: false,
             made_cluster: false,
             stays: None,
+            unfinished: false,
             difference,
         }
     }
@@ -173,6 +176,14 @@ mod tests {
         assert_eq!(reason(decide(&standing(2, 1, None), false, false)), "NeedsRepave");
         let Decision::End(end) = decide(&standing(2, 1, repave()), false, false) else { panic!() };
         assert!(end.message.contains("image: another one"), "{}", end.message);
+    }
+
+    #[test]
+    fn o8_version_that_runs_is_applied_again_after_an_unfinished_change() {
+        let unfinished = Standing { unfinished: true, ..standing(1, 1, Some(Difference::default())) };
+        assert_eq!(decide(&unfinished, false, false), Decision::InPlace(Vec::new()));
+        let unfinished = Standing { unfinished: true, ..standing(2, 1, repave()) };
+        assert_eq!(reason(decide(&unfinished, false, false)), "NeedsRepave");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use bedplate_api::machine::SlotName;
 use bedplate_process::exit::chain;
 
 use super::kubelet::AskNodeError;
-use super::slot::{read_inside, root_of, running};
+use super::slot::running;
 use super::way::{KUBECONFIG, KubeletCredential};
 use crate::bus::Machines;
 use crate::node::control_plane::MANIFEST;
@@ -72,7 +72,12 @@ impl FindKubelet for SlotCredential {
         let container = running(self.machines.as_ref()).await.map_err(|error| chain(&error))?;
         let (root, slots) = (self.root.clone(), self.slots.clone());
         let looked = tokio::task::spawn_blocking(move || match container {
-            Some(container) => of_running(&root_of(&root, container.leader)),
+            Some(container) => {
+                let inside = container.leader.open_root(&root);
+                of_running(
+                    &inside.map_err(|error| format!("the root of the slot cannot be opened: {error}"))?,
+                )
+            }
             None => of_stopped(&slots),
         });
         looked.await.map_err(|error| error.to_string())?
@@ -80,9 +85,9 @@ impl FindKubelet for SlotCredential {
 }
 
 /// Of the slot whose root this is.
-fn of_running(root: &Path) -> Result<Kubelet, String> {
+fn of_running(inside: &Inside) -> Result<Kubelet, String> {
     let read = |path: &str| {
-        let read = read_inside(root, path);
+        let read = inside.read_text(path);
         read.map_err(|source| AskNodeError::File { path: path.to_owned(), source })
     };
     let found = || {
@@ -174,10 +179,11 @@ mod tests {
     #[test]
     fn a_slot_that_runs_has_joined_once_its_kubelet_has_a_credential_and_knows_its_own_api_server() {
         let root = tempfile::tempdir().unwrap();
-        assert_eq!(of_running(root.path()).unwrap(), Kubelet::NotJoined);
+        let inside = Inside::open(root.path()).unwrap();
+        assert_eq!(of_running(&inside).unwrap(), Kubelet::NotJoined);
         put(root.path(), "etc/kubernetes/kubelet.conf", CONFIG);
         put(root.path(), "var/lib/kubelet/pki/kubelet-client-current.pem", "pem");
-        let joined = |runs_api| match of_running(root.path()).unwrap() {
+        let joined = |runs_api| match of_running(&inside).unwrap() {
             Kubelet::Joined(joined) if joined.runs_api == runs_api => joined.credential,
             other => panic!("{other:?}"),
         };

@@ -5,7 +5,7 @@
 //! and what is selected does not count as applied. Called by `node`.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use bedplate_api::configuration::{FileSpec, Taint, TaintEffect};
@@ -18,7 +18,6 @@ use super::apply::ApplyError;
 use super::former;
 use super::guard::refusal;
 use super::order::Place;
-use super::slot::root_of;
 use crate::bus::journal::last_lines;
 use crate::bus::{Exit, Leader, Output, TransientCommand, UnitName, Units};
 use crate::cluster::facts::template_hash;
@@ -28,11 +27,12 @@ use crate::node::log::with_log;
 use crate::node::model::Record;
 use crate::slot::contents::{self, Secrets, SlotFile};
 use crate::slot::filled::Filled;
-use crate::slot::inside::Inside;
 use crate::slot::network;
 use crate::slot::render::{MODULES_FILE, SYSCTL_FILE, SYSCTLS};
 use crate::slot::store::KeepSlotError;
 
+/// Unit of the kubelet.
+const KUBELET: &str = "kubelet.service";
 /// How long the restart of a service may take.
 const RESTART: Duration = Duration::from_secs(60);
 /// How long kubeadm may take to write the kubelet's configuration.
@@ -70,6 +70,9 @@ impl Running<'_> {
                 self.check_taints(set, remove).await?;
             }
         }
+        if !changes.iter().any(|change| matches!(change, InPlace::KubeletConfiguration(_))) {
+            self.undo_unfinished().await?;
+        }
         for change in changes {
             match change {
                 InPlace::Sysctls(edit) => self.set_parameters(edit).await?,
@@ -88,10 +91,6 @@ impl Running<'_> {
 
     fn units(&self) -> std::sync::Arc<dyn Units> {
         self.parts.machines.units(self.leader)
-    }
-
-    fn root(&self) -> PathBuf {
-        root_of(&self.parts.root, self.leader)
     }
 
     async fn edit(&self, labels: Option<&Edit>, annotations: Option<&Edit>) -> Result<(), ApplyError> {
@@ -230,10 +229,8 @@ impl Running<'_> {
     }
 
     async fn write(&self, files: Vec<SlotFile>) -> Result<(), ApplyError> {
-        let root = self.root();
         // As the node sees itself: what is bound over its root counts.
-        let written = self.parts.on_disk(move |_| {
-            let inside = Inside::open(&root)?;
+        let written = self.parts.in_slot(self.leader, move |_, inside| {
             files.iter().try_for_each(|file| inside.write(file)).map_err(KeepSlotError::from)
         });
         written.await.map_err(|error| ApplyError::Broken(crate::fault::explained(&error)))
@@ -242,7 +239,8 @@ impl Running<'_> {
     /// Has kubeadm write the kubelet's configuration again. If the kubelet is not healthy with it, the former one is restored. If this attempt is
     /// killed, the next one restores it.
     async fn reconfigure(&self, how: &Reconfiguration) -> Result<(), ApplyError> {
-        let former = former::keep(self.parts, &self.root(), &template_hash(&self.wanted.template)).await?;
+        let former =
+            former::keep(self.parts, (self.slot, self.leader), template_hash(&self.wanted.template)).await?;
         self.write(vec![contents::text(&how.file.path, how.file.mode, &how.file.content)]).await?;
         let argv = std::iter::once("/usr/bin/env".to_owned()).chain(how.command.clone()).collect();
         let command = TransientCommand {
@@ -260,25 +258,40 @@ impl Running<'_> {
         self.follow_health_port(units.as_ref()).await?;
         let why = if ran.exit == Exit::Code(0) {
             match self.is_well(units.as_ref(), &kubelet).await {
-                Ok(()) => return former::forget(self.parts, &self.root()).await,
+                Ok(()) => return former::forget(self.parts, self.leader).await,
                 Err(why) => why,
             }
         } else {
             with_log(&format!("kubeadm has not written it ({:?})", ran.exit), &ran.output, &[], MESSAGE)
         };
         if let Some(former) = former {
-            former::put_back(self.parts, &self.root(), former).await?;
+            former::put_back(self.parts, self.leader, former).await?;
             let back = self.is_well(units.as_ref(), &kubelet).await;
             let back = back.map_or_else(
                 |why| format!("and the kubelet is not well with the former one either ({why})"),
                 |()| "the former one is back".to_owned(),
             );
-            former::forget(self.parts, &self.root()).await?;
+            former::forget(self.parts, self.leader).await?;
             return Err(ApplyError::Broken(format!(
                 "the kubelet's new configuration does not hold, {back}: {why}"
             )));
         }
         Err(ApplyError::Broken(format!("the kubelet's new configuration does not hold: {why}")))
+    }
+
+    /// Restores the kubelet's configuration if an attempt for another version was killed after kubeadm had written it.
+    async fn undo_unfinished(&self) -> Result<(), ApplyError> {
+        let Some(former) = former::left(self.parts, (self.slot, self.leader)).await? else { return Ok(()) };
+        former::put_back(self.parts, self.leader, former).await?;
+        let units = self.units();
+        self.follow_health_port(units.as_ref()).await?;
+        let kubelet = unit_name(KUBELET)?;
+        self.is_well(units.as_ref(), &kubelet).await.map_err(|why| {
+            ApplyError::Failed(format!(
+                "the kubelet is not well with the configuration from before a change that did not end: {why}"
+            ))
+        })?;
+        former::forget(self.parts, self.leader).await
     }
 
     /// Where the agent asks a kubelet of another loopback, what leads there has its port.

@@ -14,7 +14,7 @@ use bedplate_drain::{CORDONED_BY, Evicted, Pod, page};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::slot::{read_inside, root_of, running};
+use super::slot::running;
 use super::way::{KUBECONFIG, KubeletCredential, Way};
 use crate::bus::{BusError, Machines};
 use crate::service::ask::AskError;
@@ -117,11 +117,12 @@ impl SlotKubelet {
     /// The kubelet's way; none: no slot runs, or it has not joined. Read anew each time: certificates rotate.
     async fn open(&self) -> Result<Option<Way>, AskNodeError> {
         let Some(container) = running(self.machines.as_ref()).await? else { return Ok(None) };
-        let root = root_of(&self.root, container.leader);
-        let read = |path: &str| {
-            let text = read_inside(&root, path);
-            text.map_err(|source| AskNodeError::File { path: path.to_owned(), source })
+        let failed = |path: &str| {
+            let path = path.to_owned();
+            move |source| AskNodeError::File { path, source }
         };
+        let inside = container.leader.open_root(&self.root).map_err(failed("/"))?;
+        let read = |path: &str| inside.read_text(path).map_err(failed(path));
         let Some(text) = read(KUBECONFIG)? else { return Ok(None) };
         Way::new(&KubeletCredential::read(&text, &read)?).map(Some)
     }

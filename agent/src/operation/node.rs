@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::apply::{ApplyError, Configuration};
 use super::configuration::{Standing as Configured, Stays};
+use super::former;
 use super::in_place;
 use super::ledger::{Ledger, View, WriteOperationError};
 use super::note::NoteDirectory;
@@ -119,6 +120,8 @@ struct Applied {
     record: Record,
     filled: Option<Filled>,
     made_cluster: bool,
+    /// True if a change to the kubelet's configuration did not end.
+    unfinished: bool,
     /// It is a control plane that has joined, and its member of etcd is still to leave if the slot is.
     joined_control_plane: bool,
 }
@@ -160,10 +163,19 @@ impl NodeConfiguration {
                     // Of two the later one: the other one is about to be retired.
                     Stage::Applied { .. } => {
                         if applied.as_ref().is_none_or(|one| one.record.generation < record.generation) {
-                            let (filled, joined_control_plane) =
-                                (slots.filled(slot)?, joined_control_plane && !leaving);
-                            applied =
-                                Some(Applied { slot, record, filled, made_cluster, joined_control_plane });
+                            let (filled, unfinished, joined_control_plane) = (
+                                slots.filled(slot)?,
+                                former::is_left(slots, slot)?,
+                                joined_control_plane && !leaving,
+                            );
+                            applied = Some(Applied {
+                                slot,
+                                record,
+                                filled,
+                                made_cluster,
+                                unfinished,
+                                joined_control_plane,
+                            });
                         }
                     }
                     Stage::Trial { .. } => trial = true,
@@ -204,6 +216,7 @@ impl Configuration for NodeConfiguration {
         Ok(Configured {
             refused: selected.as_ref().is_some_and(|selected| refused.contains(selected)),
             selected,
+            unfinished: applied.as_ref().is_some_and(|applied| applied.unfinished),
             made_cluster: applied.as_ref().is_some_and(|applied| applied.made_cluster),
             stays,
             applied: applied.map(|applied| applied.record.version),
@@ -218,7 +231,7 @@ impl Configuration for NodeConfiguration {
         let (Some(facts), Some(version)) = (seen.version_facts(), seen.version.clone()) else {
             return Err(failed("the selected version is not known any more".to_owned()));
         };
-        let Some(Applied { slot, mut record, filled: Some(running), .. }) =
+        let Some(Applied { slot, mut record, filled: Some(running), unfinished, .. }) =
             self.slots().await.map_err(failed)?.0
         else {
             return Err(ApplyError::Failed("no slot is the node any more".to_owned()));
@@ -230,7 +243,7 @@ impl Configuration for NodeConfiguration {
         }
         let (before, filled) =
             (record.clone(), Filled { template: version.spec.template.clone(), ..running.clone() });
-        if !changes.is_empty() {
+        if !changes.is_empty() || unfinished {
             let container = slot::running(self.node.machines.as_ref()).await;
             let container = container.map_err(|error| failed(chain(&error)))?;
             let container = container.filter(|container| container.name.as_str() == machine(slot));

@@ -244,6 +244,7 @@ impl World {
             machines,
             node: Mutex::default(),
             configured: Mutex::new(Configured {
+                unfinished: false,
                 selected: version(2),
                 applied: version(1),
                 refused: false,

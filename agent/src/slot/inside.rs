@@ -16,8 +16,12 @@ use super::contents::{SlotFile, SlotLink};
 
 /// Most bytes of a file that is read.
 const LARGEST: u64 = 8 << 20;
+/// Maximum number of bytes that are read of a text.
+const MAX_TEXT: u64 = 1 << 20;
 /// Permissions of a file that names none.
 const PLAIN: u32 = 0o644;
+/// Permissions of a directory that is made for a file.
+const DIRECTORY_MODE: Mode = Mode::from_raw_mode(0o755);
 
 /// A mounted root.
 #[derive(Debug)]
@@ -123,11 +127,8 @@ impl Inside {
                 Err(rustix::io::Errno::NOENT) => {
                     let outer = self.at(&directory, OFlags::PATH | OFlags::DIRECTORY, 0);
                     let outer = outer.map_err(failed("open", &directory))?;
-                    let mode = Mode::from_raw_mode(0o755);
-                    rustix::fs::mkdirat(&outer, part, mode).map_err(failed("make", &inner))?;
-                    // The agent's own umask would close it to the slot's users.
-                    rustix::fs::chmodat(&outer, part, mode, AtFlags::empty())
-                        .map_err(failed("make", &inner))?;
+                    rustix::fs::mkdirat(&outer, part, DIRECTORY_MODE).map_err(failed("make", &inner))?;
+                    open_to_all(&outer, part).map_err(failed("make", &inner))?;
                 }
                 Err(errno) => return Err(failed("open", &inner)(errno)),
             }
@@ -263,13 +264,32 @@ impl Inside {
     /// # Errors
     /// It cannot be opened.
     pub fn open_file(&self, path: &str) -> Result<Option<File>, WriteInsideError> {
-        let opened = match self.at(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, 0) {
-            Err(rustix::io::Errno::NOENT) => return Ok(None),
-            opened => opened.map_err(failed("open", path))?,
-        };
-        let file = File::from(opened);
+        let Some(file) = self.open_any(path).map_err(failed("open", path))? else { return Ok(None) };
         let io = |source| WriteInsideError::Act { act: "read", path: path.to_owned(), source };
         Ok(file.metadata().map_err(io)?.is_file().then_some(file))
+    }
+
+    /// Reads the text of a regular file. Returns `None` if there is no such file. A FIFO or a device, which a Pod may have put there, is an
+    /// error and is not waited for.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is not a regular file.
+    pub fn read_text(&self, path: &str) -> io::Result<Option<String>> {
+        let Some(file) = self.open_any(path)? else { return Ok(None) };
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        }
+        let mut text = String::new();
+        file.take(MAX_TEXT).read_to_string(&mut text)?;
+        Ok(Some(text))
+    }
+
+    /// Opens a file of any type for reading, without waiting for another process.
+    fn open_any(&self, path: &str) -> rustix::io::Result<Option<File>> {
+        match self.at(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, 0) {
+            Err(rustix::io::Errno::NOENT) => Ok(None),
+            opened => opened.map(|file| Some(File::from(file))),
+        }
     }
 
     /// The numbers of a file's owner, by the slot's own `/etc/passwd` and `/etc/group`.
@@ -296,6 +316,15 @@ impl Inside {
         };
         Ok((number(user, "/etc/passwd", "user")?, number(group, "/etc/group", "group")?))
     }
+}
+
+/// Opens a new directory to the slot's users, which the agent's own umask keeps out. Root in a slot that runs may have replaced the
+/// directory by a link since: no link is followed.
+fn open_to_all(outer: &OwnedFd, part: &str) -> rustix::io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS;
+    let made = rustix::fs::openat2(outer, part, flags, Mode::empty(), resolve)?;
+    rustix::fs::fchmod(&made, DIRECTORY_MODE)
 }
 
 /// All of a file's content.
@@ -451,6 +480,52 @@ mod tests {
             let (connected, accepted) = tokio::join!(inside.connect(path), own.accept());
             assert!(connected.is_ok() && accepted.is_ok(), "{path}");
         }
+    }
+
+    #[test]
+    fn new_directory_replaced_by_a_link_leaves_its_target_as_it_is() {
+        let (directory, inside) = root();
+        let outside = directory.path().join("outside");
+        std::fs::create_dir(&outside).unwrap();
+        std::fs::set_permissions(&outside, std::fs::Permissions::from_mode(0o700)).unwrap();
+        let etc = inside.at("/etc", OFlags::PATH | OFlags::DIRECTORY, 0).unwrap();
+        for target in [outside.as_path(), Path::new("../../outside"), Path::new("/usr")] {
+            symlink(target, directory.path().join("root/etc/new")).unwrap();
+            assert!(open_to_all(&etc, "new").is_err(), "{}", target.display());
+            std::fs::remove_file(directory.path().join("root/etc/new")).unwrap();
+        }
+        assert_eq!(std::fs::metadata(&outside).unwrap().permissions().mode() & 0o7777, 0o700);
+        let new = directory.path().join("root/etc/new");
+        std::fs::create_dir(&new).unwrap();
+        std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o700)).unwrap();
+        open_to_all(&etc, "new").unwrap();
+        assert_eq!(std::fs::metadata(&new).unwrap().permissions().mode() & 0o7777, 0o755);
+    }
+
+    #[test]
+    fn text_behind_a_link_is_one_of_the_slot_or_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path();
+        std::fs::create_dir_all(root.join("var/pki")).unwrap();
+        std::fs::write(root.join("var/pki/client-1.pem"), "inside").unwrap();
+        symlink("/var/pki/client-1.pem", root.join("var/pki/current.pem")).unwrap();
+        symlink("../../../../etc/hostname", root.join("up")).unwrap();
+        let inside = Inside::open(root).unwrap();
+        assert_eq!(inside.read_text("/var/pki/current.pem").unwrap().as_deref(), Some("inside"));
+        assert_eq!(inside.read_text("up").unwrap(), None);
+        assert_eq!(inside.read_text("/nothing").unwrap(), None);
+    }
+
+    #[test]
+    fn fifo_in_a_slot_is_not_waited_for() {
+        let (directory, inside) = root();
+        let path = directory.path().join("root/kubelet.conf");
+        let mode = Mode::RUSR | Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &path, FileType::Fifo, mode, 0).unwrap();
+        let (tell, read) = std::sync::mpsc::channel();
+        std::thread::spawn(move || tell.send(inside.read_text("/kubelet.conf")).unwrap());
+        let read = read.recv_timeout(std::time::Duration::from_secs(20)).expect("it is not waited for");
+        assert!(read.unwrap_err().to_string().contains("not a regular file"));
     }
 
     #[test]

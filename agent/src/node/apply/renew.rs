@@ -7,7 +7,6 @@
 //! ```
 //! kubeadm's drop-in has the kubelet look there, and it does so only while its own certificate is of no use. Called by `apply`.
 
-use std::path::Path;
 use std::time::Duration;
 
 use bedplate_api::configuration::SecretRef;
@@ -20,12 +19,11 @@ use zeroize::Zeroizing;
 use super::super::effects::Parts;
 use super::super::observe::leader;
 use super::{ApplyError, Say, kubelet, unit_name};
-use crate::operation::slot::{read_inside, root_of};
+use crate::bus::Leader;
 use crate::operation::way::KUBECONFIG;
 use crate::slot::bind::plain_path;
 use crate::slot::contents::SlotLink;
 use crate::slot::filled::Filled;
-use crate::slot::inside::Inside;
 use crate::slot::store::{KeepSlotError, Slots};
 
 /// Where a kubelet looks for a way to its first certificate: `--bootstrap-kubeconfig` of kubeadm's drop-in.
@@ -45,32 +43,25 @@ pub(super) async fn renew(parts: &Parts, slot: SlotName, say: Say<'_>) -> Result
         return Err(ApplyError::Superseded("the slot does not run any more"));
     };
     let filled = parts.on_disk(move |slots| slots.filled(slot)).await?;
-    let root = root_of(&parts.root, leader);
     let content = if parts.plane.is_standalone() {
         let filled = filled.ok_or(ApplyError::Superseded("the slot is not filled"))?;
-        named(parts, &root, &filled).await.map_err(ApplyError::KubeletWay)?
+        named(parts, leader, &filled).await.map_err(ApplyError::KubeletWay)?
     } else {
         let endpoint =
             filled.as_ref().and_then(|filled| filled.template.kubernetes.api_server_endpoint.as_deref());
         kubelet::kubeconfig(parts, slot, endpoint, say).await?
     };
-    let given = {
-        let root = root.clone();
-        parts.on_disk(move |slots| {
-            slots.share(slot, FILE, &content)?;
-            let link = SlotLink { path: LINK.to_owned(), target: format!("/run/bedplate/{FILE}") };
-            Ok(Inside::open(&root)?.link(&link)?)
-        })
-    };
+    let given = parts.in_slot(leader, move |slots, inside| {
+        slots.share(slot, FILE, &content)?;
+        let link = SlotLink { path: LINK.to_owned(), target: format!("/run/bedplate/{FILE}") };
+        Ok(inside.link(&link)?)
+    });
     let renewed = match given.await {
         Ok(()) => restarted(parts, slot, leader).await,
         Err(error) => Err(error.into()),
     };
-    let taken_back = parts.on_disk(move |slots| {
-        take_back(slots, slot)?;
-        Ok(Inside::open(&root)?.remove(LINK)?)
-    });
-    taken_back.await?;
+    parts.on_disk(move |slots| take_back(slots, slot)).await?;
+    parts.in_slot(leader, |_, inside| Ok(inside.remove(LINK)?)).await?;
     renewed?;
     kubelet::forget(parts, slot).await
 }
@@ -91,9 +82,10 @@ pub(in super::super) async fn take_back_left(parts: &Parts) {
 }
 
 /// A kubeconfig by what the version names. An error is a text for a person.
-async fn named(parts: &Parts, root: &Path, filled: &Filled) -> Result<Zeroizing<Vec<u8>>, String> {
+async fn named(parts: &Parts, leader: Leader, filled: &Filled) -> Result<Zeroizing<Vec<u8>>, String> {
     let read = |path: &str| -> Result<Zeroizing<String>, String> {
-        let text = read_inside(root, path).map_err(|error| format!("{path} cannot be read: {error}"))?;
+        let text = leader.open_root(&parts.root).and_then(|inside| inside.read_text(path));
+        let text = text.map_err(|error| format!("{path} cannot be read: {error}"))?;
         text.map(Zeroizing::new).ok_or_else(|| format!("there is no {path}"))
     };
     let (text, endpoint, token) = match joined_by(&filled.template.kubernetes) {
@@ -132,7 +124,7 @@ async fn of_secret(parts: &Parts, filled: &Filled, path: &str) -> Option<Zeroizi
     }
 }
 
-async fn restarted(parts: &Parts, slot: SlotName, leader: crate::bus::Leader) -> Result<(), ApplyError> {
+async fn restarted(parts: &Parts, slot: SlotName, leader: Leader) -> Result<(), ApplyError> {
     let kubelet = unit_name("kubelet.service")?;
     let units = parts.machines.units(leader);
     units.reset_failed(&kubelet).await?;

@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::bus::{Exit, Ran};
+use crate::cluster::facts::template_hash;
 use crate::operation::apply::{ApplyError, Configuration};
 use crate::operation::configuration::{Decision, decide};
 use crate::operation::node::NodeConfiguration;
@@ -13,8 +14,16 @@ async fn differing(changes: &[(&str, Value)]) -> (World, NodeConfiguration) {
     let mut world = World::new();
     world.select(1);
     assert_eq!(world.settled().await, "Applied");
-    world.select(2);
-    let mut object = serde_json::to_value(version_object(2)).unwrap();
+    select_differing(&world, 2, changes);
+    std::fs::create_dir_all(root(&world)).unwrap();
+    let configuration = NodeConfiguration::new(world.parts.clone(), Arc::default());
+    (world, configuration)
+}
+
+/// Selects a version that differs from version 1 in these fields.
+fn select_differing(world: &World, number: i64, changes: &[(&str, Value)]) {
+    world.select(number);
+    let mut object = serde_json::to_value(version_object(number)).unwrap();
     object["spec"]["template"]["image"] =
         serde_json::to_value(&version_object(1).spec.template.image).unwrap();
     for (pointer, value) in changes {
@@ -23,9 +32,6 @@ async fn differing(changes: &[(&str, Value)]) -> (World, NodeConfiguration) {
     }
     let object = serde_json::from_value(object).unwrap();
     world.plane.seen.send_modify(|seen| seen.version = Some(Arc::new(object)));
-    std::fs::create_dir_all(root(&world)).unwrap();
-    let configuration = NodeConfiguration::new(world.parts.clone(), Arc::default());
-    (world, configuration)
 }
 
 /// The slot's root as its own processes see it.
@@ -161,29 +167,41 @@ fn o8_a_kubelet_that_is_not_well_with_its_new_configuration_has_the_former_one_b
     });
 }
 
+/// Writes the kubelet's configuration where the slot has it. Returns its path, and the path of its copy.
+fn kubelet_files(world: &World) -> (PathBuf, PathBuf) {
+    let (kept, seen) =
+        (world.parts.slots.places().kept(SlotName::A, "kubelet"), root(world).join("var/lib/kubelet"));
+    std::fs::create_dir_all(seen.parent().unwrap()).unwrap();
+    std::fs::rename(&kept, &seen).unwrap();
+    std::os::unix::fs::symlink(&seen, &kept).unwrap();
+    std::fs::write(seen.join("config.yaml"), "former").unwrap();
+    (seen.join("config.yaml"), seen.join("config.yaml.bedplate-former"))
+}
+
+/// Applies what is selected. The agent is killed as soon as kubeadm has written the kubelet's configuration.
+async fn killed_after_kubeadm(world: &World, configuration: &NodeConfiguration) {
+    let units = slot(world);
+    let kubeadm = async {
+        while !units.calls().iter().any(|call| call.starts_with("run bedplate-kubelet-config")) {
+            tokio::task::yield_now().await;
+        }
+        std::fs::write(root(world).join("var/lib/kubelet/config.yaml"), "broken").unwrap();
+    };
+    tokio::select! {
+        ended = apply_in_place(configuration) => panic!("{ended:?}"),
+        () = kubeadm => {}
+    }
+}
+
 #[test]
 fn o8_former_kubelet_configuration_survives_an_agent_killed_after_kubeadm() {
     in_runtime(async {
         tokio::time::pause();
         let fields = json!({"maxPods": 50});
         let (world, configuration) = differing(&[("/kubernetes/kubeletConfiguration", fields)]).await;
-        let config = root(&world).join("var/lib/kubelet/config.yaml");
-        let kept = root(&world).join("var/lib/kubelet/config.yaml.bedplate-former");
-        std::fs::create_dir_all(config.parent().unwrap()).unwrap();
-        std::fs::write(&config, "former").unwrap();
+        let (config, kept) = kubelet_files(&world);
         *world.gate.kubelet_ill.lock().unwrap() = Some("no answer".to_owned());
-        let units = slot(&world);
-        let kubeadm = async {
-            while !units.calls().iter().any(|call| call.starts_with("run bedplate-kubelet-config")) {
-                tokio::task::yield_now().await;
-            }
-            std::fs::write(&config, "broken").unwrap();
-        };
-        // The agent is killed.
-        tokio::select! {
-            ended = apply_in_place(&configuration) => panic!("{ended:?}"),
-            () = kubeadm => {}
-        }
+        killed_after_kubeadm(&world, &configuration).await;
         assert!(std::fs::read_to_string(&kept).unwrap().ends_with("by bedplate-agent.\nformer"));
         let error = apply_in_place(&configuration).await.unwrap_err();
         assert!(matches!(error, ApplyError::Broken(_)), "{error}");
@@ -198,8 +216,55 @@ fn o8_former_kubelet_configuration_survives_an_agent_killed_after_kubeadm() {
 }
 
 #[test]
+fn o8_former_kubelet_configuration_survives_another_selection_after_a_kill() {
+    in_runtime(async {
+        tokio::time::pause();
+        let kubelet = "/kubernetes/kubeletConfiguration";
+        let (world, configuration) = differing(&[(kubelet, json!({"maxPods": 50}))]).await;
+        let (config, kept) = kubelet_files(&world);
+        *world.gate.kubelet_ill.lock().unwrap() = Some("no answer".to_owned());
+        killed_after_kubeadm(&world, &configuration).await;
+        // The user selects another version before the next attempt.
+        select_differing(&world, 3, &[(kubelet, json!({"maxPods": 60}))]);
+        let error = apply_in_place(&configuration).await.unwrap_err();
+        assert!(matches!(error, ApplyError::Broken(_)), "{error}");
+        assert_eq!(std::fs::read_to_string(&config).unwrap(), "former");
+        assert!(!kept.exists() && is_applied(&world, SlotName::A, 1));
+    });
+}
+
+#[test]
+fn o8_unfinished_kubelet_configuration_is_undone_for_another_selection() {
+    // Version 1 runs already; version 3 does not change the kubelet's configuration.
+    for (number, changes) in [(1, vec![]), (3, vec![("/sysctls", json!({"vm.swappiness": "1"}))])] {
+        in_runtime(async {
+            tokio::time::pause();
+            let kubelet = "/kubernetes/kubeletConfiguration";
+            let (world, configuration) = differing(&[(kubelet, json!({"maxPods": 50}))]).await;
+            let (config, kept) = kubelet_files(&world);
+            *world.gate.kubelet_ill.lock().unwrap() = Some("no answer".to_owned());
+            killed_after_kubeadm(&world, &configuration).await;
+            select_differing(&world, number, &changes);
+            let error = apply_in_place(&configuration).await.unwrap_err();
+            assert!(matches!(error, ApplyError::Failed(_)), "{error}");
+            assert!(kept.exists() && is_applied(&world, SlotName::A, 1), "the next attempt continues");
+            *world.gate.kubelet_ill.lock().unwrap() = None;
+            apply_in_place(&configuration).await.unwrap();
+            assert_eq!(std::fs::read_to_string(&config).unwrap(), "former");
+            assert_eq!(slot(&world).calls().last().unwrap(), "restart kubelet.service");
+            assert!(!kept.exists() && is_applied(&world, SlotName::A, number));
+            let standing = configuration.standing().await.unwrap();
+            assert!(matches!(decide(&standing, false, false), Decision::End(end) if end.complete));
+        });
+    }
+}
+
+#[test]
 fn o8_former_configuration_of_an_earlier_change_is_not_put_back() {
-    for left in ["# Before the template of v2, by bedplate-agent.\nfirst", "first"] {
+    // The change to the template that the slot is filled with has held.
+    let held = template_hash(&version_object(1).spec.template);
+    let held = format!("# Before the template {held}, by bedplate-agent.\nfirst");
+    for left in [held.as_str(), "first"] {
         in_runtime(async {
             tokio::time::pause();
             let fields = json!({"maxPods": 50});
