@@ -68,12 +68,14 @@ impl Trash {
 }
 
 impl Slots {
-    /// Empties a slot that neither runs nor is mounted: what agent and slot shared, then the slot with its record, each by one rename.
+    /// Empties a slot that neither runs nor is mounted: the key of its kubelet, what agent and slot shared, then the slot with its record, each
+    /// by one system call.
     ///
     /// # Errors
     /// A directory cannot be renamed, or the disk fails.
     pub fn clear(&self, slot: SlotName) -> Result<(), KeepSlotError> {
         let places = self.places();
+        self.forget_kubelet_key(slot)?;
         self.discard(&places.shared(slot), &places.shared_trash(slot))?;
         self.discard(&places.slot(slot), &places.trash(slot))
     }
@@ -98,6 +100,17 @@ impl Slots {
             tracing::warn!(slot = ?slot, error, "failed to keep the log of a failed trial");
         }
         Ok(())
+    }
+
+    /// Discards the logs of failed trials: they take space that a slot needs, or their Machine is deleted.
+    ///
+    /// # Errors
+    /// A directory cannot be renamed, or the disk fails.
+    pub fn discard_failed_logs(&self) -> Result<(), KeepSlotError> {
+        let places = self.places();
+        [SlotName::A, SlotName::B]
+            .into_iter()
+            .try_for_each(|slot| self.discard(&places.failed_log(slot), &places.trash(slot)))
     }
 
     /// Returns true if former contents of a slot are not removed yet.
@@ -187,6 +200,18 @@ mod tests {
         slots.empty_trash(&|| false).unwrap();
         assert!(!slots.has_trash(SlotName::A).unwrap());
         assert!(slots.places().kept(SlotName::A, "kubelet").join("pki/kubelet-client-current.pem").exists());
+    }
+
+    #[test]
+    fn trust_5_key_of_a_kubelet_goes_with_its_cleared_slot() {
+        let (_directory, slots) = slots();
+        let machine = "node-1".parse().unwrap();
+        for slot in [SlotName::A, SlotName::B] {
+            slots.kubelet_request(slot, &machine, "CERT").unwrap();
+        }
+        slots.clear(SlotName::A).unwrap();
+        assert!(!slots.places().kubelet_key(SlotName::A).exists());
+        assert!(slots.places().kubelet_key(SlotName::B).exists());
     }
 
     #[test]

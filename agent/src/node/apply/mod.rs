@@ -35,7 +35,7 @@ use crate::operation::kubelet::AskNodeError;
 use crate::slot::contents::MakeContentsError;
 use crate::slot::filled::Filled;
 use crate::slot::render::RenderSlotError;
-use crate::slot::store::KeepSlotError;
+use crate::slot::store::{KeepSlotError, Slots};
 
 pub use super::member::LeaveEtcdError;
 pub(super) use annotate::is_annotated;
@@ -251,7 +251,13 @@ pub async fn apply(
         Step::Fail { slot, reason, log, back_to } => {
             outcome::fail(parts, *slot, reason, *log, *back_to, now).await
         }
-        Step::Abandon { slot } => empty(parts, *slot).await,
+        Step::Abandon { slot } => {
+            // Before the record goes, by which a restarted agent would do it again.
+            if parts.seen().machine_facts().is_some_and(|machine| machine.deleting) {
+                parts.on_disk(Slots::discard_failed_logs).await?;
+            }
+            empty(parts, *slot).await
+        }
         Step::RenewKubelet { slot } => renew::renew(parts, *slot, say).await,
         Step::AnnotateNode { slot, node_uid } => annotate::annotate(parts, *slot, node_uid).await,
         Step::AdoptNode { slot, node_uid } => {
@@ -267,7 +273,7 @@ pub async fn apply(
 }
 
 /// Fills a slot. A slot that does not fit is emptied, because the running node may be on the same disk. It is filled again once former contents
-/// of the slots, which are removed in the background, have made room.
+/// of the slots and the logs of failed trials, which are removed in the background, have made room.
 async fn fill(
     parts: &Parts,
     slot: SlotName,
@@ -280,6 +286,7 @@ async fn fill(
     let mut filled = prepare::prepare(parts, slot, version, cancel, say).await;
     if has_no_room(&filled) {
         empty(parts, slot).await?;
+        parts.on_disk(Slots::discard_failed_logs).await?;
         if make_room(parts, cancel, say).await? {
             filled = prepare::prepare(parts, slot, version, cancel, say).await;
             if has_no_room(&filled) {
@@ -293,11 +300,7 @@ async fn fill(
 /// Empties a slot that does not run.
 async fn empty(parts: &Parts, slot: SlotName) -> Result<(), ApplyError> {
     stop::unmount(parts, slot).await?;
-    let emptied = parts.on_disk(move |slots| {
-        slots.forget_kubelet_key(slot)?;
-        slots.clear(slot)
-    });
-    Ok(emptied.await?)
+    Ok(parts.on_disk(move |slots| slots.clear(slot)).await?)
 }
 
 /// A unit's name of ours.

@@ -218,6 +218,40 @@ fn filling_waits_for_the_room_that_former_contents_take() {
 }
 
 #[test]
+fn logs_of_failed_trials_make_room_for_a_slot() {
+    const SAID: &str = "waiting until former contents of the slots are removed";
+    in_runtime(async {
+        let mut world = applied().await;
+        let (slots, plane) = (world.parts.slots.clone(), world.plane.clone());
+        let logs = [SlotName::A, SlotName::B].map(|slot| slots.places().failed_log(slot));
+        for log in &logs {
+            std::fs::create_dir_all(log.join("pods")).unwrap();
+        }
+        fails_for_want_of_room(&world);
+        world.select(2);
+        let said = |text: &str| {
+            let told = plane.told.lock().unwrap();
+            told.iter()
+                .flat_map(|told| &told.paved)
+                .any(|paved| paved.message.contains(text) || paved.reason == text)
+        };
+        let removal = async {
+            while !said(SAID) {
+                tokio::task::yield_now().await;
+            }
+            trash::serve(slots.clone(), Arc::default()).await;
+        };
+        tokio::select! {
+            () = removal => {}
+            rests = world.settled() => assert_eq!(rests, "Applied"),
+        }
+        assert!(said(SAID) && !said("NoRoom"));
+        assert_eq!(world.record(SlotName::B).unwrap().stage, Stage::Prepared);
+        assert!(!logs.iter().any(|log| log.exists()));
+    });
+}
+
+#[test]
 fn slot_waits_for_room_although_something_older_is_stuck() {
     const SAID: &str = "waiting until former contents of the slots are removed";
     in_runtime(async {

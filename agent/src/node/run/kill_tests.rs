@@ -100,6 +100,31 @@ fn drained_slot_is_reported_empty_only_once_its_keys_are_gone() {
 }
 
 #[test]
+fn logs_of_failed_trials_go_with_a_drained_machine_alone() {
+    in_runtime(async {
+        let mut world = World::new();
+        world.bad.insert(1);
+        world.select(1);
+        assert_eq!(world.settled().await, "BackOff");
+        let slots = world.parts.slots.clone();
+        let logs = [SlotName::A, SlotName::B].map(|slot| slots.places().failed_log(slot));
+        for log in &logs {
+            std::fs::create_dir_all(log.join("pods")).unwrap();
+        }
+        world.agent().turn().await;
+        assert!(logs.iter().all(|log| log.exists()));
+        world.drain();
+        let mut agent = world.agent();
+        for _ in 0..20 {
+            agent.turn().await;
+            trash::remove(&slots).await;
+        }
+        assert_eq!(world.told().slots[0].state, SlotState::Empty);
+        assert!(!logs.iter().any(|log| log.exists()));
+    });
+}
+
+#[test]
 fn slot_drained_on_trial_is_being_emptied_from_when_it_is_stopped() {
     in_runtime(async {
         let mut world = World::new();
