@@ -132,6 +132,26 @@ fn units_of_pxed_and_agent_refuse_one_machine() {
     }
 }
 
+/// The agent removes files of slots that a Pod has made immutable or append-only, which only this capability permits.
+#[test]
+fn unit_of_the_agent_keeps_the_capability_to_clear_file_flags() {
+    let text = std::fs::read_to_string(folder().join("bedplate-agent.service")).expect("the unit");
+    let lines = text.lines().filter_map(|line| line.strip_prefix("CapabilityBoundingSet="));
+    // systemd.exec(5): lists are merged, an empty one resets what is before it, and one after "~" is removed.
+    let kept = lines.fold(Vec::new(), |mut kept, line| {
+        let names: Vec<&str> = line.trim_start_matches('~').split_whitespace().collect();
+        if line.is_empty() {
+            kept.clear();
+        } else if line.starts_with('~') {
+            kept.retain(|name| !names.contains(name));
+        } else {
+            kept.extend(names);
+        }
+        kept
+    });
+    assert!(kept.contains(&"CAP_LINUX_IMMUTABLE"), "{kept:?}");
+}
+
 #[test]
 fn capabilities_of_pxed_are_the_two_that_are_explained() {
     let text = std::fs::read_to_string(folder().join("pxed.service")).expect("pxed.service");
