@@ -36,7 +36,7 @@ struct Inner {
 #[derive(Debug)]
 struct Stand {
     uid: Option<String>,
-    state: Option<OperationState>,
+    state: OperationState,
     /// Whether its Machine is said to be paused: since it is not any more its time runs.
     held: bool,
     /// Since when, by this program's own monotonic clock.
@@ -60,8 +60,13 @@ struct Written {
 impl Stand {
     fn is_of(&self, operation: &MachineOperation) -> bool {
         let (uid, held) = (&operation.metadata.uid, is_held(operation));
-        self.uid == *uid && self.state == state(operation) && self.held == held
+        self.uid == *uid && self.state == reached(operation) && self.held == held
     }
+}
+
+/// Returns the state of an operation. One without a state is pending: a host that removes the state restarts no time by that.
+fn reached(operation: &MachineOperation) -> OperationState {
+    state(operation).unwrap_or(OperationState::Pending)
 }
 
 fn is_held(operation: &MachineOperation) -> bool {
@@ -120,7 +125,7 @@ impl Whose {
     pub fn tells(&self, operation: &MachineOperation) -> bool {
         let mut inner = self.lock();
         let Some(stand) = inner.stands.get_mut(&operation.name_any()) else { return false };
-        let is_it = is_finished(operation) && stand.state == state(operation);
+        let is_it = is_finished(operation) && stand.state == reached(operation);
         let is_news = is_it && stand.uid == operation.metadata.uid && stand.came && !stand.told;
         stand.told |= is_it;
         is_news && stand.since.elapsed() < NEWS
@@ -166,10 +171,11 @@ impl Inner {
             return;
         }
         let since = Instant::now();
-        let is_taken = state(operation) == Some(OperationState::InProgress);
+        let state = reached(operation);
+        let is_taken = state == OperationState::InProgress;
         let stand = Stand {
             uid: operation.metadata.uid.clone(),
-            state: state(operation),
+            state,
             held: is_held(operation),
             since,
             first,
@@ -253,6 +259,25 @@ mod tests {
         }
         whose.put(&operation("another", Some("Pending")), now);
         assert_eq!(ago(&operation("another", Some("Pending"))), None, "another one of its name");
+    }
+
+    /// The attack: the agent of a compromised host removes the state again and again, and the controller writes it again.
+    #[tokio::test(start_paused = true)]
+    async fn o1_pending_operation_whose_state_is_removed_keeps_its_time() {
+        let (whose, now) = (Whose::default(), Timestamp::from_second(1_000_000).unwrap());
+        let (pending, none) = (operation("u", Some("Pending")), operation("u", None));
+        whose.put(&none, now);
+        for minute in 1..=5 {
+            tokio::time::advance(Duration::from_secs(60)).await;
+            whose.put(if minute % 2 == 0 { &none } else { &pending }, now);
+            for given in [&none, &pending] {
+                let since = whose.since(given, now);
+                assert_eq!((now.duration_since(since.seen).as_secs(), since.came), (60 * minute, false));
+            }
+        }
+        whose.put(&operation("u", Some("InProgress")), now);
+        let since = whose.since(&operation("u", Some("InProgress")), now);
+        assert_eq!((since.seen, since.came, since.taken), (now, true, Some(now)));
     }
 
     #[tokio::test(start_paused = true)]
