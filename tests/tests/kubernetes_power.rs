@@ -376,6 +376,11 @@ fn h2_a_takeover_token_is_used_once_by_two_pxed() {
     assert_eq!(server.asked(), [], "without a token it is left running");
     let interfaces = json!([{ "macAddress": "52:54:00:00:70:02" }]);
     patch("takeover-a", &json!({ "pxe": { "interfaces": interfaces, "takeover": "rack-7" } }));
+    looks_again(&site, &server, 2);
+    assert_eq!(server.asked(), [], "nothing shows yet that the Machine has no Node");
+    let reported = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": "takeover-a" },
+        "status": { "phase": "Pending" } });
+    objects().apply_as("bedplate-controller", "/status", &reported, "").unwrap();
     site.until("one power cycle", || (server.changes().len() == 2).then_some(()));
     let token = |machine: &Value| machine["status"]["power"]["takeoverToken"] == "rack-7";
     site.until_of(("machine", "takeover-a"), "the token in its status", |machine| {

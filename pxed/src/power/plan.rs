@@ -76,6 +76,10 @@ pub enum Takeover {
     Allowed,
     /// The token was used.
     Used,
+    /// An agent has enrolled as an earlier Machine of this name: the server may run its node.
+    NameEnrolled,
+    /// bedplate-controller has not reported yet whether the Machine has a Node.
+    NodeUnknown,
 }
 
 /// Why nothing is done.
@@ -98,10 +102,7 @@ pub enum Leave {
         since: Timestamp,
     },
     /// The machine has run since before pxed knew it.
-    FoundRunning {
-        /// Its takeover token was used.
-        token_used: bool,
-    },
+    FoundRunning(Takeover),
     /// On its way on or off, or the BMC tells an old state.
     Changing,
     /// `powerPolicy: Unmanaged`, or a provider other than `pxe`.
@@ -206,8 +207,7 @@ fn is_found_running(observed: &Observed<'_>) -> bool {
 fn plan_found_running(observed: &Observed<'_>) -> Plan {
     match observed.takeover {
         Takeover::Allowed if is_managed(observed.spec) => Plan::TakeOver,
-        Takeover::NotAllowed | Takeover::Allowed => Plan::Leave(Leave::FoundRunning { token_used: false }),
-        Takeover::Used => Plan::Leave(Leave::FoundRunning { token_used: true }),
+        takeover => Plan::Leave(Leave::FoundRunning(takeover)),
     }
 }
 
@@ -436,17 +436,19 @@ mod tests {
 
     #[test]
     fn h2_a_server_that_is_found_running_is_cycled_only_by_an_unused_token() {
-        let found = |token_used| Plan::Leave(Leave::FoundRunning { token_used });
+        let found = |takeover| Plan::Leave(Leave::FoundRunning(takeover));
         let running = Plan::Leave(Leave::Running { settled: false });
         for (more, last, booted, takeover, expected) in [
-            (json!({}), None, false, Takeover::NotAllowed, found(false)),
+            (json!({}), None, false, Takeover::NotAllowed, found(Takeover::NotAllowed)),
             (json!({}), None, false, Takeover::Allowed, Plan::TakeOver),
-            (json!({}), None, false, Takeover::Used, found(true)),
-            (json!({}), Some("takeover"), false, Takeover::Used, found(true)),
+            (json!({}), None, false, Takeover::NameEnrolled, found(Takeover::NameEnrolled)),
+            (json!({}), None, false, Takeover::NodeUnknown, found(Takeover::NodeUnknown)),
+            (json!({}), None, false, Takeover::Used, found(Takeover::Used)),
+            (json!({}), Some("takeover"), false, Takeover::Used, found(Takeover::Used)),
             (json!({}), Some("takeover"), false, Takeover::Allowed, Plan::TakeOver),
             (json!({}), Some("powerOn"), false, Takeover::Allowed, running),
             (json!({}), None, true, Takeover::Allowed, running),
-            (json!({"powerPolicy": "Unmanaged"}), None, false, Takeover::Allowed, found(false)),
+            (json!({"powerPolicy": "Unmanaged"}), None, false, Takeover::Allowed, found(Takeover::Allowed)),
             (json!({"provider": "manual"}), None, false, Takeover::NotAllowed, running),
             (json!({"paused": true}), None, false, Takeover::Allowed, Plan::Leave(Leave::Paused)),
         ] {

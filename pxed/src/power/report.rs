@@ -11,7 +11,7 @@ use bedplate_bmc::Identity;
 use jiff::{SignedDuration, Timestamp};
 
 use super::operation::Failure;
-use super::plan::{Leave, Plan};
+use super::plan::{Leave, Plan, Takeover};
 use super::progress::Ended;
 use crate::status::condition::{ConditionState, condition};
 use crate::status::set_condition;
@@ -255,7 +255,7 @@ fn describe(
             | Leave::Operation
             | Leave::Retained
             | Leave::Changing
-            | Leave::FoundRunning { .. }
+            | Leave::FoundRunning(_)
             | Leave::SwitchedOn { .. }
             | Leave::Running { .. },
         )
@@ -289,8 +289,8 @@ fn describe_takeover(
 ) -> Option<(ConditionState, &'static str, String)> {
     let is_off = state == Some(PowerState::Off);
     match plan {
-        Plan::Leave(Leave::FoundRunning { token_used }) => {
-            Some((ConditionState::True, reason::FOUND_RUNNING, found_running(last, *token_used)))
+        Plan::Leave(Leave::FoundRunning(takeover)) => {
+            Some((ConditionState::True, reason::FOUND_RUNNING, found_running(last, *takeover)))
         }
         Plan::TakeOver => {
             let message = "switching off for spec.pxe.takeover".to_owned();
@@ -304,21 +304,28 @@ fn describe_takeover(
     }
 }
 
-fn found_running(last: Option<&PowerAction>, token_used: bool) -> String {
+fn found_running(last: Option<&PowerAction>, takeover: Takeover) -> String {
     let remedy = "run `bedplate power cycle` for this Machine";
-    match last.filter(|last| is_takeover(last)) {
-        Some(last) => {
-            let (message, time) =
-                (last.message.as_deref().unwrap_or_default(), last.time.0.strftime("%FT%TZ"));
-            format!(
-                "the machine is on, and pxed has not booted it since its takeover at {time} ({message}); {remedy}"
-            )
-        }
-        None if token_used => format!(
+    if let Some(last) = last.filter(|last| is_takeover(last)) {
+        let (message, time) = (last.message.as_deref().unwrap_or_default(), last.time.0.strftime("%FT%TZ"));
+        return format!(
+            "the machine is on, and pxed has not booted it since its takeover at {time} ({message}); {remedy}"
+        );
+    }
+    match takeover {
+        Takeover::Used => format!(
             "the machine was on before pxed knew it, and its takeover token was used before; to boot it from the network \
              {remedy}, or set another token"
         ),
-        None => format!(
+        Takeover::NameEnrolled => format!(
+            "the machine was on before pxed knew it, and an agent has enrolled as an earlier Machine of this name, so that \
+             pxed uses no takeover token; to boot it from the network {remedy}"
+        ),
+        Takeover::NodeUnknown => format!(
+            "the machine was on before pxed knew it; its takeover waits for bedplate-controller to report whether the \
+             Machine has a Node; to boot it from the network without that {remedy}"
+        ),
+        Takeover::NotAllowed | Takeover::Allowed => format!(
             "the machine was on before pxed knew it and is left running; to boot it from the network {remedy}, or set \
              spec.pxe.takeover"
         ),

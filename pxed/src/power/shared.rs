@@ -10,7 +10,7 @@ use super::counters::Counters;
 use super::gate::Gate;
 use super::progress::{Ended, ShutDown};
 use super::supervisor::Limits;
-use super::takeover::Tokens;
+use super::takeover::{self, Tokens};
 use super::{CredentialsSource, Dial, Holding, Operation, OperationWriter, Tenure};
 use crate::machine::KnownMachine;
 use crate::status::StatusRegistry;
@@ -80,6 +80,12 @@ pub(super) struct Assignment {
 }
 
 impl Assignment {
+    /// Returns true if a takeover waits until the object shows whether the Machine has a Node.
+    fn awaits_node(&self) -> bool {
+        let object = &self.machine.machine;
+        takeover::set(&object.spec).is_some() && !takeover::shows_node(object)
+    }
+
     /// Whether the Machine is deleted.
     pub(super) fn is_going(&self) -> bool {
         self.departing || self.machine.machine.metadata.deletion_timestamp.is_some()
@@ -100,5 +106,6 @@ impl Assignment {
             && self.operations == other.operations
             && self.shut_down == other.shut_down
             && self.contested == other.contested
+            && self.awaits_node() == other.awaits_node()
     }
 }

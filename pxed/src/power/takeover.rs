@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bedplate_api::id::MachineName;
-use bedplate_api::machine::{Machine, MachineSpec, MachineStatus, condition_type};
+use bedplate_api::machine::{Machine, MachineSpec, MachineStatus, Phase, condition_type};
 use bedplate_process::exit::chain;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
+use super::plan::Takeover;
 use crate::machine::KnownMachine;
 use crate::status::condition::is_true;
 use crate::status::project::{Part, apply_body};
@@ -36,6 +37,9 @@ pub trait Tokens: Send + Sync {
     /// The cause, for the log. The caller retries.
     async fn record(&self, machine: &KnownMachine, token: &str, status: &MachineStatus)
     -> Result<(), String>;
+
+    /// Returns true if it is known whether the Machine has a Node ([`shows_node`]).
+    fn shows_node(&self, object: &Machine) -> bool;
 
     /// Keeps the token that the status names as used. After a loss of used tokens, keeps the token that is set now, too: it may have been
     /// used. Called when the worker of the Machine begins.
@@ -59,24 +63,61 @@ pub fn unused<'a>(spec: &'a MachineSpec, own: &MachineStatus, object: &Machine) 
     (!used(own) && !object.status.as_ref().is_some_and(used)).then_some(token)
 }
 
-/// Returns true if this status says that the Machine's agent has enrolled at some time.
+/// Returns true if this status says that the Machine's agent has enrolled at some time, or that the Machine has a Node. A Machine that was
+/// re-created has its Node from before in it, and nothing of its agent.
 pub fn names_agent(status: &MachineStatus) -> bool {
-    status.enrolment.is_some() || status.agent.is_some() || is_true(status, condition_type::ENROLLED)
+    status.enrolment.is_some()
+        || status.agent.is_some()
+        || status.node_ref.is_some()
+        || is_true(status, condition_type::ENROLLED)
 }
 
-/// Returns true if the store has the key of this very Machine's agent (`enrol`), which outlives the status. A row that cannot be read counts:
-/// a machine that may run a node is not forced off.
-pub async fn has_enrolled(store: &Store, machine: &KnownMachine) -> bool {
-    let key = format!("machine/{}", machine.name).into_bytes();
-    match store.fetch(Table::Certificates, key).await {
-        Ok(None) => false,
-        Ok(Some(row)) => {
-            serde_json::from_slice::<Value>(&row).map_or(true, |row| row["uid"] == machine.uid.as_str())
+/// Returns true if the object of a cluster's Machine shows whether the Machine has a Node. pxed may not read Nodes: bedplate-controller writes
+/// `nodeRef` together with the phase, but for a Machine that it leaves alone.
+pub fn shows_node(object: &Machine) -> bool {
+    let phase = object.status.as_ref().and_then(|status| status.phase);
+    phase.is_some_and(|phase| !matches!(phase, Phase::Paused | Phase::Deleting))
+}
+
+/// Enrollments that are known of a Machine's name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Enrolled {
+    /// No agent is known to have enrolled.
+    #[default]
+    Never,
+    /// An agent of an earlier Machine of this name has enrolled. That Machine was deleted; its node may still run.
+    EarlierMachine,
+    /// The agent of this very Machine has enrolled.
+    ThisMachine,
+}
+
+impl Enrolled {
+    /// Reads the key of the agent in the store (`enrol`), which outlives the status and the Machine. A row that cannot be read counts: a
+    /// machine that may run a node is not forced off.
+    pub async fn read(store: &Store, machine: &KnownMachine) -> Self {
+        let key = format!("machine/{}", machine.name).into_bytes();
+        match store.fetch(Table::Certificates, key).await {
+            Ok(None) => Self::Never,
+            Ok(Some(row)) => match serde_json::from_slice::<Value>(&row) {
+                Ok(row) if row["uid"] != machine.uid.as_str() => Self::EarlierMachine,
+                Ok(_) | Err(_) => Self::ThisMachine,
+            },
+            Err(error) => {
+                tracing::warn!(machine = %machine.name, error = chain(&error), "failed to read the key of a machine's agent");
+                Self::ThisMachine
+            }
         }
-        Err(error) => {
-            tracing::warn!(machine = %machine.name, error = chain(&error), "failed to read the key of a machine's agent");
-            true
-        }
+    }
+}
+
+/// Returns the state of the token of a Machine. `is_unused`: no record names it.
+pub fn state(object: &Machine, is_unused: bool, enrolled: Enrolled, shows_node: bool) -> Takeover {
+    match (set(&object.spec), is_unused) {
+        (None, _) => Takeover::NotAllowed,
+        (Some(_), false) => Takeover::Used,
+        (Some(_), true) if enrolled == Enrolled::EarlierMachine => Takeover::NameEnrolled,
+        (Some(_), true) if !shows_node => Takeover::NodeUnknown,
+        (Some(_), true) => Takeover::Allowed,
     }
 }
 
@@ -162,6 +203,10 @@ impl Tokens for ClusterTokens {
             self.rows.keep(&machine.name, token).await;
         }
     }
+
+    fn shows_node(&self, object: &Machine) -> bool {
+        shows_node(object)
+    }
 }
 
 /// Pure: returns pxed's power fields for exactly this version of the object. The server refuses them for any other version.
@@ -212,6 +257,11 @@ impl Tokens for StoreTokens {
         for token in named.into_iter().chain(lost) {
             self.rows.keep(&machine.name, token).await;
         }
+    }
+
+    /// pxed keeps the status of a Machine itself, and no manifest that comes back loses it.
+    fn shows_node(&self, _: &Machine) -> bool {
+        true
     }
 }
 
@@ -312,13 +362,50 @@ mod tests {
     async fn h2_an_enrolled_agent_is_known_by_its_key_when_its_status_is_gone() {
         let directory = tempfile::tempdir().unwrap();
         let (store, machine) = (open(&directory), known(None));
-        assert!(!has_enrolled(&store, &machine).await);
+        assert_eq!(Enrolled::read(&store, &machine).await, Enrolled::Never);
         let own = json!({ "uid": machine.uid, "key": "k" }).to_string();
-        for (row, expected) in
-            [(own.as_str(), true), (r#"{"uid":"of the one before"}"#, false), ("damaged", true)]
-        {
+        for (row, expected) in [
+            (own.as_str(), Enrolled::ThisMachine),
+            (r#"{"uid":"of the one before"}"#, Enrolled::EarlierMachine),
+            ("damaged", Enrolled::ThisMachine),
+        ] {
             store.put(Table::Certificates, b"machine/a", row.into()).await.unwrap();
-            assert_eq!(has_enrolled(&store, &machine).await, expected, "{row}");
+            assert_eq!(Enrolled::read(&store, &machine).await, expected, "{row}");
         }
+    }
+
+    #[test]
+    fn h2_a_token_is_allowed_only_if_no_node_of_its_name_may_run() {
+        let (mut object, never) = (machine("a", &["52:54:00:00:00:0a"]), Enrolled::Never);
+        assert_eq!(state(&object, true, never, true), Takeover::NotAllowed);
+        object.spec.pxe.as_mut().unwrap().takeover = Some("one".to_owned());
+        for (is_unused, enrolled, shows_node, expected) in [
+            (true, never, true, Takeover::Allowed),
+            (true, never, false, Takeover::NodeUnknown),
+            (true, Enrolled::EarlierMachine, true, Takeover::NameEnrolled),
+            (true, Enrolled::EarlierMachine, false, Takeover::NameEnrolled),
+            (false, Enrolled::EarlierMachine, false, Takeover::Used),
+        ] {
+            let found = state(&object, is_unused, enrolled, shows_node);
+            assert_eq!(found, expected, "{is_unused} {enrolled:?} {shows_node}");
+        }
+    }
+
+    #[test]
+    fn h2_a_cluster_shows_a_node_once_its_controller_has_reported() {
+        let mut object = machine("a", &["52:54:00:00:00:0a"]);
+        for (status, shown, has_agent) in [
+            (json!({}), false, false),
+            (json!({ "phase": "Paused" }), false, false),
+            (json!({ "phase": "Deleting" }), false, false),
+            (json!({ "phase": "Pending" }), true, false),
+            (json!({ "phase": "Pending", "nodeRef": { "name": "a", "uid": "n" } }), true, true),
+        ] {
+            object.status = Some(serde_json::from_value(status.clone()).unwrap());
+            assert_eq!(shows_node(&object), shown, "{status}");
+            assert_eq!(names_agent(object.status.as_ref().unwrap()), has_agent, "{status}");
+        }
+        object.status = None;
+        assert!(!shows_node(&object));
     }
 }

@@ -28,9 +28,9 @@ use super::breaker::{Breaker, later};
 use super::gate::For;
 use super::line::{Answer, Line, NoAnswer, Question};
 use super::operation::{AWAIT, Failure, Memory, Reading};
-use super::plan::{Departure, Observed, Plan, Takeover, boot_that_came_to, plan};
+use super::plan::{Departure, Observed, Plan, boot_that_came_to, plan};
 use super::shared::{Assignment, Shared};
-use super::takeover;
+use super::takeover::{self, Enrolled};
 use super::{Operation, OperationKey, Tenure, report};
 use crate::status::EventReason;
 
@@ -84,8 +84,8 @@ pub(super) struct Worker {
     pub(super) done: HashSet<OperationKey>,
     pub(super) departure: Departure,
     pub(super) departed: bool,
-    /// True if the Machine's agent has enrolled at some time.
-    has_enrolled: bool,
+    /// Enrollments that are known of the Machine's name.
+    enrolled: Enrolled,
     /// Time at which the BMC said Off last.
     seen_off: Option<Timestamp>,
     identified: Option<Timestamp>,
@@ -112,7 +112,7 @@ impl Worker {
             done: HashSet::new(),
             departure: Departure::default(),
             departed: false,
-            has_enrolled: false,
+            enrolled: Enrolled::Never,
             seen_off: None,
             identified: None,
             shut_down: None,
@@ -164,7 +164,7 @@ impl Worker {
         let object = machine.machine.status.as_ref();
         let named = takeover::named(&own).or_else(|| takeover::named(object?));
         self.shared.tokens.keep(&machine, named).await;
-        self.has_enrolled = takeover::has_enrolled(&self.shared.store, &machine).await;
+        self.enrolled = Enrolled::read(&self.shared.store, &machine).await;
         let power = own.power.filter(|power| power.state == PowerState::Off);
         self.seen_off = power.and_then(|power| power.observed_time).map(|time| time.0);
     }
@@ -328,14 +328,13 @@ impl Worker {
         let token = self.unused_token().await;
         let own = self.status();
         let machine = &self.assignment.machine.machine;
-        let takeover = match (takeover::set(&machine.spec), token) {
-            (None, _) => Takeover::NotAllowed,
-            (Some(_), Some(_)) => Takeover::Allowed,
-            (Some(_), None) => Takeover::Used,
-        };
         // Another pxed of the site may have booted the host.
         let statuses = || [Some(&own), machine.status.as_ref()].into_iter().flatten();
-        self.has_enrolled |= statuses().any(takeover::names_agent);
+        if statuses().any(takeover::names_agent) {
+            self.enrolled = Enrolled::ThisMachine;
+        }
+        let shows_node = self.shared.tokens.shows_node(machine);
+        let takeover = takeover::state(machine, token.is_some(), self.enrolled, shows_node);
         let took_seed =
             |status: &MachineStatus| status.boot.as_ref().is_some_and(|boot| boot.seed_time.is_some());
         let latest = |least| statuses().filter_map(|status| boot_that_came_to(status, least)).max();
@@ -346,7 +345,7 @@ impl Worker {
             up: latest(Stage::Userspace),
             enrolled: latest(Stage::Enrolled),
             seen_off: self.seen_off,
-            booted: self.has_enrolled || statuses().any(took_seed),
+            booted: self.enrolled == Enrolled::ThisMachine || statuses().any(took_seed),
             takeover,
             shut_down: self.shut_down.as_ref().map(|(_, since)| *since),
             operation: false,

@@ -489,6 +489,10 @@ impl crate::power::takeover::Tokens for World {
             state.tokens.insert((machine.name.to_string(), token.to_owned()));
         }
     }
+
+    fn shows_node(&self, object: &Machine) -> bool {
+        !self.state().is_cluster || crate::power::takeover::shows_node(object)
+    }
 }
 
 #[async_trait]

@@ -146,3 +146,41 @@ async fn h2_a_machine_whose_agent_has_enrolled_is_not_taken_over() {
         assert_eq!(asked(&world, "bmc1"), Vec::<String>::new(), "{by_status}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn h2_a_machine_of_a_name_that_enrolled_before_is_not_taken_over() {
+    // Made again: another UID, no status, any token. Its server may run the node of the one before.
+    let world = with_token(Some("new"));
+    let row = json!({"uid": "of the one before", "key": "k"}).to_string();
+    world.store.put(Table::Certificates, b"machine/node1", row.into()).await.unwrap();
+    let _pxed = world.start("a");
+    assert!(world.until(60, |world| world.reason("node1", "PoweredOn") == "FoundRunning").await);
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(asked(&world, "bmc1"), Vec::<String>::new());
+    let ready = world.status("node1").conditions.into_iter().find(|c| c.type_ == "Ready").unwrap();
+    assert!(
+        ready.message.contains("earlier Machine of this name")
+            && ready.message.contains("bedplate power cycle"),
+        "{ready:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn h2_a_takeover_in_a_cluster_waits_for_its_controller() {
+    for has_node in [true, false] {
+        let world = with_token(Some("one"));
+        world.state().is_cluster = true;
+        let _pxed = world.start("a");
+        assert!(world.until(60, |world| world.reason("node1", "PoweredOn") == "FoundRunning").await);
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        assert_eq!(asked(&world, "bmc1"), Vec::<String>::new(), "the controller has reported nothing");
+        let node = has_node.then(|| json!({"name": "node1", "uid": "n1"}));
+        let status = json!({"phase": "Pending", "nodeRef": node});
+        world.change("node1", |machine| machine.status = Some(serde_json::from_value(status).unwrap()));
+        let expected = if has_node { (0, 0) } else { (1, 1) };
+        assert!(world.until(30, |world| world.bmc("bmc1", |bmc| bmc.changes() == expected)).await);
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        assert_eq!(world.bmc("bmc1", |bmc| bmc.changes()), expected, "{has_node}");
+        assert_eq!(world.reason("node1", "PoweredOn"), "PoweredOn", "{has_node}");
+    }
+}
