@@ -102,7 +102,8 @@ pub(super) fn in_force(row: Option<&Certified>, status: &MachineStatus, lost: bo
     }
 }
 
-/// Returns true if this identity holds the key in force. `Nothing`: its certificate alone counts.
+/// Returns true if this identity holds the key in force. `Nothing`: a certificate without any record of its key does not count. Each one is
+/// recorded before it is handed out, so that the record was lost, as by a restore of the API server.
 pub(super) fn is_held_by(in_force: InForce, identity: &Identity, status: &MachineStatus) -> bool {
     match in_force {
         InForce::Key(key) => key == identity.key,
@@ -110,8 +111,7 @@ pub(super) fn is_held_by(in_force: InForce, identity: &Identity, status: &Machin
             let told = status.enrolment.as_ref().and_then(|told| told.certificate_fingerprint.as_deref());
             told == Some(identity.certificate.hex().as_str())
         }
-        InForce::Lost => false,
-        InForce::Nothing => true,
+        InForce::Lost | InForce::Nothing => false,
     }
 }
 

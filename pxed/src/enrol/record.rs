@@ -75,16 +75,12 @@ impl Service {
         let is_own = |row: &&Certified| row.uid == known.uid;
         let is_foreign = row.as_ref().is_some_and(|row| row.uid != known.uid);
         let status = self.enrollment_status(&known);
-        let mut force = self.in_force(row.as_ref().filter(is_own), &status);
+        let force = self.in_force(row.as_ref().filter(is_own), &status);
         if is_foreign && matches!(force, InForce::Nothing | InForce::Lost) {
             return self.machine_gone(name);
         }
         if identity.uid.is_none() && matches!(force, InForce::Nothing | InForce::Certificate) {
             self.check_age(identity, &known)?;
-        }
-        if force == InForce::Nothing && self.heard.is_standalone() {
-            // pxed's own authority has signed it, so that a record was lost. It may be the key that was replaced last.
-            force = InForce::Lost;
         }
         if !is_held_by(force, identity, &status) {
             return self.key_replaced(identity, force);
@@ -109,11 +105,11 @@ impl Service {
     fn key_replaced<T>(&self, identity: &Identity, force: InForce) -> Result<T, Refused> {
         let name = &identity.machine;
         let (event, message) = match force {
-            InForce::Lost => (
+            InForce::Lost | InForce::Nothing => (
                 "a host reports or renews with a key of which pxed has no record, and is refused",
                 format!("pxed has lost its record of the key of Machine {name}: boot the host again"),
             ),
-            InForce::Key(_) | InForce::Certificate | InForce::Nothing => (
+            InForce::Key(_) | InForce::Certificate => (
                 "a host with an earlier key of this Machine reports or renews, and is refused",
                 format!("another key was enrolled for Machine {name} since: boot the host again"),
             ),

@@ -357,7 +357,7 @@ async fn a_certificate_of_a_machine_before_is_refused_though_its_key_is_current_
 }
 
 #[tokio::test]
-async fn a_clusters_certificate_that_is_older_than_its_machine_is_refused_though_the_store_was_lost() {
+async fn trust_3_a_clusters_certificate_needs_a_record_and_its_own_machine() {
     let rig = Rig::new();
     let service = Service {
         machines: rig.machines.clone(),
@@ -375,16 +375,26 @@ async fn a_clusters_certificate_that_is_older_than_its_machine_is_refused_though
     let ago = |minutes| now - jiff::SignedDuration::from_mins(minutes);
     let mut anew = crate::http::tests::machine("node1", &plain());
     anew.metadata.creation_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(ago(10)));
-    rig.machines.store(Snapshot::build(&"default".parse().unwrap(), [anew]));
-    // Made 20 minutes ago, and dated back by 5 as kube-controller-manager does; then one that was made 9 minutes ago.
-    for (not_before, taken) in [(ago(25), false), (ago(14), true)] {
+    let certificate = super::request::key_digest(b"certificate");
+    // Made 20 minutes ago, and dated back by 5 as kube-controller-manager does; then one that was made 9 minutes ago. A status without any
+    // record is that of a cluster that was restored from before the enrollment.
+    for (not_before, is_recorded, expected) in [
+        (ago(25), true, Some(Reason::MachineGone)),
+        (ago(14), true, None),
+        (ago(25), false, Some(Reason::MachineGone)),
+        (ago(14), false, Some(Reason::KeyReplaced)),
+    ] {
+        let record = is_recorded.then(|| serde_json::json!({ "certificateFingerprint": certificate.hex() }));
+        let status = serde_json::json!({ "enrolment": record });
+        anew.status = Some(serde_json::from_value(status).unwrap());
+        rig.machines.store(Snapshot::build(&"default".parse().unwrap(), [anew.clone()]));
         let identity = super::identity::Identity {
             machine: "node1".parse().unwrap(),
             uid: None,
             not_before,
             not_after: Timestamp::MAX,
             key: super::request::key_digest(b"key"),
-            certificate: super::request::key_digest(b"certificate"),
+            certificate,
             serial: "1".to_owned(),
             peer: [127, 0, 0, 1].into(),
         };
@@ -393,10 +403,8 @@ async fn a_clusters_certificate_that_is_older_than_its_machine_is_refused_though
         )
         .unwrap();
         let outcome = service.report(&identity, report, now).await;
-        assert_eq!(
-            outcome.as_ref().err().map(|refused| refused.reason),
-            (!taken).then_some(Reason::MachineGone)
-        );
+        let reason = outcome.as_ref().err().map(|refused| refused.reason);
+        assert_eq!(reason, expected, "{not_before} {is_recorded}");
     }
 }
 
