@@ -95,8 +95,9 @@ impl Ignored {
             (Silence::FixedOutside, _) => {
                 let network = self.network.map_or("the subnet".to_owned(), |network| network.to_string());
                 format!(
-                    "the Machine has fixed addresses, and none of them is in {network}, from which it asks; add one of \
-                     {network} to spec.pxe.interfaces[].addresses, or connect the interface to the network of its addresses"
+                    "the Machine has fixed addresses, and none of them can be given in {network}, from which it asks: none \
+                     is a host address of it other than pxed's own; add one of {network} to \
+                     spec.pxe.interfaces[].addresses, or connect the interface to the network of its addresses"
                 )
             }
             (reason, _) => format!(

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
 use bedplate_api::id::MacAddress;
+use ipnet::Ipv4Net;
 use thiserror::Error;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -71,7 +72,10 @@ fn list(mistakes: &[SettingsError]) -> String {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InterfaceState {
     /// Messages are answered.
-    Serving,
+    Serving {
+        /// Addresses of the interface, which no client gets.
+        addresses: Vec<Ipv4Net>,
+    },
     /// Not there or without address, or its sockets cannot be opened, with the reason.
     Waiting(String),
 }

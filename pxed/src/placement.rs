@@ -1,49 +1,97 @@
-//! Pure: fixed addresses of a Machine that no subnet of this pxed contains. Its interface gets no address then, nor where it asks from another
-//! subnet than those of its addresses, which only its message shows (`bedplate_dhcp::Ignored`).
+//! Pure: fixed addresses of a Machine that this pxed cannot give, and those that it gives otherwise than they are written.
 //!
-//! Shown by `/readyz` and `bedplate explain`, and published as an Event. The DHCP engine makes the same decision.
+//! An interface gets no address if none of its fixed addresses can be given. The same holds where it asks from another subnet than those of
+//! its addresses, which only its message shows (`bedplate_dhcp::Ignored`). Shown by `/readyz` and `bedplate explain`; what keeps a Machine
+//! from booting is published as an Event, too. The DHCP engine makes the same decision.
+
+use std::net::Ipv4Addr;
 
 use bedplate_api::id::MacAddress;
 use bedplate_dhcp::settings::Subnet;
 
 use crate::machine::{Interface, KnownMachine};
 
-/// Returns the interfaces of a Machine whose fixed addresses cannot be given, each with cause and remedy. `subnets` are those
-/// that pxed gives addresses in; empty where another server does, or none.
-pub fn misplaced(known: &KnownMachine, subnets: &[Subnet]) -> Vec<(MacAddress, String)> {
-    if subnets.is_empty() {
-        return Vec::new();
-    }
+/// The networks in which pxed gives addresses.
+#[derive(Debug, Clone, Default)]
+pub struct Networks {
+    /// The subnets; empty where another server gives addresses, or none.
+    pub subnets: Vec<Subnet>,
+    /// Addresses of pxed's own interfaces, which no machine gets.
+    pub own: Vec<Ipv4Addr>,
+}
+
+/// Returns the interfaces of a Machine whose fixed addresses cannot be given as they are written, each with cause and remedy.
+pub fn misplaced(known: &KnownMachine, networks: &Networks) -> Vec<(MacAddress, String)> {
+    let text = |interface| problem(interface, networks).or_else(|| deviation(interface, networks));
     let interfaces = known.interfaces.iter();
-    interfaces.filter_map(|interface| Some((interface.mac, problem(interface, subnets)?))).collect()
+    interfaces.filter_map(|interface| Some((interface.mac, text(interface)?))).collect()
 }
 
-/// Returns the first problem of [`misplaced`] that affects an interface that netboots. None: the Machine can boot.
-pub fn obstacle(known: &KnownMachine, subnets: &[Subnet]) -> Option<String> {
-    let netboots = |mac| known.interface(mac).is_some_and(|interface| interface.netboot);
-    misplaced(known, subnets).into_iter().find(|(mac, _)| netboots(*mac)).map(|(_, problem)| problem)
+/// Returns the first problem that keeps an interface from its address and that affects one that netboots. None: the Machine can boot.
+pub fn obstacle(known: &KnownMachine, networks: &Networks) -> Option<String> {
+    let netboots = known.interfaces.iter().filter(|interface| interface.netboot);
+    netboots.filter_map(|interface| problem(interface, networks)).next()
 }
 
-fn problem(interface: &Interface, subnets: &[Subnet]) -> Option<String> {
-    let mac = interface.mac;
+/// Returns the first deviation from the fixed addresses as they are written. The Machine can boot.
+pub fn remark(known: &KnownMachine, networks: &Networks) -> Option<String> {
+    known.interfaces.iter().find_map(|interface| deviation(interface, networks))
+}
+
+/// Returns the reason why an interface gets none of its fixed addresses.
+fn problem(interface: &Interface, networks: &Networks) -> Option<String> {
+    let (mac, subnets) = (interface.mac, &networks.subnets);
+    if subnets.is_empty() {
+        return None;
+    }
     if interface.only_ipv6 {
         return Some(format!(
             "fixed addresses of {mac} are IPv6, which pxed does not serve; write IPv4 addresses in \
              spec.pxe.interfaces[].addresses, or remove the field"
         ));
     }
-    let is_here = |address| subnets.iter().any(|subnet| subnet.is_host(address));
-    if interface.addresses.is_empty() || interface.addresses.iter().any(|address| is_here(address.addr())) {
+    let is_own = |address| networks.own.contains(&address);
+    let is_given = |address| !is_own(address) && subnets.iter().any(|subnet| subnet.is_host(address));
+    let mut addresses = interface.addresses.iter().map(ipnet::Ipv4Net::addr);
+    if interface.addresses.is_empty() || addresses.clone().any(is_given) {
         return None;
     }
-    let addresses: Vec<_> = interface.addresses.iter().map(ToString::to_string).collect();
-    let networks: Vec<_> = subnets.iter().map(|subnet| subnet.network.to_string()).collect();
-    Some(format!(
-        "fixed addresses {} of {mac} are in none of the subnets {}; correct spec.pxe.interfaces[].addresses, or add a \
-         [[dhcp.subnet]]",
-        addresses.join(", "),
-        networks.join(", ")
-    ))
+    let all: Vec<_> = interface.addresses.iter().map(ToString::to_string).collect();
+    let all = all.join(", ");
+    let here: Vec<_> = subnets.iter().map(|subnet| subnet.network.to_string()).collect();
+    let here = here.join(", ");
+    Some(match addresses.find(|address| is_own(*address)) {
+        Some(own) => format!(
+            "fixed addresses {all} of {mac} cannot be given, because {own} is pxed's own address; write an address of the \
+             subnets {here} that no host has in spec.pxe.interfaces[].addresses"
+        ),
+        None => format!(
+            "fixed addresses {all} of {mac} are in none of the subnets {here}; correct spec.pxe.interfaces[].addresses, or \
+             add a [[dhcp.subnet]]"
+        ),
+    })
+}
+
+/// Returns a fixed address that the interface gets otherwise than it is written, or not at all, although it gets one.
+fn deviation(interface: &Interface, networks: &Networks) -> Option<String> {
+    let mac = interface.mac;
+    interface.addresses.iter().find_map(|address| {
+        let host = address.addr();
+        let subnet = networks.subnets.iter().find(|subnet| subnet.is_host(host))?;
+        if networks.own.contains(&host) {
+            return Some(format!(
+                "fixed address {address} of {mac} is pxed's own address and is not given to it; remove it from \
+                 spec.pxe.interfaces[].addresses"
+            ));
+        }
+        let (network, length) = (subnet.network, subnet.network.prefix_len());
+        (address.prefix_len() != length).then(|| {
+            format!(
+                "fixed address {address} of {mac} has another prefix length than its subnet {network}, and the machine gets \
+                 that of the subnet; write {host}/{length} in spec.pxe.interfaces[].addresses"
+            )
+        })
+    })
 }
 
 #[cfg(test)]
@@ -54,10 +102,11 @@ mod tests {
     use crate::config::{Config, translate};
     use crate::machine::Snapshot;
 
-    fn subnets() -> Vec<Subnet> {
+    fn networks() -> Networks {
         let text = "[source]\nkubernetes = {}\n[dhcp]\nmode = \"server\"\ninterfaces = [\"br0\"]\n\
                     [[dhcp.subnet]]\nnetwork = \"10.7.0.0/24\"\n[[dhcp.subnet]]\nnetwork = \"10.8.0.0/24\"\n";
-        translate::dhcp_settings(&Config::parse(text, &[]).unwrap()).unwrap().subnets
+        let subnets = translate::dhcp_settings(&Config::parse(text, &[]).unwrap()).unwrap().subnets;
+        Networks { subnets, own: vec![[10, 7, 0, 1].into()] }
     }
 
     fn known(addresses: &serde_json::Value) -> Arc<KnownMachine> {
@@ -73,11 +122,11 @@ mod tests {
     fn fixed_addresses_of_no_subnet_are_named_with_their_remedy() {
         let addresses = serde_json::json!(["10.9.0.21/24", "10.7.0.255/24"]);
         assert_eq!(
-            obstacle(&known(&addresses), &subnets()).unwrap(),
+            obstacle(&known(&addresses), &networks()).unwrap(),
             "fixed addresses 10.9.0.21/24, 10.7.0.255/24 of 52:54:00:00:00:01 are in none of the subnets 10.7.0.0/24, \
              10.8.0.0/24; correct spec.pxe.interfaces[].addresses, or add a [[dhcp.subnet]]"
         );
-        let ipv6 = obstacle(&known(&serde_json::json!(["fd00::21/64"])), &subnets()).unwrap();
+        let ipv6 = obstacle(&known(&serde_json::json!(["fd00::21/64"])), &networks()).unwrap();
         assert!(ipv6.contains("are IPv6, which pxed does not serve"), "{ipv6}");
     }
 
@@ -86,10 +135,34 @@ mod tests {
         for addresses in
             [serde_json::json!([]), serde_json::json!(["10.9.0.21/24", "10.8.0.21/24", "fd00::21/64"])]
         {
-            assert_eq!(obstacle(&known(&addresses), &subnets()), None, "{addresses}");
+            assert_eq!(obstacle(&known(&addresses), &networks()), None, "{addresses}");
         }
         let elsewhere = known(&serde_json::json!(["10.9.0.21/24"]));
-        assert_eq!(misplaced(&elsewhere, &[]), []);
-        assert_eq!(misplaced(&elsewhere, &subnets()).len(), 2, "of the interface that does not boot, too");
+        assert_eq!(misplaced(&elsewhere, &Networks::default()), []);
+        assert_eq!(misplaced(&elsewhere, &networks()).len(), 2, "of the interface that does not boot, too");
+    }
+
+    #[test]
+    fn prefix_that_differs_from_the_subnets_is_named_and_holds_nothing_up() {
+        let differs = known(&serde_json::json!(["10.7.0.21/8", "10.8.0.21/24"]));
+        let expected = "fixed address 10.7.0.21/8 of 52:54:00:00:00:01 has another prefix length than its subnet 10.7.0.0/24, \
+                        and the machine gets that of the subnet; write 10.7.0.21/24 in spec.pxe.interfaces[].addresses";
+        assert_eq!(remark(&differs, &networks()).as_deref(), Some(expected));
+        assert_eq!(misplaced(&differs, &networks())[0].1, expected);
+        assert_eq!(obstacle(&differs, &networks()), None, "it can boot");
+        for addresses in [serde_json::json!(["10.7.0.21/24"]), serde_json::json!(["10.9.0.21/8"])] {
+            assert_eq!(remark(&known(&addresses), &networks()), None, "{addresses}");
+        }
+    }
+
+    #[test]
+    fn pxeds_own_address_is_named_as_a_fixed_one() {
+        let alone = known(&serde_json::json!(["10.7.0.1/24", "10.9.0.21/24"]));
+        let why = obstacle(&alone, &networks()).unwrap();
+        assert!(why.contains("because 10.7.0.1 is pxed's own address"), "{why}");
+        let other = known(&serde_json::json!(["10.7.0.1/24", "10.8.0.21/24"]));
+        assert_eq!(obstacle(&other, &networks()), None);
+        let why = remark(&other, &networks()).unwrap();
+        assert!(why.contains("10.7.0.1/24 of 52:54:00:00:00:01 is pxed's own address"), "{why}");
     }
 }

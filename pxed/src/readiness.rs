@@ -21,6 +21,8 @@ pub struct MachineView {
     pub contested: Vec<MachineName>,
     /// Reason that its fixed addresses cannot be given.
     pub misplaced: Option<String>,
+    /// Deviation from its fixed addresses with which it can boot.
+    pub remark: Option<String>,
     /// Its image, as a person names it.
     pub image: String,
     /// Whether that is here.
@@ -91,6 +93,8 @@ pub fn judge(view: &View) -> Readiness {
     if let Some(more) = obstacles.len().checked_sub(MAX_LINES).filter(|more| *more > 0) {
         reasons.push(format!("and {more} more machines"));
     }
+    let remarks = view.machines.iter().filter_map(|m| Some((&m.name, m.remark.as_ref()?)));
+    reasons.extend(remarks.take(MAX_LINES).map(|(name, remark)| format!("machine {name}: {remark}")));
     reasons.extend(view.source.problems.iter().take(MAX_LINES).cloned());
     Readiness { ready, reasons }
 }
@@ -104,6 +108,7 @@ mod tests {
             name: name.parse().unwrap(),
             contested: Vec::new(),
             misplaced: None,
+            remark: None,
             image: "host".to_owned(),
             image_state,
         }
@@ -121,6 +126,17 @@ mod tests {
                 "1 of 2 machines can boot",
                 "machine b: fixed addresses 10.9.0.21/24 are in none of the subnets"
             ]
+        );
+    }
+
+    #[test]
+    fn machine_with_a_remark_can_boot_and_is_named() {
+        let mut differs = machine("b", ImageState::Ready);
+        differs.remark = Some("fixed address 10.7.0.21/8 has another prefix length".to_owned());
+        let readiness = judge(&view(vec![differs]));
+        assert_eq!(
+            readiness.reasons,
+            ["1 of 1 machines can boot", "machine b: fixed address 10.7.0.21/8 has another prefix length"]
         );
     }
 

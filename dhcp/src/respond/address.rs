@@ -15,12 +15,10 @@ pub(super) fn fixed(asked: &Asked<'_>, subnet: &Subnet) -> Option<Ipv4Addr> {
     addresses.into_iter().find(|address| subnet.is_host(*address) && !ours(*address))
 }
 
-/// Returns true if the Machine has fixed addresses and none of them can be a host's of this subnet, from which it asks. A pool
+/// Returns true if the Machine has fixed addresses and none of them can be given in this subnet, from which it asks. A pool
 /// address in their place would make the host run where no one expects it.
 pub(super) fn is_misplaced(asked: &Asked<'_>, subnet: &Subnet) -> bool {
-    let Some(known) = asked.known else { return false };
-    let mut addresses = known.addresses.iter().map(ipnet::Ipv4Net::addr);
-    !known.addresses.is_empty() && !addresses.any(|address| subnet.is_host(address))
+    asked.known.is_some_and(|known| !known.addresses.is_empty()) && fixed(asked, subnet).is_none()
 }
 
 /// The address to offer: the fixed one; else the one the client has, was offered, or had last; else the one it asks

@@ -84,7 +84,10 @@ fn serve_interface(engine: &Arc<Engine>, name: &str, opened: Option<Sockets>, st
             return;
         }
     };
-    engine.set_interface(name, Some(&InterfaceState::Serving));
+    let serves = |addresses: &[Ipv4Net]| {
+        engine.set_interface(name, Some(&InterfaceState::Serving { addresses: addresses.to_vec() }));
+    };
+    serves(&sockets.addresses());
     tracing::info!(interface = name, "serving DHCP");
     let mut serving =
         Serving { engine, sockets: &sockets, inbox: Inbox::new(), addresses: sockets.addresses() };
@@ -96,7 +99,10 @@ fn serve_interface(engine: &Arc<Engine>, name: &str, opened: Option<Sockets>, st
         if due || result.is_err() {
             looked = Instant::now();
             match sockets.refresh(&engine.settings.load()) {
-                Ok(true) if result.is_ok() => serving.addresses = sockets.addresses(),
+                Ok(true) if result.is_ok() => {
+                    serving.addresses = sockets.addresses();
+                    serves(&serving.addresses);
+                }
                 Ok(_) | Err(_) => {
                     engine.counters.add_trouble(Trouble::InterfaceLost, 1);
                     tracing::warn!(interface = name, "interface changed, opening it again");

@@ -21,6 +21,7 @@ fn view() -> View {
         name: name.parse().unwrap(),
         contested: Vec::new(),
         misplaced: None,
+        remark: None,
         image: "host".to_owned(),
         image_state,
     };

@@ -8,7 +8,7 @@ use bedplate_api::id::{MacAddress, MachineName};
 use bedplate_api::wire::Explanation;
 use bedplate_dhcp::InterfaceState;
 use bedplate_dhcp::respond::Silence;
-use bedplate_dhcp::settings::{Mode, Subnet};
+use bedplate_dhcp::settings::Mode;
 use bedplate_process::health::{Health, Readiness};
 use bedplate_process::liveness::Liveness;
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ use crate::boot_policy::{ImageState, State};
 use crate::clients::subject;
 use crate::config::{Config, translate};
 use crate::machine::KnownMachine;
-use crate::placement;
+use crate::placement::{self, Networks};
 use crate::readiness::{MachineView, View, judge};
 use crate::source::SourceState;
 
@@ -39,7 +39,7 @@ impl Look {
         let config = self.config.load();
         let default_image = config.default_image.as_deref();
         let snapshot = self.knowledge.machines.load();
-        let subnets = self.subnets();
+        let networks = self.networks();
         let netbooted = snapshot.iter().filter(|known| known.is_netbooted());
         let machines = netbooted.map(|known| {
             let image = subject(known, default_image).image;
@@ -50,7 +50,8 @@ impl Look {
             MachineView {
                 name: known.name.clone(),
                 contested,
-                misplaced: placement::obstacle(known, &subnets),
+                misplaced: placement::obstacle(known, &networks),
+                remark: placement::remark(known, &networks),
                 image_state: self.boot_path.present().image(&image),
                 image: image.to_string(),
             }
@@ -58,7 +59,7 @@ impl Look {
         let (mut serving, mut waiting) = (0_usize, Vec::new());
         for (name, state) in self.dhcp.iter().flat_map(bedplate_dhcp::Server::interfaces) {
             match state {
-                InterfaceState::Serving => serving = serving.saturating_add(1),
+                InterfaceState::Serving { .. } => serving = serving.saturating_add(1),
                 InterfaceState::Waiting(why) => waiting.push((name, why)),
             }
         }
@@ -85,10 +86,16 @@ impl Look {
         netbooted.filter_map(stray).collect()
     }
 
-    /// Returns the subnets that pxed gives addresses in.
-    fn subnets(&self) -> Vec<Subnet> {
+    /// Returns the networks in which pxed gives addresses.
+    fn networks(&self) -> Networks {
         let settings = translate::dhcp_settings(&self.config.load()).filter(|s| s.mode == Mode::Server);
-        settings.map(|settings| settings.subnets).unwrap_or_default()
+        let mut own = Vec::new();
+        for state in self.dhcp.iter().flat_map(|dhcp| dhcp.interfaces().into_values()) {
+            if let InterfaceState::Serving { addresses } = state {
+                own.extend(addresses.iter().map(ipnet::Ipv4Net::addr));
+            }
+        }
+        Networks { subnets: settings.map(|settings| settings.subnets).unwrap_or_default(), own }
     }
 
     /// Returns the offer for a machine, and other obstacles to its boot; `None`: no such name.
@@ -100,7 +107,8 @@ impl Look {
             Ok(mac) => vec![mac],
             Err(_) => known.into_iter().flat_map(|known| known.interfaces.iter().map(|i| i.mac)).collect(),
         };
-        let misplaced = known.into_iter().flat_map(|known| placement::misplaced(known, &self.subnets()));
+        let networks = self.networks();
+        let misplaced = known.into_iter().flat_map(|known| placement::misplaced(known, &networks));
         let ignored = asked.iter().filter_map(|mac| Some((mac, self.dhcp.as_ref()?.ignored(*mac)?)));
         let ignored =
             ignored.map(|(mac, ignored)| format!("messages of {mac} are ignored: {}", ignored.advice()));
@@ -134,7 +142,7 @@ impl Look {
         });
         let interfaces = self.dhcp.iter().flat_map(bedplate_dhcp::Server::interfaces).map(|(name, state)| {
             let waiting = match state {
-                InterfaceState::Serving => None,
+                InterfaceState::Serving { .. } => None,
                 InterfaceState::Waiting(why) => Some(why),
             };
             json!({ "name": name, "waiting": waiting })

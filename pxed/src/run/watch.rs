@@ -76,6 +76,7 @@ mod tests {
             name: "a".parse().unwrap(),
             contested: Vec::new(),
             misplaced,
+            remark: None,
             image: "host".to_owned(),
             image_state,
         }]

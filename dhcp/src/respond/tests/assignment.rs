@@ -115,11 +115,13 @@ fn who_uses_a_machines_fixed_address_is_told_that_it_is_not_its() {
 }
 
 #[test]
-fn our_own_address_is_given_to_nobody_even_if_a_machine_names_it() {
+fn pxeds_own_address_as_a_fixed_one_is_not_replaced_by_a_pool_address() {
     let mut lab = lab();
     lab.rack.fixed.lock().unwrap().insert(MACHINE, SERVER);
-    assert_eq!(lab.lease(MACHINE), POOL);
-    assert_eq!(kind(&lab.send(MACHINE, 3, &[&requested(SERVER), &server_id(SERVER)])), Some(6));
+    let by_name = [requested(SERVER), server_id(SERVER)].concat();
+    for response in [lab.send(MACHINE, 1, &[]), lab.send(MACHINE, 3, &[&by_name])] {
+        assert_eq!((response.result, response.packet), (Err(Silence::FixedOutside), None));
+    }
 }
 
 #[test]
