@@ -63,7 +63,7 @@ pub(super) async fn admit(
     tracing::debug!(%method, path, user, "request of an unprivileged user refused");
     let group = &rights.group;
     let message = format!(
-        "operations and tokens are for root and members of group {group}; use sudo, or run `usermod -aG {group} NAME` and log in again"
+        "operations, tokens and re-enrollments are for root and members of group {group}; use sudo, or run `usermod -aG {group} NAME` and log in again"
     );
     refuse(StatusCode::FORBIDDEN, "Forbidden", message)
 }

@@ -1,4 +1,6 @@
-//! The routes of the Unix socket; every refusal is a `wire::Refusal`. Only `/v1/operations` takes more than GET.
+//! The routes of the Unix socket; every refusal is a `wire::Refusal`.
+//!
+//! All but operations, tokens and permissions for another key are GET. POST needs the admin group (`caller`).
 
 use std::sync::Arc;
 

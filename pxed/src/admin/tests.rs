@@ -314,7 +314,7 @@ async fn operations_and_tokens_need_the_admin_group_and_reading_does_not() {
         let body = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap();
         (code, String::from_utf8(body.to_vec()).unwrap())
     };
-    for route in ["/v1/operations", "/v1/machines/a/token"] {
+    for route in ["/v1/operations", "/v1/machines/a/token", "/v1/machines/a/re-enrol"] {
         let (code, refusal) = ask(&[4], "POST", route).await;
         assert_eq!(code, 403, "{route}: {refusal}");
         assert!(
