@@ -7,14 +7,15 @@ use std::path::PathBuf;
 
 use bedplate_api::machine::NodeRef;
 use bedplate_api::operation::MachineOperation;
+use bedplate_process::kubeconfig::{ConfigureError, configure};
 use kube::api::{
     ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
     Preconditions,
 };
-use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::config::{Kubeconfig, KubeconfigError};
 use kube::core::Status;
 use kube::runtime::watcher;
-use kube::{Api, Client, Config, Resource};
+use kube::{Api, Client, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -33,6 +34,8 @@ pub(crate) enum AskClusterError {
     Kubeconfig(Option<PathBuf>, #[source] Mistake),
     #[error("cannot use context {context:?} of the kubeconfig{}", .path.as_ref().map(|path| format!(" {}", path.display())).unwrap_or_default())]
     Context { context: String, path: Option<PathBuf>, source: Mistake },
+    #[error("cannot ask the cluster by a proxy")]
+    Proxy(#[source] ConfigureError),
     #[error("cannot make a client for the cluster of the kubeconfig")]
     Client(#[source] Box<kube::Error>),
     #[error("the cluster has no {kind} {name:?}")]
@@ -107,6 +110,7 @@ impl AskClusterError {
             Self::Reach { .. } => {
                 "is it reached? `kubectl version` with the same kubeconfig and context; a pxed is asked with --socket"
             }
+            Self::Proxy(_) => "correct HTTPS_PROXY, or add the API server to NO_PROXY",
             Self::Client(source) if matches!(**source, kube::Error::ProxyProtocolUnsupported { .. }) => {
                 "set proxy-url in the kubeconfig, or HTTPS_PROXY, to a supported proxy: http://, https:// or socks5://"
             }
@@ -124,7 +128,11 @@ impl AskClusterError {
             Self::Reach { source, .. } => !is_unconnected(&**source),
             // Of what stands before the API server, or of one that did not wait for the end.
             Self::Refused { code, .. } => matches!(code, 502 | 504),
-            Self::Kubeconfig(..) | Self::Context { .. } | Self::Client(_) | Self::NotFound { .. } => false,
+            Self::Kubeconfig(..)
+            | Self::Context { .. }
+            | Self::Proxy(_)
+            | Self::Client(_)
+            | Self::NotFound { .. } => false,
         }
     }
 
@@ -171,15 +179,11 @@ pub(crate) async fn client(global: &Global) -> Result<Client, AskClusterError> {
             _ => AskClusterError::Kubeconfig(path, source),
         }
     };
-    let options = KubeConfigOptions { context: global.context.clone(), ..KubeConfigOptions::default() };
     let file = kubeconfig_of(global).map_err(error)?;
-    let names_proxy = kubeconfig::proxy(&file, global.context.as_deref()).is_some();
-    let mut config = Config::from_custom_kubeconfig(file, &options).await.map_err(error)?;
-    let no_proxy = ["NO_PROXY", "no_proxy"].into_iter().find_map(|name| std::env::var(name).ok());
-    let host = config.cluster_url.host().unwrap_or_default();
-    if !names_proxy && no_proxy.is_some_and(|no_proxy| kubeconfig::is_exempt(host, &no_proxy)) {
-        config.proxy_url = None;
-    }
+    let config = configure(file, global.context.as_deref()).await.map_err(|problem| match problem {
+        ConfigureError::Kubeconfig(problem) => error(problem),
+        ConfigureError::Variable(_) => AskClusterError::Proxy(problem),
+    })?;
     // The programs that share this dependency may bring a second provider; the first one that is set counts.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     Client::try_from(config).map_err(|error| AskClusterError::Client(Box::new(error)))

@@ -2,10 +2,8 @@
 //!
 //! Nothing of the file is quoted but names: the lines around a mistake may hold a token.
 
-use std::net::IpAddr;
 use std::path::Path;
 
-use ipnet::IpNet;
 use kube::config::{Cluster, Kubeconfig, KubeconfigError, LoadDataError};
 use thiserror::Error;
 
@@ -68,6 +66,9 @@ pub(crate) fn mistake(error: &KubeconfigError, named: Option<&Path>) -> Mistake 
         KubeconfigError::ParseCertificates(_) => {
             told("its cluster's certificate-authority is no PEM".to_owned(), CORRECT)
         }
+        KubeconfigError::ParseProxyUrl(problem) => {
+            told(format!("its cluster's proxy-url is not a URL: {problem}"), CORRECT)
+        }
         other => told(other.to_string(), CORRECT),
     }
 }
@@ -80,30 +81,9 @@ fn loaded(field: &str, problem: &LoadDataError) -> String {
     }
 }
 
-/// Returns true if `NO_PROXY` exempts the API server at `host` from the proxy of `HTTPS_PROXY`: by name, by domain, by address or network. kube
-/// 5.0 compares the proxy's own address.
-pub(crate) fn is_exempt(host: &str, no_proxy: &str) -> bool {
-    let host = host.trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
-    let address: Option<IpAddr> = host.parse().ok();
-    no_proxy.split(',').map(str::trim).filter(|entry| !entry.is_empty()).any(|entry| {
-        let entry = entry.to_ascii_lowercase();
-        let domain = entry.trim_start_matches('*').trim_start_matches('.');
-        let network = entry.parse::<IpNet>().ok().zip(address);
-        entry == "*"
-            || host == domain
-            || network.is_some_and(|(network, address)| network.contains(&address))
-            || (address.is_none() && host.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.')))
-    })
-}
-
 /// The API server of this context, or of the current one.
 pub(crate) fn server<'a>(file: &'a Kubeconfig, context: Option<&str>) -> Option<&'a str> {
     cluster(file, context)?.server.as_deref()
-}
-
-/// Returns the proxy that the kubeconfig names for this context, or for the current one.
-pub(crate) fn proxy<'a>(file: &'a Kubeconfig, context: Option<&str>) -> Option<&'a str> {
-    cluster(file, context)?.proxy_url.as_deref().filter(|url| !url.is_empty())
 }
 
 fn cluster<'a>(file: &'a Kubeconfig, context: Option<&str>) -> Option<&'a Cluster> {
@@ -121,26 +101,6 @@ mod tests {
 
     const GOOD: &str = "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: 'https://10.0.0.1:6443'}}]\n\
         contexts: [{name: x, context: {cluster: c, user: u}}]\nusers: [{name: u, user: {token: hush}}]\ncurrent-context: x\n";
-
-    #[test]
-    fn no_proxy_exempts_names_domains_addresses_and_networks() {
-        for (host, no_proxy, expected) in [
-            ("api.example", "localhost, api.example", true),
-            ("api.example", ".example", true),
-            ("api.example", "example", true),
-            ("api.example", "*.example", true),
-            ("badexample", "example", false),
-            ("API.Example", "api.example", true),
-            ("10.7.0.1", "10.0.0.0/8", true),
-            ("10.7.0.1", "10.7.0.1", true),
-            ("[fd00::1]", "fd00::/8", true),
-            ("11.7.0.1", "10.0.0.0/8,7.0.1", false),
-            ("api.example", "", false),
-            ("api.example", "*", true),
-        ] {
-            assert_eq!(is_exempt(host, no_proxy), expected, "{host} {no_proxy}");
-        }
-    }
 
     async fn told(text: &str) -> String {
         let directory = tempfile::tempdir().unwrap();
@@ -164,6 +124,7 @@ mod tests {
             ("current-context: x", "current-context: y", "no context \"y\"", "get-contexts"),
             ("cluster: c,", "cluster: d,", "the cluster \"d\"", "--kubeconfig"),
             ("'https://10.0.0.1:6443'", "'h t'", "server is no URL", "correct it"),
+            ("10.0.0.1:6443'", "10.0.0.1:6443', proxy-url: 'h t'", "proxy-url is not a URL", "correct it"),
             (
                 "10.0.0.1:6443'",
                 "10.0.0.1:6443', certificate-authority: /nope",

@@ -1,6 +1,6 @@
-//! The shell around a Bedplate program: logs, signals, systemd, tasks, exit codes, health and metrics, its manual.
+//! The shell around a Bedplate program: logs, signals, systemd, tasks, exit codes, health and metrics, its manual, the way to its API server.
 //!
-//! Knows nothing of what the program does. Called by `main.rs` and `run.rs` of pxed, the agent and the controller.
+//! Knows nothing of what the program does. Called by `main.rs` and `run.rs` of pxed, the agent and the controller, and by `bedplate`.
 //!
 //! ```no_run
 //! use std::{process::ExitCode, sync::Arc, time::Duration};
@@ -41,12 +41,14 @@ pub mod counter;
 pub mod exit;
 pub mod family;
 pub mod health;
+pub mod kubeconfig;
 pub mod listen;
 pub mod liveness;
 pub mod log_pace;
 pub mod logging;
 pub mod manual;
 pub mod notify;
+pub mod proxy;
 pub mod signals;
 pub mod tasks;
 pub mod tls;

@@ -7,12 +7,13 @@ use std::time::Duration;
 use bedplate_lease::{Candidate, Tenure};
 use bedplate_process::exit::Failure;
 use bedplate_process::health::{self, Health, Readiness};
+use bedplate_process::kubeconfig::configure;
 use bedplate_process::liveness::{Liveness, PATIENCE};
 use bedplate_process::notify::Notifier;
 use bedplate_process::signals::Signals;
 use bedplate_process::tasks::Tasks;
 use futures::future::BoxFuture;
-use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::config::{Kubeconfig, KubeconfigError};
 use kube::{Client, Config, ResourceExt};
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
@@ -106,9 +107,7 @@ async fn connect(kubeconfig: Option<&Path>) -> Result<Client, Failure> {
     let mut config = match kubeconfig {
         Some(path) => {
             let file = Kubeconfig::read_from(path).map_err(|error| unusable(path, error))?;
-            Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
-                .await
-                .map_err(Failure::configuration)?
+            configure(file, None).await.map_err(Failure::configuration)?
         }
         None => Config::incluster().map_err(Failure::configuration)?,
     };

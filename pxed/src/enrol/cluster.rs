@@ -13,6 +13,7 @@ use bedplate_api::id::{Digest, MachineName};
 use bedplate_api::machine::{EnrolmentStatus, Machine};
 use bedplate_api::wire::KubernetesEndpoint;
 use bedplate_process::exit::chain;
+use bedplate_process::kubeconfig::configure;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
@@ -22,7 +23,7 @@ use k8s_openapi::api::certificates::v1::{
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::Kubeconfig;
 use kube::{Api, Client, Config, Resource as _};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
@@ -77,9 +78,8 @@ impl ClusterSigner {
     ) -> Result<Self, String> {
         let mut config = match kubeconfig {
             Some(path) => {
-                let options = KubeConfigOptions { context: context.map(str::to_owned), ..Default::default() };
                 let file = Kubeconfig::read_from(path).map_err(|e| told(&e))?;
-                Config::from_custom_kubeconfig(file, &options).await.map_err(|e| chain(&e))?
+                configure(file, context).await.map_err(|e| chain(&e))?
             }
             None => Config::incluster().map_err(|e| chain(&e))?,
         };

@@ -14,12 +14,13 @@ use std::time::Duration;
 use bedplate_api::id::SiteName;
 use bedplate_api::machine::Machine;
 use bedplate_process::exit::chain;
+use bedplate_process::kubeconfig::{ConfigureError, configure};
 use bedplate_process::liveness::Pulse;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use futures::{FutureExt, Stream, StreamExt};
 use kube::api::ListParams;
-use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::config::{Kubeconfig, KubeconfigError};
 use kube::runtime::watcher;
 use kube::runtime::{WatchStreamExt, watcher::Event};
 use kube::{Api, Client, Config};
@@ -43,9 +44,9 @@ const PROBE_TIME: Duration = Duration::from_secs(10);
 /// The Kubernetes API cannot be set up. A server that is away is no error.
 #[derive(Debug, Error)]
 pub enum ConnectError {
-    /// The kubeconfig cannot be used.
-    #[error("cannot use the kubeconfig")]
-    Kubeconfig(#[from] KubeconfigError),
+    /// The kubeconfig, or the proxy of the environment, cannot be used.
+    #[error(transparent)]
+    Configure(#[from] ConfigureError),
     /// The kubeconfig is no YAML, or has other fields.
     #[error("cannot use the kubeconfig: {0}")]
     Yaml(String),
@@ -75,14 +76,13 @@ pub fn told(error: &KubeconfigError) -> String {
 pub async fn connect(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Client, ConnectError> {
     let mut config = match kubeconfig {
         Some(path) => {
-            let options = KubeConfigOptions { context: context.map(str::to_owned), ..Default::default() };
             let file = Kubeconfig::read_from(path).map_err(|error| match &error {
                 KubeconfigError::Parse(_) => {
                     ConnectError::Yaml(format!("{}: {}", path.display(), told(&error)))
                 }
-                _ => ConnectError::Kubeconfig(error),
+                _ => ConnectError::Configure(error.into()),
             })?;
-            Config::from_custom_kubeconfig(file, &options).await?
+            configure(file, context).await?
         }
         None => Config::incluster()?,
     };
