@@ -169,7 +169,7 @@ pub struct MachineConfigurationStatus {
     /// How many Machines are how far.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machines: Option<MachineCounts>,
-    /// `Progressing` and `Degraded`. At most 16.
+    /// `Progressing` and `Degraded`. At most 16. Not set without a cluster.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
