@@ -3,6 +3,7 @@
 //! Read: the stores; whether a Machine is really not there, and whether a parent is as it was seen before children are made, is asked
 //! live. Decided: `plan`, and for a selector `bedplate-operations`. What an operation asks for is done by pxed and by the agents.
 
+mod end;
 mod parent;
 mod plan;
 mod whose;
@@ -93,7 +94,11 @@ async fn apply(operation: &MachineOperation, plan: &Plan, world: &World) -> Resu
     // Before the label by which the agent finds it: so it is not written twice at the same time.
     if let Some(status) = &plan.status {
         world.counters.wrote(Kind::Operation);
-        if failed.note(apply_status(&all, operation, status).await.map(drop))
+        let written = match status.state {
+            Some(OperationState::Failed) => end::write(&all, operation, status).await,
+            _ => apply_status(&all, operation, status).await.map(drop),
+        };
+        if failed.note(written)
             && let Some(reason) = &status.reason
         {
             tracing::info!(operation = name, reason, message = status.message, "an operation has failed");

@@ -1,5 +1,5 @@
 //! One write to the API server each: server-side apply as one field manager, every one bound to the object that was read, and none
-//! waited for without end.
+//! waited for without end. The end of an operation is a JSON Patch, which is bound to the UID and to a state alone.
 //!
 //! Callers: `configuration`, `machine`, `request`, `version`, `world`.
 
@@ -177,6 +177,23 @@ where
     let parameters = PatchParams::apply(FIELD_MANAGER).force();
     let name = object.name_any();
     ask(&called(object), api.patch_status(&name, &parameters, &Patch::Apply(&body))).await
+}
+
+/// Edits the status of an object by a JSON Patch (RFC 6902), which is bound to nothing but what its `test` operations say. The API server
+/// repeats the patch after a concurrent write.
+///
+/// # Errors
+/// [`WriteError`]; a failed `test` is an error 422, as other refusals are.
+pub async fn edit_status<K>(api: &Api<K>, object: &K, edits: &Value) -> Result<(), WriteError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let what = called(object);
+    let edits = serde_json::from_value(edits.clone())
+        .map_err(|error| WriteError::Refused { what: what.clone(), why: error.to_string() })?;
+    let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    let name = object.name_any();
+    ask(&what, api.patch_status(&name, &parameters, &Patch::<()>::Json(edits))).await.map(drop)
 }
 
 /// Applies annotations of an object that is there; its other fields may have changed meanwhile.
