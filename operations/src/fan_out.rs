@@ -20,6 +20,8 @@ pub const PARENT: &str = "bedplate.dev/parent";
 pub const MACHINE: &str = "bedplate.dev/machine";
 /// The same of its site.
 pub const SITE: &str = "bedplate.dev/site";
+/// Label of an operation with a selector, with an empty value. Programs that carry operations out watch those without this label.
+pub const CHILDREN: &str = "bedplate.dev/children";
 /// Failed Machines that a message names; more are only counted.
 const NAMED: usize = 8;
 /// Characters that an object's name may have, and a label's value.

@@ -8,6 +8,6 @@ mod fan_out;
 mod time;
 
 pub use fan_out::{
-    Fan, MACHINE, Now, PARENT, Progress, SITE, child, child_name, parent_label, plan, standing,
+    CHILDREN, Fan, MACHINE, Now, PARENT, Progress, SITE, child, child_name, parent_label, plan, standing,
 };
 pub use time::{LEFT_TO_EXECUTOR, done_within, taken_within};

@@ -38,6 +38,9 @@ fn parent(more: &Value) -> Value {
     if parent["metadata"].get("finalizers").is_none() {
         parent["metadata"]["finalizers"] = json!(["bedplate.dev/children"]);
     }
+    if parent["metadata"].get("labels").is_none() {
+        parent["metadata"]["labels"] = json!({ "bedplate.dev/children": "" });
+    }
     parent
 }
 
@@ -125,6 +128,70 @@ async fn before_an_operation_fails_for_want_of_its_machine_the_api_server_is_ask
             assert_eq!(status.body["status"]["reason"], "MachineNotFound");
         }
     }
+}
+
+/// The attack: the agent of a compromised host writes the status without pause, so that no write over the version that was read succeeds.
+#[tokio::test]
+async fn o1_end_by_the_controller_tests_uid_and_state_and_no_version() {
+    const STATUS: &str = "PATCH /machineoperations/x/status";
+    for (state, reason) in [("InProgress", "TimedOut"), ("Pending", "NoExecutor")] {
+        let status = json!({ "state": state, "startTime": OLD, "executor": "bedplate-agent/a" });
+        let labels = json!({ "bedplate.dev/machine": "a", "bedplate.dev/site": "default" });
+        let more = json!({ "metadata": { "labels": labels }, "status": status });
+        let open = operation("x", &json!({ "machineRef": { "name": "a" } }), &more);
+        let mut ended = open.clone();
+        ended["status"]["state"] = json!("Complete");
+        let answers = {
+            let open = open.clone();
+            move |_: &Asked| (200, open.clone())
+        };
+        let (asked, done) = look(&open, &[], &[machine("a")], answers).await;
+        done.unwrap();
+        assert_eq!(lines(&asked), [STATUS]);
+        let edits = body(&asked, STATUS).as_array().cloned().unwrap_or_default();
+        let test = |path: &str, value: &str| json!({ "op": "test", "path": path, "value": value });
+        assert_eq!(edits[..2], [test("/metadata/uid", "uid-x"), test("/status/state", state)]);
+        let add = |path: &str, value: &str| json!({ "op": "add", "path": path, "value": value });
+        for edit in [add("/status/state", "Failed"), add("/status/reason", reason)] {
+            assert!(edits.contains(&edit), "{edit}: {edits:?}");
+        }
+        assert!(asked[0].query.contains("fieldManager=bedplate-controller"), "{}", asked[0].query);
+        // Refused because its executor has ended it, or by a rule.
+        for (now, is_conflict) in [(ended, true), (open.clone(), false)] {
+            let answers = move |asked: &Asked| match asked.line.as_str() {
+                STATUS => refusal(422, "the server rejected our request due to an error in our request"),
+                _ => (200, now.clone()),
+            };
+            let (asked, done) = look(&open, &[], &[machine("a")], answers).await;
+            assert_eq!(lines(&asked), [STATUS, "GET /machineoperations/x"]);
+            assert_eq!(matches!(done, Err(WriteError::Conflict { .. })), is_conflict, "{done:?}");
+            assert_eq!(matches!(done, Err(WriteError::Refused { .. })), !is_conflict, "{done:?}");
+        }
+    }
+}
+
+/// Each pxed watches the operations without a site. A parent has up to 10,000 names, which are written about once a second.
+#[tokio::test]
+async fn o3_parent_is_labeled_before_anything_else_is_written() {
+    for more in [
+        json!({ "metadata": { "finalizers": [] } }),
+        // From before this label.
+        json!({ "status": { "state": "InProgress", "machines": { "waiting": ["a"] } } }),
+        json!({ "status": { "state": "Complete" } }),
+    ] {
+        let mut new = parent(&more);
+        new["metadata"]["labels"] = json!({ "own": "x" });
+        let (asked, done) = look(&new, &[], &[machine("a")], written).await;
+        done.unwrap();
+        assert_eq!(lines(&asked), ["PATCH /machineoperations/all"], "{more}");
+        let metadata = &body(&asked, "PATCH /machineoperations/all")["metadata"];
+        assert_eq!(metadata["labels"], json!({ "bedplate.dev/children": "" }));
+        assert_eq!((&metadata["uid"], metadata.get("finalizers")), (&json!("uid-all"), None));
+    }
+    let leaving = json!({ "metadata": { "deletionTimestamp": OLD, "labels": {} } });
+    let (asked, _) = look(&parent(&leaving), &[], &[], written).await;
+    let patched = body(&asked, "PATCH /machineoperations/all");
+    assert_eq!(patched["metadata"]["finalizers"], json!([]), "it goes, without a label");
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! Operations with a selector: their Machines, their children, their sums (O3).
 //!
 //! ```text
-//! finalizer -> Machines: one consistent list, into status.machines -> children, as many as may -> sums -> ... -> its end -> no finalizer
+//! label -> finalizer -> Machines: one consistent list, into status.machines -> children, as many as may -> sums -> ... -> its end -> no finalizer
 //! ```
 //! Each step stands in the parent before the next one is begun, but children: they are made before the status says that they are begun, so
 //! that a death in between loses none; whoever comes then finds each under its name, which says whose it is. Before one is
@@ -15,7 +15,7 @@ use bedplate_api::machine::{Machine, Time};
 use bedplate_api::operation::{
     MOST_MACHINES, MachineOperation, MachineOperationStatus, OperationMachines, OperationState,
 };
-use bedplate_operations::{Now, Progress, SITE, child, child_name, plan as fan_out, standing};
+use bedplate_operations::{CHILDREN, Now, Progress, SITE, child, child_name, plan as fan_out, standing};
 use bedplate_selection::matches;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -27,7 +27,9 @@ use kube::{Api, Resource, ResourceExt};
 use super::plan::{expiry, is_finished, parent_of, state};
 use crate::counters::Kind;
 use crate::world::World;
-use crate::write::{self, FIELD_MANAGER, Failed, WriteError, apply_status, ask, called, set_finalizer};
+use crate::write::{
+    self, FIELD_MANAGER, Failed, WriteError, apply_labels, apply_status, ask, called, set_finalizer,
+};
 
 /// Keeps a parent that is deleted until what it has begun is over.
 pub const FINALIZER: &str = "bedplate.dev/children";
@@ -50,6 +52,10 @@ pub(super) async fn reconcile(
     let uid = parent.uid().unwrap_or_default();
     let is_held = parent.finalizers().iter().any(|held| held == FINALIZER);
     let is_leaving = parent.metadata.deletion_timestamp.is_some();
+    if !is_leaving && !parent.labels().contains_key(CHILDREN) {
+        // Comes again by the watch, with its label. Executors receive nothing of it from then on, least of all its many names.
+        return label(parent, world).await.map(|()| None);
+    }
     let known = parent.status.as_ref().and_then(|status| status.machines.as_ref());
     if is_finished(parent) || is_leaving && known.is_none() {
         world.stores.whose.ended(&uid);
@@ -85,6 +91,12 @@ async fn end(
         Some(Err(left)) => Ok(Some(left)),
         None => Ok(None),
     }
+}
+
+async fn label(parent: &MachineOperation, world: &World) -> Result<(), WriteError> {
+    let all: Operations = Api::all(world.client.clone());
+    world.counters.wrote(Kind::Operation);
+    apply_labels(&all, parent, &BTreeMap::from([(CHILDREN.to_owned(), String::new())])).await
 }
 
 async fn hold(parent: &MachineOperation, held: bool, world: &World) -> Result<(), WriteError> {

@@ -1,8 +1,7 @@
 //! MachineOperations of the cluster: a watch with back-off, and writes of the status that name the version that was read.
 //!
-//! Only operations with the label of this site are watched, and those without the label, which the controller sets. The newest finished
-//! operations are kept for users. Only the fields
-//! of an executor are written (docs/rules.md, "MachineOperation"). Spawned by `run`.
+//! Only operations with the label of this site are watched, and those without the label, which the controller sets. Operations with a
+//! selector have another label and are not watched. The newest finished operations are kept for users. Only the fields of an executor are written (docs/rules.md, "MachineOperation"). Spawned by `run`.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -11,7 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bedplate_api::id::SiteName;
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus};
-use bedplate_operations::SITE;
+use bedplate_operations::{CHILDREN, SITE};
 use bedplate_process::exit::chain;
 use bedplate_process::liveness::Pulse;
 use futures::StreamExt;
@@ -58,6 +57,16 @@ enum Watched {
     Labeled,
     /// Operations without a label of any site.
     Unlabeled,
+}
+
+impl Watched {
+    /// Returns the label selector of the watch. The controller labels an operation with a selector before it writes the names of its Machines.
+    fn selector(self, site: &SiteName) -> String {
+        match self {
+            Self::Labeled => format!("{SITE}={site}"),
+            Self::Unlabeled => format!("!{SITE},!{CHILDREN}"),
+        }
+    }
 }
 
 /// The operations that one watch shows, by name.
@@ -114,9 +123,8 @@ impl ClusterOperations {
                 watch(operations.clone(), watcher::Config::default().labels(&selector)).default_backoff();
             Box::pin(stream.map(move |event| (half, event)))
         };
-        let labeled = half(format!("{SITE}={}", self.site), Watched::Labeled);
-        let unlabeled = half(format!("!{SITE}"), Watched::Unlabeled);
-        let mut stream = futures::stream::select(labeled, unlabeled);
+        let of = |watched: Watched| half(watched.selector(&self.site), watched);
+        let mut stream = futures::stream::select(of(Watched::Labeled), of(Watched::Unlabeled));
         let mut told = String::new();
         loop {
             let leaves = self.lock().next_leaving();
@@ -400,6 +408,22 @@ mod tests {
             Some(OperationUpdate::Gone(key("x", "1")))
         );
         assert_eq!(seen.all().into_keys().collect::<Vec<_>>(), ["x", "y"]);
+    }
+
+    /// A parent has up to 10,000 names, which are written about once a second: each pxed of each site would receive all of them.
+    #[test]
+    fn o3_operations_with_a_selector_are_not_watched() {
+        let site = "north".parse().unwrap();
+        assert_eq!(LABELED.selector(&site), "bedplate.dev/site=north");
+        assert_eq!(UNLABELED.selector(&site), "!bedplate.dev/site,!bedplate.dev/children");
+        // One that was seen before it was labeled.
+        let (mut seen, now) = (listed(), Instant::now());
+        let mut parent = object("all", "1", None);
+        parent.spec.machine_ref = None;
+        seen.take(UNLABELED, Event::Apply(parent.clone()), now);
+        assert_eq!(seen.take(UNLABELED, Event::Delete(parent), now), None);
+        assert_eq!(seen.left(now + LEAVING_TIMEOUT), [OperationUpdate::Gone(key("all", "1"))]);
+        assert!(seen.all().is_empty());
     }
 
     #[test]
