@@ -49,7 +49,7 @@ pub fn stores() -> (Stores, Writers) {
         requests: request_writer,
         operations: operation_writer,
     };
-    let (index, whose, heard, waits) = Default::default();
+    let (open, index, whose, heard, waits) = Default::default();
     let stores = Stores {
         machines,
         configurations,
@@ -57,6 +57,7 @@ pub fn stores() -> (Stores, Writers) {
         nodes,
         requests,
         operations,
+        open,
         index,
         whose,
         heard,
@@ -90,7 +91,7 @@ pub fn tasks(
         ("watch versions", Box::pin(follow_versions(Box::pin(versions), q.clone(), s.clone()))),
         ("watch machines", Box::pin(follow_machines(Box::pin(machines), q.clone(), s.clone()))),
         ("watch nodes", Box::pin(follow_nodes(Box::pin(nodes), q.clone(), s.clone()))),
-        ("watch requests", Box::pin(follow_requests(Box::pin(requests), q.clone()))),
+        ("watch requests", Box::pin(follow_requests(Box::pin(requests), q.clone(), s.clone()))),
         ("watch operations", Box::pin(follow_operations(Box::pin(operations), q.clone(), s.clone()))),
     ]
 }
@@ -226,12 +227,24 @@ async fn follow_operations(mut seen: Stream<MachineOperation>, queues: Queues, s
     }
 }
 
-async fn follow_requests(mut seen: Stream<CertificateSigningRequest>, queues: Queues) {
+async fn follow_requests(mut seen: Stream<CertificateSigningRequest>, queues: Queues, stores: Stores) {
     while let Some(event) = seen.next().await {
-        if let Seen::There(object) = event
-            && request::is_for_a_kubelet(&object)
-        {
-            queues.request(&object.name_any()).await;
+        let (Seen::There(object) | Seen::Gone(object)) = &event;
+        if !request::is_for_a_kubelet(object) {
+            continue;
+        }
+        let (name, is_there) = (object.name_any(), matches!(event, Seen::There(_)));
+        // Before it is reconciled.
+        let next = match is_there && request::is_open(object) {
+            true => stores.open().put(object),
+            false => stores.open().remove(&name),
+        };
+        if is_there {
+            queues.request(&name).await;
+        }
+        // An older one of the same user takes its place.
+        if let Some(next) = next {
+            queues.request(&next).await;
         }
     }
 }

@@ -6,6 +6,8 @@
 
 mod decide;
 mod holders;
+mod open;
+mod recent;
 mod serving;
 
 use std::sync::Arc;
@@ -21,6 +23,8 @@ use kube::api::PostParams;
 use kube::{Api, ResourceExt};
 
 use self::decide::Verdict;
+pub use self::holders::RecentClaims;
+pub use self::open::Open;
 use crate::counters::Kind;
 use crate::news::Reason;
 use crate::world::World;
@@ -32,6 +36,11 @@ const NODE_DELAY: Duration = Duration::from_secs(5);
 /// Returns true if the request is for a signer of kubelets' certificates, so that the controller decides about it.
 pub fn is_for_a_kubelet(request: &CertificateSigningRequest) -> bool {
     asks_for(request).is_some()
+}
+
+/// Returns true if nothing was decided yet about a request for a kubelet.
+pub fn is_open(request: &CertificateSigningRequest) -> bool {
+    is_for_a_kubelet(request) && !decide::is_decided(request)
 }
 
 /// Returns the Machine whose kubelet a request is for, by the user of the request.
@@ -48,6 +57,11 @@ pub async fn reconcile(
     world: Arc<World>,
 ) -> Result<Option<Duration>, WriteError> {
     let Some(name) = asks_for(&request).filter(|_| !decide::is_decided(&request)) else { return Ok(None) };
+    if !world.stores.open().is_new(&request.name_any()) {
+        // Its user has made newer ones since. The watch brings it again when one of these is decided or deleted.
+        tracing::debug!(request = request.name_any(), machine = name, "older certificate request skipped");
+        return Ok(None);
+    }
     let machine = world.live_machine(name).await?;
     // Of the same name; it may be another host's.
     let node = world.live_node(name).await?;

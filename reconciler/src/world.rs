@@ -4,7 +4,7 @@
 //! again: whether a Node is gone, whether really nobody holds what is let go.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use bedplate_api::configuration::MachineConfiguration;
@@ -25,6 +25,7 @@ use crate::index::{Index, Known};
 use crate::news::News;
 use crate::operation::Whose;
 use crate::reach::RegistryReach;
+use crate::request::{Open, RecentClaims};
 use crate::rollout::{Heard, Waits};
 use crate::write::{WriteError, ask};
 
@@ -48,6 +49,8 @@ pub struct Stores {
     pub requests: Store<CertificateSigningRequest>,
     /// MachineOperations.
     pub operations: Store<MachineOperation>,
+    /// Requests about which nothing was decided yet.
+    pub open: Arc<Mutex<Open>>,
     /// What of them is asked by more than a name; a moment behind them.
     pub index: Arc<RwLock<Index>>,
     /// The same of operations.
@@ -96,6 +99,11 @@ impl Stores {
         names.iter().filter_map(|name| self.operations.get(&ObjectRef::new(name))).collect()
     }
 
+    /// Returns the requests about which nothing was decided yet.
+    pub fn open(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// What of them is asked by more than a name.
     pub fn index(&self) -> RwLockReadGuard<'_, Index> {
         self.index.read().unwrap_or_else(PoisonError::into_inner)
@@ -137,6 +145,8 @@ pub struct World {
     pub reach: Arc<RegistryReach>,
     /// What is known of drains beside the objects.
     pub drains: emptying::Memory,
+    /// Addresses of the API server and the Services, which were read last.
+    pub claims: RecentClaims,
     /// Versions that are being given to Machines now: the stores do not show it yet. Each by a number of its own, for two may be given to
     /// the same Machine at once, by a person's edit and by a rolling update.
     giving: Mutex<BTreeMap<u64, (String, i64)>>,
@@ -153,6 +163,7 @@ impl World {
             news: News::nowhere(),
             reach: Arc::default(),
             drains: emptying::Memory::default(),
+            claims: RecentClaims::default(),
             giving: Mutex::default(),
         }
     }

@@ -6,11 +6,14 @@
 mod server;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bedplate_lease::Tenure;
 use bedplate_reconciler::request;
+use bedplate_reconciler::world::World;
 use bedplate_reconciler::write::WriteError;
 use k8s_openapi::ByteString;
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
 use serde_json::{Value, json};
 
@@ -52,8 +55,8 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// Returns what is written of the request: `Approved` or `Denied` with the message; `Open` with the reason if it is left to a user.
-    async fn decide(self) -> (String, String) {
+    /// Returns a world whose API server answers for this cluster. `r` is the request that can be decided about.
+    fn world(self, server: &Server) -> Arc<World> {
         let reported = json!([{ "type": "InternalIP", "address": OWN }]);
         // The agent says that it runs version 2, whatever was selected for it.
         let machine = server::machine(&json!({ "addresses": reported,
@@ -77,8 +80,13 @@ impl Cluster {
             APPROVAL => (200, asked.body.clone()),
             _ => refusal(404, "not there"),
         };
+        server.world(&objects, Tenure::always(), answer)
+    }
+
+    /// Returns what is written of the request: `Approved` or `Denied` with the message; `Open` with the reason if it is left to a user.
+    async fn decide(self) -> (String, String) {
         let server = Server::default();
-        let world = server.world(&objects, Tenure::always(), answer);
+        let world = self.world(&server);
         match request::reconcile(Arc::new(object(&request())), world).await {
             Ok(_) => {
                 let written = body(&server.asked(), APPROVAL)["status"]["conditions"][0].clone();
@@ -110,5 +118,50 @@ async fn trust_5_joined_control_plane_gets_its_serving_certificate_although_it_i
         let (decided, why) = Cluster { versions, endpoint, server }.decide().await;
         assert_eq!(decided, verdict, "{roles:?} {endpoint} {server}: {why}");
         assert!(why.contains(words), "{why}");
+    }
+}
+
+/// A cluster that leaves the request to a user: the API server's address is another one's.
+fn undecided() -> Cluster {
+    Cluster { versions: vec![version(1, "controlPlane")], endpoint: "10.7.0.1", server: OWN }
+}
+
+/// The attack: a kubelet makes requests that are left to a user, each of which is read again for as long as it exists.
+#[tokio::test(start_paused = true)]
+async fn trust_5_services_are_read_once_in_ten_seconds_for_all_requests() {
+    let server = Server::default();
+    let world = undecided().world(&server);
+    let reads = || {
+        ["GET /api/v1/services", ENDPOINTS, CLUSTER_INFO]
+            .map(|line| server.lines().iter().filter(|asked| *asked == line).count())
+    };
+    for (seconds, expected) in [(0, 1), (5, 1), (4, 1), (1, 2), (9, 2)] {
+        tokio::time::advance(Duration::from_secs(seconds)).await;
+        let (one, other) = (Arc::new(object(&request())), Arc::new(object(&request())));
+        let (one, other) =
+            tokio::join!(request::reconcile(one, world.clone()), request::reconcile(other, world.clone()));
+        assert!(one.is_err() && other.is_err(), "{one:?} {other:?}");
+        assert_eq!(reads(), [expected; 3], "after {seconds} s more");
+    }
+}
+
+#[tokio::test]
+async fn trust_5_older_open_requests_of_a_kubelet_are_not_read() {
+    let server = Server::default();
+    let world = undecided().world(&server);
+    let made = |number: u32| {
+        let mut made = request();
+        made["metadata"]["name"] = json!(format!("r{number}"));
+        made["metadata"]["creationTimestamp"] = json!(format!("2026-01-01T00:00:{number:02}Z"));
+        object::<CertificateSigningRequest>(&made)
+    };
+    for number in 0..20 {
+        world.stores.open().put(&made(number));
+    }
+    for number in 0..20 {
+        let before = server.lines().len();
+        let done = request::reconcile(Arc::new(made(number)), world.clone()).await;
+        let is_read = server.lines().len() > before;
+        assert_eq!((is_read, done.is_err()), (number >= 16, number >= 16), "{number}: {done:?}");
     }
 }

@@ -1,11 +1,13 @@
 //! Finds the other objects that claim a name or an address of a serving certificate's request. Asked by `request`, judged by `serving`.
 //!
-//! Machines and Nodes come from the stores. Services and the addresses of the API server are read live, since the controller watches neither.
+//! Machines and Nodes come from the stores. Services and the addresses of the API server are read live, since the controller watches neither, and
+//! count for some seconds (`recent`): a kubelet may ask again and again, and each time all pages of Services would be read.
 //!
 //! A control plane runs an API server of its own, and kubeadm gives it the key of the cluster's certificate authority. An endpoint of the API
 //! server is therefore no claim against it. Another control plane with this address claims it as a Machine or a Node.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use bedplate_api::configuration::NodeRole;
 use bedplate_api::machine::Machine;
@@ -14,7 +16,10 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::ListParams;
 use kube::config::Kubeconfig;
 use kube::{Api, ResourceExt};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
 
+use super::recent::Recent;
 use super::serving::{Claim, Holder, Names, addresses, fixed_addresses, parse};
 use crate::world::World;
 use crate::write::{WriteError, ask};
@@ -26,6 +31,20 @@ const API_SERVER: &str = "kubernetes";
 /// kubeadm's public kubeconfig, in the namespace `kube-public`: the address by which hosts reach the API server.
 const CLUSTER_INFO: &str = "cluster-info";
 
+/// Addresses that the API server and the Services have.
+#[derive(Debug)]
+pub struct Claims {
+    /// Endpoints of the API server.
+    endpoints: Vec<String>,
+    /// Servers of kubeadm's public kubeconfig.
+    servers: Vec<String>,
+    /// All addresses of all Services.
+    services: Vec<Holder>,
+}
+
+/// The claims that were read last. Locked while they are read, so that concurrent requests read them once.
+pub type RecentClaims = Mutex<Recent<Claims>>;
+
 /// Returns the other objects that claim a name or an address that the kubelet of `name` asks for. `role`: what its host is, if that is known.
 ///
 /// # Errors
@@ -36,17 +55,9 @@ pub(super) async fn holders(
     role: Option<NodeRole>,
     world: &World,
 ) -> Result<Vec<Holder>, WriteError> {
-    let (endpoints, servers) = read_api_server(world).await?;
-    let mut found = of_api_server(&endpoints, &servers, names, role);
-    let services: Api<Service> = Api::all(world.client.clone());
-    let mut parameters = ListParams::default().limit(PAGE_SIZE);
-    loop {
-        let page = ask("the Services", services.list(&parameters)).await?;
-        found.extend(page.items.iter().flat_map(|service| of_service(service, names)));
-        let next = page.metadata.continue_.filter(|next| !next.is_empty());
-        let Some(next) = next else { break };
-        parameters = ListParams::default().limit(PAGE_SIZE).continue_token(&next);
-    }
+    let claims = claims(world).await?;
+    let mut found = of_api_server(&claims.endpoints, &claims.servers, names, role);
+    found.extend(claims.services.iter().filter(|service| is_asked(&service.has, names)).cloned());
     for machine in world.stores.machines.state().iter().filter(|machine| machine.name_any() != name) {
         found.extend(of_machine(machine, names));
     }
@@ -54,6 +65,32 @@ pub(super) async fn holders(
         found.extend(of_node(node, names));
     }
     Ok(found)
+}
+
+/// Returns the claims of the API server and the Services, at most some seconds old.
+async fn claims(world: &World) -> Result<Arc<Claims>, WriteError> {
+    let mut recent = world.claims.lock().await;
+    let now = Instant::now().into_std();
+    if let Some(claims) = recent.get(now) {
+        return Ok(claims);
+    }
+    let (endpoints, servers) = read_api_server(world).await?;
+    let services = read_services(world).await?;
+    Ok(recent.put(now, Claims { endpoints, servers, services }))
+}
+
+/// Reads the addresses of all Services.
+async fn read_services(world: &World) -> Result<Vec<Holder>, WriteError> {
+    let services: Api<Service> = Api::all(world.client.clone());
+    let mut parameters = ListParams::default().limit(PAGE_SIZE);
+    let mut found = Vec::new();
+    loop {
+        let page = ask("the Services", services.list(&parameters)).await?;
+        found.extend(page.items.iter().flat_map(of_service));
+        let next = page.metadata.continue_.filter(|next| !next.is_empty());
+        let Some(next) = next else { return Ok(found) };
+        parameters = ListParams::default().limit(PAGE_SIZE).continue_token(&next);
+    }
 }
 
 /// Reads the endpoints of the API server, and the servers of kubeadm's public kubeconfig if there is one.
@@ -97,9 +134,9 @@ fn servers(map: &ConfigMap) -> Vec<String> {
     servers.filter_map(host).collect()
 }
 
-/// Returns the names that a Service has. The API server allocates its cluster addresses. Whoever may write a Service chooses its external
+/// Returns the addresses that a Service has. The API server allocates its cluster addresses. Whoever may write a Service chooses its external
 /// addresses and those of its load balancer, which are often those of Nodes.
-fn of_service(service: &Service, names: &Names) -> Vec<Holder> {
+fn of_service(service: &Service) -> Vec<Holder> {
     let spec = service.spec.as_ref();
     let of_cluster =
         spec.iter().flat_map(|spec| spec.cluster_ip.iter().chain(spec.cluster_ips.iter().flatten()));
@@ -111,7 +148,9 @@ fn of_service(service: &Service, names: &Names) -> Vec<Holder> {
     let by = format!("Service {}/{}", service.namespace().unwrap_or_default(), service.name_any());
     let allocated = of_cluster.map(|address| (address, Claim::Certain));
     let all = allocated.chain(external.chain(balanced).map(|address| (address, Claim::Said)));
-    all.filter_map(|(address, claim)| holder(address, names, &by, claim)).collect()
+    // A Service without a cluster address has the word `None` there.
+    let all = all.filter(|(address, _)| parse(address).is_some());
+    all.map(|(address, claim)| Holder { has: address.clone(), by: by.clone(), claim }).collect()
 }
 
 /// Returns the names that another Machine has.
@@ -134,11 +173,15 @@ fn of_node(node: &Node, names: &Names) -> Vec<Holder> {
 
 /// Returns a holder if a host, by name or address, is one of the names.
 fn holder(host: &str, names: &Names, by: &str, claim: Claim) -> Option<Holder> {
-    let is_asked = match parse(host) {
+    is_asked(host, names).then(|| Holder { has: host.to_owned(), by: by.to_owned(), claim })
+}
+
+/// Returns true if a host, by name or address, is one of the names.
+fn is_asked(host: &str, names: &Names) -> bool {
+    match parse(host) {
         Some(address) => names.ips.contains(&address),
         None => names.dns.iter().any(|name| name == host),
-    };
-    is_asked.then(|| Holder { has: host.to_owned(), by: by.to_owned(), claim })
+    }
 }
 
 #[cfg(test)]
@@ -178,12 +221,14 @@ mod tests {
         ] {
             let service =
                 json!({ "metadata": { "name": "s", "namespace": "n" }, "spec": spec, "status": status });
-            let found = of_service(&serde_json::from_value(service).unwrap(), &names());
+            let mut found = of_service(&serde_json::from_value(service).unwrap());
+            found.retain(|holder| is_asked(&holder.has, &names()));
             assert_eq!((found.len(), found[0].claim), (1, claim), "{spec} {status}: {found:?}");
             assert_eq!(found[0].by, "Service n/s");
         }
-        let other = json!({ "metadata": {}, "spec": { "clusterIP": "10.96.0.1" } });
-        assert!(of_service(&serde_json::from_value(other).unwrap(), &names()).is_empty());
+        // Without a cluster address; the Node of the test has this name.
+        let other = json!({ "metadata": {}, "spec": { "clusterIP": "None", "loadBalancerIP": "a" } });
+        assert!(of_service(&serde_json::from_value(other).unwrap()).is_empty());
     }
 
     #[test]

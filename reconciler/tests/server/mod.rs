@@ -146,6 +146,7 @@ fn stores(objects: &Objects) -> Stores {
         versions: store(&objects.versions),
         nodes: store(&objects.nodes),
         requests: store(&[]),
+        open: Arc::default(),
         operations: store(&objects.operations),
         whose: Arc::default(),
         index: Arc::default(),
