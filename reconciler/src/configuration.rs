@@ -14,6 +14,7 @@ use std::time::Duration;
 use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::machine::Machine;
 use bedplate_api::version::MachineConfigurationVersion;
+use bedplate_bootstrap::makes_a_cluster;
 use bedplate_selection::{OWN_FINALIZER, VersionPlan, Write, is_deployed, version_name};
 use jiff::Timestamp;
 use kube::api::PostParams;
@@ -24,6 +25,7 @@ use serde_json::{Value, json};
 pub use self::plan::{Plan, Rolls, plan};
 use crate::counters::Kind;
 use crate::image;
+use crate::index::Index;
 use crate::news::Reason;
 use crate::rollout::{self, Clocks};
 use crate::world::World;
@@ -165,6 +167,19 @@ async fn remove(
     failed.end()
 }
 
+/// Returns true if a host runs a version of a configuration by which it made its cluster. A version that is not known here counts: the host may
+/// have become a Machine of the cluster that it made before.
+fn runs_first(configuration: &str, index: &Index) -> bool {
+    let versions = index.versions_of(configuration);
+    let makes = |number: i64| {
+        let version = versions.iter().find(|version| version.spec.version == number);
+        version.is_none_or(|version| makes_a_cluster(&version.spec.template.kubernetes))
+    };
+    let applied =
+        index.users_of(configuration).filter_map(|machine| machine.status.as_ref()?.applied.as_ref());
+    applied.filter(|applied| applied.name == configuration).any(|applied| makes(applied.version))
+}
+
 /// Makes or changes a version.
 async fn make(
     write: &Write,
@@ -174,7 +189,8 @@ async fn make(
     let versions: Api<MachineConfigurationVersion> = Api::all(world.client.clone());
     let (Write::Create(object) | Write::Copy(object)) = write;
     let (name, what) = (object.name_any(), called(&**object));
-    if let Some(why) = template::refusal(&object.spec.template) {
+    let is_run = runs_first(&object.spec.configuration_name, &world.stores.index());
+    if let Some(why) = template::refusal(&object.spec.template, is_run) {
         return Err(WriteError::Refused { what, why });
     }
     if let Write::Create(object) = write {

@@ -221,6 +221,46 @@ async fn c2_edit_that_no_host_can_use_becomes_no_version_and_says_why() {
 }
 
 #[tokio::test]
+async fn c2_control_plane_that_joins_nothing_becomes_a_version_only_where_a_host_runs_it() {
+    let plane = |content: u32, join: Value| {
+        let mut given = server::configuration(content, &json!({}));
+        given["spec"]["template"]["kubernetes"]["role"] = json!("controlPlane");
+        given["spec"]["template"]["kubernetes"]["joinConfiguration"] = join;
+        given
+    };
+    let version = |join: Value| {
+        let used = json!({ "status": { "deployed": true, "machines": 1 } });
+        let mut version = server::version(1, &used);
+        version["spec"]["template"] = plane(1, join)["spec"]["template"].clone();
+        version
+    };
+    let applied = |name: &str| {
+        let applied = json!({ "name": name, "version": 1, "slot": "a" });
+        server::machine(&json!({ "applied": applied }))
+    };
+    for (what, versions, machines, is_made) in [
+        ("no host runs it", vec![], vec![], false),
+        ("a host runs another configuration", vec![], vec![applied("other")], false),
+        ("a host brings it from its own cluster", vec![], vec![applied("w")], true),
+        ("a host runs one that made its cluster", vec![version(Value::Null)], vec![applied("w")], true),
+        ("hosts run one that joined", vec![version(json!({}))], vec![applied("w")], false),
+    ] {
+        let given = plane(9, Value::Null);
+        let objects =
+            Objects { configurations: vec![given.clone()], versions, machines, ..Objects::default() };
+        let server = Server::default();
+        let world = server.world(&objects, Tenure::always(), |asked| match asked.line.as_str() {
+            "GET /machineconfigurationversions/w-v0" => refusal(404, "not there"),
+            _ => written(asked),
+        });
+        let done = configuration::reconcile(Arc::new(object(&given)), world).await;
+        let lines = server.lines();
+        let is_created = lines.iter().any(|line| line == "POST /machineconfigurationversions");
+        assert_eq!((is_created, done.is_ok()), (is_made, is_made), "{what}: {lines:?} {done:?}");
+    }
+}
+
+#[tokio::test]
 async fn v3_a_version_that_is_deleted_and_whose_configuration_is_gone_is_let_go_unless_it_is_held() {
     const RELEASE: &str = "PATCH /machineconfigurationversions/w-v1";
     let leaving = json!({ "deletionTimestamp": "2026-01-01T00:00:00Z" });

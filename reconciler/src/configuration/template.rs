@@ -5,15 +5,26 @@
 
 use bedplate_api::configuration::Template;
 use bedplate_bootstrap::template::{CheckTemplateError, check};
-use bedplate_bootstrap::{Destination, destination};
+use bedplate_bootstrap::{Destination, destination, makes_a_cluster};
 
-/// Returns why no host can make a node of a template; none if nothing is known against it.
-pub(super) fn refusal(template: &Template) -> Option<String> {
+/// Returns why no host can make a node of a template; none if nothing is known against it. `is_run`: a host runs the node by which it made its
+/// cluster, and by a version of this configuration.
+pub(super) fn refusal(template: &Template, is_run: bool) -> Option<String> {
     let refusals = check(template).err().map_or_else(Vec::new, |CheckTemplateError(refusals)| refusals);
     let refusals = refusals.iter().map(|why| format!("spec.template.{why}"));
-    let joins = uncompared(template).map(|why| format!("spec.template.kubernetes: {why}"));
+    let joins = uncompared(template).or_else(|| unjoined(template).filter(|_| !is_run));
+    let joins = joins.map(|why| format!("spec.template.kubernetes: {why}"));
     let all: Vec<String> = refusals.chain(joins).collect();
     (!all.is_empty()).then(|| all.join("; "))
+}
+
+/// Returns why the node of a template does not join the cluster of its Machine. A host of a cluster makes no other one; only a host that made
+/// this cluster before runs such a node, and takes over what can be changed in place.
+fn unjoined(template: &Template) -> Option<&'static str> {
+    makes_a_cluster(&template.kubernetes).then_some(
+        "role is controlPlane and there is no joinConfiguration, so that the node would make a cluster of its own, which each host of a cluster \
+         refuses; add a joinConfiguration, also an empty one, and the host joins this cluster",
+    )
 }
 
 /// Returns why no host of a cluster can tell which cluster the node of a template joins. Hosts refuse such a version, whatever it leads to.
@@ -46,9 +57,13 @@ mod tests {
     use super::*;
 
     fn why(more: &Value) -> Option<String> {
+        why_of(more, false)
+    }
+
+    fn why_of(more: &Value, is_run: bool) -> Option<String> {
         let mut template = json!({ "image": { "reference": "r.example/node:1", "allowTag": true } });
         template.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        refusal(&serde_json::from_value(template).unwrap())
+        refusal(&serde_json::from_value(template).unwrap(), is_run)
     }
 
     fn kubernetes(more: &Value) -> Value {
@@ -128,13 +143,26 @@ mod tests {
     }
 
     #[test]
+    fn c2_control_plane_that_joins_nothing_is_refused_unless_a_host_runs_it() {
+        for more in [
+            json!({ "role": "controlPlane" }),
+            json!({ "role": "controlPlane", "apiServerEndpoint": "k:6443", "clusterConfiguration": {} }),
+        ] {
+            let why = why(&kubernetes(&more)).unwrap_or_default();
+            assert!(why.starts_with("spec.template.kubernetes: role is controlPlane"), "{more}: {why}");
+            assert_eq!(why_of(&kubernetes(&more), true), None, "{more}");
+        }
+        let wrong = kubernetes(&json!({ "role": "controlPlane", "nodeLabels": { "a b": "x" } }));
+        assert!(why_of(&wrong, true).is_some(), "other rules count for it, too");
+    }
+
+    #[test]
     fn c2_template_that_hosts_take_is_taken() {
         for more in [
             json!({ "nodeLabels": { "example.com/rack": "r1" }, "nodeAnnotations": { "example.com/X": "any text" },
                 "taints": [{ "key": "example.com/gpu", "value": "yes", "effect": "NoSchedule" }],
                 "kubeletConfiguration": { "maxPods": 50 } }),
             json!({ "role": "controlPlane", "joinConfiguration": {} }),
-            json!({ "role": "controlPlane", "initConfiguration": {}, "clusterConfiguration": {} }),
         ] {
             assert_eq!(why(&kubernetes(&more)), None, "{more}");
         }
