@@ -31,7 +31,7 @@ pub fn machine(machine: &mut Machine) {
     (status.power, status.state_disk) = (None, None);
     status.addresses.retain(|address: &Address| address.type_ == AddressType::InternalIP);
     if let Some(boot) = &mut status.boot {
-        // Its stage is shown.
+        // Its stage and the time of its seed are shown.
         (boot.timeline, boot.previous) = (Vec::new(), None);
     }
 }

@@ -87,21 +87,24 @@ fn before_enrolment(machine: &Machine, status: &MachineStatus) -> Option<Display
     if condition(status, condition_type::ENROLLED).is_some_and(|c| c.status == "True") {
         return None;
     }
+    // Packets in the name of a server that runs are not its boot. A host that took its seed boots.
+    let is_seeded = status.boot.as_ref().is_some_and(|boot| boot.seed_time.is_some());
+    let powered = condition(status, condition_type::POWERED_ON);
+    if let Some(found) = powered.filter(|c| !is_seeded && c.reason == FOUND_RUNNING) {
+        return Some(display(Phase::Pending, &found.reason, &found.message));
+    }
     let booting = status.boot.as_ref().is_some_and(|boot| boot.stage.is_some());
     let phase = if booting { Phase::Booting } else { Phase::Pending };
     // Who cannot be switched on will not be heard.
     let first = unmet(status, condition_type::BMC_REACHABLE)
-        .filter(|_| {
-            !booting && condition(status, condition_type::POWERED_ON).is_some_and(|c| c.status == "Unknown")
-        })
+        .filter(|_| !booting && powered.is_some_and(|c| c.status == "Unknown"))
         .or_else(|| unmet(status, condition_type::BOOTED))
         .or_else(|| unmet(status, condition_type::ENROLLED));
-    let is_driven = condition(status, condition_type::POWERED_ON).is_some();
-    let found =
-        condition(status, condition_type::POWERED_ON).filter(|c| !booting && c.reason == FOUND_RUNNING);
-    Some(match first.or(found) {
+    Some(match first {
         Some(c) => display(phase, &c.reason, &c.message),
-        None if is_driven => display(phase, "AwaitingEnrolment", "waiting for the host to boot and to enrol"),
+        None if powered.is_some() => {
+            display(phase, "AwaitingEnrolment", "waiting for the host to boot and to enrol")
+        }
         None => display(phase, "AwaitingEnrolment", &unheard(machine)),
     })
 }
@@ -257,6 +260,18 @@ mod tests {
             (json!({ "conditions": [is("PoweredOn", "False")] }), Phase::Pending, "PoweredOn is False"),
             // On since before pxed knew it.
             (json!({ "conditions": [found] }), Phase::Pending, "PoweredOn is True"),
+            // Packets in its name open a boot; only its own agent takes the seed.
+            (
+                json!({ "conditions": [found, is("Booted", "False")], "boot": { "stage": "loader" } }),
+                Phase::Pending,
+                "PoweredOn is True",
+            ),
+            (
+                json!({ "conditions": [found, is("Booted", "False")],
+                    "boot": { "stage": "userspace", "seedTime": "2026-01-01T00:00:00.000000Z" } }),
+                Phase::Booting,
+                "Booted is False",
+            ),
             // Who has switched it on has said something of it.
             (
                 json!({ "conditions": [is("PoweredOn", "True")] }),
