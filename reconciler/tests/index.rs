@@ -1,6 +1,9 @@
 //! What the index gives, kept one object at a time through random histories, is what all objects give when each is looked at.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+#[allow(dead_code, reason = "each test program uses its part")]
+mod server;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,9 +11,12 @@ use std::sync::Arc;
 use bedplate_api::configuration::{MachineConfiguration, MachineCounts};
 use bedplate_api::machine::Machine;
 use bedplate_api::version::MachineConfigurationVersion;
-use bedplate_reconciler::configuration::plan;
+use bedplate_lease::Tenure;
+use bedplate_reconciler::configuration::{self, plan};
+use bedplate_reconciler::counters::{Counters, Kind};
 use bedplate_reconciler::index::Index;
-use bedplate_reconciler::rollout::{Clocks, Wait};
+use bedplate_reconciler::rollout::{Clocks, NodeWeights, Wait};
+use bedplate_reconciler::trigger::{Queue, Queues, later};
 use bedplate_selection::{Again, Choice, References, Write, choose, plan_versions};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -23,12 +29,10 @@ const CONFIGURATIONS: u32 = 3;
 const MACHINES: u32 = 6;
 const CLOCKS: Clocks<'_> = Clocks { silent: &|_| false, wait: &|_| Wait::default() };
 
-/// Returns a Ready Node for every second Machine.
-fn node(name: &str) -> Option<Arc<Node>> {
-    let is_even = name.bytes().last().is_some_and(|last| last % 2 == 0);
-    let node = json!({ "metadata": { "name": name }, "spec": { "providerID": format!("bedplate://{name}") },
-        "status": { "conditions": [{ "type": "Ready", "status": "True" }] } });
-    is_even.then(|| Arc::new(serde_json::from_value(node).unwrap()))
+/// Returns the Node `name` with this `providerID` and readiness.
+fn node(name: &str, provider_id: &str, ready: &str) -> Value {
+    json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name, "uid": "1" },
+        "spec": { "providerID": provider_id }, "status": { "conditions": [{ "type": "Ready", "status": ready }] } })
 }
 
 /// All objects, as the cluster has them.
@@ -37,6 +41,18 @@ struct All {
     configurations: BTreeMap<String, MachineConfiguration>,
     versions: BTreeMap<String, MachineConfigurationVersion>,
     machines: BTreeMap<String, Machine>,
+    nodes: BTreeMap<String, Arc<Node>>,
+}
+
+impl All {
+    /// Returns true if a Machine has a Ready Node. The reports of its agent do not count.
+    fn is_available(&self, machine: &str) -> bool {
+        let node = self.nodes.get(machine).map(|node| serde_json::to_value(&**node).unwrap());
+        node.is_some_and(|node| {
+            let is_its_own = node["spec"]["providerID"] == format!("bedplate://{machine}");
+            is_its_own && node["status"]["conditions"][0]["status"] == "True"
+        })
+    }
 }
 
 /// The simple computation: every Machine, every version, each time.
@@ -44,6 +60,7 @@ struct Oracle<'a> {
     configurations: Vec<&'a MachineConfiguration>,
     versions: Vec<&'a MachineConfigurationVersion>,
     machines: Vec<&'a Machine>,
+    all: &'a All,
 }
 
 impl<'a> Oracle<'a> {
@@ -54,6 +71,7 @@ impl<'a> Oracle<'a> {
             configurations: all.configurations.values().collect(),
             versions,
             machines: all.machines.values().collect(),
+            all,
         }
     }
 
@@ -68,9 +86,8 @@ impl<'a> Oracle<'a> {
             let Some(status) = &machine.status else { continue };
             if status.selected.as_ref().is_some_and(|selected| selected.name == name) {
                 counts.selected += 1;
-                // Independent of the agent's reports.
                 let name = machine.metadata.name.as_deref().unwrap_or_default();
-                counts.unavailable += i32::from(node(name).is_none());
+                counts.unavailable += i32::from(!self.all.is_available(name));
             }
             let Some(applied) = status.applied.as_ref().filter(|applied| applied.name == name) else {
                 continue;
@@ -91,6 +108,7 @@ impl<'a> Oracle<'a> {
 struct World {
     all: All,
     index: Index,
+    weights: NodeWeights,
     random: StdRng,
     /// What was counted of each configuration when it was looked at last.
     counted: BTreeMap<String, MachineCounts>,
@@ -111,8 +129,8 @@ fn template(content: u32) -> Value {
 impl World {
     fn new(seed: u64) -> Self {
         let random = StdRng::seed_from_u64(seed);
-        let (all, index, counted, touched) = Default::default();
-        Self { all, index, random, counted, touched }
+        let (all, index, weights, counted, touched) = Default::default();
+        Self { all, index, weights, random, counted, touched }
     }
 
     fn chance(&mut self, one_in: u32) -> bool {
@@ -130,9 +148,10 @@ impl World {
 
     /// One object comes, changes, or goes.
     fn step(&mut self) {
-        match self.random.random_range(0..10) {
+        match self.random.random_range(0..12) {
             0 => self.configuration(),
             1..4 => self.version(),
+            4..6 => self.node(),
             _ => self.machine(),
         }
     }
@@ -184,6 +203,22 @@ impl World {
         put(&mut self.all.machines, name, after);
     }
 
+    fn node(&mut self) {
+        let name = format!("m{}", self.random.random_range(0..MACHINES));
+        let own = format!("bedplate://{name}");
+        let states = [(own.as_str(), "True"), (&own, "False"), (&own, "Unknown"), ("other://x", "True")];
+        let after = (!self.chance(5)).then(|| {
+            let (provider_id, ready) = states[self.random.random_range(0..states.len())];
+            Arc::new(serde_json::from_value::<Node>(node(&name, provider_id, ready)).unwrap())
+        });
+        // As `trigger::Queues::dependents_of_node` has it.
+        if self.weights.is_other(&name, after.as_deref()) {
+            let status = self.all.machines.get(&name).and_then(|machine| machine.status.as_ref());
+            self.touched.extend(status.and_then(|status| Some(status.selected.as_ref()?.name.clone())));
+        }
+        put(&mut self.all.nodes, name, after);
+    }
+
     fn some_machine(&mut self, name: &str) -> Machine {
         let mut metadata =
             json!({ "name": name, "labels": { "rack": self.random.random_range(0..2_u32).to_string() } });
@@ -228,8 +263,9 @@ impl World {
     fn check(&mut self, seed: u64) {
         let oracle = Oracle::of(&self.all);
         assert_eq!(*self.index.references(), oracle.references(), "seed {seed}");
+        let nodes = |name: &str| self.all.nodes.get(name).cloned();
         for (name, configuration) in &self.all.configurations {
-            let planned = plan(configuration, &self.index, (&node, CLOCKS), Timestamp::UNIX_EPOCH);
+            let planned = plan(configuration, &self.index, (&nodes, CLOCKS), Timestamp::UNIX_EPOCH);
             let versions = plan_versions(configuration, &oracle.versions, &oracle.references());
             assert_eq!(planned.versions, versions, "seed {seed}: {name}");
             let made = match &versions.write {
@@ -277,5 +313,65 @@ fn whatever_happens_the_index_gives_what_all_objects_give_and_no_count_goes_stal
             world.step();
             world.check(seed);
         }
+    }
+}
+
+/// Queues that nobody empties, except that of configurations to reconcile later.
+fn queues() -> (Queues, tokio::sync::mpsc::Receiver<String>) {
+    let counters = Counters::default();
+    let (later, touched) = later();
+    let queues = Queues {
+        configurations: Queue::new(Kind::Configuration, &counters).0,
+        versions: Queue::new(Kind::Version, &counters).0,
+        machines: Queue::new(Kind::Machine, &counters).0,
+        requests: Queue::new(Kind::Request, &counters).0,
+        operations: Queue::new(Kind::Operation, &counters).0,
+        images: Queue::new(Kind::Image, &counters).0,
+        rollouts: Queue::new(Kind::Rollout, &counters).0,
+        departures: Queue::new(Kind::Departure, &counters).0,
+        later,
+    };
+    (queues, touched)
+}
+
+#[tokio::test]
+async fn c4_node_counts_whatever_its_agent_reports_and_again_when_it_changes() {
+    const STATUS: &str = "PATCH /machineconfigurations/w/status";
+    let (queues, mut touched) = queues();
+    let mut weights = NodeWeights::default();
+    let is = |type_: &str| json!({ "type": type_, "status": "True", "reason": "Done", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" });
+    let machine = server::machine(&json!({ "conditions": [is("Enrolled"), is("NodeReady")],
+        "selected": { "name": "w", "version": 1, "by": "Reference" },
+        "applied": { "name": "w", "version": 1, "slot": "a", "nodeUid": "1" }, "nodeRef": { "name": "a", "uid": "1" } }));
+    for (ready, unavailable, is_other) in
+        [("True", 0, true), ("Unknown", 1, true), ("False", 1, false), ("True", 0, true)]
+    {
+        let node = node("a", "bedplate://a", ready);
+        let configuration = server::configuration(1, &json!({}));
+        let objects = server::Objects {
+            configurations: vec![configuration.clone()],
+            versions: vec![server::version(1, &json!({}))],
+            machines: vec![machine.clone()],
+            nodes: vec![node.clone()],
+            ..server::Objects::default()
+        };
+        let server = server::Server::default();
+        let world = server.world(&objects, Tenure::always(), |asked| match asked.line.contains("versions") {
+            true => (200, server::version(1, &json!({}))),
+            false => (200, server::configuration(1, &json!({}))),
+        });
+        // As `follow` does for each change of a Node.
+        let given: Node = serde_json::from_value(node).unwrap();
+        assert_eq!(weights.is_other("a", Some(&given)), is_other, "{ready}");
+        queues.dependents_of_node("a", &world.stores).await;
+        assert_eq!(touched.try_recv().ok().as_deref(), Some("w"), "{ready}");
+        let configuration = Arc::new(server::object(&configuration));
+        configuration::reconcile(configuration, world).await.unwrap();
+        let counts = server::body(&server.asked(), STATUS)["status"]["machines"].clone();
+        assert_eq!(
+            (&counts["selected"], &counts["unavailable"]),
+            (&json!(1), &json!(unavailable)),
+            "{ready}"
+        );
     }
 }
