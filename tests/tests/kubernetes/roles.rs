@@ -411,10 +411,10 @@ async fn agent_is_refused_the_fields_of_others() {
     }
 }
 
-/// The entries of `metadata.managedFields` of others than the agent, without their times.
-fn ownership(object: &DynamicObject) -> Vec<ManagedFieldsEntry> {
+/// Returns the entries of `metadata.managedFields` of others than these managers, without their times.
+fn ownership(object: &DynamicObject, own: &[&str]) -> Vec<ManagedFieldsEntry> {
     let entries = object.metadata.managed_fields.clone().unwrap_or_default().into_iter();
-    let others = entries.filter(|entry| entry.manager.as_deref() != Some("bedplate-agent"));
+    let others = entries.filter(|entry| !own.contains(&entry.manager.as_deref().unwrap_or_default()));
     others.map(|entry| ManagedFieldsEntry { time: None, ..entry }).collect()
 }
 
@@ -446,7 +446,8 @@ async fn agent_is_refused_to_own_fields_of_others_as_they_are() {
             // Taken or not: nobody's ownership is lost by it.
             let _ = api(&agent, &object).patch_status("agent-owner", &parameters, &patch).await;
             let after = api(&admin, &object).get("agent-owner").await.unwrap();
-            assert_eq!(ownership(&after), ownership(&before), "{status} by {manager}");
+            let own = ["bedplate-agent"];
+            assert_eq!(ownership(&after, &own), ownership(&before, &own), "{status} by {manager}");
         }
     }
     // So what pxed does not say any more is gone, and nothing else.
@@ -601,6 +602,19 @@ async fn o1_agent_neither_releases_an_operation_nor_restarts_its_time() {
         .expect_err(words);
     assert!(why.contains(words), "{why}");
     apply(&agent, &own, "bedplate-agent", json!({ "state": "Pending" })).await.unwrap();
+    // Without a state the controller would write Pending again, and the time until an executor takes it would start again.
+    let stateless = "an agent writes no status of a MachineOperation without a state";
+    for status in [json!({ "state": null }), json!({ "state": null, "message": "m" })] {
+        let patch = Patch::Merge(json!({ "status": status }));
+        let written = api(&agent, &own).patch_status("held-by-host", &PatchParams::default(), &patch).await;
+        let why = written.expect_err(stateless).to_string();
+        assert!(why.contains(stateless), "{status}: {why}");
+    }
+    let gone = Patch::Merge(json!({ "status": null }));
+    let written = api(&agent, &own).patch_status("held-by-host", &PatchParams::default(), &gone).await;
+    let why = written.expect_err(stateless).to_string();
+    assert!(why.contains(stateless), "{why}");
+    apply(&agent, &own, "bedplate-agent", json!({ "message": "m" })).await.expect_err(stateless);
     apply(&agent, &own, "bedplate-agent", status("InProgress")).await.unwrap();
     let (later, other) = (json!({ "startTime": "2026-01-01T00:01:00Z" }), json!({ "executor": "x" }));
     for (change, words) in [
@@ -716,6 +730,86 @@ async fn pxed_writes_its_own_fields_of_a_machines_status_and_no_others() {
         assert!(why.to_string().contains("pxed writes no "), "{status}: {why}");
     }
     apply(&pxed, &object, "pxed", json!({})).await.expect("its own fields may go");
+}
+
+/// Fields of the status, each with a value, that pxed writes, by the manager that it writes them with.
+fn pxeds_fields() -> [(&'static str, Value); 3] {
+    [
+        (
+            "pxed",
+            json!({ "boot": { "stage": "offered", "attempts": 1 }, "conditions": [condition("Booted"), condition("Enrolled")] }),
+        ),
+        (
+            "pxed-power",
+            json!({ "power": { "state": "On" }, "hardware": { "bmc": { "vendor": "V" } },
+                "conditions": [condition("BMCReachable"), condition("PoweredOn")] }),
+        ),
+        ("pxed-enrolment", enrolment(&"0".repeat(64))),
+    ]
+}
+
+/// The attack: pxed's credentials apply fields of others as they are. A co-owner keeps a field that its writer removes.
+#[tokio::test]
+async fn trust_3_pxed_does_not_own_fields_of_others_as_they_are() {
+    const OWN: [&str; 3] = ["pxed", "pxed-power", "pxed-enrolment"];
+    let object = machine("pxed-owner");
+    let admin = admin().await;
+    create(&admin, &object).await;
+    let pxed = pxed().await;
+    let machines = api(&pxed, &object);
+    let words = "pxed writes no fields of others, not even as they are";
+    apply(&admin, &object, "bedplate-controller", json!({ "phase": "Ready" })).await.unwrap();
+    let as_it_is = Patch::Apply(json!({ "apiVersion": object["apiVersion"], "kind": object["kind"],
+        "metadata": { "name": "pxed-owner" }, "status": { "phase": "Ready" } }));
+    let probe = PatchParams { dry_run: true, ..PatchParams::apply("pxed").force() };
+    refused(words, || async { machines.patch_status("pxed-owner", &probe, &as_it_is).await }).await;
+    // Each part of its own by its manager, also again and on an object that has other owners by now.
+    for _ in 0..2 {
+        for (manager, status) in pxeds_fields() {
+            apply(&pxed, &object, manager, status).await.unwrap();
+        }
+        apply(&admin, &object, "bedplate-agent", agents_fields()).await.unwrap();
+    }
+    let agents = agents_fields();
+    let agents = agents.as_object().unwrap().iter().map(|(name, value)| json!({ name: value }));
+    for status in agents.chain([json!({ "phase": "Ready" })]) {
+        let before = api(&admin, &object).get("pxed-owner").await.unwrap();
+        for manager in OWN.into_iter().chain(["another", "before-first-apply"]) {
+            let why = apply(&pxed, &object, manager, status.clone()).await;
+            let why = why.expect_err(&format!("{status} by {manager}"));
+            assert!(why.contains(words), "{status} by {manager}: {why}");
+        }
+        for manager in ["pxed", "bedplate-agent", "bedplate-controller"] {
+            let patch = Patch::Merge(json!({ "metadata": { "managedFields": [{}] }, "status": status }));
+            let parameters =
+                PatchParams { field_manager: Some(manager.to_owned()), ..PatchParams::default() };
+            // Accepted or not: no ownership of others is lost by it.
+            let _ = machines.patch_status("pxed-owner", &parameters, &patch).await;
+            let after = api(&admin, &object).get("pxed-owner").await.unwrap();
+            assert_eq!(ownership(&after, &OWN), ownership(&before, &OWN), "{status} by {manager}");
+        }
+    }
+    // In another writer's name it would remove what it does not name.
+    for (_, status) in pxeds_fields() {
+        for manager in ["bedplate-agent", "bedplate-controller"] {
+            let why = apply(&pxed, &object, manager, status.clone()).await.expect_err(manager);
+            assert!(why.contains("pxed writes no "), "{status} by {manager}: {why}");
+        }
+    }
+    // So what a writer does not apply any more is gone.
+    for (manager, status) in pxeds_fields() {
+        apply(&pxed, &object, manager, status).await.unwrap();
+    }
+    apply(&admin, &object, "bedplate-agent", json!({})).await.unwrap();
+    let left = api(&admin, &object).get("pxed-owner").await.unwrap();
+    let left: BTreeSet<_> = left.data["status"].as_object().unwrap().keys().cloned().collect();
+    assert_eq!(
+        left,
+        ["boot", "conditions", "enrolment", "hardware", "phase", "power"].map(str::to_owned).into()
+    );
+    for (manager, _) in pxeds_fields() {
+        apply(&pxed, &object, manager, json!({})).await.expect("its own fields may go");
+    }
 }
 
 #[tokio::test]
