@@ -23,6 +23,23 @@ fn show(host: &Host, unit: &str, property: &str) -> Result<String> {
     Ok(shown.trim().to_owned())
 }
 
+/// The units of both programs refuse one machine: with the agent's program there pxed would not start again.
+#[test]
+fn package_refuses_the_machine_of_a_pxed() -> Result<()> {
+    let host = Host::prepare("package-pxed")?.bind(&package()?, "/srv/agent.deb").start()?;
+    host.put("/etc/bedplate/pxed.toml", b"site = \"default\"\n", 0o640)?;
+    let said = host.run("dpkg", &["--install", "/srv/agent.deb"]).err().context("it was installed")?;
+    ensure!(format!("{said:#}").contains("/etc/bedplate/pxed.toml"), "{said:#}");
+    host.run("test", &["!", "-e", "/usr/bin/bedplate-agent"])?;
+    host.run("rm", &["/etc/bedplate/pxed.toml"])?;
+    host.run("dpkg", &["--install", "/srv/agent.deb"])?;
+    assert_eq!(show(&host, UNIT, "ActiveState")?, "active");
+    // An upgrade of what is there already changes nothing for pxed, and must not fail.
+    host.put("/etc/bedplate/pxed.toml", b"site = \"default\"\n", 0o640)?;
+    host.run("dpkg", &["--install", "/srv/agent.deb"])?;
+    Ok(())
+}
+
 #[test]
 fn the_package_brings_a_running_service_and_an_upgrade_leaves_the_slot_alone() -> Result<()> {
     let host = Host::prepare("package")?.bind(&package()?, "/srv/agent.deb").start()?;
