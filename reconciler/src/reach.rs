@@ -26,7 +26,7 @@ impl bedplate_image::Reach for RegistryReach {
 #[cfg(test)]
 mod tests {
     use bedplate_image::Reach as _;
-    use clap::Parser as _;
+    use clap::{CommandFactory as _, Parser as _};
 
     use super::*;
     use crate::cli::Cli;
@@ -50,5 +50,41 @@ mod tests {
         }
         assert!(RegistryReach::default().check([127, 0, 0, 1].into()).is_err());
         assert!(Cli::try_parse_from(["bedplate-controller", "--image-forbidden-networks=x"]).is_err());
+    }
+
+    /// The pair that docs/controller.md recommends.
+    #[test]
+    fn tags_are_resolved_only_where_registries_are_allowed() {
+        let arguments = [
+            "bedplate-controller",
+            "--image-forbidden-networks=0.0.0.0/0,::/0",
+            "--image-allowed-networks=10.9.0.0/24",
+        ];
+        let reach = Cli::try_parse_from(arguments).unwrap().image_reach();
+        for (ip, is_allowed) in [
+            ("10.9.0.7", true),
+            ("10.9.1.7", false),
+            ("192.0.2.1", false),
+            ("2001:db8::1", false),
+            ("127.0.0.1", false),
+        ] {
+            assert_eq!(reach.check(ip.parse().unwrap()).is_ok(), is_allowed, "{ip}");
+        }
+    }
+
+    #[test]
+    fn deployment_and_unit_forbid_the_same_networks_by_a_variable() {
+        const VARIABLE: &str = "BEDPLATE_IMAGE_FORBIDDEN_NETWORKS";
+        let networks = "10.96.0.0/12,10.244.0.0/16";
+        let deployment = include_str!("../../deploy/controller-deployment.yaml");
+        assert!(deployment.contains(&format!("- {{name: {VARIABLE}, value: \"{networks}\"}}\n")));
+        let unit = include_str!("../../systemd/bedplate-controller.service");
+        assert!(unit.contains(&format!("\nEnvironment={VARIABLE}={networks}\n")));
+        let command = Cli::command();
+        let variables: Vec<_> =
+            command.get_arguments().filter_map(|argument| argument.get_env()?.to_str()).collect();
+        assert!(variables.contains(&VARIABLE) && variables.contains(&"BEDPLATE_IMAGE_ALLOWED_NETWORKS"));
+        // `kubectl set env` changes no argument, and arguments outweigh variables.
+        assert!(!deployment.contains("--image-") && !unit.contains("--image-"));
     }
 }
