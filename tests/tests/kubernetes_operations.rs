@@ -361,6 +361,35 @@ fn o4_o7_what_nobody_takes_or_ends_in_its_time_fails_and_says_who_there_is() {
     assert_eq!(failed["status"]["reason"], "NoExecutor");
 }
 
+/// The attack: the host that should carry an operation out writes its status without pause, so that a write over the version that was read is
+/// a conflict, and its parent waits. Costs 1 s of CPU time.
+#[test]
+fn o1_host_that_writes_without_pause_does_not_keep_an_operation() {
+    let site = Site::shared();
+    site.machine("busy", &json!({}), &json!({}));
+    // The controller leads.
+    site.operation("busy-first", "busy", &json!({ "operationName": "dance" }));
+    site.until_state("busy-first", "Pending");
+    site.operation("busy", "busy", &json!({ "operationName": "dance", "timeoutSeconds": 2 }));
+    let agent = site.agent("busy");
+    let status = |number: u32| json!({ "state": "Pending", "message": number.to_string() });
+    std::thread::scope(|scope| {
+        // They end with the operation, whose status then stays as it is.
+        let write =
+            || (0..).take_while(|number| agent.merge_status("mop", "busy", &status(*number)).is_ok()).count();
+        let writers = [(); 4].map(|()| scope.spawn(write));
+        let begun = std::time::Instant::now();
+        let failed = site.until_state("busy", "Failed");
+        assert_eq!(failed["status"]["reason"], "NoExecutor");
+        let writes: usize = writers.map(|writer| writer.join().unwrap()).iter().sum();
+        assert!(
+            writes > 20 && begun.elapsed() < Duration::from_secs(15),
+            "{writes} in {:?}",
+            begun.elapsed()
+        );
+    });
+}
+
 #[test]
 fn the_controller_makes_no_operations_of_its_own_and_changes_nobodys_but_for_its_labels() {
     let site = Site::shared();

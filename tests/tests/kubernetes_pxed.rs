@@ -3,11 +3,12 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bedplate_tests::guard::{Directory, Process};
-use bedplate_tests::kubernetes::{Kubernetes, Objects};
+use bedplate_tests::kubernetes::{Kubernetes, Objects, request_line};
 use bedplate_tests::pxed::{Parts, ask, prepare, serve};
 use bedplate_tests::wait;
 use serde_json::{Value, json};
@@ -16,6 +17,7 @@ const LIMIT: Duration = Duration::from_secs(90);
 
 struct Rig {
     kubernetes: Kubernetes,
+    kubeconfig: PathBuf,
     directory: Directory,
 }
 
@@ -27,7 +29,7 @@ impl Rig {
         let source = format!("kubernetes = {{ kubeconfig = {:?} }}", kubeconfig.display().to_string());
         let parts = Parts { general: "site = \"rack1\"", source: &source, more: "" };
         prepare(directory.path(), parts).unwrap();
-        Self { kubernetes, directory }
+        Self { kubernetes, kubeconfig, directory }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -148,4 +150,57 @@ fn machines_of_the_site_are_known_reported_on_and_kept_while_the_api_server_is_a
     rig.until("the new one is known", || shown()["spec"].to_string().contains("52:54:00:00:00:0c"));
     assert_eq!(booted(&shown()), None, "{}", shown());
     assert_eq!(pxed.terminate(LIMIT).unwrap().code(), Some(0), "{}", pxed.said());
+}
+
+/// Kubernetes 1.31 and newer select Machines by a field. Costs the start of an API server, 12 s of CPU time.
+#[test]
+fn a3_pxed_asks_for_machines_and_operations_of_its_site_alone() {
+    let rig = Rig::new();
+    let socket = rig.path("pxed.sock");
+    rig.apply("one", "rack1", "52:54:00:00:00:0a");
+    rig.apply("elsewhere", "rack2", "52:54:00:00:00:0b");
+    let operation = |name: &str, label: &str, value: &str, target: Value| {
+        let mut spec = json!({ "operationName": "powerOn" });
+        spec.as_object_mut().unwrap().extend(target.as_object().unwrap().clone());
+        let metadata = json!({ "name": name, "labels": { label: value } });
+        json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineOperation", "metadata": metadata, "spec": spec })
+    };
+    let of = |machine: &str| json!({ "machineRef": { "name": machine } });
+    for made in [
+        operation("own", "bedplate.dev/site", "rack1", of("one")),
+        operation("new", "own", "x", of("one")),
+        operation("elsewhere", "bedplate.dev/site", "rack2", of("elsewhere")),
+        operation(
+            "parent",
+            "bedplate.dev/children",
+            "",
+            json!({ "machineSelector": { "matchLabels": { "a": "b" } } }),
+        ),
+    ] {
+        rig.objects().apply(&made).unwrap();
+    }
+    let pxed = rig.start();
+    let operations = || {
+        let list = ask(&socket, "/v1/operations").unwrap_or_default();
+        let items = list["items"].as_array().cloned().unwrap_or_default();
+        items.iter().map(|o| o["metadata"]["name"].as_str().unwrap().to_owned()).collect::<BTreeSet<_>>()
+    };
+    rig.until("its operations are known", || operations() == ["new", "own"].map(str::to_owned).into());
+    rig.until("one is known", || known(&socket) == ["one"]);
+    let selectors = [
+        "machines fieldSelector=spec.site=rack1",
+        "machineoperations labelSelector=bedplate.dev/site=rack1",
+        "machineoperations labelSelector=!bedplate.dev/site,!bedplate.dev/children",
+    ];
+    let expected: BTreeSet<String> =
+        selectors.iter().flat_map(|of| ["list", "watch"].map(|verb| format!("{verb} {of}"))).collect();
+    let reads = || -> BTreeSet<String> {
+        let lines = rig.kubernetes.asked_by_pxed(&rig.kubeconfig).unwrap();
+        let of_ours = lines.iter().filter(|event| event["objectRef"]["apiGroup"] == "bedplate.dev");
+        // One Machine's head shows whether the server answers again.
+        let of_ours = of_ours.filter(|event| !event["requestURI"].to_string().contains("limit=1\""));
+        of_ours.map(request_line).filter(|line| !line.starts_with("patch ")).collect()
+    };
+    let _ = wait::until_asked("each request", LIMIT, || Ok(reads().is_superset(&expected).then_some(())));
+    assert_eq!(reads(), expected, "{}", pxed.said());
 }

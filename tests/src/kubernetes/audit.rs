@@ -1,10 +1,11 @@
-//! Requests of agents, read from the API server's audit log.
+//! Requests of agents and of pxed, read from the API server's audit log.
 //!
 //! The server writes a line when a request arrives, before any other part of the server sees the request. It writes another line
 //! after the answer, when the client may know the answer already. A test therefore counts arrivals before that of a request of its own,
 //! the mark, and waits for the answers to these.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -18,9 +19,12 @@ use crate::wait;
 
 /// Members of this group are agents.
 const GROUP: &str = "bedplate:machines";
-/// Policy of the log: it has requests of agents only, in every stage.
+/// User of pxed's service account.
+const PXED: &str = "system:serviceaccount:bedplate-system:pxed";
+/// Policy of the log: it has requests of agents and of pxed only, in every stage.
 const POLICY: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules:\n\
-    - level: Metadata\n  userGroups: [\"bedplate:machines\"]\n- level: None\n";
+    - level: Metadata\n  userGroups: [\"bedplate:machines\"]\n\
+    - level: Metadata\n  users: [\"system:serviceaccount:bedplate-system:pxed\"]\n- level: None\n";
 /// Stage of the line that is written when a request arrives. All other stages follow an answer or its beginning.
 const RECEIVED: &str = "RequestReceived";
 /// Maximum time until the answers are in the log.
@@ -44,16 +48,45 @@ impl Kubernetes {
     /// # Errors
     /// The API server does not answer, or writes no log.
     pub fn asked_by(&self, user: &str) -> Result<Vec<Value>> {
+        let credentials = user_of(&self.certificate(user, &[GROUP])?);
+        self.asked_with(user, self.kubeconfig(user, &credentials)?)
+    }
+
+    /// Returns the requests that pxed has made, as [`Self::asked_by`] does for an agent. `kubeconfig`: one of pxed's service account.
+    ///
+    /// # Errors
+    /// As for [`Self::asked_by`], or the kubeconfig cannot be read.
+    pub fn asked_by_pxed(&self, kubeconfig: &Path) -> Result<Vec<Value>> {
+        self.asked_with(PXED, std::fs::read_to_string(kubeconfig).context("cannot read the kubeconfig")?)
+    }
+
+    fn asked_with(&self, user: &str, kubeconfig: String) -> Result<Vec<Value>> {
         static MARKS: AtomicU32 = AtomicU32::new(0);
         let mark = format!("/version?mark={}", MARKS.fetch_add(1, Ordering::Relaxed));
-        let credentials = user_of(&self.certificate(user, &[GROUP])?);
-        Objects::connect(&self.reactor, self.kubeconfig(user, &credentials)?)?.text(&mark)?;
+        Objects::connect(&self.reactor, kubeconfig)?.text(&mark)?;
         let log = self.path("audit.log");
         wait::until("the audit log's lines of all requests before a mark", TIMEOUT, || {
             let log = std::fs::read_to_string(&log).context("cannot read the audit log")?;
             Ok(answers_before(&mark, user, &log))
         })
     }
+}
+
+/// Returns verb, resource and selectors or name of an audit event, such as `list machines fieldSelector=metadata.name=a`.
+pub fn request_line(event: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let object = &event["objectRef"];
+    let uri = text(&event["requestURI"]);
+    let query = uri.split_once('?').map(|(_, query)| query).unwrap_or_default();
+    let selectors: Vec<_> = query.split('&').filter(|part| part.contains("Selector=")).collect();
+    let mut selectors = selectors.join(" ");
+    for (code, character) in [("%3D", "="), ("%2F", "/"), ("%21", "!"), ("%2C", ",")] {
+        selectors = selectors.replace(code, character);
+    }
+    let sub = text(&object["subresource"]);
+    let sub = if sub.is_empty() { sub } else { format!("/{sub}") };
+    let whose = if selectors.is_empty() { text(&object["name"]) } else { selectors };
+    format!("{} {}{sub} {whose}", text(&event["verb"]), text(&object["resource"]))
 }
 
 /// Returns the first answer to each request of a user that arrived before the mark; `None` while the log lacks one of them, or the mark.

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use bedplate_tests::guard::{Directory, Process};
-use bedplate_tests::kubernetes::{Kubernetes, Objects};
+use bedplate_tests::kubernetes::{Kubernetes, Objects, request_line};
 use bedplate_tests::pxed::binary;
 use bedplate_tests::wait;
 use serde_json::{Value, json};
@@ -115,29 +115,15 @@ impl<'k> Host<'k> {
 
     /// Each kind of request that the agent has made: verb, resource, whose.
     fn asked(&self) -> BTreeSet<String> {
-        self.kubernetes.asked_by(&self.user()).unwrap().iter().map(line).collect()
+        self.kubernetes.asked_by(&self.user()).unwrap().iter().map(request_line).collect()
     }
 
     /// Returns the successful list requests of the agent. An API server that is still setting up a kind answers 429.
     fn lists(&self) -> Vec<String> {
         let events = self.kubernetes.asked_by(&self.user()).unwrap();
         let is_got = |event: &&Value| event["verb"] == "list" && event["responseStatus"]["code"] == 200;
-        events.iter().filter(is_got).map(line).collect()
+        events.iter().filter(is_got).map(request_line).collect()
     }
-}
-
-/// An audit event in short.
-fn line(event: &Value) -> String {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let object = &event["objectRef"];
-    let uri = text(&event["requestURI"]);
-    let query = uri.split_once('?').map(|(_, query)| query).unwrap_or_default();
-    let selectors: Vec<_> = query.split('&').filter(|part| part.contains("Selector=")).collect();
-    let selectors = selectors.join(" ").replace("%3D", "=").replace("%2F", "/");
-    let sub = text(&object["subresource"]);
-    let sub = if sub.is_empty() { sub } else { format!("/{sub}") };
-    let whose = if selectors.is_empty() { text(&object["name"]) } else { selectors };
-    format!("{} {}{sub} {whose}", text(&event["verb"]), text(&object["resource"]))
 }
 
 #[test]
