@@ -68,6 +68,15 @@ impl Host {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
+    /// Runs another command of the agent's program. Returns what it printed.
+    fn agent(&self, arguments: &[&str]) -> String {
+        let mut command = self.network.command(binary("bedplate-agent").unwrap());
+        command.args(arguments).arg("--state-directory").arg(self.path("state"));
+        let output = command.arg("--run-directory").arg(self.path("run")).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
     fn boot_id(&self) -> String {
         let text = std::fs::read(self.path("state/enrolment.json")).unwrap_or_default();
         let enrolment: Value = serde_json::from_slice(&text).unwrap_or_default();
@@ -111,6 +120,28 @@ impl Rig<'_> {
         let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
         let who = agent.request(&http::Method::POST, path, "application/json", &review).unwrap();
         who["status"]["userInfo"].clone()
+    }
+
+    /// Enrolls the host by a token of pxed's socket, once pxed knows the Machine. Returns the token.
+    fn enrolls_by_a_token(&mut self, machine: &str) -> String {
+        let mut token = String::new();
+        self.until("a token, once pxed knows the Machine", |rig| {
+            let mut command = std::process::Command::new(binary("bedplate").unwrap());
+            command.arg("--socket").arg(rig.pxed.socket()).args(["machine", "token", machine]);
+            let output = command.output().unwrap();
+            token = String::from_utf8_lossy(&output.stdout).into_owned();
+            output.status.success()
+        });
+        let file = self.host.path("token");
+        std::fs::write(&file, &token).unwrap();
+        let words = ["enrol", "--server", "https://10.7.0.1:8443", "--wait", "80", "--token-file"];
+        let mut command = self.host.network.command(binary("bedplate-agent").unwrap());
+        command.args(words).arg(file).arg("--state-directory").arg(self.host.path("state"));
+        let said = command.arg("--run-directory").arg(self.host.path("run")).output().unwrap();
+        let words = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert!(said.status.success(), "{words}\n{}", self.story());
+        assert_eq!(String::from_utf8_lossy(&said.stdout), format!("this host is Machine {machine}\n"));
+        token
     }
 
     fn story(&mut self) -> String {
@@ -259,30 +290,7 @@ fn h1_a_host_that_a_person_installs_enrols_with_the_cluster_by_a_token() {
     host.network.ip(&format!("address add {}/24 dev eth0", Ipv4Addr::new(10, 7, 0, 91))).unwrap();
     let agent = host.start_agent();
     let mut rig = Rig { kubernetes, pxed, host, agent };
-    let mut token = String::new();
-    rig.until("a token, once pxed knows the Machine", |rig| {
-        let mut command = std::process::Command::new(binary("bedplate").unwrap());
-        command.arg("--socket").arg(rig.pxed.socket()).args(["machine", "token", "desk-1"]);
-        let output = command.output().unwrap();
-        token = String::from_utf8_lossy(&output.stdout).into_owned();
-        output.status.success()
-    });
-    std::fs::write(rig.host.path("token"), &token).unwrap();
-    let enrol = |rig: &Rig<'_>| {
-        let mut command = rig.host.network.command(binary("bedplate-agent").unwrap());
-        command.args(["enrol", "--server", "https://10.7.0.1:8443", "--wait", "80", "--token-file"]);
-        command.arg(rig.host.path("token")).arg("--state-directory").arg(rig.host.path("state"));
-        command.arg("--run-directory").arg(rig.host.path("run")).output().unwrap()
-    };
-    let said = enrol(&rig);
-    let (words, agent) = (String::from_utf8_lossy(&said.stderr).into_owned(), rig.agent.said());
-    assert!(
-        said.status.success(),
-        "{words}\n{}\n{agent}\n{}",
-        rig.host.standing(),
-        rig.pxed.process().said()
-    );
-    assert_eq!(String::from_utf8_lossy(&said.stdout), "this host is Machine desk-1\n");
+    let token = rig.enrolls_by_a_token("desk-1");
     let reports = |machine: &Value| machine["status"]["agent"]["lastHeartbeat"].is_string();
     rig.until_machine("desk-1", "the agent's fields", reports);
     rig.until_machine("desk-1", "the condition Enrolled", |machine| is_true(machine, "Enrolled"));
@@ -297,7 +305,46 @@ fn h1_a_host_that_a_person_installs_enrols_with_the_cluster_by_a_token() {
     assert!(machine["status"]["power"].is_null(), "nobody switches it: {machine}");
     let said = [rig.agent.said(), rig.pxed.process().said()].concat();
     assert!(!said.contains(token.trim()), "a token in the log");
+    copied_key_is_worthless_after_a_rekey(&rack, &mut rig);
     rack.succeeded();
+}
+
+/// docs/agent.md, "A copied key": after `rekey` and another enrollment, the key before renews nothing and writes nothing of the Machine.
+fn copied_key_is_worthless_after_a_rekey(rack: &Rack, rig: &mut Rig<'_>) {
+    let copied = rig.get("desk-1");
+    let thief = Host { network: Namespace::new("thief").unwrap(), directory: rack.file("thief") };
+    std::fs::create_dir_all(thief.path("run")).unwrap();
+    draw::connect(rack, &thief.network, "thief").unwrap();
+    thief.network.ip(&format!("address add {}/24 dev eth0", Ipv4Addr::new(10, 7, 0, 92))).unwrap();
+    std::fs::create_dir_all(thief.path("state")).unwrap();
+    for entry in std::fs::read_dir(rig.host.path("state")).unwrap().flatten() {
+        if entry.file_type().unwrap().is_file() {
+            std::fs::copy(entry.path(), thief.path("state").join(entry.file_name())).unwrap();
+        }
+    }
+    // It names the key by its path.
+    let kubeconfig = std::fs::read_to_string(thief.path("state/kubeconfig")).unwrap();
+    let (own, stolen) = (rig.host.path("state"), thief.path("state"));
+    let kubeconfig = kubeconfig.replace(&own.display().to_string(), &stolen.display().to_string());
+    std::fs::write(thief.path("state/kubeconfig"), kubeconfig).unwrap();
+    let said = rig.host.agent(&["rekey"]);
+    assert!(said.contains("a new key is made"), "{said}");
+    rig.enrolls_by_a_token("desk-1");
+    rig.until_machine("desk-1", "another key", |machine| {
+        key_of(machine) != key_of(&copied) && is_true(machine, "Enrolled")
+    });
+    let replaced = rig.get("desk-1");
+    let stolen = rig.kubernetes.objects_of(&thief.path("state/kubeconfig")).unwrap();
+    let fields = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": "desk-1" },
+        "status": { "agent": { "version": "0" } } });
+    let refused = || Ok(stolen.apply_as("bedplate-agent", "/status", &fields, "").err());
+    let said = wait::until_asked("a refusal", LIMIT, refused).unwrap().to_string();
+    assert!(said.contains("not the certificate that Machine desk-1 was enrolled with last"), "{said}");
+    // Its agent sees that another certificate counts, and asks pxed for one with the key before.
+    let agent = thief.start_agent();
+    rig.until("pxed refuses the key before", |_| agent.said().contains("KeyReplaced"));
+    assert_eq!(key_of(&rig.get("desk-1")), key_of(&replaced));
+    assert!(is_true(&rig.get("desk-1"), "Enrolled"));
 }
 
 /// Another host that boots by the MAC address of the Machine: its agent with a key of its own. The name is also its device's on the bridge.

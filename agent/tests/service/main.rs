@@ -7,6 +7,7 @@ mod pxed;
 
 use std::time::{Duration, Instant};
 
+use bedplate_agent::service::identity::Identity;
 use bedplate_agent::service::run::{PATIENCE, RunAgentError, run};
 use bedplate_agent::service::state::{Enrolment, Places, Standing};
 use bedplate_api::id::BootId;
@@ -260,6 +261,35 @@ async fn the_next_boots_seed_is_used_although_a_certificate_is_there() {
     host.start();
     let second = Some(BootId::from_random([2; 16]));
     until("the second enrolment", || host.enrolment().map(|enrolment| enrolment.boot_id) == second).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn trust_6_next_key_is_shown_by_the_next_enrollment_alone() {
+    let pxed = Pxed::start(DAY).await;
+    // The renewal of the first certificate is due.
+    pxed.seen.lock().unwrap().ages.push_back(DAY * 3 / 4);
+    let mut host = Host::new();
+    let places = host.places();
+    Identity::open(&places.state, &"node-1".parse().unwrap()).unwrap();
+    host.give_seed(&pxed, 1, &pxed.ca_pem);
+    host.start();
+    until("an enrolment", || host.enrolment().is_some()).await;
+    Identity::make_next(&places.state).unwrap();
+    until("a renewal", || pxed.seen.lock().unwrap().issued.len() == 2).await;
+    // The next token.
+    pxed.seen.lock().unwrap().token_used_by = None;
+    host.give_seed(&pxed, 2, &pxed.ca_pem);
+    let next = places.state.join("key.next.pem");
+    until("the next key is the host's", || host.enrolment().is_some() && !next.exists()).await;
+    let reports = pxed.seen.lock().unwrap().reports.len();
+    until("a report with it", || pxed.seen.lock().unwrap().reports.len() > reports).await;
+    let seen = pxed.seen.lock().unwrap();
+    let [first, renewed, second] = seen.issued.as_slice() else {
+        panic!("{} certificates", seen.issued.len())
+    };
+    assert_eq!(first.key, renewed.key);
+    assert_ne!(first.key, second.key);
+    assert_eq!(host.enrolment().unwrap().certificate_pem, second.pem);
 }
 
 #[tokio::test(flavor = "multi_thread")]
