@@ -54,6 +54,8 @@ pub struct Limits {
     pub connections_per_client: usize,
     /// Time limit for a request's head, and for the next request on a kept connection.
     pub head: Duration,
+    /// Time without a request after which a connection may lose its place to another one.
+    pub silence: Duration,
     /// Time after which a client that reads nothing is cut off.
     pub stall: Duration,
     /// True if a connection may send another request after an answer.
@@ -68,6 +70,7 @@ impl Default for Limits {
             connections: 4096,
             connections_per_client: 64,
             head: Duration::from_secs(20),
+            silence: Duration::from_secs(1),
             stall: Duration::from_secs(30),
             keep_alive: true,
             linger: None,
@@ -80,6 +83,8 @@ impl Limits {
     pub const LOCAL: Self = Self {
         connections: 64,
         connections_per_client: 16,
+        // At once: local programs send their request with the connection, and all of them may have one address.
+        silence: Duration::ZERO,
         head: Duration::from_secs(10),
         stall: Duration::from_secs(10),
         // A connection that is kept would keep its place.

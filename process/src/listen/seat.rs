@@ -13,9 +13,6 @@ use super::accept::Client;
 use super::socket::Completions;
 use super::{Counters, Cut, Limits};
 
-/// Time without a request after which a connection may lose its place.
-const SILENCE_TIMEOUT: Duration = Duration::from_secs(1);
-
 /// The places.
 #[derive(Debug)]
 pub(super) struct Seats {
@@ -74,10 +71,11 @@ impl Seats {
         let (mut state, now) = (self.lock(), Instant::now());
         let of_client = state.by_client.get(&client).copied().unwrap_or_default();
         if of_client >= limits.connections_per_client {
-            let silent = state.silent(now, |seated| seated.client == client).ok_or(Cut::OfAddress)?;
+            let silent =
+                state.silent(now, limits.silence, |seated| seated.client == client).ok_or(Cut::OfAddress)?;
             self.evict(&mut state, silent);
         } else if state.seated.len() >= limits.connections {
-            let silent = state.silent(now, |_| true).ok_or(Cut::Connections)?;
+            let silent = state.silent(now, limits.silence, |_| true).ok_or(Cut::Connections)?;
             self.evict(&mut state, silent);
         }
         let (number, end) = (state.next, CancellationToken::new());
@@ -114,11 +112,10 @@ impl Seats {
 }
 
 impl State {
-    /// Returns the connection of these that has been idle for longest, if that is [`SILENCE_TIMEOUT`].
-    fn silent(&self, now: Instant, of: impl Fn(&Seated) -> bool) -> Option<u64> {
-        let is_silent = |seated: &Seated| {
-            seated.requests == 0 && now.saturating_duration_since(seated.since) >= SILENCE_TIMEOUT
-        };
+    /// Returns the connection of these that has been idle for longest, if that is the time `least`.
+    fn silent(&self, now: Instant, least: Duration, of: impl Fn(&Seated) -> bool) -> Option<u64> {
+        let is_silent =
+            |seated: &Seated| seated.requests == 0 && now.saturating_duration_since(seated.since) >= least;
         let silent = self.seated.iter().filter(|(_, seated)| is_silent(seated) && of(seated));
         silent.min_by_key(|(_, seated)| seated.since).map(|(number, _)| *number)
     }
@@ -169,6 +166,8 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
+
+    const SILENCE_TIMEOUT: Duration = Duration::from_secs(1);
 
     fn client(n: u32) -> Client {
         Client::Address(Ipv4Addr::from_bits(n).into())
@@ -229,11 +228,26 @@ mod tests {
         drop(first);
         held[1].completions.run();
         tokio::time::advance(SILENCE_TIMEOUT).await;
-        assert_eq!(seats.lock().silent(Instant::now(), |_| true), Some(held[2].number));
+        assert_eq!(seats.lock().silent(Instant::now(), SILENCE_TIMEOUT, |_| true), Some(held[2].number));
         drop(second);
         tokio::time::advance(SILENCE_TIMEOUT).await;
         assert!(seats.take(client(0), &limits).is_ok(), "client 0 has one connection");
         assert!(held[2].end.is_cancelled() && !held[1].end.is_cancelled(), "its answer is not sent yet");
         assert_eq!(counters.cut.get(Cut::Silent), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_local_client_that_connects_again_and_again_keeps_no_probe_out() {
+        let seats = Arc::new(Seats::new(Arc::default()));
+        let limits = &Limits::LOCAL;
+        let held: Vec<_> =
+            (0..limits.connections_per_client).map(|_| take(&seats, 1, limits).unwrap()).collect();
+        // No connection is a second old, and the probe has the address of the others.
+        let probe = take(&seats, 1, limits).unwrap();
+        assert!(held[0].end.is_cancelled() && !held[1].end.is_cancelled(), "the oldest one");
+        let asked = probe.busy();
+        let more: Vec<_> = (0..100).map(|_| take(&seats, 1, limits).unwrap()).collect();
+        assert!(!probe.end.is_cancelled(), "its answer is not sent yet");
+        drop((asked, more));
     }
 }
