@@ -145,7 +145,16 @@ pub(crate) enum MachineCommand {
         /// The Machine's name
         #[arg(value_parser = name)]
         name: String,
+        /// Only the host of this boot, as the message of the condition Enrolled names it [default: the first host that asks]
+        #[arg(long, value_name = "ID", value_parser = boot_id)]
+        boot: Option<String>,
     },
+}
+
+/// Public ID of a boot.
+fn boot_id(text: &str) -> Result<String, String> {
+    let is_id = text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit());
+    if is_id { Ok(text.to_ascii_lowercase()) } else { Err("the ID of a boot has 32 hex digits".to_owned()) }
 }
 
 /// An object's name, or a MAC address where one may stand in its place: what can be neither is refused before anybody is asked.

@@ -194,8 +194,8 @@ async fn answer(global: &Global, command: &Command) -> Result<Value, RunError> {
             let asked = socket::post(&ask::socket(global), &path, &Value::Null).await;
             asked.map_err(RunError::OnlyPxed)?
         }
-        Command::Machine(MachineCommand::ReEnrol { name }) => {
-            Desk::open(global).await?.allow_key(name).await?
+        Command::Machine(MachineCommand::ReEnrol { name, boot }) => {
+            Desk::open(global).await?.allow_key(name, boot.as_deref()).await?
         }
         Command::Explain { subject } => pxed(format!("/v1/explain/{}", socket::escape(subject))).await?,
         Command::Discovered => pxed("/v1/discovered".to_owned()).await?,
@@ -243,7 +243,7 @@ fn print(command: &Command, answer: &Value, page: &mut Page<'_>) -> Result<(), R
         }
         Command::Machine(MachineCommand::Show { .. }) => render::show(&read::<Machine>(answer)?, look),
         Command::Machine(MachineCommand::Token { .. }) => token(answer)?,
-        Command::Machine(MachineCommand::ReEnrol { name }) => {
+        Command::Machine(MachineCommand::ReEnrol { name, .. }) => {
             format!("Machine {}: one new key may enroll within an hour\n", render::clean(name))
         }
         Command::Explain { .. } => render::explain(&read::<Explanation>(answer)?, look),

@@ -84,15 +84,17 @@ impl Desk {
         found.filter_map(|c| Some((c.metadata.name.clone()?, Stopped::of(&c)))).collect()
     }
 
-    /// Allows another key to enroll for a Machine, once.
-    pub(crate) async fn allow_key(&self, name: &str) -> Result<Value, RunError> {
+    /// Allows another key to enroll for a Machine, once; `boot`: of this boot alone, by its public ID.
+    pub(crate) async fn allow_key(&self, name: &str, boot: Option<&str>) -> Result<Value, RunError> {
         Ok(match self {
             Self::Pxed(path) => {
-                let route = format!("/v1/machines/{}/re-enrol", socket::escape(name));
+                let query = boot.map(|boot| format!("?boot={boot}")).unwrap_or_default();
+                let route = format!("/v1/machines/{}/re-enrol{query}", socket::escape(name));
                 socket::post(path, &route, &Value::Null).await?
             }
             Self::Cluster(client) => {
-                let now = Timestamp::now().strftime("%FT%TZ").to_string();
+                let boot = boot.map(|boot| format!("/{boot}")).unwrap_or_default();
+                let now = format!("{}{boot}", Timestamp::now().strftime("%FT%TZ"));
                 json!(cluster::annotate::<Machine>(client, name, RE_ENROL_ANNOTATION, &now).await?)
             }
         })

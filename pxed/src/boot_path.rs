@@ -36,7 +36,7 @@ use crate::enrol::standalone::StandIn;
 use crate::enrol::tls::Configurations;
 use crate::enrol::token::Tokens;
 use crate::files::LoaderFiles;
-use crate::heard::Heard;
+use crate::heard::{Heard, LISTEN_INTERVAL};
 use crate::http::leased::Leases;
 use crate::http::queue::Queue;
 use crate::http::route::Routes;
@@ -47,6 +47,7 @@ use crate::images::reach::MachineReach;
 use crate::loaders::Loaders;
 use crate::machine::Machines;
 use crate::present::Present;
+use crate::source::SourceState;
 use crate::status::StatusRegistry;
 use crate::store::{Store, StoreError};
 
@@ -89,6 +90,8 @@ pub struct Daemon {
     pub discovered: Discovered,
     /// What stands in for a cluster, where there is none.
     pub stand_in: Option<StandIn>,
+    /// State of the source of Machines.
+    pub source: Arc<ArcSwap<SourceState>>,
 }
 
 /// The boot path; clones share it.
@@ -304,6 +307,7 @@ impl BootPath {
             self.serve_agents(https, &liveness, shutdown.clone()),
             self.images.clone().run(self.boots.clone(), part("images"), shutdown.clone()),
             self.follow_machines(shutdown.clone()),
+            self.listen(shutdown.clone()),
         );
         served.cancel();
         if boots.await.is_err() {
@@ -387,6 +391,19 @@ impl BootPath {
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+
+    /// Records every [`LISTEN_INTERVAL`] that keys can be heard.
+    async fn listen(&self, shutdown: CancellationToken) {
+        loop {
+            // Without a cluster agents report to pxed itself.
+            let is_reachable = self.heard.is_standalone() || self.daemon.source.load().unreachable.is_none();
+            self.heard.listens(is_reachable, Timestamp::now());
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = tokio::time::sleep(LISTEN_INTERVAL) => {}
             }
         }
     }

@@ -11,6 +11,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::{MachineStatus, Time};
@@ -29,6 +30,12 @@ const SILENT_CLUSTER: SignedDuration = SignedDuration::from_secs(420);
 /// Time for a last request that was in flight when the machine was switched. No host boots, enrolls and reports in this time.
 const IN_FLIGHT: SignedDuration = SignedDuration::from_secs(30);
 
+/// Interval between two calls of [`Heard::listens`].
+pub const LISTEN_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Time without such a call after which pxed could not hear: its host was paused, or has no time for it.
+const DEAF_AFTER: SignedDuration = SignedDuration::from_secs(20);
+
 /// Time for which an administrator's permission lasts.
 const ALLOWED_FOR: SignedDuration = SignedDuration::from_hours(1);
 
@@ -42,7 +49,7 @@ pub struct Evidence {
     pub enrolled: Timestamp,
     /// Time at which the key was heard last; its enrollment counts.
     pub heard: Timestamp,
-    /// Time before which the key could not be heard: pxed knows the Machine since then, and nothing was heard.
+    /// Time before which the key could not be heard: pxed knows the Machine since then and has heard nothing, or it hears again since then.
     pub deaf_until: Option<Timestamp>,
     /// Time at which its agent announced that the host goes down, by the host's clock.
     pub going_down: Option<Timestamp>,
@@ -98,8 +105,42 @@ pub fn is_ahead(time: Timestamp, now: Timestamp) -> bool {
 #[derive(Debug, Clone)]
 pub struct Heard {
     words: Arc<Mutex<HashMap<MachineName, Word>>>,
+    ears: Arc<Mutex<Ears>>,
     /// True if agents report to pxed, false if they report to the cluster.
     standalone: bool,
+}
+
+/// Ability of pxed to hear at all: its source of Machines can be asked, and it runs.
+#[derive(Debug, Clone, Copy, Default)]
+struct Ears {
+    /// Time of the last call of [`Heard::listens`], while the source could be asked.
+    last: Option<Timestamp>,
+    /// Time since which pxed hears again.
+    since: Option<Timestamp>,
+    /// True while the source cannot be asked.
+    deaf: bool,
+}
+
+impl Ears {
+    /// Records that pxed runs, and whether its source can be asked.
+    fn listen(&mut self, reachable: bool, now: Timestamp) {
+        if !reachable {
+            self.deaf = true;
+        } else if self.deaf || self.has_missed(now) {
+            (self.deaf, self.since) = (false, Some(now));
+        }
+        self.last = Some(now);
+    }
+
+    /// Returns true if pxed did not run in the time before `now`, or if its clock was set.
+    fn has_missed(&self, now: Timestamp) -> bool {
+        self.last.is_some_and(|last| now > later(last, DEAF_AFTER) || is_ahead(last, now))
+    }
+
+    /// Returns the time before which pxed could hear no key.
+    fn deaf_until(&self, now: Timestamp) -> Option<Timestamp> {
+        if self.deaf || self.has_missed(now) { Some(now) } else { self.since.filter(|since| *since <= now) }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -131,12 +172,23 @@ impl Word {
 impl Heard {
     /// Makes the evidence of a process that has heard nothing yet.
     pub fn new(standalone: bool) -> Self {
-        Self { words: Arc::default(), standalone }
+        Self { words: Arc::default(), ears: Arc::default(), standalone }
     }
 
     /// Returns true if agents report to pxed.
     pub fn is_standalone(&self) -> bool {
         self.standalone
+    }
+
+    /// Records that this process runs. `reachable`: its source of Machines can be asked. Called every [`LISTEN_INTERVAL`]. After a time without,
+    /// each key has its time again: pxed could not hear it.
+    pub fn listens(&self, reachable: bool, now: Timestamp) {
+        self.ears().listen(reachable, now);
+    }
+
+    fn ears(&self) -> MutexGuard<'_, Ears> {
+        // Every change is complete before the lock is released.
+        self.ears.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records a request by the key in force of this Machine.
@@ -212,7 +264,7 @@ impl Heard {
         Evidence {
             enrolled,
             heard: at.or(kept).map_or(first, |at| at.max(first)),
-            deaf_until: at.is_none().then_some(since),
+            deaf_until: at.is_none().then_some(since).max(self.ears().deaf_until(now)),
             going_down: agent.and_then(|agent| agent.going_down_time.as_ref()).map(|time| time.0),
             // A switch of the future would end every host until then.
             switched: switched.filter(|at| *at <= now).max(),
@@ -316,6 +368,35 @@ mod tests {
         assert!(refused(used, 1061));
         // Used by a clock that was set back since: the next permission counts.
         assert!(!refused(Evidence { used: Some(at(30_000)), allowed: Some(at(1005)), ..evidence() }, 1010));
+    }
+
+    #[test]
+    fn trust_6_a_pxed_that_could_not_hear_listens_again() {
+        let heard = Heard::new(false);
+        let snapshot = known(&json!({}));
+        let node = snapshot.by_name(&"node1".parse().unwrap()).unwrap();
+        let own = MachineStatus::default();
+        let until = |now| heard.evidence(node, &own, at(0), at(now)).refuses_until(at(now));
+        heard.enrolled(node, at(0));
+        let listen = |reachable, times: std::ops::RangeInclusive<i64>| {
+            times.step_by(5).for_each(|second| heard.listens(reachable, at(second)));
+        };
+        listen(true, 0..=420);
+        assert_eq!(until(420), None, "silent, and pxed has listened");
+        // The API server is away, and then back.
+        listen(false, 425..=2000);
+        assert_eq!(until(2000), Some(at(2420)), "nothing is known while it is away");
+        listen(true, 2005..=2010);
+        assert_eq!(until(2010), Some(at(2425)), "the agents may write again since 2005");
+        listen(true, 2015..=2425);
+        assert_eq!(until(2425), None);
+        // pxed's host was paused: the first request comes before the next tick.
+        assert_eq!(until(5000), Some(at(5420)));
+        listen(true, 5005..=5005);
+        assert_eq!(until(5005), Some(at(5425)));
+        // A permission counts all the same.
+        let evidence = heard.evidence(node, &own, at(0), at(5005));
+        assert_eq!(Evidence { allowed: Some(at(5000)), ..evidence }.refuses_until(at(5005)), None);
     }
 
     #[test]

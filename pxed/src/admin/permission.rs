@@ -2,17 +2,36 @@
 //!
 //! Called by `route`.
 
-use axum::extract::{Path, State};
+use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
 use bedplate_process::exit::chain;
+use serde::Deserialize;
 use serde_json::json;
 
 use super::route::{AdminState, refuse};
 use crate::enrol::permission::AllowKeyError;
 
-pub(super) async fn allow(State(state): State<AdminState>, Path(name): Path<String>) -> Response {
-    let error = match (state.allow_key)(name.clone()).await {
+/// Parameters of the request.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Parameters {
+    /// Public ID of the only boot that may enroll.
+    boot: Option<String>,
+}
+
+pub(super) async fn allow(
+    State(state): State<AdminState>,
+    Path(name): Path<String>,
+    Query(Parameters { boot }): Query<Parameters>,
+) -> Response {
+    let is_id = |boot: &String| boot.len() == 32 && boot.bytes().all(|b| b.is_ascii_hexdigit());
+    if boot.as_ref().is_some_and(|boot| !is_id(boot)) {
+        let message = "boot is not the public ID of a boot, which has 32 hex digits".to_owned();
+        return refuse(StatusCode::BAD_REQUEST, "Malformed", message);
+    }
+    let boot = boot.map(|boot| boot.to_ascii_lowercase());
+    let error = match (state.allow_key)(name.clone(), boot).await {
         Ok(()) => return (StatusCode::CREATED, Json(json!({ "machine": name }))).into_response(),
         Err(error) => error,
     };

@@ -34,8 +34,9 @@ pub type Explain = Arc<dyn Fn(&str) -> Option<Explanation> + Send + Sync>;
 pub(crate) type Issue =
     Arc<dyn Fn(String) -> BoxFuture<'static, Result<Seed, IssueTokenError>> + Send + Sync>;
 
-/// Allows another key to enroll for the Machine of this name.
-pub(crate) type AllowKey = Arc<dyn Fn(String) -> BoxFuture<'static, Result<(), AllowKeyError>> + Send + Sync>;
+/// Allows another key to enroll for the Machine of this name, of the boot with this public ID or of any boot.
+pub(crate) type AllowKey =
+    Arc<dyn Fn(String, Option<String>) -> BoxFuture<'static, Result<(), AllowKeyError>> + Send + Sync>;
 
 /// What the routes read.
 #[derive(Clone)]

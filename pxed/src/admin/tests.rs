@@ -106,7 +106,7 @@ fn state(directory: &tempfile::TempDir, desk: Desk) -> (AdminState, Store) {
         choice: None,
         token: Arc::new(|name| Box::pin(async { Err(IssueTokenError::NoMachine(name)) })),
         rights: rights(None).unwrap(),
-        allow_key: Arc::new(|name| Box::pin(async { Err(AllowKeyError::NoMachine(name)) })),
+        allow_key: Arc::new(|name, _| Box::pin(async { Err(AllowKeyError::NoMachine(name)) })),
         health: Arc::new(AlwaysReady),
         about: Arc::new(|| json!({})),
     };
@@ -239,7 +239,7 @@ async fn machines_are_shown_with_their_status() {
         choice: None,
         token: Arc::new(|name| Box::pin(async { Err(IssueTokenError::NoMachine(name)) })),
         rights: rights(None).unwrap(),
-        allow_key: Arc::new(|name| Box::pin(async { Err(AllowKeyError::NoMachine(name)) })),
+        allow_key: Arc::new(|name, _| Box::pin(async { Err(AllowKeyError::NoMachine(name)) })),
         health: Arc::new(AlwaysReady),
         about: Arc::new(|| json!({ "site": "default" })),
     };

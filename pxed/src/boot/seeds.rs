@@ -9,7 +9,7 @@
 //!
 //! Only the SHA-256 of a token is kept. Called by `http` (take) and `enrol` (check, claim, win, answer).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base64::Engine as _;
@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 
-use super::record::{Owner, Record};
+use super::record::{Owner, Record, public_id};
 use super::table::{Boot, MAX_BOOTS_PER_OWNER, Table as BootTable};
 use crate::store::{Change, Store, StoreError, Table};
 
@@ -135,6 +135,8 @@ pub struct Seeds {
     store: Store,
     boots: Arc<BootTable>,
     taken: Arc<Mutex<Kept>>,
+    /// Boots whose row could not be read at the start. Their token is lost.
+    unreadable: Arc<HashSet<BootId>>,
 }
 
 /// The seeds in memory.
@@ -203,13 +205,18 @@ impl Seeds {
         now: Timestamp,
     ) -> Result<(Self, Vec<Change>), StoreError> {
         let lives = |id| boots.get(id, now).is_some();
-        let (mut seeds, mut gone) = (Vec::new(), Vec::new());
+        let (mut seeds, mut gone, mut unreadable) = (Vec::new(), Vec::new(), HashSet::new());
         for (key, value) in store.scan(Table::Seeds)? {
             let id = <[u8; 16]>::try_from(key.as_slice()).ok().map(BootId::from_random);
             match (id, serde_json::from_slice::<Taken>(&value)) {
                 (Some(id), Ok(seed)) if now >= seed.expires && !lives(id) => gone.push(id),
                 (Some(id), Ok(seed)) => seeds.push((id, seed)),
-                (_, _) => tracing::error!("an entry of the table of seeds cannot be read"),
+                // Its boot counts as taken: nobody knows its token any more.
+                (Some(id), Err(error)) => {
+                    tracing::error!(%error, boot = %public_id(id), "failed to read the seed of a boot");
+                    unreadable.insert(id);
+                }
+                (None, _) => tracing::error!("an entry of the table of seeds has no boot ID"),
             }
         }
         seeds.sort_by_key(|(_, seed)| seed.time);
@@ -218,7 +225,8 @@ impl Seeds {
             gone.extend(kept.insert(id, seed, lives));
         }
         let deletions = gone.into_iter().map(deletion).collect();
-        Ok((Self { store, boots, taken: Arc::new(Mutex::new(kept)) }, deletions))
+        let taken = Arc::new(Mutex::new(kept));
+        Ok((Self { store, boots, taken, unreadable: Arc::new(unreadable) }, deletions))
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
@@ -227,7 +235,7 @@ impl Seeds {
 
     /// The boots whose seed has gone out.
     pub(super) fn taken(&self) -> Vec<BootId> {
-        self.lock().by_boot.keys().copied().collect()
+        self.lock().by_boot.keys().chain(self.unreadable.iter()).copied().collect()
     }
 
     /// Returns the owner of a boot whose seed has gone out.

@@ -257,6 +257,18 @@ async fn failed_write_serves_no_seed_and_uses_up_no_token() {
 }
 
 #[tokio::test]
+async fn trust_2_a_boot_whose_seed_cannot_be_read_counts_as_taken() {
+    let directory = tempfile::tempdir().unwrap();
+    let boots = boots(&directory);
+    let id = boots.open(&opening(1, 7), at(0)).unwrap();
+    boots.seeds().take(&boots.get(id, at(1)).unwrap(), at(2)).await.unwrap();
+    let damaged = b"damaged".to_vec();
+    boots.inner.store.put(crate::store::Table::Seeds, &id.bytes(), damaged).await.unwrap();
+    drop(boots);
+    assert_eq!(self::boots(&directory).seeds().taken(), [id]);
+}
+
+#[tokio::test]
 async fn a_token_serves_one_key_and_only_its_own_boot() {
     use crate::boot::seeds::{CheckTokenError, hash};
     let directory = tempfile::tempdir().unwrap();

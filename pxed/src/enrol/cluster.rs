@@ -117,7 +117,7 @@ impl ClusterSigner {
         let version = match self.version_for((machine, uid), &key).await {
             Err(SignError::Replaced(_)) if key.expected != Expected::Earlier => {
                 return Ok(Signed::Pending(format!(
-                    "another key was enrolled for Machine {machine} meanwhile"
+                    "another key was enrolled for Machine {machine} meanwhile, or the key in force was heard"
                 )));
             }
             version => version?,
@@ -158,9 +158,13 @@ impl ClusterSigner {
         let found = found.filter(|found| found.metadata.uid.as_deref() == Some(uid));
         let gone = || SignError::Refused(format!("Machine {machine} is gone, or was re-created"));
         let found = found.ok_or_else(gone)?;
-        let told = found.status.and_then(|status| status.enrolment).unwrap_or_default();
+        let status = found.status.unwrap_or_default();
+        let told = status.enrolment.unwrap_or_default();
+        let beats = status.agent.and_then(|agent| agent.last_heartbeat);
         let is_expected = match &key.expected {
-            Expected::Former(former) => told.key_fingerprint == *former,
+            Expected::Former { key, heartbeat } => {
+                told.key_fingerprint == *key && heartbeat.as_ref().is_none_or(|seen| *seen == beats)
+            }
             Expected::Earlier => EnrolledKey::of(Some(&told))
                 .zip(EnrolledKey::of(Some(&key.enrolment)))
                 .is_some_and(|(told, own)| told.cmp_row(&own).is_lt()),

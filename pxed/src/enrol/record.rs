@@ -12,7 +12,7 @@ use super::counters::Reason;
 use super::identity::Identity;
 use super::in_force::{Certified, EnrolledKey, InForce, in_force, is_held_by, latest, record};
 use super::permission::{self, Allowed, permission_key};
-use super::service::{Refused, Service, refused, signer_failed, store_failed};
+use super::service::{Refused, Service, refused, store_failed};
 use super::signer::{Expected, KeyRecord, SignError, Signed};
 use crate::heard::is_ahead;
 use crate::machine::KnownMachine;
@@ -144,7 +144,10 @@ impl Service {
         let time = Timestamp::from_second(now.as_second()).unwrap_or(now);
         let enrolled = match before {
             Some(same) if same.key == key && is_renewal => same,
-            Some(same) if same.key == key => EnrolledKey { time, ..same },
+            Some(same) if same.key == key => {
+                let permission = self.used_permission(known, Some(&same), now).await;
+                EnrolledKey { time, permission, ..same }
+            }
             before => {
                 let generation = before.as_ref().map_or(0, |before| before.generation).saturating_add(1);
                 let permission = self.used_permission(known, before.as_ref(), now).await;
@@ -154,7 +157,7 @@ impl Service {
         Certified { uid: known.uid.clone(), enrolled }
     }
 
-    /// A new key uses each permission up that there is, whether it needed one or not.
+    /// An enrollment uses each permission up that there is, whether it needed one or not.
     async fn used_permission(
         &self,
         known: &KnownMachine,
@@ -181,7 +184,7 @@ impl Service {
         match self.signer.put_in_force((name, &certified.uid), key, certificate).await {
             Ok(signed) => Ok(signed),
             Err(error @ SignError::Replaced(_)) => refused(Reason::KeyReplaced, error.to_string()),
-            Err(error) => signer_failed(name, &error),
+            Err(error) => self.signer_failed(name, &error),
         }
     }
 

@@ -133,7 +133,7 @@ impl Service {
         }
         let signed = match self.signer.sign((&name, &uid), &csr, &boot.to_string()).await {
             Ok(signed) => signed,
-            Err(error) => return signer_failed(&name, &error),
+            Err(error) => return self.signer_failed(&name, &error),
         };
         let certificate = match signed {
             Signed::Certificate(certificate) => certificate,
@@ -168,7 +168,7 @@ impl Service {
         let ended = seeds.win(boot);
         let mut changes = ended.or_else(|error| self.bad_token(boot, candidate.peer, &error))?;
         let certified = self.certified(&known, candidate.key, (false, now)).await;
-        let expected = Expected::Former(former.told);
+        let expected = Expected::Former { key: former.told, heartbeat: former.heartbeat };
         let certificate = match self.put_in_force(name, &certified, expected, certificate).await? {
             Signed::Certificate(certificate) => certificate,
             Signed::Pending(reason) => return Ok(pending(reason)),
@@ -257,7 +257,7 @@ impl Service {
             .or_else(|error| bad_request(&error))?;
         let mut signed = match self.signer.sign((name, &uid), &csr, &identity.serial).await {
             Ok(signed) => signed,
-            Err(error) => return signer_failed(name, &error),
+            Err(error) => return self.signer_failed(name, &error),
         };
         if let Signed::Certificate(certificate) = signed {
             signed = self.renew_now(identity, (&uid, certificate), now).await?;
@@ -328,6 +328,15 @@ impl Service {
         });
         self.take_facts(name, report.agent_version, report.facts, now);
         Ok(())
+    }
+
+    pub(super) fn signer_failed<T>(&self, name: &MachineName, error: &SignError) -> Result<T, Refused> {
+        let (text, reason) = (chain(error), Reason::SignerFailed);
+        let now = std::time::Instant::now();
+        if let Some(omitted) = self.boots.log_pace().admit(reason.word(), Some(name.as_str()), now) {
+            tracing::error!(machine = %name, error = text, omitted, "failed to sign a certificate");
+        }
+        refused(reason, text)
     }
 
     /// Lets an agent that showed its certificate ask for what is under this path.
@@ -428,12 +437,6 @@ fn key_changed(former: InForce, key: &Digest) -> Option<&'static str> {
 
 fn bad_request<T>(error: &ReadRequestError) -> Result<T, Refused> {
     refused(Reason::BadCertificateRequest, chain(error))
-}
-
-pub(super) fn signer_failed<T>(name: &MachineName, error: &SignError) -> Result<T, Refused> {
-    let text = chain(error);
-    tracing::error!(machine = %name, error = text, "a certificate could not be signed");
-    refused(Reason::SignerFailed, text)
 }
 
 pub(super) fn store_failed<T>(name: &MachineName, error: &crate::store::StoreError) -> Result<T, Refused> {

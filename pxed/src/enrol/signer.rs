@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_api::id::MachineName;
-use bedplate_api::machine::EnrolmentStatus;
+use bedplate_api::machine::{EnrolmentStatus, Time};
 use bedplate_api::wire::KubernetesEndpoint;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
@@ -38,8 +38,13 @@ pub struct KeyRecord {
 /// Key that the status must name before a record is written into it. Each may be the record's own key, or none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Expected {
-    /// An enrollment: the key that it named when the new one was admitted, as 64 hex digits.
-    Former(Option<String>),
+    /// An enrollment: what it named when the new one was admitted.
+    Former {
+        /// The key, as 64 hex digits.
+        key: Option<String>,
+        /// The heartbeat by which that key was found silent; none: the decision did not depend on it.
+        heartbeat: Option<Option<Time>>,
+    },
     /// A renewal: a key that was enrolled before. That is the status of an API server which was restored from a backup.
     Earlier,
 }

@@ -20,6 +20,7 @@ use bedplate_api::wire::{
     NodeReport, OperationWrite, OperationWritten, SecretRequest, SecretResponse, WATCH_SECONDS, WatchRequest,
     WatchResponse,
 };
+use bedplate_process::counter::Label as _;
 use kube::core::ObjectMeta;
 use sha2::Digest as _;
 use tokio::sync::watch;
@@ -175,11 +176,15 @@ impl Service {
         }
         let read = stand_in.secrets.read(request, keys).await;
         read.or_else(|error| {
-            tracing::warn!(machine = %known.name, %error, "a secret that a version names is not given");
             let reason = match error {
                 ReadSecretError::Missing(_) => Reason::SecretMissing,
                 ReadSecretError::Unreadable(_) => Reason::SecretUnreadable,
             };
+            let name = Some(known.name.as_str());
+            let admitted = self.boots.log_pace().admit(reason.word(), name, std::time::Instant::now());
+            if let Some(omitted) = admitted {
+                tracing::warn!(machine = name, %error, omitted, "failed to read a secret that a version names");
+            }
             refused(reason, error.to_string())
         })
     }

@@ -6,6 +6,7 @@
 use std::net::IpAddr;
 
 use bedplate_api::id::{BootId, Digest};
+use bedplate_api::machine::Time;
 use bedplate_api::wire::{EnrolResponse, SecretText};
 use jiff::Timestamp;
 
@@ -50,6 +51,8 @@ pub(super) struct Former {
     pub(super) force: InForce,
     /// The key that the status names, as 64 hex digits.
     pub(super) told: Option<String>,
+    /// Last heartbeat of a key that was found silent.
+    pub(super) heartbeat: Option<Option<Time>>,
 }
 
 impl Service {
@@ -66,9 +69,9 @@ impl Service {
         let force = self.in_force(row.as_ref(), &status);
         let enrolled = latest(row.as_ref(), &status);
         let told = status.enrolment.and_then(|told| told.key_fingerprint);
-        let free = Admission::Now(Former { force, told });
+        let former = Former { force, told, heartbeat: None };
         if force == InForce::Key(candidate.key) || force == InForce::Nothing {
-            return Ok(free);
+            return Ok(Admission::Now(former));
         }
         let time = enrolled.as_ref().map_or(Timestamp::MIN, |enrolled| enrolled.time);
         // Another pxed's store does not know that this token has ended. A time of the future says nothing: the clock was set back.
@@ -76,13 +79,18 @@ impl Service {
             return self.bad_token(candidate.boot, candidate.peer, &CheckTokenError::Superseded);
         }
         if candidate.seed.issued {
-            return Ok(free);
+            return Ok(Admission::Now(former));
         }
         let own = self.registry.get(&known.name).unwrap_or_default();
         let mut evidence = self.heard.evidence(known, &own, time, now);
-        evidence.allowed = permission::latest(known, self.permission(&known.name).await?);
+        let boot = public_id(candidate.boot).to_string();
+        evidence.allowed = permission::latest_for(known, self.permission(&known.name).await?, &boot);
         evidence.used = enrolled.and_then(|enrolled| enrolled.used_permission());
-        let Some(until) = evidence.refuses_until(now) else { return Ok(free) };
+        let Some(until) = evidence.refuses_until(now) else {
+            // A heartbeat that pxed has not seen yet, because its watch is late or has stopped, shows that the key is not silent.
+            let heartbeat = status.agent.map(|agent| agent.last_heartbeat);
+            return Ok(Admission::Now(Former { heartbeat, ..former }));
+        };
         Ok(Admission::Later(self.hold_back(known, candidate, (evidence.heard, until), now)))
     }
 
@@ -121,7 +129,7 @@ fn message(known: &KnownMachine, candidate: &Candidate<'_>, heard: Timestamp, un
     format!(
         "host at {peer} (boot {boot}) asks to enroll with a new key and waits: {evidence}; the new \
          key is accepted after {} if the key in force says nothing more; if the host was replaced or reinstalled, run \
-         `bedplate machine re-enrol {name}`, otherwise find out whose host it is",
+         `bedplate machine re-enrol {name} --boot {boot}`, otherwise find out whose host it is",
         second(until),
     )
 }

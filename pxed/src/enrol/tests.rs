@@ -150,7 +150,7 @@ impl Agents {
 
     async fn allow_at(&self, time: Timestamp) {
         let (machines, store) = (self.rig.machines.clone(), self.rig.store.clone());
-        Permissions { machines, store, standalone: true }.allow("node1", time).await.unwrap();
+        Permissions { machines, store, standalone: true }.allow("node1", None, time).await.unwrap();
     }
 
     async fn stop(self) -> Rig {

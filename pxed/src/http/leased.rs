@@ -13,6 +13,7 @@ use std::time::Instant;
 use bedplate_api::id::MacAddress;
 use hyper::{Response, StatusCode};
 use ipnet::Ipv4Net;
+use jiff::Timestamp;
 
 use super::body::Payload;
 use super::counters::SeedAnswer;
@@ -75,6 +76,9 @@ pub(super) fn bar(
     one(&leases.refused);
     if matches!(what, What::Seed) {
         routes.counters.seeds.one(SeedAnswer::WrongAddress);
+        if record.seed_taken {
+            routes.boots.seed_asked_again(record, peer.address, Timestamp::now());
+        }
     }
     let admitted = routes.boots.log_pace().admit("AddressNotLeased", Some(name.as_str()), Instant::now());
     if let Some(omitted) = admitted {

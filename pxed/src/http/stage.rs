@@ -1,5 +1,6 @@
 //! Reports of stages by stage-1 and by an agent that has no certificate yet. Whoever knows the boot's URL may report;
-//! nothing is decided by a report, it is only shown.
+//! a report is shown, and decides little: one of `userspace` by a boot whose seed was taken resets the count of power-on attempts
+//! (`power::plan`).
 
 use std::time::{Duration, Instant};
 

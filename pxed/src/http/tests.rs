@@ -264,6 +264,12 @@ async fn trust_6_script_and_seed_are_for_the_leased_address_alone() {
         let answer = rig.ask(Method::GET, &format!("/b/{barred}/{what}"), &[]).await;
         assert_eq!(answer.status, StatusCode::OK, "{what}");
     }
+    // The seed has gone out, and another address asks for it.
+    *leased.lock().unwrap() = Vec::new();
+    let again = rig.ask(Method::GET, &format!("/b/{barred}/seed"), &[]).await;
+    assert_eq!(again.reason(), "AddressNotLeased");
+    let told = rig.told();
+    assert!(told.contains("reason: SeedAskedTwice"), "{told}");
 }
 
 #[tokio::test]

@@ -152,9 +152,9 @@ impl Daemon {
                 Box::pin(async move { tokens.issue(&name, Timestamp::now()).await })
             }),
             rights: self.rights.clone(),
-            allow_key: Arc::new(move |name| {
+            allow_key: Arc::new(move |name, boot| {
                 let permissions = permissions.clone();
-                Box::pin(async move { permissions.allow(&name, Timestamp::now()).await })
+                Box::pin(async move { permissions.allow(&name, boot, Timestamp::now()).await })
             }),
             health: Arc::new(look.clone()),
             about: Arc::new(move || look.about()),

@@ -159,6 +159,7 @@ impl Knowledge {
         });
         let discovered = self.discovered.clone();
         boot_path::Daemon {
+            source: self.source.clone(),
             machines: self.machines.clone(),
             registry: self.registry.clone(),
             store: self.store.clone(),

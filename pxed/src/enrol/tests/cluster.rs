@@ -118,7 +118,7 @@ async fn the_cluster_knows_a_certificate_before_the_agent_has_it_and_only_of_the
     let machine = "node1".parse().unwrap();
     let certificate = rcgen::generate_simple_self_signed(["x".to_owned()]).unwrap().cert;
     let enrolment = EnrolmentStatus { key_fingerprint: Some("ab".repeat(32)), ..EnrolmentStatus::default() };
-    let key = KeyRecord { enrolment, expected: Expected::Former(None) };
+    let key = KeyRecord { enrolment, expected: Expected::Former { key: None, heartbeat: None } };
     let put = async || signer.put_in_force((&machine, "u1"), key.clone(), certificate.pem()).await;
     let refused = put().await;
     assert!(matches!(refused, Err(SignError::Refused(_))), "it is gone: {refused:?}");
@@ -221,7 +221,7 @@ async fn trust_6_enrollment_is_checked_against_the_machine_of_the_api_server() {
     let certificate = rcgen::generate_simple_self_signed(["x".to_owned()]).unwrap().cert;
     let enroll = async |told: EnrolmentStatus| {
         cluster.set_machine("u1", &told);
-        let expected = Expected::Former(Some("cd".repeat(32)));
+        let expected = Expected::Former { key: Some("cd".repeat(32)), heartbeat: None };
         let key = KeyRecord { enrolment: enrolment("ab", 100), expected };
         signer.put_in_force((&machine, "u1"), key, certificate.pem()).await
     };
@@ -236,4 +236,25 @@ async fn trust_6_enrollment_is_checked_against_the_machine_of_the_api_server() {
     assert!(matches!(meanwhile, Ok(Signed::Pending(_))), "another pxed was faster: {meanwhile:?}");
     let there = cluster.object.lock().unwrap().clone().unwrap();
     assert_eq!(there["status"]["enrolment"]["keyFingerprint"], "ef".repeat(32));
+}
+
+#[tokio::test]
+async fn trust_6_a_heartbeat_that_pxed_has_not_seen_keeps_a_new_key_out() {
+    let cluster = Arc::new(Cluster::default());
+    let signer = ClusterSigner::new(cluster.client(), None);
+    let machine = "node1".parse().unwrap();
+    let certificate = rcgen::generate_simple_self_signed(["x".to_owned()]).unwrap().cert;
+    let time = |second| {
+        k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::from_second(second).unwrap())
+    };
+    for (seen, is_enrolled) in [(Some(Some(time(900))), true), (None, true), (Some(Some(time(600))), false)] {
+        cluster.set_machine("u1", &enrolment("cd", 100));
+        if let Some(machine) = cluster.object.lock().unwrap().as_mut() {
+            machine["status"]["agent"] = serde_json::json!({ "lastHeartbeat": time(900) });
+        }
+        let expected = Expected::Former { key: Some("cd".repeat(32)), heartbeat: seen.clone() };
+        let key = KeyRecord { enrolment: enrolment("ab", 100), expected };
+        let put = signer.put_in_force((&machine, "u1"), key, certificate.pem()).await.unwrap();
+        assert_eq!(matches!(put, Signed::Certificate(_)), is_enrolled, "{seen:?}: {put:?}");
+    }
 }

@@ -86,6 +86,30 @@ async fn trust_6_new_key_waits_and_is_reported_while_the_old_one_is_heard() {
 }
 
 #[tokio::test]
+async fn trust_6_a_permission_may_be_for_one_boot_alone() {
+    let agents = Agents::start(Rig::new().with_images().await).await;
+    let (_, own) = running(&agents).await;
+    let (thief, replaced) = (agents.seed(2).await, agents.seed(3).await);
+    let key = KeyPair::generate().unwrap();
+    let (machines, store) = (agents.rig.machines.clone(), agents.rig.store.clone());
+    let permissions = Permissions { machines, store, standalone: true };
+    let boot = crate::boot::public_id(replaced.boot_id).to_string();
+    permissions.allow("node1", Some(boot), Timestamp::now()).await.unwrap();
+    let other = request(&thief, &csr(&KeyPair::generate().unwrap(), Some("node1")));
+    assert!(
+        matches!(agents.enrol(&other).await, Ok(EnrolResponse::Pending { .. })),
+        "another boot asks first"
+    );
+    let asked = request(&replaced, &csr(&key, Some("node1")));
+    assert!(matches!(agents.enrol(&asked).await, Ok(EnrolResponse::Enrolled { .. })));
+    // A host that enrolls by its own key uses a permission up, too.
+    agents.allow().await;
+    assert!(matches!(intrude(&agents, 4, &key).await, EnrolResponse::Enrolled { .. }));
+    assert!(matches!(intrude(&agents, 5, &own).await, EnrolResponse::Pending { .. }), "it is used up");
+    agents.stop().await;
+}
+
+#[tokio::test]
 async fn trust_6_host_that_goes_down_or_is_reset_is_replaced_without_a_wait() {
     let agents = Agents::start(Rig::new().with_images().await).await;
     let (host, _) = running(&agents).await;
