@@ -1,6 +1,6 @@
 //! Pure: which Events are written anew, which are counted in one that is there, and how fast.
 //!
-//! The same of an object within the hour is one Event, whose count is brought up to date once a minute. A rack that comes up is no
+//! The same of an object within 50 minutes is one Event, whose count is brought up to date once a minute. A rack that comes up is no
 //! storm: what is above the rate waits, and what the queue does not hold is dropped.
 
 use std::collections::HashMap;
