@@ -206,6 +206,8 @@ impl NodeLoop {
         tokio::pin!(applying);
         let result = loop {
             tokio::select! {
+                // The progress of a step is reported before the step is canceled.
+                biased;
                 result = &mut applying => break result,
                 () = progress.1.notified() => {
                     let text = progress.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
