@@ -14,7 +14,9 @@ use crate::wire::{decode, option};
 
 mod assignment;
 mod loader;
+mod options;
 mod relay;
+mod states;
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 1);
 const FIXED: Ipv4Addr = Ipv4Addr::new(10, 7, 0, 20);
@@ -33,6 +35,10 @@ const OUTSIDER: u8 = 200;
 struct Rack {
     fixed: Mutex<HashMap<u8, Ipv4Addr>>,
     boots: Mutex<Vec<Query>>,
+    /// Name servers of each Machine.
+    nameservers: Vec<Ipv4Addr>,
+    /// Boot file of every loader, in place of the loader's own.
+    file: Option<String>,
 }
 
 impl Clients for Rack {
@@ -46,7 +52,7 @@ impl Clients for Rack {
             machine: format!("node-{number}").parse().unwrap(),
             addresses: fixed.into_iter().map(|a| Ipv4Net::new(a, 24).unwrap()).collect(),
             gateway: Some(Ipv4Addr::new(10, 7, 0, 254)),
-            nameservers: Vec::new(),
+            nameservers: self.nameservers.clone(),
         })
     }
 
@@ -54,6 +60,7 @@ impl Clients for Rack {
         self.boots.lock().unwrap().push(query.clone());
         let file = match query.loader {
             Loader::None => return None,
+            Loader::Pxe | Loader::Http | Loader::Ipxe if self.file.is_some() => self.file.clone()?,
             Loader::Pxe => "snponly.efi".into(),
             Loader::Http => "http://10.7.0.1:8067/b/1/loader/ipxe.efi".into(),
             Loader::Ipxe => "http://10.7.0.1:8067/b/1/script.ipxe".into(),
@@ -311,7 +318,9 @@ fn without_authority_no_state_is_told_that_its_address_is_wrong() {
 #[test]
 fn a_request_that_fits_no_state_is_malformed() {
     let mut lab = lab();
-    for options in [vec![53, 1, 3], vec![53, 1, 3, 54, 4, 10, 7, 0, 1], vec![53, 1, 4], vec![53, 1, 7]] {
+    for options in
+        [vec![53, 1, 3], vec![53, 1, 3, 54, 4, 10, 7, 0, 1], vec![53, 1, 4], vec![53, 1, 7], vec![53, 1, 8]]
+    {
         let packet = message(MACHINE, 0, &options);
         let request = decode(&packet).unwrap();
         let result = respond(&lab.settings, &lab.rack, &mut lab.table, &request, &lab.arrival, 0);

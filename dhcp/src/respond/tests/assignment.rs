@@ -40,6 +40,7 @@ fn fixed_addresses_are_never_given_from_the_pool() {
     let mut lab = lab();
     lab.rack.fixed.lock().unwrap().insert(MACHINE, POOL);
     assert_ne!(lab.lease(STRANGER), POOL);
+    assert_ne!(lab.lease(FLOATING), POOL, "not to another Machine");
     assert_eq!(lab.lease(MACHINE), POOL);
 }
 
