@@ -188,6 +188,23 @@ mod tests {
     }
 
     #[test]
+    fn v3_each_machine_that_holds_a_version_counts_once() {
+        let same = json!({ "name": "w", "version": 1, "by": "Selector" });
+        let machines = ["a", "b", "c"].map(|name| machine(name, Value::Null, same.clone(), Value::Null));
+        for count in 0..=machines.len() {
+            assert_eq!(References::of(machines.iter().take(count)).machines("w", 1), count);
+        }
+    }
+
+    #[test]
+    fn v3_references_follow_a_machine_of_another_name_with_the_same_versions() {
+        let [a, b] = ["a", "b"].map(|name| machine(name, json!({ "name": "w" }), Value::Null, Value::Null));
+        let mut followed = References::of([&a]);
+        followed.change(Some(&a), Some(&b));
+        assert_eq!(followed, References::of([&b]));
+    }
+
+    #[test]
     fn v3_references_that_follow_changes_are_those_of_all_machines_as_they_are() {
         let of = |version: i64| json!({ "name": "w", "version": version, "by": "Selector" });
         let states = [

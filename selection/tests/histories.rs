@@ -253,6 +253,28 @@ fn c5_a_version_of_another_owner_is_never_adopted_and_its_number_not_used() {
 }
 
 #[test]
+fn c5_plan_has_the_latest_and_the_highest_deployed_number_until_the_end() {
+    let node = machine("a", json!({}), json!({ "configurationRef": { "name": "w" } }));
+    let mut world = World::with(vec![configuration("w", "1", &json!({}))], vec![node]);
+    let numbers = |world: &World| {
+        let plan = world.plan("w");
+        (plan.latest, plan.deployed)
+    };
+    assert_eq!(numbers(&world), (1, None));
+    world.select("a", None);
+    assert_eq!(numbers(&world), (1, Some(1)));
+    world.edit("w", 1);
+    assert_eq!(numbers(&world), (2, Some(1)));
+    world.settle();
+    let time = Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap());
+    world.configurations.get_mut("w").unwrap().metadata.deletion_timestamp = time;
+    assert_eq!(numbers(&world), (2, Some(1)));
+    // The versions are gone: the status keeps the numbers.
+    world.versions.clear();
+    assert_eq!(numbers(&world), (2, Some(1)));
+}
+
+#[test]
 fn c6_the_newest_and_what_is_in_use_stay() {
     let pinned = machine("a", json!({}), json!({ "configurationRef": { "name": "w", "version": 1 } }));
     let limit = json!({ "revisionHistoryLimit": 2 });
@@ -366,6 +388,37 @@ fn h3_who_is_not_enrolled_is_told_what_it_will_be_and_nothing_is_locked() {
     let world = World::with(vec![configuration("w", "1", &rack("1"))], vec![waiting]);
     let expected = Selected { name: "w".to_owned(), version: 1, by: SelectedBy::Selector };
     assert_eq!(world.choose("a", None), Choice::Matched(expected));
+}
+
+#[test]
+fn h3_only_the_condition_enrolled_with_status_true_enrolls_a_machine() {
+    for (kind, status, enrolled) in
+        [("Enrolled", "True", true), ("Enrolled", "False", false), ("Ready", "True", false)]
+    {
+        let mut host = machine("a", json!({ "rack": "1" }), json!({}));
+        let condition = &mut host.status.as_mut().unwrap().conditions[0];
+        (condition.type_, condition.status) = (kind.to_owned(), status.to_owned());
+        let world = World::with(vec![configuration("w", "1", &rack("1"))], vec![host]);
+        let choice = world.choose("a", None);
+        assert_eq!(matches!(choice, Choice::Select(_)), enrolled, "{kind}={status}");
+        assert_eq!(matches!(choice, Choice::Matched(_)), !enrolled, "{kind}={status}");
+    }
+}
+
+#[test]
+fn h3_message_names_two_unmet_requirements_and_marks_further_ones() {
+    for (labels, named) in [
+        (json!({ "a": "1" }), "w (wants a=1, has no a)"),
+        (json!({ "a": "1", "b": "1" }), "w (wants a=1, has no a; b=1, has no b)"),
+        (json!({ "a": "1", "b": "1", "c": "1" }), "w (wants a=1, has no a; b=1, has no b, ...)"),
+        (json!({ "a": "1", "b": "1", "c": "1", "d": "1" }), "w (wants a=1, has no a; b=1, has no b, ...)"),
+    ] {
+        let selector = json!({ "machineSelector": { "matchLabels": labels } });
+        let world =
+            World::with(vec![configuration("w", "1", &selector)], vec![machine("a", json!({}), json!({}))]);
+        let Choice::Pending(pending) = world.choose("a", None) else { panic!("{labels} matched") };
+        assert!(pending.message.ends_with(&format!("nearest: {named}")), "{}", pending.message);
+    }
 }
 
 #[test]
