@@ -280,9 +280,10 @@ mod tests {
     use super::{super::tests::settings, *};
     use crate::{
         crypto::{Exchange, Suite},
-        session::Counters,
+        session::{Counters, Retry},
         wire::{
             header::{self, Packet},
+            message::CHASSIS,
             rmcp::{self, Rmcp},
         },
     };
@@ -294,29 +295,87 @@ mod tests {
             .keys(&settings.password)
     }
 
-    #[test]
-    fn a_privilege_refused_as_a_duplicate_0xcf_is_asked_with_a_new_number() {
-        let (now, settings) = (Instant::now(), settings(Suite::Sha256));
+    /// A session that has just started, and the keys of its BMC.
+    fn started(settings: Settings, now: Instant) -> (Active, Outbox, Keys) {
         let (bmc, console) = (keys(&settings), keys(&settings));
         let (datagrams, events, random) = (VecDeque::new(), VecDeque::new(), Box::new(|_: &mut [u8]| ()));
         let mut out = Outbox { settings, random, datagrams, events, counters: Counters::default() };
-        let mut active = Active::start(&mut out, console, 1, 2, now);
+        let active = Active::start(&mut out, console, 1, 2, now);
+        (active, out, bmc)
+    }
+
+    /// The next request as the BMC reads it.
+    fn heard(out: &mut Outbox, bmc: &Keys) -> RequestMessage {
+        let datagram = out.datagrams.pop_front().unwrap();
+        let Ok(Rmcp::Ipmi(packet)) = rmcp::parse(&datagram) else { panic!("{datagram:?}") };
+        let Ok(Packet::Plus(plus)) = header::parse(packet) else { panic!("{datagram:?}") };
+        RequestMessage::parse(&bmc.open(&plus).unwrap()).unwrap()
+    }
+
+    /// An answer that belongs to a request.
+    fn answer_to(message: RequestMessage, completion: Completion) -> ResponseMessage {
+        let RequestMessage { sequence, request: Request { function, lun, command, data, .. } } = message;
+        ResponseMessage { sequence, function, lun, command, response: Response { completion, data } }
+    }
+
+    fn deliver(
+        active: &mut Active,
+        out: &mut Outbox,
+        (bmc, sequence): (&Keys, u32),
+        answer: &ResponseMessage,
+        now: Instant,
+    ) {
+        let packet = bmc.seal(PayloadKind::Ipmi, 1, sequence, &answer.encode(), [0; 16]).unwrap();
+        let Ok(Packet::Plus(plus)) = header::parse(&packet) else { panic!("{packet:?}") };
+        assert!(matches!(active.receive(out, &plus, now), Next::Stay));
+    }
+
+    #[test]
+    fn a_privilege_refused_as_a_duplicate_0xcf_is_asked_with_a_new_number() {
+        let now = Instant::now();
+        let (mut active, mut out, bmc) = started(settings(Suite::Sha256), now);
         let mut numbers = Vec::new();
         for (sequence, completion) in [(1, Completion::Duplicate), (2, Completion::Ok)] {
-            let datagram = out.datagrams.pop_front().unwrap();
-            let Ok(Rmcp::Ipmi(packet)) = rmcp::parse(&datagram) else { panic!("{datagram:?}") };
-            let Ok(Packet::Plus(plus)) = header::parse(packet) else { panic!("{datagram:?}") };
-            let RequestMessage { sequence: number, request } =
-                RequestMessage::parse(&bmc.open(&plus).unwrap()).unwrap();
-            assert_eq!((request.function, request.command), (APPLICATION, SET_PRIVILEGE));
-            numbers.push(number);
-            let response = Response { completion, data: request.data };
-            let (function, lun, command) = (request.function, request.lun, request.command);
-            let answer = ResponseMessage { sequence: number, function, lun, command, response }.encode();
-            let packet = bmc.seal(PayloadKind::Ipmi, 1, sequence, &answer, [0; 16]).unwrap();
-            let Ok(Packet::Plus(plus)) = header::parse(&packet) else { panic!("{packet:?}") };
-            assert!(matches!(active.receive(&mut out, &plus, now), Next::Stay));
+            let message = heard(&mut out, &bmc);
+            assert_eq!((message.request.function, message.request.command), (APPLICATION, SET_PRIVILEGE));
+            numbers.push(message.sequence);
+            deliver(&mut active, &mut out, (&bmc, sequence), &answer_to(message, completion), now);
         }
         assert_eq!((numbers, out.events), (vec![1, 2], VecDeque::from([Event::Opened])));
+    }
+
+    #[test]
+    fn ipmi_13_8_answer_to_another_request_is_ignored() {
+        let now = Instant::now();
+        let (mut active, mut out, bmc) = started(settings(Suite::Sha256), now);
+        let right = answer_to(heard(&mut out, &bmc), Completion::Ok);
+        let wrong = [
+            ResponseMessage { sequence: right.sequence.wrapping_add(1), ..right.clone() },
+            ResponseMessage { command: GET_DEVICE_ID, ..right.clone() },
+            ResponseMessage { function: CHASSIS, ..right.clone() },
+        ];
+        for (sequence, answer) in (1_u32..).zip(&wrong) {
+            deliver(&mut active, &mut out, (&bmc, sequence), answer, now);
+            assert_eq!((out.counters.ignored, out.events.len()), (sequence.into(), 0), "{answer:?}");
+        }
+        deliver(&mut active, &mut out, (&bmc, 9), &right, now);
+        assert_eq!(out.events, [Event::Opened]);
+    }
+
+    #[test]
+    fn ipmi_22_19_close_of_a_lost_session_has_the_next_request_number() {
+        for (last, next, close) in [(0, 1, 2), (61, 62, 63), (62, 63, 0)] {
+            let now = Instant::now();
+            let retry = Retry { attempts: 1, ..Retry::default() };
+            let (mut active, mut out, bmc) =
+                started(Settings { privilege: Privilege::User, retry, ..settings(Suite::Sha256) }, now);
+            active.sequence = last;
+            active.request(&mut out, None, Request::new(APPLICATION, GET_DEVICE_ID, &[]), now);
+            let deadline = active.deadline(&out.settings).unwrap();
+            assert!(matches!(active.elapse(&mut out, deadline), Next::Over));
+            let (request, closing) = (heard(&mut out, &bmc), heard(&mut out, &bmc));
+            assert_eq!((request.sequence, closing.sequence), (next, close));
+            assert_eq!(closing.request, close_request(2));
+        }
     }
 }

@@ -2,6 +2,9 @@
 
 #![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
+mod login;
+mod requests;
+
 use std::net::SocketAddr;
 
 use proptest::prelude::*;
