@@ -37,11 +37,15 @@ fn fixed_address_held_by_another_is_not_given_twice_and_comes_free_at_its_renewa
 
 #[test]
 fn fixed_addresses_are_never_given_from_the_pool() {
-    let mut lab = lab();
-    lab.rack.fixed.lock().unwrap().insert(MACHINE, POOL);
-    assert_ne!(lab.lease(STRANGER), POOL);
-    assert_ne!(lab.lease(FLOATING), POOL, "not to another Machine");
-    assert_eq!(lab.lease(MACHINE), POOL);
+    for client in [STRANGER, FLOATING] {
+        for options in [vec![], requested(POOL)] {
+            let mut lab = lab();
+            lab.rack.fixed.lock().unwrap().insert(MACHINE, POOL);
+            let offer = read(&lab.send(client, 1, &[&options]).packet.unwrap());
+            assert_ne!(offer.yiaddr, POOL, "{client} {options:?}");
+            assert_eq!(lab.lease(MACHINE), POOL);
+        }
+    }
 }
 
 #[test]
