@@ -1,6 +1,6 @@
 //! `machineSelector`: the Machines of a MachineConfiguration or of a MachineOperation, by labels and by fields (docs/rules.md, H3, O3).
 //!
-//! Types and validation only; `bedplate-selection` evaluates them.
+//! Types and validation only; `rules::selection` evaluates them.
 //!
 //! Pure: no clock, no file, no socket.
 

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "what cannot be made here is a failed test")]
 
-#[path = "../../ipmi/tests/simulator/mod.rs"]
+#[path = "../ipmi/tests/simulator/mod.rs"]
 mod simulator;
 
 use std::net::SocketAddr;

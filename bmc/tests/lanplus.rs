@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "what cannot be made here is a failed test")]
 
-#[path = "../../ipmi/tests/machine/mod.rs"]
+#[path = "../ipmi/tests/machine/mod.rs"]
 mod machine;
 
 use std::time::Duration;

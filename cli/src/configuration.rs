@@ -163,7 +163,7 @@ async fn described(desk: &Desk, name: &str) -> Result<Described, RunError> {
 
 /// `workers-v3`
 pub(crate) fn version_name(version: &MachineConfigurationVersion) -> String {
-    bedplate_selection::version_name(&version.spec.configuration_name, version.spec.version)
+    bedplate_rules::selection::version_name(&version.spec.configuration_name, version.spec.version)
 }
 
 /// What a pxed would tell of a cluster's configuration: it, its versions from the newest on, and the Machines that use it.
@@ -172,8 +172,10 @@ pub(crate) fn describe(
     versions: Vec<MachineConfigurationVersion>,
     machines: &[Machine],
 ) -> Described {
-    let mut versions: Vec<_> =
-        versions.into_iter().filter(|version| bedplate_selection::is_of(version, &configuration)).collect();
+    let mut versions: Vec<_> = versions
+        .into_iter()
+        .filter(|version| bedplate_rules::selection::is_of(version, &configuration))
+        .collect();
     versions.sort_by_key(|version| std::cmp::Reverse(version.spec.version));
     let name = configuration.metadata.name.clone().unwrap_or_default();
     let machines = machines.iter().filter_map(|machine| render::used(&name, machine)).collect();

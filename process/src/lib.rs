@@ -42,6 +42,7 @@ pub mod exit;
 pub mod family;
 pub mod health;
 pub mod kubeconfig;
+pub mod lease;
 pub mod listen;
 pub mod liveness;
 pub mod log_pace;

@@ -138,7 +138,7 @@ impl BootPath {
     pub fn open(config: &Config, daemon: Daemon) -> Result<Self, OpenBootPathError> {
         let now = Timestamp::now();
         let path = config.state_directory.join("images");
-        let cache = bedplate_image::Store::open_with(&path, image_options(config))
+        let cache = bedplate_oci::Store::open_with(&path, image_options(config))
             .map_err(|source| OpenBootPathError::Images { path, source })?;
         let images = Images::new(cache, config);
         let loaders = Arc::new(ArcSwap::from_pointee(Loaders::load(&config.loaders)));
@@ -438,11 +438,11 @@ impl BootPath {
 }
 
 /// Returns the options of the image cache.
-fn image_options(config: &Config) -> bedplate_image::Options {
-    bedplate_image::Options {
+fn image_options(config: &Config) -> bedplate_oci::Options {
+    bedplate_oci::Options {
         largest_store: config.limits.image_cache,
         reach: Some(Arc::new(MachineReach(bmc_reach(config)))),
-        ..bedplate_image::Options::default()
+        ..bedplate_oci::Options::default()
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bedplate_api::id::Digest;
-use bedplate_image::{Access, BootImage, Progress, Source, Store, UNKNOWN_ARCHITECTURE};
+use bedplate_oci::{Access, BootImage, Progress, Source, Store, UNKNOWN_ARCHITECTURE};
 use bedplate_process::exit::chain;
 use bedplate_process::liveness::Pulse;
 use tokio::sync::Notify;
@@ -386,7 +386,7 @@ mod tests {
     fn entry(of_image: &[&str], of_configuration: &[&str]) -> Entry {
         let list = |arguments: &[&str]| arguments.iter().map(|a| (*a).to_owned()).collect();
         let digest: Digest = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
-        let blob = bedplate_image::Blob { digest, size: 1 };
+        let blob = bedplate_oci::Blob { digest, size: 1 };
         let image = BootImage {
             digest,
             architecture: "amd64".to_owned(),

@@ -15,7 +15,7 @@ use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::machine::Machine;
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_bootstrap::makes_a_cluster;
-use bedplate_selection::{OWN_FINALIZER, VersionPlan, Write, is_deployed, version_name};
+use bedplate_rules::selection::{OWN_FINALIZER, VersionPlan, Write, is_deployed, version_name};
 use jiff::Timestamp;
 use kube::api::PostParams;
 use kube::runtime::reflector::ObjectRef;
@@ -133,7 +133,8 @@ async fn count(
     let mut failed = Failed::default();
     for counted in &plan.counted {
         let found = versions.iter().find(|version| {
-            version.spec.version == counted.version && bedplate_selection::is_of(version, configuration)
+            version.spec.version == counted.version
+                && bedplate_rules::selection::is_of(version, configuration)
         });
         let Some(version) = found else { continue };
         world.counters.wrote(Kind::Configuration);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_api::machine::Machine;
-use bedplate_drain::{Drain, Pod};
+use bedplate_rules::drain::{Drain, Pod};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use kube::runtime::reflector::ObjectRef;

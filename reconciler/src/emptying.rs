@@ -1,4 +1,4 @@
-//! Has the Pods of a Node leave, and deletes it: the writes for `rollout` and `departure`. Which Pods leave, `bedplate-drain` decides.
+//! Has the Pods of a Node leave, and deletes it: the writes for `rollout` and `departure`. Which Pods leave, `rules::drain` decides.
 //!
 //! Each write is bound to the Node as it was read a moment before, live: another one of the same name, or one that somebody has changed
 //! meanwhile, is not touched.
@@ -8,7 +8,7 @@ mod memory;
 use std::time::Duration;
 
 use bedplate_api::machine::Machine;
-use bedplate_drain::{CORDONED_BY, Drain, Evicted, Pod, evict, list, outcome, page};
+use bedplate_rules::drain::{CORDONED_BY, Drain, Evicted, Pod, evict, list, outcome, page};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams};

@@ -16,8 +16,8 @@ use bedplate_api::condition::set_condition;
 use bedplate_api::configuration::NodeImage;
 use bedplate_api::id::Digest;
 use bedplate_api::version::{IMAGE_RESOLVED, MachineConfigurationVersion, MachineConfigurationVersionStatus};
-use bedplate_image::{Access, EnsureImageError, Options, resolve_tag};
-use bedplate_selection::{Choice, Pending, PendingReason, is_deployed, version_name};
+use bedplate_oci::{Access, EnsureImageError, Options, resolve_tag};
+use bedplate_rules::selection::{Choice, Pending, PendingReason, is_deployed, version_name};
 use jiff::Timestamp;
 use kube::{Api, ResourceExt};
 use serde_json::json;
@@ -198,7 +198,7 @@ pub fn keep_in(body: &mut serde_json::Value, version: &MachineConfigurationVersi
 
 #[cfg(test)]
 mod tests {
-    use bedplate_selection::Select;
+    use bedplate_rules::selection::Select;
     use serde_json::Value;
 
     use super::*;

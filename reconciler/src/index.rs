@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::machine::{Condition, Machine, RolledBack, condition_type};
 use bedplate_api::version::MachineConfigurationVersion;
-use bedplate_selection::{CLAIMED_BY, References, may_match};
+use bedplate_rules::selection::{CLAIMED_BY, References, may_match};
 
 use crate::configuration::conditions::DEGRADED;
 
@@ -35,7 +35,7 @@ pub struct Known {
 }
 
 impl Known {
-    /// As `bedplate_selection::choose` takes them.
+    /// As `bedplate_rules::selection::choose` takes them.
     pub fn slices(&self) -> (Vec<&MachineConfiguration>, Vec<&MachineConfigurationVersion>) {
         (
             self.configurations.iter().map(AsRef::as_ref).collect(),

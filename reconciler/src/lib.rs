@@ -4,7 +4,7 @@
 //! watches -> world (one store for each kind, one index) -> what is touched -> reconcile: plan (pure) -> apply -> status
 //! ```
 //!
-//! One module for each kind. Which versions there are and which one a Machine gets is `bedplate-selection`'s; here it is read and
+//! One module for each kind. Which versions there are and which one a Machine gets is `rules::selection`'s; here it is read and
 //! written. Nothing is decided by `status.phase`.
 
 pub mod backoff;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bedplate_api::machine::{Machine, NODE_CONFIGURATION, NODE_VERSION};
 use bedplate_api::version::MachineConfigurationVersion;
-use bedplate_selection::{Again, version_name};
+use bedplate_rules::selection::{Again, version_name};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::runtime::reflector::ObjectRef;

@@ -1,7 +1,7 @@
 //! MachineOperations: their labels, their beginning, the end of those that nobody ends, and the children of a selector (O1 to O8).
 //!
 //! Read: the stores; whether a Machine is really not there, and whether a parent is as it was seen before children are made, is asked
-//! live. Decided: `plan`, and for a selector `bedplate-operations`. What an operation asks for is done by pxed and by the agents.
+//! live. Decided: `plan`, and for a selector `rules::fan_out`. What an operation asks for is done by pxed and by the agents.
 
 mod end;
 mod parent;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_api::operation::{MachineOperation, OperationState};
-use bedplate_drain::CORDONED_BY;
+use bedplate_rules::drain::CORDONED_BY;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::runtime::reflector::ObjectRef;

@@ -12,7 +12,7 @@ use futures::future::BoxFuture;
 #[derive(Debug, Default)]
 pub struct RegistryReach(pub Reach);
 
-impl bedplate_image::Reach for RegistryReach {
+impl bedplate_oci::Reach for RegistryReach {
     fn check(&self, ip: IpAddr) -> Result<(), String> {
         let Some(why) = self.0.refusal(ip) else { return Ok(()) };
         Err(format!("{ip} is {why}; name the digest, or add the network to --image-allowed-networks"))
@@ -25,7 +25,7 @@ impl bedplate_image::Reach for RegistryReach {
 
 #[cfg(test)]
 mod tests {
-    use bedplate_image::Reach as _;
+    use bedplate_oci::Reach as _;
     use clap::{CommandFactory as _, Parser as _};
 
     use super::*;

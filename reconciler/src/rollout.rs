@@ -25,7 +25,7 @@ use std::time::Duration;
 use bedplate_api::configuration::{MachineConfiguration, RollingUpdate};
 use bedplate_api::machine::Machine;
 use bedplate_api::version::MachineConfigurationVersion;
-use bedplate_drain::{Drain, refusal};
+use bedplate_rules::drain::{Drain, refusal};
 use futures::{StreamExt, stream};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
@@ -280,7 +280,7 @@ impl Actor<'_> {
             let (reason, why) = told::refused(&refusal);
             return self.give_up(&node, version, reason, &why).await;
         }
-        if !pods.iter().any(bedplate_drain::Pod::has_to_leave) {
+        if !pods.iter().any(bedplate_rules::drain::Pod::has_to_leave) {
             return self.finish(&node, version).await;
         }
         let Some(left) = self.time_left(&node, drain.limit, now) else {

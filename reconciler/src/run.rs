@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use bedplate_lease::{Candidate, Tenure};
 use bedplate_process::exit::Failure;
 use bedplate_process::health::{self, Health, Readiness};
 use bedplate_process::kubeconfig::configure;
+use bedplate_process::lease::{Candidate, Tenure};
 use bedplate_process::liveness::{Liveness, PATIENCE};
 use bedplate_process::notify::Notifier;
 use bedplate_process::signals::Signals;

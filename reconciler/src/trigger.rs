@@ -201,7 +201,7 @@ pub fn weighs(version: &MachineConfigurationVersion) -> Weight {
     Weight {
         generation: version.metadata.generation,
         goes: version.metadata.deletion_timestamp.is_some(),
-        is_deployed: bedplate_selection::is_deployed(version),
+        is_deployed: bedplate_rules::selection::is_deployed(version),
         is_open: image::is_open(version),
         failure: image::failure(version).map(str::to_owned),
     }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use bedplate_api::version::MachineConfigurationVersion;
-use bedplate_selection::{OWN_FINALIZER, is_of};
+use bedplate_rules::selection::{OWN_FINALIZER, is_of};
 use kube::{Api, ResourceExt};
 
 use crate::counters::Kind;

@@ -8,7 +8,7 @@ mod server;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bedplate_lease::Tenure;
+use bedplate_process::lease::Tenure;
 use bedplate_reconciler::request;
 use bedplate_reconciler::world::World;
 use bedplate_reconciler::write::WriteError;

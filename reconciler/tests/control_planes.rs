@@ -7,7 +7,7 @@ mod server;
 
 use std::sync::Arc;
 
-use bedplate_lease::Tenure;
+use bedplate_process::lease::Tenure;
 use bedplate_reconciler::rollout;
 use serde_json::{Value, json};
 

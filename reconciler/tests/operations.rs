@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use bedplate_lease::Tenure;
+use bedplate_process::lease::Tenure;
 use bedplate_reconciler::operation;
 use bedplate_reconciler::write::WriteError;
 use serde_json::{Value, json};

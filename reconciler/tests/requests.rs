@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bedplate_api::machine::Machine;
-use bedplate_lease::Tenure;
+use bedplate_process::lease::Tenure;
 use bedplate_process::liveness::{Liveness, PATIENCE};
 use bedplate_reconciler::counters::Kind;
 use bedplate_reconciler::engine::work;

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bedplate_api::machine::Machine;
-use bedplate_lease::Tenure;
+use bedplate_process::lease::Tenure;
 use bedplate_process::liveness::Liveness;
 use bedplate_process::tasks::Tasks;
 use bedplate_reconciler::counters::Counters;

@@ -5,7 +5,7 @@
 #[allow(dead_code, reason = "each test program uses its part")]
 mod server;
 
-use bedplate_lease::Tenure;
+use bedplate_process::lease::Tenure;
 use server::{Objects, Server};
 
 #[tokio::test]

@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod tidy {
+    pub(crate) mod crates;
     pub(crate) mod source;
     pub(crate) mod tree;
     pub(crate) mod words;
@@ -16,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use tidy::{
+    crates::CRATES,
     source::{Source, functions},
     tree::{Document, documents, root, sources, texts},
     words,
@@ -126,7 +128,8 @@ fn grouped_import(line: &str, module: &str) -> bool {
 }
 
 /// Modules whose very name promises purity (house style 9: protocols are bytes in, bytes out).
-const PURE_NAMES: [&str; 6] = ["wire.rs", "session.rs", "respond.rs", "plan.rs", "negotiate.rs", "lease.rs"];
+const PURE_NAMES: [&str; 6] =
+    ["wire.rs", "session.rs", "respond.rs", "plan.rs", "negotiate.rs", "election.rs"];
 
 #[test]
 fn rule_4_modules_with_a_pure_name_say_so() {
@@ -194,9 +197,6 @@ fn rule_25_paths_that_documents_name_exist() {
     hold("documents name what is not there:", "correct the document", &wrong);
 }
 
-/// Members that may import programs, since they are not part of a release.
-const TEST_ONLY: [&str; 3] = ["tests", "xtask", "fuzz"];
-
 /// Returns folder and manifest of each member of the workspace.
 fn members() -> Vec<(String, String)> {
     let read = |path: &str| std::fs::read_to_string(root().join(path)).expect(path);
@@ -215,25 +215,51 @@ fn package(manifest: &str) -> &str {
     name.expect("a package has a name").trim_matches('"')
 }
 
+/// Folders of the members that a manifest depends on, for programs and libraries or for tests.
+fn dependencies(members: &[(String, String)], manifest: &str) -> Vec<String> {
+    let named = |name: &str| {
+        manifest
+            .lines()
+            .any(|line| line.starts_with(&format!("{name}.")) || line.starts_with(&format!("{name} ")))
+    };
+    let used = members.iter().filter(|(_, other)| other != manifest && named(package(other)));
+    used.map(|(folder, _)| folder.clone()).collect()
+}
+
 #[test]
-fn programs_never_import_each_other() {
+fn crates_depend_only_on_those_that_their_table_allows() {
     let members = members();
-    let is_program = |folder: &str| root().join(folder).join("src/main.rs").exists();
-    let programs = members.iter().filter(|(folder, _)| is_program(folder));
-    let programs: Vec<&str> = programs.map(|(_, manifest)| package(manifest)).collect();
     let mut wrong = Vec::new();
-    for (folder, manifest) in members.iter().filter(|(folder, _)| !TEST_ONLY.contains(&folder.as_str())) {
-        let dependencies = manifest.split("[dependencies]").nth(1).unwrap_or_default();
-        for program in &programs {
-            let imports = |line: &str| {
-                line.starts_with(&format!("{program}.")) || line.starts_with(&format!("{program} "))
-            };
-            if dependencies.lines().any(imports) {
-                wrong.push(format!("{folder}/Cargo.toml: {program}"));
-            }
-        }
+    for (folder, manifest) in &members {
+        let Some((_, allowed)) = CRATES.iter().find(|(name, _)| name == folder) else {
+            wrong.push(format!("{folder} is not in the table"));
+            continue;
+        };
+        let needs = dependencies(&members, manifest);
+        wrong.extend(
+            needs
+                .iter()
+                .filter(|need| !allowed.contains(&need.as_str()))
+                .map(|need| format!("{folder} -> {need}")),
+        );
     }
-    hold("a program or library imports a program:", "what both need is a library of its own", &wrong);
+    let gone = CRATES.iter().filter(|(name, _)| !members.iter().any(|(folder, _)| folder == name));
+    wrong.extend(gone.map(|(name, _)| format!("{name} is in the table and not in Cargo.toml")));
+    hold(
+        "crates that depend on more than tests/tests/tidy/crates.rs allows:",
+        "move what both need into a library, or change the table and say why",
+        &wrong,
+    );
+}
+
+#[test]
+fn readme_shows_the_table_of_crates() {
+    let readme = std::fs::read_to_string(root().join("README.md")).expect("README.md");
+    let shown = tidy::crates::arrows();
+    assert!(
+        readme.contains(&shown),
+        "README.md must contain these lines, generated from tests/tests/tidy/crates.rs:\n\n{shown}"
+    );
 }
 
 #[test]

@@ -59,7 +59,8 @@ impl Workspace {
         let roots: BTreeSet<&str> = files.iter().map(|file| root_of(file)).collect();
         let folders: BTreeSet<String> = self.members.keys().cloned().collect();
         for file in files.iter().filter(|file| file.ends_with(".rs")) {
-            let Some(member) = self.members.get_mut(root_of(file)) else { continue };
+            let owner = self.folder_of(file).to_owned();
+            let Some(member) = self.members.get_mut(&owner) else { continue };
             // A deleted file is read by nobody.
             let text = std::fs::read_to_string(host::root().join(file)).unwrap_or_default();
             let named = roots.iter().filter(|root| **root != root_of(file) && names(&text, root, &folders));
@@ -69,9 +70,10 @@ impl Workspace {
     }
 
     fn parse(metadata: &Value) -> Self {
+        let root = metadata["workspace_root"].as_str().unwrap_or_default();
         let folder = |path: &Value| {
-            let path = path.as_str()?.trim_end_matches("/Cargo.toml");
-            path.rsplit('/').next().map(str::to_owned)
+            let path = path.as_str()?.strip_prefix(root)?.strip_prefix('/')?;
+            Some(path.trim_end_matches("/Cargo.toml").to_owned())
         };
         let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
         let mut members = BTreeMap::new();
@@ -89,6 +91,12 @@ impl Workspace {
         Self { members }
     }
 
+    /// Returns the folder of the crate that a file belongs to, which may be below another crate's; for other files as [`root_of`].
+    fn folder_of<'a>(&self, file: &'a str) -> &'a str {
+        let ends = file.rmatch_indices('/').map(|(end, _)| &file[..end]);
+        ends.into_iter().find(|folder| self.members.contains_key(*folder)).unwrap_or_else(|| root_of(file))
+    }
+
     /// Returns the folders of the crates that these files change, and of all crates that depend on them.
     fn affected(&self, files: &[String]) -> BTreeSet<String> {
         let mut affected = BTreeSet::new();
@@ -100,7 +108,7 @@ impl Workspace {
             }
             let readers = self.members.iter().filter(|(_, member)| member.reads.contains(root));
             affected.extend(readers.map(|(name, _)| name.clone()));
-            affected.insert(root.to_owned());
+            affected.insert(self.folder_of(file).to_owned());
         }
         affected.retain(|folder| self.members.contains_key(folder));
         loop {
@@ -239,10 +247,10 @@ mod tests {
                 "targets": tests.iter().map(|test| serde_json::json!({"kind": ["test"], "name": test})).collect::<Vec<_>>(),
             })
         };
-        Workspace::parse(&serde_json::json!({"packages": [
+        Workspace::parse(&serde_json::json!({"workspace_root": "/r", "packages": [
             package("api", &[], &["crds"]),
-            package("dhcp", &[], &["history"]),
-            package("pxed", &["api", "dhcp"], &["serve"]),
+            package("pxed/dhcp", &[], &["history"]),
+            package("pxed", &["api", "pxed/dhcp"], &["serve"]),
             package("cli", &["api"], &[]),
             package("tests", &["api"], &["boot_many", "tidy"]),
         ]}))
@@ -259,7 +267,8 @@ mod tests {
 
     #[test]
     fn change_reaches_all_crates_that_depend_on_it() {
-        assert_eq!(affected(&["dhcp/src/lib.rs"]), ["dhcp", "pxed"]);
+        assert_eq!(affected(&["pxed/dhcp/src/lib.rs"]), ["pxed", "pxed/dhcp"]);
+        assert_eq!(affected(&["pxed/src/lib.rs"]), ["pxed"]);
         assert_eq!(affected(&["api/src/lib.rs"]), ["api", "cli", "pxed", "tests"]);
         assert_eq!(affected(&["Cargo.lock"]).len(), 5);
         assert_eq!(affected(&[".cargo/config.toml"]).len(), 5);
@@ -285,11 +294,11 @@ mod tests {
             ("pxed", "docs"),
             ("tests", "systemd"),
             ("xtask", "docs"),
-            ("xtask", "image"),
+            ("xtask", "oci"),
         ] {
             assert!(reads(member, root), "{member} reads {root}");
         }
-        assert!(!reads("dhcp", "docs"));
+        assert!(!reads("pxed/dhcp", "docs"));
     }
 
     #[test]

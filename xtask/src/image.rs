@@ -6,13 +6,13 @@
 //!   files/, agent, unit --------+--compose--> root file system --> squashfs, initramfs --> OCI layout
 //! ```
 //! The layout carries a hash of its inputs: unchanged inputs take the layout that is there. It is replaced in one step.
-//! Not here: serving images (`bedplate-image`, pxed). Nothing of the crates is linked in, so that `cargo xtask` itself is
+//! Not here: serving images (`bedplate-oci`, pxed). Nothing of the crates is linked in, so that `cargo xtask` itself is
 //! built in seconds.
 
 mod base;
 mod compose;
-#[path = "../../image/src/cpio.rs"]
-#[allow(dead_code, unreachable_pub, reason = "the whole module is the image crate's")]
+#[path = "../../oci/src/cpio.rs"]
+#[allow(dead_code, unreachable_pub, reason = "the whole module is bedplate-oci's")]
 mod cpio;
 mod initramfs;
 pub(crate) mod node;

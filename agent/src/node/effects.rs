@@ -4,7 +4,7 @@
 //!   Parts ── Plane        what the cluster says and is told (cluster)
 //!         ├─ Units        systemd of the host (bus)
 //!         ├─ Machines     machined, and systemd of a slot (bus)
-//!         ├─ Images       node images as directories (bedplate-image)
+//!         ├─ Images       node images as directories (bedplate-oci)
 //!         ├─ Gate         what a slot that runs shows (gate)
 //!         ├─ NodeApi      the own Node, as the slot's kubelet (operation)
 //!         ├─ Credentials  cluster and certificate of the host's enrollment (service)
@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use bedplate_api::id::{Digest, MachineName};
-use bedplate_image::node::{EnsureNodeImageError, LayerStore, Limits, NodeImage, NodeSource, Tell};
+use bedplate_oci::node::{EnsureNodeImageError, LayerStore, Limits, NodeImage, NodeSource, Tell};
 use tokio::sync::OnceCell;
 
 use crate::bus::{Leader, Machines, Units};

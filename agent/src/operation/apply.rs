@@ -9,8 +9,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bedplate_api::machine::VersionRef;
 use bedplate_bootstrap::diff::InPlace;
-use bedplate_drain::Drain;
 use bedplate_process::exit::chain;
+use bedplate_rules::drain::Drain;
 use jiff::{SignedDuration, Timestamp};
 
 use super::configuration::{Decision, Standing, decide};

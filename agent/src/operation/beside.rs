@@ -7,7 +7,7 @@
 //! Another reboot or shutdown waits, for there is one end of a boot; so does applyConfiguration, which restarts the kubelet whose right the
 //! drain uses. Whoever does not want to wait deletes the operation that drains.
 
-use bedplate_drain::Drain;
+use bedplate_rules::drain::Drain;
 use std::future::Future;
 use std::pin::Pin;
 

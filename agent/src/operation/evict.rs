@@ -1,4 +1,4 @@
-//! Cordons the Node, has its Pods leave, and gives it free again. Part of `run`; which Pods, `bedplate-drain` decides.
+//! Cordons the Node, has its Pods leave, and gives it free again. Part of `run`; which Pods, `rules::drain` decides.
 //!
 //! Each turn looks at the Pods anew, so that an agent that was killed goes on where it was. Only what was cordoned for an operation is
 //! given free after it: the Node's annotation says so.
@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bedplate_drain::{Drain, Evicted, Pod, Refusal, again, list, refusal};
 use bedplate_process::exit::chain;
+use bedplate_rules::drain::{Drain, Evicted, Pod, Refusal, again, list, refusal};
 use jiff::Timestamp;
 use tokio::time::sleep;
 

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use bedplate_api::configuration::Taint;
 use bedplate_api::id::MachineName;
 use bedplate_bootstrap::diff::Edit;
-use bedplate_drain::{CORDONED_BY, Evicted, Pod, page};
+use bedplate_rules::drain::{CORDONED_BY, Evicted, Pod, page};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -180,7 +180,7 @@ impl NodeApi for SlotKubelet {
 
     async fn evict(&self, pod: &Pod, grace: Option<u32>) -> Result<Evicted, AskNodeError> {
         let way = self.way().await?;
-        let request = bedplate_drain::evict(pod, grace);
+        let request = bedplate_rules::drain::evict(pod, grace);
         match way.ask(Method::POST, &request.path, Some(("application/json", request.body))).await {
             Ok(_) => Ok(Evicted::Accepted),
             Err(error) => outcome(error),
@@ -201,7 +201,7 @@ fn merged(edit: Option<&Edit>) -> Value {
 fn outcome(error: AskNodeError) -> Result<Evicted, AskNodeError> {
     let known = match &error {
         AskNodeError::Refused { status, message, again, .. } => {
-            bedplate_drain::outcome(*status, message, *again)
+            bedplate_rules::drain::outcome(*status, message, *again)
         }
         _ => None,
     };

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use bedplate_api::operation::MachineOperationSpec;
-use bedplate_drain::Drain;
+use bedplate_rules::drain::Drain;
 use jiff::SignedDuration;
 
 use crate::bus::UnitName;

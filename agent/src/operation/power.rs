@@ -2,7 +2,7 @@
 //!
 //! An inhibitor is looked for first, so that no Pod has to leave for nothing.
 
-use bedplate_drain::Drain;
+use bedplate_rules::drain::Drain;
 use jiff::Timestamp;
 
 use super::outcome::{Outcome, before_act, bus_end};

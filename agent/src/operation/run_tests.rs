@@ -26,7 +26,7 @@ use super::plan::Standing;
 use super::run::{Parts, run};
 use crate::bus::fake::{FakeMachines, FakeUnits, unit_state};
 use crate::bus::{ActiveState, BusError, Exit, Inhibition, Inhibitor, Leader, Power, Ran};
-use bedplate_drain::{Evicted, Pod};
+use bedplate_rules::drain::{Evicted, Pod};
 
 /// Longer than any operation here, on a clock that only tests move.
 const LONG: Duration = Duration::from_secs(7200);

@@ -10,7 +10,7 @@ use bedplate_api::configuration::{ContainerNetwork, Template};
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::{SlotName, VersionRef};
 use bedplate_bootstrap::template::{self, Refusal, one_line};
-use bedplate_image::node::MOST_LAYERS;
+use bedplate_oci::node::MOST_LAYERS;
 
 use super::network::{self, Uplink};
 use super::places::{Places, machine, service};

@@ -6,7 +6,7 @@
 use bedplate_api::configuration::{MachineConfiguration, NodeRole, Template, UpdateStrategyType};
 use bedplate_api::machine::{Condition, ConfigurationRef, Machine, MachineStatus, NodeRef, condition_type};
 use bedplate_api::version::MachineConfigurationVersion;
-use bedplate_selection::{CLAIMED_BY, is_deployed, means_the_same};
+use bedplate_rules::selection::{CLAIMED_BY, is_deployed, means_the_same};
 use kube::Client;
 use serde_json::json;
 

@@ -5,7 +5,7 @@
 use std::net::Ipv4Addr;
 
 use bedplate_api::id::{BootId, Digest, MacAddress, MachineName};
-pub use bedplate_image::Blob;
+pub use bedplate_oci::Blob;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};

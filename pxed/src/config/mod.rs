@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use bedplate_api::id::SiteName;
 use bedplate_dhcp::settings::AddressRange;
-pub use bedplate_image::Source as ImageSource;
+pub use bedplate_oci::Source as ImageSource;
 use ipnet::{IpNet, Ipv4Net};
 use thiserror::Error;
 use toml::de::DeTable;

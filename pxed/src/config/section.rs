@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bedplate_dhcp::settings::AddressRange;
-use bedplate_image::Access;
+use bedplate_oci::Access;
 use ipnet::{IpNet, Ipv4Net};
 
 use super::read::{Reader, Section};

@@ -94,7 +94,7 @@ impl Rig {
         machines.store(Snapshot::build(&config.site, [machine("node1", &plain())]));
         let (registry, events) = StatusRegistry::new(machines.clone(), &store, true).unwrap();
         let images =
-            Images::new(bedplate_image::Store::open(directory.path().join("images")).unwrap(), &config);
+            Images::new(bedplate_oci::Store::open(directory.path().join("images")).unwrap(), &config);
         let loaders = Arc::new(ArcSwap::from_pointee(Loaders::load(&config.loaders)));
         let now = Timestamp::now();
         let lifetime = jiff::SignedDuration::from_mins(10);

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bedplate_image::Store;
+use bedplate_oci::Store;
 use bedplate_process::counter::{By, labels};
 
 labels! {

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use bedplate_image::Reach;
+use bedplate_oci::Reach;
 use futures::future::BoxFuture;
 
 /// The networks of the configuration.

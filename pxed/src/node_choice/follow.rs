@@ -16,7 +16,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use bedplate_api::id::MachineName;
 use bedplate_api::machine::{MachineStatus, NodeRef, condition_type};
-use bedplate_selection::version_name;
+use bedplate_rules::selection::version_name;
 use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;

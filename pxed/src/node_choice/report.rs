@@ -82,7 +82,7 @@ fn describe_one(state: &State, name: &str, configured: &Configured, seen: &[Seen
     let mut configuration = configured.configuration.clone();
     let status = configuration.status.get_or_insert_default();
     let latest = status.latest_version;
-    let deployed = versions.iter().filter(|version| bedplate_selection::is_deployed(version));
+    let deployed = versions.iter().filter(|version| bedplate_rules::selection::is_deployed(version));
     status.deployed_version = deployed.map(|v| v.spec.version).max().max(status.deployed_version);
     let newest = versions.first().map(|version| version.spec.version).or(latest);
     let ready = seen.iter().filter(|seen| is_true(&seen.status, condition_type::NODE_READY));

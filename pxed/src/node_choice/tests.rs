@@ -142,7 +142,9 @@ impl Site {
 
     fn versions(&self) -> Vec<(String, bool)> {
         let versions = self.state.versions_of("w").into_iter();
-        versions.map(|v| (v.metadata.name.clone().unwrap(), bedplate_selection::is_deployed(v))).collect()
+        versions
+            .map(|v| (v.metadata.name.clone().unwrap(), bedplate_rules::selection::is_deployed(v)))
+            .collect()
     }
 }
 

@@ -42,7 +42,7 @@ use bedplate_api::id::MachineName;
 use bedplate_api::machine::{BmcSpec, CredentialsSecretRef};
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus};
 use bedplate_bmc::{Bmc, BmcError, Credentials};
-pub use bedplate_lease::Tenure;
+pub use bedplate_process::lease::Tenure;
 use jiff::Timestamp;
 use thiserror::Error;
 

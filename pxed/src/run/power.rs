@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bedplate_lease::Candidate;
 use bedplate_process::exit::Failure;
+use bedplate_process::lease::Candidate;
 use bedplate_process::liveness::Liveness;
 use bedplate_process::tasks::Tasks;
 use tokio::sync::mpsc;

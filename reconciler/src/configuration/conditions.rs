@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 
 use bedplate_api::condition::set_condition;
 use bedplate_api::configuration::{Condition, MachineConfiguration};
-use bedplate_selection::version_name;
+use bedplate_rules::selection::version_name;
 use jiff::Timestamp;
 
 /// Whether something moves by itself.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bedplate_api::configuration::{Condition, MachineConfiguration, MachineCounts};
 use bedplate_api::machine::Machine;
 use bedplate_api::version::MachineConfigurationVersion;
-use bedplate_selection::{
+use bedplate_rules::selection::{
     Again, CLAIMED_BY, Choice, OWN_FINALIZER, VersionPlan, Write, choose, is_of, plan_versions, version_name,
 };
 use jiff::Timestamp;

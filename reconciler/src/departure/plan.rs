@@ -6,7 +6,7 @@
 //! ```
 
 use bedplate_api::machine::{DeletionPolicy, Machine, MachineStatus, SlotState, condition_type};
-use bedplate_selection::CLAIMED_BY;
+use bedplate_rules::selection::CLAIMED_BY;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 
@@ -171,7 +171,7 @@ fn slot(
 
 #[cfg(test)]
 mod tests {
-    use bedplate_drain::CORDONED_BY;
+    use bedplate_rules::drain::CORDONED_BY;
     use serde_json::{Value, json};
 
     use super::*;

@@ -3,7 +3,7 @@
 use bedplate_api::machine::{
     Condition, Machine, MachineStatus, PROVIDER_MANUAL, PROVIDER_PXE, Phase, condition_type,
 };
-use bedplate_selection::version_name;
+use bedplate_rules::selection::version_name;
 use k8s_openapi::api::core::v1::Node;
 
 use crate::rollout::mark::{self, Cordon, Hold, Purpose};
@@ -362,7 +362,7 @@ mod tests {
         let machine = machine(&status);
         let shown = |by: Option<&str>, awaits: &str| {
             let mut annotations = json!({ mark::DRAIN_AWAITS: awaits });
-            annotations[bedplate_drain::CORDONED_BY] = json!(by.unwrap_or_default());
+            annotations[bedplate_rules::drain::CORDONED_BY] = json!(by.unwrap_or_default());
             let annotations = by.map(|_| annotations);
             let node: Node = serde_json::from_value(
                 json!({ "metadata": { "name": "a", "annotations": annotations }, "spec": { "unschedulable": true } }),

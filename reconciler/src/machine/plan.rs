@@ -13,7 +13,7 @@ use bedplate_api::machine::{
     SelectedBy, VersionRef, condition_type,
 };
 use bedplate_api::version::MachineConfigurationVersion;
-use bedplate_selection::{Again, Choice, Pending, choose, reference_changed, version_name};
+use bedplate_rules::selection::{Again, Choice, Pending, choose, reference_changed, version_name};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use serde::Serialize;

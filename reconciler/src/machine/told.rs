@@ -1,7 +1,7 @@
 //! Pure: what a person would look for of one Machine, once its status is written: one Event for each decision.
 
 use bedplate_api::machine::{Condition, MachineStatus, SelectedBy, condition_type};
-use bedplate_selection::{PendingReason, version_name};
+use bedplate_rules::selection::{PendingReason, version_name};
 
 use super::display::ROLLED_BACK;
 use super::plan::{FOREIGN_NODE, NODE_REGISTERED_ANEW, Status};

@@ -15,8 +15,8 @@ use bedplate_api::machine::{Machine, Time};
 use bedplate_api::operation::{
     MOST_MACHINES, MachineOperation, MachineOperationStatus, OperationMachines, OperationState,
 };
-use bedplate_operations::{CHILDREN, Now, Progress, SITE, child, child_name, plan as fan_out, standing};
-use bedplate_selection::matches;
+use bedplate_rules::fan_out::{CHILDREN, Now, Progress, SITE, child, child_name, plan as fan_out, standing};
+use bedplate_rules::selection::matches;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{ListParams, PostParams};

@@ -16,8 +16,10 @@ use bedplate_api::machine::{Condition, Machine, PROVIDER_MANUAL, PROVIDER_PXE, T
 use bedplate_api::operation::{
     AGENT_OPERATIONS, DRAINED, MachineOperation, MachineOperationStatus, OperationState, POWER_OPERATIONS,
 };
-use bedplate_operations::{LEFT_TO_EXECUTOR, MACHINE, PARENT, SITE, done_within, parent_label, taken_within};
-use bedplate_selection::CLAIMED_BY;
+use bedplate_rules::fan_out::{
+    LEFT_TO_EXECUTOR, MACHINE, PARENT, SITE, done_within, parent_label, taken_within,
+};
+use bedplate_rules::selection::CLAIMED_BY;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use bedplate_api::configuration::{MachineConfiguration, NodeRole};
 use bedplate_api::machine::{DeletionPolicy, Machine, MachineStatus, Selected, SlotState, condition_type};
 use bedplate_api::version::MachineConfigurationVersion;
-use bedplate_selection::{CLAIMED_BY, is_of, repave, version_name};
+use bedplate_rules::selection::{CLAIMED_BY, is_of, repave, version_name};
 use k8s_openapi::api::core::v1::Node;
 
 use super::mark::{self, Cordon, Hold, Purpose, cordon_of, is_ready};

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use bedplate_drain::CORDONED_BY;
+use bedplate_rules::drain::CORDONED_BY;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use serde::{Deserialize, Serialize};

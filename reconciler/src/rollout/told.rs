@@ -1,7 +1,7 @@
 //! Pure: what a person is told of one Machine's turn, as Events of it: its beginning, what holds it, its failure. Its end is `machine`'s to
 //! tell, which sees the new Node.
 
-use bedplate_drain::{Refusal, list};
+use bedplate_rules::drain::{Refusal, list};
 
 use super::judge::{Place, Rollout};
 use super::mark::GivenUp;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bedplate_api::machine::{Machine, Selected};
 use bedplate_api::version::MachineConfigurationVersion;
-use bedplate_selection::CLAIMED_BY;
+use bedplate_rules::selection::CLAIMED_BY;
 use kube::ResourceExt;
 use tokio::time::Instant;
 

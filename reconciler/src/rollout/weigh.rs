@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use bedplate_api::machine::{
     Condition, Machine, NODE_CONFIGURATION, NODE_VERSION, Selected, SlotState, condition_type,
 };
-use bedplate_drain::CORDONED_BY;
-use bedplate_selection::CLAIMED_BY;
+use bedplate_rules::drain::CORDONED_BY;
+use bedplate_rules::selection::CLAIMED_BY;
 use k8s_openapi::api::core::v1::Node;
 
 use super::mark::{DRAIN_AWAITS, DRAIN_BEGAN, DRAIN_FAILED, is_cordoned, is_ready};

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bedplate_bmc::address::Reach;
-use bedplate_lease::Tenure;
+use bedplate_process::lease::Tenure;
 use bedplate_reconciler::counters::Counters;
 use bedplate_reconciler::news::{self, Teller};
 use bedplate_reconciler::reach::RegistryReach;

@@ -10,8 +10,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use bedplate_image::Access;
-use bedplate_image::node::{LayerStore, Limits, NodeSource};
+use bedplate_oci::Access;
+use bedplate_oci::node::{LayerStore, Limits, NodeSource};
 use serde_json::{Value, json};
 
 use crate::bench::{Better, Context, OURS, Row, rows};

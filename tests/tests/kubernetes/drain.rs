@@ -20,7 +20,7 @@ use bedplate_agent::operation::run::{Parts, run};
 use bedplate_api::machine::VersionRef;
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus, OperationState};
 use bedplate_bootstrap::diff::{Edit, InPlace};
-use bedplate_drain::Pod;
+use bedplate_rules::drain::Pod;
 use bedplate_tests::guard::Directory;
 use bedplate_tests::kubernetes::{Kubernetes, Objects};
 use bedplate_tests::wait;

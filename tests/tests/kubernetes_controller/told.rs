@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use bedplate_image::manifest::Config;
-use bedplate_image::write_layout;
+use bedplate_oci::manifest::Config;
+use bedplate_oci::write_layout;
 use bedplate_tests::kubernetes::Kubernetes;
 use bedplate_tests::registry::Registry;
 use bedplate_tests::wait;

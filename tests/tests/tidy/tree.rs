@@ -80,29 +80,23 @@ fn walk(root: &Path, below: &Path, wanted: &dyn Fn(&Path) -> bool, found: &mut V
 impl Document {
     /// Paths of this repository that a line names: words that begin with one of its folders, and links.
     pub(crate) fn named_paths(&self, line: &str) -> Vec<String> {
-        const FOLDERS: [&str; 23] = [
+        const FOLDERS: [&str; 17] = [
             "agent",
             "api",
             "bmc",
             "bootstrap",
             "cli",
             "deploy",
-            "dhcp",
             "docs",
-            "drain",
             "fuzz",
-            "image",
             "images",
-            "ipmi",
-            "lease",
-            "operations",
+            "oci",
             "process",
             "pxed",
             "reconciler",
-            "selection",
+            "rules",
             "systemd",
             "tests",
-            "tftp",
             "xtask",
         ];
         let separators = |c: char| c.is_whitespace() || "`()[]<>,;|\"'*".contains(c);

@@ -7,16 +7,16 @@ use super::source::Source;
 use super::tree::Document;
 
 /// Where reasons are made.
-const TOLD_BY: &[&str] = &["reconciler/", "pxed/", "agent/", "selection/", "operations/", "drain/", "bmc/"];
+const TOLD_BY: &[&str] = &["reconciler/", "pxed/src/", "agent/", "rules/", "bmc/src/"];
 
 /// Where words are others': methods and properties of D-Bus, CRI and Redfish, files of systemd and the kernel; and a world for tests.
 const OTHERS: &[&str] = &[
-    "agent/src/bus/",
-    "agent/src/cri/",
-    "agent/src/hardware/",
-    "agent/src/stage1/",
-    "agent/src/slot/",
-    "bmc/src/redfish/",
+    "agent/src/bus",
+    "agent/src/cri",
+    "agent/src/hardware",
+    "agent/src/stage1",
+    "agent/src/slot",
+    "bmc/src/redfish",
     "bmc/src/quirks.rs",
     "pxed/src/power/supervisor/world.rs",
 ];

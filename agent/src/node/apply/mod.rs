@@ -20,7 +20,7 @@ use bedplate_api::machine::{SlotName, VersionRef};
 use bedplate_bootstrap::{
     Discovery, InitInput, Input, JOIN_KUBECONFIG, RenderKubeadmError, Rendered, init, join, makes_a_cluster,
 };
-use bedplate_image::node::EnsureNodeImageError;
+use bedplate_oci::node::EnsureNodeImageError;
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 

@@ -12,8 +12,8 @@ use bedplate_api::configuration::{SecretRef, Template};
 use bedplate_api::id::Digest;
 use bedplate_api::machine::{SlotName, VersionRef};
 use bedplate_bootstrap::{makes_a_cluster, names_discovery, unit};
-use bedplate_image::Access;
-use bedplate_image::node::{NodeImage, NodeSource, Progress};
+use bedplate_oci::Access;
+use bedplate_oci::node::{NodeImage, NodeSource, Progress};
 use tokio_util::sync::CancellationToken;
 
 use super::super::effects::Parts;

@@ -16,7 +16,7 @@ use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_api::wire::Report;
 use bedplate_bootstrap::diff::Edit;
 use bedplate_bootstrap::unit;
-use bedplate_image::node::{EnsureNodeImageError, NodeImage, NodeSource, Tell};
+use bedplate_oci::node::{EnsureNodeImageError, NodeImage, NodeSource, Tell};
 use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 
@@ -32,7 +32,7 @@ use crate::operation::kubelet::{AskNodeError, NodeApi, NodeView};
 use crate::slot::filled::Filled;
 use crate::slot::places::{Places, machine, service};
 use crate::slot::store::Slots;
-use bedplate_drain::{Evicted, Pod};
+use bedplate_rules::drain::{Evicted, Pod};
 
 #[path = "certificate_tests.rs"]
 mod certificates;
@@ -110,7 +110,7 @@ struct FakeImages {
 impl Images for FakeImages {
     async fn ensure(&self, source: &NodeSource, tell: Tell<'_>) -> Result<NodeImage, EnsureNodeImageError> {
         self.asked.fetch_add(1, Ordering::Relaxed);
-        tell(bedplate_image::node::Progress::Resolving);
+        tell(bedplate_oci::node::Progress::Resolving);
         if self.hangs.load(Ordering::Relaxed) {
             std::future::pending::<()>().await;
         }

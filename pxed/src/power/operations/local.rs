@@ -15,7 +15,7 @@ use bedplate_api::machine::Machine;
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus, OperationState};
 use bedplate_api::selector::MachineSelector;
 use bedplate_process::liveness::Pulse;
-use bedplate_selection::matches;
+use bedplate_rules::selection::matches;
 use jiff::Timestamp;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;

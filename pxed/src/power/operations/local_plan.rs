@@ -16,7 +16,7 @@ use bedplate_api::id::{Digest, MachineName};
 use bedplate_api::machine::Time;
 use bedplate_api::operation::{AGENT_OPERATIONS, MachineOperation, MachineOperationStatus, OperationState};
 use bedplate_api::selector::MachineSelector;
-use bedplate_operations::{Now, child, child_name, plan as plan_fan};
+use bedplate_rules::fan_out::{Now, child, child_name, plan as plan_fan};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use sha2::Digest as _;

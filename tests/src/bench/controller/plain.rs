@@ -11,7 +11,7 @@ use bedplate_api::machine::Machine;
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_reconciler::index::Index;
 use bedplate_reconciler::machine::{NodeSeen, plan};
-use bedplate_selection::{OWN_FINALIZER, Write, is_of, plan_versions, version_name};
+use bedplate_rules::selection::{OWN_FINALIZER, Write, is_of, plan_versions, version_name};
 use futures::StreamExt as _;
 use jiff::Timestamp;
 use kube::api::PostParams;

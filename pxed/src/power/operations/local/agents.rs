@@ -10,7 +10,7 @@ use bedplate_api::id::MachineName;
 use bedplate_api::machine::Time;
 use bedplate_api::operation::{AGENT_OPERATIONS, MachineOperation, MachineOperationStatus, OperationState};
 use bedplate_api::wire::{OperationWrite, OperationWritten};
-use bedplate_operations::{LEFT_TO_EXECUTOR, taken_within};
+use bedplate_rules::fan_out::{LEFT_TO_EXECUTOR, taken_within};
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 

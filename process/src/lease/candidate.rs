@@ -1,0 +1,238 @@
+//! Leads, or waits to: one Lease in the cluster, so that of several programs one acts.
+//!
+//! Decisions are `election`'s. Every write names the version that was read; nothing that only a leader may send is sent without
+//! [`Tenure::leads`] immediately before. Spawned by a program's `run`.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use crate::exit::chain;
+use crate::liveness::Pulse;
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::api::PostParams;
+use kube::{Api, Client};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::lease::Tenure;
+use crate::lease::election::{DURATION, Election, Record, Step};
+
+/// How long one request may take: less than what is left between a renewal and the end of the tenure.
+const LIMIT: Duration = Duration::from_secs(3);
+/// Between a failure and the next try.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Between two looks whether it may take part.
+const READY: Duration = Duration::from_millis(200);
+/// After a Lease that was released: what its holder wrote last comes by the watch within this time.
+const SETTLE: Duration = Duration::from_secs(6);
+
+/// One that takes part in the election of a leader.
+pub struct Candidate {
+    access: Arc<OnceLock<Client>>,
+    namespace: String,
+    name: String,
+    field_manager: &'static str,
+    me: String,
+    tenure: watch::Sender<Option<Instant>>,
+    /// The Lease as it was read or written last.
+    lease: Option<Lease>,
+}
+
+impl Candidate {
+    /// Takes part as `instance`, by a client that may come later, with the Lease `name` in `namespace`, which it writes as
+    /// `field_manager`. With the tenure that tells whether it leads.
+    pub fn new(
+        access: Arc<OnceLock<Client>>,
+        (namespace, name): (String, String),
+        instance: &str,
+        field_manager: &'static str,
+    ) -> (Self, Tenure) {
+        let (tenure, receiver) = watch::channel(None);
+        // A name of this process alone: what an earlier one of this host did last is not known here.
+        let me = format!("{instance}_{}", uuid::Uuid::new_v4());
+        (Self { access, namespace, name, field_manager, me, tenure, lease: None }, Tenure::new(receiver))
+    }
+
+    /// Takes part from when it is `ready` until `stop`, then gives the Lease back. `begins` is called each time before the
+    /// tenure begins.
+    pub async fn run(
+        mut self,
+        ready: impl Fn() -> bool + Send,
+        begins: impl Fn() + Send,
+        pulse: Pulse,
+        stop: CancellationToken,
+    ) {
+        let mut election = Election::new(self.me.clone());
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = async {
+                until_ready(ready, &pulse).await;
+                self.take_part(&mut election, begins, &pulse).await;
+            } => {}
+        }
+        self.tenure.send_replace(None);
+        if election.until().is_some() {
+            match tokio::time::timeout(LIMIT, self.write(None)).await {
+                Ok(Ok(_)) => tracing::info!(lease = self.name, "the lease was given back"),
+                Ok(Err(error)) => tracing::warn!(lease = self.name, error, "the lease was not given back"),
+                Err(_) => tracing::warn!(lease = self.name, "the lease was not given back in time"),
+            }
+        }
+    }
+
+    async fn take_part(&mut self, election: &mut Election, begins: impl Fn() + Send, pulse: &Pulse) {
+        let mut told = String::new();
+        loop {
+            pulse.beat();
+            let wait = match self.turn(election, &begins).await {
+                Ok(until) => {
+                    told.clear();
+                    until
+                }
+                Err(error) => {
+                    if told != error {
+                        tracing::warn!(lease = self.name, error, "the lease cannot be read or written");
+                        told = error;
+                    }
+                    Instant::now() + AGAIN.mul_f64(0.75 + rand::random::<f64>() / 2.0)
+                }
+            };
+            if self.tenure.borrow().is_some_and(|end| end <= Instant::now()) {
+                tracing::warn!(
+                    lease = self.name,
+                    "the lease was not renewed in time: this program leads no longer"
+                );
+                self.tenure.send_replace(None);
+            }
+            tokio::select! {
+                () = tokio::time::sleep_until(wait) => {}
+                never = pulse.beating() => match never {},
+            }
+        }
+    }
+
+    /// One step; when the next one is due.
+    async fn turn(
+        &mut self,
+        election: &mut Election,
+        begins: &(impl Fn() + Send),
+    ) -> Result<Instant, String> {
+        // A leader knows what the Lease says: its own last write, or the next one is refused.
+        if election.until().is_none_or(|until| until <= Instant::now().into_std()) {
+            self.read(election).await?;
+        }
+        let step = election.next(Instant::now().into_std());
+        if let Step::Wait(until) = step {
+            return Ok(until.into());
+        }
+        let (leads, released) = (election.until().is_some(), election.is_released());
+        if step == Step::Acquire && released && !leads {
+            tokio::time::sleep(SETTLE).await;
+        }
+        let begun = Instant::now();
+        match tokio::time::timeout(LIMIT, self.write(Some(step))).await {
+            Ok(Ok(Some(record))) => {
+                election.wrote(record, begun.into_std());
+                self.lead(election, leads, begins);
+                Ok(Instant::now())
+            }
+            // Somebody else was faster: look who.
+            Ok(Ok(None)) => {
+                self.read(election).await?;
+                self.lead(election, leads, begins);
+                Ok(Instant::now() + AGAIN)
+            }
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err("the API server did not answer in time".to_owned()),
+        }
+    }
+
+    fn lead(&self, election: &Election, led: bool, begins: &(impl Fn() + Send)) {
+        let until = election.until().map(Instant::from_std);
+        match (led && self.tenure.borrow().is_some(), until) {
+            (false, Some(_)) => {
+                begins();
+                tracing::info!(lease = self.name, instance = self.me, "this program leads");
+            }
+            (true, None) => {
+                tracing::warn!(lease = self.name, "another has the lease: this program leads no longer");
+            }
+            _ => {}
+        }
+        self.tenure.send_replace(until);
+    }
+
+    fn leases(&self) -> Result<Api<Lease>, String> {
+        let client = self.access.get().ok_or("there is no access to the cluster yet")?;
+        Ok(Api::namespaced(client.clone(), &self.namespace))
+    }
+
+    async fn read(&mut self, election: &mut Election) -> Result<(), String> {
+        let leases = self.leases()?;
+        let found = tokio::time::timeout(LIMIT, leases.get_opt(&self.name)).await;
+        let found = found.map_err(|_| "the API server did not answer in time")?;
+        self.lease = found.map_err(|error| chain(&error))?;
+        election.see(self.lease.as_ref().map(record), Instant::now().into_std());
+        Ok(())
+    }
+
+    /// Writes our name into the Lease, or with `None` takes it out. `None`: it has changed meanwhile.
+    async fn write(&mut self, step: Option<Step>) -> Result<Option<Record>, String> {
+        let leases = self.leases()?;
+        let now = MicroTime(Timestamp::now());
+        let before = self.lease.clone();
+        let mut lease = before.unwrap_or_else(|| Lease {
+            metadata: ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() },
+            spec: None,
+        });
+        lease.metadata.managed_fields = None;
+        let spec = lease.spec.get_or_insert_with(LeaseSpec::default);
+        spec.lease_duration_seconds = i32::try_from(DURATION.as_secs()).ok();
+        spec.renew_time = Some(now.clone());
+        match step {
+            Some(Step::Create | Step::Acquire) => {
+                spec.acquire_time = Some(now);
+                spec.lease_transitions = Some(spec.lease_transitions.unwrap_or(0).saturating_add(1));
+                spec.holder_identity = Some(self.me.clone());
+            }
+            Some(Step::Renew | Step::Wait(_)) => spec.holder_identity = Some(self.me.clone()),
+            None => spec.holder_identity = None,
+        }
+        let parameters =
+            PostParams { field_manager: Some(self.field_manager.to_owned()), ..PostParams::default() };
+        let written = match step {
+            Some(Step::Create) => leases.create(&parameters, &lease).await,
+            Some(_) | None => leases.replace(&self.name, &parameters, &lease).await,
+        };
+        match written {
+            Ok(written) => {
+                let record = record(&written);
+                self.lease = Some(written);
+                Ok(Some(record))
+            }
+            Err(kube::Error::Api(status)) if status.code == 409 || status.code == 404 => Ok(None),
+            Err(error) => Err(chain(&error)),
+        }
+    }
+}
+
+async fn until_ready(ready: impl Fn() -> bool + Send, pulse: &Pulse) {
+    while !ready() {
+        pulse.beat();
+        tokio::time::sleep(READY).await;
+    }
+}
+
+fn record(lease: &Lease) -> Record {
+    let (metadata, spec) = (&lease.metadata, lease.spec.clone().unwrap_or_default());
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let seconds = spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+    Record {
+        version: format!("{}/{}", text(&metadata.uid), text(&metadata.resource_version)),
+        holder: spec.holder_identity.filter(|holder| !holder.is_empty()),
+        duration: seconds.map_or(DURATION, Duration::from_secs),
+    }
+}

@@ -1,0 +1,109 @@
+//! How long a program leads. Told by a [`Candidate`](crate::lease::Candidate), asked by whoever does what only a leader may.
+
+use std::fmt;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// How long this program leads, by the monotonic clock. Checked immediately before anything is sent that only a leader may send: whoever
+/// has led before has stopped by then.
+#[derive(Clone)]
+pub struct Tenure(watch::Receiver<Option<Instant>>);
+
+impl Tenure {
+    /// One that never ends, where something else keeps a second program out.
+    pub fn always() -> Self {
+        let far = Instant::now() + Duration::from_secs(100 * 365 * 86_400);
+        Self(watch::channel(Some(far)).1)
+    }
+
+    /// A tenure whose end `receiver` tells; `None`: this program does not lead.
+    pub fn new(receiver: watch::Receiver<Option<Instant>>) -> Self {
+        Self(receiver)
+    }
+
+    /// Whether it leads now.
+    pub fn leads(&self) -> bool {
+        self.0.borrow().is_some_and(|end| Instant::now() < end)
+    }
+
+    /// Waits until it may lead or no longer lead. Never, when nobody tells any more.
+    pub async fn changed(&mut self) {
+        if self.0.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Ends when it does not lead any more.
+    pub async fn lost(&mut self) {
+        loop {
+            let end = *self.0.borrow_and_update();
+            let Some(end) = end.filter(|end| Instant::now() < *end) else { return };
+            tokio::select! {
+                () = self.changed() => {}
+                () = tokio::time::sleep_until(end) => {}
+            }
+        }
+    }
+
+    /// Does something while it leads, asked anew before every part of it: a process that was stopped for a while finds both
+    /// an answer and its end, in whatever order. `None`: it does not lead any more, and the rest is not done.
+    pub async fn during<F: Future>(&self, work: F) -> Option<F::Output> {
+        let mut work = std::pin::pin!(work);
+        std::future::poll_fn(|context| match self.leads() {
+            true => work.as_mut().poll(context).map(Some),
+            false => Poll::Ready(None),
+        })
+        .await
+    }
+}
+
+impl fmt::Debug for Tenure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tenure(leads: {})", self.leads())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn who_was_stopped_beyond_its_tenure_does_not_go_on_with_what_it_had_begun() {
+        let end = Instant::now() + Duration::from_millis(20);
+        let (_sender, receiver) = watch::channel(Some(end));
+        let tenure = Tenure::new(receiver);
+        let parts = std::cell::Cell::new(0);
+        let work = std::future::poll_fn(|_| {
+            parts.set(parts.get() + 1);
+            // No timer fires meanwhile: the process stands still.
+            while Instant::now() < end {}
+            if parts.get() < 2 { Poll::Pending } else { Poll::Ready(()) }
+        });
+        let mut lost = tenure.clone();
+        let mut whole = Box::pin(async {
+            tokio::select! {
+                biased;
+                () = lost.lost() => None,
+                done = tenure.during(work) => done,
+            }
+        });
+        assert_eq!(futures::poll!(&mut whole), Poll::Pending);
+        assert_eq!((futures::poll!(&mut whole), parts.get()), (Poll::Ready(None), 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_tenure_that_is_not_renewed_ends_by_itself() {
+        let (sender, receiver) = watch::channel(None);
+        let mut tenure = Tenure::new(receiver);
+        assert!(!tenure.leads());
+        let now = Instant::now();
+        sender.send_replace(Some(now + Duration::from_secs(10)));
+        assert!(tenure.leads());
+        tenure.lost().await;
+        assert!(!tenure.leads());
+        assert_eq!(now.elapsed(), Duration::from_secs(10));
+    }
+}

@@ -1,0 +1,115 @@
+//! Whether the Pods of a Node may be evicted unasked, and when one is tried again that was held.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::drain::pod::Pod;
+
+/// Between two tries to evict a Pod that its disruption budget holds, if the API server names no time.
+const AGAIN: Duration = Duration::from_secs(5);
+/// Longest wait that the API server may name.
+const LONGEST: Duration = Duration::from_secs(60);
+/// So many are named to a person.
+const NAMED: usize = 10;
+
+/// How Pods are made to leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Drain {
+    /// When it is given up, after it was begun.
+    pub limit: SignedDuration,
+    /// How long a Pod may take to end, in seconds; none: its own time.
+    pub grace: Option<u32>,
+    /// Pods leave also if they lose what is in an emptyDir.
+    pub delete_empty_dir: bool,
+    /// Pods leave also if nobody makes them again elsewhere.
+    pub force: bool,
+}
+
+/// Why Pods are not evicted unasked; the names are those of the Pods.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// Nobody makes them again.
+    Unmanaged(Vec<String>),
+    /// They would lose what is in their emptyDir.
+    EmptyDir(Vec<String>),
+}
+
+/// Why these Pods are not evicted unasked; none: they are.
+pub fn refusal(pods: &[Pod], drain: &Drain) -> Option<Refusal> {
+    let staying = |wrong: fn(&Pod) -> bool| {
+        let names: Vec<String> = pods
+            .iter()
+            .filter(|pod| pod.has_to_leave() && !pod.leaving && wrong(pod))
+            .map(Pod::full_name)
+            .collect();
+        Some(names).filter(|names| !names.is_empty())
+    };
+    let unmanaged = if drain.force { None } else { staying(|pod| pod.controller.is_none()) };
+    let empty_dir = if drain.delete_empty_dir { None } else { staying(|pod| pod.empty_dir) };
+    unmanaged.map(Refusal::Unmanaged).or(empty_dir.map(Refusal::EmptyDir))
+}
+
+/// When an eviction is tried again that was held, by the seconds that the API server named.
+pub fn again(now: Timestamp, named: Option<u32>) -> Timestamp {
+    let wait = SignedDuration::try_from(wait(named)).unwrap_or(SignedDuration::ZERO);
+    now.saturating_add(wait).unwrap_or(Timestamp::MAX)
+}
+
+/// How long an eviction that was held waits, by the seconds that the API server named.
+pub fn wait(named: Option<u32>) -> Duration {
+    named.map_or(AGAIN, |seconds| Duration::from_secs(seconds.into())).clamp(Duration::from_secs(1), LONGEST)
+}
+
+/// Names for a person, not too many.
+pub fn list(names: &[String]) -> String {
+    let shown = names.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(NAMED) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GENTLE: Drain =
+        Drain { limit: SignedDuration::from_secs(600), grace: None, delete_empty_dir: false, force: false };
+
+    fn pod(name: &str, controller: Option<&str>) -> Pod {
+        Pod {
+            namespace: "n".into(),
+            name: name.into(),
+            controller: controller.map(str::to_owned),
+            ..Pod::default()
+        }
+    }
+
+    #[test]
+    fn pods_that_would_be_lost_and_data_that_would_be_lost_need_to_be_asked_for() {
+        let lone = [pod("lone", None)];
+        let data = [Pod { empty_dir: true, ..pod("data", Some("StatefulSet")) }];
+        assert_eq!(refusal(&lone, &GENTLE), Some(Refusal::Unmanaged(vec!["n/lone".to_owned()])));
+        assert_eq!(refusal(&data, &GENTLE), Some(Refusal::EmptyDir(vec!["n/data".to_owned()])));
+        assert_eq!(refusal(&lone, &Drain { force: true, ..GENTLE }), None);
+        assert_eq!(refusal(&data, &Drain { delete_empty_dir: true, ..GENTLE }), None);
+        let daemons = [Pod { empty_dir: true, ..pod("cni", Some("DaemonSet")) }];
+        assert_eq!(refusal(&daemons, &GENTLE), None);
+        let leaving = [Pod { leaving: true, ..pod("lone", None) }];
+        assert_eq!(refusal(&leaving, &GENTLE), None, "somebody else does it");
+    }
+
+    #[test]
+    fn a_held_eviction_is_tried_again_when_the_api_server_says() {
+        let now = Timestamp::UNIX_EPOCH;
+        let wait = |named| again(now, named).duration_since(now).as_secs();
+        assert_eq!((wait(None), wait(Some(0)), wait(Some(10)), wait(Some(3600))), (5, 1, 10, 60));
+    }
+
+    #[test]
+    fn many_names_are_cut() {
+        let names: Vec<String> = (0..12).map(|number| number.to_string()).collect();
+        assert_eq!(list(&names), "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more");
+    }
+}

@@ -1,0 +1,9 @@
+//! Decisions that two programs make alike (docs/rules.md): which version a Machine gets, how a fleet operation proceeds, and which
+//! Pods leave a Node.
+//!
+//! Pure: no clock, no file, no socket, no randomness. The kinds of `bedplate-api` in, plans as plain data out. Called by
+//! `bedplate-controller`, pxed, `bedplate-agent` and the CLI.
+
+pub mod drain;
+pub mod fan_out;
+pub mod selection;

@@ -1,0 +1,324 @@
+//! Pure: which version a Machine gets, and when it gets another (H3, H4, C3).
+//!
+//! ```text
+//! nothing matches: Pending --a reference, a selector--> Matched --host enrolled--> Select --decided--> Keep
+//!                                                                                    ^                  |
+//!                                     a person's reference, Node gone, rolling update `------------------'
+//! ```
+//!
+//! A selector decides once. Afterwards the Machine is as one with a reference without version: later selectors, priorities and labels
+//! do not move it. Whoever gets [`Choice::Select`] with `lock` writes `deployed` of that version first, then `selected`: who reads
+//! `selected` reads a version that does not change any more.
+
+use std::collections::BTreeMap;
+
+use bedplate_api::configuration::MachineConfiguration;
+use bedplate_api::machine::{Machine, Selected, SelectedBy, condition_type};
+use bedplate_api::version::MachineConfigurationVersion;
+
+use crate::selection::selector::judge;
+use crate::selection::version::{is_deployed, is_of, version_name};
+
+/// Set on a Machine by whoever manages its node from above: a deleted Node is no reason to pave it.
+pub const CLAIMED_BY: &str = "bedplate.dev/claimed-by";
+/// Configurations that a message names as nearly matching, and of each what it lacks.
+const NEAREST: usize = 3;
+const UNMET: usize = 2;
+
+/// Why a Machine that has a version is chosen for again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Again {
+    /// `configurationRef` is another one than that it was chosen by ([`reference_changed`]).
+    PersonChangedReference,
+    /// Its Node was deleted, and it is to be paved again.
+    NodeGone,
+    /// A rolling update has its turn.
+    RollingUpdate,
+}
+
+/// What a Machine gets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Choice {
+    /// It is paused or being deleted: nothing of it is written.
+    LeaveAlone,
+    /// Nothing is selected, and nothing can be.
+    Pending(Pending),
+    /// Nothing is selected, for its host is not enrolled yet; this is what it would be now. Nothing is locked.
+    Matched(Selected),
+    /// To be written.
+    Select(Select),
+    /// What is selected stays. With why, if another choice is due and cannot be made.
+    Keep(Option<Pending>),
+}
+
+/// A choice that was made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Select {
+    /// For `status.selected`.
+    pub selected: Selected,
+    /// The version is not deployed yet: that is written first.
+    pub lock: bool,
+}
+
+/// Why there is no choice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pending {
+    /// For a condition and for programs.
+    pub reason: PendingReason,
+    /// For people.
+    pub message: String,
+    /// The configurations whose selectors match best; with `NoConfiguration` alone.
+    pub nearest: Vec<Miss>,
+}
+
+/// Why there is no choice, as a condition's reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PendingReason {
+    /// No reference, and no selector matches.
+    NoConfiguration,
+    /// A selector names hardware that the host's agent has not reported yet.
+    HardwareNotReported,
+    /// The configuration that is named does not exist.
+    ConfigurationNotFound,
+    /// The version that is named does not exist, or the configuration has none yet.
+    VersionNotFound,
+    /// The version's image is named by a tag, and what that stands for is not known yet: whoever uses `choose` may wait for it.
+    ImageUnresolved,
+    /// A cluster's own controllers decide about this Machine's node (annotation `bedplate.dev/claimed-by`).
+    Claimed,
+}
+
+impl PendingReason {
+    /// As it stands in a condition.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::NoConfiguration => "NoConfiguration",
+            Self::HardwareNotReported => "HardwareNotReported",
+            Self::ConfigurationNotFound => "ConfigurationNotFound",
+            Self::VersionNotFound => "VersionNotFound",
+            Self::ImageUnresolved => "ImageUnresolved",
+            Self::Claimed => "Claimed",
+        }
+    }
+}
+
+/// A configuration whose selector does not match.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Miss {
+    /// The configuration's name.
+    pub configuration: String,
+    /// What of its selector the Machine does not meet.
+    pub unmet: Vec<String>,
+}
+
+/// Whether a person has named another configuration, or another version, than the one that is selected. A version that is named
+/// no more is none: what is selected stays until the next repave, which takes the newest.
+pub fn reference_changed(machine: &Machine) -> bool {
+    let selected = machine.status.as_ref().and_then(|status| status.selected.as_ref());
+    match (&machine.spec.configuration_ref, selected) {
+        (Some(reference), Some(selected)) => {
+            selected.by == SelectedBy::Selector
+                || reference.name != selected.name
+                || reference.version.is_some_and(|version| version != selected.version)
+        }
+        (None, _) | (_, None) => false,
+    }
+}
+
+/// Chooses for one Machine, of all configurations and versions that there are. `again`: why, for one that has a version.
+pub fn choose(
+    machine: &Machine,
+    again: Option<Again>,
+    configurations: &[&MachineConfiguration],
+    versions: &[&MachineConfigurationVersion],
+) -> Choice {
+    if machine.spec.paused || machine.metadata.deletion_timestamp.is_some() {
+        return Choice::LeaveAlone;
+    }
+    let known = Known { configurations, versions };
+    let selected = machine.status.as_ref().and_then(|status| status.selected.as_ref());
+    match (selected, again) {
+        (None, _) => match known.first(machine) {
+            Err(pending) => Choice::Pending(pending),
+            Ok(select) if !is_enrolled(machine) => Choice::Matched(select.selected),
+            Ok(select) => Choice::Select(select),
+        },
+        (Some(_), None) => Choice::Keep(None),
+        (Some(selected), Some(again)) => {
+            if let Some(claimed) = claim(machine).filter(|_| again != Again::PersonChangedReference) {
+                return Choice::Keep(Some(claimed));
+            }
+            match known.next(machine, selected) {
+                Err(pending) => Choice::Keep(Some(pending)),
+                // It is paved again, with the same.
+                Ok(select) if select.selected == *selected && again != Again::NodeGone => Choice::Keep(None),
+                Ok(select) => Choice::Select(select),
+            }
+        }
+    }
+}
+
+/// What a repave would give a Machine that has a version, also where it is left alone or claimed. `None`: it has none, or what is to be
+/// chosen does not exist.
+pub fn repave(
+    machine: &Machine,
+    configurations: &[&MachineConfiguration],
+    versions: &[&MachineConfigurationVersion],
+) -> Option<Selected> {
+    let selected = machine.status.as_ref()?.selected.as_ref()?;
+    let next = Known { configurations, versions }.next(machine, selected);
+    next.ok().map(|select| select.selected)
+}
+
+fn claim(machine: &Machine) -> Option<Pending> {
+    let by = machine.metadata.annotations.as_ref()?.get(CLAIMED_BY).filter(|by| !by.is_empty())?;
+    let message = format!("{by} has claimed this Machine ({CLAIMED_BY}) and decides about its node");
+    Some(pending(PendingReason::Claimed, message))
+}
+
+fn is_enrolled(machine: &Machine) -> bool {
+    let conditions = machine.status.iter().flat_map(|status| &status.conditions);
+    conditions.into_iter().any(|c| c.type_ == condition_type::ENROLLED && c.status == "True")
+}
+
+fn pending(reason: PendingReason, message: String) -> Pending {
+    Pending { reason, message, nearest: Vec::new() }
+}
+
+/// What there is to choose from.
+struct Known<'a> {
+    configurations: &'a [&'a MachineConfiguration],
+    versions: &'a [&'a MachineConfigurationVersion],
+}
+
+impl<'a> Known<'a> {
+    /// The first choice.
+    fn first(&self, machine: &Machine) -> Result<Select, Pending> {
+        if let Some(reference) = &machine.spec.configuration_ref {
+            let configuration = self.named(&reference.name)?;
+            let version = match reference.version {
+                Some(version) => self.numbered(configuration, version)?,
+                None => self.newest(configuration)?,
+            };
+            return Ok(select(version, SelectedBy::Reference));
+        }
+        let configuration = self.matching(machine)?;
+        // C3: what Machines have already, or the first of a new configuration.
+        let versions = self.of(configuration);
+        let deployed = versions.values().rev().find(|version| is_deployed(version));
+        match deployed.or_else(|| versions.get(&1)) {
+            Some(version) => Ok(select(version, SelectedBy::Selector)),
+            None => Ok(select(self.newest(configuration)?, SelectedBy::Selector)),
+        }
+    }
+
+    /// A further choice: by the reference, or as by one without version to what is selected.
+    fn next(&self, machine: &Machine, selected: &Selected) -> Result<Select, Pending> {
+        match &machine.spec.configuration_ref {
+            Some(_) => self.first(machine),
+            None => Ok(select(self.newest(self.named(&selected.name)?)?, selected.by)),
+        }
+    }
+
+    /// Returns the configuration whose selector decides: highest priority, then name. It returns none while one that goes before may match, because
+    /// a choice is made once.
+    fn matching(&self, machine: &Machine) -> Result<&'a MachineConfiguration, Pending> {
+        let live = self.configurations.iter().filter(|c| c.metadata.deletion_timestamp.is_none());
+        let mut misses = Vec::new();
+        let mut best: Option<(&MachineConfiguration, Vec<String>)> = None;
+        for &configuration in live {
+            let Some(selector) = &configuration.spec.machine_selector else { continue };
+            let verdict = judge(selector, machine);
+            let rank =
+                |c: &MachineConfiguration| (std::cmp::Reverse(c.spec.priority), c.metadata.name.clone());
+            if !verdict.unmet.is_empty() {
+                misses.push(Miss { configuration: name(configuration), unmet: verdict.unmet });
+            } else if best.as_ref().is_none_or(|(best, _)| rank(configuration) < rank(best)) {
+                best = Some((configuration, verdict.unknown));
+            }
+        }
+        match best {
+            None => Err(no_configuration(misses)),
+            Some((configuration, unknown)) if unknown.is_empty() => Ok(configuration),
+            Some((configuration, unknown)) => {
+                let message = format!(
+                    "the machineSelector of {} needs {}, which the host's agent has not reported yet",
+                    name(configuration),
+                    unknown.join(" and ")
+                );
+                Err(pending(PendingReason::HardwareNotReported, message))
+            }
+        }
+    }
+
+    fn named(&self, wanted: &str) -> Result<&'a MachineConfiguration, Pending> {
+        let found = self.configurations.iter().find(|c| c.metadata.name.as_deref() == Some(wanted));
+        found.copied().ok_or_else(|| {
+            pending(
+                PendingReason::ConfigurationNotFound,
+                format!("MachineConfiguration {wanted} does not exist"),
+            )
+        })
+    }
+
+    /// Its versions that do not go, by number.
+    fn of(&self, configuration: &MachineConfiguration) -> BTreeMap<i64, &'a MachineConfigurationVersion> {
+        let of = self.versions.iter().filter(|version| is_of(version, configuration));
+        let live = of.filter(|version| version.metadata.deletion_timestamp.is_none());
+        live.map(|version| (version.spec.version, *version)).collect()
+    }
+
+    fn newest(
+        &self,
+        configuration: &MachineConfiguration,
+    ) -> Result<&'a MachineConfigurationVersion, Pending> {
+        self.of(configuration).pop_last().map(|(_, version)| version).ok_or_else(|| {
+            let message = format!("MachineConfiguration {} has no version yet", name(configuration));
+            pending(PendingReason::VersionNotFound, message)
+        })
+    }
+
+    fn numbered(
+        &self,
+        configuration: &MachineConfiguration,
+        number: i64,
+    ) -> Result<&'a MachineConfigurationVersion, Pending> {
+        let versions = self.of(configuration);
+        versions.get(&number).copied().ok_or_else(|| {
+            let there: Vec<String> = versions.keys().rev().take(10).map(i64::to_string).collect();
+            let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
+            let wanted = version_name(&name(configuration), number);
+            let message =
+                format!("MachineConfigurationVersion {wanted} does not exist; the newest are: {there}");
+            pending(PendingReason::VersionNotFound, message)
+        })
+    }
+}
+
+fn name(configuration: &MachineConfiguration) -> String {
+    configuration.metadata.name.clone().unwrap_or_default()
+}
+
+fn select(version: &MachineConfigurationVersion, by: SelectedBy) -> Select {
+    let (name, number) = (version.spec.configuration_name.clone(), version.spec.version);
+    Select { selected: Selected { name, version: number, by }, lock: !is_deployed(version) }
+}
+
+fn no_configuration(mut misses: Vec<Miss>) -> Pending {
+    misses.sort_by_cached_key(|miss| (miss.unmet.len(), miss.configuration.clone()));
+    misses.truncate(NEAREST);
+    let told = misses.iter().map(|miss| {
+        let more = if miss.unmet.len() > UNMET { ", ..." } else { "" };
+        let unmet: Vec<&str> = miss.unmet.iter().take(UNMET).map(String::as_str).collect();
+        format!("{} (wants {}{more})", miss.configuration, unmet.join("; "))
+    });
+    let told = told.collect::<Vec<_>>().join(", ");
+    let message = if told.is_empty() {
+        "spec.configurationRef names no MachineConfiguration, and none has a machineSelector".to_owned()
+    } else {
+        format!(
+            "spec.configurationRef names no MachineConfiguration, and no machineSelector matches; nearest: {told}"
+        )
+    };
+    Pending { nearest: misses, ..pending(PendingReason::NoConfiguration, message) }
+}

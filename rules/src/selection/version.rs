@@ -1,0 +1,207 @@
+//! Pure: what becomes of a configuration's versions (C1, C2, C5, C6).
+//!
+//! ```text
+//! none --edit--> create N+1 --edit--> copy into it --it is deployed--> fixed --edit--> create N+2
+//! ```
+//!
+//! A number is 1 + the highest that is known of: by the configuration's status, by any object of such a name, by what a Machine has
+//! selected. So that none is used twice however a writer dies, versions are made with [`OWN_FINALIZER`]: one that is deleted stays
+//! until its number stands in the configuration's status.
+
+use std::collections::BTreeSet;
+
+use bedplate_api::configuration::{MachineConfiguration, Template};
+use bedplate_api::version::MachineConfigurationVersion;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+
+use crate::selection::reference::References;
+use crate::selection::template::means_the_same;
+
+/// The finalizer of versions and of configurations: whoever plans takes it away when nothing holds the object any more.
+pub const OWN_FINALIZER: &str = "bedplate.dev/in-use";
+
+/// What to write so that a configuration's versions are as they ought to be. In this order: `write`, `latest` into the
+/// configuration's status, then `release` and `remove`.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct VersionPlan {
+    /// A version to make or to change. None: the newest means what the configuration says.
+    pub write: Option<Write>,
+    /// The highest number ever made, that of `write` included (`status.latestVersion`).
+    pub latest: i64,
+    /// The newest that a Machine uses or has used (`status.deployedVersion`).
+    pub deployed: Option<i64>,
+    /// Versions that go: of `revisionHistoryLimit` too many, or because the configuration goes.
+    pub remove: Vec<Removal>,
+    /// Versions that are being deleted and that no Machine holds: their finalizer can go.
+    pub release: Vec<i64>,
+    /// The configuration is being deleted, nobody holds it, and of its versions none is left.
+    pub release_configuration: bool,
+    /// Objects that have a version's name and are none of this configuration's: left alone, their numbers are not used.
+    pub foreign: Vec<String>,
+}
+
+/// A version's content.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Write {
+    /// A new object. It is an error if it is there.
+    Create(Box<MachineConfigurationVersion>),
+    /// The same template for one that is not deployed. It has to be refused if that has changed: the object holds the
+    /// resource version that was seen.
+    Copy(Box<MachineConfigurationVersion>),
+}
+
+impl Write {
+    /// The number that is written.
+    pub fn version(&self) -> i64 {
+        match self {
+            Self::Create(object) | Self::Copy(object) => object.spec.version,
+        }
+    }
+}
+
+/// A version that goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Removal {
+    /// Its number.
+    pub version: i64,
+    /// Its UID: none of that name that came later.
+    pub uid: Option<String>,
+    /// Its resource version: it goes only as it was seen.
+    pub resource_version: Option<String>,
+}
+
+/// The name of a configuration's version.
+pub fn version_name(configuration: &str, version: i64) -> String {
+    format!("{configuration}-v{version}")
+}
+
+/// Whether a version is this configuration's: of its name, and owned by its UID (by none, where there are no UIDs).
+pub fn is_of(version: &MachineConfigurationVersion, configuration: &MachineConfiguration) -> bool {
+    let uid = configuration.metadata.uid.as_deref().unwrap_or_default();
+    let mut owners = version.metadata.owner_references.iter().flatten();
+    let is_owned = owners.any(|owner| owner.controller == Some(true) && owner.uid == uid);
+    is_named_after(version, configuration) && is_owned
+}
+
+/// Whether a Machine uses or has used a version.
+pub fn is_deployed(version: &MachineConfigurationVersion) -> bool {
+    version.status.as_ref().and_then(|status| status.deployed).unwrap_or(false)
+}
+
+/// Plans for one configuration, of all versions that there are (others' are passed over) and of all Machines' references.
+pub fn plan_versions(
+    configuration: &MachineConfiguration,
+    existing: &[&MachineConfigurationVersion],
+    references: &References,
+) -> VersionPlan {
+    let name = configuration.metadata.name.as_deref().unwrap_or_default();
+    let status = configuration.status.clone().unwrap_or_default();
+    let named: Vec<&MachineConfigurationVersion> =
+        existing.iter().copied().filter(|version| is_named_after(version, configuration)).collect();
+    let (own, foreign): (Vec<&MachineConfigurationVersion>, Vec<_>) =
+        named.iter().copied().partition(|version| is_of(version, configuration));
+    let highest = named.iter().map(|version| version.spec.version).chain(status.latest_version);
+    let highest = highest.chain(references.highest_selected(name)).max().unwrap_or(0);
+    let deployed = own.iter().filter(|version| is_deployed(version)).map(|version| version.spec.version);
+    let (live, leaving): (Vec<&MachineConfigurationVersion>, Vec<_>) =
+        own.iter().copied().partition(|version| version.metadata.deletion_timestamp.is_none());
+    let is_held = |version: i64| references.is_held(name, version);
+    let leaving = leaving.iter().map(|version| version.spec.version).filter(|version| !is_held(*version));
+    let mut plan = VersionPlan {
+        latest: highest,
+        deployed: deployed.chain(status.deployed_version).max(),
+        release: leaving.collect(),
+        foreign: foreign.iter().filter_map(|version| version.metadata.name.clone()).collect(),
+        ..VersionPlan::default()
+    };
+    if configuration.metadata.deletion_timestamp.is_some() {
+        if references.is_free(name) {
+            plan.remove = live.iter().map(|version| removal(version)).collect();
+            plan.release_configuration = own.is_empty();
+        }
+        return plan;
+    }
+    plan.write = write(configuration, &live, highest);
+    plan.latest = plan.write.as_ref().map_or(highest, |write| write.version().max(highest));
+    plan.remove = beyond_history(configuration, &live, plan.write.as_ref(), &is_held);
+    plan
+}
+
+fn is_named_after(version: &MachineConfigurationVersion, configuration: &MachineConfiguration) -> bool {
+    configuration.metadata.name.as_ref() == Some(&version.spec.configuration_name)
+}
+
+fn write(
+    configuration: &MachineConfiguration,
+    live: &[&MachineConfigurationVersion],
+    highest: i64,
+) -> Option<Write> {
+    let template = &configuration.spec.template;
+    let newest = live.iter().max_by_key(|version| version.spec.version);
+    match newest {
+        Some(newest) if means_the_same(&newest.spec.template, template) => None,
+        // A number above it was made and is gone, or is a stranger's: what comes now is newer than that.
+        Some(newest) if !is_deployed(newest) && newest.spec.version == highest => {
+            let mut copy = version(configuration, newest.spec.version, template);
+            copy.metadata.uid.clone_from(&newest.metadata.uid);
+            copy.metadata.resource_version.clone_from(&newest.metadata.resource_version);
+            Some(Write::Copy(Box::new(copy)))
+        }
+        Some(_) | None => {
+            Some(Write::Create(Box::new(version(configuration, highest.saturating_add(1), template))))
+        }
+    }
+}
+
+/// A version of a configuration as it is made.
+fn version(
+    configuration: &MachineConfiguration,
+    number: i64,
+    template: &Template,
+) -> MachineConfigurationVersion {
+    let name = configuration.metadata.name.clone().unwrap_or_default();
+    let mut object: MachineConfigurationVersion = MachineConfigurationVersion::new(
+        &version_name(&name, number),
+        bedplate_api::version::MachineConfigurationVersionSpec {
+            configuration_name: name.clone(),
+            version: number,
+            template: template.clone(),
+        },
+    );
+    object.metadata.finalizers = Some(vec![OWN_FINALIZER.to_owned()]);
+    object.metadata.owner_references = Some(vec![OwnerReference {
+        api_version: "bedplate.dev/v1alpha1".to_owned(),
+        kind: "MachineConfiguration".to_owned(),
+        name,
+        uid: configuration.metadata.uid.clone().unwrap_or_default(),
+        controller: Some(true),
+        // Its finalizer says when the configuration may go, not its versions.
+        block_owner_deletion: None,
+    }]);
+    object
+}
+
+/// C6: what is neither among the newest nor held. The newest stays whatever the limit says: it is what the next Machine gets.
+fn beyond_history(
+    configuration: &MachineConfiguration,
+    live: &[&MachineConfigurationVersion],
+    write: Option<&Write>,
+    is_held: &dyn Fn(i64) -> bool,
+) -> Vec<Removal> {
+    let limit = usize::try_from(configuration.spec.revision_history_limit).unwrap_or(0).max(1);
+    let numbers: BTreeSet<i64> =
+        live.iter().map(|version| version.spec.version).chain(write.map(Write::version)).collect();
+    let newest: BTreeSet<i64> = numbers.into_iter().rev().take(limit).collect();
+    let goes = |version: &&&MachineConfigurationVersion| {
+        !newest.contains(&version.spec.version) && !is_held(version.spec.version)
+    };
+    live.iter().filter(goes).map(|version| removal(version)).collect()
+}
+
+fn removal(version: &MachineConfigurationVersion) -> Removal {
+    Removal {
+        version: version.spec.version,
+        uid: version.metadata.uid.clone(),
+        resource_version: version.metadata.resource_version.clone(),
+    }
+}

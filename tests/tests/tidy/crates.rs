@@ -1,0 +1,57 @@
+//! The crates of the workspace and the crates that each may depend on. Arrows go one way; programs never import each other.
+//!
+//! README.md shows this table (`arrows`). Called by the tidy tests.
+
+/// Members that tests may use: all but `xtask`.
+const TESTED: &[&str] = &[
+    "agent",
+    "api",
+    "bmc",
+    "bmc/ipmi",
+    "bootstrap",
+    "cli",
+    "fuzz",
+    "oci",
+    "process",
+    "pxed",
+    "pxed/dhcp",
+    "pxed/tftp",
+    "reconciler",
+    "rules",
+    "tests",
+];
+
+/// Each member with the members that it may depend on.
+pub(crate) const CRATES: &[(&str, &[&str])] = &[
+    ("api", &[]),
+    ("process", &[]),
+    ("bmc/ipmi", &[]),
+    ("pxed/tftp", &[]),
+    ("xtask", &[]),
+    ("bootstrap", &["api"]),
+    ("oci", &["api"]),
+    ("rules", &["api"]),
+    ("pxed/dhcp", &["api"]),
+    ("bmc", &["api", "bmc/ipmi"]),
+    ("agent", &["api", "bootstrap", "oci", "process", "rules"]),
+    // bedplate-controller compares the networks of registries with those of BMCs.
+    ("reconciler", &["api", "bmc", "bootstrap", "oci", "process", "rules"]),
+    ("pxed", &["api", "bmc", "bootstrap", "oci", "process", "pxed/dhcp", "pxed/tftp", "rules"]),
+    ("cli", &["api", "bmc", "bootstrap", "process", "rules"]),
+    ("tests", TESTED),
+    ("fuzz", TESTED),
+];
+
+/// The table as README.md shows it: libraries and programs, without what is only for tests.
+pub(crate) fn arrows() -> String {
+    let mut text = String::from("| crate | may depend on |\n|---|---|\n");
+    for (name, allowed) in CRATES.iter().filter(|(_, allowed)| *allowed != TESTED) {
+        let allowed = if allowed.is_empty() {
+            "no other crate".to_owned()
+        } else {
+            allowed.iter().map(|one| format!("`{one}`")).collect::<Vec<_>>().join(", ")
+        };
+        text.push_str(&format!("| `{name}` | {allowed} |\n"));
+    }
+    text
+}
