@@ -23,13 +23,15 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 pub use self::plan::{Plan, Rolls, plan};
-use crate::counters::Kind;
+use crate::cache::index::Index;
+use crate::context::World;
+use crate::engine::write::{
+    self, FIELD_MANAGER, Failed, WriteError, apply_status, ask, called, set_finalizer,
+};
+use crate::events::Reason;
 use crate::image;
-use crate::index::Index;
-use crate::news::Reason;
+use crate::metrics::Kind;
 use crate::rollout::{self, Clocks};
-use crate::world::World;
-use crate::write::{self, FIELD_MANAGER, Failed, WriteError, apply_status, ask, called, set_finalizer};
 
 /// Between two looks at one with rolling updates, if nothing changes before.
 const LOOK: Duration = Duration::from_secs(60);

@@ -4,6 +4,13 @@
 //! Nothing is reconciled before every store is whole, or a version would look unused because its Machines were not read yet; and
 //! nothing while another controller leads. Changes that arrive meanwhile wait. Spawned by `run`.
 
+pub mod backoff;
+pub mod debounce;
+pub(crate) mod queue;
+pub mod retry_after;
+pub mod store;
+pub mod write;
+
 use std::convert::Infallible;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,11 +25,11 @@ use kube::{Resource, ResourceExt};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::backoff::Backoff;
-use crate::counters::{Counters, Kind, Outcome};
-use crate::news::Reason;
-use crate::world::World;
-use crate::write::WriteError;
+use crate::context::World;
+use crate::engine::backoff::Backoff;
+use crate::engine::write::WriteError;
+use crate::events::Reason;
+use crate::metrics::{Counters, Kind, Outcome};
 
 /// So many of a kind are reconciled at once. With 32 of them 10,000 Machines took as long, since the API server's processors decide, and an
 /// edit of a configuration meanwhile three times as long (docs/bench.md).

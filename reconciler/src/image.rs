@@ -23,11 +23,11 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use crate::configuration::status_of;
-use crate::counters::Kind;
-use crate::news::Reason;
+use crate::context::World;
+use crate::engine::write::{WriteError, apply_status};
+use crate::events::Reason;
+use crate::metrics::Kind;
 use crate::reach::RegistryReach;
-use crate::world::World;
-use crate::write::{WriteError, apply_status};
 
 /// How long a registry is waited for.
 const LIMIT: Duration = Duration::from_secs(20);

@@ -4,8 +4,8 @@
 //! it, bound to the Machine as it was read, so that a choice that was made already is never made again by who has not seen it.
 
 mod display;
+mod events;
 mod plan;
-mod told;
 
 use std::sync::Arc;
 
@@ -20,10 +20,10 @@ use serde_json::json;
 
 pub use self::plan::{NodeSeen, Plan, Status, foreign, plan};
 use crate::configuration::status_of;
-use crate::counters::Kind;
-use crate::news::Reason;
-use crate::world::World;
-use crate::write::{WriteError, apply_annotations, apply_status};
+use crate::context::World;
+use crate::engine::write::{WriteError, apply_annotations, apply_status};
+use crate::events::Reason;
+use crate::metrics::Kind;
 
 /// Makes one Machine's fields as they ought to be.
 ///
@@ -89,7 +89,7 @@ async fn apply(
             tracing::info!(machine = name, version, by = ?selected.by, "a version is selected");
         }
         let before = machine.status.clone().unwrap_or_default();
-        for (reason, note) in told::told(&before, status) {
+        for (reason, note) in events::told(&before, status) {
             if reason == Reason::NodeRegisteredAnew {
                 tracing::warn!(
                     machine = name,

@@ -4,9 +4,8 @@
 //! live. Decided: `plan`, and for a selector `rules::fan_out`. What an operation asks for is done by pxed and by the agents.
 
 mod end;
-mod parent;
-mod plan;
-mod whose;
+mod fan_out;
+pub(crate) mod plan;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,13 +17,13 @@ use k8s_openapi::api::core::v1::Node;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
-pub use self::parent::FINALIZER;
+pub use self::fan_out::FINALIZER;
 pub use self::plan::{HELD, Plan, Seen, Since, is_finished, parent_of, plan, state};
-pub use self::whose::Whose;
-use crate::counters::Kind;
-use crate::news::Reason;
-use crate::world::World;
-use crate::write::{self, Failed, WriteError, apply_labels, apply_status};
+pub use crate::cache::operations::Whose;
+use crate::context::World;
+use crate::engine::write::{self, Failed, WriteError, apply_labels, apply_status};
+use crate::events::Reason;
+use crate::metrics::Kind;
 
 /// Makes what is ours of one operation as it ought to be; says when it is to be looked at again.
 ///
@@ -39,7 +38,7 @@ pub async fn reconcile(
         world.news.tell(&*operation, reason, &note);
     }
     if operation.spec.machine_selector.is_some() {
-        return world.leading(parent::reconcile(&operation, &world)).await;
+        return world.leading(fan_out::reconcile(&operation, &world)).await;
     }
     let Some(machine) = operation.spec.machine_ref.as_ref().map(|machine| machine.name.as_str()) else {
         return Ok(None);

@@ -8,15 +8,13 @@
 //! `judge` reads from objects where each Machine stands, `plan` says what comes next, here it is done. Nothing is kept in memory that
 //! the next controller would miss: whose cordon it is, since when, and why one was given up stands on the Node (`mark`).
 
-mod heard;
-mod judge;
-mod live;
-pub mod mark;
+mod changes;
+mod conditions;
+mod events;
+mod observe;
 mod plan;
-mod standing;
-mod told;
+mod recheck;
 mod waits;
-mod weigh;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -32,20 +30,20 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 
-pub use self::heard::Heard;
-pub use self::judge::{Clocks, Failure, Member, Nodes, Place, Rollout, Skip, judge};
-pub use self::mark::Purpose;
-use self::mark::{Cordon, Failed, GivenUp, cordon_of};
+pub use self::changes::{NodeWeights, Weights};
+pub use self::conditions::standing;
+pub use self::observe::{Clocks, Failure, Member, Nodes, Place, Rollout, Skip, judge};
 pub use self::plan::{Step, allowed, limit, plan, settings};
-pub use self::standing::standing;
 pub use self::waits::{Wait, Waits, is_late};
-pub use self::weigh::{NodeWeights, Weights};
-use crate::counters::Turn;
-use crate::emptying::{self, Left};
+pub use crate::cache::heartbeats::Heard;
+use crate::context::{Stores, World};
+use crate::engine::write::{self, WriteError};
+use crate::events::Reason;
 use crate::machine;
-use crate::news::Reason;
-use crate::world::{Stores, World};
-use crate::write::{self, WriteError};
+use crate::metrics::Turn;
+pub use crate::node::cordon::Purpose;
+use crate::node::cordon::{Cordon, Failed, GivenUp, cordon_of};
+use crate::node::drain::{self, Left};
 
 /// Between two looks at one that goes on, if nothing changes before: whether an agent is heard.
 const LOOK: Duration = Duration::from_secs(60);
@@ -73,7 +71,7 @@ pub async fn reconcile(
     world.drains.tidy(|name| world.stores.nodes.get(&ObjectRef::new(name)));
     let begins = |step: &Step| matches!(step, Step::Cordon { .. });
     // Who takes room asks first whether there is any, by what is there now.
-    if steps.iter().any(begins) && !failed.note(world.leading(live::compare(&rollout, &world)).await) {
+    if steps.iter().any(begins) && !failed.note(world.leading(recheck::compare(&rollout, &world)).await) {
         steps.retain(|step| !begins(step));
     }
     // Room is taken by what is known now, and not when a hundred Nodes were looked at.
@@ -247,21 +245,21 @@ impl Actor<'_> {
         if !matches!(cordon_of(&node), Cordon::Free) {
             return Err(WriteError::Conflict { what: format!("Node {name}") });
         }
-        let pods = emptying::pods(world, name).await?;
+        let pods = drain::pods(world, name).await?;
         let left = Left { awaits: String::new(), blocked: None, after: Duration::from_millis(500) };
         // Nobody is disturbed in vain.
         if let Some(refusal) = refusal(&pods, &self.gently(settings)) {
-            let (reason, why) = told::refused(&refusal);
+            let (reason, why) = events::refused(&refusal);
             let failed = self.failed(version, reason, &why);
             tracing::warn!(machine = name, version, reason = failed.message, "it is not drained");
-            emptying::say_failed(world, &node, &failed).await?;
-            self.tell(name, Reason::UpdateGivenUp, &told::given_up(version, &failed.message));
+            drain::say_failed(world, &node, &failed).await?;
+            self.tell(name, Reason::UpdateGivenUp, &events::given_up(version, &failed.message));
             return Ok(left);
         }
-        emptying::cordon(world, &node, &Purpose::Rollout(version.to_owned()), now).await?;
+        drain::cordon(world, &node, &Purpose::Rollout(version.to_owned()), now).await?;
         world.drains.begins(&pods);
         tracing::info!(machine = name, version, "its turn begins, the Node is cordoned");
-        self.tell(name, Reason::UpdateBegun, &told::begun(name, version));
+        self.tell(name, Reason::UpdateBegun, &events::begun(name, version));
         Ok(left)
     }
 
@@ -274,31 +272,31 @@ impl Actor<'_> {
     ) -> Result<Option<Left>, WriteError> {
         let (world, now) = (self.world, Timestamp::now());
         let node = self.held(name, uid, version).await?;
-        let pods = emptying::pods(world, name).await?;
+        let pods = drain::pods(world, name).await?;
         let drain = self.gently(settings);
         if let Some(refusal) = refusal(&pods, &drain) {
-            let (reason, why) = told::refused(&refusal);
+            let (reason, why) = events::refused(&refusal);
             return self.give_up(&node, version, reason, &why).await;
         }
         if !pods.iter().any(bedplate_rules::drain::Pod::has_to_leave) {
             return self.finish(&node, version).await;
         }
         let Some(left) = self.time_left(&node, drain.limit, now) else {
-            emptying::say_begun(world, &node, now).await?;
+            drain::say_begun(world, &node, now).await?;
             return Ok(Some(Left { awaits: String::new(), blocked: None, after: Duration::ZERO }));
         };
         // What stands there was asked to leave; who never was, by a controller that was away or busy, is asked first.
-        let awaits = node.annotations().get(mark::DRAIN_AWAITS);
+        let awaits = node.annotations().get(crate::node::cordon::DRAIN_AWAITS);
         if let Some(awaits) = awaits.filter(|_| !left.is_positive()) {
             let message = format!("not drained within {} s: {awaits}", drain.limit.as_secs());
             return self.give_up(&node, version, GivenUp::DrainTimedOut, &message).await;
         }
         let until = now.saturating_add(left).unwrap_or(Timestamp::MAX);
-        let left = emptying::evict_all(world, &pods, &drain).await?;
+        let left = drain::evict_all(world, &pods, &drain).await?;
         if let Some(left) = &left {
-            emptying::say_awaited(world, &node, &left.awaits).await?;
+            drain::say_awaited(world, &node, &left.awaits).await?;
             if let Some(machine) = self.machine(name) {
-                emptying::tell_blocked(world, machine, &node, left, Some(until));
+                drain::tell_blocked(world, machine, &node, left, Some(until));
             }
         }
         Ok(left.or(Some(Left { awaits: String::new(), blocked: None, after: Duration::ZERO })))
@@ -326,9 +324,9 @@ impl Actor<'_> {
         if !now.members.iter().any(is_due) {
             return Err(changed());
         }
-        emptying::remove(self.world, node).await?;
+        drain::remove(self.world, node).await?;
         tracing::info!(machine = name, version, "its Pods have left, the Node is deleted");
-        self.tell(&name, Reason::NodeDrained, &told::drained(&name, version));
+        self.tell(&name, Reason::NodeDrained, &events::drained(&name, version));
         Ok(None)
     }
 
@@ -347,8 +345,8 @@ impl Actor<'_> {
             message,
             "its turn is given up"
         );
-        emptying::free(self.world, node, Some(&failed)).await?;
-        self.tell(&node.name_any(), Reason::UpdateGivenUp, &told::given_up(version, &failed.message));
+        drain::free(self.world, node, Some(&failed)).await?;
+        self.tell(&node.name_any(), Reason::UpdateGivenUp, &events::given_up(version, &failed.message));
         Ok(None)
     }
 
@@ -357,13 +355,13 @@ impl Actor<'_> {
         match cordon_of(&node) {
             Cordon::Ours(hold) if matches!(hold.purpose, Purpose::Rollout(_)) => {
                 tracing::info!(machine = name, "its turn is over before its end, the Node is uncordoned");
-                emptying::free(self.world, &node, failed).await?;
+                drain::free(self.world, &node, failed).await?;
                 match failed {
                     Some(failed) => {
-                        let note = told::given_up(&failed.version, &failed.message);
+                        let note = events::given_up(&failed.version, &failed.message);
                         self.tell(name, Reason::UpdateGivenUp, &note);
                     }
-                    None => self.tell(name, Reason::UpdateHeld, &told::held(name, self.rollout)),
+                    None => self.tell(name, Reason::UpdateHeld, &events::held(name, self.rollout)),
                 }
                 Ok(())
             }
@@ -375,7 +373,7 @@ impl Actor<'_> {
     }
 
     fn failed(&self, version: &str, reason: GivenUp, message: &str) -> Failed {
-        let (version, message) = (version.to_owned(), mark::cut(message));
+        let (version, message) = (version.to_owned(), crate::node::cordon::cut(message));
         Failed { version, generation: self.rollout.generation, reason, message }
     }
 

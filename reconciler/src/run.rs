@@ -19,16 +19,16 @@ use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::Cli;
-use crate::counters::{Counters, Kind};
+use crate::context::{Stores, World};
+use crate::engine::retry_after;
 use crate::engine::work;
-use crate::news::News;
+use crate::engine::write::FIELD_MANAGER;
+use crate::enqueue::{Queue, Queues};
+use crate::events::News;
+use crate::metrics::{Counters, Kind};
 use crate::reach::RegistryReach;
-use crate::trigger::{Queue, Queues};
-use crate::world::{Stores, World};
-use crate::write::FIELD_MANAGER;
 use crate::{
-    configuration, departure, follow, image, machine, news, operation, patience, request, rollout, trigger,
-    version,
+    configuration, csr, deletion, enqueue, events, image, machine, operation, rollout, version, watch,
 };
 
 /// How long writes that were begun may take at the end.
@@ -80,8 +80,8 @@ pub fn begin(
     counters: &Counters,
     (tasks, liveness, shutdown): (&Tasks, &Liveness, &CancellationToken),
     reach: RegistryReach,
-) -> (Arc<OnceLock<()>>, news::Counted) {
-    let (news, teller, told) = news::channel(client.clone(), instance);
+) -> (Arc<OnceLock<()>>, events::Counted) {
+    let (news, teller, told) = events::channel(client.clone(), instance);
     let whole = assemble(client, (tenure.clone(), news, reach), counters, (tasks, liveness, shutdown));
     infallible(tasks, "events", {
         let shutdown = shutdown.clone();
@@ -117,7 +117,7 @@ async fn connect(kubeconfig: Option<&Path>) -> Result<Client, Failure> {
     config.write_timeout = Some(Duration::from_secs(30));
     // It would wait for minutes in a worker's place, out of sight: what fails is tried again by `backoff`, watches by themselves.
     config.default_retry = false;
-    Client::try_from(config).map(patience::keeping).map_err(Failure::configuration)
+    Client::try_from(config).map(retry_after::keeping).map_err(Failure::configuration)
 }
 
 /// A kubeconfig that cannot be read. The lines around a mistake in it, which kube would show, may hold a token.
@@ -139,7 +139,7 @@ fn assemble(
     counters: &Counters,
     (tasks, liveness, shutdown): (&Tasks, &Liveness, &CancellationToken),
 ) -> impl Future<Output = Option<(Arc<World>, Queues)>> + use<> {
-    let (stores, writers) = follow::stores();
+    let (stores, writers) = watch::stores();
     let world = World::new(client.clone(), stores.clone(), tenure, counters.clone());
     let world = Arc::new(world.telling(news).reaching(reach));
     let (configurations, configuration_queue) = Queue::new(Kind::Configuration, counters);
@@ -150,7 +150,7 @@ fn assemble(
     let (images, image_queue) = Queue::new(Kind::Image, counters);
     let (rollouts, rollout_queue) = Queue::new(Kind::Rollout, counters);
     let (departures, departure_queue) = Queue::new(Kind::Departure, counters);
-    let (later, touched) = trigger::later();
+    let (later, touched) = enqueue::later();
     let queues = Queues {
         configurations,
         versions,
@@ -178,13 +178,13 @@ fn assemble(
     );
     worker!("versions", Kind::Version, versions, version_queue, version::reconcile);
     worker!("machines", Kind::Machine, machines, machine_queue, machine::reconcile);
-    worker!("requests", Kind::Request, requests, request_queue, request::reconcile);
+    worker!("requests", Kind::Request, requests, request_queue, csr::reconcile);
     worker!("operations", Kind::Operation, operations, operation_queue, operation::reconcile);
     worker!("images", Kind::Image, versions, image_queue, image::reconcile);
     worker!("rollouts", Kind::Rollout, configurations, rollout_queue, rollout::reconcile);
-    worker!("departures", Kind::Departure, machines, departure_queue, departure::reconcile);
-    let coalesce: BoxFuture<'static, ()> = Box::pin(trigger::coalesce(touched, queues.clone()));
-    let watches = follow::tasks(client, writers, &stores, &queues, counters);
+    worker!("departures", Kind::Departure, machines, departure_queue, deletion::reconcile);
+    let coalesce: BoxFuture<'static, ()> = Box::pin(enqueue::coalesce(touched, queues.clone()));
+    let watches = watch::tasks(client, writers, &stores, &queues, counters);
     spawn_all(tasks, shutdown, watches.into_iter().chain([("configurations later", coalesce)]));
     async move {
         stores.are_whole().await?;
@@ -241,7 +241,7 @@ async fn queue_all(stores: &Stores, queues: &Queues) {
         queues.machine(&machine.name_any()).await;
         queues.departure(&machine).await;
     }
-    for request in stores.requests.state().into_iter().filter(|request| request::is_for_a_kubelet(request)) {
+    for request in stores.requests.state().into_iter().filter(|request| csr::is_for_a_kubelet(request)) {
         queues.request(&request.name_any()).await;
     }
     for operation in stores.operations.state() {
@@ -304,7 +304,7 @@ mod tests {
         for event in [Event::Init, Event::InitApply(object), Event::InitDone] {
             writer.apply_watcher_event(&event);
         }
-        Stores { configurations, ..follow::stores().0 }
+        Stores { configurations, ..crate::watch::stores().0 }
     }
 
     /// A queue that takes everything.
@@ -324,7 +324,7 @@ mod tests {
             images: open(Kind::Image),
             rollouts: open(Kind::Rollout),
             departures: open(Kind::Departure),
-            later: trigger::later().0,
+            later: enqueue::later().0,
         };
         while futures::poll!(unconstrained(Box::pin(queues.configuration("w")))).is_ready() {}
         let nowhere = tower::service_fn(|_: http::Request<Body>| {

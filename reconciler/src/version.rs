@@ -10,10 +10,10 @@ use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_rules::selection::{OWN_FINALIZER, is_of};
 use kube::{Api, ResourceExt};
 
-use crate::counters::Kind;
-use crate::news::Reason;
-use crate::world::World;
-use crate::write::{WriteError, called, set_finalizer};
+use crate::context::World;
+use crate::engine::write::{WriteError, called, set_finalizer};
+use crate::events::Reason;
+use crate::metrics::Kind;
 
 /// Whether a version is being deleted, and waits for its finalizer to go.
 pub fn is_leaving(version: &MachineConfigurationVersion) -> bool {

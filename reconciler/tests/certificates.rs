@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_process::lease::Tenure;
-use bedplate_reconciler::request;
-use bedplate_reconciler::world::World;
-use bedplate_reconciler::write::WriteError;
+use bedplate_reconciler::context::World;
+use bedplate_reconciler::csr;
+use bedplate_reconciler::engine::write::WriteError;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
@@ -87,7 +87,7 @@ impl Cluster {
     async fn decide(self) -> (String, String) {
         let server = Server::default();
         let world = self.world(&server);
-        match request::reconcile(Arc::new(object(&request())), world).await {
+        match csr::reconcile(Arc::new(object(&request())), world).await {
             Ok(_) => {
                 let written = body(&server.asked(), APPROVAL)["status"]["conditions"][0].clone();
                 let text = |key: &str| written[key].as_str().unwrap().to_owned();
@@ -139,7 +139,7 @@ async fn trust_5_services_are_read_once_in_ten_seconds_for_all_requests() {
         tokio::time::advance(Duration::from_secs(seconds)).await;
         let (one, other) = (Arc::new(object(&request())), Arc::new(object(&request())));
         let (one, other) =
-            tokio::join!(request::reconcile(one, world.clone()), request::reconcile(other, world.clone()));
+            tokio::join!(csr::reconcile(one, world.clone()), csr::reconcile(other, world.clone()));
         assert!(one.is_err() && other.is_err(), "{one:?} {other:?}");
         assert_eq!(reads(), [expected; 3], "after {seconds} s more");
     }
@@ -160,7 +160,7 @@ async fn trust_5_older_open_requests_of_a_kubelet_are_not_read() {
     }
     for number in 0..20 {
         let before = server.lines().len();
-        let done = request::reconcile(Arc::new(made(number)), world.clone()).await;
+        let done = csr::reconcile(Arc::new(made(number)), world.clone()).await;
         let is_read = server.lines().len() > before;
         assert_eq!((is_read, done.is_err()), (number >= 16, number >= 16), "{number}: {done:?}");
     }

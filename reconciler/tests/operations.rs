@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bedplate_process::lease::Tenure;
+use bedplate_reconciler::engine::write::WriteError;
 use bedplate_reconciler::operation;
-use bedplate_reconciler::write::WriteError;
 use serde_json::{Value, json};
 use server::{Asked, Objects, Server, body, machine_list, object, refusal};
 

@@ -13,12 +13,12 @@ use bedplate_api::machine::Machine;
 use bedplate_process::lease::Tenure;
 use bedplate_process::liveness::Liveness;
 use bedplate_process::tasks::Tasks;
-use bedplate_reconciler::counters::Counters;
+use bedplate_reconciler::context::World;
+use bedplate_reconciler::engine::write::WriteError;
+use bedplate_reconciler::metrics::Counters;
 use bedplate_reconciler::reach::RegistryReach;
 use bedplate_reconciler::rollout::{Clocks, Place, Rollout, Skip, Step, Wait};
-use bedplate_reconciler::world::World;
-use bedplate_reconciler::write::WriteError;
-use bedplate_reconciler::{departure, rollout, run};
+use bedplate_reconciler::{deletion, rollout, run};
 use k8s_openapi::api::core::v1::Node;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
@@ -266,7 +266,7 @@ async fn a_machine_that_goes_says_what_is_awaited_before_its_node_is_touched() {
         _ => (200, node(&json!({}), false)),
     };
     let world = server.world(&objects, Tenure::always(), answer);
-    departure::reconcile(Arc::new(object(&given)), world).await.unwrap();
+    deletion::reconcile(Arc::new(object(&given)), world).await.unwrap();
     assert_eq!(
         server.lines(),
         [format!("GET {NODE}"), "PATCH /machines/a/status".to_owned(), format!("PATCH {NODE}")]
@@ -282,7 +282,7 @@ async fn a_machine_that_goes_says_what_is_awaited_before_its_node_is_touched() {
         _ => (200, node(&json!({ "bedplate.dev/cordoned-by": "deletion" }), true)),
     };
     let world = server.world(&objects, Tenure::always(), answer);
-    departure::reconcile(Arc::new(object(&given)), world).await.unwrap();
+    deletion::reconcile(Arc::new(object(&given)), world).await.unwrap();
     assert_eq!(
         server.lines(),
         [format!("GET {NODE}"), format!("PATCH {NODE}"), "PATCH /machines/a".to_owned()]

@@ -15,10 +15,11 @@ use super::conditions::{
     self, Awaited, DEGRADED, DELETION_HELD, IMAGE_UNRESOLVED, NODE_MISSING, PAUSED, PROGRESSING, Standing,
     VERSION_REFUSED, at_rest, is_missing_reported, leaving, merge,
 };
+use crate::cache::index::Index;
 use crate::image;
-use crate::index::Index;
 use crate::machine::foreign;
-use crate::rollout::{self, Clocks, Nodes, mark};
+use crate::node::cordon;
+use crate::rollout::{self, Clocks, Nodes};
 
 /// Everything that is to be written, in this order.
 #[derive(Debug, Clone, PartialEq)]
@@ -289,7 +290,7 @@ fn reckon(
             }
             // By the Node, because the last report of a dead host says that its Node is Ready.
             let node = nodes(called).filter(|node| foreign(machine, node).is_none());
-            counts.unavailable += i32::from(!node.is_some_and(|node| mark::is_ready(&node)));
+            counts.unavailable += i32::from(!node.is_some_and(|node| cordon::is_ready(&node)));
         }
         let Some(applied) = applied else { continue };
         counts.applied += 1;

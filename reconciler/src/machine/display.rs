@@ -6,7 +6,7 @@ use bedplate_api::machine::{
 use bedplate_rules::selection::version_name;
 use k8s_openapi::api::core::v1::Node;
 
-use crate::rollout::mark::{self, Cordon, Hold, Purpose};
+use crate::node::cordon::{self, Cordon, Hold, Purpose};
 
 /// `Ready` False: what was chosen was tried, and the version before runs again.
 pub(super) const ROLLED_BACK: &str = "RolledBack";
@@ -142,7 +142,7 @@ fn node(status: &MachineStatus, there: Option<&Node>) -> Display {
         if let Some(next) = there.and_then(emptied_for) {
             let leave = format!(
                 "the Node's Pods leave, then {next} comes: the Node's annotation {} says who is awaited",
-                mark::DRAIN_AWAITS
+                cordon::DRAIN_AWAITS
             );
             return display(Phase::Updating, UPDATING, &leave);
         }
@@ -179,7 +179,7 @@ fn to_come(
         return String::new();
     };
     let (next, runs) = (version_name(next.0, next.1), version_name(runs.0, runs.1));
-    if let Some(failed) = there.and_then(mark::failed).filter(|failed| failed.version == next) {
+    if let Some(failed) = there.and_then(cordon::failed).filter(|failed| failed.version == next) {
         return format!("{runs} runs, and the turn for {next} was given up: {}", failed.message);
     }
     let fetched = condition(status, condition_type::PAVED).filter(|c| c.reason != "Applied");
@@ -193,7 +193,7 @@ fn to_come(
 
 /// The version for which a rolling update has a Node emptied.
 fn emptied_for(node: &Node) -> Option<String> {
-    match mark::cordon_of(node) {
+    match cordon::cordon_of(node) {
         Cordon::Ours(Hold { purpose: Purpose::Rollout(version), .. }) => Some(version),
         Cordon::Ours(_) | Cordon::Operation | Cordon::Foreign | Cordon::Free => None,
     }
@@ -361,7 +361,7 @@ mod tests {
             "applied": { "name": "w", "version": 1, "slot": "a" }, "nodeRef": { "name": "a", "uid": "1" } });
         let machine = machine(&status);
         let shown = |by: Option<&str>, awaits: &str| {
-            let mut annotations = json!({ mark::DRAIN_AWAITS: awaits });
+            let mut annotations = json!({ cordon::DRAIN_AWAITS: awaits });
             annotations[bedplate_rules::drain::CORDONED_BY] = json!(by.unwrap_or_default());
             let annotations = by.map(|_| annotations);
             let node: Node = serde_json::from_value(
@@ -388,7 +388,7 @@ mod tests {
         for (version, held) in [("w-v2", true), ("w-v1", false)] {
             let failed = json!({ "version": version, "generation": 3, "reason": "UnmanagedPods",
                 "message": "nobody makes these Pods again: n/lone" });
-            let annotations = json!({ mark::DRAIN_FAILED: failed.to_string() });
+            let annotations = json!({ cordon::DRAIN_FAILED: failed.to_string() });
             let node: Node = serde_json::from_value(
                 json!({ "metadata": { "name": "a", "annotations": annotations }, "spec": {} }),
             )

@@ -8,7 +8,7 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use super::plan::state;
-use crate::write::{WriteError, apply_status, ask, called, edit_status};
+use crate::engine::write::{WriteError, apply_status, ask, called, edit_status};
 
 /// Writes the status that ends an operation, if UID and state are those that were read.
 ///

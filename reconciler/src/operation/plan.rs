@@ -363,5 +363,4 @@ fn left(until: Timestamp, now: Timestamp) -> Duration {
 }
 
 #[cfg(test)]
-#[path = "plan/tests.rs"]
 mod tests;

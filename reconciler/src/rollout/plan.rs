@@ -6,8 +6,8 @@
 use bedplate_api::configuration::{IntOrString, MachineConfiguration, RollingUpdate, UpdateStrategyType};
 use jiff::SignedDuration;
 
-use super::judge::{Member, Place, Rollout};
-use super::mark::{Failed, GivenUp};
+use super::observe::{Member, Place, Rollout};
+use crate::node::cordon::{Failed, GivenUp};
 
 /// One thing to do.
 #[derive(Debug, Clone, PartialEq, Eq)]

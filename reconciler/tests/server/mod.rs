@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use bedplate_bmc::address::Reach;
 use bedplate_process::lease::Tenure;
-use bedplate_reconciler::counters::Counters;
-use bedplate_reconciler::news::{self, Teller};
+use bedplate_reconciler::context::{Stores, World};
+use bedplate_reconciler::events::{self, Teller};
+use bedplate_reconciler::metrics::Counters;
 use bedplate_reconciler::reach::RegistryReach;
-use bedplate_reconciler::world::{Stores, World};
 use jiff::Timestamp;
 use kube::client::Body;
 use kube::runtime::reflector::{self, Store};
@@ -133,7 +133,7 @@ impl Server {
         answer: impl Fn(&Asked) -> (u16, Value) + Send + Sync + 'static,
     ) -> (Arc<World>, Teller) {
         let client = self.client(Arc::new(answer));
-        let (news, teller, _) = news::channel(client.clone(), "test");
+        let (news, teller, _) = events::channel(client.clone(), "test");
         let world = World::new(client, stores(objects), Tenure::always(), Counters::default());
         (Arc::new(world.telling(news)), teller)
     }

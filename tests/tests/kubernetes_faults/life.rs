@@ -12,7 +12,7 @@ use std::time::Duration;
 use bedplate_process::lease::Tenure;
 use bedplate_process::liveness::Liveness;
 use bedplate_process::tasks::Tasks;
-use bedplate_reconciler::counters::Counters;
+use bedplate_reconciler::metrics::Counters;
 use bedplate_reconciler::reach::RegistryReach;
 use bedplate_reconciler::run;
 use tokio::runtime::{Builder, Runtime};

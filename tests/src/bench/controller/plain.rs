@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use bedplate_api::configuration::MachineConfiguration;
 use bedplate_api::machine::Machine;
 use bedplate_api::version::MachineConfigurationVersion;
-use bedplate_reconciler::index::Index;
+use bedplate_reconciler::cache::index::Index;
 use bedplate_reconciler::machine::{NodeSeen, plan};
 use bedplate_rules::selection::{OWN_FINALIZER, Write, is_of, plan_versions, version_name};
 use futures::StreamExt as _;

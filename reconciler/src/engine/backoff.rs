@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::write::WriteError;
+use crate::engine::write::WriteError;
 
 /// Conflicts in a row after which one is told: no watch is that far behind.
 const CONFLICTS_TOLD: u32 = 6;

@@ -14,9 +14,9 @@ use k8s_openapi::api::core::v1::Node;
 use kube::api::{ListParams, PartialObjectMeta};
 use kube::{Api, ResourceExt};
 
-use super::judge::Rollout;
-use crate::world::World;
-use crate::write::{WriteError, ask};
+use super::observe::Rollout;
+use crate::context::World;
+use crate::engine::write::{WriteError, ask};
 
 /// Nodes in one answer.
 const PAGE: u32 = 500;

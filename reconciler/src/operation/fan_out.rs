@@ -25,11 +25,11 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Api, Resource, ResourceExt};
 
 use super::plan::{expiry, is_finished, parent_of, state};
-use crate::counters::Kind;
-use crate::world::World;
-use crate::write::{
+use crate::context::World;
+use crate::engine::write::{
     self, FIELD_MANAGER, Failed, WriteError, apply_labels, apply_status, ask, called, set_finalizer,
 };
+use crate::metrics::Kind;
 
 /// Keeps a parent that is deleted until what it has begun is over.
 pub const FINALIZER: &str = "bedplate.dev/children";

@@ -3,8 +3,8 @@
 
 use bedplate_rules::drain::{Refusal, list};
 
-use super::judge::{Place, Rollout};
-use super::mark::GivenUp;
+use super::observe::{Place, Rollout};
+use crate::node::cordon::GivenUp;
 
 /// Why the Pods of a Node are not evicted, and what to do.
 pub(super) fn refused(refusal: &Refusal) -> (GivenUp, String) {
@@ -73,8 +73,8 @@ pub(super) fn held(machine: &str, rollout: &Rollout) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::judge::{Failure, Member, Skip};
     use super::*;
+    use crate::rollout::observe::{Failure, Member, Skip};
 
     fn member(name: &str, place: Place) -> Member {
         Member { name: name.to_owned(), unavailable: None, place, hold: None, node_uid: None, departs: false }

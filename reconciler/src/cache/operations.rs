@@ -12,7 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use tokio::time::Instant;
 
-use super::plan::{HELD, Since, is_finished, state};
+use crate::operation::plan::{HELD, Since, is_finished, state};
 
 /// So long after its end an operation's end is news: who comes to lead later does not tell it again.
 const NEWS: Duration = Duration::from_secs(60);

@@ -18,7 +18,7 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
-use crate::counters::Counters;
+use crate::metrics::Counters;
 
 /// What a watch saw.
 #[derive(Debug)]

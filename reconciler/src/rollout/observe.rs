@@ -16,10 +16,10 @@ use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_rules::selection::{CLAIMED_BY, is_of, repave, version_name};
 use k8s_openapi::api::core::v1::Node;
 
-use super::mark::{self, Cordon, Hold, Purpose, cordon_of, is_ready};
 use super::waits::{Wait, is_late};
 use crate::configuration::conditions::{NODE_MISSING, is_missing_reported};
 use crate::machine::foreign;
+use crate::node::cordon::{self, Cordon, Hold, Purpose, cordon_of, is_ready};
 
 /// Reasons of `Paved` by which what was to come did not, for a Machine that has no node meanwhile.
 const NOT_PAVED: [&str; 7] =
@@ -300,7 +300,7 @@ impl Known<'_> {
                 remedy: "edit the MachineConfiguration",
             });
         }
-        let failed = mark::failed(node?)?;
+        let failed = cordon::failed(node?)?;
         let counts =
             failed.version == version && Some(failed.generation) == self.configuration.metadata.generation;
         counts.then(|| Failure {
@@ -415,7 +415,7 @@ fn unavailable(status: &MachineStatus, node: Option<&Node>) -> Option<&'static s
         Some("its Node is new, and not yet what its agent says that it is")
     } else if !is_ready(node) || status.conditions.iter().any(not_ready) {
         Some("its Node is not Ready")
-    } else if mark::is_cordoned(node) {
+    } else if cordon::is_cordoned(node) {
         Some("its Node is cordoned")
     } else {
         None

@@ -4,7 +4,7 @@ use bedplate_api::configuration::{MachineConfiguration, RollingUpdate};
 use bedplate_api::machine::Machine;
 use bedplate_api::version::MachineConfigurationVersion;
 
-use super::judge::{Clocks, Member, Nodes, Place, Rollout, judge};
+use super::observe::{Clocks, Member, Nodes, Place, Rollout, judge};
 use super::plan::{allowed, settings};
 use crate::configuration::conditions::{PAUSED, Standing};
 

@@ -25,10 +25,10 @@ use kube::{Api, ResourceExt};
 use self::decide::Verdict;
 pub use self::holders::RecentClaims;
 pub use self::open::Open;
-use crate::counters::Kind;
-use crate::news::Reason;
-use crate::world::World;
-use crate::write::{FIELD_MANAGER, WriteError, ask, called};
+use crate::context::World;
+use crate::engine::write::{FIELD_MANAGER, WriteError, ask, called};
+use crate::events::Reason;
+use crate::metrics::Kind;
 
 /// Delay until a request is read again whose Node is about to register.
 const NODE_DELAY: Duration = Duration::from_secs(5);

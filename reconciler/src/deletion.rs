@@ -17,12 +17,13 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
 pub use self::plan::{FINALIZER, Lasted, Plan, Step, concerns, plan};
-use crate::counters::Kind;
-use crate::news::Reason;
+use crate::context::World;
+use crate::engine::write::{WriteError, set_finalizer};
+use crate::events::Reason;
+use crate::machine;
+use crate::metrics::Kind;
+use crate::node::drain;
 use crate::rollout::{Purpose, limit};
-use crate::world::World;
-use crate::write::{WriteError, set_finalizer};
-use crate::{emptying, machine};
 
 /// Does what is next for one Machine.
 ///
@@ -81,12 +82,12 @@ async fn apply(
         (Step::Release, _) => hold(machine, false, world).await?,
         (Step::FreeAndRelease, node) => {
             if let Some(node) = node {
-                emptying::free(world, node, None).await?;
+                drain::free(world, node, None).await?;
             }
             hold(machine, false, world).await?;
         }
         (Step::Cordon, Some(node)) => {
-            emptying::cordon(world, node, &Purpose::Deletion, now).await?;
+            drain::cordon(world, node, &Purpose::Deletion, now).await?;
             tracing::info!(machine = name, "it is deleted with deletionPolicy Drain, its Node is cordoned");
             let note =
                 format!("it is deleted with deletionPolicy Drain: Node {name} is cordoned, its Pods leave");
@@ -109,9 +110,9 @@ async fn empty(
     world: &World,
 ) -> Result<Option<Duration>, WriteError> {
     let name = machine.name_any();
-    let pods = emptying::pods(world, &name).await?;
+    let pods = drain::pods(world, &name).await?;
     if anyway || !pods.iter().any(Pod::has_to_leave) {
-        emptying::remove(world, node).await?;
+        drain::remove(world, node).await?;
         tracing::info!(machine = name, anyway, "its Node is deleted");
         let how =
             if anyway { "is not Ready, and its time is over" } else { "has no Pods any more that leave" };
@@ -119,10 +120,10 @@ async fn empty(
         world.news.tell(machine, Reason::NodeDrained, &note);
         return Ok(Some(Duration::from_millis(200)));
     }
-    let left = emptying::evict_all(world, &pods, &DRAIN).await?;
+    let left = drain::evict_all(world, &pods, &DRAIN).await?;
     if let Some(left) = &left {
-        emptying::say_awaited(world, node, &left.awaits).await?;
-        emptying::tell_blocked(world, machine, node, left, None);
+        drain::say_awaited(world, node, &left.awaits).await?;
+        drain::tell_blocked(world, machine, node, left, None);
     }
     Ok(Some(left.map_or(Duration::ZERO, |left| left.after)))
 }

@@ -13,13 +13,13 @@ use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::runtime::reflector::{Lookup, ObjectRef};
 use tokio::sync::mpsc;
 
-use crate::coalesce::Coalescer;
-use crate::counters::{Counters, Kind};
+use crate::context::Stores;
+use crate::engine::debounce::Coalescer;
 use crate::image;
+use crate::metrics::{Counters, Kind};
 use crate::operation::is_finished;
 use crate::version::is_leaving;
-use crate::world::Stores;
-use crate::{departure, rollout};
+use crate::{deletion, rollout};
 
 /// Changes that wait in a queue; who tells them waits too when there are more.
 const QUEUE: usize = 1024;
@@ -119,7 +119,7 @@ impl Queues {
 
     /// A Machine, if it is drained before it goes.
     pub async fn departure(&self, machine: &Machine) {
-        if departure::concerns(machine) {
+        if deletion::concerns(machine) {
             self.departures.put(ObjectRef::from_obj(machine)).await;
         }
     }

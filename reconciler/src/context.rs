@@ -19,15 +19,15 @@ use kube::api::ListParams;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Api, Client, ResourceExt};
 
-use crate::counters::Counters;
-use crate::emptying;
-use crate::index::{Index, Known};
-use crate::news::News;
+use crate::cache::index::{Index, Known};
+use crate::csr::{Open, RecentClaims};
+use crate::engine::write::{WriteError, ask};
+use crate::events::News;
+use crate::metrics::Counters;
+use crate::node::drain;
 use crate::operation::Whose;
 use crate::reach::RegistryReach;
-use crate::request::{Open, RecentClaims};
 use crate::rollout::{Heard, Waits};
-use crate::write::{WriteError, ask};
 
 /// Between two looks whether a store is whole.
 const LOOK: Duration = Duration::from_millis(200);
@@ -144,7 +144,7 @@ pub struct World {
     /// Where registries may be.
     pub reach: Arc<RegistryReach>,
     /// What is known of drains beside the objects.
-    pub drains: emptying::Memory,
+    pub drains: drain::Memory,
     /// Addresses of the API server and the Services, which were read last.
     pub claims: RecentClaims,
     /// Versions that are being given to Machines now: the stores do not show it yet. Each by a number of its own, for two may be given to
@@ -162,7 +162,7 @@ impl World {
             counters,
             news: News::nowhere(),
             reach: Arc::default(),
-            drains: emptying::Memory::default(),
+            drains: drain::Memory::default(),
             claims: RecentClaims::default(),
             giving: Mutex::default(),
         }

@@ -14,38 +14,38 @@ const BOUNDS: [u64; 9] = [1, 5, 10, 50, 100, 500, 1000, 5000, 10_000];
 
 /// The objects of a kind that wait, each since it was touched first.
 #[derive(Debug, Default)]
-pub(super) struct Waiting(HashMap<String, Instant>);
+pub(crate) struct Waiting(HashMap<String, Instant>);
 
 impl Waiting {
-    pub(super) fn waits(&mut self, object: &str, now: Instant) {
+    pub(crate) fn waits(&mut self, object: &str, now: Instant) {
         if !self.0.contains_key(object) {
             self.0.insert(object.to_owned(), now);
         }
     }
 
-    pub(super) fn taken(&mut self, object: &str) {
+    pub(crate) fn taken(&mut self, object: &str) {
         self.0.remove(object);
     }
 
-    pub(super) fn depth(&self) -> usize {
+    pub(crate) fn depth(&self) -> usize {
         self.0.len()
     }
 
     /// How long the oldest has waited.
-    pub(super) fn oldest(&self, now: Instant) -> Duration {
+    pub(crate) fn oldest(&self, now: Instant) -> Duration {
         self.0.values().min().map(|first| now.saturating_duration_since(*first)).unwrap_or_default()
     }
 }
 
 /// How long looks took.
 #[derive(Debug, Default)]
-pub(super) struct Durations {
+pub(crate) struct Durations {
     counts: [AtomicU64; BOUNDS.len() + 1],
     micros: AtomicU64,
 }
 
 impl Durations {
-    pub(super) fn took(&self, time: Duration) {
+    pub(crate) fn took(&self, time: Duration) {
         let place =
             BOUNDS.iter().position(|bound| time <= Duration::from_millis(*bound)).unwrap_or(BOUNDS.len());
         self.counts[place].fetch_add(1, Ordering::Relaxed);
@@ -54,7 +54,7 @@ impl Durations {
 }
 
 /// Writes the histogram of each kind.
-pub(super) fn encode_durations(
+pub(crate) fn encode_durations(
     encoder: &mut DescriptorEncoder<'_>,
     each: &[(&str, &Durations)],
 ) -> fmt::Result {

@@ -1,5 +1,7 @@
 //! The watches: each keeps its store and says what a change touches. Spawned by `run`.
 
+pub mod prune;
+
 use std::collections::BTreeMap;
 
 use bedplate_api::configuration::MachineConfiguration;
@@ -15,13 +17,13 @@ use kube::runtime::reflector::store::Writer;
 use kube::runtime::{reflector, watcher};
 use kube::{Client, ResourceExt};
 
-use crate::counters::Counters;
-use crate::index::makes_versions;
-use crate::keep::{Seen, watch};
+use crate::cache::index::makes_versions;
+use crate::context::Stores;
+use crate::engine::store::{Seen, watch};
+use crate::enqueue::{Queues, weighs};
+use crate::metrics::Counters;
 use crate::operation::{is_finished, parent_of};
-use crate::trigger::{Queues, weighs};
-use crate::world::Stores;
-use crate::{request, rollout, strip};
+use crate::{csr, rollout};
 
 /// The ends of the stores that watches write to.
 pub struct Writers {
@@ -76,13 +78,13 @@ pub fn tasks(
 ) -> [(&'static str, BoxFuture<'static, ()>); 6] {
     let every = watcher::Config::default();
     let (q, s, c) = (queues, stores, counters);
-    let configurations = watch(client, every.clone(), writers.configurations, strip::bare, c.clone());
-    let versions = watch(client, every.clone(), writers.versions, strip::bare, c.clone());
-    let machines = watch(client, every.clone(), writers.machines, strip::machine, c.clone());
-    let nodes = watch(client, every.clone(), writers.nodes, strip::node, c.clone());
-    let operations = watch(client, every.clone(), writers.operations, strip::bare, c.clone());
+    let configurations = watch(client, every.clone(), writers.configurations, prune::bare, c.clone());
+    let versions = watch(client, every.clone(), writers.versions, prune::bare, c.clone());
+    let machines = watch(client, every.clone(), writers.machines, prune::machine, c.clone());
+    let nodes = watch(client, every.clone(), writers.nodes, prune::node, c.clone());
+    let operations = watch(client, every.clone(), writers.operations, prune::bare, c.clone());
     // A field selector names one signer, and kubelets have two.
-    let requests = watch(client, every, writers.requests, strip::request, c.clone());
+    let requests = watch(client, every, writers.requests, prune::request, c.clone());
     [
         (
             "watch configurations",
@@ -230,12 +232,12 @@ async fn follow_operations(mut seen: Stream<MachineOperation>, queues: Queues, s
 async fn follow_requests(mut seen: Stream<CertificateSigningRequest>, queues: Queues, stores: Stores) {
     while let Some(event) = seen.next().await {
         let (Seen::There(object) | Seen::Gone(object)) = &event;
-        if !request::is_for_a_kubelet(object) {
+        if !csr::is_for_a_kubelet(object) {
             continue;
         }
         let (name, is_there) = (object.name_any(), matches!(event, Seen::There(_)));
         // Before it is reconciled.
-        let next = match is_there && request::is_open(object) {
+        let next = match is_there && csr::is_open(object) {
             true => stores.open().put(object),
             false => stores.open().remove(&name),
         };

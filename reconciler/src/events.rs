@@ -24,7 +24,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use self::gate::{Gate, Telling};
-use crate::write::{FIELD_MANAGER, ask};
+use crate::engine::write::{FIELD_MANAGER, ask};
 
 /// Who tells, in an Event.
 const REPORTER: &str = "bedplate.dev/controller";

@@ -1,7 +1,6 @@
 //! What the controller counts, and how `/metrics` shows it. Labels are closed sets: no Machine's name.
 
-mod queue;
-mod turns;
+mod rollout;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,9 +12,9 @@ use bedplate_process::family::{Row, count_rows, gauge, gauge_rows};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 
-use self::queue::{Durations, Waiting};
-use self::turns::Turns;
-pub use self::turns::{Eviction, Turn};
+use self::rollout::Turns;
+pub use self::rollout::{Eviction, Turn};
+use crate::engine::queue::{Durations, Waiting};
 
 /// What is reconciled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -198,7 +197,7 @@ impl Counters {
         let help = "Since a watch brought its last event or bookmark";
         gauge_rows(encoder, "bedplate_controller_watch_age_seconds", help, ages)?;
         let each = Kind::ALL.map(|kind| (kind.as_str(), &self.0.durations[kind as usize]));
-        queue::encode_durations(encoder, &each)
+        crate::engine::queue::encode_durations(encoder, &each)
     }
 }
 

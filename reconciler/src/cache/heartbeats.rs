@@ -10,7 +10,7 @@ use bedplate_api::machine::{AgentStatus, Machine};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
-use crate::lasting::Lasting;
+use crate::elapsed::Lasting;
 
 /// An agent that was not heard for so long is away: three of its heartbeats.
 const SILENT: SignedDuration = SignedDuration::from_secs(15 * 60);

@@ -52,7 +52,7 @@ fn addresses_alone(pxe: &mut PxeSpec) {
 
 /// Removes all but the user from a request for another signer.
 pub fn request(request: &mut CertificateSigningRequest) {
-    if !crate::request::is_for_a_kubelet(request) {
+    if !crate::csr::is_for_a_kubelet(request) {
         bare(request);
         request.spec.request.0 = Vec::new();
         (request.spec.extra, request.status) = (None, None);

@@ -3,8 +3,6 @@
 //! Each write is bound to the Node as it was read a moment before, live: another one of the same name, or one that somebody has changed
 //! meanwhile, is not touched.
 
-mod memory;
-
 use std::time::Duration;
 
 use bedplate_api::machine::Machine;
@@ -15,12 +13,12 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-pub use self::memory::Memory;
-use crate::counters::{Eviction, Kind};
-use crate::news::Reason;
-use crate::rollout::mark::{DRAIN_AWAITS, DRAIN_BEGAN, DRAIN_FAILED, Failed, Purpose, cut};
-use crate::world::World;
-use crate::write::{FIELD_MANAGER, WriteError, ask, called, delete};
+pub use crate::cache::drains::Memory;
+use crate::context::World;
+use crate::engine::write::{FIELD_MANAGER, WriteError, ask, called, delete};
+use crate::events::Reason;
+use crate::metrics::{Eviction, Kind};
+use crate::node::cordon::{DRAIN_AWAITS, DRAIN_BEGAN, DRAIN_FAILED, Failed, Purpose, cut};
 
 /// Seconds until an eviction is tried again that was refused, and not by a budget.
 const REFUSED: u32 = 30;

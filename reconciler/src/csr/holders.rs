@@ -21,8 +21,8 @@ use tokio::time::Instant;
 
 use super::recent::Recent;
 use super::serving::{Claim, Holder, Names, addresses, fixed_addresses, parse};
-use crate::world::World;
-use crate::write::{WriteError, ask};
+use crate::context::World;
+use crate::engine::write::{WriteError, ask};
 
 /// Number of Services in one page of a list.
 const PAGE_SIZE: u32 = 500;
@@ -249,7 +249,7 @@ mod tests {
                 "spec": { "provider": "pxe", "pxe": { "interfaces": interfaces } }, "status": { "addresses": addresses } });
             let mut machine: Machine = serde_json::from_value(machine).unwrap();
             // As the store has it.
-            crate::strip::machine(&mut machine);
+            crate::watch::prune::machine(&mut machine);
             let found = of_machine(&machine, &names());
             assert_eq!((has(&found), found[0].claim), (vec!["10.7.0.21"], claim), "{interfaces} {addresses}");
         }
@@ -261,7 +261,7 @@ mod tests {
             [{ "type": "InternalIP", "address": "10.7.0.21" }, { "type": "Hostname", "address": "a" },
              { "type": "ExternalIP", "address": "192.0.2.1" }] } });
         let mut node: Node = serde_json::from_value(node).unwrap();
-        crate::strip::node(&mut node);
+        crate::watch::prune::node(&mut node);
         let found = of_node(&node, &names());
         assert_eq!(has(&found), ["10.7.0.21", "a"]);
         assert!(found.iter().all(|holder| holder.claim == Claim::Said), "{found:?}");

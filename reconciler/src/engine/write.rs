@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use thiserror::Error;
 
-use crate::patience;
+use crate::engine::retry_after;
 
 /// Who writes.
 pub const FIELD_MANAGER: &str = "bedplate-controller";
@@ -151,7 +151,7 @@ fn judge(what: &str, error: &kube::Error) -> WriteError {
             }
             code => {
                 let why = format!("{code}: {}", status.message);
-                WriteError::Later { what, why, again: patience::named(status) }
+                WriteError::Later { what, why, again: retry_after::named(status) }
             }
         },
         other => WriteError::Later { what, why: chain(other), again: None },

@@ -5,7 +5,7 @@ use bedplate_rules::selection::{PendingReason, version_name};
 
 use super::display::ROLLED_BACK;
 use super::plan::{FOREIGN_NODE, NODE_REGISTERED_ANEW, Status};
-use crate::news::Reason;
+use crate::events::Reason;
 
 /// What a write has changed, in the order in which it is to be read.
 pub(super) fn told(before: &MachineStatus, after: &Status) -> Vec<(Reason, String)> {

@@ -1,0 +1,6 @@
+//! Indexes and memories over the synced stores. They are derived from objects and can be rebuilt at any time.
+
+pub(crate) mod drains;
+pub(crate) mod heartbeats;
+pub mod index;
+pub(crate) mod operations;

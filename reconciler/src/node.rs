@@ -1,0 +1,4 @@
+//! Nodes: cordon and drain, for rolling updates and for deleted Machines.
+
+pub mod cordon;
+pub mod drain;
