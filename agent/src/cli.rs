@@ -19,8 +19,8 @@ use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics;
-use crate::node::standing::NodeStanding;
-use crate::service::enrol::{EnrolError, Wanted, enrol};
+use crate::node::status_file::NodeStanding;
+use crate::service::enroll::{EnrolError, Wanted, enrol};
 use crate::service::host::observe_facts;
 use crate::service::identity::Identity;
 use crate::service::run::{PATIENCE, run};

@@ -157,7 +157,7 @@ mod tests {
             let (stream, _) = listener.accept().await.unwrap();
             let _ = acceptor.accept(stream).await;
         };
-        let client = crate::service::ask::builder(&ca_pem, None).unwrap().build().unwrap();
+        let client = crate::https::request::builder(&ca_pem, None).unwrap().build().unwrap();
         let (answer, ()) = tokio::join!(client.get(&url).send(), serve);
         explained(&answer.unwrap_err())
     }

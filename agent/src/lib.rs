@@ -5,15 +5,18 @@
 
 pub mod bus;
 pub mod cli;
-pub mod cluster;
 pub mod cri;
 pub mod fault;
 pub mod file;
 pub mod hardware;
+pub mod https;
+pub mod kubelet;
 pub mod metrics;
+pub mod model;
 pub mod name;
 pub mod node;
 pub mod operation;
+pub mod plane;
 pub mod service;
 pub mod slot;
 pub mod stage1;

@@ -17,7 +17,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Registry;
 
-use crate::node::model::Api;
+use crate::model::Api;
 
 /// The name of the socket, in the agent's directory below /run.
 pub const SOCKET: &str = "metrics.sock";

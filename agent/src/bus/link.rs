@@ -25,7 +25,7 @@ use zbus::{Connection, DBusError as _, DynamicType, MatchRule, MessageStream};
 
 use super::error::BusError;
 use super::machines::Leader;
-use crate::slot::inside::Inside;
+use crate::slot::confined_writer::Inside;
 
 /// Longest wait for the reply to one call, the connection included: what libdbus takes.
 pub(super) const PATIENCE: Duration = Duration::from_secs(25);

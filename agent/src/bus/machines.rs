@@ -17,7 +17,7 @@ use super::name::{ContainerName, UnitName};
 use super::state::time;
 use super::systemd::Manager;
 use super::{Machines, Units};
-use crate::slot::inside::Inside;
+use crate::slot::confined_writer::Inside;
 
 const SERVICE: Service = Service { name: "org.freedesktop.machine1", package: Some("systemd-container") };
 const MANAGER: Object<'static> = Object {

@@ -108,9 +108,9 @@ fn sum(answers: Vec<Option<Answer>>) -> Asked {
 
 #[cfg(test)]
 mod tests {
-    use super::super::configuration::Configuration;
-    use super::super::find;
     use super::*;
+    use crate::name::configuration::Configuration;
+    use crate::name::find;
 
     const QUICK: Duration = Duration::from_millis(200);
 

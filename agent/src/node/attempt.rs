@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::model::Step;
+use crate::model::Step;
 use crate::service::plan::back_off;
 
 /// Longest wait between two tries.

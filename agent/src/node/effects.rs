@@ -21,10 +21,10 @@ use bedplate_oci::node::{EnsureNodeImageError, LayerStore, Limits, NodeImage, No
 use tokio::sync::OnceCell;
 
 use crate::bus::{Leader, Machines, Units};
-use crate::cluster::{Plane, Seen};
-use crate::operation::kubelet::NodeApi;
-use crate::slot::filled::Filled;
-use crate::slot::inside::{Inside, WriteInsideError};
+use crate::kubelet::client::NodeApi;
+use crate::plane::{Plane, Seen};
+use crate::slot::confined_writer::{Inside, WriteInsideError};
+use crate::slot::fill_record::Filled;
 use crate::slot::store::{KeepSlotError, Slots};
 
 /// Node images on this host.

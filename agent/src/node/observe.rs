@@ -11,16 +11,16 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::apply::{is_annotated, not_before, unit_name};
 use super::effects::Parts;
-use super::log::{hidden, last_told};
-use super::member::may_leave;
-use super::model::{
-    Annotations, Api, Bootstrap, Health, Leave, NodeSeen, Observed, Record, SlotSeen, Stage, index,
-};
+use super::etcd_member::may_leave;
+use super::log_excerpt::{hidden, last_told};
 use crate::bus::{
     ActiveState, BusError, ContainerName, Leader, LoadState, UnitName, UnitNameError, UnitState,
 };
-use crate::cluster::Seen;
-use crate::slot::places::{machine, service};
+use crate::model::{
+    Annotations, Api, Bootstrap, Health, Leave, NodeSeen, Observed, Record, SlotSeen, Stage, index,
+};
+use crate::plane::Seen;
+use crate::slot::paths::{machine, service};
 use crate::slot::store::{KeepSlotError, Ledger, Slots};
 
 const SLOTS: [SlotName; 2] = [SlotName::A, SlotName::B];

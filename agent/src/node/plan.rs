@@ -2,20 +2,17 @@
 //!
 //! Pure: what is seen in, one step or one wait out. Called by the node's loop, anew after each step and each change.
 
-mod kept;
-mod word;
-
 use bedplate_api::machine::{SlotName, VersionRef};
 use jiff::{SignedDuration, Timestamp};
 
-use super::model::{
+use crate::model::{
     Annotations, Api, Bootstrap, Leave, Log, NodeSeen, Observed, Plan, Reason, Record, Stage, Step,
     VersionFacts, Wait, index, other,
 };
-use kept::{is_kept, made_cluster};
-pub(super) use word::is_drained;
-pub use word::is_timed;
-use word::{gone, held, is_free, is_made_for};
+use control_plane::{is_kept, made_cluster};
+pub(super) use holds::is_drained;
+pub use holds::is_timed;
+use holds::{gone, held, is_free, is_made_for};
 
 const SLOTS: [SlotName; 2] = [SlotName::A, SlotName::B];
 
@@ -31,7 +28,7 @@ pub fn plan(seen: &Observed) -> Plan {
     {
         return on_trial(seen, slot);
     }
-    if let Some(plan) = kept::astray(seen) {
+    if let Some(plan) = control_plane::astray(seen) {
         return plan;
     }
     match applied(seen) {
@@ -54,7 +51,7 @@ fn on_trial(seen: &Observed, slot: SlotName) -> Plan {
         return Plan::Do(Step::Fail { slot, reason, log: Log::Slot, back_to: former });
     }
     if is_drained(seen) {
-        return Plan::Do(kept::give_up(seen, slot));
+        return Plan::Do(control_plane::give_up(seen, slot));
     }
     // Before the former slot is stopped: until then the node that it is serves on.
     if let Some(held) = held(seen) {
@@ -93,7 +90,7 @@ fn on_trial(seen: &Observed, slot: SlotName) -> Plan {
     if !runs(seen, slot) {
         return Plan::Do(Step::StartSlot { slot });
     }
-    Plan::Wait(kept::until(seen, slot, awaited, deadline))
+    Plan::Wait(control_plane::until(seen, slot, awaited, deadline))
 }
 
 /// Who knows why the gate is not passed.
@@ -202,17 +199,17 @@ fn on_applied(seen: &Observed, slot: SlotName, node_uid: &str) -> Plan {
     let rest = match (wanted(seen), &seen.leave) {
         (Ok(version), _) if made_cluster(seen, slot) => {
             let runs = record(seen, slot).is_some_and(|record| record.version == version.reference);
-            wait(if runs { Reason::Applied } else { Reason::ControlPlaneKept }, kept::CLUSTER)
+            wait(if runs { Reason::Applied } else { Reason::ControlPlaneKept }, control_plane::CLUSTER)
         }
-        (Ok(version), Leave::MayNot(why)) => kept::may_not_leave(seen, version, why),
+        (Ok(version), Leave::MayNot(why)) => control_plane::may_not_leave(seen, version, why),
         (Ok(version), _) if !is_prepared(seen, other(slot), version) && is_kept(seen, other(slot)) => {
-            kept::in_the_way(other(slot))
+            control_plane::in_the_way(other(slot))
         }
         (Ok(version), _) if !is_prepared(seen, other(slot), version) => {
             return Plan::Do(Step::PrepareSlot { slot: other(slot), version: version.reference.clone() });
         }
         (Err(wait), _) if wait.reason == Reason::VersionRefused => Plan::Wait(wait),
-        (_, Leave::May) => kept::may_leave(seen, APPLIED),
+        (_, Leave::May) => control_plane::may_leave(seen, APPLIED),
         _ => wait(Reason::Applied, APPLIED),
     };
     annotate.unwrap_or(rest)
@@ -264,14 +261,14 @@ fn on_applied_live(seen: &Observed, slot: SlotName, node_uid: &str) -> Option<Pl
         }
     }
     if is_drained(seen) {
-        return Some(Plan::Do(kept::give_up(seen, slot)));
+        return Some(Plan::Do(control_plane::give_up(seen, slot)));
     }
     if made_cluster(seen, slot) {
         let why = "the Node is gone, but the cluster is in this slot, which stays: `systemctl restart kubelet.service` in the slot has the Node \
                    register again";
         return runs(seen, slot).then(|| wait(Reason::ControlPlaneKept, why));
     }
-    match kept::leave_first(seen, slot, pave(seen, Some(slot))) {
+    match control_plane::leave_first(seen, slot, pave(seen, Some(slot))) {
         // What a reboot or a failed trial has stopped is started, unless the controller is about to choose: its start would
         // register the Node that a person deleted.
         Plan::Wait(awaited) if !runs(seen, slot) && awaited.reason != Reason::AwaitingController => None,
@@ -322,7 +319,7 @@ fn pave(seen: &Observed, former: Option<SlotName>) -> Plan {
     let ready = SLOTS.into_iter().find(|slot| former != Some(*slot) && is_prepared(seen, *slot, version));
     let in_the_way = |slot: &SlotName| former != Some(*slot) && ready != Some(*slot) && is_kept(seen, *slot);
     if let Some(slot) = SLOTS.into_iter().find(in_the_way) {
-        return kept::in_the_way(slot);
+        return control_plane::in_the_way(slot);
     }
     let slot = ready.or(former.map(other)).unwrap_or(SlotName::A);
     let too_early = seen.now < seen.not_before;
@@ -426,6 +423,7 @@ fn wait(reason: Reason, message: &str) -> Plan {
     Plan::Wait(Wait { reason, message: message.to_owned(), until: None })
 }
 
+mod control_plane;
+mod holds;
 #[cfg(test)]
-#[path = "plan/tests.rs"]
 mod tests;

@@ -23,18 +23,18 @@ use tokio_util::sync::CancellationToken;
 use super::apply::{ApplyError, allow_again, apply, take_back_left, unit_name};
 use super::attempt::{Attempts, key};
 use super::effects::Parts;
-use super::model::{Annotations, Api, Plan, Reason, Record, Stage, Step, index};
 use super::observe::{Probed, Sight, observe, on_trial, watched};
 use super::plan::{is_timed, plan};
-use super::standing::{NodeStanding, Planned};
-use super::told::{Trouble, describe, told};
+use super::report::{Trouble, describe, told};
+use super::status_file::{NodeStanding, Planned};
 use super::trash;
 use super::trial::TrialTime;
 use crate::bus::Changes;
-use crate::cluster::{ConditionTold, NodeTold, Seen, Truth};
 use crate::fault::explained;
 use crate::metrics::{METRICS, Went};
-use crate::slot::places::service;
+use crate::model::{Annotations, Api, Plan, Reason, Record, Stage, Step, index};
+use crate::plane::{ConditionTold, NodeTold, Seen, Truth};
+use crate::slot::paths::service;
 
 /// So often it looks while a trial is on.
 const LOOK: Duration = Duration::from_secs(1);
@@ -241,7 +241,7 @@ impl NodeLoop {
         started: Instant,
         result: Result<(), ApplyError>,
     ) {
-        let (name, slot) = (step.name(), crate::slot::places::letter(step.slot()));
+        let (name, slot) = (step.name(), crate::slot::paths::letter(step.slot()));
         let version = version(sight, step);
         let duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         if let (Step::ProbeSandbox { slot }, Some(since)) = (step, trial_since(sight, step)) {
@@ -476,5 +476,4 @@ fn is_superseded(seen: &Seen, step: &Step) -> bool {
 }
 
 #[cfg(test)]
-#[path = "run/tests.rs"]
 mod tests;

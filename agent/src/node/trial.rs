@@ -14,8 +14,8 @@ use bedplate_api::machine::SlotName;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::model::Api;
 use crate::file::{read_optional, write_atomic};
+use crate::model::Api;
 
 /// The note, below `/run/bedplate`.
 const FILE: &str = "trial.json";

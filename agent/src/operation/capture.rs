@@ -15,8 +15,8 @@ use bedplate_process::exit::chain;
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 
-use super::order::Capture;
 use super::outcome::{Outcome, bus_end};
+use super::parameters::Capture;
 use super::pcap::{HEADER, RECORD, captured, order};
 use super::progress::End;
 use super::run::Runner;

@@ -17,11 +17,11 @@ use zeroize::Zeroizing;
 
 use super::apply::ApplyError;
 use crate::bus::Leader;
-use crate::cluster::facts::template_hash;
 use crate::node::effects::Parts;
+use crate::plane::facts::template_hash;
 use crate::slot::bind;
+use crate::slot::confined_writer::Inside;
 use crate::slot::contents::{SlotFile, text};
-use crate::slot::inside::Inside;
 use crate::slot::store::{KeepSlotError, Slots};
 
 /// The kubelet's configuration in the slot, as kubeadm writes it.

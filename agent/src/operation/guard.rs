@@ -2,7 +2,7 @@
 //!
 //! Against accidents: who may make operations could also reboot the host. Pure: names in, a reason out. Called by `plan`.
 
-use super::order::Place;
+use super::parameters::Place;
 use crate::bus::UnitName;
 
 /// Name or `prefix*`, and why it is refused.

@@ -23,8 +23,8 @@ use bedplate_api::operation::{MachineOperation, OperationState};
 use jiff::{SignedDuration, Timestamp};
 
 use super::guard;
-use super::note::Note;
-use super::order::{Kind, Order, Task};
+use super::journal::file::Note;
+use super::parameters::{Kind, Order, Task};
 use super::progress::{End, SHUT_DOWN, executor, is_cordoned, is_finished, taken_of};
 
 /// So long after a reboot was asked for by an agent that was killed then, a host that still runs was not rebooted.

@@ -7,14 +7,14 @@ use bedplate_process::exit::chain;
 use jiff::Timestamp;
 use tokio::time::sleep;
 
-use super::order::Place;
 use super::outcome::{Outcome, before_act, bus_end};
+use super::parameters::Place;
 use super::progress::End;
 use super::run::Runner;
-use super::slot;
 use crate::bus::journal::last_lines;
 use crate::bus::{ActiveState, BusError, LoadState, UnitName, UnitState, Units};
-use crate::node::log::with_log;
+use crate::kubelet::slot_root;
+use crate::node::log_excerpt::with_log;
 
 /// A service that runs is looked at again after so long: many fail at once.
 const STAYS: Duration = Duration::from_secs(2);
@@ -28,7 +28,7 @@ impl Runner {
     async fn systemd(&self, place: Place) -> Result<Option<Arc<dyn Units>>, BusError> {
         match place {
             Place::Host => Ok(Some(Arc::clone(&self.parts.units))),
-            Place::Slot => slot::units(self.parts.machines.as_ref()).await,
+            Place::Slot => slot_root::units(self.parts.machines.as_ref()).await,
         }
     }
 

@@ -18,16 +18,16 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::apply::Configuration;
-use super::kubelet::NodeApi;
+use super::journal::file::{Note, Notes};
 use super::ledger::{Ledger, View};
-use super::note::{Note, Notes};
-use super::order::{Order, Task};
 use super::outcome::Outcome;
+use super::parameters::{Order, Task};
 use super::plan::{
     Finish, Next, Observed, Standing, choose, cleaned_until, goes_beside, is_begun, is_ours, next, overtaking,
 };
 use super::progress::{self, executor};
 use crate::bus::{Machines, Power, Units};
+use crate::kubelet::client::NodeApi;
 
 /// Before something is tried again that did not work and may.
 pub(super) const AGAIN: Duration = Duration::from_secs(2);

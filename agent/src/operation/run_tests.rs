@@ -19,13 +19,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::apply::{ApplyError, Configuration};
 use super::configuration::{Standing as Configured, Stays};
-use super::kubelet::{AskNodeError, NodeApi, NodeView};
+use super::journal::file::{Note, Notes};
 use super::ledger::{Ledger, View, WriteOperationError};
-use super::note::{Note, Notes};
 use super::plan::Standing;
 use super::run::{Parts, run};
 use crate::bus::fake::{FakeMachines, FakeUnits, unit_state};
 use crate::bus::{ActiveState, BusError, Exit, Inhibition, Inhibitor, Leader, Power, Ran};
+use crate::kubelet::client::{AskNodeError, NodeApi, NodeView};
 use bedplate_rules::drain::{Evicted, Pod};
 
 /// Longer than any operation here, on a clock that only tests move.

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use bedplate_api::wire::EnrolResponse;
 
-use super::ask::AskError;
 use super::identity::IdentityError;
 use super::state::KeepStateError;
-use crate::cluster::{AskServerError, PrepareClientError};
+use crate::https::request::AskError;
+use crate::plane::{AskServerError, PrepareClientError};
 
 /// Why the agent failed at an act. None of these ends it.
 #[derive(Debug, thiserror::Error)]

@@ -14,14 +14,14 @@ use bedplate_process::notify::Notifier;
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
-use super::held::HeldBack;
+use super::connections::Ways;
 use super::host::{blocking, observe_facts, report_userspace};
 use super::identity::Identity;
 use super::outcome::{ActError, Outcome};
 use super::plan::{Awaited, Held, Next, Observed, back_off, plan, spread};
+use super::retry_after::HeldBack;
 use super::state::{Enrolment, Places, Standing};
-use super::text::give_back;
-use super::ways::Ways;
+use super::text_pages::give_back;
 use crate::fault::explained;
 use crate::metrics::{METRICS, Went};
 

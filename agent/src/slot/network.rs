@@ -17,7 +17,7 @@ use bedplate_api::machine::SlotName;
 use serde_json::Value;
 
 use super::contents::{self, Contents, SlotFile, SlotLink};
-use super::places::{Places, letter};
+use super::paths::{Places, letter};
 use super::render::{File, RenderSlotError};
 
 /// Where the kubelet of a slot with a network of its own is asked how it is, as the slot sees it.

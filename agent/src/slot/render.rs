@@ -13,7 +13,7 @@ use bedplate_bootstrap::template::{self, Refusal, one_line};
 use bedplate_oci::node::MOST_LAYERS;
 
 use super::network::{self, Uplink};
-use super::places::{Places, machine, service};
+use super::paths::{Places, machine, service};
 use super::store;
 
 /// All that the host's files depend on.
@@ -249,8 +249,8 @@ fn versioned(version: &VersionRef) -> String {
 mod tests {
     use serde_json::json;
 
-    use super::super::contents::{self, Secrets};
     use super::*;
+    use crate::slot::contents::{self, Secrets};
 
     #[allow(clippy::needless_pass_by_value, reason = "it is written where it is used")]
     fn template(more: serde_json::Value) -> Template {

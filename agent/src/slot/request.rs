@@ -128,7 +128,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
-    use crate::slot::places::Places;
+    use crate::slot::paths::Places;
 
     fn slots() -> (tempfile::TempDir, Slots) {
         let directory = tempfile::tempdir().unwrap();

@@ -4,9 +4,9 @@ use bedplate_api::id::Digest;
 use bedplate_api::machine::VersionRef;
 use tempfile::TempDir;
 
-use super::places::Places;
+use super::paths::Places;
 use super::store::Slots;
-use crate::node::model::{Record, Stage};
+use crate::model::{Record, Stage};
 
 /// Makes slots below a new directory, which is removed with the returned guard.
 pub(crate) fn slots() -> (TempDir, Slots) {

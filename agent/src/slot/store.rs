@@ -16,13 +16,13 @@ use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use super::bind;
+use super::confined_writer::{Inside, WriteInsideError};
 use super::contents::{Contents, SlotFile, text};
-use super::inside::{Inside, WriteInsideError};
-use super::places::Places;
+use super::paths::Places;
 use super::render::File;
 use super::trash::Trash;
 use crate::file::{read_optional, remove_optional, write_atomic};
-use crate::node::model::Record;
+use crate::model::Record;
 
 /// What of a slot outlives its root: its name below `state`, and where the slot has it. The last two are a control plane's: what
 /// the image has there is hidden from it.
@@ -295,7 +295,7 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     use super::*;
-    use crate::node::model::Stage;
+    use crate::model::Stage;
     use crate::slot::sample::{record, slots};
 
     #[test]

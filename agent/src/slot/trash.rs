@@ -18,7 +18,7 @@ use tokio::sync::{Notify, watch};
 use super::remove::{RemoveTreeError, empty_directory};
 use super::store::{KeepSlotError, Slots, failed, make_directory};
 use crate::file::sync_directory;
-use crate::node::model::{Record, Stage};
+use crate::model::{Record, Stage};
 
 /// State of the removal, shared by all users of the slots of one host.
 #[derive(Debug, Default)]

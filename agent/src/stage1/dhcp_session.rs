@@ -130,8 +130,8 @@ impl Session {
 
 #[cfg(test)]
 mod tests {
-    use super::super::dhcp_wire::tests::{MAC, OFFER, answer};
     use super::*;
+    use crate::stage1::dhcp_wire::tests::{MAC, OFFER, answer};
 
     const NO_TIME: Duration = Duration::ZERO;
     const ACK: [u8; 9] = [53, 1, 5, 54, 4, 10, 7, 0, 1];

@@ -152,9 +152,9 @@ mod tests {
     use std::net::TcpListener;
     use std::thread;
 
-    use super::super::http;
-    use super::super::http_wire::HttpUrl;
     use super::*;
+    use crate::stage1::http;
+    use crate::stage1::http_wire::HttpUrl;
 
     /// Serves one connection for each answer: what is written before the connection closes. Gives back the requests.
     fn server(answers: Vec<Vec<u8>>) -> (HttpUrl, thread::JoinHandle<Vec<String>>) {

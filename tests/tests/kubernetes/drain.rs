@@ -10,11 +10,11 @@ use async_trait::async_trait;
 use bedplate_agent::bus::{
     Bus, BusError, Container, ContainerName, Inhibition, Inhibitor, Leader, Machines, Power, Units,
 };
+use bedplate_agent::kubelet::client::{AskNodeError, NodeApi, SlotKubelet};
 use bedplate_agent::operation::apply::{ApplyError, Configuration};
 use bedplate_agent::operation::configuration::Standing as Configured;
-use bedplate_agent::operation::kubelet::{AskNodeError, NodeApi, SlotKubelet};
+use bedplate_agent::operation::journal::file::NoteDirectory;
 use bedplate_agent::operation::ledger::{Ledger, View, WriteOperationError};
-use bedplate_agent::operation::note::NoteDirectory;
 use bedplate_agent::operation::plan::Standing;
 use bedplate_agent::operation::run::{Parts, run};
 use bedplate_api::machine::VersionRef;

@@ -10,9 +10,9 @@ use std::path::PathBuf;
 use bedplate_api::machine::{NODE_CONFIGURATION, NODE_VERSION, SlotName, VersionRef};
 use bedplate_bootstrap::diff::Edit;
 
-use super::super::effects::Parts;
 use super::{ApplyError, rendered};
 use crate::file::{read_optional, write_atomic};
+use crate::node::effects::Parts;
 use crate::slot::store::{KeepSlotError, Slots};
 
 /// The mark, in what goes when the slot is emptied.
@@ -26,7 +26,7 @@ fn marked(node_uid: &str, named: Option<&VersionRef>) -> String {
 }
 
 /// Whether this Node (UID) has the annotations of the version in the slot; `named`: that version too.
-pub(in super::super) fn is_annotated(
+pub(in crate::node) fn is_annotated(
     slots: &Slots,
     slot: SlotName,
     node_uid: &str,

@@ -14,9 +14,9 @@ use std::path::Path;
 use bedplate_api::configuration::KubernetesSpec;
 use bedplate_bootstrap::{Authorities, Destination, ca_cert_hashes, destination, named_cluster};
 
-use super::super::effects::{Credential, Parts};
 use super::ApplyError;
-use crate::cluster::Compared;
+use crate::node::effects::{Credential, Parts};
+use crate::plane::Compared;
 use crate::slot::bind::plain_path;
 use crate::slot::contents::Contents;
 

@@ -13,9 +13,9 @@ use bedplate_bootstrap::{JoinIdentity, join_kubeconfig};
 use jiff::Timestamp;
 use zeroize::Zeroizing;
 
-use super::super::effects::Parts;
 use super::{ApplyError, Say};
-use crate::cluster::CertificateAnswer;
+use crate::node::effects::Parts;
+use crate::plane::CertificateAnswer;
 
 /// Longest wait for the certificate in one step. The step is repeated, with growing delays.
 const PATIENCE: Duration = Duration::from_secs(60);

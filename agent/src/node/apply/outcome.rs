@@ -6,14 +6,14 @@ use bedplate_api::machine::{RolledBack, SlotName, Time, VersionRef};
 use jiff::{SignedDuration, Timestamp};
 use std::time::Duration;
 
-use super::super::effects::Parts;
-use super::super::log::with_log;
-use super::super::model::{Log, NodeSeen, Plan, Record, Stage, Step, other};
-use super::super::observe::observe;
-use super::super::plan::plan;
 use super::ApplyError;
-use super::tail::tail;
+use super::failure_log::tail;
 use crate::fault::advice;
+use crate::model::{Log, NodeSeen, Plan, Record, Stage, Step, other};
+use crate::node::effects::Parts;
+use crate::node::log_excerpt::with_log;
+use crate::node::observe::observe;
+use crate::node::plan::plan;
 use crate::service::plan::back_off;
 use crate::slot::store::Ledger;
 
@@ -159,7 +159,7 @@ fn failed(
 }
 
 /// Before when no new trial is begun. A time further away than any wait was written by a clock that was wrong.
-pub(in super::super) fn not_before(ledger: &Ledger, now: Timestamp) -> Timestamp {
+pub(in crate::node) fn not_before(ledger: &Ledger, now: Timestamp) -> Timestamp {
     let longest = SignedDuration::try_from(MOST * 3 / 2).unwrap_or(SignedDuration::ZERO);
     let latest = now.saturating_add(longest).unwrap_or(Timestamp::MAX);
     ledger.not_before.filter(|time| *time <= latest).unwrap_or(Timestamp::MIN)

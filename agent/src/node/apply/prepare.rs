@@ -16,13 +16,13 @@ use bedplate_oci::Access;
 use bedplate_oci::node::{NodeImage, NodeSource, Progress};
 use tokio_util::sync::CancellationToken;
 
-use super::super::effects::Parts;
-use super::super::model::{Record, Stage, VersionFacts, other};
 use super::start::{SHARED, host_files};
 use super::stop::unmount;
 use super::{ApplyError, Say, destination, job_error, reload, rendered, unit_name};
+use crate::model::{Record, Stage, VersionFacts, other};
+use crate::node::effects::Parts;
 use crate::slot::contents::{self, Contents, Secrets, SlotFile, SlotLink, text};
-use crate::slot::filled::{CRI_SOCKET, CRI_SOCKET_LABEL, Filled};
+use crate::slot::fill_record::{CRI_SOCKET, CRI_SOCKET_LABEL, Filled};
 
 /// How long mounting may take.
 const MOUNT: Duration = Duration::from_secs(60);

@@ -10,14 +10,14 @@ use bedplate_api::machine::SlotName;
 use bedplate_bootstrap::{JOIN_KUBECONFIG, Rendered, makes_a_cluster, names_discovery, unit};
 use zeroize::Zeroizing;
 
-use super::super::effects::Parts;
-use super::super::model::Record;
-use super::rules::clean_rules;
+use super::packet_filter::clean_rules;
 use super::stop::clean_links;
 use super::{ApplyError, Say, job_error, kubelet, reload, rendered, unit_name};
-use crate::slot::filled::Filled;
+use crate::model::Record;
+use crate::node::effects::Parts;
+use crate::slot::fill_record::Filled;
 use crate::slot::network;
-use crate::slot::places::service;
+use crate::slot::paths::service;
 use crate::slot::render::{self, Input};
 use crate::slot::uplink::uplink;
 

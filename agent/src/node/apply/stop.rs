@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use bedplate_api::machine::SlotName;
 
-use super::super::effects::Parts;
-use super::rules::clean_rules;
+use super::packet_filter::clean_rules;
 use super::{ApplyError, job_error, unit_name};
 use crate::bus::{BusError, ContainerName, Output, TransientCommand};
-use crate::slot::places::{machine, service};
+use crate::node::effects::Parts;
+use crate::slot::paths::{machine, service};
 use crate::slot::store::Slots;
 
 /// How long a node may take to end what it runs; systemd itself kills after 90 s.

@@ -3,11 +3,9 @@
 use bedplate_api::id::Digest;
 
 use super::*;
-use crate::node::model::{Health, MachineFacts, SlotSeen};
+use crate::model::{Health, MachineFacts, SlotSeen};
 
-#[path = "control_plane_tests.rs"]
 mod control_plane;
-#[path = "trial_tests.rs"]
 mod trials;
 
 fn version(number: i64) -> VersionRef {

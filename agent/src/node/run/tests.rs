@@ -23,28 +23,22 @@ use serde_json::json;
 use super::*;
 use crate::bus::fake::{FakeMachines, FakeUnits, Fault, unit_state};
 use crate::bus::{ActiveState, JobResult, Leader, UnitName};
-use crate::cluster::{
+use crate::kubelet::client::{AskNodeError, NodeApi, NodeView};
+use crate::node::effects::{Credential, Credentials, Gate, Images};
+use crate::plane::{
     AskServerError, CertificateAnswer, Compared, NodeState, Plane, ReadSecretError, SecretData,
     WriteOperationError,
 };
-use crate::node::effects::{Credential, Credentials, Gate, Images};
-use crate::operation::kubelet::{AskNodeError, NodeApi, NodeView};
-use crate::slot::filled::Filled;
-use crate::slot::places::{Places, machine, service};
+use crate::slot::fill_record::Filled;
+use crate::slot::paths::{Places, machine, service};
 use crate::slot::store::Slots;
 use bedplate_rules::drain::{Evicted, Pod};
 
-#[path = "certificate_tests.rs"]
 mod certificates;
-#[path = "fault_tests.rs"]
 mod faults;
-#[path = "in_place_tests.rs"]
 mod in_place;
-#[path = "kill_tests.rs"]
 mod kills;
-#[path = "leave_tests.rs"]
 mod leaving;
-#[path = "trial_tests.rs"]
 mod trials;
 
 struct FakePlane {
@@ -369,7 +363,7 @@ impl World {
         });
     }
 
-    fn record(&self, slot: SlotName) -> Option<crate::node::model::Record> {
+    fn record(&self, slot: SlotName) -> Option<crate::model::Record> {
         self.parts.slots.record(slot).unwrap()
     }
 

@@ -8,16 +8,16 @@ use bedplate_process::exit::chain;
 use jiff::Timestamp;
 use zeroize::Zeroizing;
 
-use super::super::client::PxedClient;
-use super::super::host::{blocking, own_addresses};
-use super::super::identity::Identity;
-use super::super::outcome::{ActError, Outcome, pending};
-use super::super::plan::spread;
-use super::super::state::Enrolment;
 use super::{Agent, VERSION};
 use crate::bus::Bus;
-use crate::cluster::Plane;
 use crate::hardware::read_text;
+use crate::https::pxed::PxedClient;
+use crate::plane::Plane;
+use crate::service::host::{blocking, own_addresses};
+use crate::service::identity::Identity;
+use crate::service::outcome::{ActError, Outcome, pending};
+use crate::service::plan::spread;
+use crate::service::state::Enrolment;
 
 impl Agent {
     /// Trades the token of the seed for a certificate.

@@ -4,7 +4,7 @@ use bedplate_api::id::BootId;
 use jiff::SignedDuration;
 
 use super::*;
-use crate::cluster::AskServerError;
+use crate::plane::AskServerError;
 
 fn agent(directory: &std::path::Path) -> Agent {
     let path = directory.to_owned();

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use bedplate_api::wire::WipeRequest;
 use tempfile::TempDir;
 
-use super::super::loop_device;
-use super::super::state_plan::RefuseDiskError;
 use super::*;
+use crate::stage1::loop_device;
+use crate::stage1::state_plan::RefuseDiskError;
 
 /// mke2fs, tune2fs and e2fsck of the machine that tests run on.
 struct HostPrograms;

@@ -1,0 +1,84 @@
+//! The way to pxed over TLS: enrolment by token, renewal and reports by certificate.
+//!
+//! Tries pxed's endpoints in order. Called by `run`.
+
+use bedplate_api::wire::{
+    EnrolRequest, EnrolResponse, NodeReport, OperationWrite, OperationWritten, RenewRequest, Report,
+    SecretRequest, SecretResponse, WatchRequest, WatchResponse,
+};
+use reqwest::Method;
+use serde::Serialize;
+
+use super::request::{AskError, Https};
+
+/// A way to pxed.
+#[derive(Debug, Clone)]
+pub struct PxedClient {
+    https: Https,
+    endpoints: Vec<String>,
+}
+
+impl PxedClient {
+    /// A client that believes `ca_pem`. With `identity` (certificate chain and key, PEM) it shows who it is.
+    pub fn new(endpoints: &[String], ca_pem: &str, identity: Option<(&str, &str)>) -> Result<Self, AskError> {
+        Ok(Self { https: Https::new(ca_pem, identity)?, endpoints: endpoints.to_vec() })
+    }
+
+    /// Trades the token for a certificate.
+    pub async fn enrol(&self, request: &EnrolRequest) -> Result<EnrolResponse, AskError> {
+        self.ask("/v1/enrol", request, read_json).await
+    }
+
+    /// Gets a new certificate.
+    pub async fn renew(&self, request: &RenewRequest) -> Result<EnrolResponse, AskError> {
+        self.ask("/v1/renew", request, read_json).await
+    }
+
+    /// Says what the host is; facts may be left out while they are those of the last report that was taken.
+    pub async fn report(&self, report: &Report) -> Result<(), AskError> {
+        self.ask("/v1/report", report, |_| Ok(())).await
+    }
+
+    /// What concerns the own Machine, where there is no cluster: answered when that is other than is known.
+    pub async fn watch(&self, request: &WatchRequest) -> Result<WatchResponse, AskError> {
+        self.ask("/v1/watch", request, read_json).await
+    }
+
+    /// Says how an operation goes, where there is no cluster.
+    pub async fn write_operation(&self, write: &OperationWrite) -> Result<OperationWritten, AskError> {
+        self.ask("/v1/operation", write, read_json).await
+    }
+
+    /// Says how the node stands, where there is no cluster.
+    pub async fn tell_node(&self, node: &NodeReport) -> Result<(), AskError> {
+        self.ask("/v1/node", node, |_| Ok(())).await
+    }
+
+    /// Reads a Secret that the selected version names, where there is no cluster.
+    pub async fn secret(&self, request: &SecretRequest) -> Result<SecretResponse, AskError> {
+        self.ask("/v1/secret", request, read_json).await
+    }
+
+    /// Asks one endpoint after another until one answers; a final refusal is an answer.
+    async fn ask<T>(
+        &self,
+        path: &str,
+        body: &(impl Serialize + Sync),
+        read: fn(&[u8]) -> Result<T, String>,
+    ) -> Result<T, AskError> {
+        let mut last = AskError::NoEndpoint;
+        for endpoint in &self.endpoints {
+            let url = format!("{}{path}", endpoint.trim_end_matches('/'));
+            let request = self.https.request(Method::POST, &url).json(body);
+            match self.https.ask(request, &url, read).await {
+                Err(error) if !error.is_final() => last = error,
+                answer => return answer,
+            }
+        }
+        Err(last)
+    }
+}
+
+fn read_json<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+    serde_json::from_slice(bytes).map_err(|error| error.to_string())
+}

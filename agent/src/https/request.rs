@@ -1,0 +1,175 @@
+//! HTTPS as the agent speaks it, to pxed and to the API server; to pxed: one request, one bounded answer.
+//!
+//! Believes only the authority that it is given, follows no redirect, uses no proxy, resolves names itself (a static
+//! binary has no resolver). Called by `client` and by `cluster`.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bedplate_api::wire::Refusal;
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use reqwest::{Client, ClientBuilder, Method, RequestBuilder, StatusCode};
+use rustls::{ClientConfig, RootCertStore};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use thiserror::Error;
+
+use crate::name::look_up;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// More than the largest object that a cluster keeps.
+const MAX_ANSWER: usize = 2 << 20;
+
+/// Why a server could not be asked, or what it refused.
+#[derive(Debug, Error)]
+pub enum AskError {
+    /// No connection, a connection that broke, or a peer of another authority.
+    #[error("cannot ask {url}")]
+    Transport {
+        /// Who was asked.
+        url: String,
+        /// Why not.
+        #[source]
+        source: reqwest::Error,
+    },
+    /// The server refused.
+    #[error("{url} refused with status {status}: {message} ({reason})")]
+    Refused {
+        /// Who was asked.
+        url: String,
+        /// HTTP status.
+        status: u16,
+        /// Stable name of the refusal.
+        reason: String,
+        /// Text for a person.
+        message: String,
+    },
+    /// The server answered something that is not the answer.
+    #[error("{url} gave an answer that cannot be understood: {problem}")]
+    Answer {
+        /// Who was asked.
+        url: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The certificates for the connection cannot be used.
+    #[error("cannot prepare the connection: {0}")]
+    Prepare(String),
+    /// The seed or the enrolment names no endpoint.
+    #[error("no endpoint of pxed is known")]
+    NoEndpoint,
+}
+
+impl AskError {
+    /// Whether asking again with the same request cannot help.
+    pub fn is_final(&self) -> bool {
+        matches!(self, Self::Refused { status, .. } if (400..500).contains(status) && !matches!(status, 408 | 425 | 429))
+    }
+}
+
+/// Connections to servers of one authority, with one identity.
+#[derive(Debug, Clone)]
+pub(crate) struct Https {
+    client: Client,
+}
+
+impl Https {
+    /// Believes `ca_pem`. With `identity` (certificate chain and key, PEM) it shows who it is.
+    pub(crate) fn new(ca_pem: &str, identity: Option<(&str, &str)>) -> Result<Self, AskError> {
+        let client = builder(ca_pem, identity)?.timeout(TIMEOUT).build();
+        Ok(Self { client: client.map_err(|e| AskError::Prepare(e.to_string()))? })
+    }
+
+    /// A request to be given to [`Https::ask`].
+    pub(crate) fn request(&self, method: Method, url: &str) -> RequestBuilder {
+        self.client.request(method, url)
+    }
+
+    /// Sends a request; errors name `url`.
+    pub(crate) async fn ask<T>(
+        &self,
+        request: RequestBuilder,
+        url: &str,
+        read: fn(&[u8]) -> Result<T, String>,
+    ) -> Result<T, AskError> {
+        let transport = |source: reqwest::Error| AskError::Transport {
+            url: url.to_owned(),
+            source: source.without_url(),
+        };
+        let mut response = request.send().await.map_err(transport)?;
+        let status = response.status();
+        let mut bytes = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(transport)? {
+            bytes.extend_from_slice(&chunk);
+            if bytes.len() > MAX_ANSWER {
+                return Err(AskError::Answer { url: url.to_owned(), problem: "it is too long".to_owned() });
+            }
+        }
+        if status.is_success() {
+            return read(&bytes).map_err(|problem| AskError::Answer { url: url.to_owned(), problem });
+        }
+        Err(refused(url, status, &bytes))
+    }
+}
+
+/// What every connection of the agent's is made by: it believes `ca_pem`, and with `identity` (certificate chain and key, PEM) it shows
+/// who it is. How long a request may take is the caller's to say.
+pub(crate) fn builder(ca_pem: &str, identity: Option<(&str, &str)>) -> Result<ClientBuilder, AskError> {
+    let prepare = |text: String| AskError::Prepare(text);
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(ca_pem.as_bytes()) {
+        let certificate = certificate.map_err(|e| prepare(format!("the server's authority: {e}")))?;
+        roots.add(certificate).map_err(|e| prepare(format!("the server's authority: {e}")))?;
+    }
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|e| prepare(e.to_string()))?
+        .with_root_certificates(roots);
+    let config = match identity {
+        None => config.with_no_client_auth(),
+        Some((chain, key)) => {
+            let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(chain.as_bytes()).collect();
+            let chain = chain.map_err(|e| prepare(format!("the own certificate: {e}")))?;
+            let key = PrivateKeyDer::from_pem_slice(key.as_bytes());
+            let key = key.map_err(|e| prepare(format!("the own key: {e}")))?;
+            config
+                .with_client_auth_cert(chain, key)
+                .map_err(|e| prepare(format!("the own certificate: {e}")))?
+        }
+    };
+    Ok(Client::builder()
+        .tls_backend_preconfigured(config)
+        .https_only(true)
+        .redirect(reqwest::redirect::Policy::none())
+        .no_proxy()
+        .dns_resolver(Arc::new(OwnResolver))
+        .connect_timeout(CONNECT_TIMEOUT)
+        .pool_max_idle_per_host(1))
+}
+
+fn refused(url: &str, status: StatusCode, bytes: &[u8]) -> AskError {
+    let refusal = serde_json::from_slice::<Refusal>(bytes).unwrap_or_else(|_| Refusal {
+        reason: "NoReason".to_owned(),
+        message: status.canonical_reason().unwrap_or("no reason given").to_owned(),
+    });
+    let message = refusal.message.chars().take(500).collect();
+    AskError::Refused { url: url.to_owned(), status: status.as_u16(), reason: refusal.reason, message }
+}
+
+/// Looks names up by the host's /etc/hosts and name servers.
+#[derive(Debug, Clone, Copy)]
+struct OwnResolver;
+
+impl Resolve for OwnResolver {
+    fn resolve(&self, name: Name) -> Resolving {
+        Box::pin(async move {
+            let host = name.as_str().to_owned();
+            let found = tokio::task::spawn_blocking(move || look_up(&host)).await??;
+            let addresses: Addrs = Box::new(found.into_iter().map(|address| SocketAddr::new(address, 0)));
+            Ok(addresses)
+        })
+    }
+}

@@ -1,0 +1,7 @@
+//! The kubelet of the running slot: its files, its credential, the connection to its API server, and its control plane.
+
+pub mod client;
+pub mod connection;
+pub mod control_plane;
+pub mod credential;
+pub mod slot_root;

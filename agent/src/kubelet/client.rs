@@ -1,0 +1,248 @@
+//! The node's own way to the API server: as the kubelet of the slot that runs, with its kubeconfig.
+//!
+//! A kubelet may cordon its own Node and evict the Pods on it, and of no other (Node authorization, NodeRestriction). The agent's own
+//! role has neither right: RBAC cannot name "the Pods of the Node of my name". Called by `evict`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bedplate_api::configuration::Taint;
+use bedplate_api::id::MachineName;
+use bedplate_bootstrap::diff::Edit;
+use bedplate_rules::drain::{CORDONED_BY, Evicted, Pod, page};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::connection::{KUBECONFIG, KubeletCredential, Way};
+use super::slot_root::running;
+use crate::bus::{BusError, Machines};
+use crate::https::request::AskError;
+
+/// What counts of our Node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeView {
+    /// No Pods are placed on it.
+    pub cordoned: bool,
+    /// The operation (UID) that has cordoned it, if one of ours has.
+    pub cordoned_by: Option<String>,
+    /// Its version.
+    pub version: String,
+    /// Its taints.
+    pub taints: Vec<Taint>,
+}
+
+/// Why the Node or its Pods could not be asked about.
+#[derive(Debug, thiserror::Error)]
+pub enum AskNodeError {
+    /// machined could not be asked for the slot.
+    #[error(transparent)]
+    Bus(#[from] BusError),
+    /// A file of the slot's cannot be read.
+    #[error("cannot read {path} of the slot")]
+    File {
+        /// The file.
+        path: String,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The kubeconfig cannot be used.
+    #[error("{KUBECONFIG} of the slot cannot be used: {0}")]
+    Kubeconfig(String),
+    /// The connection cannot be prepared.
+    #[error(transparent)]
+    Prepare(#[from] AskError),
+    /// No answer, or one that broke off.
+    #[error("no answer from {url}")]
+    Transport {
+        /// Who was asked.
+        url: String,
+        /// Why not.
+        #[source]
+        source: reqwest::Error,
+    },
+    /// An answer that makes no sense.
+    #[error("the answer of {0} cannot be understood")]
+    Answer(String),
+    /// The API server refused.
+    #[error("{url} refused the kubelet with status {status}: {message}")]
+    Refused {
+        /// Who was asked.
+        url: String,
+        /// HTTP status.
+        status: u16,
+        /// In its words.
+        message: String,
+        /// After so many seconds again, if it says.
+        again: Option<u32>,
+    },
+}
+
+impl AskNodeError {
+    /// Whether trying again cannot help.
+    pub fn is_final(&self) -> bool {
+        matches!(self, Self::Refused { status, .. } if (400..500).contains(status) && !matches!(status, 401 | 408 | 409 | 429))
+    }
+}
+
+/// Our Node and the Pods on it.
+#[async_trait]
+pub trait NodeApi: Send + Sync {
+    /// The Node; none: no slot runs, it has not joined, or there is no such Node.
+    async fn node(&self) -> Result<Option<NodeView>, AskNodeError>;
+    /// Cordons it for an operation (UID), or gives it free; only if nobody has changed it since it was seen.
+    async fn cordon(&self, seen: &NodeView, by: Option<&str>) -> Result<(), AskNodeError>;
+    /// Changes its labels and annotations. NodeRestriction lets a kubelet change those that are not Kubernetes' own.
+    async fn edit(&self, labels: Option<&Edit>, annotations: Option<&Edit>) -> Result<(), AskNodeError>;
+    /// The Pods on it.
+    async fn pods(&self) -> Result<Vec<Pod>, AskNodeError>;
+    /// Asks for the end of one, which may take so many seconds.
+    async fn evict(&self, pod: &Pod, grace: Option<u32>) -> Result<Evicted, AskNodeError>;
+}
+
+/// The kubelet of the slot that runs.
+pub struct SlotKubelet {
+    machines: Arc<dyn Machines>,
+    root: PathBuf,
+    node: MachineName,
+}
+
+impl SlotKubelet {
+    /// Of the host whose root directory is `root`; the Node has the Machine's name.
+    pub fn new(machines: Arc<dyn Machines>, root: &Path, node: MachineName) -> Self {
+        Self { machines, root: root.to_owned(), node }
+    }
+
+    /// The kubelet's way; none: no slot runs, or it has not joined. Read anew each time: certificates rotate.
+    async fn open(&self) -> Result<Option<Way>, AskNodeError> {
+        let Some(container) = running(self.machines.as_ref()).await? else { return Ok(None) };
+        let failed = |path: &str| {
+            let path = path.to_owned();
+            move |source| AskNodeError::File { path, source }
+        };
+        let inside = container.leader.open_root(&self.root).map_err(failed("/"))?;
+        let read = |path: &str| inside.read_text(path).map_err(failed(path));
+        let Some(text) = read(KUBECONFIG)? else { return Ok(None) };
+        Way::new(&KubeletCredential::read(&text, &read)?).map(Some)
+    }
+
+    /// The way for what was seen through it a moment ago.
+    async fn way(&self) -> Result<Way, AskNodeError> {
+        self.open()
+            .await?
+            .ok_or_else(|| AskNodeError::Kubeconfig("it is gone, the slot has stopped".to_owned()))
+    }
+}
+
+#[async_trait]
+impl NodeApi for SlotKubelet {
+    async fn node(&self) -> Result<Option<NodeView>, AskNodeError> {
+        let Some(way) = self.open().await? else { return Ok(None) };
+        match way.get(&format!("/api/v1/nodes/{}", self.node)).await {
+            Ok(node) => Ok(Some(node_view(&node))),
+            Err(AskNodeError::Refused { status: 404, .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn cordon(&self, seen: &NodeView, by: Option<&str>) -> Result<(), AskNodeError> {
+        let way = self.way().await?;
+        let unschedulable = by.map(|_| true);
+        let body = json!({
+            "metadata": { "resourceVersion": seen.version, "annotations": { CORDONED_BY: by } },
+            "spec": { "unschedulable": unschedulable },
+        });
+        let path = format!("/api/v1/nodes/{}?fieldManager=bedplate-agent", self.node);
+        way.ask(Method::PATCH, &path, Some(("application/merge-patch+json", body))).await.map(drop)
+    }
+
+    async fn edit(&self, labels: Option<&Edit>, annotations: Option<&Edit>) -> Result<(), AskNodeError> {
+        let way = self.way().await?;
+        let body = json!({ "metadata": { "labels": merged(labels), "annotations": merged(annotations) } });
+        let path = format!("/api/v1/nodes/{}?fieldManager=bedplate-agent", self.node);
+        way.ask(Method::PATCH, &path, Some(("application/merge-patch+json", body))).await.map(drop)
+    }
+
+    async fn pods(&self) -> Result<Vec<Pod>, AskNodeError> {
+        let way = self.way().await?;
+        let mut pods = Vec::new();
+        let mut token = String::new();
+        loop {
+            let list = way.get(&page(self.node.as_str(), &token)).await?;
+            pods.extend(list["items"].as_array().into_iter().flatten().map(Pod::read));
+            token = match list["metadata"]["continue"].as_str() {
+                Some(next) if !next.is_empty() => next.to_owned(),
+                _ => return Ok(pods),
+            };
+        }
+    }
+
+    async fn evict(&self, pod: &Pod, grace: Option<u32>) -> Result<Evicted, AskNodeError> {
+        let way = self.way().await?;
+        let request = bedplate_rules::drain::evict(pod, grace);
+        match way.ask(Method::POST, &request.path, Some(("application/json", request.body))).await {
+            Ok(_) => Ok(Evicted::Accepted),
+            Err(error) => outcome(error),
+        }
+    }
+}
+
+/// As a merge patch has it: null removes.
+fn merged(edit: Option<&Edit>) -> Value {
+    let Some(edit) = edit else { return json!({}) };
+    let set = edit.set.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str())));
+    set.chain(edit.remove.iter().map(|name| (name.clone(), Value::Null)))
+        .collect::<serde_json::Map<_, _>>()
+        .into()
+}
+
+/// What a refused eviction means.
+fn outcome(error: AskNodeError) -> Result<Evicted, AskNodeError> {
+    let known = match &error {
+        AskNodeError::Refused { status, message, again, .. } => {
+            bedplate_rules::drain::outcome(*status, message, *again)
+        }
+        _ => None,
+    };
+    known.ok_or(error)
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+fn node_view(node: &Value) -> NodeView {
+    NodeView {
+        cordoned: node["spec"]["unschedulable"].as_bool() == Some(true),
+        cordoned_by: node["metadata"]["annotations"][CORDONED_BY].as_str().map(str::to_owned),
+        version: text(&node["metadata"]["resourceVersion"]),
+        taints: node["spec"]["taints"].as_array().into_iter().flatten().filter_map(taint).collect(),
+    }
+}
+
+/// None if it is of an effect that nobody knows.
+fn taint(object: &Value) -> Option<Taint> {
+    let fields = json!({ "key": object["key"], "value": object["value"], "effect": object["effect"] });
+    serde_json::from_value(fields).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_eviction_that_a_budget_holds_is_no_error_and_a_forbidden_one_is() {
+        let refused = |status, again| AskNodeError::Refused {
+            url: "u".into(),
+            status,
+            message: "budget".into(),
+            again,
+        };
+        let held = Evicted::Held { again: Some(10), why: "budget".into() };
+        assert_eq!(outcome(refused(429, Some(10))).unwrap(), held);
+        assert_eq!(outcome(refused(404, None)).unwrap(), Evicted::Gone);
+        assert!(outcome(refused(403, None)).unwrap_err().is_final());
+        assert!(!outcome(refused(503, None)).unwrap_err().is_final());
+    }
+}

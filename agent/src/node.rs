@@ -1,0 +1,24 @@
+//! The node on this host: what is seen, what follows from it, and doing it.
+//!
+//! ```text
+//!   slot:  Empty -> Preparing -> Prepared -> Trial -> Applied -> Retired
+//!                                              |  gate not passed in time
+//!                                              +--> Failed, and the slot that was Applied runs again
+//! ```
+//!
+//! One slot is *current*: the one on trial, else the one applied last. The record on disk says so before anything is stopped
+//! or started, so that a kill or a power cut anywhere leads on to the same end. Called by `service`.
+
+pub mod apply;
+mod attempt;
+pub mod effects;
+pub(crate) mod etcd_member;
+pub mod health_gate;
+pub mod log_excerpt;
+pub mod observe;
+pub mod plan;
+mod report;
+pub mod run;
+pub mod status_file;
+mod trash;
+mod trial;

@@ -1,0 +1,348 @@
+//! Carries out one step of the plan. Each may be repeated, and killed anywhere: what it is for is written before it acts, and
+//! what it has reached after.
+//!
+//! Called by `run`.
+
+mod annotate;
+mod destination;
+mod failure_log;
+mod kubelet;
+mod leave_etcd;
+mod outcome;
+mod packet_filter;
+mod prepare;
+mod renew_kubelet;
+mod start;
+mod stop;
+
+use bedplate_api::configuration::SecretRef;
+use bedplate_api::machine::{SlotName, VersionRef};
+use bedplate_bootstrap::{
+    Discovery, InitInput, Input, JOIN_KUBECONFIG, RenderKubeadmError, Rendered, init, join, makes_a_cluster,
+};
+use bedplate_oci::node::EnsureNodeImageError;
+use jiff::Timestamp;
+use tokio_util::sync::CancellationToken;
+
+use super::effects::Parts;
+use super::observe::{ObserveError, leader};
+use super::trash::make_room;
+use crate::bus::{BusError, LoadState, UnitName, UnitNameError};
+use crate::fault::is_no_room;
+use crate::kubelet::client::AskNodeError;
+use crate::model::{Record, Stage, Step};
+use crate::plane::{AskServerError, ReadSecretError};
+use crate::slot::contents::MakeContentsError;
+use crate::slot::fill_record::Filled;
+use crate::slot::render::RenderSlotError;
+use crate::slot::store::{KeepSlotError, Slots};
+
+pub use super::etcd_member::LeaveEtcdError;
+pub(super) use annotate::is_annotated;
+pub use outcome::allow_again;
+pub(super) use outcome::not_before;
+pub(super) use renew_kubelet::take_back_left;
+pub(crate) use start::host_files;
+
+/// Reason of the condition `Paved` for a disk without space.
+const NO_ROOM: &str = "NoRoom";
+
+/// Told how a long step goes, for a person.
+pub type Say<'a> = &'a (dyn Fn(String) + Send + Sync);
+
+/// Why a step did not succeed. It is tried again.
+#[derive(Debug, thiserror::Error)]
+pub enum ApplyError {
+    /// It cannot be seen whether it is still planned.
+    #[error(transparent)]
+    Observe(#[from] ObserveError),
+    /// The slot's files.
+    #[error(transparent)]
+    Slot(#[from] KeepSlotError),
+    /// D-Bus.
+    #[error(transparent)]
+    Bus(#[from] BusError),
+    /// Not a unit's name.
+    #[error(transparent)]
+    Name(#[from] UnitNameError),
+    /// The version cannot be rendered for the host.
+    #[error(transparent)]
+    Host(#[from] RenderSlotError),
+    /// The version's files cannot be made.
+    #[error(transparent)]
+    Contents(#[from] MakeContentsError),
+    /// It would make a cluster beside the one that the agent follows.
+    #[error(
+        "role controlPlane without a joinConfiguration makes a cluster of its own, which a host does only without one (docs/node.md, \
+         \"The first control plane\"): give it a joinConfiguration, and it joins this one"
+    )]
+    MakesCluster,
+    /// The node would be one of another cluster.
+    #[error(
+        "kubernetes.{field} leads to another cluster than this Machine's: {why}; correct the MachineConfiguration, or leave the field out \
+         and the host joins its own cluster (docs/kubeadm.md, \"Which cluster a node joins\")"
+    )]
+    OtherCluster {
+        /// Field of the version.
+        field: &'static str,
+        /// Result of the comparison.
+        why: String,
+    },
+    /// Nothing shows that the node would be one of this cluster.
+    #[error(
+        "kubernetes.{field} may lead to another cluster than this Machine's: {why}; name what the host can compare, or leave the field \
+         out and the host joins its own cluster (docs/kubeadm.md, \"Which cluster a node joins\")"
+    )]
+    ClusterUnverified {
+        /// Field of the version.
+        field: &'static str,
+        /// What is missing.
+        why: String,
+    },
+    /// Nobody says which cluster is to be joined.
+    #[error(
+        "the version does not say which cluster it joins, and without a cluster nobody else does: name one in \
+         kubernetes.joinConfiguration.discovery, file.kubeConfigPath with a kubeconfig that comes by files[].contentFrom.secret, or \
+         bootstrapToken (docs/node.md, \"Without a cluster\")"
+    )]
+    NoDiscovery,
+    /// The version cannot be rendered for kubeadm.
+    #[error("the version cannot be rendered for kubeadm: correct the MachineConfiguration")]
+    Kubeadm(#[from] RenderKubeadmError),
+    /// The node image is not to be had.
+    #[error(transparent)]
+    Image(#[from] EnsureNodeImageError),
+    /// A Secret that the version names.
+    #[error(transparent)]
+    Secret(#[from] ReadSecretError),
+    /// A Secret is not what it is used for.
+    #[error("Secret {}/{} holds no {key}: a pull secret is of type kubernetes.io/dockerconfigjson", secret.namespace, secret.name)]
+    NoPullSecret {
+        /// Which one.
+        secret: SecretRef,
+        /// The key that it lacks.
+        key: &'static str,
+    },
+    /// The Node does not have its annotations.
+    #[error("the version's annotations cannot be written to the Node")]
+    Annotate(#[source] AskNodeError),
+    /// The Node is not certainly gone.
+    #[error("the API server was asked again whether the Node is gone")]
+    Ask(#[source] AskServerError),
+    /// A unit did not do it.
+    #[error("{unit} ended with {result:?}{said}; see `systemctl status {unit}` on the host")]
+    Job {
+        /// Which unit.
+        unit: UnitName,
+        /// systemd's word.
+        result: String,
+        /// Why, as far as its state says, after a colon; may be empty.
+        said: String,
+    },
+    /// The slot shows that it is no node.
+    #[error("no Pod sandbox starts: {0}")]
+    Sandbox(String),
+    /// Nobody gave the kubelet another certificate.
+    #[error(
+        "the kubelet's certificate has ended, and it has asked for another one in vain: `kubectl get csr` shows whether its request \
+         awaits approval; without a cluster the token or kubeconfig that the version joins by may be good no more, and so asks nobody \
+         (docs/node.md, \"Without a cluster\")"
+    )]
+    KubeletCertificate,
+    /// The version says nothing by which another one could be asked for.
+    #[error(
+        "the kubelet's certificate has ended, and the version's way to join does not lead to another one: {0}; docs/node.md, \"Without a \
+         cluster\", says how it gets one, or how the host is paved anew"
+    )]
+    KubeletWay(String),
+    /// The etcd member of a control plane that is to be left.
+    #[error("the etcd member of this host is not out of its cluster yet, so that its slot stays")]
+    Leave(#[from] LeaveEtcdError),
+    /// The cluster was not asked for the kubelet's certificate.
+    #[error("the kubelet's certificate was not requested")]
+    AskCertificate(#[source] AskServerError),
+    /// The kubelet's certificate is not issued yet.
+    #[error(
+        "certificate request {name} is not {missing} yet; bedplate-controller approves it (before Kubernetes 1.32 a user: \
+         `kubectl certificate approve {name}`), kube-controller-manager signs it"
+    )]
+    CertificatePending {
+        /// Name of the request.
+        name: String,
+        /// The next step that is missing: `approved` or `signed`.
+        missing: &'static str,
+    },
+    /// The kubelet's certificate is refused.
+    #[error(
+        "certificate request {name} was refused ({why}); correct the cause, then run `kubectl delete csr {name}`"
+    )]
+    CertificateRefused {
+        /// Name of the request.
+        name: String,
+        /// Condition of the request.
+        why: String,
+    },
+    /// No credential to join with.
+    #[error("there is no credential for the join: {0}")]
+    Credential(String),
+    /// The host lacks something.
+    #[error("{0}")]
+    Unfit(String),
+    /// Something else is planned by now.
+    #[error("given up: {0}")]
+    Superseded(&'static str),
+}
+
+impl ApplyError {
+    /// Its reason in the condition `Paved`, of a closed set.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            error if is_no_room(error) => NO_ROOM,
+            Self::Observe(error) => error.reason(),
+            Self::Slot(_) => "DiskFailed",
+            Self::Bus(_) | Self::Name(_) => "DBusFailed",
+            Self::Host(RenderSlotError::NoUplink) => "HostUnfit",
+            Self::Host(_)
+            | Self::Contents(_)
+            | Self::Kubeadm(_)
+            | Self::MakesCluster
+            | Self::OtherCluster { .. }
+            | Self::ClusterUnverified { .. }
+            | Self::NoDiscovery => "InvalidConfiguration",
+            Self::Image(EnsureNodeImageError::NoRoom { .. }) => NO_ROOM,
+            Self::Image(_) => "ImageUnavailable",
+            Self::Secret(error) => error.reason(),
+            Self::NoPullSecret { .. } => "SecretUnreadable",
+            Self::Ask(_) | Self::Annotate(_) | Self::AskCertificate(_) => "ApiUnreachable",
+            Self::Job { .. } => "UnitFailed",
+            Self::Sandbox(_) => "SandboxFailed",
+            Self::KubeletCertificate | Self::KubeletWay(_) => "KubeletCertificateEnded",
+            Self::CertificatePending { .. } => "CertificateApprovalRequired",
+            Self::CertificateRefused { .. } => "CertificateDenied",
+            Self::Leave(_) => "ControlPlaneKept",
+            Self::Credential(_) => "NoCredential",
+            Self::Unfit(_) => "HostUnfit",
+            Self::Superseded(_) => "Superseded",
+        }
+    }
+}
+
+/// Carries out a step.
+///
+/// # Errors
+/// It did not succeed, and may be tried again.
+pub async fn apply(
+    parts: &Parts,
+    step: &Step,
+    now: Timestamp,
+    cancel: &CancellationToken,
+    say: Say<'_>,
+) -> Result<(), ApplyError> {
+    match step {
+        Step::PrepareSlot { slot, version } => fill(parts, *slot, version, cancel, say).await,
+        Step::BeginTrial { slot } => outcome::begin_trial(parts, *slot, now).await,
+        Step::RestartTrial { slot } => outcome::restart_trial(parts, *slot, now).await,
+        Step::StopSlot { slot } => stop::stop(parts, *slot).await,
+        Step::StartSlot { slot } => start::start(parts, *slot, say).await,
+        Step::ProbeSandbox { slot } => probe(parts, *slot).await,
+        Step::Commit { slot, node_uid } => outcome::commit(parts, *slot, node_uid, now).await,
+        Step::LeaveCluster { slot } => leave_etcd::leave(parts, *slot, now).await,
+        Step::Retire { slot } => outcome::change(parts, *slot, |record| record.stage = Stage::Retired).await,
+        Step::Fail { slot, reason, log, back_to } => {
+            outcome::fail(parts, *slot, reason, *log, *back_to, now).await
+        }
+        Step::Abandon { slot } => {
+            // Before the record goes, by which a restarted agent would do it again.
+            if parts.seen().machine_facts().is_some_and(|machine| machine.deleting) {
+                parts.on_disk(Slots::discard_failed_logs).await?;
+            }
+            empty(parts, *slot).await
+        }
+        Step::RenewKubelet { slot } => renew_kubelet::renew(parts, *slot, say).await,
+        Step::AnnotateNode { slot, node_uid } => annotate::annotate(parts, *slot, node_uid).await,
+        Step::AdoptNode { slot, node_uid } => {
+            let uid = node_uid.clone();
+            outcome::change(parts, *slot, move |record: &mut Record| {
+                if let Stage::Applied { node_uid, .. } = &mut record.stage {
+                    *node_uid = uid;
+                }
+            })
+            .await
+        }
+    }
+}
+
+/// Fills a slot. A slot that does not fit is emptied, because the running node may be on the same disk. It is filled again once former contents
+/// of the slots and the logs of failed trials, which are removed in the background, have made room.
+async fn fill(
+    parts: &Parts,
+    slot: SlotName,
+    version: &VersionRef,
+    cancel: &CancellationToken,
+    say: Say<'_>,
+) -> Result<(), ApplyError> {
+    let has_no_room =
+        |filled: &Result<(), ApplyError>| filled.as_ref().is_err_and(|error| error.reason() == NO_ROOM);
+    let mut filled = prepare::prepare(parts, slot, version, cancel, say).await;
+    if has_no_room(&filled) {
+        empty(parts, slot).await?;
+        parts.on_disk(Slots::discard_failed_logs).await?;
+        if make_room(parts, cancel, say).await? {
+            filled = prepare::prepare(parts, slot, version, cancel, say).await;
+            if has_no_room(&filled) {
+                empty(parts, slot).await?;
+            }
+        }
+    }
+    filled
+}
+
+/// Empties a slot that does not run.
+async fn empty(parts: &Parts, slot: SlotName) -> Result<(), ApplyError> {
+    stop::unmount(parts, slot).await?;
+    Ok(parts.on_disk(move |slots| slots.clear(slot)).await?)
+}
+
+/// A unit's name of ours.
+pub(super) fn unit_name(name: &str) -> Result<UnitName, UnitNameError> {
+    name.parse()
+}
+
+/// What kubeadm is to do in a slot.
+fn rendered(parts: &Parts, filled: &Filled) -> Result<Rendered, RenderKubeadmError> {
+    let provider_id = format!("bedplate://{}", parts.machine);
+    let kubernetes = &filled.template.kubernetes;
+    let (node_name, cri_socket) = (&parts.machine, filled.cri_socket.as_str());
+    if makes_a_cluster(kubernetes) {
+        return init(&InitInput { node_name, provider_id: &provider_id, kubernetes, cri_socket });
+    }
+    let discovery = Discovery::File { kubeconfig_path: JOIN_KUBECONFIG };
+    join(&Input { node_name, provider_id: &provider_id, kubernetes, cri_socket, discovery })
+}
+
+/// Has systemd read unit files again, if `changed` or if an agent before this one was killed before it did.
+async fn reload(parts: &Parts, unit: &UnitName, changed: bool) -> Result<(), ApplyError> {
+    let state = parts.units.state(unit).await?;
+    if changed || state.needs_reload != Some(false) || state.load != LoadState::Loaded {
+        parts.units.daemon_reload().await?;
+    }
+    Ok(())
+}
+
+/// Why a unit's job did not end well.
+async fn job_error(parts: &Parts, unit: UnitName, result: String) -> ApplyError {
+    let state = parts.units.state(&unit).await.ok();
+    let said = state.map(|state| {
+        let words = [state.result.filter(|word| word != "success"), state.status_text];
+        words.into_iter().flatten().map(|word| format!(": {word}")).collect::<String>()
+    });
+    ApplyError::Job { unit, result, said: said.unwrap_or_default() }
+}
+
+async fn probe(parts: &Parts, slot: SlotName) -> Result<(), ApplyError> {
+    let none = || ApplyError::Sandbox("the slot does not run any more".to_owned());
+    let leader = leader(parts, slot).await?.ok_or_else(none)?;
+    let filled = parts.on_disk(move |slots| slots.filled(slot)).await?.ok_or_else(none)?;
+    let attempt = rand::random::<u32>() >> 1;
+    parts.gate.sandbox(leader, &filled.cri_socket, attempt).await.map_err(ApplyError::Sandbox)
+}

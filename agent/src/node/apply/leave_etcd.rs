@@ -1,0 +1,65 @@
+//! Takes a control plane that has joined out of its cluster's etcd before its slot is left: a member that is gone would count for the quorum,
+//! and what joins next from this host could not take its place.
+//!
+//! ```text
+//!   the Node is gone, asked once more ─ members, of any that answers ─┬─ not among them ──► Retired
+//!                                                                     ├─ the last one ────► refused: it is the cluster
+//!                                                                     └─ mark ─ removed, by another member first ─► asked again
+//! ```
+//! etcd itself refuses what would cost the quorum. kubeadm's reset does not do: it needs the Node, and says nothing of a failure. May be
+//! killed anywhere: the mark has it done again, though the API server in the slot has gone with its etcd; but not where the member is still
+//! one, and the API server says that the Node is there. Called by `apply`.
+
+use bedplate_api::machine::SlotName;
+use jiff::Timestamp;
+
+use super::{ApplyError, outcome};
+use crate::model::{Plan, Stage, Step, index};
+use crate::node::effects::Parts;
+use crate::node::etcd_member::{LeaveEtcdError, Member, is_last};
+use crate::node::observe::observe;
+use crate::node::plan::plan;
+use crate::slot::fill_record::LEAVING;
+
+/// Why it is not begun, or not gone on with.
+const THERE: &str = "the Node is there";
+
+/// Takes it out, and writes that the slot is the node no more.
+pub(super) async fn leave(parts: &Parts, slot: SlotName, now: Timestamp) -> Result<(), ApplyError> {
+    let sight = observe(parts, None, now).await?;
+    if plan(&sight.observed) != Plan::Do(Step::LeaveCluster { slot }) {
+        return Err(ApplyError::Superseded("something else is planned"));
+    }
+    let begun = sight.observed.slots[index(slot)].leaving;
+    if !begun && !parts.plane.node_is_gone().await.map_err(ApplyError::Ask)? {
+        return Err(ApplyError::Superseded(THERE));
+    }
+    if let Some(member) = parts.on_disk(move |slots| Ok(Member::of(slots, slot))).await?? {
+        take_out(parts, slot, &member, begun).await?;
+    }
+    outcome::change(parts, slot, |record| record.stage = Stage::Retired).await
+}
+
+async fn take_out(parts: &Parts, slot: SlotName, member: &Member, begun: bool) -> Result<(), ApplyError> {
+    let members = member.list().await.map_err(LeaveEtcdError::Etcd)?;
+    let Some(own) = members.iter().find(|one| member.is_own(one)) else { return Ok(()) };
+    let is_last = is_last(&members, own);
+    // An agent was killed before it asked for it, and much may have happened since.
+    let is_there = begun && matches!(parts.plane.node_is_gone().await, Ok(false));
+    if is_last || is_there {
+        parts.on_disk(move |slots| slots.set_mark(slot, LEAVING, false)).await?;
+        return Err(if is_last { LeaveEtcdError::Last.into() } else { ApplyError::Superseded(THERE) });
+    }
+    parts.on_disk(move |slots| slots.set_mark(slot, LEAVING, true)).await?;
+    let Err(why) = member.remove(own, &members).await else { return Ok(()) };
+    // The answer of who has removed itself may be lost.
+    match member.list().await {
+        Ok(members) if !members.iter().any(|one| member.is_own(one)) => Ok(()),
+        Ok(_) => {
+            // It stays for now: what comes next is decided anew.
+            parts.on_disk(move |slots| slots.set_mark(slot, LEAVING, false)).await?;
+            Err(LeaveEtcdError::Etcd(why).into())
+        }
+        Err(_) => Err(LeaveEtcdError::Etcd(why).into()),
+    }
+}

@@ -1,0 +1,140 @@
+//! Gets the kubelet of a slot another certificate when its own has ended: the host was off, or the API server away, for longer than it
+//! lasted. The kubelet asks for it as at its join: in a cluster by a certificate that the agent has asked for, without one by what its version
+//! names.
+//!
+//! ```text
+//!   /run/bedplate/kubelet-bootstrap.conf (memory) <-- /etc/kubernetes/bootstrap-kubelet.conf ── restart kubelet ── await ── remove both
+//! ```
+//! kubeadm's drop-in has the kubelet look there, and it does so only while its own certificate is of no use. Called by `apply`.
+
+use std::time::Duration;
+
+use bedplate_api::configuration::SecretRef;
+use bedplate_api::machine::SlotName;
+use bedplate_bootstrap::{JoinedBy, joined_by, kubeconfig_with_token};
+use bedplate_process::exit::chain;
+use jiff::Timestamp;
+use zeroize::Zeroizing;
+
+use super::{ApplyError, Say, kubelet, unit_name};
+use crate::bus::Leader;
+use crate::kubelet::connection::KUBECONFIG;
+use crate::node::effects::Parts;
+use crate::node::observe::leader;
+use crate::slot::bind::plain_path;
+use crate::slot::contents::SlotLink;
+use crate::slot::fill_record::Filled;
+use crate::slot::store::{KeepSlotError, Slots};
+
+/// Where a kubelet looks for a way to its first certificate: `--bootstrap-kubeconfig` of kubeadm's drop-in.
+const LINK: &str = "/etc/kubernetes/bootstrap-kubelet.conf";
+/// Its name among what agent and slot share in memory.
+const FILE: &str = "kubelet-bootstrap.conf";
+/// How long the kubelet's restart may take.
+const RESTART: Duration = Duration::from_secs(60);
+/// So often it is looked whether somebody has approved the request.
+const LOOK: Duration = Duration::from_secs(1);
+/// How many times.
+const LOOKS: u32 = 60;
+
+/// Renews it. May be done twice.
+pub(super) async fn renew(parts: &Parts, slot: SlotName, say: Say<'_>) -> Result<(), ApplyError> {
+    let Some(leader) = leader(parts, slot).await? else {
+        return Err(ApplyError::Superseded("the slot does not run any more"));
+    };
+    let filled = parts.on_disk(move |slots| slots.filled(slot)).await?;
+    let content = if parts.plane.is_standalone() {
+        let filled = filled.ok_or(ApplyError::Superseded("the slot is not filled"))?;
+        named(parts, leader, &filled).await.map_err(ApplyError::KubeletWay)?
+    } else {
+        let endpoint =
+            filled.as_ref().and_then(|filled| filled.template.kubernetes.api_server_endpoint.as_deref());
+        kubelet::kubeconfig(parts, slot, endpoint, say).await?
+    };
+    let given = parts.in_slot(leader, move |slots, inside| {
+        slots.share(slot, FILE, &content)?;
+        let link = SlotLink { path: LINK.to_owned(), target: format!("/run/bedplate/{FILE}") };
+        Ok(inside.link(&link)?)
+    });
+    let renewed = match given.await {
+        Ok(()) => restarted(parts, slot, leader).await,
+        Err(error) => Err(error.into()),
+    };
+    parts.on_disk(move |slots| take_back(slots, slot)).await?;
+    parts.in_slot(leader, |_, inside| Ok(inside.remove(LINK)?)).await?;
+    renewed?;
+    kubelet::forget(parts, slot).await
+}
+
+/// A key or a token is in it.
+fn take_back(slots: &Slots, slot: SlotName) -> Result<(), KeepSlotError> {
+    let path = slots.places().shared(slot).join(FILE);
+    crate::file::remove_optional(&path).map_err(|source| KeepSlotError::File { act: "remove", path, source })
+}
+
+/// Takes back what an agent has left that was ended while the kubelet asked: nobody else would, if it was given a certificate since.
+pub(in crate::node) async fn take_back_left(parts: &Parts) {
+    for slot in [SlotName::A, SlotName::B] {
+        if let Err(error) = parts.on_disk(move |slots| take_back(slots, slot)).await {
+            tracing::warn!(slot = ?slot, error = chain(&error), "what a kubelet asked by is not taken back");
+        }
+    }
+}
+
+/// A kubeconfig by what the version names. An error is a text for a person.
+async fn named(parts: &Parts, leader: Leader, filled: &Filled) -> Result<Zeroizing<Vec<u8>>, String> {
+    let read = |path: &str| -> Result<Zeroizing<String>, String> {
+        let text = leader.open_root(&parts.root).and_then(|inside| inside.read_text(path));
+        let text = text.map_err(|error| format!("{path} cannot be read: {error}"))?;
+        text.map(Zeroizing::new).ok_or_else(|| format!("there is no {path}"))
+    };
+    let (text, endpoint, token) = match joined_by(&filled.template.kubernetes) {
+        None => return Err("it names no discovery".to_owned()),
+        Some(JoinedBy::File { path, token }) => {
+            let text = match of_secret(parts, filled, path).await {
+                Some(text) => text,
+                None => read(path)?,
+            };
+            (text, None, token)
+        }
+        Some(JoinedBy::Token { endpoint, token }) => (read(KUBECONFIG)?, Some(endpoint), Some(token)),
+    };
+    let Some(token) = token else { return Ok(Zeroizing::new(text.as_bytes().to_vec())) };
+    let made = kubeconfig_with_token(&text, endpoint, token);
+    made.map(|made| Zeroizing::new(made.into_bytes()))
+        .ok_or_else(|| "what it joins by is no kubeconfig".to_owned())
+}
+
+/// What a file of the version would hold if the slot were filled now: the token in the one that it has may have ended, and the Secret been
+/// given another since.
+async fn of_secret(parts: &Parts, filled: &Filled, path: &str) -> Option<Zeroizing<String>> {
+    let path = plain_path(path);
+    let file = filled.template.files.iter().find(|file| plain_path(&file.path) == path)?;
+    let key = &file.content_from.as_ref()?.secret;
+    let secret = SecretRef { namespace: key.namespace.clone(), name: key.name.clone() };
+    match parts.plane.secret(&secret).await {
+        Ok(mut found) => {
+            let bytes = found.data.remove(&key.key)?;
+            std::str::from_utf8(&bytes).ok().map(|text| Zeroizing::new(text.to_owned()))
+        }
+        Err(error) => {
+            tracing::info!(path, error = chain(&error), "what the kubelet joined by is taken from its slot");
+            None
+        }
+    }
+}
+
+async fn restarted(parts: &Parts, slot: SlotName, leader: Leader) -> Result<(), ApplyError> {
+    let kubelet = unit_name("kubelet.service")?;
+    let units = parts.machines.units(leader);
+    units.reset_failed(&kubelet).await?;
+    units.restart(&kubelet, RESTART).await?;
+    for _ in 0..LOOKS {
+        let ends = parts.on_disk(move |slots| Ok(slots.kubelet_certificate_ends(slot))).await?;
+        if ends.is_some_and(|ends| ends > Timestamp::now()) {
+            return Ok(());
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+    Err(ApplyError::KubeletCertificate)
+}

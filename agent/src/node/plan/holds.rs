@@ -1,0 +1,62 @@
+//! What the Machine's own words forbid or ask for, whatever is in the slots.
+//!
+//! Pure. Part of `plan`.
+
+use super::{SLOTS, record};
+use crate::model::{Api, MachineFacts, NodeSeen, Observed, Reason, Wait};
+
+/// Why the machine is left as it is, as far as the API server is heard.
+pub(super) fn held(seen: &Observed) -> Option<Wait> {
+    let because = |reason, message: String| Some(Wait { reason, message, until: None });
+    if seen.api != Api::Live {
+        return None;
+    }
+    let Some(machine) = seen.machine.as_ref().filter(|machine| machine.ours) else {
+        return because(Reason::MachineGone, gone(seen, seen.machine.as_ref()).to_owned());
+    };
+    if machine.deleting {
+        because(Reason::MachineDeleting, "the Machine is being deleted".to_owned())
+    } else if machine.paused {
+        because(Reason::Paused, "spec.paused is true".to_owned())
+    } else {
+        let claim = machine.claimed_by.as_ref()?;
+        because(Reason::Claimed, format!("{claim} claims this Machine and decides about its Node"))
+    }
+}
+
+/// Whether the Machine, as it was told last, leaves its host to the agent.
+pub(super) fn is_free(machine: &MachineFacts) -> bool {
+    machine.ours && !machine.paused && !machine.deleting && machine.claimed_by.is_none()
+}
+
+/// Whether what was begun can go on: a trial, whose time runs then.
+pub fn is_timed(seen: &Observed) -> bool {
+    seen.api == Api::Live && held(seen).is_none()
+}
+
+/// Whether the Machine is deleted with Drain, and its Node is gone: no slot of it runs any more.
+pub(in crate::node) fn is_drained(seen: &Observed) -> bool {
+    let machine = seen.machine.as_ref().filter(|machine| machine.ours);
+    seen.api == Api::Live
+        && seen.node == NodeSeen::Absent
+        && machine.is_some_and(|machine| machine.deleting && machine.drain)
+}
+
+/// Whether a slot was filled for this very Machine.
+pub(super) fn is_made_for(seen: &Observed, machine: &MachineFacts) -> bool {
+    SLOTS.into_iter().filter_map(|slot| record(seen, slot)).any(|record| record.machine_uid == machine.uid)
+}
+
+/// Why there is no Machine of ours.
+pub(super) fn gone(seen: &Observed, machine: Option<&MachineFacts>) -> &'static str {
+    match machine {
+        None => "the Machine is gone: its Node is left as it is",
+        Some(machine) if is_made_for(seen, machine) => {
+            "the Machine was enrolled with another certificate than this host has: its API server was restored from a backup, and this host \
+             asks pxed for a new one by itself; or another host has enrolled as it since"
+        }
+        Some(_) => {
+            "another Machine has the name of the one that this host enrolled for: boot the host again to enrol it"
+        }
+    }
+}

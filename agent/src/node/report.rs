@@ -1,0 +1,225 @@
+//! How the node stands, in the words of the Machine's status.
+//!
+//! Pure: what is seen and planned in, fields out. Called by `run`.
+
+use bedplate_api::machine::{Applied, Slot, SlotName, SlotState, Time};
+
+use super::observe::Sight;
+use super::plan::is_drained;
+use crate::model::{NodeSeen, Plan, Reason, SlotSeen, Stage, Step, index};
+use crate::plane::{ConditionTold, NodeTold, Truth};
+
+const SLOTS: [SlotName; 2] = [SlotName::A, SlotName::B];
+
+/// A step's trouble: its reason of a closed set, and what happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Trouble {
+    /// Reason of the condition.
+    pub(super) reason: &'static str,
+    /// For a person, with the next try.
+    pub(super) message: String,
+}
+
+/// All that is the node's to say. `progress` and `trouble` are of the step at hand.
+pub(super) fn told(
+    sight: &Sight,
+    plan: &Plan,
+    progress: Option<&str>,
+    trouble: Option<&Trouble>,
+) -> NodeTold {
+    let slots = &sight.observed.slots;
+    let is_drained = is_drained(&sight.observed);
+    NodeTold {
+        applied: applied(slots),
+        slots: SLOTS.into_iter().map(|name| slot(name, &slots[index(name)], is_drained)).collect(),
+        rolled_back: sight.ledger.rolled_back.clone(),
+        paved: Some(paved(sight, plan, progress, trouble)),
+        node_ready: Some(node_ready(&sight.observed.node)),
+    }
+}
+
+/// What the slot that was applied last holds.
+fn applied(slots: &[SlotSeen; 2]) -> Option<Applied> {
+    let of = |slot: SlotName| {
+        let record = slots[index(slot)].record.as_ref()?;
+        let Stage::Applied { node_uid, since } = &record.stage else { return None };
+        let applied = Applied {
+            name: record.version.name.clone(),
+            version: record.version.version,
+            slot,
+            image_digest: Some(record.image_digest),
+            node_uid: Some(node_uid.clone()),
+            time: Some(Time(*since)),
+        };
+        Some((record.generation, *since, applied))
+    };
+    let last = SLOTS.into_iter().filter_map(of).max_by_key(|(generation, since, _)| (*generation, *since));
+    last.map(|(.., applied)| applied)
+}
+
+/// Reports a slot. The controller releases a drained Machine once none of its slots runs or is being emptied: a slot that has run counts as being
+/// emptied until its keys and data are removed from the disk.
+fn slot(name: SlotName, seen: &SlotSeen, is_drained: bool) -> Slot {
+    let state = match (&seen.record, seen.runs) {
+        (_, true) => SlotState::Running,
+        (None, false) if seen.has_trash => SlotState::Emptying,
+        (None, false) => SlotState::Empty,
+        (Some(_), false) if is_drained && seen.has_trash => SlotState::Emptying,
+        (Some(record), false) => match record.stage {
+            Stage::Preparing => SlotState::Preparing,
+            Stage::Prepared => SlotState::Prepared,
+            Stage::Trial { .. } | Stage::Applied { .. } | Stage::Retired | Stage::Failed { .. }
+                if is_drained =>
+            {
+                SlotState::Emptying
+            }
+            Stage::Failed { .. } => SlotState::Failed,
+            Stage::Trial { .. } | Stage::Applied { .. } | Stage::Retired => SlotState::Prepared,
+        },
+    };
+    let record = seen.record.as_ref();
+    Slot {
+        name,
+        configuration_name: record.map(|record| record.version.name.clone()),
+        version: record.map(|record| record.version.version),
+        image_digest: record.map(|record| record.image_digest),
+        state,
+    }
+}
+
+fn paved(sight: &Sight, plan: &Plan, progress: Option<&str>, trouble: Option<&Trouble>) -> ConditionTold {
+    let slots = &sight.observed.slots;
+    let on_trial = slots
+        .iter()
+        .any(|slot| slot.record.as_ref().is_some_and(|record| matches!(record.stage, Stage::Trial { .. })));
+    let runs = !on_trial && applied(slots).is_some_and(|applied| slots[index(applied.slot)].runs);
+    let (reason, mut message) = match (trouble, plan) {
+        (Some(trouble), _) => (trouble.reason, trouble.message.clone()),
+        (None, Plan::Do(step)) => (doing(step), describe(step)),
+        (None, Plan::Wait(wait)) => (waiting(wait.reason), wait.message.clone()),
+    };
+    if let Some(progress) = progress {
+        message = format!("{message}: {progress}");
+    }
+    if let Some(why) = last_failure(sight, plan).filter(|_| trouble.is_none()) {
+        message = format!("{message}; {why}");
+    }
+    if let Some(stuck) = &sight.stuck {
+        message = format!("{message}; {stuck}");
+    }
+    let status = if runs { Truth::True } else { Truth::False };
+    // What goes on beside a node that runs is no reason that it does.
+    let beside = matches!(plan, Plan::Do(step) if !matches!(step, Step::RenewKubelet { .. }));
+    let reason = if runs && trouble.is_none() && beside { "Applied" } else { reason };
+    ConditionTold { status, reason, message }
+}
+
+/// What the trial has failed for that the plan waits after, with the end of the log.
+fn last_failure(sight: &Sight, plan: &Plan) -> Option<String> {
+    let Plan::Wait(wait) = plan else { return None };
+    let records = || sight.observed.slots.iter().filter_map(|slot| slot.record.as_ref());
+    let failed = || {
+        records().find_map(|record| match &record.stage {
+            Stage::Failed { reason } => Some(reason.as_str()),
+            _ => None,
+        })
+    };
+    match wait.reason {
+        Reason::BackOff => {
+            let last = sight.ledger.last_failure.as_deref();
+            last.or_else(failed).map(|why| format!("the last one: {why}"))
+        }
+        // An applyConfiguration may have had the slot be filled with something else.
+        Reason::VersionRefused => {
+            let back = sight.ledger.rolled_back.as_ref().map(|back| back.reason.as_str());
+            back.or_else(failed).map(|why| format!("it said: {why}"))
+        }
+        _ => None,
+    }
+}
+
+fn node_ready(node: &NodeSeen) -> ConditionTold {
+    let (status, reason, message) = match node {
+        NodeSeen::Unknown => (Truth::Unknown, "NodeUnknown", "the Node was not read yet"),
+        NodeSeen::Absent => (Truth::False, "NodeAbsent", "there is no Node of this Machine's name"),
+        NodeSeen::Present { ready_since: None, .. } => {
+            (Truth::False, "NodeNotReady", "the Node is not Ready")
+        }
+        NodeSeen::Present { ready_since: Some(_), .. } => (Truth::True, "NodeReady", "the Node is Ready"),
+    };
+    ConditionTold { status, reason, message: message.to_owned() }
+}
+
+/// A step, for a person.
+pub(super) fn describe(step: &Step) -> String {
+    let slot = match step.slot() {
+        SlotName::A => "a",
+        SlotName::B => "b",
+    };
+    match step {
+        Step::PrepareSlot { version, .. } => {
+            format!("prepares {}-v{} in slot {slot}", version.name, version.version)
+        }
+        Step::BeginTrial { .. } => format!("slot {slot} is to be the node"),
+        Step::RestartTrial { .. } => {
+            format!("the trial in slot {slot} goes on, its time begins again")
+        }
+        Step::StopSlot { .. } => format!("stops slot {slot}"),
+        Step::StartSlot { .. } => format!("starts slot {slot}"),
+        Step::ProbeSandbox { .. } => format!("starts a Pod sandbox in slot {slot}"),
+        Step::Commit { .. } => format!("slot {slot} is the node"),
+        Step::LeaveCluster { .. } => {
+            format!("takes the etcd member of slot {slot} out of its cluster, before the slot is left")
+        }
+        Step::Retire { .. } => format!("slot {slot} is the node no more"),
+        Step::Fail { reason, back_to: Some(_), .. } => {
+            format!("slot {slot} did not become the node, the former one runs again: {reason}")
+        }
+        Step::Fail { reason, back_to: None, .. } => format!("slot {slot} did not become the node: {reason}"),
+        Step::Abandon { .. } => format!("slot {slot} is not wanted any more, and emptied"),
+        Step::RenewKubelet { .. } => {
+            format!(
+                "the kubelet's certificate in slot {slot} has ended: it asks for another one as at its join"
+            )
+        }
+        Step::AnnotateNode { .. } => format!("writes the version's annotations to the Node of slot {slot}"),
+        Step::AdoptNode { .. } => format!("the Node that slot {slot} registered anew is taken for its own"),
+    }
+}
+
+fn doing(step: &Step) -> &'static str {
+    match step {
+        Step::PrepareSlot { .. } => "Preparing",
+        Step::BeginTrial { .. } | Step::RestartTrial { .. } | Step::StartSlot { .. } => "Starting",
+        Step::StopSlot { .. } | Step::LeaveCluster { .. } => "Stopping",
+        Step::ProbeSandbox { .. } => "CheckingHealth",
+        Step::Commit { .. } | Step::Retire { .. } | Step::AnnotateNode { .. } | Step::AdoptNode { .. } => {
+            "Applied"
+        }
+        Step::Fail { .. } => "GateFailed",
+        Step::RenewKubelet { .. } => "KubeletCertificateEnded",
+        Step::Abandon { .. } => "Abandoned",
+    }
+}
+
+/// The condition's word for why nothing is done.
+pub(super) fn waiting(reason: Reason) -> &'static str {
+    match reason {
+        Reason::Applied => "Applied",
+        Reason::NothingSelected => "NothingSelected",
+        Reason::VersionUnknown => "VersionUnknown",
+        Reason::ApiUnreachable => "ApiUnreachable",
+        Reason::Paused => "Paused",
+        Reason::MachineDeleting => "MachineDeleting",
+        Reason::MachineGone => "MachineGone",
+        Reason::Claimed => "Claimed",
+        Reason::AwaitingController => "AwaitingController",
+        Reason::ControlPlaneKept => "ControlPlaneKept",
+        Reason::KubeletCertificateEnded => "KubeletCertificateEnded",
+        Reason::NodeStillReady => "NodeStillReady",
+        Reason::VersionRefused => "VersionRefused",
+        Reason::BackOff => "BackOff",
+        Reason::Joining => "Joining",
+        Reason::CheckingHealth => "CheckingHealth",
+    }
+}

@@ -1,0 +1,205 @@
+//! Where the node's loop stands, for a person on the host: a file that ends with the boot.
+//!
+//! Written by `run`, read by `cli` (`status` and `plan`).
+
+use std::io;
+use std::path::Path;
+
+use bedplate_api::machine::{RolledBack, Slot, SlotName, VersionRef};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::report::{describe, waiting};
+use crate::file::{read_optional, write_atomic};
+use crate::model::Plan;
+
+/// The file, below `/run/bedplate`.
+const FILE: &str = "node.json";
+
+/// Where the node's loop stands.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeStanding {
+    /// What is done or awaited.
+    pub plan: Planned,
+    /// Since when that is the plan.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
+    /// How far a long step is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub progress: Option<String>,
+    /// What the cluster says.
+    pub seen: String,
+    /// What is in the slots.
+    pub slots: Vec<Slot>,
+    /// Versions that failed here and are not tried again by themselves.
+    pub refused: Vec<VersionRef>,
+    /// The last update that was taken back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rolled_back: Option<RolledBack>,
+    /// Trials in a row that failed with no slot to go back to.
+    pub failures: u32,
+    /// The last failure, kept after things went well again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
+    /// When it happened.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_error_time: Option<Timestamp>,
+    /// When something is done next, if nothing changes before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_try: Option<Timestamp>,
+}
+
+/// A plan as it is printed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Planned {
+    /// Name of the step, if there is one to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
+    /// Its slot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slot: Option<SlotName>,
+    /// Why nothing is done, if there is nothing to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wait: Option<String>,
+    /// What is done, or what is awaited and from whom.
+    pub message: String,
+    /// When that ends by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
+}
+
+impl From<&Plan> for Planned {
+    fn from(plan: &Plan) -> Self {
+        match plan {
+            Plan::Do(step) => Self {
+                step: Some(step.name().to_owned()),
+                slot: Some(step.slot()),
+                message: describe(step),
+                ..Self::default()
+            },
+            Plan::Wait(wait) => Self {
+                wait: Some(waiting(wait.reason).to_owned()),
+                message: wait.message.clone(),
+                until: wait.until,
+                ..Self::default()
+            },
+        }
+    }
+}
+
+impl NodeStanding {
+    /// As it was last written in this boot.
+    ///
+    /// # Errors
+    /// The file is there and cannot be read.
+    pub fn read(run: &Path) -> io::Result<Option<Self>> {
+        let bytes = read_optional(&run.join(FILE))?;
+        bytes.map(|bytes| serde_json::from_slice(&bytes)).transpose().map_err(io::Error::other)
+    }
+
+    /// Writes it.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write(&self, run: &Path) -> io::Result<()> {
+        let bytes = serde_json::to_vec(self).map_err(io::Error::other)?;
+        write_atomic(&run.join(FILE), &bytes, 0o644)
+    }
+
+    /// The plan and why, in lines for a person.
+    pub fn describe_plan(&self) -> String {
+        let time =
+            |value: Option<Timestamp>| value.map_or_else(|| "-".to_owned(), |time| format!("{time:.0}"));
+        let plan = match (&self.plan.step, &self.plan.wait) {
+            (Some(step), _) => format!("do {step}"),
+            (None, Some(reason)) => format!("wait ({reason})"),
+            (None, None) => "none yet".to_owned(),
+        };
+        let progress = self.progress.as_ref().map(|text| format!(": {text}")).unwrap_or_default();
+        lines(&[
+            ("Plan", format!("{plan}, since {}", time(self.since))),
+            ("Why", format!("{}{progress}", self.plan.message)),
+            ("Until", time(self.plan.until)),
+            ("Cluster", self.seen.clone()),
+        ])
+    }
+
+    /// Everything, in lines for a person.
+    pub fn describe(&self) -> String {
+        let versioned = |version: &VersionRef| format!("{}-v{}", version.name, version.version);
+        let refused: Vec<String> = self.refused.iter().map(versioned).collect();
+        let or_none = |text: String| if text.is_empty() { "-".to_owned() } else { text };
+        let mut text = self.describe_plan();
+        for slot in &self.slots {
+            let name = match slot.name {
+                SlotName::A => "Slot a",
+                SlotName::B => "Slot b",
+            };
+            let holds = match (&slot.configuration_name, slot.version) {
+                (Some(configuration), Some(version)) => format!("{configuration}-v{version}, "),
+                _ => String::new(),
+            };
+            let state = format!("{:?}", slot.state).to_lowercase();
+            text += &lines(&[(name, format!("{holds}{state}"))]);
+        }
+        let rolled_back = self.rolled_back.as_ref().map(|back| {
+            let first = back.reason.lines().next().unwrap_or_default();
+            format!(
+                "from {} to {} at {:.0}: {first}",
+                versioned(&back.from),
+                versioned(&back.to),
+                back.time.0
+            )
+        });
+        let error = self.last_error.as_ref().map(|error| {
+            format!("{} {error}", self.last_error_time.map(|time| format!("{time:.0}")).unwrap_or_default())
+        });
+        text += &lines(&[
+            ("Refused", or_none(refused.join(", "))),
+            ("Rolled back", or_none(rolled_back.unwrap_or_default())),
+            ("Trials failed", self.failures.to_string()),
+            ("Node: last error", or_none(error.unwrap_or_default())),
+            ("Node: next try", self.next_try.map_or_else(|| "-".to_owned(), |time| format!("{time:.0}"))),
+        ]);
+        text
+    }
+}
+
+fn lines(fields: &[(&str, String)]) -> String {
+    fields.iter().map(|(name, value)| format!("{name:<17} {value}\n")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Reason, Step, Wait};
+
+    #[test]
+    fn a_plan_says_what_is_done_or_awaited_and_why() {
+        let version = VersionRef { name: "workers".to_owned(), version: 4 };
+        let plan = Plan::Do(Step::PrepareSlot { slot: SlotName::B, version });
+        let standing = NodeStanding {
+            plan: Planned::from(&plan),
+            progress: Some("2 of 3 layers".to_owned()),
+            seen: "answers".to_owned(),
+            ..NodeStanding::default()
+        };
+        let text = standing.describe_plan();
+        assert!(text.starts_with("Plan              do prepare-slot, since -\n"), "{text}");
+        assert!(text.contains("Why               prepares workers-v4 in slot b: 2 of 3 layers\n"), "{text}");
+        let wait = Wait { reason: Reason::Paused, message: "spec.paused is true".to_owned(), until: None };
+        let standing = NodeStanding { plan: Planned::from(&Plan::Wait(wait)), ..NodeStanding::default() };
+        assert!(standing.describe_plan().starts_with("Plan              wait (Paused)"), "{standing:?}");
+    }
+
+    #[test]
+    fn standing_is_read_as_it_was_written() {
+        let directory = tempfile::tempdir().unwrap();
+        assert_eq!(NodeStanding::read(directory.path()).unwrap(), None);
+        let standing = NodeStanding { failures: 2, ..NodeStanding::default() };
+        standing.write(directory.path()).unwrap();
+        assert_eq!(NodeStanding::read(directory.path()).unwrap(), Some(standing));
+    }
+}

@@ -1,0 +1,168 @@
+//! Cordons the Node, has its Pods leave, and gives it free again. Part of `run`; which Pods, `rules::drain` decides.
+//!
+//! Each turn looks at the Pods anew, so that an agent that was killed goes on where it was. Only what was cordoned for an operation is
+//! given free after it: the Node's annotation says so.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bedplate_process::exit::chain;
+use bedplate_rules::drain::{Drain, Evicted, Pod, Refusal, again, list, refusal};
+use jiff::Timestamp;
+use tokio::time::sleep;
+
+use super::outcome::Outcome;
+use super::plan::later;
+use super::progress::{End, cordoned, is_cordoned, taken_of};
+use super::run::{LOOK, Runner};
+use crate::kubelet::client::{AskNodeError, NodeView};
+
+impl Runner {
+    /// Until no Pod is left that has to leave; the limit counts from when the operation was taken.
+    pub(super) async fn drain(&mut self, drain: &Drain, deadline: Timestamp) -> Outcome {
+        let status = self.running.as_ref().and_then(|running| running.object.status.as_ref());
+        let taken = taken_of(status, self.now()).map(|taken| taken.start);
+        self.drain_since(taken.unwrap_or_else(|| self.now()), drain, deadline).await
+    }
+
+    /// The same; the limit counts from then.
+    pub(super) async fn drain_since(
+        &mut self,
+        since: Timestamp,
+        drain: &Drain,
+        deadline: Timestamp,
+    ) -> Outcome {
+        let Some(running) = &self.running else { return Outcome::Interrupted };
+        let uid = running.object.metadata.uid.clone().unwrap_or_default();
+        let until = later(since, drain.limit).min(deadline);
+        let mut held = BTreeMap::new();
+        loop {
+            let left = match self.drain_once(drain, &mut held).await {
+                Ok(Progress::Done) => return Outcome::Ready,
+                Ok(Progress::Cordon(seen)) => match self.cordon(&seen, &uid).await {
+                    Ok(()) => continue,
+                    Err(why) => why,
+                },
+                Ok(Progress::Refused(reason, message)) => return Outcome::End(End::failed(reason, message)),
+                Ok(Progress::Left(message)) => message,
+                Err(error) if error.is_final() => {
+                    return Outcome::End(End::failed("DrainFailed", chain(&error)));
+                }
+                Err(error) => chain(&error),
+            };
+            if self.now() >= until {
+                let seconds = drain.limit.as_secs();
+                return Outcome::End(End::failed(
+                    "DrainTimedOut",
+                    format!("not drained within {seconds} s: {left}"),
+                ));
+            }
+            self.tell(&format!("draining: {left}")).await;
+            tokio::select! {
+                () = sleep(LOOK) => {}
+                () = self.shutdown.cancelled() => return Outcome::Interrupted,
+            }
+            if !self.is_wanted() {
+                if let Err(why) = self.uncordon(&uid).await {
+                    tracing::warn!(
+                        why,
+                        "the Node of an operation that nobody wants any more is not given free"
+                    );
+                }
+                return Outcome::Interrupted;
+            }
+        }
+    }
+
+    /// Cordons; the object says so before, so that whoever ends the operation gives the Node free.
+    async fn cordon(&mut self, seen: &NodeView, uid: &str) -> Result<(), String> {
+        let Some(running) = &self.running else { return Err("it is over".to_owned()) };
+        let object = Arc::clone(&running.object);
+        if !is_cordoned(object.status.as_ref()) {
+            let status = cordoned(object.status.as_ref(), self.now());
+            if self.write(&object, status).await != Some(Duration::ZERO) {
+                return Err("the operation cannot be written".to_owned());
+            }
+        }
+        self.parts.node.cordon(seen, Some(uid)).await.map_err(|error| chain(&error))
+    }
+
+    async fn drain_once(
+        &self,
+        drain: &Drain,
+        held: &mut BTreeMap<String, (Timestamp, String)>,
+    ) -> Result<Progress, AskNodeError> {
+        let node = &self.parts.node;
+        // Without a slot that has joined there is no Pod of a cluster here.
+        let Some(seen) = node.node().await? else { return Ok(Progress::Done) };
+        let pods = node.pods().await?;
+        if let Some(refusal) = refusal(&pods, drain) {
+            return Ok(refused(&refusal));
+        }
+        if !seen.cordoned {
+            // Pods that were placed a moment before are in the next look.
+            return Ok(Progress::Cordon(seen));
+        }
+        let leaving: Vec<&Pod> = pods.iter().filter(|pod| pod.has_to_leave()).collect();
+        if leaving.is_empty() {
+            return Ok(Progress::Done);
+        }
+        for pod in leaving.iter().filter(|pod| !pod.leaving) {
+            let now = self.now();
+            if held.get(&pod.uid).is_some_and(|(until, _)| now < *until) {
+                continue;
+            }
+            match node.evict(pod, drain.grace).await? {
+                Evicted::Accepted | Evicted::Gone => drop(held.remove(&pod.uid)),
+                Evicted::Held { again: named, why } => {
+                    held.insert(pod.uid.clone(), (again(now, named), why));
+                }
+            }
+        }
+        let names: Vec<String> = leaving
+            .iter()
+            .map(|pod| match held.get(&pod.uid) {
+                Some((_, why)) => format!("{} ({why})", pod.full_name()),
+                None => pod.full_name(),
+            })
+            .collect();
+        Ok(Progress::Left(format!("waiting for {}", list(&names))))
+    }
+
+    /// Gives the Node free if the operation of this UID has cordoned it; why not, for a person.
+    pub(super) async fn uncordon(&self, uid: &str) -> Result<(), String> {
+        let node = &self.parts.node;
+        let seen = node.node().await.map_err(|error| chain(&error))?;
+        let seen = seen.ok_or("no kubelet of a slot is there to do it")?;
+        if seen.cordoned_by.as_deref() != Some(uid) {
+            return Ok(());
+        }
+        node.cordon(&seen, None).await.map_err(|error| chain(&error))
+    }
+}
+
+/// Why the operation fails, and which parameter has these Pods evicted all the same.
+fn refused(refusal: &Refusal) -> Progress {
+    match refusal {
+        Refusal::Unmanaged(names) => {
+            let message =
+                format!("nobody makes these Pods again: {}; parameter force evicts them", list(names));
+            Progress::Refused("UnmanagedPods", message)
+        }
+        Refusal::EmptyDir(names) => {
+            let message = format!(
+                "these Pods would lose what is in their emptyDir: {}; parameter deleteEmptyDirData evicts them",
+                list(names)
+            );
+            Progress::Refused("EmptyDirData", message)
+        }
+    }
+}
+
+enum Progress {
+    Done,
+    Cordon(NodeView),
+    Refused(&'static str, String),
+    Left(String),
+}

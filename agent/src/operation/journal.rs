@@ -1,0 +1,66 @@
+//! The notes that the loop has: what was begun, what has ended. Part of `run`; where they are kept, `note` says.
+
+pub mod file;
+
+use bedplate_process::exit::chain;
+
+use super::journal::file::{Note, outdated};
+use super::ledger::View;
+use super::progress;
+use super::run::Runner;
+
+impl Runner {
+    /// Whether a note says that this operation has shut the host down.
+    pub(super) fn has_shut_down(&self, uid: &str) -> bool {
+        let end = self.notes.iter().find(|note| note.uid == uid).and_then(|note| note.end.as_ref());
+        end.is_some_and(|end| end.complete && end.reason == progress::SHUT_DOWN)
+    }
+
+    /// Whether a note says that the operation under way was begun.
+    pub(super) fn is_begun(&self) -> bool {
+        let uid = self.running.as_ref().and_then(|running| running.object.metadata.uid.as_deref());
+        self.notes.iter().any(|note| Some(note.uid.as_str()) == uid)
+    }
+
+    /// Notes that the operation under way is begun. One that is noted stays as it is.
+    pub(super) async fn note_begun(&mut self) -> std::io::Result<()> {
+        let Some(running) = &self.running else { return Ok(()) };
+        if self.is_begun() {
+            return Ok(());
+        }
+        let metadata = &running.object.metadata;
+        let note = Note {
+            uid: metadata.uid.clone().unwrap_or_default(),
+            name: metadata.name.clone().unwrap_or_default(),
+            boot_id: self.parts.boot_id.clone(),
+            begun: self.now(),
+            end: None,
+        };
+        self.keep(note).await
+    }
+
+    /// Keeps a note, on disk and here.
+    pub(super) async fn keep(&mut self, note: Note) -> std::io::Result<()> {
+        self.parts.notes.put(&note).await?;
+        self.notes.retain(|known| known.uid != note.uid);
+        self.notes.push(note);
+        Ok(())
+    }
+
+    /// Removes notes whose objects are gone for long.
+    pub(super) async fn forget(&mut self, view: &View) {
+        if !view.complete || self.notes.is_empty() {
+            return;
+        }
+        let open = view.operations.iter().filter_map(|one| one.metadata.uid.as_deref());
+        let objects: Vec<&str> = open.chain(view.ended.keys().map(String::as_str)).collect();
+        for uid in outdated(&self.notes, &objects, self.now()) {
+            match self.parts.notes.remove(&uid).await {
+                Ok(()) => self.notes.retain(|note| note.uid != uid),
+                Err(error) => {
+                    tracing::warn!(uid, error = chain(&error), "a note on an operation is not removed");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! The agent's own notes on operations: one small file for each, whole or not there, in `/var/lib/bedplate/operations`.
+//!
+//! A note says that an operation was begun before it is begun, and how it ended before anybody is told: so neither a kill nor an API
+//! server that is restored from a backup has it done again. Kept for thirty days. Called by `run`.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use async_trait::async_trait;
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use crate::file::{read_optional, remove_optional, write_atomic};
+use crate::hardware::names_in;
+use crate::operation::progress::End;
+
+/// So long after it was begun a note goes whose object is gone: no backup that somebody restores is older.
+const KEPT: SignedDuration = SignedDuration::from_hours(30 * 24);
+/// More are not kept.
+const MOST: usize = 256;
+
+/// What is known of an operation that was begun.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Note {
+    /// UID of the object.
+    pub uid: String,
+    /// Its name, for a person.
+    pub name: String,
+    /// The kernel's boot in which it was begun.
+    pub boot_id: String,
+    /// When.
+    pub begun: Timestamp,
+    /// How it ended; none: not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end: Option<End>,
+}
+
+/// Where notes are kept.
+#[async_trait]
+pub trait Notes: Send + Sync {
+    /// All of them. What is damaged is left out, and said.
+    async fn read(&self) -> io::Result<Vec<Note>>;
+    /// Keeps one; on disk when it returns.
+    async fn put(&self, note: &Note) -> io::Result<()>;
+    /// Removes one.
+    async fn remove(&self, uid: &str) -> io::Result<()>;
+}
+
+/// Notes in a directory.
+#[derive(Debug, Clone)]
+pub struct NoteDirectory(PathBuf);
+
+impl NoteDirectory {
+    /// In this directory, which is made when it is needed.
+    pub fn new(directory: &Path) -> Self {
+        Self(directory.to_owned())
+    }
+
+    fn place(&self, uid: &str) -> PathBuf {
+        let plain =
+            !uid.is_empty() && uid.len() <= 64 && uid.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+        let stem = if plain {
+            uid.to_owned()
+        } else {
+            Sha256::digest(uid).iter().map(|byte| format!("{byte:02x}")).collect()
+        };
+        self.0.join(format!("{stem}.json"))
+    }
+}
+
+/// Where it may wait for a disk.
+async fn on_disk<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+}
+
+#[async_trait]
+impl Notes for NoteDirectory {
+    async fn read(&self) -> io::Result<Vec<Note>> {
+        let directory = self.0.clone();
+        on_disk(move || {
+            let mut notes = Vec::new();
+            for name in names_in(&directory).into_iter().filter(|name| name.ends_with(".json")) {
+                let path = directory.join(&name);
+                let Some(bytes) = read_optional(&path)? else { continue };
+                match serde_json::from_slice(&bytes) {
+                    Ok(note) => notes.push(note),
+                    Err(error) => {
+                        tracing::warn!(path = %path.display(), %error, "a note on an operation is damaged");
+                    }
+                }
+            }
+            Ok(notes)
+        })
+        .await
+    }
+
+    async fn put(&self, note: &Note) -> io::Result<()> {
+        let (directory, path) = (self.0.clone(), self.place(&note.uid));
+        let bytes = serde_json::to_vec(note)?;
+        on_disk(move || {
+            std::fs::create_dir_all(&directory)?;
+            write_atomic(&path, &bytes, 0o600)
+        })
+        .await
+    }
+
+    async fn remove(&self, uid: &str) -> io::Result<()> {
+        let path = self.place(uid);
+        on_disk(move || remove_optional(&path)).await
+    }
+}
+
+/// UIDs of notes that have done their work: their object is not among `objects`, which are all that there are, ended or not, and thirty days have gone by.
+/// Beyond 256 the oldest of those go earlier.
+pub fn outdated(notes: &[Note], objects: &[&str], now: Timestamp) -> Vec<String> {
+    let mut gone: Vec<&Note> = notes.iter().filter(|note| !objects.contains(&note.uid.as_str())).collect();
+    gone.sort_by_key(|note| note.begun);
+    let over = notes.len().saturating_sub(MOST);
+    let old = |note: &Note| now.duration_since(note.begun) > KEPT;
+    let outdated = gone.iter().enumerate().filter(|(place, note)| *place < over || old(note));
+    outdated.map(|(_, note)| note.uid.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + seconds).unwrap()
+    }
+
+    fn note(uid: &str, begun: i64) -> Note {
+        Note { uid: uid.into(), name: "n".into(), boot_id: "b".into(), begun: at(begun), end: None }
+    }
+
+    #[tokio::test]
+    async fn a_note_is_read_back_and_a_strange_uid_stays_in_the_directory() {
+        let directory = tempfile::tempdir().unwrap();
+        let notes = NoteDirectory::new(&directory.path().join("operations"));
+        assert_eq!(notes.read().await.unwrap(), []);
+        let mut ended = note("../../x", 1);
+        ended.end = Some(End::done("Rebooted", "done"));
+        for one in [&note("3f2a-1", 2), &ended] {
+            notes.put(one).await.unwrap();
+        }
+        assert_eq!(notes.read().await.unwrap().len(), 2);
+        std::fs::write(directory.path().join("operations/bad.json"), "{").unwrap();
+        notes.remove("3f2a-1").await.unwrap();
+        notes.remove("3f2a-1").await.unwrap();
+        assert_eq!(notes.read().await.unwrap(), [ended]);
+    }
+
+    #[test]
+    fn a_note_outlives_its_object_by_thirty_days_and_there_are_never_many() {
+        let month = 30 * 24 * 3600;
+        let notes = [note("old", 0), note("new", month), note("held", 0)];
+        assert_eq!(outdated(&notes, &["held"], at(month + 1)), ["old"]);
+        let many: Vec<Note> = (0..300).map(|number| note(&number.to_string(), number)).collect();
+        assert_eq!(outdated(&many, &["0"], at(300)).len(), 44);
+    }
+}

@@ -1,0 +1,219 @@
+//! What the cluster says about this host, and what this host says to it.
+//!
+//! ```text
+//!   API server --watch own Machine, own Node, selected version, own operations--> View --> Seen (one value, told on change)
+//!              <--live GET: is the Node gone?--
+//!              <--apply own fields of own Machine's status--        Writer <-- host's report, node's progress
+//!              <--status of own operations, GET of a Secret that a version names, request for the kubelet's certificate--
+//! ```
+//!
+//! It asks for nothing else (docs/rules.md, A1), decides nothing, and touches nothing of the host. [`Plane`] is what the node's loop
+//! knows of it: a host without a cluster has another one, `standalone`, which is pxed. Called by `service`.
+
+mod certificate;
+mod client;
+mod cluster;
+mod comparison;
+mod error;
+pub mod facts;
+#[cfg(test)]
+mod fake;
+mod freshness;
+mod node_deletion;
+mod operation;
+mod secret;
+mod standalone;
+pub mod status;
+mod view;
+mod watcher;
+mod writer;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bedplate_api::configuration::SecretRef;
+use bedplate_api::machine::Machine;
+use bedplate_api::operation::{MachineOperation, MachineOperationStatus};
+use bedplate_api::version::MachineConfigurationVersion;
+use bedplate_api::wire::Report;
+use k8s_openapi::api::core::v1::Node;
+use tokio::sync::watch;
+
+pub use certificate::CertificateAnswer;
+pub use client::{Access, PrepareClientError};
+pub use cluster::Cluster;
+pub use error::AskServerError;
+pub use operation::WriteOperationError;
+pub use secret::{ReadSecretError, SecretData};
+pub use standalone::Standalone;
+pub use status::{ConditionTold, NodeTold, Truth};
+
+use crate::model::Api;
+
+/// What decides about this host's node, and takes reports about it: a cluster, or what stands in for one.
+#[async_trait]
+pub trait Plane: Send + Sync {
+    /// What is seen, told at each change. Marked as changed at first.
+    fn seen(&self) -> watch::Receiver<Seen>;
+
+    /// Asks now whether the Node of this host's name is gone; true only where that is certain.
+    async fn node_is_gone(&self) -> Result<bool, AskServerError>;
+
+    /// Says what the host is, now.
+    async fn report(&self, report: &Report) -> Result<(), AskServerError>;
+
+    /// Says how the node stands: written when it has changed, as soon as a host's report was taken once.
+    fn tell_node(&self, told: NodeTold);
+
+    /// Says how an operation goes, if it is still as `operation` has it.
+    async fn write_operation(
+        &self,
+        operation: &MachineOperation,
+        status: MachineOperationStatus,
+    ) -> Result<Arc<MachineOperation>, WriteOperationError>;
+
+    /// Whether no cluster is behind it: the Node is asked about where the slot has it, and a slot may make a cluster of its own.
+    fn is_standalone(&self) -> bool {
+        false
+    }
+
+    /// Asks whether the API server `server`, verified by `ca_pem`, is one of the cluster that this host's Machine belongs to.
+    async fn compare(&self, server: &str, ca_pem: &str) -> Compared;
+
+    /// The content of a Secret that a version names.
+    async fn secret(&self, secret: &SecretRef) -> Result<SecretData, ReadSecretError>;
+
+    /// Asks for a client certificate of this host's kubelet by the request of this name, which is made if there is none.
+    async fn kubelet_certificate(
+        &self,
+        name: &str,
+        csr_pem: &str,
+    ) -> Result<CertificateAnswer, AskServerError>;
+}
+
+/// Result of comparing an API server with those of this host's cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Compared {
+    /// It has this host's Machine.
+    Same,
+    /// It is another cluster's, or no join would accept it; why, for a user.
+    Other(String),
+    /// It did not answer; why, for a user.
+    Unknown(String),
+}
+
+/// What is watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Watched {
+    /// The own Machine.
+    Machine,
+    /// The own Node.
+    Node,
+    /// The version that the Machine's `status.selected` names.
+    Version,
+    /// The own operations.
+    Operations,
+}
+
+impl Watched {
+    /// For a person.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Machine => "the own Machine",
+            Self::Node => "the own Node",
+            Self::Version => "the selected version",
+            Self::Operations => "the own operations",
+        }
+    }
+
+    /// In metrics.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Machine => "machine",
+            Self::Node => "node",
+            Self::Version => "version",
+            Self::Operations => "operations",
+        }
+    }
+}
+
+/// What is known. As of now where `api` is [`Api::Live`]; else as it once was.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Seen {
+    /// Whether it is as of now: see `contact`.
+    pub api: Api,
+    /// The Machine of this host's name; none: not read yet, or not there if `api` is live.
+    pub machine: Option<Arc<Machine>>,
+    /// Whether it is the Machine that this host enrolled for.
+    pub ours: bool,
+    /// The Node of this host's name.
+    pub node: NodeState,
+    /// The version that the Machine's `status.selected` names; none: not read yet, or not there.
+    pub version: Option<Arc<MachineConfigurationVersion>>,
+    /// The Machine's operations that have not ended, by name.
+    pub operations: Vec<Arc<MachineOperation>>,
+    /// Whether these were listed: before that none is known.
+    pub operations_listed: bool,
+    /// The Machine's operations that have ended, by UID; whether one has shut the host down.
+    pub ended: BTreeMap<String, bool>,
+    /// What cannot be watched at the moment, and why.
+    pub trouble: BTreeMap<Watched, String>,
+}
+
+/// A Node, as far as it is known.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum NodeState {
+    /// Not asked yet, or no answer that counts.
+    #[default]
+    Unknown,
+    /// A live read said that there is none.
+    Absent,
+    /// There is one; without what nobody here reads.
+    Present(Arc<Node>),
+}
+
+impl Default for Seen {
+    fn default() -> Self {
+        Self {
+            api: Api::Unasked,
+            machine: None,
+            ours: false,
+            node: NodeState::Unknown,
+            version: None,
+            operations: Vec::new(),
+            operations_listed: false,
+            ended: BTreeMap::new(),
+            trouble: BTreeMap::new(),
+        }
+    }
+}
+
+impl Seen {
+    /// For a person: how the API server answers, what the Node is, which version was read.
+    pub fn describe(&self) -> String {
+        let api = match self.api {
+            Api::Unasked => "not asked yet",
+            Api::Live => "answers",
+            Api::Away => "does not answer",
+        };
+        let machine = match &self.machine {
+            Some(_) if self.ours => "",
+            Some(_) => ", the Machine is another one or knows another certificate",
+            None if self.api == Api::Live => ", there is no such Machine",
+            None => "",
+        };
+        let node = match self.node {
+            NodeState::Unknown => "not known",
+            NodeState::Absent => "absent",
+            NodeState::Present(_) => "present",
+        };
+        let version = self.version.as_ref().and_then(|version| version.metadata.name.as_deref());
+        let trouble: String = self
+            .trouble
+            .iter()
+            .map(|(watched, why)| format!("; {} cannot be watched: {why}", watched.name()))
+            .collect();
+        format!("{api}{machine}; Node {node}; version {}{trouble}", version.unwrap_or("none"))
+    }
+}

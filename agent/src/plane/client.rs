@@ -1,0 +1,137 @@
+//! The connection to the API server: kube's client over the agent's own HTTPS.
+//!
+//! One way to speak TLS and to look up names serves pxed and the API server: kube's own needs a resolver that a static binary
+//! has not. A peer that vanished without a word is found by TCP itself, so that no request is needed to find out. Called by `server`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bedplate_api::id::MachineName;
+use bedplate_api::wire::KubernetesEndpoint;
+use kube::Client;
+use kube::client::Body;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+use sha2::{Digest as _, Sha256};
+use thiserror::Error;
+use tower::BoxError;
+use zeroize::Zeroizing;
+
+use crate::https::request::{AskError, builder};
+
+/// A peer that does not answer at all is asked after so long a silence, and given up within [`VANISHED`] more.
+const SILENCE: Duration = Duration::from_secs(15);
+const QUESTIONS: u32 = 3;
+const BETWEEN: Duration = Duration::from_secs(5);
+const VANISHED: Duration = Duration::from_secs(20);
+
+/// Why there is no client.
+#[derive(Debug, Error)]
+pub enum PrepareClientError {
+    /// The connection cannot be prepared.
+    #[error(transparent)]
+    Https(#[from] AskError),
+    /// The certificate cannot be read.
+    #[error("the own certificate cannot be read: {0}")]
+    Certificate(String),
+}
+
+/// The right to ask an API server as one Machine's agent.
+#[derive(Clone)]
+pub struct Access {
+    https: reqwest::Client,
+    server: Arc<str>,
+    /// For all that is no watch.
+    client: Client,
+    /// SHA-256 of the certificate that is shown, as hex digits.
+    fingerprint: String,
+    machine: MachineName,
+    /// Certificate chain and key (PEM).
+    identity: Arc<(String, Zeroizing<String>)>,
+}
+
+impl std::fmt::Debug for Access {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Access")
+            .field("server", &self.server)
+            .field("machine", &self.machine)
+            .field("fingerprint", &self.fingerprint)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Access {
+    /// Access to `endpoint`, to which `identity` (certificate chain and key, PEM) is `machine`'s agent. In a runtime.
+    pub fn new(
+        endpoint: &KubernetesEndpoint,
+        machine: &MachineName,
+        identity: (&str, &str),
+    ) -> Result<Self, PrepareClientError> {
+        let leaf = CertificateDer::from_pem_slice(identity.0.as_bytes());
+        let leaf = leaf.map_err(|error| PrepareClientError::Certificate(error.to_string()))?;
+        let fingerprint = Sha256::digest(&leaf).iter().map(|byte| format!("{byte:02x}")).collect();
+        let https = builder(&endpoint.ca_pem, Some(identity))?
+            .tcp_keepalive(SILENCE)
+            .tcp_keepalive_interval(BETWEEN)
+            .tcp_keepalive_retries(QUESTIONS)
+            .tcp_user_timeout(VANISHED)
+            .build()
+            .map_err(|error| AskError::Prepare(error.to_string()))?;
+        let server: Arc<str> = endpoint.server.trim_end_matches('/').into();
+        let client = speak(https.clone(), server.clone(), || {});
+        let identity = Arc::new((identity.0.to_owned(), Zeroizing::new(identity.1.to_owned())));
+        Ok(Self { https, server, client, fingerprint, machine: machine.clone(), identity })
+    }
+
+    /// Returns access to another endpoint by the same identity. In a runtime.
+    ///
+    /// # Errors
+    /// The endpoint's certificate authority cannot be read.
+    pub(super) fn at(&self, endpoint: &KubernetesEndpoint) -> Result<Self, PrepareClientError> {
+        let (certificate, key) = &*self.identity;
+        Self::new(endpoint, &self.machine, (certificate, key))
+    }
+
+    /// For single requests.
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// For a watch: `taken` is called whenever the API server has taken it.
+    pub(super) fn watching(&self, taken: impl Fn() + Send + Sync + Clone + 'static) -> Client {
+        speak(self.https.clone(), self.server.clone(), taken)
+    }
+
+    /// Whose agent is asking.
+    pub(super) fn machine(&self) -> &MachineName {
+        &self.machine
+    }
+
+    pub(super) fn fingerprint(&self) -> &str {
+        &self.fingerprint
+    }
+}
+
+/// kube's client, whose requests are paths below `server`.
+fn speak(
+    https: reqwest::Client,
+    server: Arc<str>,
+    taken: impl Fn() + Send + Sync + Clone + 'static,
+) -> Client {
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        let (https, server, taken) = (https.clone(), server.clone(), taken.clone());
+        async move {
+            let (head, body) = request.into_parts();
+            let body = body.collect_bytes().await?;
+            let is_watch = head.uri.query().is_some_and(|query| query.contains("watch=true"));
+            let request = https.request(head.method, format!("{server}{}", head.uri));
+            let response = request.headers(head.headers).body(body).send().await;
+            let response = response.map_err(reqwest::Error::without_url)?;
+            if is_watch && response.status().is_success() {
+                taken();
+            }
+            Ok::<http::Response<reqwest::Body>, BoxError>(response.into())
+        }
+    });
+    Client::new(service, "default")
+}

@@ -1,0 +1,94 @@
+//! Is the Node really gone? Asked of the API server itself, never of what a watch remembers.
+//!
+//! Two reads without `resourceVersion`, which the API server answers from the newest state: the Node is not found, and the own
+//! Machine is there at once after it, so that this API server is whole. A proxy's 404, an API server that does not serve
+//! Nodes, or one that was restored without the Machine says nothing about the Node. Called by `follow` and `server`.
+
+use bedplate_api::machine::Machine;
+use k8s_openapi::api::core::v1::Node;
+use kube::core::Status;
+use kube::core::response::StatusSummary;
+use kube::{Api, Client};
+
+use super::error::{AskServerError, within};
+
+/// What the two reads said.
+#[derive(Debug)]
+pub(super) enum Asked {
+    /// There is no Node, and the Machine is this one.
+    Gone(Box<Machine>),
+    /// There is a Node.
+    There,
+}
+
+/// Whether the API server itself says that it has no such Node.
+pub(super) async fn is_node_gone(client: &Client, name: &str) -> Result<bool, AskServerError> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    match within(nodes.get(name)).await {
+        Ok(Ok(_)) => Ok(false),
+        Ok(Err(kube::Error::Api(status))) if is_not_found(&status, ("", "nodes"), name) => Ok(true),
+        Ok(Err(error)) => Err(AskServerError::of(format!("Node {name}"), error)),
+        Err(late) => Err(late(format!("Node {name}"))),
+    }
+}
+
+/// Asks.
+pub(super) async fn ask(client: &Client, name: &str) -> Result<Asked, AskServerError> {
+    if !is_node_gone(client, name).await? {
+        return Ok(Asked::There);
+    }
+    let machines: Api<Machine> = Api::all(client.clone());
+    match within(machines.get(name)).await {
+        Ok(Ok(machine)) => Ok(Asked::Gone(Box::new(machine))),
+        Ok(Err(error)) => Err(AskServerError::of(format!("Machine {name}"), error)),
+        Err(late) => Err(late(format!("Machine {name}"))),
+    }
+}
+
+/// Whether this is the API server's own word that it has no such object of this group and resource. It names both; what
+/// does not is about something else: a path that nobody serves, or somebody between it and us.
+pub(super) fn is_not_found(status: &Status, resource: (&str, &str), name: &str) -> bool {
+    let details = status.details.as_ref();
+    status.code == 404
+        && status.status == Some(StatusSummary::Failure)
+        && status.reason == "NotFound"
+        && details
+            .is_some_and(|said| (said.group.as_str(), said.kind.as_str()) == resource && said.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn not_found(changes: &Value) -> bool {
+        let mut status = json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "reason": "NotFound", "code": 404,
+            "message": "nodes \"node-1\" not found", "details": { "name": "node-1", "kind": "nodes" }
+        });
+        for (key, value) in changes.as_object().unwrap() {
+            status[key] = value.clone();
+        }
+        is_not_found(&serde_json::from_value(status).unwrap(), ("", "nodes"), "node-1")
+    }
+
+    #[test]
+    fn only_the_api_servers_own_word_about_this_node_counts() {
+        assert!(not_found(&json!({})));
+        for other in [
+            json!({ "code": 403 }),
+            json!({ "status": "Success" }),
+            json!({ "reason": "Forbidden" }),
+            // What kube makes of a page that is no Status at all, of a proxy for instance.
+            json!({ "reason": "Failed to parse error data", "details": null }),
+            // "the server could not find the requested resource": the path, not the object.
+            json!({ "details": {} }),
+            json!({ "details": { "name": "node-1", "kind": "nodes", "group": "metrics.k8s.io" } }),
+            json!({ "details": { "name": "node-2", "kind": "nodes" } }),
+            json!({ "details": { "name": "node-1", "kind": "namespaces" } }),
+        ] {
+            assert!(!not_found(&other), "{other}");
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Writes how an operation goes, only over the version of it that was read.
+//!
+//! Called by `server`.
+
+use std::sync::Arc;
+
+use bedplate_api::operation::{MachineOperation, MachineOperationStatus};
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client, ResourceExt};
+use serde_json::{Value, json};
+use thiserror::Error;
+
+use super::error::{AskServerError, within};
+use super::node_deletion::is_not_found;
+
+const FIELD_MANAGER: &str = "bedplate-agent";
+const RESOURCE: (&str, &str) = ("bedplate.dev", "machineoperations");
+
+/// Why the status of an operation was not written.
+#[derive(Debug, Error)]
+pub enum WriteOperationError {
+    /// Somebody wrote it meanwhile: decide anew, by what it is now.
+    #[error("the operation was changed meanwhile")]
+    Conflict(Box<MachineOperation>),
+    /// It is not there any more, or another one has its name.
+    #[error("the operation is gone")]
+    Gone,
+    /// Another try cannot help.
+    #[error("the operation's status was refused")]
+    Refused(#[source] AskServerError),
+    /// Another try may help.
+    #[error("the operation's status was not written")]
+    Later(#[source] AskServerError),
+}
+
+pub(super) async fn write(
+    client: &Client,
+    operation: &MachineOperation,
+    status: &MachineOperationStatus,
+) -> Result<Arc<MachineOperation>, WriteOperationError> {
+    let name = operation.name_any();
+    let operations: Api<MachineOperation> = Api::all(client.clone());
+    let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    let patch = Patch::Merge(patch_body(operation, status));
+    let what = || format!("status of MachineOperation {name}");
+    let error = match within(operations.patch_status(&name, &parameters, &patch)).await {
+        Ok(Ok(written)) => return Ok(Arc::new(written)),
+        Ok(Err(kube::Error::Api(said))) if is_not_found(&said, RESOURCE, &name) => {
+            return Err(WriteOperationError::Gone);
+        }
+        Ok(Err(error)) => AskServerError::of(what(), error),
+        Err(late) => late(what()),
+    };
+    match error.status() {
+        Some(409) => Err(read_again(&operations, operation).await),
+        Some(400 | 413 | 415 | 422) => Err(WriteOperationError::Refused(error)),
+        // 401 and 403 too: certificates are renewed, roles are put right.
+        _ => Err(WriteOperationError::Later(error)),
+    }
+}
+
+async fn read_again(operations: &Api<MachineOperation>, operation: &MachineOperation) -> WriteOperationError {
+    let name = operation.name_any();
+    let what = format!("MachineOperation {name}");
+    match within(operations.get(&name)).await {
+        Ok(Ok(now)) if now.uid() == operation.uid() => WriteOperationError::Conflict(Box::new(now)),
+        Ok(Ok(_)) => WriteOperationError::Gone,
+        Ok(Err(kube::Error::Api(said))) if is_not_found(&said, RESOURCE, &name) => WriteOperationError::Gone,
+        Ok(Err(error)) => WriteOperationError::Later(AskServerError::of(what, error)),
+        Err(late) => WriteOperationError::Later(late(what)),
+    }
+}
+
+/// Pure: an executor's fields, for an object that is still of this uid and version. `null` takes away what an earlier step
+/// said; `counts` are the controller's.
+fn patch_body(operation: &MachineOperation, status: &MachineOperationStatus) -> Value {
+    json!({
+        "metadata": { "uid": operation.uid(), "resourceVersion": operation.resource_version() },
+        "status": {
+            "state": status.state,
+            "startTime": status.start_time,
+            "completionTime": status.completion_time,
+            "reason": status.reason,
+            "message": status.message,
+            "executor": status.executor,
+            "conditions": status.conditions,
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,144 @@
+//! Reads a Secret that a version names, one at a time by its name.
+//!
+//! What is read is overwritten in memory when it is dropped; nothing is kept or logged. (The answer's text inside the HTTP client is
+//! freed without that.) Called by `server`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use bedplate_api::configuration::SecretRef;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use kube::{Api, Client};
+use thiserror::Error;
+use zeroize::Zeroizing;
+
+use super::error::{AskServerError, within};
+use super::node_deletion::is_not_found;
+
+/// What a Secret holds.
+pub struct SecretData {
+    /// Its type, such as `kubernetes.io/dockerconfigjson`.
+    pub kind: String,
+    /// Its values by their keys.
+    pub data: BTreeMap<String, Zeroizing<Vec<u8>>>,
+}
+
+impl fmt::Debug for SecretData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SecretData").field("kind", &self.kind).finish_non_exhaustive()
+    }
+}
+
+/// Why a Secret was not read.
+#[derive(Debug, Error)]
+pub enum ReadSecretError {
+    /// No role lets the agent read it.
+    #[error("the agent may not read the Secret {name} of namespace {namespace}; let it: {remedy}")]
+    Forbidden {
+        /// The Secret's namespace.
+        namespace: String,
+        /// The Secret's name.
+        name: String,
+        /// The commands that make Role and RoleBinding.
+        remedy: String,
+    },
+    /// There is no such Secret.
+    #[error("there is no Secret {name} in namespace {namespace}")]
+    Missing {
+        /// The Secret's namespace.
+        namespace: String,
+        /// The Secret's name.
+        name: String,
+    },
+    /// The API server was not reached, or refused for another reason.
+    #[error("a Secret cannot be read")]
+    Server(#[source] AskServerError),
+}
+
+impl ReadSecretError {
+    /// Its reason in a condition.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Forbidden { .. } => "SecretForbidden",
+            Self::Missing { .. } => "SecretMissing",
+            Self::Server(_) => "SecretUnreadable",
+        }
+    }
+}
+
+pub(super) async fn read(client: &Client, secret: &SecretRef) -> Result<SecretData, ReadSecretError> {
+    let SecretRef { namespace, name } = secret;
+    let what = || format!("Secret {namespace}/{name}");
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    match within(secrets.get(name)).await {
+        Ok(Ok(found)) => Ok(SecretData {
+            kind: found.type_.unwrap_or_default(),
+            data: found
+                .data
+                .unwrap_or_default()
+                .into_iter()
+                .map(|(key, ByteString(bytes))| (key, Zeroizing::new(bytes)))
+                .collect(),
+        }),
+        Ok(Err(kube::Error::Api(status))) if is_not_found(&status, ("", "secrets"), name) => {
+            Err(ReadSecretError::Missing { namespace: namespace.clone(), name: name.clone() })
+        }
+        Ok(Err(kube::Error::Api(status))) if status.code == 403 && status.reason == "Forbidden" => {
+            Err(ReadSecretError::Forbidden {
+                namespace: namespace.clone(),
+                name: name.clone(),
+                remedy: remedy(secret),
+            })
+        }
+        Ok(Err(error)) => Err(ReadSecretError::Server(AskServerError::of(what(), error))),
+        Err(late) => Err(ReadSecretError::Server(late(what()))),
+    }
+}
+
+/// The Role and the RoleBinding that let every agent read this Secret and no other.
+fn remedy(SecretRef { namespace, name }: &SecretRef) -> String {
+    format!(
+        "kubectl -n {namespace} create role bedplate-agents-{name} --verb=get --resource=secrets --resource-name={name} && \
+         kubectl -n {namespace} create rolebinding bedplate-agents-{name} --role=bedplate-agents-{name} --group=bedplate:machines"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::plane::fake::fake;
+
+    fn named() -> SecretRef {
+        SecretRef { namespace: "images".to_owned(), name: "pull".to_owned() }
+    }
+
+    async fn answered(code: u16, body: Value) -> Result<SecretData, ReadSecretError> {
+        read(&fake(vec![(code, body)]), &named()).await
+    }
+
+    #[tokio::test]
+    async fn a_secret_is_read_and_not_shown() {
+        let body =
+            json!({ "type": "Opaque", "metadata": { "name": "pull" }, "data": { "key": "aHVudGVyMg==" } });
+        let secret = answered(200, body).await.unwrap();
+        assert_eq!(secret.data["key"].as_slice(), b"hunter2");
+        assert!(!format!("{secret:?}").contains("hunter2") && !format!("{secret:?}").contains("104"));
+    }
+
+    #[tokio::test]
+    async fn a_secret_that_no_role_opens_is_told_with_the_role_to_make() {
+        let body = json!({ "status": "Failure", "reason": "Forbidden", "code": 403, "message": "secrets \"pull\" is forbidden" });
+        let error = answered(403, body).await.unwrap_err();
+        assert_eq!(error.reason(), "SecretForbidden");
+        let text = error.to_string();
+        for part in ["-n images create role", "--resource-name=pull", "--group=bedplate:machines"] {
+            assert!(text.contains(part), "{text}");
+        }
+        let body = json!({ "status": "Failure", "reason": "NotFound", "code": 404, "details": { "kind": "secrets", "name": "pull" } });
+        assert_eq!(answered(404, body).await.unwrap_err().reason(), "SecretMissing");
+        assert_eq!(answered(404, json!({})).await.unwrap_err().reason(), "SecretUnreadable", "a proxy's 404");
+    }
+}

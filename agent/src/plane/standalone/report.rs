@@ -1,0 +1,252 @@
+//! Tells pxed how the node stands: what the node's loop says of it, which Node is there, and that it is gone.
+//!
+//! Called by `standalone`.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bedplate_api::machine::{Applied, Condition, Machine, MachineStatus, NodeRef};
+use bedplate_api::wire::NodeReport;
+use bedplate_process::exit::chain;
+use jiff::Timestamp;
+use tokio::sync::watch;
+
+use super::own_node::OwnNode;
+use crate::https::pxed::PxedClient;
+use crate::plane::Seen;
+use crate::plane::status::{NodeTold, conditions};
+use crate::service::plan::back_off;
+
+/// Longest wait after failures.
+const MOST: Duration = Duration::from_secs(60);
+/// Between two words about the node.
+const GAP: Duration = Duration::from_secs(5);
+/// What pxed has taken and does not tell of is said again so often: it kept it a moment later than it answered, or does not take it.
+const AGAIN: Duration = Duration::from_secs(60);
+
+/// Says how the node stands, when that has changed or pxed knows it no more, and until nobody can say anything any more.
+pub(super) async fn tell(
+    client: watch::Receiver<PxedClient>,
+    mut node: watch::Receiver<Option<NodeTold>>,
+    mut own: watch::Receiver<OwnNode>,
+    mut seen: watch::Receiver<Seen>,
+) {
+    let (mut before, mut failures) = (MachineStatus::default(), 0);
+    let mut taken: Option<Taken> = None;
+    loop {
+        let again = taken.as_ref().and_then(Taken::again);
+        let changed = tokio::select! {
+            changed = node.changed() => changed,
+            changed = own.changed() => changed,
+            changed = seen.changed() => changed,
+            () = until(again) => Ok(()),
+        };
+        if changed.is_err() {
+            return;
+        }
+        loop {
+            let Some(told) = node.borrow_and_update().clone() else { break };
+            let Some(machine) = seen.borrow_and_update().machine.clone() else {
+                // pxed does not know it, or not any more: it forgets with it what it was told.
+                taken = None;
+                break;
+            };
+            before.conditions = conditions(&told, &before, Timestamp::now());
+            let word = Word::new(told, before.conditions.clone(), &own.borrow_and_update(), &machine);
+            if taken.as_mut().is_some_and(|taken| taken.holds(&word, &machine, Instant::now())) {
+                break;
+            }
+            let with = client.borrow().clone();
+            match with.tell_node(&word.report).await {
+                Ok(()) => {
+                    (failures, taken) = (0, Some(Taken { word, machine, at: Instant::now() }));
+                    tokio::time::sleep(GAP).await;
+                    break;
+                }
+                Err(error) => {
+                    failures += 1;
+                    let wait = back_off(failures, MOST, rand::random());
+                    tracing::info!(
+                        error = chain(&error),
+                        "how the node stands is not told, will be tried again"
+                    );
+                    tokio::time::sleep(wait).await;
+                }
+            }
+        }
+    }
+}
+
+async fn until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The last word that pxed has taken.
+struct Taken {
+    word: Word,
+    /// What pxed has told since.
+    machine: Arc<Machine>,
+    at: Instant,
+}
+
+impl Taken {
+    /// Whether pxed need not be told that: it was, and knows it still, or may not have come to tell of it.
+    fn holds(&mut self, word: &Word, machine: &Arc<Machine>, now: Instant) -> bool {
+        let same = Arc::ptr_eq(&self.machine, machine);
+        self.machine.clone_from(machine);
+        let fresh = same && now.saturating_duration_since(self.at) < AGAIN;
+        self.word == *word && (fresh || !lacks(machine, &word.report))
+    }
+
+    /// When it is said again, if pxed tells nothing else until then.
+    fn again(&self) -> Option<Instant> {
+        lacks(&self.machine, &self.word.report).then(|| self.at + AGAIN)
+    }
+}
+
+/// Whether pxed, which tells this of the Machine, knows not what it was told: its store was lost, or the Machine's manifest was away.
+fn lacks(machine: &Machine, report: &NodeReport) -> bool {
+    let status = machine.status.as_ref();
+    let version = |applied: &Applied| (applied.name.clone(), applied.version, applied.slot);
+    let applied = status.and_then(|status| status.applied.as_ref()).map(version);
+    let slots = status.is_some_and(|status| !status.slots.is_empty());
+    let node = status.and_then(|status| status.node_ref.as_ref());
+    report.applied.is_some() && report.applied.as_ref().map(version) != applied
+        || report.node.is_some() && report.node.as_ref() != node
+        || !report.slots.is_empty() && !slots
+}
+
+/// What is told, and what makes it news.
+#[derive(Debug, Clone, PartialEq)]
+struct Word {
+    report: NodeReport,
+    /// That a Node is gone is said again when the Machine has changed: one that was paused may not be any more.
+    machine: Option<Arc<Machine>>,
+}
+
+impl Word {
+    fn new(told: NodeTold, conditions: Vec<Condition>, own: &OwnNode, machine: &Arc<Machine>) -> Self {
+        let node_ref = machine.status.as_ref().and_then(|status| status.node_ref.as_ref());
+        let (mut node, mut node_gone) = (None, None);
+        match own {
+            OwnNode::Present(found) => {
+                let name = found.metadata.name.clone();
+                node = name.zip(found.metadata.uid.clone()).map(|(name, uid)| NodeRef { name, uid });
+            }
+            OwnNode::Gone => node_gone = node_ref.map(|node| node.uid.clone()),
+            OwnNode::Unasked
+            | OwnNode::Nowhere
+            | OwnNode::NotJoined
+            | OwnNode::Asleep { .. }
+            | OwnNode::Silent { .. } => {}
+        }
+        let machine = node_gone.is_some().then(|| Arc::clone(machine));
+        let report = NodeReport {
+            applied: told.applied,
+            slots: told.slots,
+            rolled_back: told.rolled_back,
+            conditions,
+            node,
+            node_gone,
+        };
+        Self { report, machine }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn machine(status: &serde_json::Value) -> Arc<Machine> {
+        let object =
+            json!({ "metadata": { "name": "a" }, "spec": { "provider": "manual" }, "status": status });
+        Arc::new(serde_json::from_value(object).unwrap())
+    }
+
+    fn with_node() -> Arc<Machine> {
+        machine(&json!({ "nodeRef": { "name": "a", "uid": "n" } }))
+    }
+
+    fn nothing() -> Arc<Machine> {
+        machine(&json!({}))
+    }
+
+    fn present() -> OwnNode {
+        let node = serde_json::from_value(json!({ "metadata": { "name": "a", "uid": "n" } })).unwrap();
+        OwnNode::Present(Arc::new(node))
+    }
+
+    fn word(own: &OwnNode, machine: &Arc<Machine>) -> Word {
+        Word::new(NodeTold::default(), Vec::new(), own, machine)
+    }
+
+    #[test]
+    fn h6_only_a_node_that_was_said_to_be_gone_is_told_as_gone_and_by_the_uid_that_pxed_knows() {
+        let gone = word(&OwnNode::Gone, &with_node());
+        assert_eq!((gone.report.node_gone.as_deref(), gone.report.node), (Some("n"), None));
+        assert_eq!(word(&OwnNode::Gone, &nothing()).report.node_gone, None, "pxed knows already");
+        let silent = OwnNode::Silent { why: "refused".to_owned(), runs_api: true };
+        let asleep = OwnNode::Asleep { node_uid: "n".to_owned() };
+        for own in [OwnNode::Unasked, OwnNode::Nowhere, OwnNode::NotJoined, silent, asleep] {
+            let report = word(&own, &with_node()).report;
+            assert_eq!((report.node, report.node_gone), (None, None), "{own:?}");
+        }
+    }
+
+    #[test]
+    fn that_a_node_is_gone_is_said_again_when_the_machine_has_changed_and_what_is_well_is_not() {
+        let mut other = Machine::clone(&with_node());
+        other.spec.paused = true;
+        let other = Arc::new(other);
+        assert_eq!(word(&present(), &with_node()), word(&present(), &other));
+        assert_eq!(word(&present(), &nothing()).report.node.map(|node| node.uid).as_deref(), Some("n"));
+        assert_ne!(word(&OwnNode::Gone, &with_node()), word(&OwnNode::Gone, &other));
+    }
+
+    /// A node that runs and is in its cluster.
+    fn healthy(machine: &Arc<Machine>) -> Word {
+        let told = NodeTold {
+            applied: serde_json::from_value(json!({ "name": "w", "version": 1, "slot": "a" })).unwrap(),
+            slots: serde_json::from_value(json!([{ "name": "a", "state": "Running" }])).unwrap(),
+            ..NodeTold::default()
+        };
+        Word::new(told, Vec::new(), &present(), machine)
+    }
+
+    #[test]
+    fn what_pxed_has_forgotten_of_a_node_it_is_told_again() {
+        let (start, node) = (Instant::now(), json!({ "name": "a", "uid": "n" }));
+        let applied = json!({ "name": "w", "version": 1, "slot": "a" });
+        let slots = json!([{ "name": "a", "state": "Running" }]);
+        let whole = machine(&json!({ "applied": applied, "slots": slots, "nodeRef": node }));
+        for forgot in [
+            json!({}),
+            json!({ "slots": slots, "nodeRef": node }),
+            json!({ "applied": { "name": "w", "version": 2, "slot": "b" }, "slots": slots, "nodeRef": node }),
+            json!({ "applied": applied, "nodeRef": node }),
+            json!({ "applied": applied, "slots": slots }),
+            json!({ "applied": applied, "slots": slots, "nodeRef": { "name": "a", "uid": "before" } }),
+        ] {
+            let mut taken = Taken { word: healthy(&nothing()), machine: nothing(), at: start };
+            assert!(taken.holds(&healthy(&whole), &whole, start), "it tells of all");
+            assert_eq!(taken.again(), None);
+            let forgot = machine(&forgot);
+            assert!(!taken.holds(&healthy(&forgot), &forgot, start), "{forgot:?}");
+        }
+    }
+
+    #[test]
+    fn what_pxed_took_and_never_tells_of_is_said_again_after_a_while_and_not_at_every_turn() {
+        let (start, before) = (Instant::now(), nothing());
+        let mut taken = Taken { word: healthy(&before), machine: Arc::clone(&before), at: start };
+        assert!(taken.holds(&healthy(&before), &before, start), "it has not come to tell of it");
+        assert_eq!(taken.again(), Some(start + AGAIN));
+        assert!(!taken.holds(&healthy(&before), &before, start + AGAIN));
+        assert!(!taken.holds(&word(&OwnNode::Gone, &before), &before, start), "news");
+    }
+}

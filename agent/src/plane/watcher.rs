@@ -1,0 +1,301 @@
+//! Watches what concerns this host: four watches by name or label, one after an error with back-off and jitter.
+//!
+//! No timer asks anything while the watches stand. They end by their own time-out, after some five minutes each, and go on from
+//! where they were. Called by `server`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bedplate_api::machine::Machine;
+use bedplate_api::operation::MachineOperation;
+use bedplate_api::version::MachineConfigurationVersion;
+use bedplate_process::exit::chain;
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use futures::{FutureExt, StreamExt};
+use k8s_openapi::api::core::v1::Node;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Resource};
+use serde::de::DeserializeOwned;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+use super::client::Access;
+use super::error::{AskServerError, why};
+use super::node_deletion::{self, Asked};
+use super::view::View;
+use super::{Seen, Watched};
+use crate::metrics::{METRICS, Went};
+use crate::model::Api as Contact;
+use crate::service::plan::back_off;
+
+/// The label by which the controller says which Machine an operation is for (O5).
+const LABEL: &str = "bedplate.dev/machine";
+/// Longest wait before the Node is asked about again, where the watch says that there is none and a live read does not.
+const MOST: Duration = Duration::from_secs(60);
+
+type Events<K> = BoxStream<'static, Result<Event<K>, watcher::Error>>;
+
+/// The watches of one access.
+struct Streams {
+    machine: Events<Machine>,
+    node: Events<Node>,
+    version: Option<(String, Events<MachineConfigurationVersion>)>,
+    operations: Events<MachineOperation>,
+    taken: mpsc::UnboundedReceiver<Watched>,
+    /// Kept so that watches can be made later.
+    taken_by: mpsc::UnboundedSender<Watched>,
+}
+
+/// What came.
+#[expect(clippy::large_enum_variant, reason = "there is one at a time, and it is taken apart at once")]
+enum Word {
+    Machine(Result<Event<Machine>, watcher::Error>),
+    Node(Result<Event<Node>, watcher::Error>),
+    Version(Result<Event<MachineConfigurationVersion>, watcher::Error>),
+    Operation(Result<Event<MachineOperation>, watcher::Error>),
+    Taken(Watched),
+    Time,
+}
+
+/// The question whether the Node is gone.
+#[derive(Default)]
+struct Question {
+    asking: Option<BoxFuture<'static, Result<Asked, AskServerError>>>,
+    failures: u32,
+    not_before: Option<Instant>,
+}
+
+/// Where it is told. What was told last must not pass for what is, once nobody watches any more, for whatever reason.
+struct Told(watch::Sender<Seen>);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        self.0.send_modify(|seen| seen.api = Contact::Away);
+    }
+}
+
+/// Watches until `access` has no sender any more; begins anew with every new access.
+/// `expects`: another certificate may count already.
+pub(super) async fn follow(
+    mut access: watch::Receiver<Access>,
+    seen: watch::Sender<Seen>,
+    expects: Arc<AtomicBool>,
+) {
+    let seen = Told(seen);
+    let machine = access.borrow().machine().clone();
+    let mut view = View::new(machine, Instant::now().into_std(), Arc::clone(&expects));
+    loop {
+        let with = access.borrow_and_update().clone();
+        expects.store(false, Ordering::Relaxed);
+        view.reopened(with.fingerprint().to_owned(), Instant::now().into_std());
+        tokio::select! {
+            changed = access.changed() => if changed.is_err() { return },
+            () = follow_with(&with, &mut view, &seen.0) => return,
+        }
+    }
+}
+
+/// Ends when a watch ends, which none does.
+async fn follow_with(access: &Access, view: &mut View, seen: &watch::Sender<Seen>) {
+    let mut streams = Streams::open(access);
+    let mut question = Question::default();
+    loop {
+        streams.aim(access, view);
+        let until = publish(view, seen);
+        question.ask_if_due(access, view, seen);
+        let until = [until, question.wakes(view)].into_iter().flatten().min();
+        tokio::select! {
+            biased;
+            word = streams.next(until) => match word {
+                Some(word) => take(view, word),
+                None => return,
+            },
+            asked = answered(&mut question.asking) => question.settle(asked, view),
+        }
+    }
+}
+
+/// Tells what is known, if that is news; says when it changes by itself.
+fn publish(view: &mut View, told: &watch::Sender<Seen>) -> Option<Instant> {
+    let (seen, until) = view.seen(Instant::now().into_std());
+    told.send_if_modified(|known| {
+        if known.api != seen.api {
+            tracing::info!(api = seen.describe(), "the API server");
+        }
+        let changed = *known != seen;
+        *known = seen;
+        changed
+    });
+    until.map(Instant::from_std)
+}
+
+fn take(view: &mut View, word: Word) {
+    let now = Instant::now().into_std();
+    let (watched, error) = match word {
+        Word::Machine(Ok(event)) => return view.take_machine(event),
+        Word::Node(Ok(event)) => return view.take_node(event),
+        Word::Version(Ok(event)) => return view.take_version(event),
+        Word::Operation(Ok(event)) => return view.take_operation(event),
+        Word::Taken(watched) => {
+            METRICS.watch(watched.word(), Went::Done);
+            return view.taken(watched);
+        }
+        Word::Time => return,
+        Word::Machine(Err(error)) => (Watched::Machine, error),
+        Word::Node(Err(error)) => (Watched::Node, error),
+        Word::Version(Err(error)) => (Watched::Version, error),
+        Word::Operation(Err(error)) => (Watched::Operations, error),
+    };
+    METRICS.watch(watched.word(), Went::Failed);
+    let error = why(error);
+    if view.failed(watched, error.clone(), now) {
+        tracing::warn!(watched = watched.name(), error, "cannot be watched, will be tried again");
+    }
+}
+
+impl Streams {
+    fn open(access: &Access) -> Self {
+        let (taken_by, taken) = mpsc::unbounded_channel();
+        let own = format!("metadata.name={}", access.machine());
+        let labelled = format!("{LABEL}={}", access.machine());
+        Self {
+            machine: open(access, Watched::Machine, watcher::Config::default().fields(&own), &taken_by),
+            node: open(access, Watched::Node, watcher::Config::default().fields(&own), &taken_by),
+            version: None,
+            operations: open(
+                access,
+                Watched::Operations,
+                watcher::Config::default().labels(&labelled),
+                &taken_by,
+            ),
+            taken,
+            taken_by,
+        }
+    }
+
+    /// Watches the version that is selected now.
+    fn aim(&mut self, access: &Access, view: &mut View) {
+        let selected = view.selected();
+        if self.version.as_ref().map(|(name, _)| name) == selected.as_ref() {
+            return;
+        }
+        view.aim(selected.as_deref());
+        self.version = selected.map(|name| {
+            let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
+            (name, open(access, Watched::Version, config, &self.taken_by))
+        });
+    }
+
+    /// The next word; `None`: a watch has ended for good.
+    async fn next(&mut self, until: Option<Instant>) -> Option<Word> {
+        let version = async {
+            match &mut self.version {
+                Some((_, events)) => events.next().await,
+                None => std::future::pending().await,
+            }
+        };
+        let time = async {
+            match until {
+                Some(until) => tokio::time::sleep_until(until).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            // That a watch was taken came before whatever it says.
+            biased;
+            Some(watched) = self.taken.recv() => Some(Word::Taken(watched)),
+            event = self.machine.next() => event.map(Word::Machine),
+            event = self.node.next() => event.map(Word::Node),
+            event = version => event.map(Word::Version),
+            event = self.operations.next() => event.map(Word::Operation),
+            () = time => Some(Word::Time),
+        }
+    }
+}
+
+fn open<K>(
+    access: &Access,
+    watched: Watched,
+    config: watcher::Config,
+    taken: &mpsc::UnboundedSender<Watched>,
+) -> Events<K>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + Sync + 'static,
+{
+    let taken = taken.clone();
+    let client = access.watching(move || {
+        // Nobody listens any more: the streams are being dropped.
+        let _ = taken.send(watched);
+    });
+    watcher(Api::<K>::all(client), config).default_backoff().boxed()
+}
+
+/// Waits for the answer to a question that is being asked.
+async fn answered(
+    asking: &mut Option<BoxFuture<'static, Result<Asked, AskServerError>>>,
+) -> Result<Asked, AskServerError> {
+    match asking {
+        Some(asking) => asking.await,
+        None => std::future::pending().await,
+    }
+}
+
+impl Question {
+    /// Asks at once when the watch says that the Node is not there.
+    fn ask_if_due(&mut self, access: &Access, view: &View, seen: &watch::Sender<Seen>) {
+        let live = seen.borrow().api == Contact::Live;
+        let early = self.not_before.is_some_and(|time| Instant::now() < time);
+        if self.asking.is_some() || early || !live || !view.asks_for_node() {
+            return;
+        }
+        let (client, name) = (access.client().clone(), access.machine().clone());
+        self.asking = Some(async move { node_deletion::ask(&client, name.as_str()).await }.boxed());
+    }
+
+    fn wakes(&self, view: &View) -> Option<Instant> {
+        self.not_before.filter(|time| self.asking.is_none() && view.asks_for_node() && Instant::now() < *time)
+    }
+
+    fn settle(&mut self, asked: Result<Asked, AskServerError>, view: &mut View) {
+        self.asking = None;
+        match asked {
+            Ok(asked) => view.answered(asked),
+            Err(error) => {
+                tracing::warn!(error = chain(&error), "nobody says for certain whether the Node is gone");
+            }
+        }
+        if view.asks_for_node() {
+            self.failures = self.failures.saturating_add(1);
+            self.not_before = Some(Instant::now() + back_off(self.failures, MOST, rand::random()));
+        } else {
+            *self = Self::default();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bedplate_api::wire::KubernetesEndpoint;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_seen_is_old_as_soon_as_nobody_watches() {
+        let own = rcgen::generate_simple_self_signed(vec!["x".to_owned()]).unwrap();
+        let (pem, key) = (own.cert.pem(), own.signing_key.serialize_pem());
+        let endpoint = KubernetesEndpoint { server: "https://127.0.0.1:1".to_owned(), ca_pem: pem.clone() };
+        let access = Access::new(&endpoint, &"node-1".parse().unwrap(), (&pem, &key)).unwrap();
+        let (_access, current) = watch::channel(access);
+        let (tell, mut seen) = watch::channel(Seen::default());
+        let task = tokio::spawn(follow(current, tell, Arc::default()));
+        let refused = seen.wait_for(|seen| seen.trouble.len() == 3).await.unwrap().clone();
+        assert_eq!(refused.api, Contact::Unasked, "the first answers are awaited for a while");
+        assert!(refused.describe().contains("Connection refused"), "{}", refused.describe());
+        task.abort();
+        seen.wait_for(|seen| seen.api == Contact::Away).await.unwrap();
+        assert!(task.await.unwrap_err().is_cancelled());
+    }
+}

@@ -1,0 +1,225 @@
+//! Writes the agent's own fields of its Machine's status.
+//!
+//! What the host says is written when it has changed, or else every five minutes (the heartbeat): each write is the whole object, for etcd and
+//! for everybody who watches. What the node says is written as soon as it has changed, but what only tells of progress at most every
+//! 5 s. A write that failed is tried again with back-off. Called by `server`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bedplate_api::machine::{Machine, MachineStatus};
+use bedplate_api::wire::Report;
+use bedplate_process::exit::chain;
+use jiff::Timestamp;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use tokio::sync::{Mutex, watch};
+use tokio::time::{Instant, sleep_until};
+
+use super::Seen;
+use super::client::Access;
+use super::error::{AskServerError, within};
+use super::status::{Change, NodeTold, body, change, compose};
+use crate::model::Api as Contact;
+use crate::service::plan::back_off;
+
+/// Who the agent is to server-side apply.
+const FIELD_MANAGER: &str = "bedplate-agent";
+/// Between two writes that matter.
+const MATTER: Duration = Duration::from_secs(1);
+/// Between two writes of progress.
+const PROGRESS: Duration = Duration::from_secs(5);
+/// Between two writes of what has not changed.
+const UNCHANGED: Duration = Duration::from_secs(300);
+/// Longest wait after failures.
+const MOST: Duration = Duration::from_secs(60);
+
+/// The one who writes; clones are the same.
+#[derive(Debug, Clone)]
+pub(super) struct Writer {
+    access: watch::Receiver<Access>,
+    seen: watch::Receiver<Seen>,
+    node: Arc<watch::Sender<Option<NodeTold>>>,
+    kept: Arc<Mutex<Kept>>,
+}
+
+/// What is remembered between writes.
+#[derive(Debug, Default)]
+struct Kept {
+    host: Option<Report>,
+    written: Option<MachineStatus>,
+    /// When the API server took it, and the fingerprint of the certificate that was shown.
+    taken: Option<(Instant, String)>,
+    /// When a write was tried last.
+    at: Option<Instant>,
+}
+
+impl Kept {
+    /// Whether a report of the host is to be written: it says something new, the last one is old, or another certificate has not been tried yet.
+    fn is_due(&self, status: &MachineStatus, fingerprint: &str, now: Instant) -> bool {
+        let (Some(written), Some((taken, shown))) = (&self.written, &self.taken) else { return true };
+        change(written, status) != Change::Nothing
+            || now.saturating_duration_since(*taken) >= UNCHANGED
+            || shown != fingerprint
+    }
+}
+
+impl Writer {
+    pub(super) fn new(access: watch::Receiver<Access>, seen: watch::Receiver<Seen>) -> Self {
+        Self { access, seen, node: Arc::new(watch::Sender::new(None)), kept: Arc::default() }
+    }
+
+    /// Says what the host is, and all the rest with it, if that is due.
+    pub(super) async fn report(&self, report: &Report) -> Result<(), AskServerError> {
+        let mut kept = self.kept.lock().await;
+        kept.host = Some(report.clone());
+        let status = self.compose(&kept).await?;
+        let due = kept.is_due(&status, self.access.borrow().fingerprint(), Instant::now());
+        if due { self.write(&mut kept, status).await } else { Ok(()) }
+    }
+
+    /// What the node says from now on.
+    pub(super) fn tell_node(&self, told: NodeTold) {
+        self.node.send_if_modified(|known| {
+            let changed = known.as_ref() != Some(&told);
+            *known = Some(told);
+            changed
+        });
+    }
+
+    /// Writes what the node says, until nobody can say anything any more.
+    pub(super) async fn run(self) {
+        let mut told = self.node.subscribe();
+        let mut failures = 0;
+        let mut due = Instant::now();
+        while told.changed().await.is_ok() {
+            loop {
+                sleep_until(due).await;
+                told.mark_unchanged();
+                let next = self.write_if_due().await;
+                match next {
+                    Ok(None) => break,
+                    Ok(Some(at)) => due = at,
+                    Err(error) => {
+                        failures += 1;
+                        let wait = back_off(failures, MOST, rand::random());
+                        tracing::warn!(
+                            error = chain(&error),
+                            wait_seconds = wait.as_secs(),
+                            "status not written, will be tried again"
+                        );
+                        due = Instant::now() + wait;
+                        continue;
+                    }
+                }
+                failures = 0;
+            }
+        }
+    }
+
+    /// Writes if something has changed; says when to come again if it is too early, nothing if all is written.
+    async fn write_if_due(&self) -> Result<Option<Instant>, AskServerError> {
+        let mut kept = self.kept.lock().await;
+        // The first report of the host writes it all.
+        if kept.host.is_none() {
+            return Ok(None);
+        }
+        let status = self.compose(&kept).await?;
+        let change = kept.written.as_ref().map_or(Change::Matter, |written| change(written, &status));
+        let gap = match change {
+            Change::Nothing => return Ok(None),
+            Change::Progress => PROGRESS,
+            Change::Matter => MATTER,
+        };
+        if let Some(due) = kept.at.map(|at| at + gap).filter(|due| Instant::now() < *due) {
+            return Ok(Some(due));
+        }
+        self.write(&mut kept, status).await.map(|()| None)
+    }
+
+    /// All own fields, as they are to be.
+    async fn compose(&self, kept: &Kept) -> Result<MachineStatus, AskServerError> {
+        let before = match &kept.written {
+            Some(written) => written.clone(),
+            None => self.found().await?,
+        };
+        let access = self.access.borrow().clone();
+        let node = self.node.borrow().clone();
+        let unsaid = || AskServerError::NothingSeen { why: String::new() };
+        let host = kept.host.as_ref().ok_or_else(unsaid)?;
+        Ok(compose(access.machine(), host, node.as_ref(), &before, Timestamp::now()))
+    }
+
+    /// What an agent before this one wrote. Waits for the first word of the API server.
+    async fn found(&self) -> Result<MachineStatus, AskServerError> {
+        let mut seen = self.seen.clone();
+        let answered = |seen: &Seen| seen.machine.is_some() || seen.api != Contact::Unasked;
+        let seen = match seen.wait_for(answered).await {
+            Ok(seen) => seen.clone(),
+            Err(_) => return Err(AskServerError::NothingSeen { why: String::new() }),
+        };
+        match (&seen.machine, seen.api) {
+            (Some(machine), _) => Ok(machine.status.clone().unwrap_or_default()),
+            // Not there: the write's own refusal says it best.
+            (None, Contact::Live) => Ok(MachineStatus::default()),
+            (None, Contact::Unasked | Contact::Away) => {
+                let why: Vec<_> = seen.trouble.values().map(String::as_str).collect();
+                let why = if why.is_empty() { String::new() } else { format!(": {}", why.join("; ")) };
+                Err(AskServerError::NothingSeen { why })
+            }
+        }
+    }
+
+    async fn write(&self, kept: &mut Kept, status: MachineStatus) -> Result<(), AskServerError> {
+        let access = self.access.borrow().clone();
+        let machine = access.machine();
+        let machines: Api<Machine> = Api::all(access.client().clone());
+        // Forced: these fields are the agent's own, whoever else wrote them.
+        let parameters = PatchParams::apply(FIELD_MANAGER).force();
+        let patch = Patch::Apply(body(machine, &status));
+        kept.at = Some(Instant::now());
+        match within(machines.patch_status(machine.as_str(), &parameters, &patch)).await {
+            Ok(Ok(_)) => {
+                kept.written = Some(status);
+                kept.taken = Some((Instant::now(), access.fingerprint().to_owned()));
+                Ok(())
+            }
+            Ok(Err(error)) => Err(AskServerError::of(format!("status of Machine {machine}"), error)),
+            Err(late) => Err(late(format!("status of Machine {machine}"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bedplate_api::machine::{AgentStatus, Time};
+
+    use super::*;
+
+    fn status(version: &str, heartbeat: i64) -> MachineStatus {
+        let last_heartbeat = Timestamp::from_second(heartbeat).ok().map(Time);
+        let agent = AgentStatus {
+            version: Some(version.to_owned()),
+            boot_id: None,
+            last_heartbeat,
+            going_down_time: None,
+        };
+        MachineStatus { agent: Some(agent), ..MachineStatus::default() }
+    }
+
+    #[test]
+    fn an_unchanged_status_is_written_once_in_five_minutes() {
+        let start = Instant::now();
+        assert!(Kept::default().is_due(&status("1", 0), "own", start), "the first one");
+        let kept =
+            Kept { written: Some(status("1", 0)), taken: Some((start, "own".to_owned())), ..Kept::default() };
+        let due = |version, after, fingerprint| {
+            let now = start + Duration::from_secs(after);
+            kept.is_due(&status(version, 1), fingerprint, now)
+        };
+        assert!(!due("1", 30, "own") && !due("1", 299, "own"));
+        assert!(due("1", 300, "own"));
+        assert!(due("2", 30, "own"), "another agent");
+        assert!(due("1", 30, "renewed"), "whether another certificate counts is found out at once");
+    }
+}

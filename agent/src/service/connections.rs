@@ -1,0 +1,204 @@
+//! The ways that an enrolled agent has, to pxed and to the cluster.
+//!
+//! Made with the certificate that is there; with another one pxed's is made anew, and the cluster's goes on. Called by `run`.
+
+use std::sync::Arc;
+
+use bedplate_api::id::MachineName;
+use bedplate_api::machine::Hardware;
+use bedplate_api::wire::{KubernetesEndpoint, Report};
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::identity::Identity;
+use super::state::{Enrolment, Places};
+use super::tasks::NodeTasks;
+use crate::https::pxed::PxedClient;
+use crate::https::request::AskError;
+use crate::model::Api;
+use crate::plane::{Access, Cluster, Plane as _, PrepareClientError, Seen, Standalone};
+
+/// The ways, as far as they were used.
+#[derive(Debug)]
+pub(super) struct Ways {
+    places: Places,
+    /// Nothing acts upon the host.
+    report_only: bool,
+    /// What acts upon the host for the cluster.
+    node: Option<NodeTasks>,
+    pxed: Option<PxedClient>,
+    cluster: Option<Arc<Cluster>>,
+    /// pxed in a cluster's place.
+    standalone: Option<Arc<Standalone>>,
+    /// What the cluster, or pxed in its place, told that was not looked at yet.
+    seen: Option<watch::Receiver<Seen>>,
+    /// The cluster's has a certificate that has been replaced.
+    renewed: bool,
+    /// The facts that pxed took last.
+    pub(super) facts_taken: Option<Hardware>,
+}
+
+impl Ways {
+    /// None yet.
+    pub(super) fn new(places: Places, report_only: bool) -> Self {
+        let (node, pxed, cluster, standalone, seen, facts_taken) = Default::default();
+        Self { places, report_only, node, pxed, cluster, standalone, seen, renewed: false, facts_taken }
+    }
+
+    /// Resolves once something that acts or watches has ended without being told to; with what. None of them ends by itself.
+    pub(super) fn broken(&self) -> impl Future<Output = &'static str> + use<> {
+        let over = |over: Option<CancellationToken>| async move {
+            match over {
+                Some(over) => over.cancelled().await,
+                None => std::future::pending().await,
+            }
+        };
+        let node = over(self.node.as_ref().map(NodeTasks::over));
+        let cluster = over(self.cluster.as_ref().map(|cluster| cluster.over()));
+        let standalone = over(self.standalone.as_ref().map(|standalone| standalone.over()));
+        async move {
+            tokio::select! {
+                () = node => "what acts upon the host",
+                () = cluster => "what watches the cluster",
+                () = standalone => "what watches pxed",
+            }
+        }
+    }
+
+    /// There is another certificate.
+    pub(super) fn forget(&mut self) {
+        self.pxed = None;
+        self.renewed = true;
+    }
+
+    /// The way to pxed.
+    pub(super) fn pxed(
+        &mut self,
+        enrolment: &Enrolment,
+        identity: &Identity,
+    ) -> Result<PxedClient, AskError> {
+        if let Some(client) = &self.pxed {
+            return Ok(client.clone());
+        }
+        let key = identity.key_pem();
+        let shown = (enrolment.certificate_pem.as_str(), key.as_str());
+        let client = PxedClient::new(&enrolment.endpoints, &enrolment.ca_pem, Some(shown))?;
+        self.pxed = Some(client.clone());
+        if enrolment.kubernetes.is_none() {
+            self.follow_pxed(&enrolment.machine, client.clone());
+        }
+        Ok(client)
+    }
+
+    /// pxed stands in for the cluster.
+    fn follow_pxed(&mut self, machine: &MachineName, client: PxedClient) {
+        if let Some(standalone) = self.standalone.as_ref().filter(|known| known.machine() == machine) {
+            return standalone.renew(client);
+        }
+        // Of another Machine: what was begun for it is left as a killed agent leaves it.
+        self.node = None;
+        let kubelet = Arc::new(super::tasks::kubelet(&self.places));
+        let standalone = Arc::new(Standalone::start(machine.clone(), client, kubelet));
+        if !self.report_only {
+            self.node = Some(NodeTasks::start(standalone.clone(), &self.places, machine.clone()));
+        }
+        self.seen = Some(standalone.seen());
+        self.standalone = Some(standalone);
+    }
+
+    /// The way to the cluster.
+    pub(super) async fn cluster(
+        &mut self,
+        enrolment: &Enrolment,
+        kubernetes: &KubernetesEndpoint,
+        identity: &Identity,
+    ) -> Result<Arc<Cluster>, PrepareClientError> {
+        let known = self.cluster.as_ref().filter(|cluster| cluster.machine() == enrolment.machine).cloned();
+        if let Some(cluster) = known.clone().filter(|_| !self.renewed) {
+            return Ok(cluster);
+        }
+        let key = identity.key_pem();
+        let access = Access::new(kubernetes, &enrolment.machine, (&enrolment.certificate_pem, &key))?;
+        let cluster = match known {
+            Some(cluster) => {
+                cluster.renew(access);
+                cluster
+            }
+            None => {
+                self.close().await;
+                let cluster = Arc::new(Cluster::start(access));
+                let machine = enrolment.machine.clone();
+                if !self.report_only {
+                    self.node = Some(NodeTasks::start(cluster.clone(), &self.places, machine));
+                }
+                cluster
+            }
+        };
+        self.seen = Some(cluster.seen());
+        self.cluster = Some(cluster.clone());
+        self.renewed = false;
+        Ok(cluster)
+    }
+
+    /// The UID of the cluster's Machine, and whether it knows our certificate; none: nobody says so now.
+    pub(super) fn machine(&self) -> Option<(String, bool)> {
+        let seen = self.cluster.as_ref()?.seen();
+        let seen = seen.borrow();
+        let uid = seen.machine.as_ref().filter(|_| seen.api == Api::Live)?.metadata.uid.clone()?;
+        Some((uid, seen.ours))
+    }
+
+    /// Another certificate is asked for, which the cluster may know before we have it; or no more.
+    pub(super) fn expect(&self, another: bool) {
+        if let Some(cluster) = &self.cluster {
+            cluster.expect(another);
+        }
+    }
+
+    /// How the cluster answers, or pxed in its place, for a person, if it was asked before.
+    pub(super) fn describe_cluster(&mut self) -> Option<String> {
+        let said = self.seen.as_mut()?.borrow_and_update().describe();
+        Some(if self.standalone.is_some() { format!("none, pxed in its place {said}") } else { said })
+    }
+
+    /// Ends when the cluster has something new to tell.
+    pub(super) async fn changed(&mut self) {
+        let ended = match &mut self.seen {
+            Some(seen) => seen.changed().await.is_err(),
+            None => true,
+        };
+        if ended {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Reports to pxed, without facts that it has.
+    pub(super) async fn report_to_pxed(
+        &mut self,
+        client: &PxedClient,
+        mut report: Report,
+    ) -> Result<(), AskError> {
+        let facts = report.facts.clone();
+        if facts == self.facts_taken {
+            report.facts = None;
+        }
+        client.report(&report).await?;
+        self.facts_taken = facts;
+        Ok(())
+    }
+
+    /// Nothing is asked of the cluster any more.
+    pub(super) async fn close(&mut self) {
+        self.seen = None;
+        if let Some(node) = self.node.take() {
+            node.stop().await;
+        }
+        if let Some(cluster) = self.cluster.take() {
+            cluster.stop().await;
+        }
+        if let Some(standalone) = self.standalone.take() {
+            standalone.stop().await;
+        }
+    }
+}

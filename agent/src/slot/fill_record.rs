@@ -1,0 +1,193 @@
+//! What a slot was filled with, kept beside its record: after a boot the host's files are rendered from it, whether the API
+//! server answers or not.
+//!
+//! Blocking calls only. Called by `node`.
+
+use std::fs;
+use std::io;
+
+use bedplate_api::configuration::{NodeRole, Template};
+use bedplate_api::machine::SlotName;
+use bedplate_bootstrap::{makes_a_cluster, unit};
+use serde::{Deserialize, Serialize};
+
+use super::bind;
+use super::store::{KeepSlotError, Slots};
+use crate::file::{remove_optional, write_atomic};
+use crate::model::SlotSeen;
+
+/// Where a container runtime listens in a node image that does not say so.
+pub const CRI_SOCKET: &str = "/run/containerd/containerd.sock";
+
+/// The label of a node image that says where its container runtime listens.
+pub const CRI_SOCKET_LABEL: &str = "bedplate.dev/cri-socket";
+
+/// There while the etcd member of a joined control plane is being taken out of its cluster. Beside kubeadm's marks.
+pub const LEAVING: &str = "/var/lib/kubelet/.bedplate-leaving";
+
+/// What a slot was filled with.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Filled {
+    /// The version's template.
+    pub template: Template,
+    /// How many layers its image has.
+    pub layers: usize,
+    /// Where the container runtime listens, an absolute path in the slot.
+    pub cri_socket: String,
+}
+
+impl Slots {
+    /// Keeps what a slot is filled with, for root only: files of a template may be of use to nobody else.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write_filled(&self, slot: SlotName, filled: &Filled) -> Result<(), KeepSlotError> {
+        let path = self.places().filled(slot);
+        let bytes = serde_json::to_vec(filled)
+            .map_err(|source| KeepSlotError::Damaged { path: path.clone(), source })?;
+        write_atomic(&path, &bytes, 0o600).map_err(|source| KeepSlotError::File {
+            act: "write",
+            path: path.clone(),
+            source,
+        })
+    }
+
+    /// Whether a file of what outlives the slot's root is there, such as kubeadm's marks; its path as a control plane's slot sees it. No
+    /// link is followed.
+    pub fn has_mark(&self, slot: SlotName, mark: &str) -> bool {
+        bind::kept(mark, NodeRole::ControlPlane).is_some_and(|(name, path)| {
+            let path = self.places().kept(slot, name).join(path.trim_start_matches('/'));
+            fs::symlink_metadata(path).is_ok()
+        })
+    }
+
+    /// Makes such a mark, or removes it.
+    ///
+    /// # Errors
+    /// The disk refuses.
+    pub fn set_mark(&self, slot: SlotName, mark: &str, there: bool) -> Result<(), KeepSlotError> {
+        let Some((name, path)) = bind::kept(mark, NodeRole::ControlPlane) else { return Ok(()) };
+        let path = self.places().kept(slot, name).join(path.trim_start_matches('/'));
+        let set = if there { write_atomic(&path, b"", 0o600) } else { remove_optional(&path).map(drop) };
+        set.map_err(|source| KeepSlotError::File { act: "write", path, source })
+    }
+
+    /// A slot as it lies on disk; whether it runs, its unit says.
+    ///
+    /// # Errors
+    /// Its record, or what it is filled with, cannot be read.
+    pub fn look(&self, slot: SlotName, runs: bool) -> Result<SlotSeen, KeepSlotError> {
+        let (record, has_trash) = (self.record(slot)?, self.has_trash(slot)?);
+        let joined = self.has_mark(slot, unit::JOINED);
+        let etcd = self.has_mark(slot, unit::ETCD_DATA);
+        if !joined && !etcd {
+            return Ok(SlotSeen { record, runs, has_trash, ..SlotSeen::default() });
+        }
+        // Data that no attempt of kubeadm is to be blamed for are a cluster's, whatever became of the mark: somebody has cleared the kubelet's
+        // directory, or restored a backup.
+        let whole = etcd && !self.has_mark(slot, unit::ATTEMPT);
+        let (made_cluster, joined_control_plane) = match self.filled(slot)? {
+            // An emptied slot has no record either.
+            None => (whole && record.is_some(), false),
+            Some(filled) if makes_a_cluster(&filled.template.kubernetes) => (joined || whole, false),
+            // Before kubeadm has ended etcd is a member already.
+            Some(filled) => {
+                (false, filled.template.kubernetes.role == NodeRole::ControlPlane && (joined || etcd))
+            }
+        };
+        let leaving = joined_control_plane && self.has_mark(slot, LEAVING);
+        Ok(SlotSeen { record, runs, made_cluster, joined_control_plane, leaving, has_trash })
+    }
+
+    /// What a slot is filled with; none: it is not.
+    ///
+    /// # Errors
+    /// It is there and cannot be read.
+    pub fn filled(&self, slot: SlotName) -> Result<Option<Filled>, KeepSlotError> {
+        let path = self.places().filled(slot);
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(KeepSlotError::File { act: "read", path, source }),
+        };
+        let parsed = serde_json::from_slice(&bytes);
+        parsed.map(Some).map_err(|source| KeepSlotError::Damaged { path, source })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::slot::sample::slots;
+
+    /// Slots of which a is filled for this role, with marks or data at these paths; `joins`: it names what it joins.
+    fn marked(role: &str, joins: bool, paths: &[&str]) -> (tempfile::TempDir, Slots) {
+        let (directory, slots) = slots();
+        slots.lay(SlotName::A, &[]).unwrap();
+        let mut kubernetes = json!({"version": "v1.34.4", "role": role});
+        if joins {
+            kubernetes["joinConfiguration"] = json!({});
+        }
+        let template = json!({"image": {"reference": "r.example/node"}, "kubernetes": kubernetes});
+        let template = serde_json::from_value(template).unwrap();
+        slots.write_filled(SlotName::A, &Filled { template, layers: 1, cri_socket: String::new() }).unwrap();
+        for path in paths {
+            let (name, path) = bind::kept(path, NodeRole::ControlPlane).unwrap();
+            std::fs::create_dir_all(slots.places().kept(SlotName::A, name).join(&path[1..])).unwrap();
+        }
+        (directory, slots)
+    }
+
+    #[test]
+    fn a_cluster_is_known_by_its_data_though_the_mark_is_gone_unless_they_are_of_an_attempt() {
+        let made = |paths: &[&str]| {
+            let (_directory, slots) = marked("controlPlane", false, paths);
+            let seen = slots.look(SlotName::A, false).unwrap();
+            assert!(!seen.joined_control_plane);
+            (seen.made_cluster, seen.is_kept())
+        };
+        assert_eq!(made(&[]), (false, false));
+        assert_eq!(made(&[unit::ATTEMPT]), (false, false));
+        assert_eq!(made(&[unit::ETCD_DATA, unit::ATTEMPT]), (false, false), "half a kubeadm init");
+        assert_eq!(
+            made(&[unit::ETCD_DATA]),
+            (true, true),
+            "restored, or the kubelet's directory was cleared"
+        );
+        assert_eq!(made(&[unit::JOINED]), (true, true), "its etcd may be elsewhere");
+        assert_eq!(made(&[unit::JOINED, unit::ETCD_DATA, unit::ATTEMPT]), (true, true));
+    }
+
+    #[test]
+    fn a_control_plane_that_joins_is_one_as_soon_as_its_etcd_has_data_and_a_worker_never_is() {
+        let joined = |role, paths: &[&str]| {
+            let (_directory, slots) = marked(role, true, paths);
+            let seen = slots.look(SlotName::A, false).unwrap();
+            assert!(!seen.made_cluster && !seen.is_kept(), "by its stage");
+            seen.joined_control_plane
+        };
+        assert!(!joined("controlPlane", &[unit::ATTEMPT]));
+        assert!(joined("controlPlane", &[unit::ATTEMPT, unit::ETCD_DATA]));
+        assert!(joined("controlPlane", &[unit::JOINED]));
+        assert!(!joined("worker", &[unit::JOINED]));
+    }
+
+    #[test]
+    fn what_a_slot_was_filled_with_is_read_as_it_was_written() {
+        let (_directory, slots) = slots();
+        assert_eq!(slots.filled(SlotName::A).unwrap(), None);
+        slots.lay(SlotName::A, &[]).unwrap();
+        let template = json!({"image": {"reference": "r.example/node", "allowTag": true}, "kubernetes": {"version": "v1.34.4"},
+            "container": {"memoryMax": "8Gi"}});
+        let filled = Filled {
+            template: serde_json::from_value(template).unwrap(),
+            layers: 3,
+            cri_socket: CRI_SOCKET.to_owned(),
+        };
+        slots.write_filled(SlotName::A, &filled).unwrap();
+        assert_eq!(slots.filled(SlotName::A).unwrap(), Some(filled));
+    }
+}
