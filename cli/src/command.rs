@@ -12,20 +12,20 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::act;
 use crate::arguments::{self, BmcCommand, Cli, Command, Global, MachineCommand};
-use crate::ask;
-use crate::awaited::{Rolling, awaited, runs_another};
-use crate::cluster::AskClusterError;
+use crate::backend::Desk;
+use crate::backend::ask;
+use crate::backend::cluster::AskClusterError;
+use crate::backend::socket::{self, AskPxedError};
 use crate::configuration::{self, ConfigureError};
-use crate::desk::Desk;
+use crate::diagnosis::{Rolling, awaited, runs_another};
 use crate::docs;
 use crate::install::{self, InstallError};
 use crate::operation;
-use crate::page::Page;
+use crate::output::Page;
 use crate::probe::{self, ProbeError};
 use crate::render::{self, Discovered};
-use crate::socket::{self, AskPxedError};
+use crate::run_operation;
 
 /// Why a command failed.
 #[derive(Debug, Error)]
@@ -152,8 +152,10 @@ pub(crate) fn run(cli: &Cli, program: &OsStr, out: &mut dyn Write) -> Result<(),
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.map_err(RunError::Start)?.block_on(async {
                 match command {
-                    Command::Power(command) => act::power(global, command, &mut page).await,
-                    Command::Operation(command) => act::operations(global, command, &mut page).await,
+                    Command::Power(command) => run_operation::power(global, command, &mut page).await,
+                    Command::Operation(command) => {
+                        run_operation::operations(global, command, &mut page).await
+                    }
                     Command::Config(command) => configuration::run(global, command, &mut page).await,
                     Command::Install(arguments) => install::run(global, arguments, &mut page).await,
                     Command::Machine(MachineCommand::Explain { name }) => {

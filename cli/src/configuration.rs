@@ -12,13 +12,13 @@ use serde_json::{Value, json};
 use thiserror::Error;
 
 use crate::arguments::{ConfigCommand, ConfigDiff, Global};
+use crate::backend::Desk;
+use crate::backend::cluster;
+use crate::backend::socket;
 use crate::changes;
-use crate::cluster;
 use crate::command::{RunError, read};
-use crate::desk::Desk;
-use crate::page::Page;
+use crate::output::Page;
 use crate::render::{self, Described};
-use crate::socket;
 
 /// Why a configuration's versions cannot be shown, or gone back to.
 #[derive(Debug, Error)]

@@ -17,10 +17,10 @@ use tokio::time::{Instant, sleep};
 pub(crate) use self::plan::{Action, Step};
 use self::plan::{Rollout, is_established, rollout};
 use crate::arguments::{Global, InstallArguments};
-use crate::cluster::{self, AskClusterError};
+use crate::backend::cluster::{self, AskClusterError};
+use crate::backend::kubeconfig::Mistake;
 use crate::command::RunError;
-use crate::kubeconfig::Mistake;
-use crate::page::{Page, Progress};
+use crate::output::{Page, Progress};
 use crate::render;
 
 /// How often the API server is asked for what is awaited.

@@ -5,27 +5,23 @@
 //! (`power`, `operation create`), applies what Bedplate needs in a cluster (`install`), and goes back to a version (`config rollback`).
 //! A BMC is only asked.
 
-mod act;
 mod arguments;
-mod ask;
-mod awaited;
+mod backend;
 mod changes;
-mod cluster;
 mod command;
 mod configuration;
-mod desk;
+mod diagnosis;
 mod diff;
 mod docs;
-mod follow;
+mod follow_operation;
 mod install;
-mod kubeconfig;
 mod operation;
-mod page;
+mod output;
 mod password;
 mod probe;
 mod render;
+mod run_operation;
 mod selector;
-mod socket;
 
 use std::error::Error;
 use std::io::Write as _;
@@ -61,7 +57,7 @@ fn main() -> ExitCode {
 fn complain(error: &command::RunError, global: &arguments::Global) {
     let mut text = format!("bedplate: {error}");
     if error.is_unreached()
-        && let Some(server) = cluster::server(global)
+        && let Some(server) = backend::cluster::server(global)
     {
         text.push_str(&format!(" at {server}"));
     }
@@ -76,7 +72,7 @@ fn complain(error: &command::RunError, global: &arguments::Global) {
     }
     let mut lines = format!("{}\n", render::clean(&text));
     if let Some(hint) = error.hint() {
-        lines.push_str(&format!("hint: {}\n", render::clean(&ask::aimed(&hint, global))));
+        lines.push_str(&format!("hint: {}\n", render::clean(&backend::ask::aimed(&hint, global))));
     }
     // Nothing can be done about a closed or full standard error; the exit code says that it failed.
     let _ = std::io::stderr().write_all(lines.as_bytes());

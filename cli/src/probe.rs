@@ -22,7 +22,7 @@ use thiserror::Error;
 
 use crate::arguments::{ProbeArguments, Protocol};
 use crate::command::RunError;
-use crate::page::Page;
+use crate::output::Page;
 use crate::password::{self, ReadPasswordError};
 use crate::render;
 

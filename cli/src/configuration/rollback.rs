@@ -12,9 +12,9 @@ use serde_json::json;
 
 use super::{ConfigureError, history, version_name};
 use crate::arguments::ConfigRollback;
-use crate::cluster::{self, AskClusterError};
+use crate::backend::cluster::{self, AskClusterError};
 use crate::command::RunError;
-use crate::page::{Page, Progress};
+use crate::output::{Page, Progress};
 use crate::render::{self, Described};
 
 /// What `kubectl apply` leaves where it does not apply on the server's side; its field manager is no mark, for its operation is an update.

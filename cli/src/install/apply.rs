@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::manifest;
 use super::plan::{Action, Step, conflicts, step};
-use crate::cluster::{self, AskClusterError, FIELD_MANAGER};
+use crate::backend::cluster::{self, AskClusterError, FIELD_MANAGER};
 
 /// The interface to an object's kind.
 fn api(client: &Client, object: &Value) -> Api<DynamicObject> {

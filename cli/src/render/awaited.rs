@@ -3,7 +3,7 @@
 //! Pure: the time is an argument.
 
 use super::{Look, Paint, age, clean};
-use crate::awaited::{Actor, Awaited};
+use crate::diagnosis::{Actor, Awaited};
 
 /// A paragraph for each Machine, in the order given.
 pub(crate) fn awaited(all: &[Awaited], look: Look) -> String {

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::tests::{golden, look};
 use super::*;
-use crate::awaited;
 use crate::configuration::history;
+use crate::diagnosis;
 use crate::install::{Action, Step};
 
 fn described() -> Described {
@@ -104,7 +104,7 @@ fn each_machine_says_what_it_waits_for_from_whom_since_when_and_what_to_do() {
     ]);
     let all = [machine("a", running), machine("b", image), machine("c", json!([]))];
     let found: Vec<_> =
-        all.iter().map(|machine| awaited::awaited(machine, &Default::default(), look().now)).collect();
+        all.iter().map(|machine| diagnosis::awaited(machine, &Default::default(), look().now)).collect();
     golden("awaited.txt", &awaited(&found, look()));
     assert!(awaited(&[], look()).contains("docs/machine.md"));
 }

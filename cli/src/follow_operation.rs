@@ -6,10 +6,10 @@ use bedplate_api::operation::MachineOperation;
 use serde_json::json;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
+use crate::backend::{Change, Desk};
 use crate::command::RunError;
-use crate::desk::{Change, Desk};
 use crate::operation::ended;
-use crate::page::{Page, Progress};
+use crate::output::{Page, Progress};
 use crate::render::{self, Look};
 
 /// How often the time that has passed is drawn.

@@ -2,6 +2,11 @@
 //!
 //! The cluster is watched, a pxed is asked once a second.
 
+pub(crate) mod ask;
+pub(crate) mod cluster;
+pub(crate) mod kubeconfig;
+pub(crate) mod socket;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -20,12 +25,12 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::arguments::Global;
-use crate::ask::{self, Asked};
-use crate::awaited::{Rolling, Stopped};
-use crate::cluster;
+use crate::backend::ask::Asked;
+use crate::diagnosis::{Rolling, Stopped};
+
+use crate::backend::socket::AskPxedError;
 use crate::command::RunError;
 use crate::configuration;
-use crate::socket::{self, AskPxedError};
 
 /// How often a pxed is asked.
 const PAUSE: Duration = Duration::from_secs(1);

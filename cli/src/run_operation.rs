@@ -5,10 +5,11 @@ use bedplate_api::operation::MachineOperation;
 use serde_json::Value;
 
 use crate::arguments::{Global, OperationCommand, PowerAct, PowerCommand};
+use crate::backend::Desk;
+use crate::backend::ask;
 use crate::command::{RunError, read};
-use crate::desk::Desk;
-use crate::page::{Page, Progress};
-use crate::{ask, follow, operation, render};
+use crate::output::{Page, Progress};
+use crate::{follow_operation, operation, render};
 
 /// Runs a power command.
 pub(crate) async fn power(
@@ -35,7 +36,7 @@ pub(crate) async fn power(
     if !page.is_json() {
         Progress::new().note(&format!("MachineOperation {} made", render::clean(&name)));
     }
-    let ended = follow::to_the_end(&desk, &name, Some(operation::patience(&made))).await?;
+    let ended = follow_operation::to_the_end(&desk, &name, Some(operation::patience(&made))).await?;
     end(&ended, page)
 }
 
@@ -107,10 +108,10 @@ pub(crate) async fn operations(
             made_one(global, &made, page)
         }
         (OperationCommand::Watch { name: Some(name) }, _) => {
-            let ended = follow::to_the_end(&desk, name, None).await?;
+            let ended = follow_operation::to_the_end(&desk, name, None).await?;
             end(&ended, page)
         }
-        (OperationCommand::Watch { name: None }, _) => follow::all(&desk, page).await,
+        (OperationCommand::Watch { name: None }, _) => follow_operation::all(&desk, page).await,
         (OperationCommand::List | OperationCommand::Create(_), _) => {
             let list: Value = desk.list().await?;
             if page.is_json() {

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use thiserror::Error;
 
 use crate::arguments::Global;
-use crate::kubeconfig::{self, Mistake};
+use crate::backend::kubeconfig::{self, Mistake};
 
 /// Whose changes the API server takes them for.
 pub(crate) const FIELD_MANAGER: &str = "bedplate";

@@ -142,9 +142,10 @@ fn nobody_waits_for_ever() {
     let (_directory, socket, _asked) =
         executing(json!({ "state": "Pending", "message": "Machine a is paused" }));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let desk = crate::desk::Desk::Pxed(socket);
+    let desk = crate::backend::Desk::Pxed(socket);
     let limit = Some(std::time::Duration::from_millis(1_500));
-    let error = runtime.block_on(crate::follow::to_the_end(&desk, "a-power-cycle-1", limit)).unwrap_err();
+    let error =
+        runtime.block_on(crate::follow_operation::to_the_end(&desk, "a-power-cycle-1", limit)).unwrap_err();
     assert!(error.to_string().contains("Pending: Machine a is paused"), "{error}");
     assert!(error.hint().unwrap().contains("operation watch a-power-cycle-1"));
 }
