@@ -2,14 +2,14 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use pxed::source::manifest::read_manifest;
+use pxed::standalone::manifests::parse::read_manifest;
 
 fuzz_target!(|text: &str| {
     match read_manifest(text) {
         Ok(manifest) => {
             // What was accepted can be indexed.
             let machines = manifest.machines.into_iter().map(|(_, machine)| machine);
-            let _ = pxed::machine::Snapshot::build(&Default::default(), machines);
+            let _ = pxed::machines::Snapshot::build(&Default::default(), machines);
         }
         Err(problems) => {
             assert!(!problems.is_empty());

@@ -17,7 +17,7 @@ use bedplate_api::id::MachineName;
 use bedplate_api::machine::{MachineStatus, Time};
 use jiff::{SignedDuration, Timestamp};
 
-use crate::machine::{KnownMachine, Snapshot};
+use crate::machines::{KnownMachine, Snapshot};
 
 /// Silence of a key that reports to pxed: more than two heartbeats of 30 s, each late by a tenth. In addition, its agent asks pxed for news
 /// every 20 s.

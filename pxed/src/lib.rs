@@ -4,29 +4,23 @@
 //! path: policy, boots, HTTP, enrolment, and what the DHCP and TFTP engines ask. `run` puts them together.
 
 pub mod admin;
-pub mod allowance;
 pub mod boot;
-pub mod boot_path;
 pub mod boot_policy;
-pub mod clients;
+pub mod cluster;
 pub mod config;
-pub mod discovered;
-pub mod enrol;
-pub mod files;
+pub mod enroll;
 pub mod heard;
 pub mod http;
 pub mod images;
-pub mod loaders;
-pub mod machine;
+pub mod machines;
 pub mod metrics;
-pub mod node_choice;
+pub mod netboot;
 pub mod placement;
 pub mod power;
-pub mod present;
 mod private_file;
 pub mod readiness;
 pub mod run;
-pub mod secret;
-pub mod source;
+pub mod standalone;
 pub mod status;
 pub mod store;
+pub mod token_bucket;

@@ -9,7 +9,7 @@ use std::net::Ipv4Addr;
 use bedplate_api::id::MacAddress;
 use bedplate_dhcp::settings::Subnet;
 
-use crate::machine::{Interface, KnownMachine};
+use crate::machines::{Interface, KnownMachine};
 
 /// The networks in which pxed gives addresses.
 #[derive(Debug, Clone, Default)]
@@ -100,7 +100,7 @@ mod tests {
 
     use super::*;
     use crate::config::{Config, translate};
-    use crate::machine::Snapshot;
+    use crate::machines::Snapshot;
 
     fn networks() -> Networks {
         let text = "[source]\nkubernetes = {}\n[dhcp]\nmode = \"server\"\ninterfaces = [\"br0\"]\n\

@@ -7,7 +7,7 @@ use bedplate_api::id::MachineName;
 use bedplate_process::health::Readiness;
 
 use crate::boot_policy::ImageState;
-use crate::source::SourceState;
+use crate::machines::source::SourceState;
 
 /// Lines about single Machines at most, so that a probe's answer stays small.
 const MAX_LINES: usize = 100;

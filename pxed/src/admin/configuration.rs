@@ -15,9 +15,9 @@ use bedplate_process::listen::accept::UnixPeer;
 use kube::Resource;
 use serde_json::{Value, json};
 
-use super::conceal::conceal;
+use super::redact::conceal;
 use super::route::{AdminState, refuse};
-use crate::node_choice::NodeChoice;
+use crate::standalone::versions::NodeChoice;
 
 /// By which digests of what is concealed are made; none other than this pxed has it.
 pub(super) type Key = Arc<[u8; 32]>;

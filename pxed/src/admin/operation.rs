@@ -16,8 +16,8 @@ use serde_json::{Map, Value, json};
 
 use super::route::{AdminState, refuse};
 use crate::power::{CreateOperationError, OperationDesk};
-use crate::source::manifest::is_object_name;
-use crate::source::schema::check_operation;
+use crate::standalone::manifests::parse::is_object_name;
+use crate::standalone::manifests::schema::check_operation;
 
 /// A larger body is not read.
 const MAX_BODY: usize = 64 << 10;

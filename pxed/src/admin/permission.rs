@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::route::{AdminState, refuse};
-use crate::enrol::permission::AllowKeyError;
+use crate::enroll::permission::AllowKeyError;
 
 /// Parameters of the request.
 #[derive(Debug, Deserialize)]

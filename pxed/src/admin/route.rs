@@ -19,12 +19,12 @@ use serde_json::{Value, json};
 
 use super::caller::{self, Rights};
 use super::{configuration, operation, permission, token};
-use crate::discovered::Discovered;
-use crate::enrol::permission::AllowKeyError;
-use crate::enrol::token::IssueTokenError;
-use crate::machine::{Found, Machines};
-use crate::node_choice::NodeChoice;
+use crate::enroll::permission::AllowKeyError;
+use crate::enroll::token::IssueTokenError;
+use crate::machines::discovered::Discovered;
+use crate::machines::{Found, Machines};
 use crate::power::OperationDesk;
+use crate::standalone::versions::NodeChoice;
 use crate::status::StatusRegistry;
 
 /// What a MAC address or a Machine's name would be offered now.

@@ -11,15 +11,15 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
-use crate::discovered::Discovered;
-use crate::discovered::tests::query;
-use crate::enrol::permission::AllowKeyError;
-use crate::enrol::token::IssueTokenError;
-use crate::machine::tests::machine;
-use crate::machine::{Machines, Snapshot};
-use crate::node_choice::NodeChoice;
+use crate::enroll::permission::AllowKeyError;
+use crate::enroll::token::IssueTokenError;
+use crate::machines::discovered::Discovered;
+use crate::machines::discovered::tests::query;
+use crate::machines::source::SourcedConfiguration;
+use crate::machines::tests::machine;
+use crate::machines::{Machines, Snapshot};
 use crate::power::{CreateOperationError, OperationDesk};
-use crate::source::SourcedConfiguration;
+use crate::standalone::versions::NodeChoice;
 use crate::status::{StatusRegistry, boot_mut};
 use crate::store::Store;
 

@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Json, Response};
 use bedplate_process::exit::chain;
 
 use super::route::{AdminState, refuse};
-use crate::enrol::token::IssueTokenError;
+use crate::enroll::token::IssueTokenError;
 
 pub(super) async fn issue(State(state): State<AdminState>, Path(name): Path<String>) -> Response {
     let error = match (state.token)(name).await {

@@ -15,9 +15,9 @@ use super::Tell;
 use super::record::public_id;
 use super::timeline::{Timeline, stage_name};
 use crate::heard::Heard;
-use crate::machine::{KnownMachine, Machines};
-use crate::power::report::reason::FOUND_RUNNING;
-use crate::status::condition::{booted, condition};
+use crate::machines::{KnownMachine, Machines};
+use crate::power::status::reason::FOUND_RUNNING;
+use crate::status::conditions::{booted, condition};
 use crate::status::{EventReason, StatusRegistry, set_condition};
 
 /// Reasons of `Booted` and `Enrolled`.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use futures::FutureExt as _;
 
 use super::*;
-use crate::boot::seeds::TakeSeedError;
+use crate::boot::issued_seeds::TakeSeedError;
 use crate::http::tests::until;
 use crate::store::tests::Held;
 
@@ -210,7 +210,7 @@ async fn seed_is_served_after_its_mark_is_on_disk() {
 
 #[tokio::test]
 async fn token_is_claimed_and_answered_after_each_write_is_on_disk() {
-    use crate::boot::seeds::hash;
+    use crate::boot::issued_seeds::hash;
     let directory = tempfile::tempdir().unwrap();
     let boots = boots(&directory);
     let id = boots.open(&opening(1, 7), at(0)).unwrap();
@@ -229,7 +229,7 @@ async fn token_is_claimed_and_answered_after_each_write_is_on_disk() {
 
 #[tokio::test]
 async fn failed_write_serves_no_seed_and_uses_up_no_token() {
-    use crate::boot::seeds::{CheckTokenError, hash};
+    use crate::boot::issued_seeds::{CheckTokenError, hash};
     let directory = tempfile::tempdir().unwrap();
     let boots = boots(&directory);
     let id = boots.open(&opening(1, 7), at(0)).unwrap();
@@ -270,7 +270,7 @@ async fn trust_2_a_boot_whose_seed_cannot_be_read_counts_as_taken() {
 
 #[tokio::test]
 async fn a_token_serves_one_key_and_only_its_own_boot() {
-    use crate::boot::seeds::{CheckTokenError, hash};
+    use crate::boot::issued_seeds::{CheckTokenError, hash};
     let directory = tempfile::tempdir().unwrap();
     let boots = boots(&directory);
     let ids = [boots.open(&opening(1, 7), at(0)).unwrap(), boots.open(&opening(2, 7), at(0)).unwrap()];
@@ -305,7 +305,7 @@ fn boots_of_one_machine_are_paced_and_others_are_not_delayed() {
 
 #[tokio::test]
 async fn kept_seeds_of_one_owner_are_bounded() {
-    use crate::boot::seeds::MAX_SEEDS_PER_OWNER;
+    use crate::boot::issued_seeds::MAX_SEEDS_PER_OWNER;
     let directory = tempfile::tempdir().unwrap();
     let boots = boots(&directory);
     let rows = |boots: &Boots| boots.inner.store.scan(StoreTable::Seeds).unwrap().len();
@@ -333,7 +333,7 @@ async fn kept_seeds_of_one_owner_are_bounded() {
 
 #[tokio::test]
 async fn claimed_seed_stays_while_unclaimed_ones_come_and_go() {
-    use crate::boot::seeds::hash;
+    use crate::boot::issued_seeds::hash;
     let directory = tempfile::tempdir().unwrap();
     let boots = boots(&directory);
     let (owner, key) = (opening(1, 0).owner, hash("key"));
@@ -362,7 +362,7 @@ async fn expired_seeds_are_dropped_while_loading() {
 
 #[tokio::test]
 async fn trust_6_enrollment_ends_all_other_tokens_and_no_seed_leaves_twice() {
-    use crate::boot::seeds::{CheckTokenError, hash};
+    use crate::boot::issued_seeds::{CheckTokenError, hash};
     let directory = tempfile::tempdir().unwrap();
     let boots = boots(&directory);
     let take = async |boots: &Boots, machine, transaction| {

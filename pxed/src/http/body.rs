@@ -218,9 +218,9 @@ impl Body for Payload {
 mod tests {
     use http_body_util::BodyExt as _;
 
-    use super::super::queue::Queue;
-    use super::super::queue::tests::client;
     use super::*;
+    use crate::http::queue::Queue;
+    use crate::http::queue::tests::client;
 
     fn file_of(bytes: &[u8]) -> File {
         let place = tempfile::tempdir().unwrap();

@@ -22,7 +22,7 @@ use crate::boot::record::{Image, Owner, Record, public_id};
 use crate::boot::table::Boot;
 use crate::boot_policy::script::{Frame, render_boot, render_hold};
 use crate::boot_policy::{self, Action, Asker, Decision, Platform, Request, Subject, argument};
-use crate::clients;
+use crate::netboot::dhcp;
 
 /// What was asked, besides the path.
 pub(super) struct Asked<'a> {
@@ -50,7 +50,7 @@ pub(super) fn subject_of(
         Owner::Unknown { .. } => Ok(None),
         Owner::Machine { name, uid } => match routes.machines.load().by_name(name) {
             Some(known) if known.uid == *uid => {
-                Ok(Some(clients::subject(known, routes.present.default_image().as_deref())))
+                Ok(Some(dhcp::subject(known, routes.present.default_image().as_deref())))
             }
             Some(_) | None => Err(Box::new(refuse(
                 StatusCode::NOT_FOUND,

@@ -20,7 +20,7 @@ use super::counters::SeedAnswer;
 use super::path::What;
 use super::route::{Peer, Routes, refuse};
 use crate::boot::record::{Owner, Record, public_id};
-use crate::machine::Interface;
+use crate::machines::Interface;
 use bedplate_process::counter::one;
 
 /// Returns the addresses that pxed has leased to an interface, at most one in each subnet. `None`: no subnet has a pool to lease from.

@@ -23,14 +23,14 @@ use super::leased::{self, Leases};
 use super::path::{self, BootPath, What};
 use super::queue::Queue;
 use super::streams::Streams;
-use super::{content, host, once, stage};
-use crate::allowance::Allowances;
+use super::{content, host, seed, stage};
 use crate::boot::{Boots, public_id};
-use crate::clients::Urls;
 use crate::images::Images;
-use crate::loaders::Loaders;
-use crate::machine::Machines;
-use crate::present::Present;
+use crate::machines::Machines;
+use crate::netboot::dhcp::Urls;
+use crate::netboot::loaders::Loaders;
+use crate::netboot::state::Present;
+use crate::token_bucket::Allowances;
 
 /// What the routes need.
 #[derive(Clone)]
@@ -136,7 +136,7 @@ where
         What::Kernel => content::blob(routes, &boot, ImagePart::Kernel, &asked).await,
         What::Initrd => content::blob(routes, &boot, ImagePart::Initrd, &asked).await,
         What::Rootfs => content::blob(routes, &boot, ImagePart::Rootfs, &asked).await,
-        What::Seed => once::seed(routes, &boot, peer, now).await,
+        What::Seed => seed::seed(routes, &boot, peer, now).await,
         What::Stage => stage::report(routes, &boot.record(), body, now).await,
     }
 }

@@ -12,9 +12,9 @@ use jiff::Timestamp;
 
 use super::body::Payload;
 use super::route::{Routes, refuse, refuse_for};
-use crate::allowance::Rate;
 use crate::boot::timeline::stage_name;
 use crate::boot::{Record, public_id, public_text};
+use crate::token_bucket::Rate;
 
 /// Bytes of a report.
 const MAX_BODY: usize = 16 << 10;

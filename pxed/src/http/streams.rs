@@ -54,9 +54,9 @@ mod tests {
     use http_body_util::Full;
     use hyper::{Method, Request, StatusCode, body::Bytes};
 
-    use super::super::route::{Peer, answer};
-    use super::super::tests::Rig;
     use super::*;
+    use crate::http::route::{Peer, answer};
+    use crate::http::tests::Rig;
 
     #[tokio::test]
     async fn one_boot_cannot_take_every_root_image_stream() {

@@ -6,8 +6,8 @@ use bedplate_process::counter::read;
 use prometheus_client::encoding::DescriptorEncoder;
 
 use crate::boot::Boots;
-use crate::boot_path::Counters;
 use crate::images::Images;
+use crate::run::boot_path::Counters;
 use bedplate_process::family::{count, count_rows, gauge, gauge_rows};
 
 /// Where the boot path counts.

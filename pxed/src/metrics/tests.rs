@@ -9,10 +9,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::boot_path::Counters;
 use crate::boot_policy::ImageState;
 use crate::http::tests::{Rig, listening};
 use crate::readiness::MachineView;
+use crate::run::boot_path::Counters;
 use bedplate_process::listen::Limits;
 
 /// Two Machines, of which one can boot.
@@ -25,7 +25,7 @@ fn view() -> View {
         image: "host".to_owned(),
         image_state,
     };
-    let source = crate::source::SourceState { synced: true, ..Default::default() };
+    let source = crate::machines::source::SourceState { synced: true, ..Default::default() };
     let failed = ImageState::Failed("registry away".to_owned());
     let machines = vec![machine("node1", ImageState::Ready), machine("node2", failed)];
     View { source, machines, interfaces_serving: 1, ..View::default() }
@@ -40,14 +40,15 @@ fn sources(rig: &Rig) -> Sources {
         subnets: Vec::new(),
         ports: Default::default(),
     };
-    let clients = crate::clients::BootClients {
+    let clients = crate::netboot::dhcp::BootClients {
         machines: rig.machines.clone(),
         boots: rig.boots().clone(),
         present: rig.routes.present.clone(),
         urls: rig.routes.urls.clone(),
         discovered: Arc::new(|_| {}),
     };
-    let files = crate::files::LoaderFiles { loaders: rig.routes.loaders.clone(), boots: rig.boots().clone() };
+    let files =
+        crate::netboot::tftp::LoaderFiles { loaders: rig.routes.loaders.clone(), boots: rig.boots().clone() };
     let tftp = bedplate_tftp::settings::Settings {
         listen: vec!["127.0.0.1:0".parse().unwrap()],
         ..bedplate_tftp::settings::Settings::default()

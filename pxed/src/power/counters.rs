@@ -7,8 +7,8 @@ use bedplate_api::machine::BmcProtocol;
 use bedplate_bmc::Reason;
 use bedplate_process::counter::{By, Level, labels, one, read};
 
-use super::breaker::Shown;
-use super::order::Kind;
+use super::plan::breaker::Shown;
+use super::plan::parameters::Kind;
 
 labels! {
     /// How an operation ended.

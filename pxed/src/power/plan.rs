@@ -5,6 +5,12 @@
 //!
 //! Pure: no clock, no socket. Caller: `worker`, when no operation is under way.
 
+pub mod attempts;
+pub mod breaker;
+pub mod operation;
+pub mod parameters;
+pub mod queue;
+
 use std::fmt;
 
 use bedplate_api::machine::{
@@ -15,9 +21,9 @@ use bedplate_api::wire::Stage;
 use bedplate_bmc::PowerRequest;
 use jiff::{SignedDuration, Timestamp};
 
-use super::breaker::later;
-use super::operation::{LastAct, Reading, SKEW};
-use super::report::{SHUTDOWN, TAKEOVER};
+use super::plan::breaker::later;
+use super::plan::operation::{LastAct, Reading, SKEW};
+use super::status::{SHUTDOWN, TAKEOVER};
 
 /// A machine that has come to its user space, and is on so long after pxed's last act, has stayed up: the count begins anew.
 const STEADY: SignedDuration = SignedDuration::from_secs(600);

@@ -6,8 +6,8 @@ use bedplate_api::machine::{Condition, Time};
 use bedplate_api::operation::{MachineOperation, MachineOperationStatus, OperationState};
 use jiff::Timestamp;
 
-use super::operation::End;
-use super::order::Kind;
+use super::plan::operation::End;
+use super::plan::parameters::Kind;
 use super::{Operation, OperationKey};
 
 /// Name of the operation by which an agent shuts its host down.

@@ -19,16 +19,16 @@ use thiserror::Error;
 use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 
-use super::alive::{DISK_PATIENCE, ask_store, watch_dhcp, watch_tftp};
+use super::health::Look;
 use super::infallible;
 use super::knowledge::{Feeding, Knowledge};
-use super::look::Look;
+use super::liveness::{DISK_PATIENCE, ask_store, watch_dhcp, watch_tftp};
 use super::power::Power;
 use crate::admin::{self, AdminState};
 use crate::boot::Owner;
-use crate::boot_path::BootPath;
 use crate::config::{Config, DhcpMode, translate};
 use crate::metrics::{self, Reloads};
+use crate::run::boot_path::BootPath;
 use crate::status::Writer;
 
 /// A listener cannot be bound.

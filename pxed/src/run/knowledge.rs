@@ -14,20 +14,21 @@ use thiserror::Error;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::alive::DISK_PATIENCE;
-use super::cluster::{Access, Cluster};
+use super::liveness::DISK_PATIENCE;
 use super::{infallible, power};
-use crate::boot_path;
+use crate::cluster::client::{Access, Cluster};
+use crate::cluster::machines;
 use crate::config::{Config, SourceConfig};
-use crate::discovered::Discovered;
-use crate::enrol::standalone::StandIn;
-use crate::machine::Machines;
-use crate::node_choice::{Choosing, NodeChoice};
+use crate::machines::Machines;
+use crate::machines::discovered::Discovered;
+use crate::machines::source::{self, Follower, SourceEnded, SourceState, Sourced, Update};
 use crate::power::OperationUpdate;
-use crate::power::operations::local::LocalOperations;
-use crate::secret::NodeSecrets;
-use crate::source::directory::Directory;
-use crate::source::{self, Follower, SourceEnded, SourceState, Sourced, Update, kubernetes};
+use crate::run::boot_path;
+use crate::standalone::agents::StandIn;
+use crate::standalone::manifests::Directory;
+use crate::standalone::node_secrets::NodeSecrets;
+use crate::standalone::operations::LocalOperations;
+use crate::standalone::versions::{Choosing, NodeChoice};
 use crate::status::write::WriteCounters;
 use crate::status::{Sink, StatusRegistry, Writer};
 use crate::store::Store;
@@ -199,7 +200,7 @@ impl Feeding {
             match feed {
                 Feed::Directory(directory) => directory.run(sender, pulse, shutdown).await,
                 Feed::Kubernetes(cluster) => match cluster.wait(&sender, &pulse, &shutdown).await {
-                    Some(client) => kubernetes::run(client, site, sender, pulse, shutdown).await,
+                    Some(client) => machines::run(client, site, sender, pulse, shutdown).await,
                     None if shutdown.is_cancelled() => Ok(()),
                     None => Err(SourceEnded::Unheard),
                 },

@@ -13,21 +13,21 @@ use bedplate_process::tasks::Tasks;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::alive::DISK_PATIENCE;
-use super::cluster::Access;
 use super::infallible;
 use super::knowledge::{Knowledge, OperationFeed};
+use super::liveness::DISK_PATIENCE;
+use crate::cluster::client::Access;
+use crate::cluster::finalizer::Finalizers;
+use crate::cluster::operations::ClusterOperations;
 use crate::config::{Config, translate};
-use crate::power::credentials::{ClusterSecrets, SecretFiles};
-use crate::power::dial::NetworkDial;
-use crate::power::holding::Finalizers;
-use crate::power::operations::kubernetes::ClusterOperations;
-use crate::power::operations::local::LocalOperations;
-use crate::power::takeover::{ClusterTokens, StoreTokens, Tokens};
+use crate::power::bmc::credentials::{ClusterSecrets, SecretFiles};
+use crate::power::bmc::dial::NetworkDial;
+use crate::power::machine::takeover::{ClusterTokens, StoreTokens, Tokens};
 use crate::power::{
     Counters, CredentialsSource, Holding, Limits, OperationDesk, OperationUpdate, OperationWriter, Parts,
     Tenure,
 };
+use crate::standalone::operations::LocalOperations;
 use crate::status::write::WriteCounters;
 
 /// Updates of operations that wait; who tells them waits too when there are more.

@@ -4,9 +4,9 @@ use bedplate_api::id::MachineName;
 use bedplate_api::machine::{MachineStatus, Phase, condition_type};
 use jiff::Timestamp;
 
-use super::condition::{booted, condition, is_true, reason, set_condition};
+use super::conditions::{booted, condition, is_true, reason, set_condition};
 use crate::boot::timeline::stage_name;
-use crate::power::report::reason as power;
+use crate::power::status::reason as power;
 
 /// Fills in `phase` and `Ready` from the other conditions and the boot.
 pub fn derive(paused: bool, status: &mut MachineStatus, now: Timestamp) {

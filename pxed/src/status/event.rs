@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bedplate_api::id::MachineName;
 use bedplate_bmc::Reason;
 
-use crate::allowance::{Allowances, Rate};
+use crate::token_bucket::{Allowances, Rate};
 
 /// What happened. A closed set: each is a reason in `kubectl describe`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

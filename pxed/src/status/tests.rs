@@ -7,10 +7,10 @@ use bedplate_api::wire::Stage;
 
 use tokio_util::sync::CancellationToken;
 
-use super::condition::{booted, condition, is_true, reason};
+use super::conditions::{booted, condition, is_true, reason};
 use super::*;
-use crate::machine::Snapshot;
-use crate::machine::tests::machine;
+use crate::machines::Snapshot;
+use crate::machines::tests::machine;
 
 const A: &str = "52:54:00:00:00:0a";
 const B: &str = "52:54:00:00:00:0b";
@@ -278,7 +278,7 @@ fn display_names_the_first_thing_that_is_not_met() {
 
 #[test]
 fn every_answer_of_the_api_server_has_its_meaning() {
-    use super::kubernetes::{WriteOutcome, judge};
+    use crate::cluster::status::{WriteOutcome, judge};
     for code in [404, 409] {
         assert!(matches!(judge(code, String::new()), WriteOutcome::Gone), "{code}");
     }

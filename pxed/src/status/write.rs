@@ -15,10 +15,10 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::event::Gate;
-use super::kubernetes::{self, WriteOutcome};
 use super::project::{Part, Parts};
 use super::queue::{Outcome, Queue};
 use super::{Event, Kept, StatusRegistry};
+use crate::cluster::status::{self, WriteOutcome};
 use crate::store::{Change, Store, Table};
 
 /// Writes at once.
@@ -213,7 +213,7 @@ impl Writer {
         {
             let (client, counters) = (client.clone(), self.counters.clone());
             publishing.spawn(async move {
-                match tokio::time::timeout(DEADLINE, kubernetes::publish(&client, &event)).await {
+                match tokio::time::timeout(DEADLINE, status::publish(&client, &event)).await {
                     Ok(Ok(())) => drop(counters.events.fetch_add(1, Ordering::Relaxed)),
                     Ok(Err(error)) => {
                         tracing::debug!(machine = %event.machine, %error, "event not published");
@@ -281,7 +281,7 @@ impl Write {
     }
 
     async fn send_part(&self, client: &kube::Client, part: Part) -> Outcome {
-        let write = kubernetes::write(client, &self.name, &self.kept, part);
+        let write = status::write(client, &self.name, &self.kept, part);
         match tokio::time::timeout(DEADLINE, write).await {
             Ok(WriteOutcome::Written) => Outcome::Settled,
             Ok(WriteOutcome::Gone) => {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use pxed::source::manifest::read_manifest;
+use pxed::standalone::manifests::parse::read_manifest;
 
 /// What is fenced as YAML and is a manifest, with the line on which it begins.
 fn manifests(text: &str) -> Vec<(usize, String)> {

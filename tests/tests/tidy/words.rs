@@ -18,7 +18,7 @@ const OTHERS: &[&str] = &[
     "agent/src/slot",
     "bmc/src/redfish",
     "bmc/src/quirks.rs",
-    "pxed/src/power/supervisor/world.rs",
+    "pxed/src/power/fleet/supervisor/tests/world.rs",
 ];
 
 /// Words of a reason's form that are none.

@@ -1,0 +1,133 @@
+//! pxed's finalizer on a Machine, which keeps the object until its machine is off (`deletionPolicy: PowerOff`).
+//!
+//! A JSON patch that names the object's uid and version, so that nobody else's finalizer is lost and a later Machine of the same
+//! name is not touched. An admission policy of deploy/ lets pxed change nothing else of a Machine. Called by the supervisor.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bedplate_api::id::MachineName;
+use bedplate_api::machine::Machine;
+use bedplate_process::exit::chain;
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+use crate::power::Holding;
+
+/// The finalizer.
+pub const FINALIZER: &str = "bedplate.dev/power-off";
+
+/// How long one try may take.
+const LIMIT: Duration = Duration::from_secs(10);
+/// Tries while others write the object at the same time.
+const TRIES: usize = 3;
+
+/// Finalizers of the cluster's Machines.
+pub struct Finalizers {
+    access: Arc<OnceLock<Client>>,
+}
+
+impl Finalizers {
+    /// By a client that may come later.
+    pub fn new(access: Arc<OnceLock<Client>>) -> Self {
+        Self { access }
+    }
+
+    async fn change(&self, machine: &MachineName, uid: &str, held: bool) -> Result<(), String> {
+        let client = self.access.get().ok_or("there is no access to the cluster yet")?;
+        let machines: Api<Machine> = Api::all(client.clone());
+        let parameters = PatchParams { field_manager: Some("pxed".to_owned()), ..PatchParams::default() };
+        let mut why = String::new();
+        for _ in 0..TRIES {
+            // A list of one: pxed has the right to list, and no other to read.
+            let one = ListParams::default().fields(&format!("metadata.name={machine}"));
+            let found = machines.list(&one).await.map_err(|error| chain(&error))?;
+            let found = found.items.into_iter().next();
+            let Some(found) = found.filter(|found| found.metadata.uid.as_deref() == Some(uid)) else {
+                return if held { Err("there is no such Machine any more".to_owned()) } else { Ok(()) };
+            };
+            let Some(operations) = plan_patch(&found, held)? else { return Ok(()) };
+            let patch = serde_json::from_value(operations).map_err(|error| error.to_string())?;
+            match machines.patch(machine.as_str(), &parameters, &Patch::Json::<()>(patch)).await {
+                Ok(_) => return Ok(()),
+                Err(kube::Error::Api(status)) if status.code == 404 && !held => return Ok(()),
+                // What `test` does not find is 422; a write in between is 409.
+                Err(kube::Error::Api(status)) if [409, 422].contains(&status.code) => {
+                    why = status.message.clone();
+                }
+                Err(error) => return Err(chain(&error)),
+            }
+        }
+        Err(why)
+    }
+}
+
+/// Pure: the patch; none if there is nothing to change.
+fn plan_patch(machine: &Machine, held: bool) -> Result<Option<Value>, String> {
+    let metadata = &machine.metadata;
+    let finalizers = metadata.finalizers.clone().unwrap_or_default();
+    if finalizers.iter().any(|finalizer| finalizer == FINALIZER) == held {
+        return Ok(None);
+    }
+    let change = if !held {
+        let rest: Vec<_> = finalizers.iter().filter(|finalizer| *finalizer != FINALIZER).collect();
+        json!({ "op": "replace", "path": "/metadata/finalizers", "value": rest })
+    } else if metadata.deletion_timestamp.is_some() {
+        return Err("the Machine is being deleted already".to_owned());
+    } else if finalizers.is_empty() {
+        json!({ "op": "add", "path": "/metadata/finalizers", "value": [FINALIZER] })
+    } else {
+        json!({ "op": "add", "path": "/metadata/finalizers/-", "value": FINALIZER })
+    };
+    Ok(Some(json!([
+        { "op": "test", "path": "/metadata/uid", "value": metadata.uid },
+        { "op": "test", "path": "/metadata/resourceVersion", "value": metadata.resource_version },
+        change
+    ])))
+}
+
+#[async_trait]
+impl Holding for Finalizers {
+    async fn hold(&self, machine: &MachineName, uid: &str, held: bool) -> Result<(), String> {
+        let change = tokio::time::timeout(LIMIT, self.change(machine, uid, held)).await;
+        change.unwrap_or_else(|_| Err("the API server did not answer in time".to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machines::tests::machine;
+
+    fn with(finalizers: &[&str]) -> Machine {
+        let mut machine = machine("a", &["52:54:00:00:00:0a"]);
+        machine.metadata.finalizers = Some(finalizers.iter().map(ToString::to_string).collect());
+        machine.metadata.uid = Some("u".to_owned());
+        machine.metadata.resource_version = Some("7".to_owned());
+        machine
+    }
+
+    #[test]
+    fn only_the_own_finalizer_is_added_or_taken_away_and_of_this_very_object() {
+        let added = plan_patch(&with(&["other"]), true).unwrap().unwrap();
+        assert_eq!(added[0], json!({ "op": "test", "path": "/metadata/uid", "value": "u" }));
+        assert_eq!(added[1]["value"], "7");
+        assert_eq!(added[2], json!({ "op": "add", "path": "/metadata/finalizers/-", "value": FINALIZER }));
+        let first = plan_patch(&with(&[]), true).unwrap().unwrap();
+        assert_eq!(first[2]["value"], json!([FINALIZER]));
+        let taken = plan_patch(&with(&["other", FINALIZER]), false).unwrap().unwrap();
+        assert_eq!(taken[2], json!({ "op": "replace", "path": "/metadata/finalizers", "value": ["other"] }));
+        assert_eq!(plan_patch(&with(&[FINALIZER]), true), Ok(None));
+        assert_eq!(plan_patch(&with(&["other"]), false), Ok(None));
+    }
+
+    #[test]
+    fn what_is_being_deleted_is_not_held_any_more() {
+        let mut going = with(&[]);
+        going.metadata.deletion_timestamp =
+            Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::now()));
+        assert!(plan_patch(&going, true).is_err());
+    }
+}

@@ -1,0 +1,341 @@
+//! The cluster as signer: a CertificateSigningRequest for `kubernetes.io/kube-apiserver-client`, made and approved by
+//! pxed, whose certificate kube-controller-manager then signs.
+//!
+//! Idempotent: the object's name is made of Machine, key and purpose, so that a repeated request finds its own object.
+//! Client certificates of agents are believed by the cluster's own client CA, which every cluster publishes in the
+//! ConfigMap kube-system/extension-apiserver-authentication for exactly this use.
+
+use std::path::Path;
+use std::time::Duration;
+
+use base64::Engine as _;
+use bedplate_api::id::{Digest, MachineName};
+use bedplate_api::machine::{EnrolmentStatus, Machine};
+use bedplate_api::wire::KubernetesEndpoint;
+use bedplate_process::exit::chain;
+use bedplate_process::kubeconfig::configure;
+use futures::future::BoxFuture;
+use jiff::Timestamp;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::certificates::v1::{
+    CertificateSigningRequest, CertificateSigningRequestCondition, CertificateSigningRequestSpec,
+};
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::config::Kubeconfig;
+use kube::{Api, Client, Config, Resource as _};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject as _;
+use sha2::{Digest as _, Sha256};
+
+use crate::boot::issued_seeds::hash;
+use crate::cluster::machines::told;
+use crate::enroll::csr::CertificateRequest;
+use crate::enroll::in_force::EnrolledKey;
+use crate::enroll::signer::{Expected, KeyRecord, SignError, Signed, Signer};
+
+/// Who writes `status.enrolment`. Not the manager of the rest of pxed's fields: of several pxed at one site only the one that
+/// enrolled the host knows the certificate, and the others' applies are not to take it away.
+const FIELD_MANAGER: &str = "pxed-enrolment";
+
+const SIGNER: &str = "kubernetes.io/kube-apiserver-client";
+
+/// How long one answer waits for the certificate before it says Pending.
+const WAIT: Duration = Duration::from_secs(4);
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// How long the API server may take to be reached, and to answer.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+
+/// What is asked for; the cluster may give less.
+const LIFETIME_SECONDS: i32 = 90 * 86_400;
+
+/// The cluster.
+pub struct ClusterSigner {
+    client: Client,
+    endpoint: Option<KubernetesEndpoint>,
+}
+
+impl ClusterSigner {
+    /// The cluster that this client speaks to; agents are told of it by `endpoint`.
+    pub fn new(client: Client, endpoint: Option<KubernetesEndpoint>) -> Self {
+        Self { client, endpoint }
+    }
+
+    /// The cluster of a kubeconfig, or the one that this runs in. Agents are told to reach it at `advertise` (host and
+    /// port), by default where this does.
+    ///
+    /// # Errors
+    /// It cannot be set up, with the reason for a log.
+    pub async fn connect(
+        kubeconfig: Option<&Path>,
+        context: Option<&str>,
+        advertise: Option<&str>,
+    ) -> Result<Self, String> {
+        let mut config = match kubeconfig {
+            Some(path) => {
+                let file = Kubeconfig::read_from(path).map_err(|e| told(&e))?;
+                configure(file, context).await.map_err(|e| chain(&e))?
+            }
+            None => Config::incluster().map_err(|e| chain(&e))?,
+        };
+        let endpoint = endpoint(&config, advertise);
+        // An agent waits 30 s for its answer.
+        config.connect_timeout = Some(CONNECT_LIMIT);
+        config.read_timeout = Some(ANSWER_LIMIT);
+        let client = Client::try_from(config).map_err(|e| chain(&e))?;
+        Ok(Self { client, endpoint })
+    }
+
+    /// The certificate authority (PEM) by which the cluster believes client certificates.
+    ///
+    /// # Errors
+    /// It cannot be read, with the reason for a log.
+    pub async fn client_ca(&self) -> Result<String, String> {
+        let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), "kube-system");
+        let map = maps.get("extension-apiserver-authentication").await.map_err(|e| chain(&e))?;
+        map.data
+            .and_then(|mut data| data.remove("client-ca-file"))
+            .ok_or_else(|| "the ConfigMap has no client-ca-file".to_owned())
+    }
+
+    /// Writes the fingerprints of a certificate and its key into the status of its Machine. The policy of agents and every pxed of the
+    /// site read them there.
+    async fn write_fingerprint(
+        &self,
+        (machine, uid): (&MachineName, &str),
+        key: KeyRecord,
+        pem: String,
+    ) -> Result<Signed, SignError> {
+        let der = CertificateDer::from_pem_slice(pem.as_bytes())
+            .map_err(|error| SignError::Refused(format!("it gave no certificate: {error}")))?;
+        let fingerprint = Digest::from_sha256(Sha256::digest(&der).into()).hex();
+        let version = match self.version_for((machine, uid), &key).await {
+            Err(SignError::Replaced(_)) if key.expected != Expected::Earlier => {
+                return Ok(Signed::Pending(format!(
+                    "another key was enrolled for Machine {machine} meanwhile, or the key in force was heard"
+                )));
+            }
+            version => version?,
+        };
+        let enrolment = key.enrolment;
+        let body = serde_json::json!({
+            "apiVersion": Machine::api_version(&()),
+            "kind": Machine::kind(&()),
+            "metadata": { "name": machine, "uid": uid, "resourceVersion": version },
+            "status": {
+                "enrolment": EnrolmentStatus { certificate_fingerprint: Some(fingerprint), ..enrolment }
+            },
+        });
+        let machines: Api<Machine> = Api::all(self.client.clone());
+        let parameters = PatchParams::apply(FIELD_MANAGER).force();
+        match machines.patch_status(machine.as_str(), &parameters, &Patch::Apply(&body)).await {
+            Ok(_) => Ok(Signed::Certificate(pem)),
+            Err(kube::Error::Api(status)) if status.code == 409 => {
+                Ok(Signed::Pending(format!("Machine {machine} was changed by another writer")))
+            }
+            Err(kube::Error::Api(status)) if status.code == 404 => {
+                Err(SignError::Refused(format!("Machine {machine} is gone")))
+            }
+            Err(error) => Err(cluster(error)),
+        }
+    }
+
+    /// The version of this very Machine in which no other key is in force than the expected one, as the API server has it now. pxed may
+    /// list Machines, and not get one.
+    async fn version_for(
+        &self,
+        (machine, uid): (&MachineName, &str),
+        key: &KeyRecord,
+    ) -> Result<String, SignError> {
+        let machines: Api<Machine> = Api::all(self.client.clone());
+        let only = ListParams::default().fields(&format!("metadata.name={machine}"));
+        let found = machines.list(&only).await.map_err(cluster)?.items.pop();
+        let found = found.filter(|found| found.metadata.uid.as_deref() == Some(uid));
+        let gone = || SignError::Refused(format!("Machine {machine} is gone, or was re-created"));
+        let found = found.ok_or_else(gone)?;
+        let status = found.status.unwrap_or_default();
+        let told = status.enrolment.unwrap_or_default();
+        let beats = status.agent.and_then(|agent| agent.last_heartbeat);
+        let is_expected = match &key.expected {
+            Expected::Former { key, heartbeat } => {
+                told.key_fingerprint == *key && heartbeat.as_ref().is_none_or(|seen| *seen == beats)
+            }
+            Expected::Earlier => EnrolledKey::of(Some(&told))
+                .zip(EnrolledKey::of(Some(&key.enrolment)))
+                .is_some_and(|(told, own)| told.cmp_row(&own).is_lt()),
+        };
+        let is_other =
+            told.key_fingerprint.is_some() && told.key_fingerprint != key.enrolment.key_fingerprint;
+        if is_other && !is_expected {
+            return Err(SignError::Replaced(machine.clone()));
+        }
+        Ok(found.metadata.resource_version.unwrap_or_default())
+    }
+
+    async fn ask(&self, name: &str, request: &CertificateRequest) -> Result<Signed, SignError> {
+        let api: Api<CertificateSigningRequest> = Api::all(self.client.clone());
+        let object = match api.create(&PostParams::default(), &object(name, &request.pem)).await {
+            Ok(object) => object,
+            Err(kube::Error::Api(status)) if status.code == 409 => api.get(name).await.map_err(cluster)?,
+            Err(error) => return Err(cluster(error)),
+        };
+        // Somebody else's object under this name is never approved.
+        if object.spec.request.0 != request.pem.as_bytes() || object.spec.signer_name != SIGNER {
+            return Err(SignError::Refused(format!("CertificateSigningRequest {name} is another's")));
+        }
+        if let Some(signed) = outcome(&object)? {
+            return Ok(signed);
+        }
+        if !has_condition(&object, "Approved") {
+            approve(&api, name, object).await?;
+        }
+        let deadline = tokio::time::Instant::now() + WAIT;
+        while tokio::time::Instant::now() < deadline {
+            tokio::time::sleep(LOOK).await;
+            if let Some(signed) = outcome(&api.get(name).await.map_err(cluster)?)? {
+                return Ok(signed);
+            }
+        }
+        Ok(Signed::Pending(format!(
+            "CertificateSigningRequest {name} is approved; waiting for kube-controller-manager to sign it"
+        )))
+    }
+}
+
+impl Signer for ClusterSigner {
+    fn sign<'a>(
+        &'a self,
+        (machine, _): (&'a MachineName, &'a str),
+        request: &'a CertificateRequest,
+        purpose: &'a str,
+    ) -> BoxFuture<'a, Result<Signed, SignError>> {
+        let what = hash(&format!("{}\n{purpose}\n{}", request.key, request.pem)).hex();
+        let name = format!("bedplate-machine-{machine}-{}", what.get(..16).unwrap_or_default());
+        Box::pin(async move {
+            match self.ask(&name, request).await {
+                Err(SignError::Cluster(error)) if passes(&error) => {
+                    let text = chain(&error);
+                    tracing::warn!(%machine, error = text, "the cluster's signer is away");
+                    Ok(Signed::Pending(format!("the cluster's API server does not answer: {text}")))
+                }
+                outcome => outcome,
+            }
+        })
+    }
+
+    fn put_in_force<'a>(
+        &'a self,
+        (machine, uid): (&'a MachineName, &'a str),
+        key: KeyRecord,
+        certificate: String,
+    ) -> BoxFuture<'a, Result<Signed, SignError>> {
+        Box::pin(async move {
+            match self.write_fingerprint((machine, uid), key, certificate).await {
+                Err(SignError::Cluster(error)) if passes(&error) => {
+                    let text = chain(&error);
+                    tracing::warn!(%machine, error = text, "the cluster's API server is away");
+                    Ok(Signed::Pending(format!("the cluster's API server does not answer: {text}")))
+                }
+                outcome => outcome,
+            }
+        })
+    }
+
+    fn needs_whole_subject(&self) -> bool {
+        true
+    }
+
+    fn kubernetes(&self) -> Option<KubernetesEndpoint> {
+        self.endpoint.clone()
+    }
+}
+
+/// Whether it may be otherwise in a moment, without anybody's doing.
+fn passes(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) => status.code == 429 || status.code >= 500,
+        kube::Error::HyperError(_) | kube::Error::Service(_) => true,
+        _ => false,
+    }
+}
+
+fn cluster(error: kube::Error) -> SignError {
+    SignError::Cluster(Box::new(error))
+}
+
+fn object(name: &str, pem: &str) -> CertificateSigningRequest {
+    CertificateSigningRequest {
+        metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() },
+        spec: CertificateSigningRequestSpec {
+            request: ByteString(pem.as_bytes().to_vec()),
+            signer_name: SIGNER.to_owned(),
+            usages: Some(vec!["client auth".to_owned(), "digital signature".to_owned()]),
+            expiration_seconds: Some(LIFETIME_SECONDS),
+            ..CertificateSigningRequestSpec::default()
+        },
+        status: None,
+    }
+}
+
+fn has_condition(object: &CertificateSigningRequest, type_: &str) -> bool {
+    let conditions = object.status.as_ref().and_then(|status| status.conditions.as_ref());
+    conditions.is_some_and(|conditions| conditions.iter().any(|c| c.type_ == type_ && c.status == "True"))
+}
+
+/// The certificate or the refusal that the object holds; `None`: neither yet.
+fn outcome(object: &CertificateSigningRequest) -> Result<Option<Signed>, SignError> {
+    let status = object.status.clone().unwrap_or_default();
+    for condition in status.conditions.iter().flatten() {
+        if matches!(condition.type_.as_str(), "Denied" | "Failed") {
+            let message = condition.message.clone().unwrap_or_default();
+            return Err(SignError::Refused(format!("{}: {message}", condition.type_)));
+        }
+    }
+    let certificate = status.certificate.map(|bytes| String::from_utf8(bytes.0));
+    Ok(certificate.and_then(Result::ok).filter(|pem| !pem.is_empty()).map(Signed::Certificate))
+}
+
+async fn approve(
+    api: &Api<CertificateSigningRequest>,
+    name: &str,
+    mut object: CertificateSigningRequest,
+) -> Result<(), SignError> {
+    let now = Time(Timestamp::now());
+    let status = object.status.get_or_insert_default();
+    status.conditions.get_or_insert_default().push(CertificateSigningRequestCondition {
+        type_: "Approved".to_owned(),
+        status: "True".to_owned(),
+        reason: Some("BedplateEnrolment".to_owned()),
+        message: Some("pxed checked the one-time token of the machine's boot".to_owned()),
+        last_update_time: Some(now.clone()),
+        last_transition_time: Some(now),
+    });
+    match api.replace_subresource("approval", name, &PostParams::default(), &object).await {
+        Ok(_) => Ok(()),
+        // Approved meanwhile by another request for the same certificate.
+        Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+        Err(error) => Err(cluster(error)),
+    }
+}
+
+/// What agents are told of the API server; without a published authority they could not believe it.
+pub(crate) fn endpoint(config: &Config, advertise: Option<&str>) -> Option<KubernetesEndpoint> {
+    let mut ca_pem = String::new();
+    for der in config.root_cert.iter().flatten() {
+        let text = base64::engine::general_purpose::STANDARD.encode(der);
+        ca_pem.push_str("-----BEGIN CERTIFICATE-----\n");
+        for line in text.as_bytes().chunks(64) {
+            ca_pem.push_str(&String::from_utf8_lossy(line));
+            ca_pem.push('\n');
+        }
+        ca_pem.push_str("-----END CERTIFICATE-----\n");
+    }
+    let own = || config.cluster_url.to_string().trim_end_matches('/').to_owned();
+    let server = advertise.map_or_else(own, |advertise| format!("https://{advertise}"));
+    (!ca_pem.is_empty()).then_some(KubernetesEndpoint { server, ca_pem })
+}

@@ -1,0 +1,106 @@
+//! Permission for another key of a Machine whose key in force is still heard: `bedplate machine re-enrol`.
+//!
+//! Without a cluster pxed stores the permission. In a cluster it is an annotation, which agents and pxed cannot write. Either way it is
+//! valid for one key and one hour (`heard::Evidence`). It may be for one boot alone. Called by the admin socket.
+
+use bedplate_api::id::MachineName;
+use bedplate_api::machine::RE_ENROL_ANNOTATION;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::machines::{KnownMachine, Machines};
+use crate::store::{Store, StoreError, Table};
+
+/// Permission in the store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Allowed {
+    /// UID of the Machine.
+    pub(super) uid: String,
+    /// Time of the permission.
+    pub(super) time: Timestamp,
+    /// Public ID of the only boot that it is for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) boot: Option<String>,
+}
+
+/// Reason that no permission was given.
+#[derive(Debug, Error)]
+pub enum AllowKeyError {
+    /// No such Machine.
+    #[error("no Machine {0:?} of this site is known here")]
+    NoMachine(String),
+    /// The cluster's Machine has the permission.
+    #[error("this pxed belongs to a cluster: its Machine takes the permission")]
+    UseCluster,
+    /// The store failed.
+    #[error("failed to store the permission")]
+    Store(#[from] StoreError),
+}
+
+/// Gives permissions.
+#[derive(Clone)]
+pub struct Permissions {
+    /// The index of Machines.
+    pub machines: Machines,
+    /// Store of permissions.
+    pub store: Store,
+    /// True if there is no cluster.
+    pub standalone: bool,
+}
+
+impl Permissions {
+    /// Allows another key to enroll for the Machine of this name, of a boot with this public ID if there is one. On disk when this returns.
+    ///
+    /// # Errors
+    /// [`AllowKeyError`].
+    pub async fn allow(&self, name: &str, boot: Option<String>, now: Timestamp) -> Result<(), AllowKeyError> {
+        if !self.standalone {
+            return Err(AllowKeyError::UseCluster);
+        }
+        let known = name.parse().ok().and_then(|name| self.machines.load().by_name(&name).cloned());
+        let known = known.ok_or_else(|| AllowKeyError::NoMachine(name.to_owned()))?;
+        // Plain data with text keys: it always has a JSON form.
+        let allowed = Allowed { uid: known.uid.clone(), time: now, boot };
+        let value = serde_json::to_vec(&allowed).unwrap_or_default();
+        self.store.put(Table::Certificates, permission_key(&known.name).as_bytes(), value).await?;
+        tracing::info!(machine = %known.name, "another key allowed to enroll");
+        Ok(())
+    }
+}
+
+/// Returns the key of the permission's row.
+pub(super) fn permission_key(name: &MachineName) -> String {
+    format!("allowed/{name}")
+}
+
+/// Returns the time of the latest permission for this boot, by its public ID, or for any boot.
+pub(super) fn latest_for(known: &KnownMachine, kept: Option<Allowed>, boot: &str) -> Option<Timestamp> {
+    let is_for = |(_, only): &(Timestamp, Option<String>)| only.as_ref().is_none_or(|only| only == boot);
+    given(known, kept).filter(is_for).map(|(time, _)| time).max()
+}
+
+/// Returns the time of the latest permission for whichever boot.
+pub(super) fn latest(known: &KnownMachine, kept: Option<Allowed>) -> Option<Timestamp> {
+    given(known, kept).map(|(time, _)| time).max()
+}
+
+/// Permissions: their times, and the boots that they are for. The annotation is a time, or time and public boot ID with a slash between them.
+/// Another text counts as no permission.
+fn given(
+    known: &KnownMachine,
+    kept: Option<Allowed>,
+) -> impl Iterator<Item = (Timestamp, Option<String>)> + use<> {
+    let annotations = known.machine.metadata.annotations.as_ref();
+    let annotated = annotations.and_then(|all| {
+        let text = all.get(RE_ENROL_ANNOTATION)?;
+        let (time, boot) = match text.split_once('/') {
+            Some((time, boot)) => (time, Some(boot.to_owned())),
+            None => (text.as_str(), None),
+        };
+        Some((time.parse().ok()?, boot))
+    });
+    let kept = kept.filter(|kept| kept.uid == known.uid).map(|kept| (kept.time, kept.boot));
+    annotated.into_iter().chain(kept)
+}

@@ -1,0 +1,85 @@
+//! How often one host may ask for what: far more than an agent ever does, and little enough that a host in strange hands cannot keep the store, the
+//! signer or the cluster's API server busy for all the others.
+//!
+//! By the key that the host shows: an earlier key of its Machine takes nothing from the present one. An enrollment is paced by the boot of its
+//! token, for its client makes keys up as it likes. Called by `serve` before a body is read, and by `service` for an enrollment, once its token
+//! is found to be good.
+
+use std::time::{Duration, Instant};
+
+use bedplate_api::id::{Digest, MachineName};
+
+use super::counters::Reason;
+use super::service::Refused;
+use crate::token_bucket::{Allowances, Rate};
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Asked {
+    /// A first certificate.
+    Enrolment,
+    /// A further one.
+    Renewal,
+    /// To take a report: a heartbeat, twice a minute.
+    Report,
+    /// To take how the node stands: once in 5 s.
+    Node,
+    /// To take how an operation goes: what people have asked of the host.
+    Operation,
+    /// What changes nothing here.
+    Look,
+}
+
+/// What is left to each host, by its key or its boot.
+pub type Paces = Allowances<(MachineName, Digest, Asked)>;
+
+impl Asked {
+    /// What a path of an agent that shows its certificate asks for.
+    pub(super) fn by(path: &str) -> Self {
+        match path {
+            "/v1/renew" => Self::Renewal,
+            "/v1/report" => Self::Report,
+            "/v1/node" => Self::Node,
+            "/v1/operation" => Self::Operation,
+            _ => Self::Look,
+        }
+    }
+
+    /// An agent that is told to wait for its certificate asks again after so many seconds as one more is allowed in.
+    const fn rate(self) -> Rate {
+        let (burst, each) = match self {
+            Self::Enrolment => (30, 2000),
+            Self::Renewal => (20, 10_000),
+            Self::Report | Self::Node => (30, 1000),
+            Self::Operation => (120, 250),
+            // One for each Secret of a version, and one for whatever is new.
+            Self::Look => (600, 50),
+        };
+        Rate { burst, each: Duration::from_millis(each) }
+    }
+}
+
+/// Lets a host ask once more.
+///
+/// # Errors
+/// The refusal, with how long to wait.
+pub(super) fn admit(
+    paces: &Paces,
+    (machine, host): (&MachineName, &Digest),
+    asked: Asked,
+) -> Result<(), Refused> {
+    let taken = paces.take((machine.clone(), *host, asked), asked.rate(), Instant::now());
+    taken.map_err(|wait| {
+        tracing::debug!(%machine, ?asked, "a host asks too often");
+        Refused {
+            reason: Reason::TooOften,
+            message: format!("Machine {machine} asks too often: again in {} s", seconds(wait)),
+            after: Some(wait),
+        }
+    })
+}
+
+/// Whole seconds, and never none: what `Retry-After` can say.
+pub(super) fn seconds(wait: Duration) -> u64 {
+    u64::try_from(wait.as_millis().div_ceil(1000)).unwrap_or(u64::MAX).max(1)
+}

@@ -1,0 +1,445 @@
+//! What is answered to an agent: enrolment, renewal, report. Decides; `serve` has the socket, `signer` the key.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bedplate_api::id::{BootId, Digest, MachineName};
+use bedplate_api::machine::{Address, AgentStatus, Hardware, MachineStatus, Time, condition_type};
+use bedplate_api::wire::{EnrolRequest, EnrolResponse, RenewRequest, Report, Stage};
+use bedplate_process::counter::Label as _;
+use bedplate_process::exit::chain;
+use jiff::Timestamp;
+
+use super::alarm::Alarm;
+use super::counters::{Counters, Enrolment, Reason, Renewal, Reported};
+use super::csr::{CertificateRequest, ReadRequestError};
+use super::identity::Identity;
+use super::in_force::InForce;
+use super::rate_limit::{self, Asked, Paces};
+use super::record::row_of;
+use super::report_filter;
+use super::signer::{Expected, SignError, Signed, Signer};
+use super::takeover::{Admission, Candidate};
+use super::turn::Turns;
+use crate::boot::issued_seeds::{CheckTokenError, hash};
+use crate::boot::report::{reason, tell_heard};
+use crate::boot::{Boots, Owner, public_id};
+use crate::heard::Heard;
+use crate::machines::{KnownMachine, Machines};
+use crate::standalone::agents::StandIn;
+use crate::status::{EventReason, StatusRegistry, set_condition};
+use crate::store::Store;
+
+/// Seconds between heartbeats.
+pub const HEARTBEAT_SECONDS: u32 = 30;
+
+/// Seconds before an agent asks again for a certificate that is not there yet.
+const RETRY_SECONDS: u32 = 2;
+/// The same of one that has a certificate yet: it is renewed long before it ends.
+const RENEW_RETRY_SECONDS: u32 = 10;
+
+/// A refusal.
+#[derive(Debug)]
+pub struct Refused {
+    /// Why.
+    pub reason: Reason,
+    /// The same for a person.
+    pub message: String,
+    /// How long to wait before the next try, where that is known.
+    pub after: Option<Duration>,
+}
+
+pub(crate) fn refused<T>(reason: Reason, message: impl Into<String>) -> Result<T, Refused> {
+    Err(Refused { reason, message: message.into(), after: None })
+}
+
+/// Answers agents.
+pub struct Service {
+    /// The index of Machines.
+    pub machines: Machines,
+    /// The boots, and the tokens of their seeds.
+    pub boots: Boots,
+    /// The statuses.
+    pub registry: StatusRegistry,
+    /// Where certificates are remembered.
+    pub store: Store,
+    /// What stands in for a cluster, where there is none.
+    pub stand_in: Option<StandIn>,
+    /// Who signs.
+    pub signer: Arc<dyn Signer>,
+    /// What is counted.
+    pub counters: Arc<Counters>,
+    /// How much each host may ask yet.
+    pub paces: Paces,
+    /// Requests and heartbeats by the keys in force.
+    pub heard: Heard,
+    /// Machines whose key is being written.
+    pub turns: Turns,
+}
+
+impl Service {
+    /// Handles `POST /v1/enrol` of a host at `peer`.
+    ///
+    /// # Errors
+    /// The refusal. A lost answer is no reason: the same token and key get it again.
+    pub async fn enrol(
+        &self,
+        request: EnrolRequest,
+        peer: IpAddr,
+        now: Timestamp,
+    ) -> Result<EnrolResponse, Refused> {
+        let decided = self.decide_enrolment(request, peer, now).await;
+        self.counters.enrolments.one(match &decided {
+            Ok((how, _)) => *how,
+            Err(_) => Enrolment::Refused,
+        });
+        decided.map(|(_, response)| response)
+    }
+
+    async fn decide_enrolment(
+        &self,
+        request: EnrolRequest,
+        peer: IpAddr,
+        now: Timestamp,
+    ) -> Result<(Enrolment, EnrolResponse), Refused> {
+        let (seeds, boot) = (self.boots.seeds(), request.boot_id);
+        // The token comes first: a request costs its client nothing, and pxed the verification of a signature.
+        let seed = seeds.check(boot, &request.token, now);
+        let seed = seed.or_else(|error| self.bad_token(boot, peer, &error))?;
+        let csr = CertificateRequest::read(&request.csr_pem).or_else(|error| bad_request(&error))?;
+        seed.check_key(&csr.key).or_else(|error| self.bad_token(boot, peer, &error))?;
+        let Owner::Machine { name, uid } = seed.owner.clone() else {
+            return refused(
+                Reason::NotAMachine,
+                "an unknown machine cannot enrol: make a Machine of its MAC address and boot it again",
+            );
+        };
+        // Not before its token was found to be good: nobody else's is used up.
+        rate_limit::admit(&self.paces, (&name, &hash(&boot.to_string())), Asked::Enrolment)?;
+        let known = self.check_machine(&name, Some(&uid))?;
+        csr.check_subject((&name, &uid), self.signer.needs_whole_subject())
+            .or_else(|error| bad_request(&error))?;
+        let candidate = Candidate { key: csr.key, boot, token: &request.token, seed: &seed, peer };
+        // A token that is held back is not bound to a key.
+        if let Admission::Later(wait) = self.admit_key(&known, &candidate, now).await? {
+            return Ok((Enrolment::HeardElsewhere, wait));
+        }
+        let claimed = seeds.claim(boot, csr.key).await;
+        claimed.or_else(|error| self.bad_token(boot, peer, &error))?;
+        // A lost answer is given again; its key does not become the current one again.
+        if let Some(certificate) = seed.claim.as_ref().and_then(|claim| claim.certificate.clone()) {
+            return Ok((Enrolment::Repeated, self.enrolled(certificate)));
+        }
+        let signed = match self.signer.sign((&name, &uid), &csr, &boot.to_string()).await {
+            Ok(signed) => signed,
+            Err(error) => return self.signer_failed(&name, &error),
+        };
+        let certificate = match signed {
+            Signed::Certificate(certificate) => certificate,
+            Signed::Pending(reason) => return Ok(pending(reason)),
+        };
+        let decided = self.put_in_force_now(&candidate, (&name, &uid), certificate).await?;
+        if matches!(decided, (Enrolment::Enrolled, _)) {
+            self.take_facts(&name, request.agent_version, Some(request.facts), Timestamp::now());
+        }
+        Ok(decided)
+    }
+
+    /// Puts the key of an enrollment in force. The signer may have taken its time: all that was found before is asked again.
+    async fn put_in_force_now(
+        &self,
+        candidate: &Candidate<'_>,
+        (name, uid): (&MachineName, &str),
+        certificate: String,
+    ) -> Result<(Enrolment, EnrolResponse), Refused> {
+        let (seeds, boot, now) = (self.boots.seeds(), candidate.boot, Timestamp::now());
+        let Some(_turn) = self.turns.take(name) else { return Ok(pending(busy(name))) };
+        let seed = seeds.check(boot, candidate.token, now);
+        let seed = seed.or_else(|error| self.bad_token(boot, candidate.peer, &error))?;
+        if let Some(certificate) = seed.claim.and_then(|claim| claim.certificate) {
+            return Ok((Enrolment::Repeated, self.enrolled(certificate)));
+        }
+        let known = self.check_machine(name, Some(uid))?;
+        let former = match self.admit_key(&known, candidate, now).await? {
+            Admission::Now(former) => former,
+            Admission::Later(wait) => return Ok((Enrolment::HeardElsewhere, wait)),
+        };
+        let ended = seeds.win(boot);
+        let mut changes = ended.or_else(|error| self.bad_token(boot, candidate.peer, &error))?;
+        let certified = self.certified(&known, candidate.key, (false, now)).await;
+        let expected = Expected::Former { key: former.told, heartbeat: former.heartbeat };
+        let certificate = match self.put_in_force(name, &certified, expected, certificate).await? {
+            Signed::Certificate(certificate) => certificate,
+            Signed::Pending(reason) => return Ok(pending(reason)),
+        };
+        changes.push(row_of(name, &certified));
+        if let Err(error) = seeds.answer(boot, &certificate, changes).await {
+            return store_failed(name, &error);
+        }
+        self.tell_certified(name, &certified);
+        self.settle(&known, candidate, former.force, now);
+        Ok((Enrolment::Enrolled, self.enrolled(certificate)))
+    }
+
+    /// Tells that the host of a candidate is enrolled; `former`: what was in force before.
+    fn settle(&self, known: &KnownMachine, candidate: &Candidate<'_>, former: InForce, now: Timestamp) {
+        let (boot, peer) = (candidate.boot, candidate.peer);
+        let public = public_id(boot);
+        let changed = key_changed(former, &candidate.key);
+        tracing::info!(machine = %known.name, boot = %public, %peer, new_key = changed.is_some(), "host enrolled");
+        if let Some(changed) = changed {
+            let message = format!("{changed}, enrolled from {peer} by boot {public}");
+            self.registry.event(&known.name, EventReason::KeyChanged, message);
+        }
+        self.heard.enrolled(known, now);
+        let gone = |status: &mut MachineStatus| status.agent.get_or_insert_default().going_down_time = None;
+        self.registry.update(&known.name, gone);
+        let owner = Owner::Machine { name: known.name.clone(), uid: known.uid.clone() };
+        self.boots.owner_reached(&owner, boot, Stage::Enrolled, now);
+        if known.is_netbooted() {
+            let message = format!("the host is enrolled, boot {public}");
+            self.registry.event(&known.name, EventReason::Enrolled, message);
+        } else {
+            self.enrolled_by_hand(&known.name, now);
+        }
+        // Also if a later packet in its name has started another boot.
+        tell_heard(&self.registry, &self.heard, known, now);
+    }
+
+    /// A host that pxed did not boot is enrolled: no boot's timeline says so.
+    fn enrolled_by_hand(&self, name: &MachineName, now: Timestamp) {
+        if self.machines.load().netbooted(name).is_some() {
+            return;
+        }
+        let message = "the host is enrolled by a token of `bedplate machine token`";
+        self.registry.update(name, |status| {
+            set_condition(status, condition_type::ENROLLED, true, reason::ENROLLED, message, now);
+        });
+        self.registry.event(name, EventReason::Enrolled, message);
+    }
+
+    /// `POST /v1/renew`, by an agent that showed its certificate.
+    ///
+    /// # Errors
+    /// The refusal.
+    pub async fn renew(
+        &self,
+        identity: &Identity,
+        request: RenewRequest,
+        now: Timestamp,
+    ) -> Result<EnrolResponse, Refused> {
+        let decided = self.decide_renewal(identity, request, now).await;
+        self.counters.renewals.one(match &decided {
+            Ok(EnrolResponse::Pending { .. }) => Renewal::Pending,
+            Ok(EnrolResponse::Enrolled { .. } | EnrolResponse::Challenge { .. }) => Renewal::Renewed,
+            Err(_) => Renewal::Refused,
+        });
+        decided
+    }
+
+    async fn decide_renewal(
+        &self,
+        identity: &Identity,
+        request: RenewRequest,
+        now: Timestamp,
+    ) -> Result<EnrolResponse, Refused> {
+        let name = &identity.machine;
+        let uid = self.hear(identity).await?;
+        let csr = CertificateRequest::read(&request.csr_pem).or_else(|error| bad_request(&error))?;
+        if csr.key != identity.key {
+            return refused(
+                Reason::OtherKey,
+                "a certificate is renewed for the key that it has; a new key needs a new boot",
+            );
+        }
+        csr.check_subject((name, &uid), self.signer.needs_whole_subject())
+            .or_else(|error| bad_request(&error))?;
+        let mut signed = match self.signer.sign((name, &uid), &csr, &identity.serial).await {
+            Ok(signed) => signed,
+            Err(error) => return self.signer_failed(name, &error),
+        };
+        if let Signed::Certificate(certificate) = signed {
+            signed = self.renew_now(identity, (&uid, certificate), now).await?;
+        }
+        match signed {
+            Signed::Certificate(certificate) => {
+                tracing::info!(machine = %name, "certificate renewed");
+                Ok(self.enrolled(certificate))
+            }
+            Signed::Pending(reason) => {
+                Ok(EnrolResponse::Pending { reason, retry_seconds: RENEW_RETRY_SECONDS })
+            }
+        }
+    }
+
+    /// Puts a renewed certificate in force. The signer may have taken its time: another key may be enrolled by now.
+    async fn renew_now(
+        &self,
+        identity: &Identity,
+        (uid, certificate): (&str, String),
+        now: Timestamp,
+    ) -> Result<Signed, Refused> {
+        let name = &identity.machine;
+        let Some(_turn) = self.turns.take(name) else { return Ok(Signed::Pending(busy(name))) };
+        self.check_identity(identity).await?;
+        let known = self.check_machine(name, Some(uid))?;
+        let certified = self.certified(&known, identity.key, (true, now)).await;
+        let signed = self.put_in_force(name, &certified, Expected::Earlier, certificate).await?;
+        if let Signed::Certificate(_) = &signed {
+            if let Err(error) = self.store.write(vec![row_of(name, &certified)]).await {
+                return store_failed(name, &error);
+            }
+            self.tell_certified(name, &certified);
+        }
+        Ok(signed)
+    }
+
+    /// `POST /v1/report`, by an agent that showed its certificate.
+    ///
+    /// # Errors
+    /// The refusal.
+    pub async fn report(&self, identity: &Identity, report: Report, now: Timestamp) -> Result<(), Refused> {
+        let taken = self.take_report(identity, report, now).await;
+        self.counters.reports.one(if taken.is_ok() { Reported::Taken } else { Reported::Refused });
+        taken
+    }
+
+    async fn take_report(&self, identity: &Identity, report: Report, now: Timestamp) -> Result<(), Refused> {
+        let name = &identity.machine;
+        let uid = self.hear(identity).await?;
+        let known = self.check_machine(name, Some(&uid))?;
+        if let Some(boot) = report.boot_id.filter(|_| !report.going_down) {
+            let owner = Owner::Machine { name: name.clone(), uid };
+            self.boots.owner_reached(&owner, boot, Stage::Enrolled, now);
+        }
+        let addresses = Address::of_host(name, &report.addresses);
+        let kernel = report_filter::cut(report.kernel_boot_id, report_filter::WORD);
+        let state_disk = report.state_disk.map(report_filter::state_disk);
+        if !report.going_down {
+            tell_heard(&self.registry, &self.heard, &known, now);
+        }
+        self.registry.update(name, |status| {
+            status.addresses = addresses;
+            status.state_disk = state_disk;
+            let agent = status.agent.get_or_insert_default();
+            agent.boot_id = Some(kernel);
+            agent.going_down_time = report.going_down.then_some(Time(now));
+        });
+        self.take_facts(name, report.agent_version, report.facts, now);
+        Ok(())
+    }
+
+    pub(super) fn signer_failed<T>(&self, name: &MachineName, error: &SignError) -> Result<T, Refused> {
+        let (text, reason) = (chain(error), Reason::SignerFailed);
+        let now = std::time::Instant::now();
+        if let Some(omitted) = self.boots.log_pace().admit(reason.word(), Some(name.as_str()), now) {
+            tracing::error!(machine = %name, error = text, omitted, "failed to sign a certificate");
+        }
+        refused(reason, text)
+    }
+
+    /// Lets an agent that showed its certificate ask for what is under this path.
+    ///
+    /// # Errors
+    /// It asks too often.
+    pub fn admit(&self, identity: &Identity, path: &str) -> Result<(), Refused> {
+        rate_limit::admit(&self.paces, (&identity.machine, &identity.key), Asked::by(path))
+    }
+
+    fn enrolled(&self, certificate_pem: String) -> EnrolResponse {
+        EnrolResponse::Enrolled {
+            certificate_pem,
+            kubernetes: self.signer.kubernetes(),
+            heartbeat_seconds: HEARTBEAT_SECONDS,
+        }
+    }
+
+    /// Returns the current Machine, if it still has this `uid`.
+    pub(super) fn check_machine(
+        &self,
+        name: &MachineName,
+        uid: Option<&str>,
+    ) -> Result<Arc<KnownMachine>, Refused> {
+        match self.machines.load().by_name(name) {
+            Some(known) if uid.is_none_or(|uid| uid == known.uid) => Ok(known.clone()),
+            Some(_) | None => self.machine_gone(name),
+        }
+    }
+
+    pub(super) fn machine_gone<T>(&self, name: &MachineName) -> Result<T, Refused> {
+        let message =
+            format!("Machine {name} is no longer known here, or was re-created: boot the host again");
+        refused(Reason::MachineGone, message)
+    }
+
+    /// Refuses a token.
+    pub(super) fn bad_token<T>(
+        &self,
+        boot: BootId,
+        peer: IpAddr,
+        error: &CheckTokenError,
+    ) -> Result<T, Refused> {
+        let reason = match error {
+            CheckTokenError::UnknownBoot => Reason::UnknownBoot,
+            CheckTokenError::WrongToken => Reason::WrongToken,
+            CheckTokenError::Expired(_) => Reason::TokenExpired,
+            CheckTokenError::Used => Reason::TokenUsed,
+            CheckTokenError::Superseded => Reason::TokenSuperseded,
+            CheckTokenError::Store(_) => Reason::StoreFailed,
+        };
+        let opened = || self.boots.get(boot, Timestamp::now()).map(|boot| boot.record().opening.owner);
+        let owner = self.boots.seeds().owner(boot).or_else(opened);
+        self.alarm(&Alarm {
+            event: EventReason::TokenRefused,
+            machine: owner.as_ref().and_then(Owner::machine),
+            boot: Some(boot),
+            peer,
+            message: format!("enrollment token refused ({})", reason.word()),
+        });
+        refused(reason, format!("{}: boot the host again for a fresh token", chain(error)))
+    }
+
+    fn take_facts(&self, name: &MachineName, version: String, hardware: Option<Hardware>, now: Timestamp) {
+        let version = report_filter::cut(version, report_filter::WORD);
+        let hardware = hardware.map(report_filter::hardware);
+        self.registry.update(name, |status| {
+            let agent = status.agent.get_or_insert_with(AgentStatus::default);
+            agent.version = Some(version);
+            agent.last_heartbeat = Some(Time(now));
+            if let Some(mut hardware) = hardware {
+                // The BMC is pxed's own to tell.
+                hardware.bmc = status.hardware.take().and_then(|before| before.bmc);
+                status.hardware = Some(hardware);
+            }
+        });
+    }
+}
+
+/// The answer to a host that should ask again.
+fn pending(reason: String) -> (Enrolment, EnrolResponse) {
+    (Enrolment::Pending, EnrolResponse::Pending { reason, retry_seconds: RETRY_SECONDS })
+}
+
+fn busy(name: &MachineName) -> String {
+    format!("another request for the key of Machine {name} is being answered")
+}
+
+/// The Event about a key that is another one than before; `None`: it is not.
+fn key_changed(former: InForce, key: &Digest) -> Option<&'static str> {
+    match former {
+        InForce::Key(former) if former == *key => None,
+        InForce::Nothing => None,
+        InForce::Key(_) | InForce::Certificate => Some("another key is in force"),
+        InForce::Lost => Some("a key is in force, and pxed has no record of the key before it"),
+    }
+}
+
+fn bad_request<T>(error: &ReadRequestError) -> Result<T, Refused> {
+    refused(Reason::BadCertificateRequest, chain(error))
+}
+
+pub(super) fn store_failed<T>(name: &MachineName, error: &crate::store::StoreError) -> Result<T, Refused> {
+    tracing::error!(machine = %name, error = chain(error), "the store failed in an enrolment");
+    refused(Reason::StoreFailed, "pxed cannot write to its store: see its log")
+}

@@ -1,0 +1,135 @@
+//! Decides whether a new key may replace the key in force of a Machine (docs/rules.md, Trust 6).
+//!
+//! A MAC address can be forged, so that a boot alone does not show that the host is gone. While the key in force is heard, a new key
+//! waits. Part of [`Service`]; `heard` judges.
+
+use std::net::IpAddr;
+
+use bedplate_api::id::{BootId, Digest};
+use bedplate_api::machine::Time;
+use bedplate_api::wire::{EnrolResponse, SecretText};
+use jiff::Timestamp;
+
+use super::alarm::Alarm;
+use super::in_force::{InForce, latest};
+use super::permission;
+use super::service::{Refused, Service};
+use crate::boot::issued_seeds::{CheckTokenError, Taken};
+use crate::boot::public_id;
+use crate::boot::report::apply_heard_elsewhere;
+use crate::machines::KnownMachine;
+use crate::status::EventReason;
+
+/// Delay before a host asks again, in seconds.
+const RETRY_SECONDS: u32 = 15;
+
+/// Key that asks to enroll.
+pub(super) struct Candidate<'a> {
+    /// The key.
+    pub(super) key: Digest,
+    /// The boot of its token.
+    pub(super) boot: BootId,
+    /// The token.
+    pub(super) token: &'a SecretText,
+    /// The token's seed.
+    pub(super) seed: &'a Taken,
+    /// Address of the host.
+    pub(super) peer: IpAddr,
+}
+
+/// Decision about a key.
+pub(super) enum Admission {
+    /// It may.
+    Now(Former),
+    /// Its host has to wait, with this answer.
+    Later(EnrolResponse),
+}
+
+/// The key before.
+pub(super) struct Former {
+    /// The key that is in force until then.
+    pub(super) force: InForce,
+    /// The key that the status names, as 64 hex digits.
+    pub(super) told: Option<String>,
+    /// Last heartbeat of a key that was found silent.
+    pub(super) heartbeat: Option<Option<Time>>,
+}
+
+impl Service {
+    /// Decides whether a key may enroll. A token that an operator issued includes the permission.
+    pub(super) async fn admit_key(
+        &self,
+        known: &KnownMachine,
+        candidate: &Candidate<'_>,
+        now: Timestamp,
+    ) -> Result<Admission, Refused> {
+        // A damaged row names no key that could be this one.
+        let row = self.row(&known.name).await.ok().flatten().filter(|row| row.uid == known.uid);
+        let status = self.enrollment_status(known);
+        let force = self.in_force(row.as_ref(), &status);
+        let enrolled = latest(row.as_ref(), &status);
+        let told = status.enrolment.and_then(|told| told.key_fingerprint);
+        let former = Former { force, told, heartbeat: None };
+        if force == InForce::Key(candidate.key) || force == InForce::Nothing {
+            return Ok(Admission::Now(former));
+        }
+        let time = enrolled.as_ref().map_or(Timestamp::MIN, |enrolled| enrolled.time);
+        // Another pxed's store does not know that this token has ended. A time of the future says nothing: the clock was set back.
+        if candidate.seed.time < time && time <= now {
+            return self.bad_token(candidate.boot, candidate.peer, &CheckTokenError::Superseded);
+        }
+        if candidate.seed.issued {
+            return Ok(Admission::Now(former));
+        }
+        let own = self.registry.get(&known.name).unwrap_or_default();
+        let mut evidence = self.heard.evidence(known, &own, time, now);
+        let boot = public_id(candidate.boot).to_string();
+        evidence.allowed = permission::latest_for(known, self.permission(&known.name).await?, &boot);
+        evidence.used = enrolled.and_then(|enrolled| enrolled.used_permission());
+        let Some(until) = evidence.refuses_until(now) else {
+            // A heartbeat that pxed has not seen yet, because its watch is late or has stopped, shows that the key is not silent.
+            let heartbeat = status.agent.map(|agent| agent.last_heartbeat);
+            return Ok(Admission::Now(Former { heartbeat, ..former }));
+        };
+        Ok(Admission::Later(self.hold_back(known, candidate, (evidence.heard, until), now)))
+    }
+
+    /// Tells of a host that has to wait, and what it is answered.
+    fn hold_back(
+        &self,
+        known: &KnownMachine,
+        candidate: &Candidate<'_>,
+        (heard, until): (Timestamp, Timestamp),
+        now: Timestamp,
+    ) -> EnrolResponse {
+        self.heard.refused(known, now);
+        self.alarm(&Alarm {
+            event: EventReason::HeardElsewhere,
+            machine: Some(&known.name),
+            boot: Some(candidate.boot),
+            peer: candidate.peer,
+            message: "another host asks to enroll with a new key while the key in force is heard".to_owned(),
+        });
+        let message = message(known, candidate, heard, until);
+        let is_up = heard > candidate.seed.time;
+        self.registry.update(&known.name, |status| apply_heard_elsewhere(status, is_up, &message, now));
+        EnrolResponse::Pending { reason: message, retry_seconds: RETRY_SECONDS }
+    }
+}
+
+/// Returns the message for the condition and for the host that waits.
+fn message(known: &KnownMachine, candidate: &Candidate<'_>, heard: Timestamp, until: Timestamp) -> String {
+    let second = |time: Timestamp| time.strftime("%FT%TZ").to_string();
+    let (boot, peer, name) = (public_id(candidate.boot), candidate.peer, &known.name);
+    let evidence = if heard == Timestamp::MIN {
+        "pxed has no record of the key in force, and listens first".to_owned()
+    } else {
+        format!("the key in force was heard at {}", second(heard))
+    };
+    format!(
+        "host at {peer} (boot {boot}) asks to enroll with a new key and waits: {evidence}; the new \
+         key is accepted after {} if the key in force says nothing more; if the host was replaced or reinstalled, run \
+         `bedplate machine re-enrol {name} --boot {boot}`, otherwise find out whose host it is",
+        second(until),
+    )
+}

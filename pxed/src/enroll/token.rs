@@ -1,0 +1,71 @@
+//! Enrollment tokens for hosts that pxed does not boot (every provider but `pxe`): a seed without a boot, valid once and for an hour.
+//!
+//! Asked for through the admin socket, whose users may switch power as well. A Machine that netboots gets its seed by that.
+
+use bedplate_api::id::MachineName;
+use bedplate_api::id::SiteName;
+use bedplate_api::wire::Seed;
+use jiff::Timestamp;
+use thiserror::Error;
+
+use crate::boot::issued_seeds::TakeSeedError;
+use crate::boot::{Boots, Owner};
+use crate::machines::Machines;
+use crate::netboot::dhcp::Urls;
+
+/// Why no token is given.
+#[derive(Debug, Error)]
+pub enum IssueTokenError {
+    /// No such Machine.
+    #[error("no Machine {0:?} of this site is known here")]
+    NoMachine(String),
+    /// It gets its token in another way.
+    #[error("Machine {0} is of provider pxe; its host gets its token when it boots from the network")]
+    Netbooted(MachineName),
+    /// It cannot be kept.
+    #[error("no token can be made")]
+    Seed(#[from] TakeSeedError),
+}
+
+/// Makes tokens.
+#[derive(Clone)]
+pub struct Tokens {
+    /// The index of Machines.
+    pub machines: Machines,
+    /// Where tokens are kept.
+    pub boots: Boots,
+    /// Where agents reach us.
+    pub urls: Urls,
+    /// Our site.
+    pub site: SiteName,
+    /// Our authority.
+    pub ca_pem: String,
+}
+
+impl Tokens {
+    /// A new token for the Machine of this name. Endpoints are named only where the configuration says how hosts reach us.
+    ///
+    /// # Errors
+    /// [`IssueTokenError`].
+    pub async fn issue(&self, name: &str, now: Timestamp) -> Result<Seed, IssueTokenError> {
+        let known = name.parse().ok().and_then(|name| self.machines.load().by_name(&name).cloned());
+        let known = known.ok_or_else(|| IssueTokenError::NoMachine(name.to_owned()))?;
+        if known.is_netbooted() {
+            return Err(IssueTokenError::Netbooted(known.name.clone()));
+        }
+        let owner = Owner::Machine { name: known.name.clone(), uid: known.uid.clone() };
+        let (boot_id, token) = self.boots.seeds().issue(owner, now).await?;
+        tracing::info!(machine = %known.name, "a token for an enrolment by hand was made");
+        let advertise = self.urls.advertise.iter();
+        Ok(Seed {
+            machine: known.name.clone(),
+            site: self.site.clone(),
+            boot_id,
+            token: Some(token),
+            ca_pem: self.ca_pem.clone(),
+            endpoints: advertise.map(|host| format!("https://{host}")).collect(),
+            rootfs: None,
+            state_disk: None,
+        })
+    }
+}

@@ -1,0 +1,155 @@
+//! What a new set of Machines costs: work for those that changed, none for the others.
+
+use super::*;
+use crate::machines::tests::machine;
+
+const A: &str = "52:54:00:00:00:0a";
+
+struct Rig {
+    directory: tempfile::TempDir,
+    follower: Follower,
+}
+
+fn rig() -> Rig {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(&directory.path().join("pxed.redb")).unwrap();
+    let machines = Machines::default();
+    let (registry, _events) = StatusRegistry::new(machines.clone(), &store, true).unwrap();
+    let follower = Follower {
+        operations: None,
+        choice: None,
+        site: SiteName::default(),
+        machines,
+        store,
+        registry,
+        state: Arc::default(),
+        kept: Kept::new(),
+        set: Vec::new(),
+    };
+    Rig { directory, follower }
+}
+
+fn sourced(number: u32) -> Sourced {
+    let mac = format!("52:54:00:00:01:{number:02x}");
+    Sourced { origin: "a.yaml".to_owned(), machine: machine(&format!("m{number}"), &[&mac]).into() }
+}
+
+#[tokio::test]
+async fn a_set_in_which_one_machine_changed_costs_the_work_of_one() {
+    let Rig { directory: _directory, mut follower } = rig();
+    let mut set: Vec<Sourced> = (0..200).map(sourced).collect();
+    follower.take(set.clone(), Beside::NOTHING, Vec::new()).await;
+    assert_eq!(follower.kept.len(), 200);
+    let before = follower.machines.load();
+    follower.registry.take_changes();
+
+    let (changes, new, gone) = follower.plan_keep(&set);
+    assert_eq!((changes.len(), new.len(), gone.len()), (0, 0, 0));
+
+    set[7].machine = Arc::new(machine("m7", &[A]));
+    set.remove(8);
+    let (changes, new, gone) = follower.plan_keep(&set);
+    assert_eq!(changes.len(), 2);
+    assert_eq!(new.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["m7"]);
+    assert_eq!(gone, HashSet::from(["m8".to_owned()]));
+
+    follower.take(set, Beside::NOTHING, Vec::new()).await;
+    let after = follower.machines.load();
+    let changed: Vec<_> = after.changed_since(&before).map(|known| known.name.to_string()).collect();
+    assert_eq!(changed, ["m7"], "index and statuses look at no other");
+    assert_eq!(follower.store.scan(Table::Machines).unwrap().len(), 199);
+}
+
+#[tokio::test]
+async fn a_machine_that_others_let_go_of_is_looked_at_again() {
+    let Rig { directory: _directory, mut follower } = rig();
+    let claim = |name: &str| Sourced { origin: String::new(), machine: machine(name, &[A]).into() };
+    let (a, b, other) = (claim("a"), claim("b"), sourced(1));
+    follower.take(vec![a.clone(), b.clone(), other.clone()], Beside::NOTHING, Vec::new()).await;
+    let contested = follower.machines.load();
+    assert_eq!(contested.contested(&"a".parse().unwrap()).len(), 1);
+    follower.take(vec![a, other], Beside::NOTHING, Vec::new()).await;
+    let free = follower.machines.load();
+    let changed: Vec<_> = free.changed_since(&contested).map(|known| known.name.to_string()).collect();
+    assert_eq!(changed, ["a"]);
+    assert_eq!(free.contested(&"a".parse().unwrap()), []);
+}
+
+#[tokio::test]
+async fn what_the_store_kept_is_not_written_again_after_a_restart() {
+    let Rig { directory: _directory, mut follower } = rig();
+    let set = || -> Vec<Sourced> { (0..3).map(sourced).collect() };
+    follower.take(set(), Beside::NOTHING, Vec::new()).await;
+    let (_, kept) = kept(&follower.store).unwrap();
+    follower.kept = kept;
+    // The source makes objects of its own, which are equal and not the same.
+    let (changes, new, gone) = follower.plan_keep(&set());
+    assert_eq!((changes.len(), new.len(), gone.len()), (0, 3, 0));
+}
+
+/// Follows a set of `count`; gives the store, what was told, and what ends it.
+async fn following(follower: Follower, count: u32) -> (Store, StatusRegistry, mpsc::Sender<Update>) {
+    let (store, registry) = (follower.store.clone(), follower.registry.clone());
+    let (updates, receiver) = mpsc::channel(1);
+    tokio::spawn(follower.follow(receiver));
+    let machines = (0..count).map(sourced).collect();
+    updates.send(Update::Set { machines, beside: Beside::NOTHING, problems: Vec::new() }).await.unwrap();
+    reached("the set is kept", || store.scan(Table::Machines).is_ok_and(|kept| kept.len() == count as usize))
+        .await;
+    (store, registry, updates)
+}
+
+async fn reached(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = std::time::Instant::now() + Duration::from_secs(30);
+    while !is_so() {
+        assert!(std::time::Instant::now() < deadline, "not reached: {what}");
+        // The store has a thread of its own, which no paused clock waits for.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        tokio::task::spawn_blocking(std::thread::yield_now).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_is_begun_anew_holds_every_machine_and_status_without_a_new_set() {
+    let Rig { directory, follower } = rig();
+    let (store, registry, _updates) = following(follower, 20).await;
+    registry.take_changes();
+    crate::store::tests::damage(&store, &directory.path().join("pxed.redb"));
+    assert!(store.put(Table::Boots, b"a", Vec::new()).await.is_err());
+    reached("every machine is in the new file", || {
+        store.scan(Table::Machines).is_ok_and(|kept| kept.len() == 20)
+    })
+    .await;
+    assert_eq!(registry.take_changes().0.len(), 20, "statuses are written again");
+    assert!(directory.path().join("pxed.redb.damaged-1").exists());
+}
+
+#[tokio::test]
+async fn a_store_that_is_begun_anew_before_the_source_has_spoken_holds_what_it_kept() {
+    let Rig { directory, mut follower } = rig();
+    follower.take((0..5).map(sourced).collect(), Beside::NOTHING, Vec::new()).await;
+    let (machines, kept) = kept(&follower.store).unwrap();
+    follower.kept = kept;
+    follower.begin(machines);
+    let store = follower.store.clone();
+    crate::store::tests::damage(&store, &directory.path().join("pxed.redb"));
+    assert!(store.put(Table::Boots, b"a", Vec::new()).await.is_err());
+    let (_updates, receiver) = mpsc::channel(1);
+    tokio::spawn(follower.follow(receiver));
+    reached("what is known is in the new file", || {
+        store.scan(Table::Machines).is_ok_and(|kept| kept.len() == 5)
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn machines_whose_write_failed_are_written_again_without_a_new_set() {
+    let Rig { directory: _directory, follower } = rig();
+    let (store, _, updates) = following(follower, 3).await;
+    crate::store::tests::break_next_write(&store);
+    let machines = (0..4).map(sourced).collect();
+    updates.send(Update::Set { machines, beside: Beside::NOTHING, problems: Vec::new() }).await.unwrap();
+    reached("the write failed", || store.counters().failures.load(std::sync::atomic::Ordering::Relaxed) == 1)
+        .await;
+    reached("all are kept", || store.scan(Table::Machines).is_ok_and(|kept| kept.len() == 4)).await;
+}

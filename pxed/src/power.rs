@@ -1,0 +1,178 @@
+//! Power: drives the BMCs of this site's Machines, and carries out MachineOperations (docs/rules.md, A3, H2, O1 to O7).
+//!
+//! ```text
+//! Machines, operations, leadership -> supervisor -> one worker per Machine with a BMC: observe -> plan -> apply -> report
+//! ```
+//!
+//! What is decided is pure (`plan`, `operation`, `breaker`); what is done goes through the traits here, so that a worker
+//! knows neither Kubernetes nor a file. Spawned by `run`.
+
+pub mod bmc;
+pub mod counters;
+pub mod fleet;
+pub mod machine;
+pub mod operations;
+pub mod plan;
+pub mod progress;
+pub mod status;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bedplate_api::id::MachineName;
+use bedplate_api::machine::{BmcSpec, CredentialsSecretRef};
+use bedplate_api::operation::{MachineOperation, MachineOperationStatus};
+use bedplate_bmc::{Bmc, BmcError, Credentials};
+pub use bedplate_process::lease::Tenure;
+use jiff::Timestamp;
+use thiserror::Error;
+
+pub use self::bmc::destination::Destinations;
+pub use self::counters::Counters;
+pub use self::fleet::supervisor::{Limits, Parts, run};
+
+/// Which operation: a later object of the same name has another uid.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OperationKey {
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.uid`; of a manifest without one, what stands for it.
+    pub uid: String,
+}
+
+/// An operation as its source knows it now.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Operation {
+    /// Which one.
+    pub key: OperationKey,
+    /// The object, with its status.
+    pub object: Arc<MachineOperation>,
+    /// What a write must still find: `metadata.resourceVersion`, or the count of writes.
+    pub version: String,
+    /// Time of the latest write of its status, by the clock of the API server or of this pxed. The times in a status are those of its
+    /// executor, which may be a host with a wrong clock.
+    pub written: Option<Timestamp>,
+}
+
+/// What a source of operations tells. Nothing of it is selected: routing is the supervisor's.
+#[derive(Debug, Clone, PartialEq)]
+pub enum OperationUpdate {
+    /// The complete set.
+    Set(Vec<Operation>),
+    /// One that is new or other than before.
+    Put(Operation),
+    /// One that is gone.
+    Gone(OperationKey),
+}
+
+/// Why the status of an operation was not written.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum WriteOperationError {
+    /// Somebody has written since: look at it again.
+    #[error("the operation was changed by somebody else")]
+    Conflict,
+    /// There is no such operation any more.
+    #[error("the operation is gone")]
+    Gone,
+    /// It will never be taken.
+    #[error("the operation's status is refused: {0}")]
+    Refused(String),
+    /// Away, busy, or not allowed now.
+    #[error("the operation's status cannot be written now: {0}")]
+    Later(String),
+}
+
+/// Where the executor writes how an operation goes.
+#[async_trait]
+pub trait OperationWriter: Send + Sync {
+    /// Writes the whole status, durably, if the operation is still of `operation.version`; gives it back as it is then.
+    async fn write(
+        &self,
+        operation: &Operation,
+        status: MachineOperationStatus,
+    ) -> Result<Operation, WriteOperationError>;
+}
+
+/// Why an operation was not made.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum CreateOperationError {
+    /// Operations are made in the cluster.
+    #[error("this pxed takes its operations from the cluster")]
+    UseCluster,
+    /// The name is taken.
+    #[error("there is an operation {0} already")]
+    Exists(String),
+    /// No such Machine.
+    #[error("no Machine {0} of this site is known here")]
+    NoMachine(String),
+    /// What is wrong with it.
+    #[error("{0}")]
+    Invalid(String),
+    /// Not now.
+    #[error("the operation cannot be kept now: {0}")]
+    Later(String),
+}
+
+/// Where people make operations and look at them: the admin socket's side.
+#[async_trait]
+pub trait OperationDesk: Send + Sync {
+    /// Makes an operation of a checked object; `metadata.generateName` is completed. It is durable when this returns.
+    async fn create(&self, object: MachineOperation) -> Result<MachineOperation, CreateOperationError>;
+    /// Every operation that is known here, oldest first.
+    fn list(&self) -> Vec<Arc<MachineOperation>>;
+    /// One by its name.
+    fn get(&self, name: &str) -> Option<Arc<MachineOperation>>;
+}
+
+/// Tells one state of a Secret from another without showing it: `metadata.uid` and `resourceVersion`, or a file's stamp.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct CredentialsVersion(pub String);
+
+/// Credentials as they were read.
+#[derive(Debug, Clone)]
+pub struct Issued {
+    /// Never shown.
+    pub credentials: Credentials,
+    /// Which state of the Secret they are.
+    pub version: CredentialsVersion,
+    /// Addresses to which they may be sent.
+    pub destinations: Destinations,
+}
+
+/// Why there are no credentials; for a person, without anything of the content.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("the credentials of Secret {namespace}/{name} are not available: {problem}")]
+pub struct CredentialsError {
+    /// The Secret's namespace.
+    pub namespace: String,
+    /// The Secret's name.
+    pub name: String,
+    /// What is wrong, and what to do.
+    pub problem: String,
+    /// It may pass by itself: who keeps the Secret cannot be asked now.
+    pub transient: bool,
+}
+
+/// Where credentials are read, one at a time, when they are needed. Nothing is kept.
+#[async_trait]
+pub trait CredentialsSource: Send + Sync {
+    /// Reads a Secret.
+    async fn read(&self, secret: &CredentialsSecretRef) -> Result<Issued, CredentialsError>;
+}
+
+/// Makes a client for a BMC; nothing is sent to it yet.
+#[async_trait]
+pub trait Dial: Send + Sync {
+    /// A client with these credentials.
+    async fn dial(&self, bmc: &BmcSpec, credentials: Credentials) -> Result<Box<dyn Bmc>, BmcError>;
+}
+
+/// What holds an object back from being deleted until its machine is off (`deletionPolicy: PowerOff`).
+#[async_trait]
+pub trait Holding: Send + Sync {
+    /// Puts pxed's finalizer on the Machine, or takes it off. Done already is done.
+    ///
+    /// # Errors
+    /// Why not, for the log; it is tried again.
+    async fn hold(&self, machine: &MachineName, uid: &str, held: bool) -> Result<(), String>;
+}

@@ -1,0 +1,336 @@
+//! A worker's line to its BMC: credentials when they are needed, a client that is kept, one question at a time.
+//!
+//! Nothing that changes power leaves here unless this pxed leads at that moment. Decides nothing. Caller: `worker`.
+
+use std::sync::Arc;
+
+use bedplate_api::machine::{BmcSpec, BmcTlsMode, BootSource, CredentialsSecretRef, PowerState};
+use bedplate_bmc::address::{Address, Scheme};
+use bedplate_bmc::{Bmc, BmcError, BootMode, Identity, PowerRequest};
+use thiserror::Error;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use super::destination::RefuseHostError;
+use super::limits::{Account, For, Login, Verdict};
+use crate::power::fleet::assignment::Shared;
+use crate::power::plan::operation::Failure;
+use crate::power::{CredentialsError, CredentialsVersion, Tenure};
+
+/// How long the end of a session may take.
+const CLOSING: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// What a BMC is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Question {
+    /// Its power state.
+    State,
+    /// Who it is.
+    Identity,
+    /// To change the power.
+    Request(PowerRequest),
+    /// To boot from there once, as that where it is known.
+    Boot(BootSource, Option<BootMode>),
+}
+
+impl Question {
+    const fn changes(self) -> bool {
+        match self {
+            Self::State | Self::Identity => false,
+            Self::Request(_) | Self::Boot(..) => true,
+        }
+    }
+}
+
+/// What a BMC answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// Its power state.
+    State(PowerState),
+    /// Who it is.
+    Identity(Identity),
+    /// It has accepted.
+    Accepted,
+}
+
+/// Why there is no answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum NoAnswer {
+    /// The BMC, or the way to it.
+    Bmc(BmcError),
+    /// There are no credentials.
+    Credentials(CredentialsError),
+    /// The credentials are not sent to this address.
+    Withheld(WithholdCredentialsError),
+    /// It is another Machine's too.
+    Contested(Arc<str>),
+}
+
+/// Reason why credentials were read and not sent.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub(crate) enum WithholdCredentialsError {
+    /// The author of the Secret did not list the address.
+    #[error(
+        "Secret {}/{} does not allow its credentials at bmc.address: {why}; a user who may write the Secret must list the BMC's address \
+         there: docs/bmc.md, \"Addresses of a Secret\"",
+        .secret.namespace, .secret.name
+    )]
+    NotForThisAddress {
+        /// The Secret.
+        secret: CredentialsSecretRef,
+        /// What is wrong with the list, or missing in it.
+        why: RefuseHostError,
+    },
+    /// Nothing proves who answers.
+    #[error(
+        "{what} is not allowed, because any host that answers gets the password; pin the BMC's key in bmc.tls.pins, or set \
+         bmc.allow-insecure in pxed's configuration"
+    )]
+    Insecure {
+        /// The part of `spec.bmc`.
+        what: &'static str,
+    },
+}
+
+impl WithholdCredentialsError {
+    const fn reason(&self) -> &'static str {
+        match self {
+            Self::NotForThisAddress { .. } => "CredentialsNotForThisAddress",
+            Self::Insecure { .. } => "InsecureNotAllowed",
+        }
+    }
+}
+
+impl NoAnswer {
+    /// For the state machines.
+    pub(crate) fn failure(&self) -> Failure {
+        match self {
+            Self::Bmc(error) => Failure {
+                reason: error.reason().as_str(),
+                message: error.to_string(),
+                transient: error.is_transient(),
+                sent: error.may_have_happened(),
+            },
+            Self::Credentials(error) => Failure {
+                reason: "CredentialsNotAvailable",
+                message: error.to_string(),
+                transient: error.transient,
+                sent: false,
+            },
+            Self::Withheld(error) => {
+                Failure { reason: error.reason(), message: error.to_string(), transient: false, sent: false }
+            }
+            Self::Contested(message) => Failure {
+                reason: "DuplicateBMC",
+                message: message.to_string(),
+                transient: false,
+                sent: false,
+            },
+        }
+    }
+}
+
+/// A line to one BMC.
+pub(crate) struct Line {
+    shared: Arc<Shared>,
+    tenure: Tenure,
+    spec: BmcSpec,
+    /// Why nothing is asked at all.
+    contested: Option<Arc<str>>,
+    address: Arc<Semaphore>,
+    open: Option<Box<dyn Bmc>>,
+    /// Kept with its verdict also while there is no client.
+    login: Option<Arc<Login>>,
+    version: Option<CredentialsVersion>,
+}
+
+impl Line {
+    /// To this BMC; nothing is sent yet.
+    pub(crate) fn new(shared: Arc<Shared>, spec: BmcSpec, contested: Option<Arc<str>>) -> Self {
+        let address = shared.gate.address(&spec.address);
+        let tenure = shared.tenure.clone();
+        Self { shared, tenure, spec, contested, address, open: None, login: None, version: None }
+    }
+
+    /// Whether it is to this BMC, claimed by the same Machines.
+    pub(crate) fn is_to(&self, spec: &BmcSpec, contested: Option<&Arc<str>>) -> bool {
+        self.spec == *spec && self.contested.as_ref() == contested
+    }
+
+    /// Whether nothing vouches for who answers.
+    pub(crate) fn insecure(&self) -> bool {
+        self.open.as_ref().is_some_and(|bmc| bmc.insecure())
+    }
+
+    /// What the BMC does otherwise than the standard says.
+    pub(crate) fn quirks(&self) -> Vec<String> {
+        self.open.as_ref().map(|bmc| bmc.quirks()).unwrap_or_default()
+    }
+
+    /// Asks. May be dropped at any time.
+    ///
+    /// # Errors
+    /// Why there is no answer.
+    pub(crate) async fn ask(&mut self, question: Question, whom: For) -> Result<Answer, NoAnswer> {
+        if let Some(message) = &self.contested {
+            return Err(NoAnswer::Contested(message.clone()));
+        }
+        let bmc = match self.open.take() {
+            Some(bmc) => bmc,
+            None => self.dial().await?,
+        };
+        // Not taken out while it is used: who is dropped here leaves the client, and its session, in place.
+        let bmc = self.open.insert(bmc);
+        let way =
+            Way { shared: &self.shared, tenure: &self.tenure, spec: &self.spec, address: &self.address };
+        let answer = way.ask(bmc.as_mut(), self.login.as_deref(), question, whom).await;
+        if matches!(answer, Err(BmcError::AuthenticationFailed { .. })) {
+            self.open = None;
+        }
+        if let Err(error) = &answer {
+            self.shared.counters.failure(error.reason());
+        }
+        answer.map_err(NoAnswer::Bmc)
+    }
+
+    async fn dial(&mut self) -> Result<Box<dyn Bmc>, NoAnswer> {
+        let read = self.shared.credentials.read(&self.spec.credentials_secret_ref).await;
+        if read.is_err() {
+            // The same ones, readable again, are others than none.
+            self.version = None;
+        }
+        let issued = read.map_err(NoAnswer::Credentials)?;
+        self.version = Some(issued.version.clone());
+        let failed = |error: BmcError| {
+            self.shared.counters.failure(error.reason());
+            NoAnswer::Bmc(error)
+        };
+        let address = Address::parse(&self.spec.address, self.spec.protocol).map_err(failed)?;
+        check_security(&self.spec, &address, self.shared.limits.allow_insecure)
+            .map_err(NoAnswer::Withheld)?;
+        issued.destinations.check(&address.host).map_err(|why| {
+            let secret = self.spec.credentials_secret_ref.clone();
+            NoAnswer::Withheld(WithholdCredentialsError::NotForThisAddress { secret, why })
+        })?;
+        self.login = Some(self.shared.gate.login(Account {
+            address: self.spec.address.clone(),
+            user: issued.credentials.username.clone(),
+            version: issued.version,
+        }));
+        self.shared.dial.dial(&self.spec, issued.credentials).await.map_err(failed)
+    }
+
+    /// Whether there are other credentials than those that were used last. An unreadable Secret is no other one.
+    pub(crate) async fn has_other_credentials(&mut self) -> bool {
+        if self.contested.is_some() {
+            return false;
+        }
+        let read = self.shared.credentials.read(&self.spec.credentials_secret_ref).await;
+        read.is_ok_and(|issued| self.version.as_ref() != Some(&issued.version))
+    }
+
+    /// Lets the client go without a word: what its name leads to is asked for anew.
+    pub(crate) fn forget(&mut self) {
+        self.open = None;
+    }
+
+    /// Nothing is asked for a while.
+    pub(crate) fn rest(&mut self) {
+        if let Some(bmc) = &mut self.open {
+            bmc.rest();
+        }
+    }
+
+    /// Ends the session at the BMC.
+    pub(crate) async fn close(&mut self) {
+        let Some(mut bmc) = self.open.take() else { return };
+        let closing = async {
+            let _pass = self.shared.gate.enter(&self.address, For::Operation).await;
+            bmc.close().await;
+        };
+        if tokio::time::timeout(CLOSING, closing).await.is_err() {
+            tracing::debug!(address = self.spec.address, "a session at a BMC was left open");
+        }
+    }
+}
+
+/// Refuses to send credentials where nothing proves who answers, unless that is allowed.
+fn check_security(spec: &BmcSpec, address: &Address, allowed: bool) -> Result<(), WithholdCredentialsError> {
+    let insecure = |what| Err(WithholdCredentialsError::Insecure { what });
+    match spec.tls.as_ref().map(|tls| tls.mode) {
+        _ if allowed => Ok(()),
+        _ if address.scheme == Scheme::Http => insecure("an http:// address in bmc.address"),
+        Some(BmcTlsMode::Insecure) => insecure("bmc.tls.mode insecure"),
+        Some(BmcTlsMode::Pin | BmcTlsMode::Ca) | None => Ok(()),
+    }
+}
+
+/// What a question passes.
+struct Way<'a> {
+    shared: &'a Shared,
+    tenure: &'a Tenure,
+    spec: &'a BmcSpec,
+    address: &'a Arc<Semaphore>,
+}
+
+impl Way<'_> {
+    async fn ask(
+        &self,
+        bmc: &mut dyn Bmc,
+        login: Option<&Login>,
+        question: Question,
+        whom: For,
+    ) -> Result<Answer, BmcError> {
+        let mut untried = None;
+        if let Some(login) = login {
+            let verdict = login.lock().await;
+            match &*verdict {
+                Verdict::Good => {}
+                Verdict::Wrong(error) => return Err(error.clone()),
+                Verdict::Untried => untried = Some(verdict),
+            }
+        }
+        let pass = match self.shared.gate.enter_at_once(self.address, whom) {
+            Some(pass) => pass,
+            None => {
+                // Thousands wait here after a start, and for what is only looked at none has a connection meanwhile.
+                if whom == For::Polling {
+                    bmc.rest();
+                }
+                self.shared.gate.enter(self.address, whom).await
+            }
+        };
+        let begun = Instant::now();
+        let answer = if question.changes() {
+            self.tenure.during(put(bmc, question)).await
+        } else {
+            Some(put(bmc, question).await)
+        };
+        let Some(answer) = answer else {
+            // The worker ends as soon as it sees the same.
+            drop((pass, untried));
+            return std::future::pending().await;
+        };
+        self.shared.counters.call(self.spec.protocol, begun.elapsed());
+        let verdict = match &answer {
+            Ok(_) | Err(BmcError::NotSupported { .. }) => Some(Verdict::Good),
+            Err(error @ BmcError::AuthenticationFailed { .. }) => Some(Verdict::Wrong(error.clone())),
+            Err(_) => None,
+        };
+        match (untried, verdict, login) {
+            (Some(mut known), Some(verdict), _) => *known = verdict,
+            (None, Some(wrong @ Verdict::Wrong(_)), Some(login)) => *login.lock().await = wrong,
+            (Some(_) | None, Some(_) | None, _) => {}
+        }
+        answer
+    }
+}
+
+async fn put(bmc: &mut dyn Bmc, question: Question) -> Result<Answer, BmcError> {
+    match question {
+        Question::State => bmc.power_state().await.map(Answer::State),
+        Question::Identity => bmc.identity().await.map(Answer::Identity),
+        Question::Request(request) => bmc.power(request).await.map(|_| Answer::Accepted),
+        Question::Boot(source, mode) => bmc.set_next_boot(source, mode).await.map(|()| Answer::Accepted),
+    }
+}

@@ -1,0 +1,184 @@
+//! How many BMCs are talked to at once, and who may try a password.
+//!
+//! Polling leaves a quarter of all connections to people's operations; an address has two at a time. A password that nobody
+//! has used yet is tried by one worker alone, and what came of it holds for all Machines behind that address: a wrong one
+//! is tried once. A permit is never held while time is waited for. Caller: `line`.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use bedplate_bmc::BmcError;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::power::CredentialsVersion;
+
+/// Connections to one address at once.
+const PER_ADDRESS: usize = 2;
+/// So many entries are there before those that nobody uses are looked for.
+const LEAST: usize = 64;
+
+/// For whom a BMC is talked to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum For {
+    /// A look at rest.
+    Polling,
+    /// Somebody's operation.
+    Operation,
+}
+
+/// One user at one address, with one state of the Secret.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Account {
+    /// As the Machine names it.
+    pub address: String,
+    /// User name.
+    pub user: String,
+    /// The state of the Secret.
+    pub version: CredentialsVersion,
+}
+
+/// What is known of an account.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nobody has tried it.
+    Untried,
+    /// It is taken.
+    Good,
+    /// It is not, and this was said.
+    Wrong(BmcError),
+}
+
+/// What is known of an account; who holds the lock of an untried one tries it.
+pub type Login = tokio::sync::Mutex<Verdict>;
+
+/// Lets workers through.
+pub struct Gate {
+    all: Arc<Semaphore>,
+    polling: Arc<Semaphore>,
+    addresses: Shared<String, Semaphore>,
+    logins: Shared<Account, Login>,
+}
+
+/// Leave to talk to a BMC.
+pub struct Pass {
+    _permits: Vec<OwnedSemaphorePermit>,
+}
+
+impl Gate {
+    /// For so many connections.
+    pub fn new(connections: usize) -> Self {
+        let reserve = (connections / 4).max(1);
+        let polling = connections.saturating_sub(reserve).max(1);
+        let semaphore = |permits| Arc::new(Semaphore::new(permits));
+        Self {
+            all: semaphore(connections.max(polling + reserve)),
+            polling: semaphore(polling),
+            addresses: Shared::default(),
+            logins: Shared::default(),
+        }
+    }
+
+    /// The turnstile of an address.
+    pub fn address(&self, address: &str) -> Arc<Semaphore> {
+        self.addresses.get(address.to_owned(), || Semaphore::new(PER_ADDRESS))
+    }
+
+    /// What is known of an account.
+    pub fn login(&self, account: Account) -> Arc<Login> {
+        self.logins.get(account, || Login::new(Verdict::Untried))
+    }
+
+    /// Leave without waiting, where nobody else waits for it.
+    pub fn enter_at_once(&self, address: &Arc<Semaphore>, whom: For) -> Option<Pass> {
+        let mut permits = Vec::with_capacity(3);
+        for semaphore in self.semaphores(address, whom) {
+            permits.push(semaphore.clone().try_acquire_owned().ok()?);
+        }
+        Some(Pass { _permits: permits })
+    }
+
+    fn semaphores<'a>(
+        &'a self,
+        address: &'a Arc<Semaphore>,
+        whom: For,
+    ) -> impl Iterator<Item = &'a Arc<Semaphore>> {
+        let polling = (whom == For::Polling).then_some(&self.polling);
+        [address].into_iter().chain(polling).chain([&self.all])
+    }
+
+    /// Waits for leave. The address comes first, so that a busy one keeps nobody else waiting.
+    pub async fn enter(&self, address: &Arc<Semaphore>, whom: For) -> Pass {
+        let mut permits = Vec::with_capacity(3);
+        for semaphore in self.semaphores(address, whom) {
+            // Nobody closes them.
+            permits.extend(semaphore.clone().acquire_owned().await.ok());
+        }
+        Pass { _permits: permits }
+    }
+}
+
+/// What several workers share for as long as one of them has it.
+struct Shared<K, V>(Mutex<HashMap<K, Weak<V>>>);
+
+impl<K, V> Default for Shared<K, V> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<K: Hash + Eq, V> Shared<K, V> {
+    fn get(&self, key: K, new: impl FnOnce() -> V) -> Arc<V> {
+        let mut map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(shared) = map.get(&key).and_then(Weak::upgrade) {
+            return shared;
+        }
+        if map.len() >= LEAST && map.len().is_power_of_two() {
+            map.retain(|_, weak| weak.strong_count() > 0);
+        }
+        let shared = Arc::new(new());
+        map.insert(key, Arc::downgrade(&shared));
+        shared
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn polling_leaves_a_quarter_to_operations() {
+        let gate = Gate::new(8);
+        let mut passes = Vec::new();
+        for n in 0..6 {
+            passes.push(gate.enter(&gate.address(&n.to_string()), For::Polling).await);
+        }
+        let busy = gate.address("x");
+        assert!(gate.enter(&busy, For::Polling).now_or_never().is_none());
+        assert!(gate.enter_at_once(&busy, For::Polling).is_none());
+        assert!(gate.enter_at_once(&busy, For::Operation).is_some());
+        assert!(gate.enter(&busy, For::Operation).now_or_never().is_some());
+    }
+
+    #[tokio::test]
+    async fn an_address_takes_two_at_once_however_many_machines_are_behind_it() {
+        let gate = Gate::new(8);
+        let (one, other) = (gate.address("a"), gate.address("a"));
+        let first = gate.enter(&one, For::Operation).await;
+        let _second = gate.enter(&other, For::Operation).await;
+        assert!(gate.enter(&other, For::Operation).now_or_never().is_none());
+        drop(first);
+        assert!(gate.enter(&other, For::Operation).now_or_never().is_some());
+    }
+
+    #[test]
+    fn what_nobody_uses_is_forgotten() {
+        let gate = Gate::new(8);
+        for n in 0..1000 {
+            gate.address(&n.to_string());
+        }
+        assert!(gate.addresses.0.lock().unwrap().len() <= LEAST);
+    }
+}

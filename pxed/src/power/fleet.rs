@@ -1,0 +1,7 @@
+//! All machines of a site: which workers run, and what several machines share.
+
+pub(crate) mod assignment;
+pub(crate) mod deleted_machines;
+pub(crate) mod duplicates;
+pub(crate) mod grace_timers;
+pub mod supervisor;

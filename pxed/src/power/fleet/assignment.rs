@@ -1,0 +1,112 @@
+//! What all workers share, and what each of them is given to do.
+//!
+//! Callers: `supervisor`, which makes both; `worker`, `line`.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::supervisor::Limits;
+use crate::machines::KnownMachine;
+use crate::power::bmc::limits::Gate;
+use crate::power::counters::Counters;
+use crate::power::machine::takeover::{self, Tokens};
+use crate::power::progress::{Ended, ShutDown};
+use crate::power::{CredentialsSource, Dial, Holding, Operation, OperationWriter, Tenure};
+use crate::status::StatusRegistry;
+use crate::store::{Store, Table};
+
+/// Tells the time.
+pub(crate) type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
+/// What all workers share.
+pub(crate) struct Shared {
+    pub(crate) gate: Gate,
+    pub(crate) registry: StatusRegistry,
+    pub(crate) store: Store,
+    pub(crate) writer: Arc<dyn OperationWriter>,
+    pub(crate) credentials: Arc<dyn CredentialsSource>,
+    pub(crate) dial: Arc<dyn Dial>,
+    pub(crate) holding: Option<Arc<dyn Holding>>,
+    pub(crate) tokens: Arc<dyn Tokens>,
+    pub(crate) tenure: Tenure,
+    pub(crate) limits: Limits,
+    pub(crate) instance: String,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) clock: Clock,
+}
+
+impl Shared {
+    pub(crate) fn now(&self) -> Timestamp {
+        (self.clock)()
+    }
+
+    /// From -1 to 1.
+    pub(crate) fn jitter(&self) -> f64 {
+        rand::random::<f64>() * 2.0 - 1.0
+    }
+
+    /// Lets a Machine go whose machine is off; whether that is done.
+    pub(crate) async fn release(&self, machine: &KnownMachine) -> bool {
+        let released = match &self.holding {
+            Some(holding) => holding.hold(&machine.name, &machine.uid, false).await,
+            None => {
+                let key = machine.name.as_str().as_bytes();
+                self.store.delete(Table::Departing, key).await.map_err(|error| error.to_string())
+            }
+        };
+        released
+            .inspect_err(
+                |error| tracing::warn!(machine = %machine.name, error, "could not let the machine go"),
+            )
+            .is_ok()
+    }
+}
+
+/// What a worker is to do.
+#[derive(Debug, Clone)]
+pub(crate) struct Assignment {
+    pub(crate) machine: Arc<KnownMachine>,
+    /// Oldest first.
+    pub(crate) operations: Vec<Operation>,
+    /// The newest that has ended.
+    pub(crate) ended: Option<Ended>,
+    /// Newest shutdown that its agent has taken.
+    pub(crate) shut_down: Option<ShutDown>,
+    /// Its manifest is gone.
+    pub(crate) departing: bool,
+    /// Its BMC is another Machine's too; for a person.
+    pub(crate) contested: Option<Arc<str>>,
+}
+
+impl Assignment {
+    /// Returns true if a takeover waits until the object shows whether the Machine has a Node.
+    fn awaits_node(&self) -> bool {
+        let object = &self.machine.machine;
+        takeover::set(&object.spec).is_some() && !takeover::shows_node(object)
+    }
+
+    /// Whether the Machine is deleted.
+    pub(crate) fn is_going(&self) -> bool {
+        self.departing || self.machine.machine.metadata.deletion_timestamp.is_some()
+    }
+
+    /// Whether pxed's finalizer is on it.
+    pub(crate) fn is_held(&self) -> bool {
+        let finalizers = self.machine.machine.metadata.finalizers.as_ref();
+        finalizers
+            .is_some_and(|all| all.iter().any(|finalizer| finalizer == crate::cluster::finalizer::FINALIZER))
+    }
+
+    /// Whether a worker would do the same: what others write into the status is no reason to look at a BMC.
+    pub(crate) fn is_as(&self, other: &Self) -> bool {
+        self.machine.machine.spec == other.machine.machine.spec
+            && self.machine.uid == other.machine.uid
+            && (self.is_going(), self.is_held(), self.departing)
+                == (other.is_going(), other.is_held(), other.departing)
+            && self.operations == other.operations
+            && self.shut_down == other.shut_down
+            && self.contested == other.contested
+            && self.awaits_node() == other.awaits_node()
+    }
+}

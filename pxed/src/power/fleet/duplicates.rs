@@ -1,0 +1,139 @@
+//! Machines whose BMC is another Machine's too: pxed drives none of them, or one would undo what the other wants.
+//!
+//! One address, and one system there; a Machine that names no system means the only one. Pure: no clock, no file, no socket.
+//! Callers: `supervisor`, `departing`.
+
+use std::collections::{BTreeMap, HashMap};
+
+use bedplate_api::id::MachineName;
+use bedplate_api::machine::BmcSpec;
+use bedplate_bmc::address::Address;
+
+/// Who claims which BMC.
+#[derive(Debug, Default)]
+pub(crate) struct Contested {
+    /// Where each Machine's is.
+    places: HashMap<MachineName, String>,
+    /// Who claims what there, with the system.
+    claims: HashMap<String, BTreeMap<MachineName, Option<String>>>,
+}
+
+impl Contested {
+    /// A Machine has this BMC from now on, or none; those of whom something else may be said by that.
+    pub(crate) fn claim(&mut self, name: &MachineName, bmc: Option<&BmcSpec>) -> Vec<MachineName> {
+        let mut touched = Vec::new();
+        let before = self.places.remove(name);
+        if let Some(claims) = before.as_ref().and_then(|place| self.claims.get_mut(place)) {
+            let system = claims.remove(name).flatten();
+            touched.extend(may_be(claims, system.as_deref()).cloned());
+        }
+        if let Some(bmc) = bmc {
+            let place = place(bmc);
+            let claims = self.claims.entry(place.clone()).or_default();
+            touched.extend(may_be(claims, bmc.system_id.as_deref()).cloned());
+            claims.insert(name.clone(), bmc.system_id.clone());
+            self.places.insert(name.clone(), place);
+        }
+        if let Some(place) = before.filter(|place| self.claims.get(place).is_some_and(BTreeMap::is_empty)) {
+            self.claims.remove(&place);
+        }
+        touched
+    }
+
+    /// Whether this may be some Machine's BMC, however that writes it.
+    pub(crate) fn is_claimed(&self, bmc: &BmcSpec) -> bool {
+        let claims = self.claims.get(&place(bmc));
+        claims.is_some_and(|claims| may_be(claims, bmc.system_id.as_deref()).next().is_some())
+    }
+
+    /// What is said of a Machine whose BMC is another's too.
+    pub(crate) fn message(&self, name: &MachineName) -> Option<String> {
+        const SHOWN: usize = 5;
+        let claims = self.claims.get(self.places.get(name)?)?;
+        let system = claims.get(name)?.as_deref();
+        let others = may_be(claims, system).filter(|other| *other != name);
+        let mut names: Vec<&str> = others.map(MachineName::as_str).take(SHOWN + 1).collect();
+        if names.is_empty() {
+            return None;
+        }
+        if names.len() > SHOWN {
+            names.truncate(SHOWN);
+            names.push("others");
+        }
+        let names = names.join(" and ");
+        Some(format!(
+            "its BMC is that of {names} too, and none of them is driven: correct bmc.address or bmc.systemId"
+        ))
+    }
+}
+
+/// Those who may claim this system. Who names none means the only one, whichever that is.
+fn may_be<'a>(
+    claims: &'a BTreeMap<MachineName, Option<String>>,
+    system: Option<&'a str>,
+) -> impl Iterator<Item = &'a MachineName> {
+    let same = move |theirs: Option<&str>| system.is_none() || theirs.is_none() || system == theirs;
+    claims.iter().filter(move |(_, theirs)| same(theirs.as_deref())).map(|(name, _)| name)
+}
+
+/// However it is written.
+fn place(bmc: &BmcSpec) -> String {
+    match Address::parse(&bmc.address, bmc.protocol) {
+        Ok(address) => format!("{:?} {address}", bmc.protocol),
+        Err(_) => bmc.address.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn bmc(address: &str, system: Option<&str>) -> BmcSpec {
+        let mut bmc = json!({"protocol": "redfish", "address": address,
+            "credentialsSecretRef": {"namespace": "n", "name": "s"}});
+        if let Some(system) = system {
+            bmc["systemId"] = system.into();
+        }
+        serde_json::from_value(bmc).unwrap()
+    }
+
+    #[test]
+    fn one_system_at_one_address_is_one_machines() {
+        let [a, b]: [MachineName; 2] = ["a", "b"].map(|name| name.parse().unwrap());
+        for (first, second, expected) in [
+            (("https://BMC1/", None), ("bmc1:443", None), true),
+            (("bmc1", Some("1")), ("bmc1", None), true),
+            (("bmc1", Some("1")), ("bmc1", Some("1")), true),
+            (("bmc1", Some("1")), ("bmc1", Some("2")), false),
+            (("bmc1", None), ("bmc2", None), false),
+            (("bmc1", None), ("bmc1:8443", None), false),
+        ] {
+            let mut contested = Contested::default();
+            contested.claim(&a, Some(&bmc(first.0, first.1)));
+            let second = bmc(second.0, second.1);
+            assert_eq!(contested.is_claimed(&second), expected);
+            let touched = contested.claim(&b, Some(&second));
+            assert_eq!(touched, if expected { vec![a.clone()] } else { Vec::new() }, "{first:?} {second:?}");
+            let told = contested.message(&a);
+            assert_eq!(told.is_some(), expected, "{first:?} {second:?}");
+            assert_eq!(contested.message(&b).is_some(), expected);
+            assert!(told.is_none_or(|told| told.contains("that of b too") && told.contains("bmc.systemId")));
+        }
+    }
+
+    #[test]
+    fn who_lets_go_of_a_bmc_or_takes_another_touches_those_who_claim_the_same() {
+        let [a, b, c]: [MachineName; 3] = ["a", "b", "c"].map(|name| name.parse().unwrap());
+        let mut contested = Contested::default();
+        for (name, address) in [(&a, "bmc1"), (&b, "bmc1"), (&c, "bmc2")] {
+            contested.claim(name, Some(&bmc(address, None)));
+        }
+        assert_eq!(contested.claim(&b, Some(&bmc("bmc2", None))), [a.clone(), c.clone()]);
+        assert_eq!(contested.message(&a), None);
+        assert_eq!(contested.claim(&b, None), [c]);
+        assert_eq!(contested.claim(&a, None), []);
+        assert_eq!(contested.claims.len(), 1, "nothing is left of bmc1");
+    }
+}

@@ -1,0 +1,408 @@
+//! One worker per Machine that has a BMC, while this pxed leads its site; each operation to the worker of its Machine.
+//!
+//! An operation that no worker can take (no BMC, a paused Machine, one that is deleted or not there) is answered here. Others'
+//! are left alone. Called by `run`.
+
+mod answer;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use bedplate_api::id::MachineName;
+use bedplate_process::liveness::Pulse;
+use jiff::{SignedDuration, Timestamp};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use self::answer::answer_operation;
+use super::assignment::{Assignment, Clock, Shared};
+use super::deleted_machines::Departing;
+use super::duplicates::Contested;
+use super::grace_timers::Ripening;
+use crate::machines::source::SourceState;
+use crate::machines::{KnownMachine, Machines, Snapshot};
+use crate::power::bmc::limits::Gate;
+use crate::power::counters::Counters;
+use crate::power::machine::takeover::Tokens;
+use crate::power::machine::worker::Worker;
+use crate::power::plan::breaker::later;
+use crate::power::plan::queue::{Absence, Queue, Route, route};
+use crate::power::{
+    CredentialsSource, Dial, Holding, Operation, OperationKey, OperationUpdate, OperationWriter, Tenure,
+};
+use crate::status::StatusRegistry;
+use crate::store::Store;
+
+/// How long the workers may take to end: each ends its session at its BMC.
+const CLOSING: Duration = Duration::from_secs(15);
+/// How often the source is looked at while it is waited for.
+const LOOK: Duration = Duration::from_millis(200);
+/// Without a cluster: how long a Machine that an operation names must be missing.
+const GRACE: SignedDuration = SignedDuration::from_secs(30);
+
+/// How much is asked of BMCs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// BMCs that are talked to at once.
+    pub connections: usize,
+    /// Between two looks at a machine that nothing is awaited of.
+    pub poll: Duration,
+    /// True if BMCs may be used although nothing proves who answers: plain HTTP, or a certificate that is not verified.
+    pub allow_insecure: bool,
+}
+
+/// What power is driven with.
+pub struct Parts {
+    /// The Machines of this site.
+    pub machines: Machines,
+    /// How their source stands: nothing is driven before it has spoken, nobody is gone while it has a mistake.
+    pub source: Arc<ArcSwap<SourceState>>,
+    /// Their statuses.
+    pub registry: StatusRegistry,
+    /// Where departing Machines are kept.
+    pub store: Store,
+    /// Operations, whoever they are for.
+    pub operations: mpsc::Receiver<OperationUpdate>,
+    /// Where it is written how they go.
+    pub writer: Arc<dyn OperationWriter>,
+    /// Where credentials are read.
+    pub credentials: Arc<dyn CredentialsSource>,
+    /// What makes clients of BMCs.
+    pub dial: Arc<dyn Dial>,
+    /// What holds Machines back from being deleted; `None` without a cluster: they are kept in the store.
+    pub holding: Option<Arc<dyn Holding>>,
+    /// Store of the takeover tokens that were used.
+    pub tokens: Arc<dyn Tokens>,
+    /// Whether this pxed leads.
+    pub tenure: Tenure,
+    /// How much is asked of BMCs.
+    pub limits: Limits,
+    /// Who writes operations: `pxed/<site>/<host name or pod name>`.
+    pub instance: String,
+    /// What is counted.
+    pub counters: Arc<Counters>,
+}
+
+struct Handle {
+    wanted: watch::Sender<Assignment>,
+    stop: CancellationToken,
+    uid: String,
+}
+
+/// Drives power until `shutdown`; then each worker ends its session at its BMC, and what is under way stands in its object.
+pub async fn run(parts: Parts, pulse: Pulse, shutdown: CancellationToken) {
+    run_by(Arc::new(Timestamp::now), parts, pulse, shutdown).await;
+}
+
+pub(crate) async fn run_by(clock: Clock, parts: Parts, pulse: Pulse, shutdown: CancellationToken) {
+    let Parts { machines, source, registry, store, mut operations, tenure, .. } = parts;
+    let mut changes = machines.subscribe();
+    changes.mark_changed();
+    let (mut renewed, mut leading) = (tenure.clone(), tenure.clone());
+    let departing = Departing::load(&store);
+    let shared = Arc::new(Shared {
+        gate: Gate::new(parts.limits.connections),
+        registry,
+        store,
+        writer: parts.writer,
+        credentials: parts.credentials,
+        dial: parts.dial,
+        holding: parts.holding,
+        tokens: parts.tokens,
+        tenure,
+        limits: parts.limits,
+        instance: parts.instance,
+        counters: parts.counters,
+        clock,
+    });
+    let mut supervisor = Supervisor::new(shared, machines, source, departing);
+    loop {
+        supervisor.lead();
+        let (leads, spoken) = (supervisor.leads, supervisor.source.load().synced);
+        let ripe = supervisor.next_ripe();
+        tokio::select! {
+            () = shutdown.cancelled() => break,
+            never = pulse.beating() => match never {},
+            Ok(()) = changes.changed() => supervisor.follow().await,
+            update = operations.recv() => match update {
+                Some(update) => supervisor.take(update),
+                None => break,
+            },
+            () = renewed.changed() => {}
+            () = tokio::time::sleep(LOOK), if !spoken => {}
+            () = leading.lost(), if leads => supervisor.stop(),
+            Some(ended) = supervisor.workers.join_next() => supervisor.ended(ended.ok()),
+            Some(answered) = supervisor.answers.join_next() => supervisor.answered(answered.ok()),
+            () = tokio::time::sleep(ripe.unwrap_or_default()), if ripe.is_some() => supervisor.ripen(),
+        }
+    }
+    supervisor.drain(&pulse).await;
+}
+
+struct Supervisor {
+    shared: Arc<Shared>,
+    machines: Machines,
+    source: Arc<ArcSwap<SourceState>>,
+    snapshot: Arc<Snapshot>,
+    /// Who of them claims a BMC that others claim.
+    contested: Contested,
+    /// Every name that there ever was: one of them that is not there any more is gone, others may be yet to come.
+    ever: HashSet<MachineName>,
+    departing: Departing,
+    /// Without a cluster: not there, and an operation names them.
+    absent: Ripening,
+    queue: Queue,
+    handles: HashMap<MachineName, Handle>,
+    workers: JoinSet<MachineName>,
+    answers: JoinSet<(OperationKey, Option<Operation>)>,
+    answering: HashSet<OperationKey>,
+    /// It is known what operations there are: a machine that is off may stand in the middle of one.
+    told: bool,
+    leads: bool,
+}
+
+impl Supervisor {
+    fn new(
+        shared: Arc<Shared>,
+        machines: Machines,
+        source: Arc<ArcSwap<SourceState>>,
+        departing: Departing,
+    ) -> Self {
+        let queue = Queue::new(&shared.instance);
+        Self {
+            shared,
+            machines,
+            source,
+            snapshot: Arc::default(),
+            contested: Contested::default(),
+            ever: HashSet::new(),
+            departing,
+            absent: Ripening::default(),
+            queue,
+            handles: HashMap::new(),
+            workers: JoinSet::new(),
+            answers: JoinSet::new(),
+            answering: HashSet::new(),
+            told: false,
+            leads: false,
+        }
+    }
+
+    /// Begins when this pxed has come to lead.
+    fn lead(&mut self) {
+        if !self.leads && self.told && self.shared.tenure.leads() && self.source.load().synced {
+            self.leads = true;
+            tracing::info!("this pxed drives the power of its site");
+            self.assign_all();
+        }
+        self.shared.counters.queue.store(self.queue.depth(), std::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// Ends what runs: this pxed does not lead any more.
+    fn stop(&mut self) {
+        self.leads = false;
+        self.answers.abort_all();
+        self.answering.clear();
+        for (_, handle) in self.handles.drain() {
+            handle.stop.cancel();
+        }
+        tracing::info!("this pxed no longer drives the power of its site");
+    }
+
+    async fn follow(&mut self) {
+        let snapshot = self.machines.load();
+        let before = std::mem::replace(&mut self.snapshot, snapshot);
+        let is_gone = |known: &&Arc<KnownMachine>| self.snapshot.by_name(&known.name).is_none();
+        let gone: Vec<_> = before.iter().filter(is_gone).cloned().collect();
+        let mut touched: HashSet<MachineName> = gone.iter().map(|known| known.name.clone()).collect();
+        touched.extend(self.snapshot.changed_since(&before).map(|known| known.name.clone()));
+        for name in touched.clone() {
+            let known = self.snapshot.by_name(&name);
+            touched
+                .extend(self.contested.claim(&name, known.and_then(|known| known.machine.spec.bmc.as_ref())));
+            self.ever.insert(name);
+        }
+        let mut changes = Vec::new();
+        if self.shared.holding.is_none() && self.machines.are_known() {
+            touched.extend(self.departing.names());
+            changes = self.departing.follow(&gone, &self.snapshot, &self.contested, self.shared.now());
+        }
+        // Before the disk: a machine whose manifest is back is left on however slow that is.
+        for name in &touched {
+            self.assign(name);
+        }
+        if !changes.is_empty()
+            && let Err(error) = self.shared.store.write(changes).await
+        {
+            tracing::warn!(%error, "departing machines could not be kept, a restart would forget them");
+        }
+    }
+
+    fn take(&mut self, update: OperationUpdate) {
+        self.told |= matches!(update, OperationUpdate::Set(_));
+        let touched = self.queue.take(update);
+        for name in touched {
+            self.assign(&name);
+        }
+    }
+
+    fn assign_all(&mut self) {
+        let mut names: HashSet<MachineName> = self.snapshot.iter().map(|known| known.name.clone()).collect();
+        names.extend(self.handles.keys().cloned());
+        names.extend(self.departing.names());
+        names.extend(self.queue.machines());
+        for name in names {
+            self.assign(&name);
+        }
+    }
+
+    /// Gives a Machine's worker what it is to do now, beginning or ending it as needed.
+    fn assign(&mut self, name: &MachineName) {
+        if !self.leads {
+            return;
+        }
+        let (machine, departing) = match self.snapshot.by_name(name) {
+            Some(known) => (Some(known.clone()), false),
+            None => (self.departing.ripe(name), true),
+        };
+        let mut operations = Vec::new();
+        let known = machine.as_ref().filter(|_| !departing);
+        let absence = self.absence(name, known.is_some());
+        for operation in self.queue.of(name) {
+            match route(operation, known.map(|known| &*known.machine), absence, self.is_alone()) {
+                Route::Worker => operations.push(operation.clone()),
+                Route::LeftAlone => {}
+                Route::Answer(answer) => {
+                    if self.answering.insert(operation.key.clone()) {
+                        let (shared, operation) = (self.shared.clone(), operation.clone());
+                        self.answers.spawn(answer_operation(shared, operation, answer));
+                    }
+                }
+            }
+        }
+        let ended = self.queue.ended(name).cloned();
+        let assignment = machine.map(|machine| {
+            let contested = self.contested.message(name).map(Arc::from);
+            let created = machine.machine.metadata.creation_timestamp.as_ref().map(|time| time.0);
+            let shut_down = self.queue.shut_down(name).filter(|shut_down| shut_down.is_of(created)).cloned();
+            Assignment { machine, operations, ended, shut_down, departing, contested }
+        });
+        let assignment = assignment.filter(|a| a.machine.machine.spec.bmc.is_some() || a.is_held());
+        let Some(assignment) = assignment else {
+            if let Some(handle) = self.handles.remove(name) {
+                handle.stop.cancel();
+            }
+            return;
+        };
+        match self.handles.get(name) {
+            Some(handle) if handle.uid == assignment.machine.uid => {
+                handle.wanted.send_if_modified(|wanted| {
+                    let changed = !wanted.is_as(&assignment);
+                    *wanted = assignment;
+                    changed
+                });
+            }
+            Some(_) | None => self.begin(name, assignment),
+        }
+    }
+
+    /// Returns true if there is no cluster.
+    fn is_alone(&self) -> bool {
+        self.shared.holding.is_none()
+    }
+
+    /// What it means that a Machine is not there, if it is not.
+    fn absence(&mut self, name: &MachineName, is_there: bool) -> Absence {
+        let is_ours = self.is_alone() && !self.snapshot.is_elsewhere(name);
+        if is_there || !is_ours || self.queue.of(name).next().is_none() {
+            self.absent.forget(name);
+            return if self.ever.contains(name) { Absence::Gone } else { Absence::Elsewhere };
+        }
+        self.absent.begin(name, later(self.shared.now(), GRACE));
+        if self.absent.is_ripe(name) { Absence::Missing } else { Absence::Awaited }
+    }
+
+    fn begin(&mut self, name: &MachineName, assignment: Assignment) {
+        let (stop, uid) = (CancellationToken::new(), assignment.machine.uid.clone());
+        let (wanted, receiver) = watch::channel(assignment);
+        let worker = Box::new(Worker::new(self.shared.clone(), receiver));
+        let (name, token) = (name.clone(), stop.clone());
+        let old = self.handles.insert(name.clone(), Handle { wanted, stop, uid });
+        if let Some(old) = old {
+            old.stop.cancel();
+        }
+        self.workers.spawn(async move {
+            worker.run(token).await;
+            name
+        });
+    }
+
+    /// A worker has ended: told to, or its Machine has departed.
+    fn ended(&mut self, name: Option<MachineName>) {
+        let Some(name) = name else {
+            tracing::error!("a worker has ended by a mistake in this program");
+            // Whose it was is seen by its channel.
+            self.handles.retain(|_, handle| !handle.wanted.is_closed());
+            self.assign_all();
+            return;
+        };
+        if self.handles.get(&name).is_some_and(|handle| handle.wanted.is_closed()) {
+            self.handles.remove(&name);
+            self.departing.departed(&name);
+            self.assign(&name);
+        }
+    }
+
+    fn answered(&mut self, answered: Option<(OperationKey, Option<Operation>)>) {
+        let Some((key, operation)) = answered else { return };
+        self.answering.remove(&key);
+        if let Some(operation) = operation {
+            self.take(OperationUpdate::Put(operation));
+        }
+    }
+
+    /// Until the time comes of one that is gone or missing.
+    fn next_ripe(&self) -> Option<Duration> {
+        let at = [self.departing.next_ripe(), self.absent.next()].into_iter().flatten().min()?;
+        Some(Duration::try_from(at.duration_since(self.shared.now())).unwrap_or_default())
+    }
+
+    fn ripen(&mut self) {
+        // Manifests that were read in the meantime come first: one may be back.
+        if !Arc::ptr_eq(&self.machines.load(), &self.snapshot) {
+            return;
+        }
+        let source = self.source.load_full();
+        let sound = source.synced && source.unreachable.is_none() && source.problems.is_empty();
+        let now = self.shared.now();
+        if !sound || self.snapshot.is_empty() {
+            // A name that stands in two files, say, is no deletion; nor is a directory that was not mounted.
+            self.departing.postpone(now);
+            self.absent.postpone(later(now, GRACE));
+            return;
+        }
+        for name in self.departing.ripen(now).into_iter().chain(self.absent.ripen(now)) {
+            self.assign(&name);
+        }
+    }
+
+    async fn drain(mut self, pulse: &Pulse) {
+        for (_, handle) in self.handles.drain() {
+            handle.stop.cancel();
+        }
+        self.answers.abort_all();
+        let closing = async { while self.workers.join_next().await.is_some() {} };
+        tokio::select! {
+            never = pulse.beating() => match never {},
+            closed = tokio::time::timeout(CLOSING, closing) => if closed.is_err() {
+                tracing::warn!("sessions at BMCs were left open");
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

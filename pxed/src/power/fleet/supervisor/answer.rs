@@ -1,0 +1,47 @@
+//! Writes what is said of an operation that no worker takes.
+//!
+//! Part of `supervisor`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::power::counters::OperationResult;
+use crate::power::fleet::assignment::Shared;
+use crate::power::plan::parameters::Kind;
+use crate::power::plan::queue::Answer;
+use crate::power::{Operation, OperationKey, WriteOperationError};
+
+/// Before an answer is written again that could not be.
+const AGAIN: Duration = Duration::from_secs(2);
+/// How often an answer is tried; whatever comes then from the source tries again.
+const TRIES: usize = 5;
+
+/// Writes an answer; what came of it.
+pub(super) async fn answer_operation(
+    shared: Arc<Shared>,
+    operation: Operation,
+    answer: Answer,
+) -> (OperationKey, Option<Operation>) {
+    let key = operation.key.clone();
+    for _ in 0..TRIES {
+        let status = answer.status(&operation, &shared.instance, shared.now());
+        match shared.writer.write(&operation, status).await {
+            Ok(written) => {
+                if let (true, Some(kind)) = (answer.is_end(), Kind::of(&operation.object.spec.operation_name))
+                {
+                    shared.counters.operation(kind, OperationResult::Failed);
+                }
+                return (key, Some(written));
+            }
+            Err(WriteOperationError::Later(why)) => {
+                tracing::debug!(operation = key.name, why, "an operation waits to be written");
+                tokio::time::sleep(AGAIN).await;
+            }
+            Err(error) => {
+                tracing::debug!(operation = key.name, %error, "an operation was not answered");
+                return (key, None);
+            }
+        }
+    }
+    (key, None)
+}

@@ -1,0 +1,192 @@
+//! A worker does what was planned, and puts the finalizer on or takes it off.
+//!
+//! Decides nothing: that is `plan`'s. Part of `worker`.
+
+use bedplate_api::machine::DeletionPolicy;
+use bedplate_bmc::{BootMode, PowerRequest, Reason};
+use jiff::Timestamp;
+
+use super::worker::Worker;
+use crate::power::bmc::boot_mode::boot_mode;
+use crate::power::bmc::connection::{Answer, NoAnswer, Question};
+use crate::power::bmc::limits::For;
+use crate::power::plan::breaker::later;
+use crate::power::plan::operation::{AWAIT, Failure};
+use crate::power::plan::{Leave, Plan, told_departure};
+use crate::power::status;
+use crate::status::EventReason;
+
+impl Worker {
+    /// Does what was planned, says so, and says when to look again.
+    pub(crate) async fn apply(&mut self, plan: Plan) -> Timestamp {
+        let name = self.assignment.machine.name.clone();
+        match plan {
+            Plan::PowerOn { boot, attempt, next } => {
+                tracing::info!(machine = %name, %plan, "changing power");
+                self.power_on(boot, attempt, next).await;
+            }
+            Plan::PowerOff(request) => {
+                tracing::info!(machine = %name, %plan, "changing power");
+                self.power_off(request).await;
+            }
+            Plan::TakeOver => {
+                tracing::info!(machine = %name, %plan, "changing power");
+                self.take_over().await;
+            }
+            Plan::Depart => self.depart().await,
+            Plan::Leave(Leave::Running { settled: true }) => self.update(status::settled),
+            Plan::Leave(Leave::HeldOff) => self.keep_shut_down(),
+            Plan::Leave(Leave::SwitchedOn { since }) => self.end_hold(since),
+            Plan::Leave(_) => {}
+        }
+        self.tell(&plan);
+        let now = self.shared.now();
+        match plan {
+            Plan::PowerOn { .. } | Plan::TakeOver | Plan::PowerOff(_) | Plan::Leave(Leave::Changing) => {
+                later(now, AWAIT)
+            }
+            Plan::Leave(Leave::ShuttingDown { until }) => later(now, AWAIT).min(until),
+            Plan::Leave(Leave::Spaced { until }) => later(now, self.poll()).min(until),
+            Plan::Depart if !self.departed => later(now, AWAIT),
+            Plan::Depart | Plan::Leave(_) => later(now, self.poll()),
+        }
+    }
+
+    async fn power_on(&mut self, boot: bedplate_bmc::BootSource, attempt: i32, next: Timestamp) {
+        let mode = self.boot_mode();
+        let Some(line) = &mut self.line else { return };
+        let mut answer = line.ask(Question::Boot(boot, mode), For::Polling).await;
+        let prepared = answer.is_ok() || is_not_supported(&answer);
+        if prepared {
+            answer = line.ask(Question::Request(PowerRequest::On), For::Polling).await;
+        }
+        let now = self.shared.now();
+        let failure = answer.as_ref().err().map(NoAnswer::failure);
+        if let Err(why) = &answer {
+            self.failed(why, now);
+        }
+        // What never reached the BMC was no attempt: the breaker spaces those.
+        if failure.as_ref().is_some_and(|failure| failure.transient && !(failure.sent && prepared)) {
+            return;
+        }
+        let sent = failure.as_ref().is_none_or(|failure| failure.sent && prepared);
+        let came = failure.map_or_else(String::new, |failure| format!(", which failed: {}", failure.message));
+        let message = format!("switched on by pxed because it ought to run, attempt {attempt}{came}");
+        self.update(|status| {
+            status::attempted(status, attempt, next);
+            status::acted(status, "powerOn", &message, now);
+            if sent {
+                status::switched(status, now);
+            }
+        });
+        self.event(EventReason::PowerChanged, message);
+    }
+
+    /// Uses the token, then forces the machine off. The machine is then switched on from the network like any machine that is off.
+    async fn take_over(&mut self) {
+        let Some(token) = self.unused_token().await else { return };
+        let machine = self.assignment.machine.clone();
+        let now = self.shared.now();
+        let mut status = self.status();
+        status::taken_over(&mut status, &token, now);
+        if let Err(error) = self.shared.tokens.record(&machine, &token, &status).await {
+            tracing::debug!(machine = %machine.name, error, "failed to record the takeover, retrying");
+            return;
+        }
+        self.update(|status| status::taken_over(status, &token, now));
+        let Some(line) = &mut self.line else { return };
+        let answer = line.ask(Question::Request(PowerRequest::ForceOff), For::Polling).await;
+        let message = match &answer {
+            Ok(_) => {
+                self.update(|status| status::switched(status, now));
+                "forced off by pxed because spec.pxe.takeover allows it".to_owned()
+            }
+            Err(why) => {
+                let message = why.failure().message;
+                self.failed(why, self.shared.now());
+                self.update(|status| status::takeover_failed(status, &message));
+                format!("takeover failed: {message}")
+            }
+        };
+        self.event(EventReason::PowerChanged, message);
+    }
+
+    /// Stores that a user switched the machine on: it is managed again, also after a restart.
+    fn end_hold(&self, since: Timestamp) {
+        tracing::info!(machine = %self.assignment.machine.name, "switched on by a user, no longer held off");
+        self.update(|status| {
+            status::settled(status);
+            status::acted(status, "powerOn", "switched on by a user; its host has enrolled since", since);
+        });
+    }
+
+    /// How it is asked to boot.
+    pub(crate) fn boot_mode(&self) -> Option<BootMode> {
+        boot_mode(&self.assignment.machine.machine.spec, &self.status())
+    }
+
+    async fn power_off(&mut self, request: PowerRequest) {
+        let Some(line) = &mut self.line else { return };
+        let answer = line.ask(Question::Request(request), For::Polling).await;
+        let now = self.shared.now();
+        match (&answer, request) {
+            (Err(NoAnswer::Bmc(error)), PowerRequest::GracefulOff)
+                if error.reason() == Reason::NotSupported =>
+            {
+                self.departure.no_graceful = true;
+                return;
+            }
+            (Ok(_), PowerRequest::GracefulOff) => self.departure.asked = Some(now),
+            (Ok(_), _) => self.departure.forced = Some(now),
+            (Err(why), request) => {
+                self.failed(why, now);
+                let Failure { sent, reason, .. } = why.failure();
+                // Asked is asked, also where the BMC says no: the time after which it is forced begins.
+                if request == PowerRequest::GracefulOff && (sent || reason == "Refused") {
+                    self.departure.asked.get_or_insert(now);
+                }
+                if !sent {
+                    return;
+                }
+            }
+        }
+        let message = told_departure(request);
+        self.update(|status| {
+            status::acted(status, "powerOff", &message, now);
+            status::switched(status, now);
+        });
+        self.event(EventReason::PowerChanged, message);
+    }
+
+    /// It is off: nothing holds it any more.
+    async fn depart(&mut self) {
+        let machine = self.assignment.machine.clone();
+        self.departed = self.shared.release(&machine).await;
+        if self.departed {
+            tracing::info!(machine = %machine.name, "switched off, the machine may go");
+        }
+    }
+
+    /// Whether the policy is to switch it off when it is deleted.
+    pub(crate) fn switches_off(&self) -> bool {
+        self.assignment.machine.machine.spec.deletion_policy == DeletionPolicy::PowerOff
+    }
+
+    /// Puts the finalizer on or takes it off, as the Machine's policy says.
+    pub(crate) async fn hold(&mut self) {
+        let (Some(holding), machine) = (&self.shared.holding, &self.assignment.machine) else { return };
+        let spec = &machine.machine.spec;
+        let wanted = self.switches_off() && spec.bmc.is_some();
+        let (held, going) = (self.assignment.is_held(), self.assignment.is_going());
+        if wanted == held || (wanted && going) {
+            return;
+        }
+        if let Err(error) = holding.hold(&machine.name, &machine.uid, wanted).await {
+            tracing::warn!(machine = %machine.name, error, "the finalizer could not be changed");
+        }
+    }
+}
+
+fn is_not_supported(answer: &Result<Answer, NoAnswer>) -> bool {
+    matches!(answer, Err(NoAnswer::Bmc(error)) if error.reason() == Reason::NotSupported)
+}

@@ -1,0 +1,411 @@
+//! Records that the token of a takeover is used (`spec.pxe.takeover`), before the machine is switched off for it (H2).
+//!
+//! A token is used at most once: the record is durable before the power request. In a cluster it is in the object, and no pxed writes it
+//! over a newer object. Each pxed keeps a row besides, which outlives the status: a manifest that comes back has the same tokens.
+//! After a crash between record and request the token is used up and the machine still runs; its condition says so. Called by the worker.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bedplate_api::id::MachineName;
+use bedplate_api::machine::{Machine, MachineSpec, MachineStatus, Phase, condition_type};
+use bedplate_process::exit::chain;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+use crate::machines::KnownMachine;
+use crate::power::plan::Takeover;
+use crate::status::conditions::is_true;
+use crate::status::project::{Part, apply_body};
+use crate::store::{Store, Table};
+
+/// Maximum duration of one write.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Store of used tokens.
+#[async_trait]
+pub trait Tokens: Send + Sync {
+    /// Returns true if this token of a Machine was used, whatever the Machine's status says.
+    async fn is_used(&self, machine: &MachineName, token: &str) -> bool;
+
+    /// Stores that `token` is used, if the Machine is still as `machine` shows it. `status` names the token, too. Durable when this returns.
+    ///
+    /// # Errors
+    /// The cause, for the log. The caller retries.
+    async fn record(&self, machine: &KnownMachine, token: &str, status: &MachineStatus)
+    -> Result<(), String>;
+
+    /// Returns true if it is known whether the Machine has a Node ([`shows_node`]).
+    fn shows_node(&self, object: &Machine) -> bool;
+
+    /// Keeps the token that the status names as used. After a loss of used tokens, keeps the token that is set now, too: it may have been
+    /// used. Called when the worker of the Machine begins.
+    async fn keep(&self, machine: &KnownMachine, named: Option<&str>);
+}
+
+/// Returns the token that is set for a Machine.
+pub fn set(spec: &MachineSpec) -> Option<&str> {
+    spec.pxe.as_ref()?.takeover.as_deref()
+}
+
+/// Returns the token that a status names as used.
+pub fn named(status: &MachineStatus) -> Option<&str> {
+    status.power.as_ref()?.takeover_token.as_deref()
+}
+
+/// Returns the token of a Machine if no status names it. The object counts as well as pxed's own status: another pxed may have used it.
+pub fn unused<'a>(spec: &'a MachineSpec, own: &MachineStatus, object: &Machine) -> Option<&'a str> {
+    let token = set(spec)?;
+    let used = |status: &MachineStatus| named(status) == Some(token);
+    (!used(own) && !object.status.as_ref().is_some_and(used)).then_some(token)
+}
+
+/// Returns true if this status says that the Machine's agent has enrolled at some time, or that the Machine has a Node. A Machine that was
+/// re-created has its Node from before in it, and nothing of its agent.
+pub fn names_agent(status: &MachineStatus) -> bool {
+    status.enrolment.is_some()
+        || status.agent.is_some()
+        || status.node_ref.is_some()
+        || is_true(status, condition_type::ENROLLED)
+}
+
+/// Returns true if the object of a cluster's Machine shows whether the Machine has a Node. pxed may not read Nodes: bedplate-controller writes
+/// `nodeRef` together with the phase, but for a Machine that it leaves alone.
+pub fn shows_node(object: &Machine) -> bool {
+    let phase = object.status.as_ref().and_then(|status| status.phase);
+    phase.is_some_and(|phase| !matches!(phase, Phase::Paused | Phase::Deleting))
+}
+
+/// Enrollments that are known of a Machine's name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Enrolled {
+    /// No agent is known to have enrolled.
+    #[default]
+    Never,
+    /// An agent of an earlier Machine of this name has enrolled. That Machine was deleted; its node may still run.
+    EarlierMachine,
+    /// The agent of this very Machine has enrolled.
+    ThisMachine,
+}
+
+impl Enrolled {
+    /// Reads the key of the agent in the store (`enrol`), which outlives the status and the Machine. A row that cannot be read counts: a
+    /// machine that may run a node is not forced off.
+    pub async fn read(store: &Store, machine: &KnownMachine) -> Self {
+        let key = format!("machine/{}", machine.name).into_bytes();
+        match store.fetch(Table::Certificates, key).await {
+            Ok(None) => Self::Never,
+            Ok(Some(row)) => match serde_json::from_slice::<Value>(&row) {
+                Ok(row) if row["uid"] != machine.uid.as_str() => Self::EarlierMachine,
+                Ok(_) | Err(_) => Self::ThisMachine,
+            },
+            Err(error) => {
+                tracing::warn!(machine = %machine.name, error = chain(&error), "failed to read the key of a machine's agent");
+                Self::ThisMachine
+            }
+        }
+    }
+}
+
+/// Returns the state of the token of a Machine. `is_unused`: no record names it.
+pub fn state(object: &Machine, is_unused: bool, enrolled: Enrolled, shows_node: bool) -> Takeover {
+    match (set(&object.spec), is_unused) {
+        (None, _) => Takeover::NotAllowed,
+        (Some(_), false) => Takeover::Used,
+        (Some(_), true) if enrolled == Enrolled::EarlierMachine => Takeover::NameEnrolled,
+        (Some(_), true) if !shows_node => Takeover::NodeUnknown,
+        (Some(_), true) => Takeover::Allowed,
+    }
+}
+
+/// Rows of used tokens. None is ever deleted.
+struct Rows(Store);
+
+impl Rows {
+    async fn has(&self, machine: &MachineName, token: &str) -> bool {
+        match self.0.fetch(Table::Takeovers, row_key(machine, token)).await {
+            Ok(row) => row.is_some(),
+            // It may have been used.
+            Err(error) => {
+                tracing::warn!(%machine, error = chain(&error), "failed to read used takeover tokens");
+                true
+            }
+        }
+    }
+
+    async fn put(&self, machine: &MachineName, token: &str) -> Result<(), String> {
+        let key = row_key(machine, token);
+        self.0.put(Table::Takeovers, &key, Vec::new()).await.map_err(|error| chain(&error))
+    }
+
+    /// Keeps a token whose use is certain without the row, too.
+    async fn keep(&self, machine: &MachineName, token: &str) {
+        if self.has(machine, token).await {
+            return;
+        }
+        if let Err(error) = self.put(machine, token).await {
+            tracing::warn!(%machine, error, "failed to keep a used takeover token");
+        }
+    }
+}
+
+/// A name has no slash, so that no two pairs have one key.
+fn row_key(machine: &MachineName, token: &str) -> Vec<u8> {
+    format!("{machine}/{token}").into_bytes()
+}
+
+/// Tokens in the statuses of the cluster's Machines. The row is for a Machine that was deleted and made again.
+pub struct ClusterTokens {
+    access: Arc<OnceLock<Client>>,
+    rows: Rows,
+}
+
+impl ClusterTokens {
+    /// Uses a client that may come later.
+    pub fn new(access: Arc<OnceLock<Client>>, store: Store) -> Self {
+        Self { access, rows: Rows(store) }
+    }
+}
+
+#[async_trait]
+impl Tokens for ClusterTokens {
+    async fn is_used(&self, machine: &MachineName, token: &str) -> bool {
+        self.rows.has(machine, token).await
+    }
+
+    async fn record(
+        &self,
+        machine: &KnownMachine,
+        token: &str,
+        status: &MachineStatus,
+    ) -> Result<(), String> {
+        let client = self.access.get().ok_or("there is no access to the cluster yet")?;
+        let machines: Api<Machine> = Api::all(client.clone());
+        let body = body(machine, status)?;
+        let parameters = PatchParams::apply(Part::Power.field_manager()).force();
+        let patch = Patch::Apply(&body);
+        let write = machines.patch_status(machine.name.as_str(), &parameters, &patch);
+        match tokio::time::timeout(WRITE_TIMEOUT, write).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => return Err(chain(&error)),
+            Err(_) => return Err("the API server did not answer in time".to_owned()),
+        }
+        // After the object: a write that the API server refuses uses up nothing.
+        self.rows.keep(&machine.name, token).await;
+        Ok(())
+    }
+
+    async fn keep(&self, machine: &KnownMachine, named: Option<&str>) {
+        if let Some(token) = named {
+            self.rows.keep(&machine.name, token).await;
+        }
+    }
+
+    fn shows_node(&self, object: &Machine) -> bool {
+        shows_node(object)
+    }
+}
+
+/// Pure: returns pxed's power fields for exactly this version of the object. The server refuses them for any other version.
+fn body(machine: &KnownMachine, status: &MachineStatus) -> Result<Value, String> {
+    let version = machine.machine.metadata.resource_version.as_deref().unwrap_or_default();
+    if version.is_empty() {
+        return Err("the Machine has no resourceVersion".to_owned());
+    }
+    let mut body = apply_body(machine.name.as_str(), &machine.uid, status, Part::Power)
+        .map_err(|error| error.to_string())?;
+    body["metadata"]["resourceVersion"] = json!(version);
+    Ok(body)
+}
+
+/// Tokens in pxed's own store.
+pub struct StoreTokens {
+    rows: Rows,
+    /// Machines that were seen after a loss of used tokens; `None`: none were lost.
+    met: Option<Mutex<HashSet<MachineName>>>,
+}
+
+impl StoreTokens {
+    /// Makes the store of tokens. `lost`: a damaged store was moved aside at some time.
+    pub fn new(store: Store, lost: bool) -> Self {
+        Self { rows: Rows(store), met: lost.then(Mutex::default) }
+    }
+
+    /// Returns true if used tokens were lost, and this pxed sees the Machine first. A token that is set later is a new one.
+    fn may_have_lost(&self, machine: &MachineName) -> bool {
+        // Each change is complete before the lock is released.
+        let met = self.met.as_ref().map(|met| met.lock().unwrap_or_else(PoisonError::into_inner));
+        met.is_some_and(|mut met| met.insert(machine.clone()))
+    }
+}
+
+#[async_trait]
+impl Tokens for StoreTokens {
+    async fn is_used(&self, machine: &MachineName, token: &str) -> bool {
+        self.rows.has(machine, token).await
+    }
+
+    async fn record(&self, machine: &KnownMachine, token: &str, _: &MachineStatus) -> Result<(), String> {
+        self.rows.put(&machine.name, token).await
+    }
+
+    async fn keep(&self, machine: &KnownMachine, named: Option<&str>) {
+        let lost = set(&machine.machine.spec).filter(|_| self.may_have_lost(&machine.name));
+        for token in named.into_iter().chain(lost) {
+            self.rows.keep(&machine.name, token).await;
+        }
+    }
+
+    /// pxed keeps the status of a Machine itself, and no manifest that comes back loses it.
+    fn shows_node(&self, _: &Machine) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machines::Snapshot;
+    use crate::machines::tests::machine;
+
+    fn status(token: &str) -> MachineStatus {
+        let power = json!({ "state": "On", "takeoverToken": token });
+        serde_json::from_value(json!({ "power": power, "phase": "Pending" })).unwrap()
+    }
+
+    #[test]
+    fn h2_a_token_is_unused_until_pxed_or_the_object_says_so() {
+        let mut object = machine("a", &["52:54:00:00:00:0a"]);
+        let own = MachineStatus::default();
+        assert_eq!(unused(&object.spec.clone(), &own, &object), None, "no token is set");
+        object.spec.pxe.as_mut().unwrap().takeover = Some("one".to_owned());
+        let spec: MachineSpec = object.spec.clone();
+        assert_eq!(unused(&spec, &own, &object), Some("one"));
+        assert_eq!(unused(&spec, &status("one"), &object), None);
+        assert_eq!(unused(&spec, &status("other"), &object), Some("one"));
+        object.status = Some(status("one"));
+        assert_eq!(unused(&spec, &own, &object), None, "another pxed has used it");
+    }
+
+    #[test]
+    fn h2_a_token_is_written_to_the_version_that_was_read() {
+        let mut object = machine("a", &["52:54:00:00:00:0a"]);
+        object.metadata.uid = Some("u".to_owned());
+        let known = |object: &Machine| {
+            let snapshot = Snapshot::build(&"default".parse().unwrap(), [object.clone()]);
+            snapshot.by_name(&"a".parse().unwrap()).unwrap().clone()
+        };
+        assert!(body(&known(&object), &status("one")).is_err(), "no version was read");
+        object.metadata.resource_version = Some("7".to_owned());
+        let body = body(&known(&object), &status("one")).unwrap();
+        assert_eq!(body["metadata"], json!({ "name": "a", "uid": "u", "resourceVersion": "7" }));
+        assert_eq!(body["status"]["power"]["takeoverToken"], "one");
+        assert_eq!(body["status"].get("phase"), None, "of others' fields nothing is written");
+    }
+
+    fn known(token: Option<&str>) -> KnownMachine {
+        let mut object = machine("a", &["52:54:00:00:00:0a"]);
+        object.spec.pxe.as_mut().unwrap().takeover = token.map(str::to_owned);
+        let snapshot = Snapshot::build(&"default".parse().unwrap(), [object]);
+        KnownMachine::clone(snapshot.by_name(&"a".parse().unwrap()).unwrap())
+    }
+
+    fn open(directory: &tempfile::TempDir) -> Store {
+        Store::open(&directory.path().join("store")).unwrap()
+    }
+
+    #[tokio::test]
+    async fn h2_a_used_token_survives_a_damaged_status_a_removed_one_and_a_restart() {
+        let directory = tempfile::tempdir().unwrap();
+        let (machine, other) = (known(Some("one")), "b".parse().unwrap());
+        let tokens = StoreTokens::new(open(&directory), false);
+        assert!(!tokens.is_used(&machine.name, "one").await);
+        tokens.record(&machine, "one", &status("one")).await.unwrap();
+        // One that an earlier release kept in the status alone.
+        tokens.keep(&machine, Some("old")).await;
+        drop(tokens);
+        for (damage, lost) in [(Some(b"damaged".to_vec()), false), (None, false), (None, true)] {
+            let store = open(&directory);
+            match damage {
+                Some(value) => store.put(Table::Status, b"a", value).await.unwrap(),
+                None => store.delete(Table::Status, b"a").await.unwrap(),
+            }
+            let cluster = ClusterTokens::new(Arc::default(), store.clone());
+            let local = StoreTokens::new(store, lost);
+            for tokens in [&local as &dyn Tokens, &cluster] {
+                assert!(
+                    tokens.is_used(&machine.name, "one").await && tokens.is_used(&machine.name, "old").await
+                );
+                assert!(!tokens.is_used(&machine.name, "two").await && !tokens.is_used(&other, "one").await);
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn h2_after_a_loss_the_tokens_that_are_set_count_as_used_and_later_ones_do_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let tokens = StoreTokens::new(open(&directory), true);
+        let name: MachineName = "a".parse().unwrap();
+        tokens.keep(&known(Some("one")), None).await;
+        // An editor takes the manifest away for a moment.
+        tokens.keep(&known(Some("two")), None).await;
+        assert!(tokens.is_used(&name, "one").await && !tokens.is_used(&name, "two").await);
+        drop(tokens);
+        let again = StoreTokens::new(open(&directory), false);
+        assert!(again.is_used(&name, "one").await, "the damaged file was removed since");
+    }
+
+    #[tokio::test]
+    async fn h2_an_enrolled_agent_is_known_by_its_key_when_its_status_is_gone() {
+        let directory = tempfile::tempdir().unwrap();
+        let (store, machine) = (open(&directory), known(None));
+        assert_eq!(Enrolled::read(&store, &machine).await, Enrolled::Never);
+        let own = json!({ "uid": machine.uid, "key": "k" }).to_string();
+        for (row, expected) in [
+            (own.as_str(), Enrolled::ThisMachine),
+            (r#"{"uid":"of the one before"}"#, Enrolled::EarlierMachine),
+            ("damaged", Enrolled::ThisMachine),
+        ] {
+            store.put(Table::Certificates, b"machine/a", row.into()).await.unwrap();
+            assert_eq!(Enrolled::read(&store, &machine).await, expected, "{row}");
+        }
+    }
+
+    #[test]
+    fn h2_a_token_is_allowed_only_if_no_node_of_its_name_may_run() {
+        let (mut object, never) = (machine("a", &["52:54:00:00:00:0a"]), Enrolled::Never);
+        assert_eq!(state(&object, true, never, true), Takeover::NotAllowed);
+        object.spec.pxe.as_mut().unwrap().takeover = Some("one".to_owned());
+        for (is_unused, enrolled, shows_node, expected) in [
+            (true, never, true, Takeover::Allowed),
+            (true, never, false, Takeover::NodeUnknown),
+            (true, Enrolled::EarlierMachine, true, Takeover::NameEnrolled),
+            (true, Enrolled::EarlierMachine, false, Takeover::NameEnrolled),
+            (false, Enrolled::EarlierMachine, false, Takeover::Used),
+        ] {
+            let found = state(&object, is_unused, enrolled, shows_node);
+            assert_eq!(found, expected, "{is_unused} {enrolled:?} {shows_node}");
+        }
+    }
+
+    #[test]
+    fn h2_a_cluster_shows_a_node_once_its_controller_has_reported() {
+        let mut object = machine("a", &["52:54:00:00:00:0a"]);
+        for (status, shown, has_agent) in [
+            (json!({}), false, false),
+            (json!({ "phase": "Paused" }), false, false),
+            (json!({ "phase": "Deleting" }), false, false),
+            (json!({ "phase": "Pending" }), true, false),
+            (json!({ "phase": "Pending", "nodeRef": { "name": "a", "uid": "n" } }), true, true),
+        ] {
+            object.status = Some(serde_json::from_value(status.clone()).unwrap());
+            assert_eq!(shows_node(&object), shown, "{status}");
+            assert_eq!(names_agent(object.status.as_ref().unwrap()), has_agent, "{status}");
+        }
+        object.status = None;
+        assert!(!shows_node(&object));
+    }
+}

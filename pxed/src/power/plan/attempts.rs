@@ -1,0 +1,115 @@
+//! What a process knows of an operation since it took it: what it has asked, and what fails. A crash forgets it; what must not
+//! be forgotten stands in the object (`progress`).
+//!
+//! Pure: no clock, no socket. Callers: `operation`, `worker`.
+
+use bedplate_bmc::PowerRequest;
+use jiff::{SignedDuration, Timestamp};
+
+use super::breaker::later;
+use super::operation::AWAIT;
+use crate::power::progress::Step;
+
+/// Why something did not go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// The word for it, of the closed set of docs/bmc.md.
+    pub reason: &'static str,
+    /// For a person, with the remedy.
+    pub message: String,
+    /// It may pass by itself.
+    pub transient: bool,
+    /// The request may have been carried out all the same.
+    pub sent: bool,
+}
+
+/// What has failed and is tried again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trouble {
+    /// Since when.
+    pub since: Timestamp,
+    /// When it is tried again.
+    pub again: Timestamp,
+    /// It was a request, not a look.
+    pub asking: bool,
+    /// The newest failure.
+    pub failure: Failure,
+}
+
+/// A request that the BMC has, or may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sent {
+    /// What.
+    pub request: PowerRequest,
+    /// When.
+    pub at: Timestamp,
+    /// The BMC has accepted it.
+    pub accepted: bool,
+}
+
+/// What this process knows of an operation since it took it. A crash forgets it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Memory {
+    /// This process has taken it, and when.
+    pub taken: Option<Timestamp>,
+    /// The step that this process has written itself.
+    pub wrote: Option<Step>,
+    /// The last request of this step.
+    pub sent: Option<Sent>,
+    /// The BMC has no graceful power-off.
+    pub no_graceful: bool,
+    /// What fails now.
+    pub trouble: Option<Trouble>,
+}
+
+/// Longest pause before something is tried again, and how far it is moved by chance, in seconds.
+const PAUSE: (f64, f64) = (3.0, 1.5);
+
+impl Memory {
+    /// The step was written.
+    pub fn stepped(&mut self, step: Step) {
+        *self = Self { taken: self.taken, wrote: Some(step), ..Self::default() };
+    }
+
+    /// The BMC has told its state.
+    pub fn looked(&mut self) {
+        if self.trouble.as_ref().is_some_and(|trouble| !trouble.asking) {
+            self.trouble = None;
+        }
+    }
+
+    /// The BMC has not told its state. `jitter` is from -1 to 1.
+    pub fn blind(&mut self, failure: Failure, now: Timestamp, jitter: f64) {
+        self.fails(failure, false, now, jitter);
+    }
+
+    /// The BMC has accepted a request.
+    pub fn asked(&mut self, request: PowerRequest, now: Timestamp) {
+        self.sent = Some(Sent { request, at: now, accepted: true });
+        self.trouble = None;
+    }
+
+    /// A request failed. `jitter` is from -1 to 1.
+    pub fn refused(&mut self, request: PowerRequest, failure: Failure, now: Timestamp, jitter: f64) {
+        match request {
+            PowerRequest::GracefulOff if failure.reason == "NotSupported" => self.no_graceful = true,
+            PowerRequest::GracefulOff | PowerRequest::Reset | PowerRequest::Cycle if failure.sent => {
+                self.sent = Some(Sent { request, at: now, accepted: false });
+            }
+            PowerRequest::On
+            | PowerRequest::ForceOff
+            | PowerRequest::GracefulOff
+            | PowerRequest::Reset
+            | PowerRequest::Cycle => self.fails(failure, true, now, jitter),
+        }
+    }
+
+    fn fails(&mut self, failure: Failure, asking: bool, now: Timestamp, jitter: f64) {
+        let before = self.trouble.take();
+        let since = before.as_ref().map_or(now, |trouble| trouble.since);
+        let asking = asking || before.is_some_and(|trouble| trouble.asking);
+        let pause = PAUSE.0 + PAUSE.1 * jitter.clamp(-1.0, 1.0);
+        let pause = SignedDuration::try_from_secs_f64(pause).unwrap_or(AWAIT);
+        self.trouble = Some(Trouble { since, again: later(now, pause), asking, failure });
+    }
+}

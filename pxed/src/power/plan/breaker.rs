@@ -1,0 +1,239 @@
+//! When a BMC that does not answer is tried again.
+//!
+//! ```text
+//! closed --3 failures in a row--> open --time--> half-open --success--> closed
+//!    |                             ^                 |
+//!    |                             +----failure------+   (back-off 5 s, doubled up to 5 min, +-20 %)
+//!    +--wrong password, certificate, address--> held --other credentials or spec, certificates: an hour--> closed
+//! ```
+//!
+//! Only polling asks it; a person's operation is tried whatever it says. Pure: no clock, no randomness. Caller: `worker`.
+
+use bedplate_bmc::Reason;
+use jiff::{SignedDuration, Timestamp};
+
+/// Failures in a row until it opens.
+const MOST_FAILURES: u32 = 3;
+/// The first pause, in seconds.
+const FIRST: f64 = 5.0;
+/// The longest pause, in seconds, before jitter.
+const LONGEST: f64 = 300.0;
+/// How far a pause is moved at most, as a part of it.
+const JITTER: f64 = 0.2;
+/// Where a person may have put something right at the BMC, it is tried again after so long.
+const HELD_FOR: SignedDuration = SignedDuration::from_hours(1);
+
+/// Whether a BMC is asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Breaker {
+    /// It is asked. How many failures there were in a row.
+    Closed(u32),
+    /// It is not asked.
+    Open {
+        /// Failures in a row.
+        failures: u32,
+        /// When it is tried again.
+        until: Timestamp,
+    },
+    /// It is tried once.
+    HalfOpen(u32),
+    /// It is not asked until something is put right.
+    Held {
+        /// When it is tried again although nothing was; `None`: never.
+        until: Option<Timestamp>,
+    },
+}
+
+/// Its state as metrics show it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shown {
+    /// Asked.
+    Closed,
+    /// Not asked for a while.
+    Open,
+    /// Being tried.
+    HalfOpen,
+    /// Not asked until something is put right.
+    Held,
+}
+
+impl Shown {
+    /// Every one.
+    pub const ALL: [Self; 4] = [Self::Closed, Self::Open, Self::HalfOpen, Self::Held];
+
+    /// Its word in `/metrics`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Open => "open",
+            Self::HalfOpen => "half_open",
+            Self::Held => "held",
+        }
+    }
+}
+
+impl Default for Breaker {
+    fn default() -> Self {
+        Self::Closed(0)
+    }
+}
+
+impl Breaker {
+    /// Its state for metrics.
+    pub const fn shown(&self) -> Shown {
+        match self {
+            Self::Closed(_) => Shown::Closed,
+            Self::Open { .. } => Shown::Open,
+            Self::HalfOpen(_) => Shown::HalfOpen,
+            Self::Held { .. } => Shown::Held,
+        }
+    }
+
+    /// Whether polling may ask now; an open one whose time has come lets one try through.
+    pub fn admits(&mut self, now: Timestamp) -> bool {
+        match self {
+            Self::Closed(_) | Self::HalfOpen(_) => true,
+            Self::Open { failures, until } if *until <= now => {
+                *self = Self::HalfOpen(*failures);
+                true
+            }
+            Self::Held { until: Some(until) } if *until <= now => {
+                *self = Self::HalfOpen(MOST_FAILURES);
+                true
+            }
+            Self::Open { .. } | Self::Held { .. } => false,
+        }
+    }
+
+    /// When polling may ask again; `None`: now, or never by itself.
+    pub const fn next_try(&self) -> Option<Timestamp> {
+        match self {
+            Self::Open { until, .. } => Some(*until),
+            Self::Held { until } => *until,
+            Self::Closed(_) | Self::HalfOpen(_) => None,
+        }
+    }
+
+    /// The BMC has answered.
+    pub fn succeeded(&mut self) {
+        *self = Self::Closed(0);
+    }
+
+    /// The BMC has not, or not usefully. `jitter` is from -1 to 1.
+    pub fn failed(&mut self, reason: Reason, now: Timestamp, jitter: f64) {
+        *self = match reason {
+            Reason::AuthenticationFailed => Self::Held { until: None },
+            Reason::CertificateChanged
+            | Reason::CertificateNotTrusted
+            | Reason::AmbiguousSystem
+            | Reason::UnknownSystem
+            | Reason::AddressNotAllowed => Self::Held { until: Some(later(now, HELD_FOR)) },
+            // It answers: that it cannot do something is no reason not to ask it something else.
+            Reason::NotSupported => Self::Closed(0),
+            Reason::BmcUnreachable | Reason::TimedOut | Reason::Refused | Reason::ProtocolError => {
+                self.missed(now, jitter)
+            }
+        };
+    }
+
+    fn missed(&self, now: Timestamp, jitter: f64) -> Self {
+        // Somebody's operation tried all the same: however often it does, polling comes back when it was told.
+        if let Self::Open { until, .. } = self
+            && now < *until
+        {
+            return self.clone();
+        }
+        let failures = match self {
+            Self::Closed(failures) | Self::HalfOpen(failures) | Self::Open { failures, .. } => *failures,
+            Self::Held { .. } => MOST_FAILURES - 1,
+        };
+        let failures = failures.saturating_add(1);
+        if failures < MOST_FAILURES {
+            return Self::Closed(failures);
+        }
+        let doublings = i32::try_from((failures - MOST_FAILURES).min(16)).unwrap_or(16);
+        let pause = (FIRST * 2_f64.powi(doublings)).min(LONGEST) * (1.0 + JITTER * jitter.clamp(-1.0, 1.0));
+        let pause = SignedDuration::try_from_secs_f64(pause).unwrap_or(SignedDuration::from_secs(300));
+        Self::Open { failures, until: later(now, pause) }
+    }
+}
+
+/// `now` moved by `by`, at most to the end of time.
+pub(crate) fn later(now: Timestamp, by: SignedDuration) -> Timestamp {
+    now.checked_add(by).unwrap_or(Timestamp::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_700_000_000 + second).unwrap()
+    }
+
+    #[test]
+    fn it_opens_after_three_failures_and_doubles_its_pauses_up_to_five_minutes() {
+        let mut breaker = Breaker::default();
+        let mut now = at(0);
+        let mut pauses = Vec::new();
+        for failure in 1..=12 {
+            assert!(breaker.admits(now), "failure {failure}");
+            breaker.failed(Reason::BmcUnreachable, now, 0.0);
+            if let Some(next) = breaker.next_try() {
+                assert!(!breaker.admits(now));
+                pauses.push(next.duration_since(now).as_secs());
+                now = next;
+            }
+        }
+        assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 300, 300, 300, 300]);
+        assert!(breaker.admits(now));
+        assert_eq!(breaker.shown(), Shown::HalfOpen);
+        breaker.succeeded();
+        assert_eq!(breaker, Breaker::Closed(0));
+    }
+
+    #[test]
+    fn tries_of_an_operation_do_not_put_off_polling() {
+        let mut breaker = Breaker::Closed(2);
+        breaker.failed(Reason::BmcUnreachable, at(0), 0.0);
+        let next = breaker.next_try();
+        for second in 1..5 {
+            breaker.failed(Reason::BmcUnreachable, at(second), 0.0);
+        }
+        assert_eq!((next, breaker.next_try()), (Some(at(5)), Some(at(5))));
+        breaker.failed(Reason::BmcUnreachable, at(5), 0.0);
+        assert_eq!(breaker.next_try(), Some(at(15)));
+    }
+
+    #[test]
+    fn jitter_moves_a_pause_by_a_fifth_at_most() {
+        for (jitter, seconds) in [(-1.0, 4.0), (0.0, 5.0), (1.0, 6.0), (9.0, 6.0)] {
+            let mut breaker = Breaker::Closed(2);
+            breaker.failed(Reason::TimedOut, at(0), jitter);
+            let pause = breaker.next_try().unwrap().duration_since(at(0)).as_secs_f64();
+            assert!((pause - seconds).abs() < 1e-6, "{jitter}: {pause}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_password_is_held_for_ever_and_a_certificate_for_an_hour() {
+        let mut breaker = Breaker::default();
+        breaker.failed(Reason::AuthenticationFailed, at(0), 0.0);
+        assert!(!breaker.admits(at(1_000_000)));
+        for reason in [Reason::CertificateChanged, Reason::AddressNotAllowed, Reason::UnknownSystem] {
+            let mut breaker = Breaker::default();
+            breaker.failed(reason, at(0), 0.0);
+            assert!(!breaker.admits(at(3599)), "{reason}");
+            assert!(breaker.admits(at(3600)), "{reason}");
+            breaker.failed(Reason::BmcUnreachable, at(3600), 0.0);
+            assert_eq!(breaker.shown(), Shown::Open);
+        }
+    }
+
+    #[test]
+    fn what_a_bmc_cannot_do_keeps_nobody_from_asking_something_else() {
+        let mut breaker = Breaker::Closed(2);
+        breaker.failed(Reason::NotSupported, at(0), 0.0);
+        assert_eq!(breaker, Breaker::Closed(0));
+    }
+}

@@ -1,0 +1,366 @@
+//! The next act of an operation that is under way: from what its object says, what this process remembers, and what the BMC
+//! tells (docs/rules.md, O1, O7).
+//!
+//! ```text
+//! powerOn     take -> [On]: ask on until it says On                                              -> Complete
+//! powerOff    take -> [GracefulOff]: ask once --grace over, or not supported--> [Off]            -> Complete
+//!             take -> [Off] (forced): ask forced off until it says Off                           -> Complete
+//! powerCycle  take -> [Off]: ask forced off until it says Off -> [On]: rest, ask on until it is  -> Complete
+//!             take, and it is off: [On]
+//! reset       take -> [Reset]: ask once -> accepted, or a boot began since                       -> Complete
+//! ```
+//!
+//! `[Step]` is written to the object before the first request of that step, and taking writes too: so whoever comes after a
+//! crash or a change of leader knows the step, and one who reads an old state of the object is refused by its version. On
+//! and forced off may be asked again, the step says which; GracefulOff and Reset are asked only by who wrote the step.
+//!
+//! Pure: no clock, no socket. Caller: `worker`.
+
+use bedplate_api::machine::PowerState;
+use bedplate_bmc::PowerRequest;
+use jiff::{SignedDuration, Timestamp};
+
+pub use super::attempts::{Failure, Memory, Sent, Trouble};
+use super::breaker::later;
+use super::parameters::{Boot, Kind, Off, Order};
+use crate::power::progress::{Step, Written};
+
+/// Between two looks while something is awaited.
+pub const AWAIT: SignedDuration = SignedDuration::from_secs(2);
+/// A request that was accepted is not sent again for so long: some BMCs tell the old state for a while.
+const PATIENCE: SignedDuration = SignedDuration::from_secs(30);
+/// So long after our own last act a state that contradicts it is not believed.
+pub const STALE: SignedDuration = SignedDuration::from_secs(15);
+/// Clocks of a site's pxed differ by less; what is said to have been done later than that was said by a clock set back since.
+pub const SKEW: SignedDuration = SignedDuration::from_mins(5);
+/// An object keeps whole seconds.
+const WHOLE: SignedDuration = SignedDuration::from_secs(1);
+/// A machine that is switched off to be switched on again is left off for so long: power supplies hold up a while, and a board that
+/// never lost its power may come up with what hung it.
+const REST: SignedDuration = SignedDuration::from_secs(5);
+/// Trouble that may pass is put up with for so long.
+const TROUBLE: SignedDuration = SignedDuration::from_secs(45);
+
+/// The power state as the BMC told it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reading {
+    /// What it told.
+    pub state: PowerState,
+    /// When.
+    pub at: Timestamp,
+}
+
+/// What pxed did last to this machine, and whether that leaves it on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LastAct {
+    /// Whether it leaves the machine on.
+    pub leaves_on: bool,
+    /// When.
+    pub at: Timestamp,
+}
+
+impl LastAct {
+    /// Until when this reading is not believed, because it contradicts what was just done.
+    pub fn doubts(&self, reading: &Reading) -> Option<Timestamp> {
+        let contradicts = match reading.state {
+            PowerState::On => !self.leaves_on,
+            PowerState::Off => self.leaves_on,
+            PowerState::PoweringOn | PowerState::PoweringOff | PowerState::Unknown => false,
+        };
+        let until = later(self.at, STALE);
+        (contradicts && reading.at < until && self.at <= later(reading.at, SKEW)).then_some(until)
+    }
+}
+
+/// What is seen of the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Seen {
+    /// The newest reading.
+    pub reading: Option<Reading>,
+    /// Time at which the seed of the latest boot left pxed. Packets alone do not prove a boot: any client on the network can send them.
+    pub seed_taken: Option<Timestamp>,
+    /// What pxed did last, for another operation or by its own plan.
+    pub last: Option<LastAct>,
+}
+
+/// How an operation ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct End {
+    /// It was done.
+    pub complete: bool,
+    /// In one word.
+    pub reason: &'static str,
+    /// For a person.
+    pub message: String,
+}
+
+/// What is to be done next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Act {
+    /// Write that this process carries it out.
+    Take,
+    /// Write the step.
+    WriteStep(Step),
+    /// Read the power state.
+    Read,
+    /// Send a request; before it the source of the next boot is set.
+    Ask(PowerRequest, Boot),
+    /// Nothing until then.
+    Wait(Timestamp),
+    /// Write how it ended.
+    Finish(End),
+}
+
+/// What is to be done next for this operation.
+pub fn next(order: &Order, written: Option<&Written>, memory: &Memory, seen: &Seen, now: Timestamp) -> Act {
+    let (Some(written), Some(taken)) = (written, memory.taken) else { return Act::Take };
+    let case = Case { order, written, memory, seen, now, deadline: later(written.start, order.timeout) };
+    if case.awaits_evidence() {
+        return case.evidence();
+    }
+    if let Some(trouble) = &memory.trouble {
+        if !trouble.failure.transient || now >= case.gives_up(trouble) {
+            if case.forces_instead(trouble) {
+                return Act::WriteStep(Step::Off);
+            }
+            return case.fail(trouble.failure.reason, trouble.failure.message.clone());
+        }
+        if now < trouble.again {
+            return Act::Wait(trouble.again.min(case.deadline));
+        }
+    }
+    let since = memory.sent.map_or(taken, |sent| sent.at.max(taken));
+    // A clock that was set back would make every reading older than what was asked, or one fresh for hours.
+    let fresh = |reading: &Reading| {
+        let after = since > now || reading.at >= since;
+        after && reading.at <= now && now < later(reading.at, AWAIT)
+    };
+    let Some(reading) = seen.reading.filter(fresh) else { return Act::Read };
+    match case.judge(&reading) {
+        done @ Act::Finish(_) => done,
+        _ if now >= case.deadline => case.timed_out(&reading),
+        Act::Wait(until) => Act::Wait(until.min(case.deadline)),
+        act => act,
+    }
+}
+
+struct Case<'a> {
+    order: &'a Order,
+    written: &'a Written,
+    memory: &'a Memory,
+    seen: &'a Seen,
+    now: Timestamp,
+    deadline: Timestamp,
+}
+
+impl Case<'_> {
+    fn judge(&self, reading: &Reading) -> Act {
+        match (self.order.kind, self.written.step) {
+            (Kind::PowerOn | Kind::PowerCycle, Some((Step::On, _))) => self.on(reading),
+            (Kind::PowerOff | Kind::PowerCycle, Some((Step::Off, _))) => self.off(reading),
+            (Kind::PowerOff, Some((Step::GracefulOff, since))) => self.graceful(reading, since),
+            (Kind::Reset, Some((Step::Reset, _))) => self.reset(reading),
+            (_, None | Some((Step::On | Step::Off | Step::GracefulOff | Step::Reset, _))) => {
+                self.begin(reading)
+            }
+        }
+    }
+
+    /// No step is written: nothing was asked yet.
+    fn begin(&self, reading: &Reading) -> Act {
+        if let Some(until) = self.seen.last.and_then(|last| last.doubts(reading)) {
+            return Act::Wait(until.min(later(reading.at, AWAIT)));
+        }
+        let off = match self.order.off {
+            Off::Forced => Step::Off,
+            Off::Graceful(_) => Step::GracefulOff,
+        };
+        match (self.order.kind, reading.state) {
+            (_, PowerState::Unknown) => self.wait(reading),
+            (Kind::PowerOn, PowerState::On) => self.complete("it was on already"),
+            (Kind::PowerOn | Kind::PowerCycle, PowerState::Off) => Act::WriteStep(Step::On),
+            (Kind::PowerOff, PowerState::Off) => self.complete("it was off already"),
+            (Kind::PowerOff, PowerState::On | PowerState::PoweringOn | PowerState::PoweringOff) => {
+                Act::WriteStep(off)
+            }
+            (Kind::PowerCycle, PowerState::On | PowerState::PoweringOn) => Act::WriteStep(Step::Off),
+            (Kind::Reset, PowerState::On) => Act::WriteStep(Step::Reset),
+            (Kind::Reset, PowerState::Off) => {
+                self.fail("Refused", "the machine is off: there is nothing to reset; use powerOn".to_owned())
+            }
+            (
+                Kind::PowerOn | Kind::PowerCycle | Kind::Reset,
+                PowerState::PoweringOn | PowerState::PoweringOff,
+            ) => self.wait(reading),
+        }
+    }
+
+    fn on(&self, reading: &Reading) -> Act {
+        match reading.state {
+            PowerState::On if self.order.kind == Kind::PowerCycle => {
+                self.complete("the BMC says that it is on again")
+            }
+            PowerState::On => self.complete("the BMC says that it is on"),
+            PowerState::Off => match self.rests_until() {
+                Some(until) => Act::Wait(until),
+                None => self.ask(PowerRequest::On, self.order.boot, reading),
+            },
+            PowerState::PoweringOn | PowerState::PoweringOff | PowerState::Unknown => self.wait(reading),
+        }
+    }
+
+    /// Until when a machine that was switched off for it stays off. By the step's own time, so that it neither begins anew nor is
+    /// left out where another goes on; it never takes what time is left to switch it on.
+    fn rests_until(&self) -> Option<Timestamp> {
+        let (_, since) = self.written.step?;
+        let until = later(later(since, REST), WHOLE);
+        let rests = self.order.kind == Kind::PowerCycle && !self.written.began_off;
+        (rests && since <= self.now && self.now < until && until < self.deadline).then_some(until)
+    }
+
+    fn off(&self, reading: &Reading) -> Act {
+        match (reading.state, self.order.kind) {
+            (PowerState::Off, Kind::PowerCycle) => Act::WriteStep(Step::On),
+            (PowerState::Off, _) => self.complete("the BMC says that it is off"),
+            (PowerState::On | PowerState::PoweringOn, _) => {
+                // Where it must boot from is tried before it is off: a machine that cannot boot from there stays on.
+                let boot = match (self.order.kind, self.order.boot) {
+                    (Kind::PowerCycle, boot @ Boot::OnlyNetwork(_)) => boot,
+                    _ => Boot::Default,
+                };
+                self.ask(PowerRequest::ForceOff, boot, reading)
+            }
+            (PowerState::PoweringOff | PowerState::Unknown, _) => self.wait(reading),
+        }
+    }
+
+    fn graceful(&self, reading: &Reading, since: Timestamp) -> Act {
+        if reading.state == PowerState::Off {
+            return self.complete("its operating system has shut down, the BMC says that it is off");
+        }
+        let grace = match self.order.off {
+            Off::Forced => Some(SignedDuration::ZERO),
+            Off::Graceful(grace) => grace,
+        };
+        let forced_at = grace.map(|grace| later(since, grace));
+        match forced_at {
+            Some(_) if self.memory.no_graceful => Act::WriteStep(Step::Off),
+            Some(at) if self.now >= at => Act::WriteStep(Step::Off),
+            None if self.memory.no_graceful => self.fail(
+                "NotSupported",
+                "the BMC cannot ask the operating system to shut down; use parameter force or gracePeriodSeconds"
+                    .to_owned(),
+            ),
+            Some(_) | None if self.asks_once(Step::GracefulOff) => {
+                Act::Ask(PowerRequest::GracefulOff, Boot::Default)
+            }
+            Some(at) => Act::Wait(at.min(later(reading.at, AWAIT))),
+            None => self.wait(reading),
+        }
+    }
+
+    fn reset(&self, reading: &Reading) -> Act {
+        match reading.state {
+            PowerState::On if self.asks_once(Step::Reset) => Act::Ask(PowerRequest::Reset, Boot::Default),
+            PowerState::On => self.complete("the BMC has accepted the reset and says that it is on"),
+            PowerState::Off | PowerState::PoweringOn | PowerState::PoweringOff | PowerState::Unknown => {
+                self.wait(reading)
+            }
+        }
+    }
+
+    /// A request that may be repeated: at once, and again after [`PATIENCE`].
+    fn ask(&self, request: PowerRequest, boot: Boot, reading: &Reading) -> Act {
+        match self.memory.sent.filter(|sent| sent.request == request && sent.accepted) {
+            Some(sent) if self.now < later(sent.at, PATIENCE) => self.wait(reading),
+            Some(_) | None => Act::Ask(request, boot),
+        }
+    }
+
+    /// Whether the request of a step that is asked once can not have been sent by anybody.
+    fn asks_once(&self, step: Step) -> bool {
+        self.memory.wrote == Some(step) && self.memory.sent.is_none()
+    }
+
+    /// A reset that may have been sent, and that nobody knows to be accepted.
+    fn awaits_evidence(&self) -> bool {
+        let in_step = matches!(self.written.step, Some((Step::Reset, _)));
+        self.order.kind == Kind::Reset
+            && in_step
+            && !self.asks_once(Step::Reset)
+            && !self.memory.sent.is_some_and(|sent| sent.accepted)
+    }
+
+    fn evidence(&self) -> Act {
+        let since = self.written.step.map_or(self.written.start, |(_, at)| at);
+        let since = later(since, WHOLE);
+        if self.seen.seed_taken.is_some_and(|taken| taken > since) {
+            return self.complete("the machine has booted since the reset was asked for");
+        }
+        if self.now >= self.deadline {
+            let message = "it is not known whether the machine was reset: pxed was interrupted or got no answer while \
+                           it asked, and no boot of it was seen; look at its console, and make a new operation";
+            return self.fail("TimedOut", message.to_owned());
+        }
+        Act::Wait(later(self.now, AWAIT).min(self.deadline))
+    }
+
+    /// Until when trouble is put up with. A machine that was switched off to be switched on again is not left off early.
+    fn gives_up(&self, trouble: &Trouble) -> Timestamp {
+        match (self.order.kind, self.written.step) {
+            (Kind::PowerCycle, Some((Step::On, _))) => self.deadline,
+            _ => later(trouble.since, TROUBLE).min(self.deadline),
+        }
+    }
+
+    /// The BMC refuses to ask the operating system, as of a machine that has none yet: where force is allowed, it is used.
+    fn forces_instead(&self, trouble: &Trouble) -> bool {
+        let graceful = matches!(self.written.step, Some((Step::GracefulOff, _)));
+        let allowed = matches!(self.order.off, Off::Graceful(Some(_)));
+        graceful && allowed && trouble.asking && trouble.failure.reason == "Refused"
+    }
+
+    fn wait(&self, reading: &Reading) -> Act {
+        Act::Wait(later(reading.at, AWAIT))
+    }
+
+    fn complete(&self, seen: &str) -> Act {
+        let reason = match self.order.kind {
+            Kind::PowerOn => "PoweredOn",
+            Kind::PowerOff => "PoweredOff",
+            Kind::PowerCycle => "PowerCycled",
+            Kind::Reset => "Reset",
+        };
+        let only_on = self.order.kind == Kind::PowerCycle && self.written.began_off;
+        let seen = if only_on { "it was off, and was only switched on" } else { seen };
+        let took = self.now.duration_since(self.written.start).as_secs().max(0);
+        Act::Finish(End { complete: true, reason, message: format!("{seen}; it took {took} s") })
+    }
+
+    fn fail(&self, reason: &'static str, message: String) -> Act {
+        Act::Finish(End { complete: false, reason, message })
+    }
+
+    fn timed_out(&self, reading: &Reading) -> Act {
+        let hint = match (self.order.kind, self.written.step) {
+            (Kind::PowerOff, Some((Step::GracefulOff, _))) => {
+                "its operating system was asked to shut down and does not; use parameter force or gracePeriodSeconds"
+            }
+            (Kind::PowerCycle, Some((Step::Off, _))) if reading.state == PowerState::Off => {
+                "it was switched off and there was no time left to switch it on; make an operation powerOn"
+            }
+            (Kind::PowerCycle, Some((Step::On, _))) => {
+                "it was switched off and does not come on; look at the BMC's log"
+            }
+            (Kind::PowerOn | Kind::PowerOff | Kind::PowerCycle | Kind::Reset, _) => {
+                "look at the BMC's log, or give it more time by timeoutSeconds"
+            }
+        };
+        let limit = self.order.timeout.as_secs();
+        let message = format!("after {limit} s the BMC says {:?}: {hint}", reading.state);
+        self.fail("TimedOut", message)
+    }
+}
+
+#[cfg(test)]
+mod tests;

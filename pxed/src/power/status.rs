@@ -1,0 +1,444 @@
+//! What is said of a machine's power in its status: `power`, `hardware.bmc`, the conditions `BMCReachable` and `PoweredOn`.
+//!
+//! What leaves a status as it was causes no write, so nothing here moves with time alone but `observedTime`, and that at
+//! most every five minutes. Memory only. Caller: `worker`.
+
+use bedplate_api::machine::{
+    Hardware, HardwareBmc, MOST_POWER_ON_ATTEMPTS, MachineStatus, PowerAction, PowerState, PowerStatus, Time,
+    condition_type,
+};
+use bedplate_bmc::Identity;
+use jiff::{SignedDuration, Timestamp};
+
+use super::plan::operation::Failure;
+use super::plan::{Leave, Plan, Takeover};
+use super::progress::Ended;
+use crate::status::conditions::{ConditionState, condition};
+use crate::status::set_condition;
+
+/// How old `observedTime` may become while nothing changes.
+const OBSERVED: SignedDuration = SignedDuration::from_mins(5);
+/// Longest message of an action.
+const LONGEST: usize = 1024;
+
+/// Action of a running machine that is switched off to boot it from the network.
+pub const TAKEOVER: &str = "takeover";
+
+/// Action of a machine that its agent has shut down.
+pub const SHUTDOWN: &str = "shutdown";
+
+/// A machine that is to go, and does not tell whether it is off.
+pub const DEPARTURE_AWAITED: &str = "the Machine is deleted with deletionPolicy PowerOff, and its BMC does not tell whether it is \
+                                     off: it waits; set deletionPolicy to Retain to let it go as it is";
+
+/// A machine that is to go, and is paused.
+pub const DEPARTURE_PAUSED: &str = "the Machine is deleted with deletionPolicy PowerOff, and paused: it waits; take spec.paused back to \
+                                    have it switched off, or set deletionPolicy to Retain to let it go as it is";
+
+/// Reasons of `BMCReachable` and `PoweredOn` beside those of failures.
+pub mod reason {
+    /// The BMC answers.
+    pub const REACHABLE: &str = "Reachable";
+    /// It answers, and nothing vouches for who answers (`bmc.tls.mode: insecure`).
+    pub const CERTIFICATE_NOT_VERIFIED: &str = "CertificateNotVerified";
+    /// On.
+    pub const POWERED_ON: &str = "PoweredOn";
+    /// Off, and nothing is to be done about it.
+    pub const POWERED_OFF: &str = "PoweredOff";
+    /// Switched on, and not on yet.
+    pub const POWERING_ON: &str = "PoweringOn";
+    /// Switched off, and not off yet.
+    pub const POWERING_OFF: &str = "PoweringOff";
+    /// The machine was on before pxed knew it, and is left running.
+    pub const FOUND_RUNNING: &str = "FoundRunning";
+    /// An operation has switched it off or shut it down.
+    pub const HELD_OFF: &str = "HeldOff";
+    /// Nobody knows.
+    pub const NOT_READABLE: &str = "NotReadable";
+    /// Switched on often enough.
+    pub const POWER_ON_ATTEMPTS_EXHAUSTED: &str = "PowerOnAttemptsExhausted";
+}
+
+fn power(status: &mut MachineStatus) -> &mut PowerStatus {
+    status.power.get_or_insert(PowerStatus {
+        state: PowerState::Unknown,
+        observed_time: None,
+        last_action: None,
+        last_switch_time: None,
+        attempts: None,
+        next_attempt_time: None,
+        takeover_token: None,
+    })
+}
+
+/// The BMC has told the power state; `None`: it does not answer.
+pub fn observed(status: &mut MachineStatus, state: Option<PowerState>, now: Timestamp) {
+    let power = power(status);
+    let new = state.unwrap_or(PowerState::Unknown);
+    let old = power.observed_time.as_ref().is_none_or(|time| now.duration_since(time.0) >= OBSERVED);
+    if power.state != new || (state.is_some() && old) {
+        power.state = new;
+        power.observed_time = Some(Time(now));
+    }
+}
+
+/// pxed has done something.
+pub fn acted(status: &mut MachineStatus, action: &str, message: &str, now: Timestamp) {
+    let message = Some(message.chars().take(LONGEST).collect());
+    power(status).last_action = Some(PowerAction { action: action.to_owned(), time: Time(now), message });
+}
+
+/// Records that a request which changes the power was sent (`heard` asks for it).
+pub fn switched(status: &mut MachineStatus, now: Timestamp) {
+    power(status).last_switch_time = Some(Time(now));
+}
+
+/// What the newest operation that has ended did, said where whoever carried it out was killed before that was kept. A Machine
+/// whose power nobody has seen yet is a new one: no operation was its.
+pub fn recalled(status: &mut MachineStatus, ended: &Ended) {
+    let Some(power) = &status.power else { return };
+    let told = power.last_action.as_ref().is_some_and(|last| {
+        let same = last.action == ended.kind.as_str() && ended.began.is_none_or(|began| last.time.0 >= began);
+        same || last.time.0.as_second() > ended.at.as_second()
+    });
+    if !told {
+        settled(status);
+        acted(status, ended.kind.as_str(), &ended.message, ended.at);
+    }
+}
+
+/// Records that the machine's agent has shut it down, unless a later action is known.
+pub fn shut_down(status: &mut MachineStatus, message: &str, since: Timestamp) {
+    let last = status.power.as_ref().and_then(|power| power.last_action.as_ref());
+    if last.is_none_or(|last| last.time.0 < since) {
+        settled(status);
+        acted(status, SHUTDOWN, message, since);
+    }
+}
+
+/// Records that a token is used: the machine is switched off, to be switched on from the network.
+pub fn taken_over(status: &mut MachineStatus, token: &str, now: Timestamp) {
+    power(status).takeover_token = Some(token.to_owned());
+    acted(status, TAKEOVER, "power cycle allowed by spec.pxe.takeover", now);
+}
+
+/// Records why a takeover did not switch the machine off.
+pub fn takeover_failed(status: &mut MachineStatus, why: &str) {
+    if let Some(last) = status.power.as_mut().and_then(|power| power.last_action.as_mut()) {
+        last.message = Some(format!("the power cycle failed: {why}").chars().take(LONGEST).collect());
+    }
+}
+
+/// An attempt of pxed's own to switch it on.
+pub fn attempted(status: &mut MachineStatus, attempt: i32, next: Timestamp) {
+    let power = power(status);
+    power.attempts = Some(attempt);
+    power.next_attempt_time = (attempt < MOST_POWER_ON_ATTEMPTS).then_some(Time(next));
+}
+
+/// The count begins anew.
+pub fn settled(status: &mut MachineStatus) {
+    if let Some(power) = &mut status.power {
+        power.attempts = None;
+        power.next_attempt_time = None;
+    }
+}
+
+/// The BMC answers. Whether that is news after it did not.
+pub fn reachable(status: &mut MachineStatus, insecure: bool, now: Timestamp) -> bool {
+    let before = condition(status, condition_type::BMC_REACHABLE).is_some_and(|c| c.status == "False");
+    let (reason, message) = if insecure {
+        let message = "the BMC answers; its certificate is not checked (bmc.tls.mode insecure): whoever answers at its address \
+                       gets the password";
+        (reason::CERTIFICATE_NOT_VERIFIED, message)
+    } else {
+        (reason::REACHABLE, "the BMC answers")
+    };
+    set_condition(status, condition_type::BMC_REACHABLE, true, reason, message, now);
+    before
+}
+
+/// The BMC does not answer, or not usefully; tried again then. Whether that is news.
+pub fn unreachable(
+    status: &mut MachineStatus,
+    failure: &Failure,
+    next: Option<Timestamp>,
+    now: Timestamp,
+) -> bool {
+    let before = condition(status, condition_type::BMC_REACHABLE)
+        .filter(|c| c.status == "False")
+        .map(|c| (c.reason.clone(), c.last_transition_time.0));
+    let since = before.as_ref().map_or(now, |(_, since)| *since);
+    let next = match next {
+        Some(next) => format!("next try at {}", next.strftime("%FT%TZ")),
+        None => "tried again when its credentials or spec.bmc change".to_owned(),
+    };
+    let message = format!("{}; since {}, {next}", failure.message, since.strftime("%FT%TZ"));
+    set_condition(status, condition_type::BMC_REACHABLE, false, failure.reason, &message, now);
+    before.is_none_or(|(reason, _)| reason != failure.reason)
+}
+
+/// Who the BMC says that it and its machine are.
+pub fn identified(status: &mut MachineStatus, identity: &Identity, mut quirks: Vec<String>) {
+    quirks.truncate(32);
+    let bmc = HardwareBmc {
+        vendor: identity.vendor.clone(),
+        model: identity.controller.clone().or_else(|| identity.product.clone()),
+        firmware: identity.firmware.clone(),
+        quirks,
+    };
+    status.hardware.get_or_insert_with(Hardware::default).bmc = Some(bmc);
+}
+
+/// What is awaited of the power. Whether the attempts have just come to their end.
+pub fn awaits(status: &mut MachineStatus, plan: &Plan, state: Option<PowerState>, now: Timestamp) -> bool {
+    let (on, reason, message) = describe(status, plan, state);
+    let type_ = condition_type::POWERED_ON;
+    let exhausted = reason == reason::POWER_ON_ATTEMPTS_EXHAUSTED
+        && condition(status, type_).is_none_or(|c| c.reason != reason);
+    set_condition(status, type_, on, reason, &message, now);
+    exhausted
+}
+
+/// It is deleted, and its power is left as it is while it is paused.
+pub fn departure_paused(status: &mut MachineStatus, state: Option<PowerState>, now: Timestamp) {
+    let (on, reason, _) = by_state(state, "");
+    set_condition(status, condition_type::POWERED_ON, on, reason, DEPARTURE_PAUSED, now);
+}
+
+/// Message about a machine that is off and that pxed does not switch on.
+const UNMANAGED: &str = "the machine is off, and only operations change that: powerPolicy is Unmanaged, or the provider is not pxe";
+
+fn describe(
+    status: &MachineStatus,
+    plan: &Plan,
+    state: Option<PowerState>,
+) -> (ConditionState, &'static str, String) {
+    let off = ConditionState::False;
+    let last = status.power.as_ref().and_then(|power| power.last_action.as_ref());
+    let since = last.map(|last| format!(" since {}", last.time.0.strftime("%FT%TZ"))).unwrap_or_default();
+    let why = last.and_then(|last| last.message.clone()).unwrap_or_default();
+    let told = |text: &str| text.to_owned();
+    if let Some(told) = describe_takeover(plan, last, state) {
+        return told;
+    }
+    match plan {
+        Plan::Leave(Leave::NotReadable) => (
+            ConditionState::Unknown,
+            reason::NOT_READABLE,
+            told("the BMC does not tell the power state; nothing is changed"),
+        ),
+        Plan::Leave(Leave::DepartureAwaited) => {
+            (ConditionState::Unknown, reason::NOT_READABLE, DEPARTURE_AWAITED.to_owned())
+        }
+        Plan::Leave(Leave::HeldOff) => (
+            off,
+            reason::HELD_OFF,
+            format!("{why}; it stays off{since}, until an operation powerOn or powerCycle"),
+        ),
+        Plan::Leave(Leave::Exhausted) => (off, reason::POWER_ON_ATTEMPTS_EXHAUSTED, exhausted()),
+        Plan::Leave(Leave::Spaced { until }) => (off, reason::POWERING_ON, spaced(status, *until)),
+        Plan::PowerOn { attempt, .. } => (off, reason::POWERING_ON, switched_on(&since, *attempt)),
+        Plan::PowerOff(_) | Plan::Leave(Leave::ShuttingDown { .. }) => (
+            ConditionState::True,
+            reason::POWERING_OFF,
+            format!(
+                "deleted with deletionPolicy PowerOff; asked to shut down{since}, waiting for the BMC to say Off"
+            ),
+        ),
+        Plan::Leave(Leave::Changing) if state == Some(PowerState::Off) => {
+            (off, reason::POWERING_ON, format!("switched on{since}; waiting for the BMC to say On"))
+        }
+        Plan::Leave(Leave::Unmanaged) => (off, reason::POWERED_OFF, told(UNMANAGED)),
+        Plan::Leave(
+            Leave::Paused
+            | Leave::Operation
+            | Leave::Retained
+            | Leave::Changing
+            | Leave::FoundRunning(_)
+            | Leave::SwitchedOn { .. }
+            | Leave::Running { .. },
+        )
+        | Plan::TakeOver
+        | Plan::Depart => by_state(state, &since),
+    }
+}
+
+fn exhausted() -> String {
+    format!(
+        "it was switched on {MOST_POWER_ON_ATTEMPTS} times and its host did not stay up; check its console, then make an operation powerOn"
+    )
+}
+
+fn switched_on(since: &str, attempt: i32) -> String {
+    format!(
+        "switched on{since}, attempt {attempt} of {MOST_POWER_ON_ATTEMPTS}; waiting for the BMC to say On"
+    )
+}
+
+/// Returns true if the action switched a running machine off to boot it from the network.
+fn is_takeover(last: &PowerAction) -> bool {
+    last.action == TAKEOVER
+}
+
+/// Describes a machine that was on before pxed knew it; none of any other.
+fn describe_takeover(
+    plan: &Plan,
+    last: Option<&PowerAction>,
+    state: Option<PowerState>,
+) -> Option<(ConditionState, &'static str, String)> {
+    let is_off = state == Some(PowerState::Off);
+    match plan {
+        Plan::Leave(Leave::FoundRunning(takeover)) => {
+            Some((ConditionState::True, reason::FOUND_RUNNING, found_running(last, *takeover)))
+        }
+        Plan::TakeOver => {
+            let message = "switching off for spec.pxe.takeover".to_owned();
+            Some((ConditionState::True, reason::POWERING_OFF, message))
+        }
+        Plan::Leave(Leave::Changing) if is_off && last.is_some_and(is_takeover) => {
+            let message = "switched off for spec.pxe.takeover; switched on next".to_owned();
+            Some((ConditionState::False, reason::POWERING_ON, message))
+        }
+        Plan::Leave(_) | Plan::PowerOn { .. } | Plan::PowerOff(_) | Plan::Depart => None,
+    }
+}
+
+fn found_running(last: Option<&PowerAction>, takeover: Takeover) -> String {
+    let remedy = "run `bedplate power cycle` for this Machine";
+    if let Some(last) = last.filter(|last| is_takeover(last)) {
+        let (message, time) = (last.message.as_deref().unwrap_or_default(), last.time.0.strftime("%FT%TZ"));
+        return format!(
+            "the machine is on, and pxed has not booted it since its takeover at {time} ({message}); {remedy}"
+        );
+    }
+    match takeover {
+        Takeover::Used => format!(
+            "the machine was on before pxed knew it, and its takeover token was used before; to boot it from the network \
+             {remedy}, or set another token"
+        ),
+        Takeover::NameEnrolled => format!(
+            "the machine was on before pxed knew it, and an agent has enrolled as an earlier Machine of this name, so that \
+             pxed uses no takeover token; to boot it from the network {remedy}"
+        ),
+        Takeover::NodeUnknown => format!(
+            "the machine was on before pxed knew it; its takeover waits for bedplate-controller to report whether the \
+             Machine has a Node; to boot it from the network without that {remedy}"
+        ),
+        Takeover::NotAllowed | Takeover::Allowed => format!(
+            "the machine was on before pxed knew it and is left running; to boot it from the network {remedy}, or set \
+             spec.pxe.takeover"
+        ),
+    }
+}
+
+fn spaced(status: &MachineStatus, until: Timestamp) -> String {
+    let attempts = status.power.as_ref().and_then(|power| power.attempts).unwrap_or(0);
+    let until = until.strftime("%FT%TZ");
+    format!("switched on {attempts} times and off again; the next attempt is at {until}")
+}
+
+fn by_state(state: Option<PowerState>, since: &str) -> (ConditionState, &'static str, String) {
+    match state {
+        Some(PowerState::On) => (ConditionState::True, reason::POWERED_ON, "the BMC says On".to_owned()),
+        Some(PowerState::Off) => (ConditionState::False, reason::POWERED_OFF, "the BMC says Off".to_owned()),
+        Some(PowerState::PoweringOn) => {
+            (ConditionState::False, reason::POWERING_ON, format!("waiting for the BMC to say On{since}"))
+        }
+        Some(PowerState::PoweringOff) => {
+            (ConditionState::True, reason::POWERING_OFF, format!("waiting for the BMC to say Off{since}"))
+        }
+        Some(PowerState::Unknown) | None => (
+            ConditionState::Unknown,
+            reason::NOT_READABLE,
+            "the BMC does not tell the power state".to_owned(),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::power::plan::parameters::Kind;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_700_000_000 + second).unwrap()
+    }
+
+    #[test]
+    fn a_look_that_sees_nothing_new_writes_nothing_for_five_minutes() {
+        let mut status = MachineStatus::default();
+        observed(&mut status, Some(PowerState::On), at(0));
+        reachable(&mut status, false, at(0));
+        awaits(&mut status, &Plan::Leave(Leave::Running { settled: true }), Some(PowerState::On), at(0));
+        let before = status.clone();
+        for second in [60, 299] {
+            observed(&mut status, Some(PowerState::On), at(second));
+            assert!(!reachable(&mut status, false, at(second)));
+            awaits(
+                &mut status,
+                &Plan::Leave(Leave::Running { settled: true }),
+                Some(PowerState::On),
+                at(second),
+            );
+            assert_eq!(status, before, "{second}");
+        }
+        observed(&mut status, Some(PowerState::On), at(300));
+        assert_ne!(status, before);
+        observed(&mut status, Some(PowerState::Off), at(301));
+        assert_eq!(status.power.unwrap().observed_time, Some(Time(at(301))));
+    }
+
+    #[test]
+    fn an_unreachable_bmc_says_why_since_when_and_when_it_is_tried_again() {
+        let mut status = MachineStatus::default();
+        let failure = Failure {
+            reason: "BMCUnreachable",
+            message: "no answer".to_owned(),
+            transient: true,
+            sent: false,
+        };
+        assert!(unreachable(&mut status, &failure, Some(at(5)), at(0)));
+        assert!(!unreachable(&mut status, &failure, Some(at(15)), at(5)));
+        let message = &status.conditions[0].message;
+        assert_eq!(message, "no answer; since 2023-11-14T22:13:20Z, next try at 2023-11-14T22:13:35Z");
+        let held = Failure { reason: "AuthenticationFailed", ..failure };
+        assert!(unreachable(&mut status, &held, None, at(6)));
+        assert!(reachable(&mut status, true, at(7)));
+        assert_eq!(status.conditions[0].reason, reason::CERTIFICATE_NOT_VERIFIED);
+    }
+
+    #[test]
+    fn what_an_operation_did_is_said_also_where_it_was_not_kept() {
+        let ended =
+            Ended { kind: Kind::PowerOff, began: Some(at(10)), at: at(12), message: "off".to_owned() };
+        let mut new = MachineStatus::default();
+        recalled(&mut new, &ended);
+        assert_eq!(new.power, None, "nobody has seen its power yet");
+        for (action, second, expected) in [
+            ("powerCycle", 9, ("powerOff", 12)),
+            ("powerCycle", 12, ("powerOff", 12)),
+            ("powerOff", 9, ("powerOff", 12)),
+            ("powerOff", 11, ("powerOff", 11)),
+            ("powerOn", 13, ("powerOn", 13)),
+        ] {
+            let mut status = MachineStatus::default();
+            acted(&mut status, action, "", at(second));
+            recalled(&mut status, &ended);
+            let last = status.power.unwrap().last_action.unwrap();
+            assert_eq!(
+                (last.action.as_str(), last.time.0),
+                (expected.0, at(expected.1)),
+                "{action} {second}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_end_of_attempts_is_told_once() {
+        let mut status = MachineStatus::default();
+        let plan = Plan::Leave(Leave::Exhausted);
+        assert!(awaits(&mut status, &plan, Some(PowerState::Off), at(0)));
+        assert!(!awaits(&mut status, &plan, Some(PowerState::Off), at(60)));
+    }
+}

@@ -1,0 +1,278 @@
+//! What stands in for a cluster to an agent whose pxed has none: its Machine, the version that it gets and the Secrets of that, and
+//! its operations; and how its node goes.
+//!
+//! ```text
+//!   agent                                             pxed
+//!     | POST /v1/watch, the revision that it knows --> | answered when that is not the newest, at the latest after 20 s
+//!     | POST /v1/operation, a status ----------------> | taken if the operation is as the agent has read it
+//!     | POST /v1/node -------------------------------> | how the host's node stands, and its Node: kept before it is answered
+//!     | POST /v1/secret -----------------------------> | what the selected version names of it
+//! ```
+//! Each agent is told of its own Machine only, by its certificate. Chooses nothing itself: `node_choice` does. Called by `serve`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bedplate_api::id::Digest;
+use bedplate_api::machine::{Applied, Machine, MachineStatus, Slot, condition_type};
+use bedplate_api::operation::MachineOperation;
+use bedplate_api::wire::{
+    NodeReport, OperationWrite, OperationWritten, SecretRequest, SecretResponse, WATCH_SECONDS, WatchRequest,
+    WatchResponse,
+};
+use bedplate_process::counter::Label as _;
+use kube::core::ObjectMeta;
+use sha2::Digest as _;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
+
+use crate::enroll::counters::Reason;
+use crate::enroll::identity::Identity;
+use crate::enroll::report_filter;
+use crate::enroll::service::{Refused, Service, refused};
+use crate::machines::KnownMachine;
+use crate::standalone::node_secrets::{NodeSecrets, ReadSecretError, named_keys};
+use crate::standalone::operations::LocalOperations;
+use crate::standalone::versions::{NodeChoice, State, Told};
+
+/// What stands in for a cluster; clones share it.
+#[derive(Clone)]
+pub struct StandIn {
+    /// Operations of manifests and of the socket.
+    pub operations: LocalOperations,
+    /// Which version each Machine gets.
+    pub choice: NodeChoice,
+    /// Secrets that versions name.
+    pub secrets: NodeSecrets,
+}
+
+/// What an agent is told, and what it is made of besides its Machine.
+type Word = (WatchResponse, Told, Vec<Arc<MachineOperation>>);
+
+/// Slots of a host.
+const SLOTS: usize = 2;
+
+impl Service {
+    /// `POST /v1/watch`, by an agent that showed its certificate.
+    ///
+    /// # Errors
+    /// The refusal.
+    pub async fn watch(&self, identity: &Identity, request: WatchRequest) -> Result<WatchResponse, Refused> {
+        let stand_in = self.standalone()?;
+        let until = Instant::now() + Duration::from_secs(WATCH_SECONDS);
+        let mut news = News {
+            operations: stand_in.operations.changes(),
+            machines: self.machines.subscribe(),
+            choice: stand_in.choice.changes(),
+        };
+        self.hear(identity).await?;
+        loop {
+            news.forget();
+            self.check_identity(identity).await?;
+            let (word, told, operations) = self.word(identity, stand_in)?;
+            if let WatchResponse::Changed { revision, .. } = &word
+                && request.known.as_ref() != Some(revision)
+            {
+                return Ok(word);
+            }
+            let other = || match self.machines.load().by_name(&identity.machine) {
+                Some(known) => {
+                    stand_in.choice.told(known) != told
+                        || stand_in.operations.of_agent(&known.name) != operations
+                }
+                None => true,
+            };
+            if timeout_at(until, news.wait(other)).await.is_err() {
+                return Ok(WatchResponse::Same);
+            }
+        }
+    }
+
+    /// All that the agent is told; what of it is chosen, and its operations.
+    fn word(&self, identity: &Identity, stand_in: &StandIn) -> Result<Word, Refused> {
+        let known = self.own_machine(identity)?;
+        let told = stand_in.choice.told(&known);
+        let said = |status: &MachineStatus| (status.applied.clone(), status.slots.clone());
+        let said = self.registry.read(&known.name, said).unwrap_or_default();
+        let machine = Box::new(told_machine(&known, &told, said));
+        let version = told.version.as_deref().cloned().map(Box::new);
+        let own = stand_in.operations.of_agent(&known.name);
+        let operations: Vec<_> = own.iter().map(|one| MachineOperation::clone(one)).collect();
+        // Plain data with text keys: it always has a JSON form.
+        let text = serde_json::to_vec(&(&machine, &version, &operations)).unwrap_or_default();
+        let revision = Digest::from_sha256(sha2::Sha256::digest(text).into()).hex();
+        Ok((WatchResponse::Changed { revision, machine, version, operations }, told, own))
+    }
+
+    fn own_machine(&self, identity: &Identity) -> Result<Arc<KnownMachine>, Refused> {
+        let name = &identity.machine;
+        match self.machines.load().by_name(name) {
+            Some(known) => Ok(known.clone()),
+            None => refused(Reason::MachineGone, format!("Machine {name} is no longer known here")),
+        }
+    }
+
+    /// `POST /v1/operation`, by an agent that showed its certificate.
+    ///
+    /// # Errors
+    /// The refusal. That the operation is another by now is no refusal.
+    pub async fn write_operation(
+        &self,
+        identity: &Identity,
+        write: OperationWrite,
+    ) -> Result<OperationWritten, Refused> {
+        let stand_in = self.standalone()?;
+        self.hear(identity).await?;
+        let written = stand_in.operations.write_of_agent(&identity.machine, write).await;
+        written
+            .or_else(|why| refused(Reason::StoreFailed, format!("the operation cannot be kept now: {why}")))
+    }
+
+    /// `POST /v1/node`, by an agent that showed its certificate.
+    ///
+    /// # Errors
+    /// The refusal.
+    pub async fn take_node(&self, identity: &Identity, node: NodeReport) -> Result<(), Refused> {
+        let stand_in = self.standalone()?;
+        self.hear(identity).await?;
+        let known = self.own_machine(identity)?;
+        let selected = stand_in.choice.told(&known).chosen.and_then(|chosen| chosen.selected.clone());
+        let reference = known.machine.spec.configuration_ref.as_ref().map(|reference| &reference.name);
+        let given: Vec<&String> = selected.iter().map(|selected| &selected.name).chain(reference).collect();
+        let NodeReport { applied, slots, rolled_back, conditions, node, node_gone } = node;
+        let own = [condition_type::PAVED, condition_type::NODE_READY];
+        self.registry.update(&identity.machine, |status| {
+            let told = applied.map(report_filter::applied);
+            let (applied, slots) = of_its_own(told, slots.into_iter().take(SLOTS), &given, status);
+            (status.applied, status.slots) = (applied, slots);
+            status.rolled_back = rolled_back.map(report_filter::rolled_back);
+            status.conditions.retain(|condition| !own.contains(&condition.type_.as_str()));
+            let told = |kind| conditions.iter().find(|told| told.type_ == kind).cloned();
+            status.conditions.extend(own.into_iter().filter_map(told).map(report_filter::condition));
+        });
+        // After what runs is known: whether a Node that is gone is paved again depends on it.
+        let kept = stand_in.choice.report(&known, node, node_gone).await;
+        kept.or_else(|error| refused(Reason::StoreFailed, error.to_string()))
+    }
+
+    /// `POST /v1/secret`, by an agent that showed its certificate.
+    ///
+    /// # Errors
+    /// The refusal: the Machine's selected version does not name it, or it cannot be read.
+    pub async fn secret(
+        &self,
+        identity: &Identity,
+        request: SecretRequest,
+    ) -> Result<SecretResponse, Refused> {
+        let stand_in = self.standalone()?;
+        self.hear(identity).await?;
+        let known = self.own_machine(identity)?;
+        let version = stand_in.choice.told(&known).version;
+        let keys = version.map(|version| named_keys(&version.spec.template, &request)).unwrap_or_default();
+        if keys.is_empty() {
+            let message =
+                format!("the version that is selected for Machine {} names no such Secret", known.name);
+            return refused(Reason::SecretNotNamed, message);
+        }
+        let read = stand_in.secrets.read(request, keys).await;
+        read.or_else(|error| {
+            let reason = match error {
+                ReadSecretError::Missing(_) => Reason::SecretMissing,
+                ReadSecretError::Unreadable(_) => Reason::SecretUnreadable,
+            };
+            let name = Some(known.name.as_str());
+            let admitted = self.boots.log_pace().admit(reason.word(), name, std::time::Instant::now());
+            if let Some(omitted) = admitted {
+                tracing::warn!(machine = name, %error, omitted, "failed to read a secret that a version names");
+            }
+            refused(reason, error.to_string())
+        })
+    }
+
+    fn standalone(&self) -> Result<&StandIn, Refused> {
+        match &self.stand_in {
+            Some(stand_in) => Ok(stand_in),
+            None => refused(Reason::UseCluster, "this pxed belongs to a cluster: ask its API server"),
+        }
+    }
+}
+
+/// What a host says of what runs and lies in its slots, without versions of a configuration that its Machine was never given: what is
+/// applied holds a version and its configuration (docs/rules.md, V3), and who has a host's key could hold any.
+fn of_its_own(
+    applied: Option<Applied>,
+    slots: impl Iterator<Item = Slot>,
+    given: &[&String],
+    before: &MachineStatus,
+) -> (Option<Applied>, Vec<Slot>) {
+    let had = before.slots.iter().filter_map(|slot| slot.configuration_name.as_ref());
+    let had: Vec<&String> = had.chain(before.applied.as_ref().map(|applied| &applied.name)).collect();
+    let is_own = |name: &String| given.contains(&name) || had.contains(&name);
+    let slots = slots.map(report_filter::slot).map(|slot| match &slot.configuration_name {
+        Some(name) if !is_own(name) => Slot { configuration_name: None, version: None, ..slot },
+        _ => slot,
+    });
+    (applied.filter(|applied| is_own(&applied.name)), slots.collect())
+}
+
+/// A Machine as its agent is told of it: what a person wrote, which one it is, what was chosen for it, and what is known here of its node:
+/// what is not, it says again.
+fn told_machine(
+    known: &KnownMachine,
+    told: &Told,
+    (applied, slots): (Option<Applied>, Vec<Slot>),
+) -> Machine {
+    let metadata = &known.machine.metadata;
+    let chosen = told.chosen.as_deref();
+    Machine {
+        metadata: ObjectMeta {
+            name: metadata.name.clone(),
+            uid: Some(known.uid.clone()),
+            labels: metadata.labels.clone(),
+            annotations: metadata.annotations.clone(),
+            ..ObjectMeta::default()
+        },
+        spec: known.machine.spec.clone(),
+        status: Some(MachineStatus {
+            selected: chosen.and_then(|chosen| chosen.selected.clone()),
+            node_ref: chosen.and_then(|chosen| chosen.node.clone()),
+            applied,
+            slots,
+            ..MachineStatus::default()
+        }),
+    }
+}
+
+/// What may bring news to an agent.
+struct News {
+    operations: watch::Receiver<()>,
+    machines: watch::Receiver<u64>,
+    choice: watch::Receiver<Arc<State>>,
+}
+
+impl News {
+    /// What has changed until now is none.
+    fn forget(&mut self) {
+        self.operations.mark_unchanged();
+        self.machines.mark_unchanged();
+        self.choice.mark_unchanged();
+    }
+
+    /// Ends when there may be news; never if nobody can make any. Choices and operations are for one Machine each: `other` says whether
+    /// they are this one's, so that what one host does wakes no other's agent.
+    async fn wait(&mut self, other: impl Fn() -> bool) {
+        loop {
+            let (changed, sure) = tokio::select! {
+                changed = self.operations.changed() => (changed, false),
+                changed = self.machines.changed() => (changed, true),
+                changed = self.choice.changed() => (changed, false),
+            };
+            if changed.is_err() {
+                std::future::pending::<()>().await;
+            }
+            if sure || other() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Operations without a cluster that are the agents' (docs/rules.md, O7): what each agent is told, what it writes, and the end of
+//! those that no agent carries out.
+//!
+//! Carries nothing out. Called by `enrol::standalone`, and by `local` for the end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bedplate_api::id::MachineName;
+use bedplate_api::machine::Time;
+use bedplate_api::operation::{AGENT_OPERATIONS, MachineOperation, MachineOperationStatus, OperationState};
+use bedplate_api::wire::{OperationWrite, OperationWritten};
+use bedplate_rules::fan_out::{LEFT_TO_EXECUTOR, taken_within};
+use jiff::{SignedDuration, Timestamp};
+use tokio::sync::watch;
+
+use super::LocalOperations;
+use crate::power::operations::{is_finished, sort_by_age};
+use crate::power::{Operation, OperationKey, OperationUpdate, OperationWriter as _, WriteOperationError};
+
+/// How long after its start pxed ends nothing of the agents'.
+pub(super) const GRACE: Duration = Duration::from_secs(60);
+/// What is kept of texts, in characters: what the definition takes.
+const MOST_REASON: usize = 63;
+const MOST_MESSAGE: usize = 4096;
+const MOST_EXECUTOR: usize = 253;
+
+impl LocalOperations {
+    /// Told at each change of any operation.
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.inner.changed.subscribe()
+    }
+
+    /// A Machine's operations that its agent carries out and that have not ended, the oldest first.
+    pub fn of_agent(&self, machine: &MachineName) -> Vec<Arc<MachineOperation>> {
+        let mut all: Vec<_> = {
+            let state = self.lock();
+            let there = state.memory.records.values().filter(|record| {
+                record.targets.is_none()
+                    && is_agents(&record.object, machine)
+                    && !is_finished(&record.object)
+                    && !state.memory.gone.contains_key(record.name())
+            });
+            there.map(|record| Arc::new(record.object.clone())).collect()
+        };
+        sort_by_age(&mut all);
+        all
+    }
+
+    /// Writes how a Machine's agent says that one of its operations goes, if it is still as the agent has read it.
+    ///
+    /// # Errors
+    /// It cannot be kept now.
+    pub async fn write_of_agent(
+        &self,
+        machine: &MachineName,
+        write: OperationWrite,
+    ) -> Result<OperationWritten, String> {
+        let known = self.of_uid(&write.name, &write.uid).filter(|now| is_agents(now, machine));
+        let Some(object) = known else { return Ok(OperationWritten::Gone) };
+        if is_finished(&object) {
+            return Ok(changed(&object));
+        }
+        let key = OperationKey { name: write.name.clone(), uid: write.uid.clone() };
+        let read = Operation { key, object, version: write.resource_version, written: None };
+        match self.write(&read, bounded(write.status)).await {
+            Ok(now) => {
+                // A shutdown holds the power of its machine.
+                self.tell(OperationUpdate::Put(now.clone())).await;
+                Ok(OperationWritten::Written { operation: Box::new(MachineOperation::clone(&now.object)) })
+            }
+            Err(WriteOperationError::Conflict) => {
+                let now = self.of_uid(&write.name, &write.uid);
+                Ok(now.map_or(OperationWritten::Gone, |now| changed(&now)))
+            }
+            Err(WriteOperationError::Gone) => Ok(OperationWritten::Gone),
+            Err(WriteOperationError::Refused(why) | WriteOperationError::Later(why)) => Err(why),
+        }
+    }
+
+    /// Ends what no agent takes, and what an agent that is gone has left.
+    pub(super) async fn give_up(&self, now: Timestamp) {
+        let ended: Vec<(Operation, MachineOperationStatus)> = {
+            let state = self.lock();
+            let there =
+                state.memory.records.values().filter(|record| {
+                    record.targets.is_none() && !state.memory.gone.contains_key(record.name())
+                });
+            there.filter_map(|record| Some((record.operation(), given_up(&record.object, now)?))).collect()
+        };
+        for (operation, status) in ended {
+            tracing::info!(
+                operation = operation.key.name,
+                reason = status.reason,
+                "an operation is given up"
+            );
+            // Written by its agent meanwhile: looked at again. Not kept: tried again.
+            if let Err(error) = self.write(&operation, status).await {
+                tracing::debug!(operation = operation.key.name, %error, "not given up");
+            }
+        }
+    }
+
+    fn of_uid(&self, name: &str, uid: &str) -> Option<Arc<MachineOperation>> {
+        let state = self.lock();
+        let record = state.memory.records.get(name).filter(|record| record.uid() == uid)?;
+        Some(Arc::new(record.object.clone()))
+    }
+}
+
+fn changed(now: &MachineOperation) -> OperationWritten {
+    OperationWritten::Changed { operation: Box::new(now.clone()) }
+}
+
+/// Whether it is for the agent of this Machine.
+fn is_agents(operation: &MachineOperation, machine: &MachineName) -> bool {
+    let spec = &operation.spec;
+    spec.machine_ref.as_ref().is_some_and(|reference| reference.name == *machine)
+        && AGENT_OPERATIONS.contains(&spec.operation_name.as_str())
+}
+
+/// The end of an operation of an agent's whose time is over; none: it is not over.
+fn given_up(operation: &MachineOperation, now: Timestamp) -> Option<MachineOperationStatus> {
+    let machine = operation.spec.machine_ref.as_ref().map(|reference| &reference.name)?;
+    if !is_agents(operation, machine) || is_finished(operation) {
+        return None;
+    }
+    let before = operation.status.clone().unwrap_or_default();
+    // No less than any of the agent's own defaults, too.
+    let limit = taken_within(&operation.spec);
+    let seconds = limit.as_secs();
+    let taken = before.state == Some(OperationState::InProgress);
+    let (since, left) = if taken {
+        (before.start_time.as_ref(), LEFT_TO_EXECUTOR)
+    } else {
+        (operation.metadata.creation_timestamp.as_ref(), SignedDuration::ZERO)
+    };
+    if now < later(later(since?.0, limit), left) {
+        return None;
+    }
+    let (reason, message) = if taken {
+        let text = format!(
+            "the agent of Machine {machine} took it and has not said within {seconds} s how it ended: look at the machine"
+        );
+        ("TimedOut", text)
+    } else {
+        let text = format!(
+            "no agent of Machine {machine} took it within {seconds} s: is the host up, and enrolled (`bedplate machine show \
+             {machine}`)?"
+        );
+        ("NoExecutor", text)
+    };
+    Some(MachineOperationStatus {
+        state: Some(OperationState::Failed),
+        completion_time: Some(Time(Timestamp::from_second(now.as_second()).unwrap_or(now))),
+        reason: Some(reason.to_owned()),
+        message: Some(message),
+        ..before
+    })
+}
+
+fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
+    time.saturating_add(by).unwrap_or(Timestamp::MAX)
+}
+
+/// No more than the definition takes, and nothing of what is the controller's.
+fn bounded(status: MachineOperationStatus) -> MachineOperationStatus {
+    let cut = |text: Option<String>, most| text.map(|text| text.chars().take(most).collect::<String>());
+    let mut conditions = status.conditions;
+    conditions.truncate(16);
+    MachineOperationStatus {
+        state: status.state,
+        start_time: status.start_time,
+        completion_time: status.completion_time,
+        reason: cut(status.reason, MOST_REASON),
+        message: cut(status.message, MOST_MESSAGE),
+        executor: cut(status.executor, MOST_EXECUTOR),
+        counts: None,
+        machines: None,
+        conditions,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::standalone::operations::plan::tests::object;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(seconds).unwrap()
+    }
+
+    #[test]
+    fn o7_an_operation_that_no_agent_takes_or_ends_is_given_up_by_its_time() {
+        let mut waiting = object("x", "reboot");
+        waiting.metadata.creation_timestamp = Some(Time(at(0)));
+        assert_eq!(given_up(&waiting, at(3599)), None);
+        let ended = given_up(&waiting, at(3600)).unwrap();
+        assert_eq!(
+            (ended.state, ended.reason.as_deref()),
+            (Some(OperationState::Failed), Some("NoExecutor"))
+        );
+        waiting.spec.parameters.insert("drainTimeoutSeconds".to_owned(), "100".to_owned());
+        assert_eq!(given_up(&waiting, at(3600)), None);
+        waiting.spec.timeout_seconds = Some(10);
+        assert!(given_up(&waiting, at(10)).is_some());
+
+        let mut taken = waiting;
+        taken.status = Some(MachineOperationStatus {
+            state: Some(OperationState::InProgress),
+            start_time: Some(Time(at(100))),
+            executor: Some("bedplate-agent/a".to_owned()),
+            ..MachineOperationStatus::default()
+        });
+        assert_eq!(given_up(&taken, at(139)), None, "the agent ends it itself");
+        let ended = given_up(&taken, at(140)).unwrap();
+        assert_eq!(ended.reason.as_deref(), Some("TimedOut"));
+        assert_eq!(ended.executor.as_deref(), Some("bedplate-agent/a"));
+        taken.status = Some(ended);
+        assert_eq!(given_up(&taken, at(9999)), None);
+    }
+
+    #[test]
+    fn o7_what_is_pxeds_own_is_not_given_up_here() {
+        let mut power = object("x", "powerCycle");
+        power.metadata.creation_timestamp = Some(Time(at(0)));
+        assert_eq!(given_up(&power, at(99_999)), None);
+    }
+}

@@ -1,0 +1,279 @@
+//! The one task that chooses: takes what is new, settles it, writes that to the store, and only then tells it.
+//!
+//! ```text
+//! idle --ask, Machines, enrolment--> settle --nothing differs--> idle
+//!                                      |
+//!                                      +--commit--> tell agents, statuses, who asked --> idle
+//!                                            `--error--> nobody is told; again in KEEP_AGAIN
+//! ```
+//! What comes while a commit waits for the disk is settled together. Called by `NodeChoice`.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use bedplate_api::id::MachineName;
+use bedplate_api::machine::{MachineStatus, NodeRef, condition_type};
+use bedplate_rules::selection::version_name;
+use jiff::Timestamp;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+
+use super::plan::{Input, Manifests, Outcome, problems, references, settle};
+use super::state::{Chosen, State};
+use crate::machines::{Machines, Snapshot};
+use crate::status::{StatusRegistry, set_condition};
+use crate::store::{Store, StoreError};
+
+/// How long after a failed write it is tried again.
+const KEEP_AGAIN: Duration = Duration::from_secs(10);
+/// Between a choice, or anything else that lets go of a version, and a look at which versions can go: a rack that enrols is
+/// one such look.
+const TIDY: Duration = Duration::from_secs(10);
+/// Between two looks whether a Machine is missing for good.
+const MISSING_LOOK: Duration = Duration::from_secs(60);
+/// Questions that are settled together at most.
+const TOGETHER: usize = 256;
+
+/// What is asked.
+#[derive(Debug)]
+pub(super) enum Ask {
+    /// To follow these manifests.
+    Follow(Manifests),
+    /// To keep what an agent says.
+    Node(NodeSaid),
+}
+
+/// What an agent says of its Node.
+#[derive(Debug)]
+pub(super) struct NodeSaid {
+    pub(super) name: MachineName,
+    pub(super) uid: String,
+    pub(super) node: Option<NodeRef>,
+    pub(super) gone: Option<String>,
+    pub(super) done: oneshot::Sender<Result<(), StoreError>>,
+}
+
+/// What is to be looked at.
+#[derive(Debug, Default)]
+struct Due {
+    /// Every Machine, whatever `names` says.
+    all: bool,
+    names: BTreeSet<MachineName>,
+    /// The manifests are new.
+    manifests: bool,
+    /// Versions may have to be made, or can go.
+    versions: bool,
+}
+
+/// The task's parts.
+pub(super) struct Follower {
+    store: Store,
+    machines: Machines,
+    registry: StatusRegistry,
+    asks: mpsc::Receiver<Ask>,
+    told: watch::Sender<Arc<State>>,
+    problems: Arc<ArcSwap<Vec<String>>>,
+    manifests: Manifests,
+    /// The Machines as they were looked at last.
+    last: Arc<Snapshot>,
+    due: Due,
+    /// When versions are looked at, without news.
+    tidy: Option<Instant>,
+    /// When a write that failed is tried again.
+    again: Option<Instant>,
+}
+
+impl Follower {
+    pub(super) fn new(
+        store: Store,
+        machines: Machines,
+        registry: StatusRegistry,
+        asks: mpsc::Receiver<Ask>,
+        told: watch::Sender<Arc<State>>,
+        problems: Arc<ArcSwap<Vec<String>>>,
+    ) -> Self {
+        let due = Due { all: true, ..Due::default() };
+        let (manifests, last, tidy, again) = Default::default();
+        Self { store, machines, registry, asks, told, problems, manifests, last, due, tidy, again }
+    }
+
+    pub(super) async fn run(mut self) -> Infallible {
+        let mut index = self.machines.subscribe();
+        let mut generation = self.store.generation();
+        index.mark_changed();
+        let mut asked = Vec::new();
+        loop {
+            tokio::select! {
+                count = self.asks.recv_many(&mut asked, TOGETHER) => if count == 0 {
+                    return std::future::pending().await;
+                },
+                Ok(()) = index.changed() => self.look_at_changed(),
+                () = self.registry.concerned() => {}
+                Ok(()) = generation.changed() => self.write_again().await,
+                () = until(self.tidy) => (self.tidy, self.due.versions) = (None, true),
+                () = until(self.again) => self.again = None,
+            }
+            self.due.names.extend(self.registry.take_concerned());
+            self.settle(&mut asked).await;
+        }
+    }
+
+    /// Looks at the Machines that are new or other than before.
+    fn look_at_changed(&mut self) {
+        let now = self.machines.load();
+        self.due.names.extend(now.changed_since(&self.last).map(|known| known.name.clone()));
+        self.last = now;
+        // A reference of one that is gone, or other, may have held a version.
+        self.tidy_in(TIDY);
+    }
+
+    fn tidy_in(&mut self, wait: Duration) {
+        let due = Instant::now().checked_add(wait);
+        self.tidy = [self.tidy, due].into_iter().flatten().min();
+    }
+
+    /// Takes what is asked, and brings everything to what follows from it.
+    async fn settle(&mut self, asked: &mut Vec<Ask>) {
+        let before = self.told.borrow().clone();
+        let mut next = State::clone(&before);
+        let mut waiting = Vec::new();
+        for ask in asked.drain(..) {
+            match ask {
+                Ask::Follow(manifests) => {
+                    self.manifests = manifests;
+                    (self.due.manifests, self.due.versions, self.due.all) = (true, true, true);
+                }
+                Ask::Node(said) => {
+                    keep_node(&mut next, &said);
+                    self.due.names.insert(said.name);
+                    waiting.push(said.done);
+                }
+            }
+        }
+        let (outcome, problems) = self.decide(&mut next);
+        let changes = before.changes(&next);
+        let news = !changes.is_empty();
+        let written = if news { self.store.write(changes).await } else { Ok(()) };
+        match &written {
+            Ok(()) => {
+                if let Some(problems) = problems {
+                    self.tell_problems(problems);
+                }
+                self.tell(&Arc::new(next), news, outcome);
+            }
+            Err(error) => {
+                tracing::error!(%error, "choices are not kept yet, and nobody is told of them");
+                self.again = Instant::now().checked_add(KEEP_AGAIN);
+            }
+        }
+        for done in waiting {
+            // An agent that has hung up asks again.
+            let _ = done.send(written.clone());
+        }
+    }
+
+    fn decide(&self, next: &mut State) -> (Outcome, Option<Vec<String>>) {
+        let snapshot = self.machines.load();
+        let told = |name: &MachineName| self.registry.read(name, part);
+        let input = Input {
+            manifests: Some(&self.manifests).filter(|_| self.due.manifests),
+            machines: self.machines.are_known().then_some(&*snapshot),
+            told: &told,
+            look: Some(&self.due.names).filter(|_| !self.due.all),
+            versions: self.due.versions,
+            now: now(),
+        };
+        let outcome = settle(next, &input, &mut || uuid::Uuid::new_v4().to_string());
+        let problems = input.versions.then(|| {
+            let references = references(next, input.machines, &told);
+            problems(next, &self.manifests, input.machines, &references)
+        });
+        (outcome, problems)
+    }
+
+    /// What is in the store now is so for everybody.
+    fn tell(&mut self, next: &Arc<State>, news: bool, outcome: Outcome) {
+        self.due = Due::default();
+        for version in &outcome.written {
+            tracing::info!(version, "version made of its manifest");
+        }
+        for name in &outcome.removed {
+            tracing::info!(name, "configuration or version removed: nothing uses it");
+        }
+        for (machine, selected) in &outcome.selected {
+            let version = version_name(&selected.name, selected.version);
+            tracing::info!(%machine, version, by = ?selected.by, "version selected");
+        }
+        if !outcome.selected.is_empty() {
+            self.tidy_in(TIDY);
+        }
+        if next.machines.values().any(|chosen| chosen.missing_since.is_some()) {
+            self.tidy_in(MISSING_LOOK);
+        }
+        if news {
+            self.told.send_replace(next.clone());
+        }
+        for (name, said) in outcome.said {
+            let chosen = next.machines.get(&name).map(|chosen| Chosen::clone(chosen)).unwrap_or_default();
+            self.registry.update(&name, |status| {
+                status.provider_id = chosen.node.as_ref().map(|_| format!("bedplate://{name}"));
+                (status.selected, status.node_ref) = (chosen.selected, chosen.node);
+                if let Some(said) = said {
+                    let type_ = condition_type::CONFIGURATION_PENDING;
+                    set_condition(status, type_, said.pending, said.reason, &said.message, Timestamp::now());
+                }
+            });
+        }
+    }
+
+    fn tell_problems(&self, problems: Vec<String>) {
+        let before = self.problems.load();
+        for problem in problems.iter().filter(|problem| !before.contains(problem)) {
+            tracing::warn!(problem, "the manifests have a mistake");
+        }
+        self.problems.store(Arc::new(problems));
+    }
+
+    /// Everything once more, into a store that was begun anew.
+    async fn write_again(&mut self) {
+        let state = self.told.borrow().clone();
+        if let Err(error) = self.store.write(State::default().changes(&state)).await {
+            tracing::error!(%error, "choices are not kept in the new store: a restart would not know them");
+        }
+    }
+}
+
+/// The present in whole seconds, as a time is kept: what is read back after a restart is the same.
+fn now() -> Timestamp {
+    let now = Timestamp::now();
+    Timestamp::from_second(now.as_second()).unwrap_or(now)
+}
+
+/// What of a status the rules look at.
+fn part(status: &MachineStatus) -> MachineStatus {
+    let enrolled = status.conditions.iter().filter(|c| c.type_ == condition_type::ENROLLED);
+    MachineStatus {
+        conditions: enrolled.cloned().collect(),
+        applied: status.applied.clone(),
+        ..MachineStatus::default()
+    }
+}
+
+fn keep_node(state: &mut State, said: &NodeSaid) {
+    let before = state.chosen(&said.name, &said.uid).map(|chosen| Chosen::clone(chosen));
+    let before = before.unwrap_or_else(|| Chosen { uid: said.uid.clone(), ..Chosen::default() });
+    let told = before.told(&said.name, said.node.as_ref(), said.gone.as_ref());
+    if told != before {
+        state.machines.insert(said.name.clone(), Arc::new(told));
+    }
+}
+
+async fn until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}

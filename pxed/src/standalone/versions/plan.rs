@@ -1,0 +1,403 @@
+//! Pure: what follows from the manifests, the Machines and what is kept: configurations, their versions, what each Machine gets.
+//!
+//! ```text
+//! manifests --follow--> configurations --plan_versions--> versions --choose--> lock, selected, nodeRef
+//! ```
+//! The rules are `rules::selection`'s (docs/rules.md, H3, H4, H6, C1 to C6, V3); here they are applied to one state, which is
+//! written as a whole: a version is locked in the same commit as it is selected. Called by `follow`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bedplate_api::configuration::UpdateStrategyType;
+use bedplate_api::id::MachineName;
+use bedplate_api::machine::{
+    DeletionPolicy, Machine, MachineSpec, MachineStatus, PROVIDER_MANUAL, Selected, SelectedBy, Time,
+};
+use bedplate_api::version::{MachineConfigurationVersion, MachineConfigurationVersionStatus};
+use bedplate_bootstrap::makes_a_cluster;
+use bedplate_rules::selection::{
+    Again, Choice, References, Select, Write, choose, plan_versions, reference_changed, version_name,
+};
+use jiff::{SignedDuration, Timestamp};
+
+use super::state::{Chosen, Configured, State, with_status};
+use crate::machines::source::SourcedConfiguration;
+use crate::machines::{KnownMachine, Snapshot};
+
+/// How long a Machine that no manifest has keeps what was chosen: its file may be written anew, or have a mistake.
+pub(super) const MISSING: SignedDuration = SignedDuration::from_mins(10);
+
+/// Reasons of `ConfigurationPending` beside those of a choice that cannot be made.
+pub mod reason {
+    /// A version is selected.
+    pub const SELECTED: &str = "Selected";
+    /// A version will be, once the host is enrolled.
+    pub const MATCHED: &str = "Matched";
+    /// The Node is gone, and the host is a cluster's control plane: it is not paved again.
+    pub const CONTROL_PLANE_KEPT: &str = "ControlPlaneKept";
+}
+
+/// What the manifests say.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Manifests {
+    /// Those in them; one name may stand in two.
+    pub(super) configurations: Vec<SourcedConfiguration>,
+    /// Whether none is missing: what is not in them is gone.
+    pub(super) whole: bool,
+}
+
+/// What is looked at.
+pub(super) struct Input<'a> {
+    /// The manifests, if they are new.
+    pub(super) manifests: Option<&'a Manifests>,
+    /// The Machines; none: nobody knows yet which there are.
+    pub(super) machines: Option<&'a Snapshot>,
+    /// What is reported of a Machine.
+    pub(super) told: &'a dyn Fn(&MachineName) -> Option<MachineStatus>,
+    /// The Machines to choose for; none: all.
+    pub(super) look: Option<&'a BTreeSet<MachineName>>,
+    /// Whether versions may have to be made or removed.
+    pub(super) versions: bool,
+    /// The present.
+    pub(super) now: Timestamp,
+}
+
+/// What is said of a Machine in `ConfigurationPending`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Said {
+    /// Nothing is selected, and nothing can be.
+    pub(super) pending: bool,
+    pub(super) reason: &'static str,
+    pub(super) message: String,
+}
+
+/// What came of it besides the state.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Outcome {
+    /// Of each Machine that was looked at; none of one that is left alone.
+    pub(super) said: BTreeMap<MachineName, Option<Said>>,
+    /// Selections that are new.
+    pub(super) selected: Vec<(MachineName, Selected)>,
+    /// Versions that were made or written over.
+    pub(super) written: Vec<String>,
+    /// Versions and configurations that are gone.
+    pub(super) removed: Vec<String>,
+}
+
+/// Brings the state to what it is to be. `uid`: a new one at each call.
+pub(super) fn settle(state: &mut State, input: &Input<'_>, uid: &mut dyn FnMut() -> String) -> Outcome {
+    let mut outcome = Outcome::default();
+    if let Some(machines) = input.machines {
+        follow_machines(state, machines, input.now);
+    }
+    if let Some(manifests) = input.manifests {
+        follow_manifests(state, manifests, input.now, uid);
+    }
+    if input.versions {
+        let references = references(state, input.machines, input.told);
+        let names: Vec<String> = state.configurations.keys().cloned().collect();
+        for name in names {
+            follow_versions(state, &name, &references, (input.now, uid), &mut outcome);
+        }
+    }
+    for known in input.machines.into_iter().flat_map(Snapshot::iter) {
+        if input.look.is_none_or(|look| look.contains(&known.name)) {
+            let said = choose_for(state, known, (input.told)(&known.name).as_ref(), input.now, &mut outcome);
+            outcome.said.insert(known.name.clone(), said);
+        }
+    }
+    outcome
+}
+
+/// Who holds which version: the Machines, and those that are missing for a while.
+pub(super) fn references(
+    state: &State,
+    machines: Option<&Snapshot>,
+    told: &dyn Fn(&MachineName) -> Option<MachineStatus>,
+) -> References {
+    let known = machines.into_iter().flat_map(Snapshot::iter);
+    let known = known.map(|known| {
+        let chosen = state.chosen(&known.name, &known.uid).map(|chosen| &**chosen);
+        with_status(known, chosen, told(&known.name).as_ref())
+    });
+    let is_missing = |name: &MachineName| machines.is_none_or(|machines| machines.by_name(name).is_none());
+    let missing = state.machines.iter().filter(|(name, _)| is_missing(name));
+    let missing = missing.map(|(name, chosen)| {
+        let mut machine = Machine::new(name.as_str(), nobodys_spec());
+        let selected = chosen.selected.clone();
+        machine.status = Some(MachineStatus { selected, ..MachineStatus::default() });
+        machine
+    });
+    let all: Vec<Machine> = known.chain(missing).collect();
+    References::of(&all)
+}
+
+fn nobodys_spec() -> MachineSpec {
+    MachineSpec {
+        provider: PROVIDER_MANUAL.to_owned(),
+        site: Default::default(),
+        paused: false,
+        pxe: None,
+        bmc: None,
+        configuration_ref: None,
+        power_policy: Default::default(),
+        deletion_policy: Default::default(),
+    }
+}
+
+/// What is wrong with the manifests, and what is kept although they do not have it any more; each for a person.
+pub(super) fn problems(
+    state: &State,
+    manifests: &Manifests,
+    machines: Option<&Snapshot>,
+    references: &References,
+) -> Vec<String> {
+    let twice = by_name(manifests).into_iter().filter(|(_, places)| places.len() > 1);
+    let twice = twice.map(|(name, places)| {
+        let places: Vec<String> = places.iter().map(|sourced| sourced.place()).collect();
+        format!("MachineConfiguration {name} stands in {}: neither is taken", places.join(" and in "))
+    });
+    let kept = state.configurations.iter().filter(|(_, configured)| configured.is_removed());
+    let kept = kept.map(|(name, configured)| {
+        let machines: Vec<&str> = references.of_configuration(name).into_iter().collect();
+        format!(
+            "MachineConfiguration {name} is in no manifest any more (it stood in {}) and is kept, for it is in use by {}: write it \
+             again, or give these Machines another",
+            configured.origin,
+            machines.join(" and ")
+        )
+    });
+    let drained = machines.into_iter().flat_map(Snapshot::iter);
+    let drained =
+        drained.filter(|known| known.machine.spec.deletion_policy == DeletionPolicy::Drain).map(|known| {
+            format!(
+                "Machine {}: deletionPolicy Drain does nothing without a cluster, its node runs on when the manifest is gone: write Retain \
+                 or PowerOff",
+                known.name
+            )
+        });
+    let rolling = state.configurations.iter().filter(|(_, configured)| {
+        let strategy = &configured.configuration.spec.update_strategy;
+        !configured.is_removed() && strategy.type_ == UpdateStrategyType::RollingUpdate
+    });
+    let rolling = rolling.map(|(name, _)| {
+        format!(
+            "MachineConfiguration {name}: updateStrategy RollingUpdate counts as OnDelete without a cluster; delete the Nodes one by one, \
+             or write OnDelete"
+        )
+    });
+    twice.chain(kept).chain(drained).chain(rolling).collect()
+}
+
+fn by_name(manifests: &Manifests) -> BTreeMap<String, Vec<&SourcedConfiguration>> {
+    let mut by_name: BTreeMap<String, Vec<&SourcedConfiguration>> = BTreeMap::new();
+    for sourced in &manifests.configurations {
+        let name = sourced.configuration.metadata.name.clone().unwrap_or_default();
+        by_name.entry(name).or_default().push(sourced);
+    }
+    by_name
+}
+
+fn follow_machines(state: &mut State, machines: &Snapshot, now: Timestamp) {
+    let since = |chosen: &Chosen| chosen.missing_since.as_ref().map(|since| since.0);
+    state.machines.retain(|name, chosen| match machines.by_name(name) {
+        Some(known) => known.uid == chosen.uid,
+        None => since(chosen).is_none_or(|since| now.duration_since(since) < MISSING),
+    });
+    for (name, chosen) in &mut state.machines {
+        let missing = machines.by_name(name).is_none();
+        if missing != chosen.missing_since.is_some() {
+            Arc::make_mut(chosen).missing_since = missing.then_some(Time(now));
+        }
+    }
+}
+
+fn follow_manifests(
+    state: &mut State,
+    manifests: &Manifests,
+    now: Timestamp,
+    uid: &mut dyn FnMut() -> String,
+) {
+    let by_name = by_name(manifests);
+    for (name, places) in &by_name {
+        let [sourced] = places.as_slice() else { continue };
+        let mut configuration = (*sourced.configuration).clone();
+        let metadata = &mut configuration.metadata;
+        let kept = state.configurations.get(name).map(|kept| &kept.configuration);
+        metadata.uid = kept.and_then(|kept| kept.metadata.uid.clone()).or_else(|| Some(uid()));
+        metadata.creation_timestamp =
+            kept.and_then(|kept| kept.metadata.creation_timestamp.clone()).or(Some(Time(now)));
+        (metadata.deletion_timestamp, metadata.resource_version) = (None, None);
+        configuration.status = kept.and_then(|kept| kept.status.clone());
+        let configured = Configured { origin: sourced.origin.clone(), configuration };
+        if state.configurations.get(name).is_none_or(|kept| **kept != configured) {
+            state.configurations.insert(name.clone(), Arc::new(configured));
+        }
+    }
+    let gone = |name: &String| manifests.whole && !by_name.contains_key(name);
+    for (name, configured) in &mut state.configurations {
+        if gone(name) && !configured.is_removed() {
+            Arc::make_mut(configured).configuration.metadata.deletion_timestamp = Some(Time(now));
+        }
+    }
+}
+
+/// Makes, changes and removes versions of one configuration; and the configuration, if it goes.
+fn follow_versions(
+    state: &mut State,
+    name: &str,
+    references: &References,
+    (now, uid): (Timestamp, &mut dyn FnMut() -> String),
+    outcome: &mut Outcome,
+) {
+    let Some(configured) = state.configurations.get(name).cloned() else { return };
+    let existing: Vec<Arc<MachineConfigurationVersion>> =
+        state.versions_of(name).into_iter().cloned().collect();
+    let existing: Vec<&MachineConfigurationVersion> = existing.iter().map(|version| &**version).collect();
+    let plan = plan_versions(&configured.configuration, &existing, references);
+    let written = plan.write.map(|write| match write {
+        Write::Create(mut version) => {
+            version.metadata.uid = Some(uid());
+            version.metadata.creation_timestamp = Some(Time(now));
+            version
+        }
+        Write::Copy(mut version) => {
+            let before = state.version(name, version.spec.version);
+            version.metadata.creation_timestamp =
+                before.and_then(|before| before.metadata.creation_timestamp.clone());
+            version
+        }
+    });
+    if let Some(mut version) = written {
+        version.status = Some(MachineConfigurationVersionStatus {
+            deployed: Some(false),
+            ..MachineConfigurationVersionStatus::default()
+        });
+        let name = version_name(name, version.spec.version);
+        outcome.written.push(name.clone());
+        state.versions.insert(name, Arc::from(version));
+    }
+    for removal in &plan.remove {
+        let name = version_name(name, removal.version);
+        state.versions.remove(&name);
+        outcome.removed.push(name);
+    }
+    let mut status = configured.configuration.status.clone().unwrap_or_default();
+    (status.latest_version, status.deployed_version) = (Some(plan.latest), plan.deployed);
+    if configured.configuration.status.as_ref() != Some(&status)
+        && let Some(configured) = state.configurations.get_mut(name)
+    {
+        Arc::make_mut(configured).configuration.status = Some(status);
+    }
+    let is_free = references.of_configuration(name).is_empty();
+    if configured.is_removed() && is_free && state.versions_of(name).is_empty() {
+        state.configurations.remove(name);
+        outcome.removed.push(name.to_owned());
+    }
+}
+
+/// Chooses for one Machine; gives what is to be said of it.
+fn choose_for(
+    state: &mut State,
+    known: &KnownMachine,
+    told: Option<&MachineStatus>,
+    now: Timestamp,
+    outcome: &mut Outcome,
+) -> Option<Said> {
+    let chosen = state.chosen(&known.name, &known.uid).cloned();
+    let machine = with_status(known, chosen.as_deref(), told);
+    let gone = chosen.as_ref().is_some_and(|chosen| chosen.node_is_gone());
+    let control_plane = gone.then(|| cluster_of(state, &machine)).flatten();
+    let again = [
+        (gone && control_plane.is_none()).then_some(Again::NodeGone),
+        reference_changed(&machine).then_some(Again::PersonChangedReference),
+    ];
+    let mut reasons = again.into_iter().flatten();
+    let (mut why, mut choice) = ask(state, &machine, reasons.next());
+    // Somebody else may decide about a Node that is gone, and a person's word still counts.
+    if let (Choice::Keep(_), Some(next)) = (&choice, reasons.next()) {
+        (why, choice) = ask(state, &machine, Some(next));
+    }
+    let said = |pending, reason, message| Some(Said { pending, reason, message });
+    match choice {
+        Choice::LeaveAlone => None,
+        Choice::Pending(pending) => said(true, pending.reason.as_str(), pending.message),
+        Choice::Matched(matched) => {
+            let version = version_name(&matched.name, matched.version);
+            said(false, reason::MATCHED, format!("{version} is selected once the host is enrolled"))
+        }
+        Choice::Select(select) => {
+            let message = described(&select.selected);
+            select_for(state, known, select, why, now, outcome);
+            said(false, reason::SELECTED, message)
+        }
+        Choice::Keep(stuck) => {
+            let selected = machine.status.and_then(|status| status.selected)?;
+            match (control_plane, stuck) {
+                (Some(version), _) => said(false, reason::CONTROL_PLANE_KEPT, kept(&version)),
+                (None, Some(stuck)) => {
+                    let message = format!("{}, and stays: {}", described(&selected), stuck.message);
+                    said(false, stuck.reason.as_str(), message)
+                }
+                (None, None) => said(false, reason::SELECTED, described(&selected)),
+            }
+        }
+    }
+}
+
+fn ask(state: &State, machine: &Machine, again: Option<Again>) -> (Option<Again>, Choice) {
+    let configurations: Vec<_> = state.configurations.values().map(|c| &c.configuration).collect();
+    let versions: Vec<_> = state.versions.values().map(|version| &**version).collect();
+    (again, choose(machine, again, &configurations, &versions))
+}
+
+/// Locks and selects, both in one state; a Node that is gone is forgotten with it.
+fn select_for(
+    state: &mut State,
+    known: &KnownMachine,
+    Select { selected, lock }: Select,
+    why: Option<Again>,
+    now: Timestamp,
+    outcome: &mut Outcome,
+) {
+    if lock && let Some(version) = state.versions.get_mut(&version_name(&selected.name, selected.version)) {
+        let status = Arc::make_mut(version).status.get_or_insert_default();
+        (status.deployed, status.deployed_time) = (Some(true), Some(Time(now)));
+    }
+    let chosen = state.chosen(&known.name, &known.uid).map(|chosen| (**chosen).clone());
+    let mut chosen = chosen.unwrap_or_else(|| Chosen { uid: known.uid.clone(), ..Chosen::default() });
+    chosen.selected = Some(selected.clone());
+    if why == Some(Again::NodeGone) {
+        (chosen.node, chosen.gone) = (None, None);
+    }
+    state.machines.insert(known.name.clone(), Arc::new(chosen));
+    outcome.selected.push((known.name.clone(), selected));
+}
+
+/// The version by which a Machine's node made the cluster that it runs, if it did: that which was applied, else selected.
+fn cluster_of(state: &State, machine: &Machine) -> Option<String> {
+    let status = machine.status.as_ref()?;
+    let applied = status.applied.as_ref().and_then(|applied| state.version(&applied.name, applied.version));
+    let selected = status.selected.as_ref();
+    let selected = selected.and_then(|selected| state.version(&selected.name, selected.version));
+    let version = applied.or(selected)?;
+    let makes = makes_a_cluster(&version.spec.template.kubernetes);
+    makes.then(|| version_name(&version.spec.configuration_name, version.spec.version))
+}
+
+fn kept(version: &str) -> String {
+    format!(
+        "its Node is gone, but its node made the cluster ({version}: kubeadm init) and holds its etcd: it is not paved again. Restart \
+         the kubelet in the slot, which registers the Node again"
+    )
+}
+
+fn described(selected: &Selected) -> String {
+    let by = match selected.by {
+        SelectedBy::Reference => "spec.configurationRef",
+        SelectedBy::Selector => "a machineSelector",
+        SelectedBy::Unknown => "a way that a later version knows",
+    };
+    format!("{} is selected by {by}", version_name(&selected.name, selected.version))
+}

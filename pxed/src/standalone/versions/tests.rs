@@ -1,0 +1,450 @@
+//! The rules over a life without a cluster: versions, choices, Nodes that come and go; and that nobody is told what is not kept.
+
+use std::collections::BTreeSet;
+
+use bedplate_api::machine::{Applied, Machine, SlotName};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+
+use super::plan::{Input, Manifests, Outcome, Said, problems, references, settle};
+use super::*;
+use crate::machines::Snapshot;
+use crate::status::conditions::condition;
+use crate::status::set_condition;
+
+/// A small site, and what of it is known.
+struct Site {
+    state: State,
+    manifests: Manifests,
+    machines: Vec<Machine>,
+    enrolled: BTreeSet<MachineName>,
+    applied: Option<Applied>,
+    now: Timestamp,
+    uids: u32,
+}
+
+fn name(name: &str) -> MachineName {
+    name.parse().unwrap()
+}
+
+fn node(uid: &str) -> NodeRef {
+    NodeRef { name: "a".to_owned(), uid: uid.to_owned() }
+}
+
+fn machine(spec: Value) -> Machine {
+    let mut spec = spec;
+    spec["provider"] = json!("manual");
+    serde_json::from_value(json!({
+        "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine",
+        "metadata": { "name": "a", "labels": { "rack": "1" } }, "spec": spec,
+    }))
+    .unwrap()
+}
+
+/// A configuration of this Kubernetes version, for Machines of rack 1.
+fn sourced(origin: &str, kubernetes: &Value) -> SourcedConfiguration {
+    let template =
+        json!({ "image": { "reference": "r.example/node:1", "allowTag": true }, "kubernetes": kubernetes });
+    let selector = json!({ "matchLabels": { "rack": "1" } });
+    let object = json!({
+        "apiVersion": "bedplate.dev/v1alpha1", "kind": "MachineConfiguration", "metadata": { "name": "w" },
+        "spec": { "machineSelector": selector, "template": template },
+    });
+    SourcedConfiguration {
+        origin: origin.to_owned(),
+        line: 1,
+        configuration: Arc::new(serde_json::from_value(object).unwrap()),
+    }
+}
+
+fn kubernetes(version: &str) -> Value {
+    json!({ "version": version })
+}
+
+impl Site {
+    /// Machine `a` and a configuration `w` that matches it; the host is not enrolled.
+    fn new() -> Self {
+        let mut site = Self {
+            state: State::default(),
+            manifests: Manifests { configurations: Vec::new(), whole: true },
+            machines: vec![machine(json!({}))],
+            enrolled: BTreeSet::new(),
+            applied: None,
+            now: Timestamp::UNIX_EPOCH,
+            uids: 0,
+        };
+        site.edit(&kubernetes("v1.34.0"));
+        site
+    }
+
+    fn enrolled() -> Self {
+        let mut site = Self::new();
+        site.enrolled.insert(name("a"));
+        assert_eq!(site.settle().selected.len(), 1);
+        site
+    }
+
+    fn edit(&mut self, kubernetes: &Value) {
+        self.manifests.configurations = vec![sourced("w.yaml", kubernetes)];
+    }
+
+    fn told(&self) -> impl Fn(&MachineName) -> Option<bedplate_api::machine::MachineStatus> + use<> {
+        let (enrolled, applied, now) = (self.enrolled.clone(), self.applied.clone(), self.now);
+        move |name: &MachineName| {
+            let mut status =
+                bedplate_api::machine::MachineStatus { applied: applied.clone(), ..Default::default() };
+            set_condition(&mut status, "Enrolled", enrolled.contains(name), "x", "", now);
+            Some(status)
+        }
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        Snapshot::build(&Default::default(), self.machines.clone())
+    }
+
+    fn settle(&mut self) -> Outcome {
+        let (snapshot, told) = (self.snapshot(), self.told());
+        let input = Input {
+            manifests: Some(&self.manifests),
+            machines: Some(&snapshot),
+            told: &told,
+            look: None,
+            versions: true,
+            now: self.now,
+        };
+        let uids = &mut self.uids;
+        settle(&mut self.state, &input, &mut || {
+            *uids += 1;
+            format!("uid-{uids}")
+        })
+    }
+
+    fn said(&mut self) -> Said {
+        self.settle().said.remove(&name("a")).flatten().unwrap()
+    }
+
+    fn problems(&self) -> Vec<String> {
+        let snapshot = self.snapshot();
+        let references = references(&self.state, Some(&snapshot), &self.told());
+        problems(&self.state, &self.manifests, Some(&snapshot), &references)
+    }
+
+    /// What the agent says of its Node.
+    fn agent_says(&mut self, node: Option<&NodeRef>, gone: Option<&str>) {
+        let chosen = self.state.machines.get_mut(&name("a")).unwrap();
+        *chosen = Arc::new(chosen.told(&name("a"), node, gone.map(str::to_owned).as_ref()));
+    }
+
+    fn chosen(&self) -> (i64, Option<String>) {
+        let chosen = &self.state.machines[&name("a")];
+        (chosen.selected.as_ref().unwrap().version, chosen.node.as_ref().map(|node| node.uid.clone()))
+    }
+
+    fn versions(&self) -> Vec<(String, bool)> {
+        let versions = self.state.versions_of("w").into_iter();
+        versions
+            .map(|v| (v.metadata.name.clone().unwrap(), bedplate_rules::selection::is_deployed(v)))
+            .collect()
+    }
+}
+
+fn version(number: u32, deployed: bool) -> (String, bool) {
+    (format!("w-v{number}"), deployed)
+}
+
+#[test]
+fn h3_a_host_that_is_not_enrolled_gets_nothing_and_says_what_it_would_be() {
+    let mut site = Site::new();
+    let said = site.said();
+    assert_eq!((said.pending, said.reason), (false, "Matched"));
+    assert_eq!(site.versions(), [version(1, false)], "c1");
+    site.edit(&kubernetes("v1.34.1"));
+    site.settle();
+    assert_eq!(site.versions(), [version(1, false)], "c2: nobody uses it yet");
+    assert_eq!(site.state.versions["w-v1"].spec.template.kubernetes.version, "v1.34.1");
+    site.manifests.configurations.clear();
+    let said = site.said();
+    assert_eq!((said.pending, said.reason), (true, "NoConfiguration"));
+    assert!(site.versions().is_empty() && site.state.configurations.is_empty(), "nobody holds it");
+}
+
+#[test]
+fn h4_an_enrolled_host_gets_a_version_which_that_locks_and_an_edit_makes_the_next() {
+    let mut site = Site::enrolled();
+    assert_eq!((site.chosen(), site.versions()), ((1, None), vec![version(1, true)]));
+    assert_eq!(site.settle(), Outcome { said: site.settle().said, ..Outcome::default() }, "once");
+    site.edit(&kubernetes("v1.34.1"));
+    let outcome = site.settle();
+    assert_eq!(outcome.written, ["w-v2"]);
+    assert_eq!((outcome.selected.len(), site.chosen()), (0, (1, None)), "c4");
+    assert_eq!(site.versions(), [version(1, true), version(2, false)], "c2");
+}
+
+#[test]
+fn h6_a_node_that_is_gone_is_forgotten_in_the_same_state_that_selects_the_newest() {
+    let mut site = Site::enrolled();
+    site.agent_says(Some(&node("1")), None);
+    site.edit(&kubernetes("v1.34.1"));
+    site.settle();
+    assert_eq!(site.chosen(), (1, Some("1".to_owned())));
+    site.agent_says(None, Some("2"));
+    site.settle();
+    assert_eq!(site.chosen(), (1, Some("1".to_owned())), "another Node's end is none of its");
+    site.agent_says(None, Some("1"));
+    site.settle();
+    assert_eq!(site.chosen(), (2, None));
+    assert_eq!(site.versions()[1], version(2, true));
+    assert_eq!(site.settle().selected, [], "once");
+    // With the same version again.
+    site.agent_says(Some(&node("3")), None);
+    site.agent_says(None, Some("3"));
+    site.settle();
+    assert_eq!(site.chosen(), (2, None));
+}
+
+#[test]
+fn a_paused_machine_is_not_chosen_for_until_it_is_paused_no_more() {
+    let mut site = Site::enrolled();
+    site.agent_says(Some(&node("1")), None);
+    site.agent_says(None, Some("1"));
+    site.machines = vec![machine(json!({ "paused": true }))];
+    assert_eq!(site.settle().said[&name("a")], None);
+    assert_eq!(site.chosen(), (1, Some("1".to_owned())));
+    site.machines = vec![machine(json!({}))];
+    site.settle();
+    assert_eq!(site.chosen(), (1, None));
+}
+
+#[test]
+fn h7_a_person_who_names_an_earlier_version_gets_it_at_once_and_the_node_stays() {
+    let mut site = Site::enrolled();
+    site.edit(&kubernetes("v1.34.1"));
+    site.settle();
+    site.machines = vec![machine(json!({ "configurationRef": { "name": "w", "version": 2 } }))];
+    site.agent_says(Some(&node("1")), None);
+    site.settle();
+    assert_eq!(site.chosen(), (2, Some("1".to_owned())));
+    site.machines = vec![machine(json!({ "configurationRef": { "name": "w", "version": 1 } }))];
+    site.settle();
+    assert_eq!(site.chosen(), (1, Some("1".to_owned())));
+    site.machines = vec![machine(json!({ "configurationRef": { "name": "none" } }))];
+    let said = site.said();
+    assert_eq!((said.pending, said.reason), (false, "ConfigurationNotFound"));
+    assert!(said.message.starts_with("w-v1 is selected by spec.configurationRef, and stays: "), "{said:?}");
+}
+
+#[test]
+fn a_host_that_made_the_cluster_is_never_paved_again_because_its_node_is_gone() {
+    let mut site = Site::new();
+    site.edit(&json!({ "version": "v1.34.0", "role": "controlPlane" }));
+    site.enrolled.insert(name("a"));
+    site.settle();
+    let applied = json!({ "name": "w", "version": 1, "slot": SlotName::A });
+    site.applied = Some(serde_json::from_value(applied).unwrap());
+    site.agent_says(Some(&node("1")), None);
+    // What comes next is no control plane: it is the etcd that is there which counts.
+    site.edit(&kubernetes("v1.34.1"));
+    site.settle();
+    site.agent_says(None, Some("1"));
+    let said = site.said();
+    assert_eq!((said.pending, said.reason), (false, reason::CONTROL_PLANE_KEPT));
+    assert!(said.message.contains("w-v1: kubeadm init") && said.message.contains("Restart the kubelet"));
+    assert_eq!(site.chosen(), (1, Some("1".to_owned())));
+    site.agent_says(Some(&node("2")), None);
+    assert_eq!(site.said().reason, "Selected", "it has registered again");
+    assert_eq!(site.chosen(), (1, Some("2".to_owned())));
+}
+
+#[test]
+fn v3_a_configuration_in_use_outlives_its_manifest_and_says_so_until_it_is_free() {
+    let mut site = Site::enrolled();
+    let uid = site.state.configurations["w"].configuration.metadata.uid.clone();
+    site.manifests = Manifests { configurations: Vec::new(), whole: false };
+    site.settle();
+    assert!(!site.state.configurations["w"].is_removed(), "a file that cannot be read may have it");
+    site.manifests.whole = true;
+    site.settle();
+    let said = site.problems();
+    assert!(said[0].contains("w is in no manifest any more (it stood in w.yaml)"), "{said:?}");
+    assert!(said[0].contains("in use by a: write it again"), "{said:?}");
+    let mut other = machine(json!({}));
+    other.metadata.name = Some("b".to_owned());
+    site.machines.push(other);
+    site.enrolled.insert(name("b"));
+    assert_eq!(site.settle().said[&name("b")].as_ref().unwrap().reason, "NoConfiguration");
+    site.edit(&kubernetes("v1.34.0"));
+    site.settle();
+    assert_eq!(site.problems(), Vec::<String>::new());
+    let back = &site.state.configurations["w"].configuration.metadata;
+    assert_eq!((&back.uid, &back.deletion_timestamp), (&uid, &None), "the same");
+    site.manifests.configurations.clear();
+    site.machines.clear();
+    site.settle();
+    assert_eq!(site.versions(), [version(1, true)], "the Machine may come back");
+    site.now += plan::MISSING;
+    site.settle();
+    assert_eq!(site.state, State::default());
+}
+
+#[test]
+fn a_machine_that_is_away_for_a_moment_comes_back_to_what_was_chosen() {
+    let mut site = Site::enrolled();
+    site.agent_says(Some(&node("1")), None);
+    let machines = std::mem::take(&mut site.machines);
+    site.settle();
+    site.now += plan::MISSING - SignedDuration::from_secs(1);
+    site.settle();
+    site.machines = machines;
+    site.edit(&kubernetes("v1.34.1"));
+    site.settle();
+    assert_eq!(site.chosen(), (1, Some("1".to_owned())));
+    assert_eq!(site.state.machines[&name("a")].missing_since, None);
+    site.machines[0].metadata.uid = Some("another".to_owned());
+    site.settle();
+    assert_eq!(
+        site.chosen(),
+        (1, None),
+        "made anew under its name, it is chosen for anew (c3: the latest deployed)"
+    );
+}
+
+#[test]
+fn a_name_in_two_places_changes_nothing_and_both_are_named() {
+    let mut site = Site::enrolled();
+    site.manifests.configurations.push(sourced("x.yaml", &kubernetes("v1.34.9")));
+    site.settle();
+    assert_eq!(site.versions(), [version(1, true)]);
+    assert_eq!(
+        site.problems(),
+        ["MachineConfiguration w stands in w.yaml:1 and in x.yaml:1: neither is taken"]
+    );
+}
+
+#[test]
+fn a_machine_whose_deletion_would_be_a_controllers_is_named_for_there_is_none() {
+    let mut site = Site::new();
+    for (policy, named) in [("Retain", false), ("PowerOff", false), ("Drain", true)] {
+        site.machines = vec![machine(json!({ "deletionPolicy": policy }))];
+        let problems = site.problems();
+        assert_eq!(problems.len(), usize::from(named), "{policy}: {problems:?}");
+        assert!(problems.iter().all(|one| one.starts_with("Machine a: deletionPolicy Drain does nothing")));
+    }
+}
+
+#[test]
+fn c4_rolling_update_without_a_cluster_is_named() {
+    let mut site = Site::enrolled();
+    let mut rolling = sourced("w.yaml", &kubernetes("v1.34.4"));
+    let mut configuration = (*rolling.configuration).clone();
+    configuration.spec.update_strategy = serde_json::from_value(json!({ "type": "RollingUpdate" })).unwrap();
+    rolling.configuration = configuration.into();
+    site.manifests.configurations = vec![rolling];
+    site.settle();
+    let problems = site.problems();
+    assert!(
+        problems.len() == 1
+            && problems[0]
+                .starts_with("MachineConfiguration w: updateStrategy RollingUpdate counts as OnDelete"),
+        "{problems:?}"
+    );
+}
+
+/// The real thing on a real store.
+struct Rig {
+    _directory: tempfile::TempDir,
+    store: Store,
+    machines: Machines,
+    registry: StatusRegistry,
+    choice: NodeChoice,
+    shutdown: CancellationToken,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(&directory.path().join("pxed.redb")).unwrap();
+        let machines = Machines::default();
+        let registry = StatusRegistry::new(machines.clone(), &store, true).unwrap().0;
+        let (choice, choosing) = NodeChoice::open(store.clone(), machines.clone(), registry.clone()).unwrap();
+        let shutdown = CancellationToken::new();
+        let task = tokio::spawn(choosing.run(Pulse::unwatched(), shutdown.clone()));
+        machines.store(Snapshot::build(&Default::default(), [machine(json!({}))]));
+        Self { _directory: directory, store, machines, registry, choice, shutdown, task }
+    }
+
+    fn known(&self) -> Arc<KnownMachine> {
+        self.machines.load().by_name(&name("a")).unwrap().clone()
+    }
+
+    fn enrol(&self) {
+        let now = Timestamp::now();
+        self.registry.update(&name("a"), |status| set_condition(status, "Enrolled", true, "x", "", now));
+    }
+
+    async fn until(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
+        let mut changes = self.choice.changes();
+        let wait = async {
+            while !is_so(self) {
+                // The status follows the state: it may be a moment late.
+                let _ = tokio::time::timeout(std::time::Duration::from_millis(20), changes.changed()).await;
+            }
+        };
+        let patience = std::time::Duration::from_secs(30);
+        assert!(tokio::time::timeout(patience, wait).await.is_ok(), "not reached: {what}");
+    }
+
+    fn selected(&self) -> Option<i64> {
+        self.choice.told(&self.known()).chosen?.selected.as_ref().map(|selected| selected.version)
+    }
+}
+
+#[tokio::test]
+async fn what_is_chosen_is_in_the_store_before_anybody_is_told_and_outlives_a_restart() {
+    let rig = Rig::new();
+    rig.choice.take(vec![sourced("w.yaml", &kubernetes("v1.34.0"))], true).await;
+    rig.until("the version", |rig| rig.choice.state().versions.contains_key("w-v1")).await;
+    rig.enrol();
+    rig.until("the choice", |rig| rig.selected() == Some(1)).await;
+    rig.choice.report(&rig.known(), Some(node("1")), None).await.unwrap();
+    rig.until("the status", |rig| {
+        let status = rig.registry.get(&name("a")).unwrap();
+        let pending = condition(&status, "ConfigurationPending").is_some_and(|c| c.reason == "Selected");
+        pending && status.selected.is_some_and(|s| s.version == 1) && status.node_ref == Some(node("1"))
+    })
+    .await;
+    let told = rig.choice.state();
+    let (again, _choosing) =
+        NodeChoice::open(rig.store.clone(), rig.machines.clone(), rig.registry.clone()).unwrap();
+    assert_eq!(again.state(), told, "all of it is in the store");
+    rig.shutdown.cancel();
+    rig.task.await.unwrap();
+}
+
+#[tokio::test]
+async fn an_agents_word_that_cannot_be_kept_is_refused_and_changes_nothing() {
+    let rig = Rig::new();
+    rig.choice.take(vec![sourced("w.yaml", &kubernetes("v1.34.0"))], true).await;
+    rig.enrol();
+    rig.until("the choice", |rig| rig.selected() == Some(1)).await;
+    crate::store::tests::break_next_write(&rig.store);
+    assert!(rig.choice.report(&rig.known(), Some(node("1")), None).await.is_err());
+    assert_eq!(rig.choice.told(&rig.known()).chosen.unwrap().node, None);
+    rig.choice.report(&rig.known(), Some(node("1")), None).await.unwrap();
+    assert_eq!(rig.choice.told(&rig.known()).chosen.unwrap().node, Some(node("1")));
+}
+
+#[tokio::test]
+async fn a_store_that_is_begun_anew_holds_every_choice() {
+    let rig = Rig::new();
+    rig.choice.take(vec![sourced("w.yaml", &kubernetes("v1.34.0"))], true).await;
+    rig.enrol();
+    rig.until("the choice", |rig| rig.selected() == Some(1)).await;
+    crate::store::tests::damage(&rig.store, &rig._directory.path().join("pxed.redb"));
+    assert!(rig.store.put(Table::Boots, b"a", Vec::new()).await.is_err());
+    rig.until("the choice is in the new file", |rig| {
+        rig.store.scan(Table::Choices).is_ok_and(|kept| kept.len() == 1)
+            && rig.store.scan(Table::Versions).is_ok_and(|kept| kept.len() == 1)
+    })
+    .await;
+}

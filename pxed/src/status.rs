@@ -1,0 +1,408 @@
+//! What pxed knows of each Machine's state: held in memory, written behind.
+//!
+//! [`StatusRegistry::update`] changes memory and returns at once, so that it may be called on the packet path; `write`
+//! brings changes to the store and to the API server, coalesced (first change at once, then at most one write a second
+//! for each Machine). `condition`, `display` and `project` are pure. Only pxed's own fields reach the API (docs/rules.md,
+//! "Who writes what").
+
+pub mod display;
+pub mod event;
+pub mod project;
+pub mod queue;
+pub mod write;
+
+pub mod conditions;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use bedplate_api::id::MachineName;
+use bedplate_api::machine::{BootStatus, Machine, MachineStatus, Time, condition_type};
+use bedplate_api::wire::Stage;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Notify, mpsc};
+
+pub use self::conditions::{ConditionState, set_condition};
+pub use self::event::{Event, EventReason};
+use self::project::{Part, Parts};
+pub use self::write::{Sink, Writer};
+use crate::machines::{KnownMachine, Machines, Problem, Snapshot};
+use crate::power::Tenure;
+use crate::power::plan::last_act;
+use crate::store::{Store, StoreError, Table};
+
+/// Events that wait to be published; more are dropped, for they are a help and not a record.
+const EVENT_QUEUE: usize = 1024;
+
+/// A status with the Machine that it belongs to, as it lies in the store.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub(crate) struct Kept {
+    /// The Machine's uid: a later Machine of the same name begins anew.
+    pub(crate) uid: String,
+    /// Its status.
+    pub(crate) status: MachineStatus,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    kept: HashMap<MachineName, Kept>,
+    /// When each BMC told its power state last: what is kept of it says so rarely, to be written rarely.
+    observed: HashMap<MachineName, Timestamp>,
+    /// Changed since the writer last took it, and in which parts.
+    changed: Vec<(MachineName, Parts)>,
+    /// Machines that are gone, whose kept status is to go too.
+    gone: Vec<MachineName>,
+    /// Machines of which something has changed that a choice of their version depends on; kept where pxed chooses.
+    concerned: BTreeSet<MachineName>,
+}
+
+/// The statuses; clones share them.
+#[derive(Debug, Clone)]
+pub struct StatusRegistry {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    state: Mutex<State>,
+    machines: Machines,
+    /// Whether pxed fills in `phase` and `Ready`, which the controller does where there is a cluster.
+    derive_display: bool,
+    /// Whether this pxed leads its site, in a cluster.
+    tenure: OnceLock<Tenure>,
+    wake: Notify,
+    /// Wakes who chooses.
+    concern: Notify,
+    events: mpsc::Sender<Event>,
+}
+
+impl StatusRegistry {
+    /// A registry with what the store kept, and the events that it will be told of. `derive_display`: no controller is
+    /// there to fill in `phase` and `Ready` (directory mode).
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn new(
+        machines: Machines,
+        store: &Store,
+        derive_display: bool,
+    ) -> Result<(Self, mpsc::Receiver<Event>), StoreError> {
+        let mut state = State::default();
+        for (key, value) in store.scan(Table::Status)? {
+            let name = std::str::from_utf8(&key).ok().and_then(|name| name.parse::<MachineName>().ok());
+            match (name, serde_json::from_slice(&value)) {
+                (Some(name), Ok(kept)) => drop(state.kept.insert(name, kept)),
+                _ => {
+                    let name = String::from_utf8_lossy(&key);
+                    tracing::warn!(machine = %name, "a kept status cannot be read and is left out");
+                }
+            }
+        }
+        let (events, receiver) = mpsc::channel(EVENT_QUEUE);
+        let state = Mutex::new(state);
+        let (tenure, wake, concern) = (OnceLock::new(), Notify::new(), Notify::new());
+        let inner = Inner { state, machines, derive_display, tenure, wake, concern, events };
+        Ok((Self { inner: Arc::new(inner) }, receiver))
+    }
+
+    /// Changes a Machine's status. What leaves it as it was causes no write.
+    pub fn update(&self, name: &MachineName, change: impl FnOnce(&mut MachineStatus)) {
+        let machine = self.inner.machines.load().by_name(name).cloned();
+        let mut state = self.lock();
+        let kept = state.kept.entry(name.clone()).or_default();
+        let before = kept.clone();
+        if let Some(machine) = &machine {
+            // A Machine that was made anew under its old name has no past.
+            if !kept.uid.is_empty() && kept.uid != machine.uid {
+                kept.status = MachineStatus::default();
+            }
+            kept.uid.clone_from(&machine.uid);
+        }
+        change(&mut kept.status);
+        if self.inner.derive_display {
+            let (paused, now) = (machine.as_ref().is_some_and(|m| m.machine.spec.paused), Timestamp::now());
+            display::derive(paused, &mut kept.status, now);
+            if !paused && machine.is_some_and(|m| !m.is_netbooted()) {
+                display::derive_by_hand(name, &mut kept.status, now);
+            }
+        }
+        if *kept != before {
+            let same = kept.uid == before.uid;
+            let parts = if same { Parts::changed(&before.status, &kept.status) } else { Parts::BOTH };
+            let concerns =
+                self.inner.derive_display && (!same || concerns_choice(&before.status, &kept.status));
+            state.changed.push((name.clone(), parts));
+            if concerns {
+                state.concerned.insert(name.clone());
+                self.inner.concern.notify_one();
+            }
+            drop(state);
+            self.inner.wake.notify_one();
+        }
+    }
+
+    /// A BMC has told its power state. Causes no write; [`Self::describe`] tells of it.
+    pub fn observed_power(&self, name: &MachineName, now: Timestamp) {
+        self.lock().observed.insert(name.clone(), now);
+    }
+
+    /// Power is this pxed's to write while `tenure` says that it leads.
+    pub fn lead_with(&self, tenure: Tenure) {
+        // Once, before anything is written.
+        let _ = self.inner.tenure.set(tenure);
+    }
+
+    /// Whether power is this pxed's to write.
+    pub(crate) fn writes_power(&self) -> bool {
+        self.inner.derive_display || self.inner.tenure.get().is_some_and(Tenure::leads)
+    }
+
+    /// Takes up what the object of a Machine says of its power, which another pxed led before. Without a cluster there is
+    /// no other.
+    pub fn adopt_power(&self, name: &MachineName) {
+        if self.inner.derive_display {
+            return;
+        }
+        let Some(machine) = self.inner.machines.load().by_name(name).cloned() else { return };
+        let there = machine.machine.status.as_ref();
+        let there = there.map(|status| project::owned(&machine.machine, status)).unwrap_or_default();
+        let mut state = self.lock();
+        let kept = state.kept.entry(name.clone()).or_default();
+        if !kept.uid.is_empty() && kept.uid != machine.uid {
+            kept.status = MachineStatus::default();
+        }
+        kept.uid.clone_from(&machine.uid);
+        Part::Power.put(&mut kept.status, &there);
+        // For the store: the object says so already.
+        state.changed.push((name.clone(), Parts::default()));
+        drop(state);
+        self.inner.wake.notify_one();
+    }
+
+    /// [`Self::adopt_power`] of every Machine that is known: before this pxed leads.
+    pub fn adopt_all_power(&self) {
+        for known in self.inner.machines.load().iter() {
+            self.adopt_power(&known.name);
+        }
+    }
+
+    /// A Machine's status, if there is any.
+    pub fn get(&self, name: &MachineName) -> Option<MachineStatus> {
+        self.lock().kept.get(name).map(|kept| kept.status.clone())
+    }
+
+    /// What `read` takes of a Machine's status, if there is any.
+    pub fn read<T>(&self, name: &MachineName, read: impl FnOnce(&MachineStatus) -> T) -> Option<T> {
+        self.lock().kept.get(name).map(|kept| read(&kept.status))
+    }
+
+    /// Waits until something may have changed that a choice of a version depends on.
+    pub(crate) async fn concerned(&self) {
+        self.inner.concern.notified().await;
+    }
+
+    /// The Machines of which it has since this was last asked.
+    pub(crate) fn take_concerned(&self) -> BTreeSet<MachineName> {
+        std::mem::take(&mut self.lock().concerned)
+    }
+
+    /// The Machine as its source gave it, with its status filled in: what `bedplate machine show` shows.
+    pub fn describe(&self, known: &KnownMachine) -> Machine {
+        let mut machine = Machine::clone(&known.machine);
+        if let Some(status) = self.get(&known.name) {
+            machine.status = Some(match machine.status.take() {
+                // Others' fields come from their writers, by way of the API server; power from the site's leader.
+                Some(mut others) if !self.inner.derive_display => {
+                    project::put_owned(&known.machine, &mut others, &status, self.writes_power());
+                    others
+                }
+                _ => status,
+            });
+        }
+        let observed = self.lock().observed.get(&known.name).copied().filter(|_| self.writes_power());
+        let power = machine.status.as_mut().and_then(|status| status.power.as_mut());
+        if let (Some(power), Some(observed)) = (power, observed) {
+            let later = power.observed_time.as_ref().is_none_or(|time| time.0 < observed);
+            power.observed_time = Some(Time(observed)).filter(|_| later).or(power.observed_time.take());
+        }
+        machine
+    }
+
+    /// How many Machines' latest boots stand at each stage; `None`: those that never booted.
+    pub fn boots_by_stage(&self) -> HashMap<Option<Stage>, u64> {
+        let mut counts = HashMap::new();
+        for kept in self.lock().kept.values() {
+            let stage = kept.status.boot.as_ref().and_then(|boot| boot.stage);
+            *counts.entry(stage).or_default() += 1;
+        }
+        counts
+    }
+
+    /// Tells something that a person would want to know. Never waits.
+    pub fn event(&self, machine: &MachineName, reason: EventReason, message: impl Into<String>) {
+        let uid = self.inner.machines.load().by_name(machine).map(|known| known.uid.clone());
+        let event = Event { machine: machine.clone(), uid, reason, message: message.into() };
+        // A full queue means that the API server is away; the same facts are in conditions.
+        if self.inner.events.try_send(event).is_err() {
+            tracing::debug!(%machine, ?reason, "event dropped: too many wait");
+        }
+    }
+
+    /// Follows a new set of Machines: forgets those that are gone, takes over what the API server knows of those that
+    /// are new here, and keeps the condition of contested addresses. Looks only at what changed since `before`.
+    pub fn follow(&self, before: &Snapshot, snapshot: &Snapshot) {
+        self.forget_gone(snapshot);
+        for known in snapshot.changed_since(before) {
+            self.adopt(known);
+            self.report_contested(snapshot, known);
+        }
+    }
+
+    /// A name that stands in two files is not gone. Without a cluster a manifest that comes back is the same Machine (Trust 7): what holds it
+    /// off stays, as people may be working in it.
+    fn forget_gone(&self, snapshot: &Snapshot) {
+        let twice: HashSet<&MachineName> = snapshot
+            .problems()
+            .iter()
+            .filter_map(|problem| match problem {
+                Problem::DuplicateName { name } => Some(name),
+                Problem::BadName { .. } | Problem::DuplicateMac { .. } | Problem::DuplicateAddress { .. } => {
+                    None
+                }
+            })
+            .collect();
+        let mut state = self.lock();
+        let gone: Vec<MachineName> = state
+            .kept
+            .iter()
+            .filter(|(name, kept)| match snapshot.by_name(name) {
+                Some(known) => !kept.uid.is_empty() && kept.uid != known.uid,
+                None => {
+                    let stays = self.inner.derive_display && is_held_off(&kept.status);
+                    !stays && !twice.contains(name)
+                }
+            })
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in &gone {
+            state.kept.remove(name);
+            state.observed.remove(name);
+        }
+        if !gone.is_empty() {
+            state.gone.extend(gone);
+            drop(state);
+            self.inner.wake.notify_one();
+        }
+    }
+
+    /// Without a status of our own, what pxed wrote earlier into the object is taken up again (a lost store).
+    fn adopt(&self, known: &KnownMachine) {
+        if self.lock().kept.contains_key(&known.name) {
+            return;
+        }
+        let status = known.machine.status.as_ref();
+        let status = status.map(|status| project::owned(&known.machine, status)).unwrap_or_default();
+        self.update(&known.name, |current| *current = status);
+    }
+
+    fn report_contested(&self, snapshot: &Snapshot, known: &KnownMachine) {
+        let contested = snapshot.contested(&known.name);
+        let message = conditions::contested_message(&contested);
+        let new = message.as_ref().is_some_and(|message| {
+            let condition = self.get(&known.name).and_then(|s| conditions::booted(&s).cloned());
+            condition.is_none_or(|c| c.message != *message)
+        });
+        let now = Timestamp::now();
+        self.update(&known.name, |status| conditions::apply_contested(status, message.as_deref(), now));
+        if let Some(message) = message.filter(|_| new) {
+            tracing::warn!(machine = %known.name, message, "machine is not served");
+            self.event(&known.name, EventReason::DuplicateMACAddress, message);
+        }
+    }
+
+    /// Marks every Machine whose own fields differ from what its object says, so that nothing that was kept while the API
+    /// server was away is lost.
+    pub fn resync(&self, snapshot: &Snapshot) {
+        let mut state = self.lock();
+        for known in snapshot.iter() {
+            let there = known.machine.status.as_ref();
+            let there = there.map(|status| project::owned(&known.machine, status)).unwrap_or_default();
+            let parts = state.kept.get(&known.name).map(|kept| Parts::changed(&there, &kept.status));
+            if let Some(parts) = parts.filter(|parts| *parts != Parts::default()) {
+                state.changed.push((known.name.clone(), parts));
+            }
+        }
+        drop(state);
+        self.inner.wake.notify_one();
+    }
+
+    /// Marks every status, of a store that was begun anew and holds none.
+    pub fn mark_all(&self) {
+        let mut state = self.lock();
+        let State { kept, changed, .. } = &mut *state;
+        changed.extend(kept.keys().map(|name| (name.clone(), Parts::default())));
+        drop(state);
+        self.inner.wake.notify_one();
+    }
+
+    /// What changed since this was last asked: changed names with the parts that changed, and names that are gone.
+    pub(crate) fn take_changes(&self) -> (Vec<(MachineName, Parts)>, Vec<MachineName>) {
+        let mut state = self.lock();
+        (std::mem::take(&mut state.changed), std::mem::take(&mut state.gone))
+    }
+
+    /// Waits until something may have changed.
+    pub(crate) async fn changed(&self) {
+        self.inner.wake.notified().await;
+    }
+
+    pub(crate) fn kept(&self, name: &MachineName) -> Option<Kept> {
+        self.lock().kept.get(name).cloned()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Every change is whole before the lock is let go; a panic in a caller's closure loses only that change.
+        self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns true if the last act on the machine's power keeps it off.
+fn is_held_off(status: &MachineStatus) -> bool {
+    status.power.as_ref().and_then(last_act).is_some_and(|last| !last.leaves_on)
+}
+
+/// Whether the host is enrolled, and what runs on it: what the choice of a version depends on.
+fn concerns_choice(before: &MachineStatus, after: &MachineStatus) -> bool {
+    let enrolled = |status: &MachineStatus| conditions::is_true(status, condition_type::ENROLLED);
+    enrolled(before) != enrolled(after)
+        || before.applied != after.applied
+        || selectable(before) != selectable(after)
+}
+
+/// Returns the hardware that a `machineSelector` may name.
+fn selectable(status: &MachineStatus) -> (Option<&str>, Option<&str>, Option<&str>, bool) {
+    let hardware = status.hardware.as_ref();
+    let cpu = hardware.and_then(|hardware| hardware.cpu.as_ref());
+    (
+        hardware.and_then(|hardware| hardware.vendor.as_deref()),
+        hardware.and_then(|hardware| hardware.product.as_deref()),
+        cpu.and_then(|cpu| cpu.architecture.as_deref()),
+        cpu.is_some(),
+    )
+}
+
+/// The boot in a status, made if there is none.
+pub fn boot_mut(status: &mut MachineStatus) -> &mut BootStatus {
+    status.boot.get_or_insert_with(|| BootStatus {
+        id: None,
+        started_time: None,
+        seed_time: None,
+        stage: None,
+        attempts: None,
+        timeline: Vec::new(),
+        previous: None,
+    })
+}
