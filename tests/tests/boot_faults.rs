@@ -102,10 +102,11 @@ fn machines_come_up_although_pxed_is_killed_in_mid_transfer() -> Result<()> {
     let _slots = GuestSlot::take_two()?;
     let since = Timestamp::now();
     let machines = [rack.power_on(1, Firmware::Bios)?, rack.power_on(2, Firmware::UefiPxe)?];
-    // What follows each of these stages: the loader, the kernel, the root image.
+    // What follows each of these stages: the loader, the kernel, the root image. HTTP is cut only after the firmware of server-2 has
+    // ended: it tries HTTP once after TFTP, and opens its shell if both were cut.
     for (machine, stage, transfer) in [
         (2, "acknowledged", Transfer::Tftp),
-        (1, "script", Transfer::Http),
+        (2, "script", Transfer::Http),
         (1, "initrd", Transfer::Http),
         (2, "initrd", Transfer::Http),
     ] {
