@@ -83,12 +83,22 @@ impl Evidence {
 
     /// Returns the time until which a new key is refused; `None` if it may enroll now.
     pub fn refuses_until(&self, now: Timestamp) -> Option<Timestamp> {
+        if self.is_allowed(now) { None } else { self.heard_until(now) }
+    }
+
+    /// Returns true if a new key may enroll only because the key in force is silent. A permission and the known end of the host count
+    /// whatever a holder of the old key reports.
+    pub fn rests_on_silence(&self, now: Timestamp) -> bool {
+        !self.is_allowed(now) && !self.has_stopped()
+    }
+
+    /// Returns true if a permission of an administrator is in force and unused.
+    fn is_allowed(&self, now: Timestamp) -> bool {
         let is_good = |at: &Timestamp| now < later(*at, ALLOWED_FOR) && *at <= later(now, CLOCK_SKEW);
         let used = self.used.filter(|used| !is_ahead(*used, now));
         // A status has whole seconds: of two permissions in one second, one is good.
         let is_unused = |at: &Timestamp| used.is_none_or(|used| at.as_second() > used.as_second());
-        let allowed = self.allowed.filter(|at| is_unused(at) && is_good(at));
-        if allowed.is_some() { None } else { self.heard_until(now) }
+        self.allowed.is_some_and(|at| is_unused(&at) && is_good(&at))
     }
 }
 
@@ -336,6 +346,18 @@ mod tests {
         assert!(refused(evidence(), 10));
     }
 
+    /// The holder of an old key that reported every few seconds kept the permitted host out.
+    #[test]
+    fn trust_6_permission_and_end_of_the_host_do_not_rest_on_silence() {
+        let now = at(1100);
+        assert!(evidence().rests_on_silence(now));
+        assert!(!Evidence { allowed: Some(at(1099)), ..evidence() }.rests_on_silence(now));
+        assert!(!Evidence { switched: Some(at(1050)), ..evidence() }.rests_on_silence(now));
+        assert!(!Evidence { going_down: Some(at(1050)), ..evidence() }.rests_on_silence(now));
+        let used = Evidence { allowed: Some(at(1099)), used: Some(at(1099)), ..evidence() };
+        assert!(used.rests_on_silence(now));
+    }
+
     #[test]
     fn trust_6_host_that_was_switched_after_it_was_heard_is_replaced() {
         for (switched, refuses) in [(1001, false), (970, false), (969, true), (0, true), (-5, true)] {
@@ -383,9 +405,9 @@ mod tests {
         };
         listen(true, 0..=420);
         assert_eq!(until(420), None, "silent, and pxed has listened");
-        // The API server is away, and then back.
+        // The API server is unavailable for some time.
         listen(false, 425..=2000);
-        assert_eq!(until(2000), Some(at(2420)), "nothing is known while it is away");
+        assert_eq!(until(2000), Some(at(2420)), "nothing is known meanwhile");
         listen(true, 2005..=2010);
         assert_eq!(until(2010), Some(at(2425)), "the agents may write again since 2005");
         listen(true, 2015..=2425);
@@ -448,7 +470,7 @@ mod tests {
         heard.follow(&none, &none, at(0));
         heard.follow(&none, &moved, at(day));
         assert_eq!((until(day + 60), until(day + 70)), (Some(at(day + 70)), None));
-        // Its manifest is away for a moment.
+        // Its manifest is missing for a moment.
         heard.follow(&moved, &none, at(2 * day));
         heard.follow(&none, &moved, at(2 * day + 5));
         assert_eq!(until(2 * day + 60), Some(at(2 * day + 75)));

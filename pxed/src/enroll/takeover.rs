@@ -51,7 +51,7 @@ pub(super) struct Former {
     pub(super) force: InForce,
     /// The key that the status names, as 64 hex digits.
     pub(super) told: Option<String>,
-    /// Last heartbeat of a key that was found silent.
+    /// Last heartbeat of a key whose silence decided.
     pub(super) heartbeat: Option<Option<Time>>,
 }
 
@@ -88,7 +88,8 @@ impl Service {
         evidence.used = enrolled.and_then(|enrolled| enrolled.used_permission());
         let Some(until) = evidence.refuses_until(now) else {
             // A heartbeat that pxed has not seen yet, because its watch is late or has stopped, shows that the key is not silent.
-            let heartbeat = status.agent.map(|agent| agent.last_heartbeat);
+            let agent = status.agent.filter(|_| evidence.rests_on_silence(now));
+            let heartbeat = agent.map(|agent| agent.last_heartbeat);
             return Ok(Admission::Now(Former { heartbeat, ..former }));
         };
         Ok(Admission::Later(self.hold_back(known, candidate, (evidence.heard, until), now)))
