@@ -316,7 +316,7 @@ fn whatever_happens_the_index_gives_what_all_objects_give_and_no_count_goes_stal
     }
 }
 
-/// Queues that nobody empties, except that of configurations to reconcile later.
+/// Queues that no worker empties, except that of configurations to reconcile later.
 fn queues() -> (Queues, tokio::sync::mpsc::Receiver<String>) {
     let counters = Counters::default();
     let (later, touched) = later();

@@ -83,7 +83,7 @@ impl Limits {
     pub const LOCAL: Self = Self {
         connections: 64,
         connections_per_client: 16,
-        // At once: local programs send their request with the connection, and all of them may have one address.
+        // Immediately: local programs send their request with the connection, and all of them may have one address.
         silence: Duration::ZERO,
         head: Duration::from_secs(10),
         stall: Duration::from_secs(10),

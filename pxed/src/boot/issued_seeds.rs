@@ -211,7 +211,7 @@ impl Seeds {
             match (id, serde_json::from_slice::<Taken>(&value)) {
                 (Some(id), Ok(seed)) if now >= seed.expires && !lives(id) => gone.push(id),
                 (Some(id), Ok(seed)) => seeds.push((id, seed)),
-                // Its boot counts as taken: nobody knows its token any more.
+                // Its boot counts as taken: its token is lost.
                 (Some(id), Err(error)) => {
                     tracing::error!(%error, boot = %public_id(id), "failed to read the seed of a boot");
                     unreadable.insert(id);

@@ -134,7 +134,7 @@ fn servers(map: &ConfigMap) -> Vec<String> {
     servers.filter_map(host).collect()
 }
 
-/// Returns the addresses that a Service has. The API server allocates its cluster addresses. Whoever may write a Service chooses its external
+/// Returns the addresses that a Service has. The API server allocates its cluster addresses. A user who may write a Service chooses its external
 /// addresses and those of its load balancer, which are often those of Nodes.
 fn of_service(service: &Service) -> Vec<Holder> {
     let spec = service.spec.as_ref();
