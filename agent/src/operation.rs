@@ -12,7 +12,7 @@
 //! ```
 //! After a restart the note and the boot id decide: another boot id proves a reboot; a note that says begun and no more has the
 //! host asked what came of it, and if it cannot tell, the operation fails and says so. One operation at a time, oldest first;
-//! `beside` says what goes on while another one drains.
+//! `concurrent` says what goes on while another one drains.
 //!
 //! `order`, `guard`, `progress`, `plan`, `configuration` and `pcap` are pure; `run` is the loop. Called by `service`, by `node`.
 

@@ -3,7 +3,7 @@
 //! The packet path only touches memory ([`Boots::open`], [`Boots::reached`]); a background task ([`Boots::run`]) writes
 //! timelines behind, tells the status, and drops what has expired. A boot goes to the store behind its opening:
 //! kill -9 costs at most the boots of the last moment, whose machines ask again; a seed's mark is on disk before the first byte of the seed leaves. Called by `clients`, `files`,
-//! `http` and `enrol`.
+//! `http` and `enroll`.
 
 pub mod issued_seeds;
 pub mod record;

@@ -7,7 +7,7 @@
 //! ```
 //! Times of requests are pxed's own. The heartbeat of a cluster is compared only with the one before it: a host's clock may be wrong.
 //! A time later than now is from before pxed's clock was set back. It proves nothing, and keeps no key out.
-//! [`Evidence`] is pure. Called by `enrol` (may a new key enroll) and `boot::report` (does a packet speak for the host).
+//! [`Evidence`] is pure. Called by `enroll` (may a new key enroll) and `boot::report` (does a packet speak for the host).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

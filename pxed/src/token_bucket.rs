@@ -2,7 +2,7 @@
 //! and nobody else notices.
 //!
 //! A bucket is kept as the moment at which it is full again: one that is full already is the same as none, so that those are forgotten
-//! when there are too many. Called by `enrol` and `http`.
+//! when there are too many. Called by `enroll` and `http`.
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -1,7 +1,7 @@
 //! How long something is so, by this program's own monotonic clock. The clock of a host may be anything, and the own wall clock may leap: what
 //! was written of a beginning counts once, where this program has not seen it begin, and then between nothing and all of its time.
 //!
-//! Kept in memory alone. Asked by `rollout` for agents and drains, by `departure` for deletions.
+//! Kept in memory alone. Asked by `rollout` for agents and drains, by `deletion` for deletions.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

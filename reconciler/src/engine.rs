@@ -1,4 +1,4 @@
-//! Runs reconciliations: watches fill the stores (`keep`) and tell what is touched; for each kind a queue, a few at a time, never one
+//! Runs reconciliations: watches fill the stores (`store`) and tell what is touched; for each kind a queue, a few at a time, never one
 //! object twice at once; what fails is tried again (`backoff`).
 //!
 //! Nothing is reconciled before every store is whole, or a version would look unused because its Machines were not read yet; and

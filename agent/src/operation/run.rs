@@ -1,4 +1,4 @@
-//! The loop: takes the Machine's operations, one at a time but for what goes beside a drain (`beside`), and does what `plan` decides; `tell`
+//! The loop: takes the Machine's operations, one at a time but for what goes beside a drain (`concurrent`), and does what `plan` decides; `report`
 //! writes how they go.
 //!
 //! What is written to the object or noted on disk comes before what it announces; whoever is killed in between leaves it to the next

@@ -2,7 +2,7 @@
 //!
 //! Two reads without `resourceVersion`, which the API server answers from the newest state: the Node is not found, and the own
 //! Machine is there at once after it, so that this API server is whole. A proxy's 404, an API server that does not serve
-//! Nodes, or one that was restored without the Machine says nothing about the Node. Called by `follow` and `server`.
+//! Nodes, or one that was restored without the Machine says nothing about the Node. Called by `watcher` and `cluster`.
 
 use bedplate_api::machine::Machine;
 use k8s_openapi::api::core::v1::Node;

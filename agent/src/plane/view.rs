@@ -1,6 +1,6 @@
 //! What the watches have told, put together.
 //!
-//! Pure: events and the time in, [`Seen`] out. Called by `follow`.
+//! Pure: events and the time in, [`Seen`] out. Called by `watcher`.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;

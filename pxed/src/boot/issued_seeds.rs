@@ -7,7 +7,7 @@
 //!                                                            +-- another boot of the owner enrolls (win): superseded
 //! ```
 //!
-//! Only the SHA-256 of a token is kept. Called by `http` (take) and `enrol` (check, claim, win, answer).
+//! Only the SHA-256 of a token is kept. Called by `http` (take) and `enroll` (check, claim, win, answer).
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

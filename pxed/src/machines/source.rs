@@ -1,6 +1,6 @@
 //! Where Machines come from: a directory of manifests or the Kubernetes API, behind one stream of complete sets.
 //!
-//! A source (`directory`, `kubernetes`) sends an [`Update`] for every new set; [`follow`] makes it the index, keeps it in
+//! A source (`standalone::manifests`, `cluster::machines`) sends an [`Update`] for every new set; [`follow`] makes it the index, keeps it in
 //! the store, tells the status registry, and hands on what stands beside the Machines. Before the source has spoken, the set that the store kept is served, so that
 //! a restarted pxed boots known Machines while the API server is away; [`SourceState`] says so.
 

@@ -8,7 +8,7 @@
 //!     | POST /v1/node -------------------------------> | how the host's node stands, and its Node: kept before it is answered
 //!     | POST /v1/secret -----------------------------> | what the selected version names of it
 //! ```
-//! Each agent is told of its own Machine only, by its certificate. Chooses nothing itself: `node_choice` does. Called by `serve`.
+//! Each agent is told of its own Machine only, by its certificate. Chooses nothing itself: `versions` does. Called by `serve`.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -25,7 +25,7 @@ pub struct Memory {
     held: Mutex<BTreeMap<String, (Instant, String)>>,
     /// Nodes that were written a moment ago, by their names.
     written: Mutex<BTreeMap<String, Written>>,
-    /// Drains, by the Node's UID, and departures (`departure`).
+    /// Drains, by the Node's UID, and departures (`deletion`).
     pub lasting: Beginnings,
     /// UIDs of Nodes of whose drain it was told that it is blocked.
     blocked: Mutex<BTreeSet<String>>,

@@ -1,7 +1,7 @@
 //! Whether agents are heard, by this program's own clock: that of a host may be anything, and so what it writes of its time is compared only
 //! with what it wrote before.
 //!
-//! Kept by `follow`, asked for `judge`.
+//! Kept by `watch`, asked for `judge`.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,5 +1,5 @@
 //! Pure: what the stores hold, found by the questions that are asked of it: versions by their configuration, Machines by the
-//! configurations that they name, who holds what. Kept by the watches, one object at a time (`follow`).
+//! configurations that they name, who holds what. Kept by the watches, one object at a time (`watch`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Which operations are whose: by Machine, when a parent was written last, and since when each is as far as it is. What the store of
 //! operations has is known here, no more.
 //!
-//! Kept by `follow`, asked by `operation` and by `trigger`.
+//! Kept by `watch`, asked by `operation` and by `enqueue`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};

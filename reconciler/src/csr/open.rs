@@ -1,5 +1,5 @@
 //! Pure: the open requests of each user, by age. Only the newest few of a user are decided about, so that a kubelet that creates requests without end costs
-//! no more than one that creates a few. Kept by `follow`, asked by `request`.
+//! no more than one that creates a few. Kept by `watch`, asked by `csr`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

@@ -1,7 +1,7 @@
 //! Pure: when a configuration is looked at whose Machines change: at once the first time, later and later while it goes on.
 //!
 //! What is counted of ten thousand Machines that come up would else be written ten thousand times. A person's edit does not come
-//! this way (`trigger`). Asked by `trigger::coalesce`.
+//! this way (`enqueue`). Asked by `enqueue::coalesce`.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

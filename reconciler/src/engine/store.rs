@@ -1,4 +1,4 @@
-//! Keeps a store by a watch, and tells of every change, after the store has it. Called by `follow`.
+//! Keeps a store by a watch, and tells of every change, after the store has it. Called by `watch`.
 //!
 //! The first list fills the store as a whole, at its end. One that comes later, because a watch could not go on, is taken object by
 //! object: there is no second store beside the first, and what has not changed is not told.

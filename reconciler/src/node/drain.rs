@@ -1,4 +1,4 @@
-//! Has the Pods of a Node leave, and deletes it: the writes for `rollout` and `departure`. Which Pods leave, `rules::drain` decides.
+//! Has the Pods of a Node leave, and deletes it: the writes for `rollout` and `deletion`. Which Pods leave, `rules::drain` decides.
 //!
 //! Each write is bound to the Node as it was read a moment before, live: another one of the same name, or one that somebody has changed
 //! meanwhile, is not touched.

@@ -1,5 +1,5 @@
 //! Pure: what of a Machine decides about the rolling update of its configuration. Its heartbeats do not, or ten thousand Machines would have it
-//! be judged all the time. Asked by `follow`.
+//! be judged all the time. Asked by `watch`.
 
 use std::collections::{BTreeMap, BTreeSet};
 

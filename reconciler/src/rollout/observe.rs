@@ -62,7 +62,7 @@ pub struct Member {
     pub hold: Option<Hold>,
     /// UID of its Node.
     pub node_uid: Option<String>,
-    /// It is being deleted with `deletionPolicy: Drain`: who drains it for that (`departure`) goes on with any cordon of ours.
+    /// It is being deleted with `deletionPolicy: Drain`: who drains it for that (`deletion`) goes on with any cordon of ours.
     pub departs: bool,
 }
 

@@ -5,7 +5,7 @@
 //! is heard of that watch. Of a host that dies Kubernetes says so no sooner than after 40 s, so that nobody could be more exact than that.
 //!
 //! Asked each time: which Nodes are cordoned; those are few. Asked once when a controller begins to lead: which Nodes there are, for the one
-//! before may have deleted some. What it has deleted itself it remembers (`emptying`).
+//! before may have deleted some. What it has deleted itself it remembers (`node::drain`).
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -2,7 +2,7 @@
 //!
 //! The agent may be dead or compromised, so its words end nothing here. A controller that starts counts from its start: a failure may be
 //! reported later, but never too early. What an earlier controller has reported stands in the configuration's status (`conditions`), and it
-//! counts for each Machine that this controller has found without a Node. Kept by `follow`, asked for `judge` and for `Degraded`.
+//! counts for each Machine that this controller has found without a Node. Kept by `watch`, asked for `judge` and for `Degraded`.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

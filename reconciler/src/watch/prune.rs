@@ -1,7 +1,7 @@
 //! Pure: what of objects is not read here, and is not kept.
 //!
 //! Everything that is written is an apply of own fields, bound to a resource version: what was left out of an object that was read
-//! is never written back. Called by `follow` for each object that a watch brings.
+//! is never written back. Called by `watch` for each object that a watch brings.
 
 use bedplate_api::machine::{Address, AddressType, Cpu, Hardware, Machine, PxeSpec};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;

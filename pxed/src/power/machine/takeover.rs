@@ -92,7 +92,7 @@ pub enum Enrolled {
 }
 
 impl Enrolled {
-    /// Reads the key of the agent in the store (`enrol`), which outlives the status and the Machine. A row that cannot be read counts: a
+    /// Reads the key of the agent in the store (`enroll`), which outlives the status and the Machine. A row that cannot be read counts: a
     /// machine that may run a node is not forced off.
     pub async fn read(store: &Store, machine: &KnownMachine) -> Self {
         let key = format!("machine/{}", machine.name).into_bytes();

@@ -1,6 +1,6 @@
 //! Pure: what is known of configurations, their versions and what each Machine gets, and how it lies in the store.
 //!
-//! Values are shared: a state that follows another costs what differs. Called by `settle` and `follow`.
+//! Values are shared: a state that follows another costs what differs. Called by `plan` and `follow`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
