@@ -1,11 +1,13 @@
 //! Accept loop of every HTTP listener, over TCP, TLS and Unix sockets: limits connections in total and for each client, counts them, and
-//! closes the connection of a client that reads nothing.
+//! closes the connection of a client that reads nothing. While others wait, one that reads too slowly loses its place (`pace`).
 //!
 //! Owns the socket; what a connection is for is its caller's. The number for one address only protects the others: an address
 //! is not an identity. Called by pxed's listeners and by `health`.
 
 pub mod accept;
+pub mod pace;
 mod peer_groups;
+pub mod progress;
 mod seat;
 pub mod socket;
 #[cfg(test)]
@@ -32,6 +34,7 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
 use self::accept::{Accept, Peer as _};
+use self::pace::MinRate;
 pub use self::seat::Seat;
 use self::seat::{Busy, Seats};
 use self::socket::{Completions, Guarded};
@@ -56,6 +59,8 @@ pub struct Limits {
     pub head: Duration,
     /// Time without a request after which a connection may lose its place to another one.
     pub silence: Duration,
+    /// Rate below which a client that takes an answer may lose its place to another one.
+    pub rate: MinRate,
     /// Time after which a client that reads nothing is cut off.
     pub stall: Duration,
     /// True if a connection may send another request after an answer.
@@ -71,6 +76,7 @@ impl Default for Limits {
             connections_per_client: 64,
             head: Duration::from_secs(20),
             silence: Duration::from_secs(1),
+            rate: MinRate::DEFAULT,
             stall: Duration::from_secs(30),
             keep_alive: true,
             linger: None,
@@ -85,6 +91,8 @@ impl Limits {
         connections_per_client: 16,
         // Immediately: local programs send their request with the connection, and all of them may have one address.
         silence: Duration::ZERO,
+        // Their answers fit into the socket's buffer, all but those of a few large ones.
+        rate: MinRate::IMMEDIATE,
         head: Duration::from_secs(10),
         stall: Duration::from_secs(10),
         // A connection that is kept would keep its place.
@@ -104,6 +112,8 @@ labels! {
         Stalled => "stalled",
         /// It had no request in progress for a while, and another client needed its place.
         Silent => "silent",
+        /// The client took an answer too slowly, and another client needed its place.
+        Slow => "slow",
         /// The TLS handshake failed.
         NoTls => "no-tls",
     }
@@ -180,7 +190,7 @@ where
             }
         };
         one(&counters.accepted);
-        let seat = match seats.take(peer.client(), &how.limits) {
+        let seat = match seats.admit(peer.client(), &how.limits).await {
             Ok(seat) => Arc::new(seat),
             Err(cut) => {
                 counters.cut.one(cut);
@@ -189,7 +199,8 @@ where
             }
         };
         let completions = seat.completions.clone();
-        let stream = Guarded::new(stream, completions.clone(), how.limits.stall, counters.clone());
+        let place = (completions.clone(), seat.progress.clone());
+        let stream = Guarded::new(stream, place, how.limits.stall, counters.clone());
         let connection = serve(Accepted { stream, completions, peer, seat: seat.clone() });
         connections.spawn(async move {
             tokio::select! {

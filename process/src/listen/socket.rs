@@ -13,6 +13,7 @@ use std::{fmt, io};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
+use super::progress::Progress;
 use super::{Counters, Cut};
 
 /// Bytes that a client must take within the stall time while there is something to take; the time begins anew with them.
@@ -52,6 +53,7 @@ impl Completions {
 pub struct Guarded<S> {
     stream: S,
     completions: Arc<Completions>,
+    progress: Arc<Progress>,
     stall: Duration,
     counters: Arc<Counters>,
     written: u64,
@@ -67,17 +69,23 @@ struct Blocked {
 
 impl<S> Guarded<S> {
     /// Cuts `stream` off when a client takes less than 32 KiB of what there is within `stall`.
-    pub fn new(stream: S, completions: Arc<Completions>, stall: Duration, counters: Arc<Counters>) -> Self {
-        Self { stream, completions, stall, counters, written: 0, blocked: None }
+    pub fn new(
+        stream: S,
+        (completions, progress): (Arc<Completions>, Arc<Progress>),
+        stall: Duration,
+        counters: Arc<Counters>,
+    ) -> Self {
+        Self { stream, completions, progress, stall, counters, written: 0, blocked: None }
     }
 
     fn guard<T>(&mut self, poll: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         if poll.is_ready() {
             return poll;
         }
-        let blocked = self.blocked.get_or_insert_with(|| Blocked {
-            until: Box::pin(tokio::time::sleep(self.stall)),
-            written: self.written,
+        let (progress, stall, written) = (&self.progress, self.stall, self.written);
+        let blocked = self.blocked.get_or_insert_with(|| {
+            progress.block();
+            Blocked { until: Box::pin(tokio::time::sleep(stall)), written }
         });
         if blocked.until.as_mut().poll(context).is_ready() {
             self.counters.cut.one(Cut::Stalled);
@@ -89,6 +97,7 @@ impl<S> Guarded<S> {
     fn count(&mut self, poll: &Poll<io::Result<usize>>) {
         let Poll::Ready(Ok(count)) = poll else { return };
         self.counters.sent(*count);
+        self.progress.took(*count as u64);
         self.written = self.written.saturating_add(*count as u64);
         if let Some(blocked) = &mut self.blocked
             && self.written.saturating_sub(blocked.written) >= MIN_PROGRESS
@@ -105,7 +114,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        let poll = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if poll.is_pending() {
+            self.progress.read();
+        }
+        poll
     }
 }
 
@@ -137,7 +150,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let poll = Pin::new(&mut self.stream).poll_flush(context);
         if matches!(poll, Poll::Ready(Ok(()))) {
-            self.blocked = None;
+            if self.blocked.take().is_some() {
+                self.progress.free();
+            }
             self.completions.run();
         }
         self.guard(poll, context)
@@ -161,7 +176,7 @@ mod tests {
     fn serving() -> (DuplexStream, Arc<Counters>, tokio::task::JoinHandle<(io::Error, Instant)>) {
         let (server, client) = tokio::io::duplex(64 << 10);
         let counters = Arc::new(Counters::default());
-        let mut guarded = Guarded::new(server, Arc::default(), STALL, counters.clone());
+        let mut guarded = Guarded::new(server, (Arc::default(), Arc::default()), STALL, counters.clone());
         let writing = tokio::spawn(async move {
             loop {
                 if let Err(error) = guarded.write_all(&[0; 8 << 10]).await {

@@ -3,15 +3,23 @@
 use std::convert::Infallible;
 use std::net::Ipv4Addr;
 
+use axum::routing::get;
 use futures::stream;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex, Notify, mpsc};
 
 use super::accept::Client;
+use super::progress::Progress;
 use super::*;
 
 /// Longer than an idle connection keeps its place while others wait, and less than the stall time.
 const WHILE: Duration = Duration::from_secs(5);
+
+/// The parts of a place that its stream writes to.
+fn place(seat: &Seat) -> (Arc<Completions>, Arc<Progress>) {
+    (seat.completions.clone(), seat.progress.clone())
+}
 
 async fn read_until(client: &mut DuplexStream, end: &[u8]) {
     let mut read = Vec::new();
@@ -25,10 +33,13 @@ async fn a_long_poll_and_an_answer_that_is_sent_keep_their_place() {
     let (counters, asked) = (Arc::<Counters>::default(), Arc::<Notify>::default());
     let limits = Limits { connections: 1, ..Limits::default() };
     let seats = Arc::new(Seats::new(counters.clone()));
-    let take = |n| seats.take(Client::Address(Ipv4Addr::from_bits(n).into()), &limits);
+    let take = |n| {
+        let seat = seats.take(Client::Address(Ipv4Addr::from_bits(n).into()), &limits);
+        seat.map_err(|full| full.cut)
+    };
     let seat = Arc::new(take(1).unwrap());
     let (server, mut client) = tokio::io::duplex(1024);
-    let stream = Guarded::new(server, seat.completions.clone(), limits.stall, counters.clone());
+    let stream = Guarded::new(server, place(&seat), limits.stall, counters.clone());
 
     // The first chunk ends the long poll, the others are the body.
     let (chunks, receiver) = mpsc::channel::<Vec<u8>>(1);
@@ -71,4 +82,82 @@ async fn a_long_poll_and_an_answer_that_is_sent_keep_their_place() {
         tokio::time::advance(Duration::from_millis(100)).await;
     }
     assert_eq!(counters.cut.get(Cut::Silent), 1, "idle, and no place for the other client");
+}
+
+/// Reads this number of bytes in each second of an endless answer. Returns true if another client gets the place in second 41.
+async fn reader_loses_its_place(bytes: usize) -> bool {
+    let counters = Arc::<Counters>::default();
+    let limits = Limits { connections: 1, ..Limits::default() };
+    let seats = Arc::new(Seats::new(counters.clone()));
+    let take = |n| seats.take(Client::Address(Ipv4Addr::from_bits(n).into()), &limits);
+    let seat = Arc::new(take(1).unwrap());
+    let (server, mut client) = tokio::io::duplex(64 << 10);
+    let stream = Guarded::new(server, place(&seat), limits.stall, counters.clone());
+    let service = service_fn(|_: Request<Incoming>| async {
+        let body = stream::repeat_with(|| Ok::<_, Infallible>(vec![7; 64 << 10]));
+        Ok::<_, Infallible>(Response::new(axum::body::Body::from_stream(body)))
+    });
+    let serving = tokio::spawn(converse(stream, service, (limits, seat), "client", CancellationToken::new()));
+    client.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    let mut read = async |seconds: usize| {
+        for _ in 0..seconds {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            client.read_exact(&mut vec![0; bytes]).await.unwrap();
+        }
+    };
+    read(30).await;
+    assert_eq!(take(2).unwrap_err().cut, Cut::Connections, "enough since the beginning");
+    read(11).await;
+    let is_lost = take(2).is_ok();
+    serving.abort();
+    is_lost
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_reader_of_a_body_in_chunks_loses_its_place_to_another_client() {
+    assert!(reader_loses_its_place(4 << 10).await, "4 kB/s");
+    assert!(!reader_loses_its_place(16 << 10).await, "16 kB/s");
+}
+
+/// Size of an answer that no socket takes in one piece, in bytes.
+const LARGE_BYTES: usize = 16 << 20;
+
+async fn connect(address: std::net::SocketAddr, path: &str) -> TcpStream {
+    let mut client = TcpStream::connect(address).await.unwrap();
+    // An error shows itself by the missing answer.
+    let _ = client.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).await;
+    client
+}
+
+#[tokio::test]
+async fn local_probe_is_answered_beside_slow_readers_of_its_address() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (counters, shutdown) = (Arc::<Counters>::default(), CancellationToken::new());
+    let large = axum::body::Bytes::from(vec![7; LARGE_BYTES]);
+    let router = Router::new()
+        .route("/metrics", get(move || async move { large }))
+        .route("/healthz", get(|| async { "ok\n" }));
+    let how = Listening {
+        name: "health",
+        limits: Limits::LOCAL,
+        counters: counters.clone(),
+        pulse: Pulse::unwatched(),
+    };
+    let served = tokio::spawn(serve_router(listener, how, router, shutdown.clone()));
+    let mut readers = Vec::new();
+    for _ in 0..Limits::LOCAL.connections_per_client {
+        readers.push(connect(address, "/metrics").await);
+    }
+    let deadline = Instant::now() + Limits::LOCAL.stall / 2;
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"ok\n") {
+        assert!(Instant::now() < deadline, "not answered while the others read nothing");
+        answer.clear();
+        let _ = connect(address, "/healthz").await.read_to_end(&mut answer).await;
+    }
+    assert!(counters.cut.get(Cut::Slow) > 0);
+    drop(readers);
+    shutdown.cancel();
+    served.await.unwrap();
 }
