@@ -184,6 +184,11 @@ impl Sources {
         let c = server.counters();
         let counters = [
             ("bedplate_pxed_tftp_requests", "TFTP read requests", c.requests),
+            (
+                "bedplate_pxed_tftp_shared",
+                "TFTP packets of new addresses, admitted while the table of addresses was full",
+                c.shared,
+            ),
             ("bedplate_pxed_tftp_opened", "TFTP transfers opened", c.opened),
             ("bedplate_pxed_tftp_blocks", "TFTP DATA packets sent", c.blocks),
             (

@@ -15,7 +15,7 @@ use crate::{
     channel::{Channel, block_size_of_path},
     content::{Files, OpenError, Outcome, Request},
     counters::{Counters, Refusal},
-    gate::{Gate, Limited},
+    gate::{Allowance, Gate, Limited, MAX_CLIENTS},
     name,
     negotiate::{Grant, negotiate},
     netascii,
@@ -28,6 +28,9 @@ use crate::{
 /// What clients are told whose transfer is cut off by the stop.
 pub(crate) const STOPPING: &str = "server is stopping";
 
+/// Interval between two warnings that the table of client addresses is full.
+const WARN_AGAIN: Duration = Duration::from_secs(60);
+
 /// The error to answer, if anything is answered.
 pub(crate) type Answer = Option<(ErrorCode, &'static str)>;
 
@@ -37,6 +40,8 @@ pub(crate) struct Shared {
     settings: RwLock<Arc<Settings>>,
     gate: Mutex<Gate>,
     hurry: AtomicBool,
+    /// Time of the latest warning that the table of client addresses is full.
+    warned: Mutex<Option<Instant>>,
     /// When each worker last came round, by its number.
     rounds: Mutex<Vec<Instant>>,
     pub(crate) counters: Counters,
@@ -51,6 +56,7 @@ impl Shared {
             settings: RwLock::new(Arc::new(settings)),
             gate: Mutex::default(),
             hurry: AtomicBool::new(false),
+            warned: Mutex::default(),
             rounds: Mutex::default(),
             counters: Counters::default(),
         }
@@ -96,15 +102,30 @@ impl Shared {
         self.hurry.load(Ordering::Relaxed)
     }
 
-    /// Whether anything at all is done for a packet from this address. Beyond the rate there is no answer either: the source may be
+    /// Decides if anything at all is done for a packet from this address. Beyond the rate there is no answer either: the source may be
     /// forged, and its owner would get our errors.
     pub(crate) fn admit_packet(&self, address: IpAddr, now: Instant) -> Result<(), Answer> {
         let settings = self.settings();
         let admitted = self.gate().request(address, &settings.limits, now);
-        admitted.map_err(|limited| {
-            self.counters.refused(Refusal::Limit(limited));
-            None
-        })
+        match admitted {
+            Ok(Allowance::Own) => return Ok(()),
+            Ok(Allowance::Shared) => self.counters.shared(),
+            Err(limited) => self.counters.refused(Refusal::Limit(limited)),
+        }
+        if matches!(admitted, Ok(Allowance::Shared) | Err(Limited::Clients)) {
+            self.warn_of_flood(now);
+        }
+        if admitted.is_ok() { Ok(()) } else { Err(None) }
+    }
+
+    /// Logs once a minute that the table of client addresses is full.
+    fn warn_of_flood(&self, now: Instant) {
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        if warned.is_none_or(|at| now.saturating_duration_since(at) >= WARN_AGAIN) {
+            *warned = Some(now);
+            let addresses = MAX_CLIENTS;
+            tracing::warn!(addresses, "too many TFTP client addresses, new ones share one allowance");
+        }
     }
 
     pub(crate) fn refuse_malformed(&self, malformed: Malformed) -> Answer {
@@ -149,7 +170,7 @@ impl Shared {
         let (name, content) = self.content(peer, local, asked)?;
         let request = Request { peer, local, name };
         // Not with the lock held: a transfer that ends takes it.
-        let place = || self.gate().open(peer.ip(), &settings.limits);
+        let place = || self.gate().open(peer.ip(), &settings.limits, now);
         let mut placed = place();
         while let Err(limited) = placed
             && make_room(limited)
@@ -187,7 +208,6 @@ impl Shared {
             asked: packet.into(),
             offer: wire::option_acknowledge(&agreed.acknowledged),
             heard_at: now,
-            placed_at: now,
         };
         Ok((transfer, first))
     }

@@ -83,6 +83,7 @@ impl Outcome {
 pub(crate) struct Counters {
     requests: AtomicU64,
     repeated_requests: AtomicU64,
+    shared: AtomicU64,
     opened: AtomicU64,
     blocks: AtomicU64,
     acknowledged_bytes: AtomicU64,
@@ -99,6 +100,8 @@ pub struct Snapshot {
     pub requests: u64,
     /// Read requests that came again for a transfer that was open.
     pub repeated_requests: u64,
+    /// Packets admitted by the shared allowance, because the table of client addresses was full.
+    pub shared: u64,
     /// Transfers opened.
     pub opened: u64,
     /// Transfers at this moment.
@@ -157,6 +160,10 @@ impl Counters {
         add(&self.repeated_requests, 1);
     }
 
+    pub(crate) fn shared(&self) {
+        add(&self.shared, 1);
+    }
+
     pub(crate) fn opened(&self) {
         add(&self.opened, 1);
     }
@@ -187,6 +194,7 @@ impl Counters {
         Snapshot {
             requests: read(&self.requests),
             repeated_requests: read(&self.repeated_requests),
+            shared: read(&self.shared),
             opened: read(&self.opened),
             active: active as u64,
             blocks: read(&self.blocks),

@@ -24,6 +24,7 @@ pub mod gate;
 pub mod name;
 pub mod negotiate;
 pub mod netascii;
+mod places;
 pub mod server;
 pub mod session;
 pub mod settings;

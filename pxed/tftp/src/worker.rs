@@ -5,7 +5,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap},
+    collections::{BTreeMap, BinaryHeap, HashMap},
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::Arc,
@@ -28,6 +28,7 @@ use crate::{
     endpoint::Endpoint,
     gate::Limited,
     name,
+    places::{Places, Progress},
     session::{Session, Transmit},
     spin::{Look, Spin},
     wire::{self, ErrorCode, Packet},
@@ -49,9 +50,6 @@ const LOOK: Duration = Duration::from_millis(1);
 const ROUND: Duration = Duration::from_secs(2);
 const SAY_AGAIN: Duration = Duration::from_secs(1);
 
-/// Time without progress after which a transfer may lose its place to another: the first two waits for a lost packet.
-const STALLED: Duration = Duration::from_secs(3);
-
 /// One transfer and what belongs to it.
 #[derive(Debug)]
 pub(crate) struct Transfer {
@@ -66,8 +64,6 @@ pub(crate) struct Transfer {
     /// The option acknowledgement, where there is one.
     pub(crate) offer: Vec<u8>,
     pub(crate) heard_at: Instant,
-    /// Its time in the worker's order by progress; later progress is found out then.
-    pub(crate) placed_at: Instant,
     /// When the timer of this transfer rings; later rings are found out then.
     pub(crate) rings_at: Instant,
 }
@@ -82,10 +78,8 @@ pub(crate) struct Worker {
     endpoints: Vec<Endpoint>,
     transfers: HashMap<u64, Transfer>,
     by_peer: BTreeMap<(SocketAddr, IpAddr), u64>,
-    /// Transfers whose client has not answered yet, the oldest first. They are the first to end when there is no room.
-    unheard: BTreeSet<u64>,
-    /// All transfers by the progress that was last looked for, the oldest first.
-    by_progress: BTreeSet<(Instant, u64)>,
+    /// Order in which transfers end when there is no room.
+    places: Places,
     next_mark: u64,
     timers: BinaryHeap<Reverse<(Instant, u64)>>,
     spin: Spin,
@@ -116,8 +110,7 @@ impl Worker {
             endpoints,
             transfers: HashMap::new(),
             by_peer: BTreeMap::new(),
-            unheard: BTreeSet::new(),
-            by_progress: BTreeSet::new(),
+            places: Places::default(),
             next_mark: 0,
             timers: BinaryHeap::new(),
             spin,
@@ -272,13 +265,22 @@ impl Worker {
         false
     }
 
-    /// Ends the oldest transfer whose client has not answered yet, otherwise the one without progress for longest, if it has [`STALLED`]: of all
-    /// clients, or of this address if its own limit was met. Returns false if this worker has none. Another worker's transfers stay: the kernel
-    /// spreads clients evenly, so that in a flood each worker has some.
+    /// Ends the transfer that is the first to go ([`Places`]): of all clients, or of this address if its own limit was met. Returns false if this
+    /// worker has none. Another worker's transfers stay: the kernel spreads clients evenly, so that in a flood each worker has some.
     fn make_room(&mut self, limited: Limited, address: IpAddr, now: Instant) -> bool {
+        let transfers = &self.transfers;
+        let progress = |mark: u64| {
+            let session = &transfers.get(&mark)?.session;
+            Some(Progress { at: session.progressed_at(), bytes: session.acknowledged_bytes() })
+        };
+        let first = (SocketAddr::new(address, 0), IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        let last = (SocketAddr::new(address, u16::MAX), IpAddr::V6(Ipv6Addr::from_bits(u128::MAX)));
         let mark = match limited {
-            Limited::Sessions => self.unheard.first().copied().or_else(|| self.stalled(now)),
-            Limited::ClientSessions => self.stalled_of(address, now),
+            Limited::Sessions => self.places.first_to_end(now, progress),
+            Limited::ClientSessions => {
+                let own = self.by_peer.range(first..=last).map(|(_, mark)| *mark);
+                self.places.first_to_end_of(own, now, progress)
+            }
             Limited::Rate | Limited::Clients => None,
         };
         let Some(mark) = mark else {
@@ -288,37 +290,8 @@ impl Worker {
             transfer.session.give_up();
         }
         self.settle(mark);
-        self.unheard.remove(&mark);
+        self.places.remove(mark);
         true
-    }
-
-    /// Returns the transfer without progress for longest. The order is corrected here and not with each ACK: a transfer is moved at most once
-    /// within [`STALLED`], however many requests come.
-    fn stalled(&mut self, now: Instant) -> Option<u64> {
-        loop {
-            let (placed_at, mark) =
-                self.by_progress.first().copied().filter(|(at, _)| is_stalled(*at, now))?;
-            let transfer = self.transfers.get_mut(&mark)?;
-            let progressed_at = transfer.session.progressed_at();
-            if progressed_at <= placed_at {
-                return Some(mark);
-            }
-            transfer.placed_at = progressed_at;
-            self.by_progress.remove(&(placed_at, mark));
-            self.by_progress.insert((progressed_at, mark));
-        }
-    }
-
-    /// Returns the transfer of one address that is the first to go. Looks at no others.
-    fn stalled_of(&self, address: IpAddr, now: Instant) -> Option<u64> {
-        let first = (SocketAddr::new(address, 0), IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-        let last = (SocketAddr::new(address, u16::MAX), IpAddr::V6(Ipv6Addr::from_bits(u128::MAX)));
-        let own = self.by_peer.range(first..=last).filter_map(|(_, mark)| {
-            let session = &self.transfers.get(mark)?.session;
-            Some((session.has_progressed(), session.progressed_at(), *mark))
-        });
-        let goes = own.filter(|(heard, at, _)| !heard || is_stalled(*at, now));
-        goes.min().map(|(_, _, mark)| mark)
     }
 
     fn adopt(&mut self, transfer: Transfer, first: Transmit, now: Instant) {
@@ -330,10 +303,9 @@ impl Worker {
             return;
         }
         self.by_peer.insert((transfer.peer, transfer.local), mark);
-        self.by_progress.insert((transfer.placed_at, mark));
+        self.places.insert(mark, now);
         self.timers.push(Reverse((transfer.rings_at, mark)));
         self.transfers.insert(mark, transfer);
-        self.unheard.insert(mark);
         self.send(mark, Some(first), now);
     }
 
@@ -379,7 +351,7 @@ impl Worker {
                 }
             };
             if !was_heard && transfer.session.has_progressed() {
-                self.unheard.remove(&mark);
+                self.places.heard(mark);
             }
             if acknowledged {
                 self.spin.answered(mark, transfer.session.round_trip(), now);
@@ -423,8 +395,7 @@ impl Worker {
             && let Some(transfer) = self.transfers.remove(&mark)
         {
             self.by_peer.remove(&(transfer.peer, transfer.local));
-            self.by_progress.remove(&(transfer.placed_at, mark));
-            self.unheard.remove(&mark);
+            self.places.remove(mark);
             self.shared.close(&transfer, outcome);
         }
     }
@@ -483,10 +454,6 @@ impl Drop for Worker {
             self.shared.close(&transfer, Outcome::Stopped);
         }
     }
-}
-
-fn is_stalled(progressed_at: Instant, now: Instant) -> bool {
-    now.saturating_duration_since(progressed_at) >= STALLED
 }
 
 fn wait_events(epoll: &Epoll, events: &mut [EpollEvent], timeout: EpollTimeout) -> io::Result<usize> {
@@ -627,7 +594,7 @@ mod tests {
         block(&machine, 3);
         worker.ring(now + Duration::from_secs(10));
         assert_eq!(worker.shared.active(), 1, "the one that was heard");
-        assert!(worker.unheard.is_empty());
+        assert_eq!((worker.places.len(), worker.places.unheard_len()), (1, 0));
     }
 
     #[test]
@@ -686,7 +653,46 @@ mod tests {
         // The new one has not answered: it is the first to go, and the one in progress stays.
         assert_eq!(ask(&mut worker, 20_001, at(4)), None);
         acknowledge(&mut worker, 0, (&socket, port), 3, at(4));
-        assert_eq!((worker.shared.active(), worker.by_progress.len(), worker.unheard.len()), (2, 2, 1));
+        assert_eq!((worker.shared.active(), worker.places.len(), worker.places.unheard_len()), (2, 2, 1));
+    }
+
+    /// Acknowledges this many blocks, one each second.
+    fn trickle(worker: &mut Worker, mark: u64, (socket, port): &(UdpSocket, SocketAddr), from: Instant) {
+        for number in 2..=12_u8 {
+            let now = from + Duration::from_secs(number.into());
+            acknowledge(worker, mark, (socket, *port), number, now);
+        }
+    }
+
+    #[test]
+    fn transfer_that_progresses_too_slowly_makes_room_for_one_that_asks() {
+        let now = Instant::now();
+        let (mut worker, clients) = two_clients(2, now);
+        for (mark, client) in (0..).zip(&clients) {
+            trickle(&mut worker, mark, client, now);
+        }
+        let later = now + Duration::from_secs(12);
+        assert_eq!(worker.transfers.len(), 2, "no client waits");
+        assert_eq!(ask(&mut worker, 20_000, later), None);
+        assert!(!worker.transfers.contains_key(&0) && worker.transfers.contains_key(&1));
+        assert_eq!(worker.shared.counters.snapshot(0).outcome(Outcome::TimedOut), 1);
+    }
+
+    #[test]
+    fn client_at_its_own_limit_loses_its_slow_transfer() {
+        let limits = Limits { sessions_per_client: 2, ..Limits::default() };
+        let (mut worker, now) = (worker_with(limits), Instant::now());
+        let clients = [client(&mut worker, now), client(&mut worker, now)];
+        for (mark, client) in (0..).zip(&clients) {
+            acknowledge(&mut worker, mark, (&client.0, client.1), 1, now);
+        }
+        for (mark, client) in (0..).zip(&clients) {
+            trickle(&mut worker, mark, client, now);
+        }
+        let peer = SocketAddr::from(([127, 0, 0, 1], 20_000));
+        let later = now + Duration::from_secs(12);
+        assert_eq!(worker.arrive(peer, LOCALHOST, b"\0\x01file\0octet\0", later), None);
+        assert!(!worker.transfers.contains_key(&0) && worker.transfers.contains_key(&1));
     }
 
     #[test]
