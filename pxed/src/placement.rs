@@ -77,6 +77,13 @@ fn deviation(interface: &Interface, networks: &Networks) -> Option<String> {
     let mac = interface.mac;
     interface.addresses.iter().find_map(|address| {
         let host = address.addr();
+        if let Some(subnet) = networks.subnets.iter().find(|subnet| subnet.has_relay(host)) {
+            let network = subnet.network;
+            return Some(format!(
+                "fixed address {address} of {mac} is in the relays of {network}, and pxed ignores messages that come from it as \
+                 from a relay; remove it from spec.pxe.interfaces[].addresses, or from relays in [[dhcp.subnet]]"
+            ));
+        }
         let subnet = networks.subnets.iter().find(|subnet| subnet.is_host(host))?;
         if networks.own.contains(&host) {
             return Some(format!(
@@ -153,6 +160,20 @@ mod tests {
         for addresses in [serde_json::json!(["10.7.0.21/24"]), serde_json::json!(["10.9.0.21/8"])] {
             assert_eq!(remark(&known(&addresses), &networks()), None, "{addresses}");
         }
+    }
+
+    #[test]
+    fn trust_6_fixed_address_that_is_listed_as_a_relay_is_named() {
+        let mut networks = networks();
+        networks.subnets[1].relays.push("10.7.0.0/28".parse().unwrap());
+        let why = remark(&known(&serde_json::json!(["10.7.0.15/24"])), &networks).unwrap();
+        assert!(
+            why.starts_with(
+                "fixed address 10.7.0.15/24 of 52:54:00:00:00:01 is in the relays of 10.8.0.0/24"
+            ),
+            "{why}"
+        );
+        assert_eq!(remark(&known(&serde_json::json!(["10.7.0.16/24"])), &networks), None);
     }
 
     #[test]

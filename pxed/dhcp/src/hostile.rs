@@ -105,6 +105,7 @@ impl Trial {
         };
         let arrival = Arrival {
             addresses: &own,
+            own: &[SERVER],
             destination: if circumstance & 1 == 0 { Ipv4Addr::BROADCAST } else { SERVER },
             peer: SocketAddrV4::new(source, 68),
             boot_server: circumstance & 2 != 0,

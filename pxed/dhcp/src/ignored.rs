@@ -4,9 +4,10 @@
 
 use std::net::Ipv4Addr;
 
+use bedplate_api::id::MacAddress;
 use ipnet::Ipv4Net;
 
-use crate::client::Query;
+use crate::client::{Clients, Query};
 use crate::lease::Seconds;
 use crate::respond::{Arrival, Silence};
 use crate::settings::Settings;
@@ -27,6 +28,8 @@ pub struct Ignored {
     pub relay_is_listed: bool,
     /// True if that subnet lists the UDP source.
     pub source_is_listed: bool,
+    /// Listed address of the relay that is a fixed address of a Machine, and that Machine's hardware address.
+    pub machine: Option<(Ipv4Addr, MacAddress)>,
     /// Time of arrival.
     pub at: Seconds,
 }
@@ -35,7 +38,7 @@ impl Ignored {
     /// Returns the entry for a message with this outcome. None: the outcome needs no advice.
     pub(crate) fn new(
         reason: Silence,
-        settings: &Settings,
+        (settings, clients): (&Settings, &dyn Clients),
         request: &Request<'_>,
         arrival: &Arrival<'_>,
         query: Option<&Query>,
@@ -43,7 +46,11 @@ impl Ignored {
     ) -> Option<Self> {
         let is_about_origin = matches!(
             reason,
-            Silence::UnlistedRelay | Silence::NotOnLink | Silence::NotDiscovered | Silence::FixedOutside
+            Silence::UnlistedRelay
+                | Silence::RelayIsMachine
+                | Silence::NotOnLink
+                | Silence::NotDiscovered
+                | Silence::FixedOutside
         );
         if !is_about_origin {
             return None;
@@ -52,6 +59,9 @@ impl Ignored {
         let subnet = request.relayed_link().and_then(|link| settings.subnet_of(link));
         let is_listed = |address| subnet.is_some_and(|subnet| subnet.has_relay(address));
         let client = query.map(|query| query.subnet).filter(|_| reason == Silence::FixedOutside);
+        let addresses =
+            request.relay.into_iter().chain([source]).filter(|_| reason == Silence::RelayIsMachine);
+        let machine = addresses.filter_map(|address| Some((address, clients.owner(address)?))).next();
         Some(Self {
             reason,
             relay: request.relay,
@@ -59,6 +69,7 @@ impl Ignored {
             network: client.or(subnet.map(|subnet| subnet.network)),
             relay_is_listed: request.relay.is_some_and(is_listed),
             source_is_listed: is_listed(source),
+            machine,
             at,
         })
     }
@@ -83,6 +94,19 @@ impl Ignored {
                     None => format!("add a [[dhcp.subnet]] with the network of its clients and {list}"),
                 };
                 format!("relay {relay} (sender {source}) is not listed; if it is a relay of yours, {remedy}")
+            }
+            (Silence::RelayIsMachine, _) => {
+                let network = self.network.map_or("the subnet".to_owned(), |network| network.to_string());
+                let address = match self.machine {
+                    Some((address, mac)) => format!(
+                        "{address} is in the relays of {network}, and it is the fixed address of {mac}"
+                    ),
+                    None => format!("a relay of {network} has a fixed address of a Machine"),
+                };
+                format!(
+                    "{address}: that host could pose as any client of the subnet; remove the address from relays in \
+                     [[dhcp.subnet]], or from spec.pxe.interfaces[].addresses"
+                )
             }
             (Silence::UnlistedRelay, None) => format!(
                 "sender {source} set relay options (82, sub-option 5, 11 or 19) without a relay address; \
@@ -121,6 +145,7 @@ mod tests {
             network: Some("10.8.0.0/24".parse().unwrap()),
             relay_is_listed: false,
             source_is_listed: false,
+            machine: None,
             at: 0,
         }
     }
@@ -146,6 +171,10 @@ mod tests {
         let forged = Ignored { relay: None, ..ignored(Silence::UnlistedRelay) };
         for (ignored, part) in [
             (forged, "without a relay address"),
+            (
+                ignored(Silence::RelayIsMachine),
+                "a relay of 10.8.0.0/24 has a fixed address of a Machine: that host could",
+            ),
             (ignored(Silence::NotDiscovered), "without a DHCPDISCOVER"),
             (ignored(Silence::FixedOutside), "add one of 10.8.0.0/24 to spec.pxe.interfaces[].addresses"),
             (ignored(Silence::NotOnLink), "(not-on-link); send it through a listed relay"),

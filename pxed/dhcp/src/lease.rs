@@ -318,9 +318,6 @@ impl Table {
         }
         let lease = Lease { state: LeaseState::Declined, since: now, until: now + seconds, ..lease.clone() };
         self.put(lease.clone(), false);
-        if self.addresses.get(holder) == Some(&address) {
-            self.addresses.remove(holder);
-        }
         Some(vec![Change::Put(lease)])
     }
 
@@ -355,7 +352,7 @@ impl Table {
         usage
     }
 
-    /// Writes a lease in place of what its address was; `remember` makes it the client's address.
+    /// Writes a lease in place of what its address was. `remember`: it becomes the client's address; otherwise it is that no longer.
     fn put(&mut self, lease: Lease, remember: bool) {
         self.forget(lease.address);
         self.timers.insert((lease.until, lease.address));

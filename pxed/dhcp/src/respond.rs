@@ -41,6 +41,8 @@ use crate::wire::{Malformed, MessageType, Request, reasons};
 pub struct Arrival<'a> {
     /// Our addresses on the receiving interface, each with its prefix.
     pub addresses: &'a [Ipv4Net],
+    /// Our addresses on all served interfaces. No client gets one of them.
+    pub own: &'a [Ipv4Addr],
     /// The packet's destination address.
     pub destination: Ipv4Addr,
     /// Its sender.
@@ -115,6 +117,8 @@ reasons! {
         NoSubnet => "no-subnet",
         /// `giaddr` or the sender is not a relay that the client's subnet lists, or relay options came without a relay.
         UnlistedRelay => "unlisted-relay",
+        /// `giaddr` or the sender is listed as a relay, and it is also a fixed address of a Machine: that host could pose as any client.
+        RelayIsMachine => "relay-is-machine",
         /// Neither broadcast on the link of the interface nor sent by a relay, and not from a client that keeps its address.
         NotOnLink => "not-on-link",
         /// The boot server port was asked without a DHCPDISCOVER before, or from another network than that came from.
@@ -201,7 +205,7 @@ pub fn respond(
         changes: Vec::new(),
         heard: None,
     };
-    let trusted = origin::origin(settings, request, arrival);
+    let trusted = origin::origin(settings, clients, request, arrival);
     let located = trusted.and_then(|origin| Ok((origin, link::locate(settings, request, arrival)?)));
     let (origin, place) = match located {
         Ok(located) => located,

@@ -80,6 +80,16 @@ pub enum InterfaceState {
     Waiting(String),
 }
 
+impl InterfaceState {
+    /// Returns the addresses of the interface, while it is served.
+    pub fn addresses(&self) -> &[Ipv4Net] {
+        match self {
+            Self::Serving { addresses } => addresses,
+            Self::Waiting(_) => &[],
+        }
+    }
+}
+
 /// What the threads share. No lock in it is held over I/O.
 pub(crate) struct Engine {
     pub(crate) settings: ArcSwap<Settings>,
@@ -88,6 +98,8 @@ pub(crate) struct Engine {
     pub(crate) counters: Counters,
     jobs: SyncSender<Job>,
     states: Mutex<BTreeMap<String, InterfaceState>>,
+    /// Our addresses on all served interfaces, as `states` has them.
+    pub(crate) own: ArcSwap<Vec<Ipv4Addr>>,
     exhausted: Mutex<Option<Instant>>,
     /// Origin of each client's latest DHCPDISCOVER, in proxy mode.
     discovers: Mutex<Recent<MacAddress, Heard>>,
@@ -113,6 +125,7 @@ impl Engine {
             counters: Counters::default(),
             jobs,
             states: Mutex::default(),
+            own: ArcSwap::default(),
             exhausted: Mutex::default(),
             discovers: Mutex::new(Recent::new(MAX_DISCOVERS, DISCOVERED_SECONDS)),
             ignored: Mutex::new(Recent::new(MAX_IGNORED, IGNORED_SECONDS)),
@@ -135,7 +148,12 @@ impl Engine {
             Some(state) => states.insert(name.into(), state.clone()),
             None => states.remove(name),
         };
-        before.as_ref() != state
+        let is_new = before.as_ref() != state;
+        if is_new {
+            let addresses = states.values().flat_map(InterfaceState::addresses);
+            self.own.store(Arc::new(addresses.map(Ipv4Net::addr).collect()));
+        }
+        is_new
     }
 
     /// Notes that a thread has come round: it waits for work, or has done some.
@@ -171,14 +189,15 @@ impl Engine {
         lock(&self.discovers).get(&mac, now).copied()
     }
 
-    /// Remembers a client whose message was ignored. Logs an unlisted relay once a minute, up to a limit of relays: any
+    /// Remembers a client whose message was ignored. Logs a relay that is not believed once a minute, up to a limit of relays: any
     /// sender can set `giaddr`.
     pub(crate) fn remember_ignored(&self, mac: MacAddress, ignored: Ignored) {
-        if ignored.reason == Silence::UnlistedRelay {
+        if matches!(ignored.reason, Silence::UnlistedRelay | Silence::RelayIsMachine) {
             let key = (ignored.relay.unwrap_or(Ipv4Addr::UNSPECIFIED), ignored.source);
             if lock(&self.logged).insert_new(key, (), ignored.at) {
                 let ((relay, source), advice) = (key, ignored.advice());
-                tracing::warn!(%relay, %source, %mac, advice, "message of an unlisted relay ignored");
+                let reason = ignored.reason.label();
+                tracing::warn!(reason, %relay, %source, %mac, advice, "relayed message ignored");
             }
         }
         lock(&self.ignored).insert(mac, ignored, ignored.at);
@@ -410,6 +429,30 @@ mod tests {
             assert!(Instant::now() < deadline, "not reached: {what}");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
+    }
+
+    #[test]
+    fn addresses_of_all_served_interfaces_are_pxeds_own() {
+        let (jobs, _queue) = sync_channel(1);
+        let settings = Settings {
+            mode: Mode::Server,
+            interfaces: Vec::new(),
+            authoritative: false,
+            subnets: Vec::new(),
+            ports: Ports::default(),
+        };
+        let engine = Engine::new(settings, Table::default(), Arc::new(Nobody), jobs);
+        let serving = |addresses: &[&str]| InterfaceState::Serving {
+            addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+        };
+        let own = || engine.own.load().iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert!(engine.set_interface("a", Some(&serving(&["10.7.0.1/24", "10.8.0.1/24"]))));
+        assert!(engine.set_interface("b", Some(&serving(&["10.9.0.1/24"]))));
+        assert_eq!(own(), ["10.7.0.1", "10.8.0.1", "10.9.0.1"]);
+        assert!(engine.set_interface("a", Some(&InterfaceState::Waiting("no such interface".to_owned()))));
+        assert_eq!(own(), ["10.9.0.1"]);
+        assert!(engine.set_interface("b", None));
+        assert_eq!(own(), Vec::<String>::new());
     }
 
     #[test]

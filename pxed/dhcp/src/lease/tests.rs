@@ -154,6 +154,85 @@ fn a_client_that_is_leased_another_address_loses_the_one_before() {
 }
 
 #[test]
+fn lease_starts_when_it_is_bound_and_a_renewal_keeps_its_start() {
+    let mut table = table("10.7.0.10-10.7.0.11");
+    let address = table.allocate(network(), |_| true).unwrap();
+    let bind = |table: &mut Table, number, now| {
+        table.bind(address, holder(number), mac(number), None, now, 600);
+        table.get(address).map(|lease| (lease.since, lease.until)).unwrap()
+    };
+    table.offer(address, holder(1), mac(1), 100);
+    assert_eq!(bind(&mut table, 1, 105), (105, 705), "not with its offer");
+    assert_eq!(bind(&mut table, 1, 300), (105, 900), "renewed");
+    table.expire(900);
+    assert_eq!(bind(&mut table, 2, 1000), (1000, 1600), "another client's former lease");
+}
+
+#[test]
+fn lease_is_released_by_its_holder_alone_and_once() {
+    let mut table = table("10.7.0.10-10.7.0.11");
+    let address = take(&mut table, 1, 0).unwrap();
+    assert_eq!(table.release(address, &holder(2), 10), None);
+    assert_eq!(table.get(address).map(|lease| lease.state), Some(LeaseState::Bound));
+    assert!(table.release(address, &holder(1), 10).is_some());
+    assert_eq!(table.release(address, &holder(1), 20), None);
+    assert_eq!(table.get(address).map(|lease| lease.since), Some(10), "free since then");
+}
+
+#[test]
+fn quarantine_starts_with_the_decline_and_leaves_the_clients_lease() {
+    let mut table = table("10.7.0.10-10.7.0.11");
+    let leased = take(&mut table, 1, 0).unwrap();
+    let offered = table.allocate(network(), |_| true).unwrap();
+    table.offer(offered, holder(1), mac(1), 40);
+    table.decline(offered, &holder(1), 50, 100).unwrap();
+    let quarantined = table.get(offered).unwrap();
+    assert_eq!((quarantined.state, quarantined.since, quarantined.until), (LeaseState::Declined, 50, 150));
+    assert_eq!(table.of(&holder(1)).map(|lease| lease.address), Some(leased));
+    table.decline(leased, &holder(1), 60, 100).unwrap();
+    assert_eq!(table.of(&holder(1)), None);
+}
+
+#[test]
+fn usage_counts_each_state_in_the_pool_of_its_address() {
+    let mut table = Table::default();
+    let mut other = subnet("10.8.0.10-10.8.0.19");
+    other.network = "10.8.0.0/24".parse().unwrap();
+    other.reserve = 5;
+    table.configure(&[subnet("10.7.0.10-10.7.0.19"), other.clone()]);
+    let next = |table: &mut Table, number| {
+        let address = table.allocate(other.network, |_| true).unwrap();
+        let holder = Holder { network: other.network, key: ClientKey::Mac(mac(number)) };
+        table.offer(address, holder.clone(), mac(number), 0);
+        (address, holder)
+    };
+    for number in 0..3 {
+        next(&mut table, number);
+    }
+    for number in 10..12 {
+        let (address, holder) = next(&mut table, number);
+        table.decline(address, &holder, 0, 100).unwrap();
+    }
+    let (leased, client) = next(&mut table, 20);
+    table.bind(leased, client, mac(20), None, 0, 600);
+    // A fixed address is in no pool.
+    let fixed = Ipv4Addr::new(10, 7, 0, 200);
+    table.bind(fixed, holder(30), mac(30), None, 0, 600);
+    let used = |network: Ipv4Net, bound, offered, declined| PoolUsage {
+        network,
+        size: 10,
+        bound,
+        offered,
+        declined,
+    };
+    assert_eq!(table.usage(), [used(network(), 0, 0, 0), used(other.network, 1, 3, 2)]);
+    // It does not get into a pool when it comes free, either.
+    table.release(fixed, &holder(30), 10).unwrap();
+    let pool = std::iter::from_fn(|| table.allocate(network(), |_| true)).take(20);
+    assert_eq!(pool.filter(|address| *address == fixed).count(), 0);
+}
+
+#[test]
 fn leases_from_disk_are_in_force_again() {
     let mut before = table("10.7.0.10-10.7.0.12");
     take(&mut before, 1, 0).unwrap();

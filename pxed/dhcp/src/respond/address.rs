@@ -8,11 +8,10 @@ use super::{Asked, Silence};
 use crate::lease::{LeaseState, Table};
 use crate::settings::Subnet;
 
-/// A Machine's fixed address in this subnet. Our own is nobody's, whatever a Machine says.
+/// Returns a Machine's fixed address in this subnet. An address of ours, on whichever interface, is not given to any Machine.
 pub(super) fn fixed(asked: &Asked<'_>, subnet: &Subnet) -> Option<Ipv4Addr> {
-    let ours = |address: Ipv4Addr| asked.arrival.addresses.iter().any(|own| own.addr() == address);
     let addresses = asked.known?.addresses.iter().map(ipnet::Ipv4Net::addr);
-    addresses.into_iter().find(|address| subnet.is_host(*address) && !ours(*address))
+    addresses.into_iter().find(|address| subnet.is_host(*address) && !asked.arrival.own.contains(address))
 }
 
 /// Returns true if the Machine has fixed addresses and none of them can be given in this subnet, from which it asks. A pool
@@ -55,7 +54,7 @@ pub(super) fn choose(asked: &Asked<'_>, subnet: &Subnet, table: &mut Table) -> R
 fn pool_allows(asked: &Asked<'_>, subnet: &Subnet, address: Ipv4Addr) -> bool {
     subnet.pool_contains(address)
         && (asked.known.is_some() || !subnet.is_reserved(address))
-        && !asked.arrival.addresses.iter().any(|own| own.addr() == address)
+        && !asked.arrival.own.contains(&address)
         && !subnet.routers.contains(&address)
         && asked.request.relay != Some(address)
         && asked.clients.owner(address).is_none_or(|mac| asked.known.is_some() && mac == asked.request.mac)

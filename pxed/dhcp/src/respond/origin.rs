@@ -10,6 +10,7 @@ use std::net::Ipv4Addr;
 
 use super::link::can_be_sent_to;
 use super::{Arrival, Silence};
+use crate::client::Clients;
 use crate::settings::Settings;
 use crate::wire::{MessageType, RelayInformation, Request};
 
@@ -27,11 +28,12 @@ pub(super) enum Origin {
 /// Finds the origin of a message, and refuses a message that must not come from it.
 pub(super) fn origin(
     settings: &Settings,
+    clients: &dyn Clients,
     request: &Request<'_>,
     arrival: &Arrival<'_>,
 ) -> Result<Origin, Silence> {
     if let Some(relay) = request.relay {
-        return relay_origin(settings, request, arrival, relay);
+        return relay_origin(settings, clients, request, arrival, relay);
     }
     // Without giaddr a switch on the link may add a circuit ID (RFC 3046, 2.1.1), but nothing that directs the answer.
     if request.relay_information.as_ref().is_some_and(RelayInformation::directs_answer) {
@@ -49,9 +51,11 @@ pub(super) fn origin(
 }
 
 /// Checks the relay of a message. The list must name `giaddr`, to which the answer goes, and the UDP source: a relay may send from another of its
-/// addresses (RFC 1542, 4.1.1), and `giaddr` alone is a field that any host can set.
+/// addresses (RFC 1542, 4.1.1), and `giaddr` alone is a field that any host can set. The list is the operator's, and Machines have other authors:
+/// an address of both is not believed.
 fn relay_origin(
     settings: &Settings,
+    clients: &dyn Clients,
     request: &Request<'_>,
     arrival: &Arrival<'_>,
     relay: Ipv4Addr,
@@ -60,10 +64,14 @@ fn relay_origin(
         return Err(Silence::NoSubnet);
     }
     let subnet = request.relayed_link().and_then(|link| settings.subnet_of(link));
-    match subnet {
-        Some(subnet) if subnet.has_relay(relay) && subnet.has_relay(*arrival.peer.ip()) => Ok(Origin::Relay),
-        Some(_) | None => Err(Silence::UnlistedRelay),
+    let addresses = [relay, *arrival.peer.ip()];
+    if !subnet.is_some_and(|subnet| addresses.iter().all(|address| subnet.has_relay(*address))) {
+        return Err(Silence::UnlistedRelay);
     }
+    if addresses.iter().any(|address| clients.owner(*address).is_some()) {
+        return Err(Silence::RelayIsMachine);
+    }
+    Ok(Origin::Relay)
 }
 
 /// A client that is known by its source address only may extend a lease, release it and ask for options. RFC 2131, 4.4.4, lets
@@ -107,7 +115,7 @@ mod tests {
     use ipnet::Ipv4Net;
 
     use super::*;
-    use crate::client::{BootAnswer, Client, Clients, Event, KnownClient, Query};
+    use crate::client::{BootAnswer, Client, Event, KnownClient, Query};
     use crate::hostile::message;
     use crate::lease::Table;
     use crate::respond::{Heard, Response, respond};
@@ -193,6 +201,7 @@ mod tests {
             }
             let arrival = Arrival {
                 addresses: &[Ipv4Net::new_assert(SERVER, 24)],
+                own: &[SERVER],
                 destination,
                 peer: SocketAddrV4::new(source, 68),
                 boot_server: false,

@@ -155,7 +155,7 @@ pub(super) fn release(asked: &Asked<'_>, table: &mut Table) -> Decided {
 pub(super) fn inform(asked: &Asked<'_>) -> Decided {
     let peer = Some(*asked.arrival.peer.ip()).filter(|address| !address.is_unspecified());
     let address = asked.request.client_address.or(peer).ok_or(Malformed::NoState)?;
-    let is_ours = asked.arrival.addresses.iter().any(|own| own.addr() == address);
+    let is_ours = asked.arrival.own.contains(&address);
     let is_host = asked.settings.subnet_of(address).is_some_and(|subnet| subnet.is_host(address));
     Ok(if is_host && !is_ours { Ok(Decision::Inform) } else { Err(Silence::NoSubnet) })
 }

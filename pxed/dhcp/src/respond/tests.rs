@@ -116,6 +116,7 @@ fn lab() -> Lab {
     table.configure(&settings.subnets);
     let arrival = Arrival {
         addresses: own(),
+        own: &[SERVER],
         destination: Ipv4Addr::BROADCAST,
         peer: SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 68),
         boot_server: false,

@@ -3,6 +3,7 @@
 //! Never waits for the disk. Called by [`crate::Server`].
 
 use std::io;
+use std::net::Ipv4Addr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
@@ -154,10 +155,10 @@ impl Serving<'_> {
 
     fn answer_batch(&self, boot_server: bool) {
         let settings = self.engine.settings.load();
-        let now = now();
+        let (now, own) = (now(), self.engine.own.load_full());
         let mut direct: Vec<(Packet, crate::client::Query, Event)> = Vec::new();
         for datagram in self.inbox.datagrams() {
-            match self.answer(&settings, &datagram, boot_server, now) {
+            match self.answer(&settings, &own, &datagram, (boot_server, now)) {
                 Ok(response) => direct.extend(self.pass_on(response)),
                 Err(reason) => {
                     self.engine.counters.add_malformed(reason);
@@ -175,9 +176,9 @@ impl Serving<'_> {
     fn answer(
         &self,
         settings: &Settings,
+        own: &[Ipv4Addr],
         datagram: &Datagram<'_>,
-        boot_server: bool,
-        now: u64,
+        (boot_server, now): (bool, u64),
     ) -> Result<Response, Malformed> {
         if datagram.is_cut {
             return Err(Malformed::TooLong);
@@ -186,21 +187,23 @@ impl Serving<'_> {
         self.engine.counters.add_received(request.message);
         let arrival = Arrival {
             addresses: &self.addresses,
+            own,
             destination: datagram.destination,
             peer: datagram.peer,
             boot_server,
             discovered: if boot_server { self.engine.discovered(request.mac, now) } else { None },
         };
+        let clients = self.engine.clients.as_ref();
         let response = {
             let mut table = self.engine.table.lock().unwrap_or_else(PoisonError::into_inner);
-            respond(settings, self.engine.clients.as_ref(), &mut table, &request, &arrival, now)?
+            respond(settings, clients, &mut table, &request, &arrival, now)?
         };
         if let Some(heard) = response.heard {
             self.engine.remember_discover(request.mac, heard, now);
         }
         if let Err(silence) = response.result
             && let Some(ignored) =
-                Ignored::new(silence, settings, &request, &arrival, response.query.as_ref(), now)
+                Ignored::new(silence, (settings, clients), &request, &arrival, response.query.as_ref(), now)
         {
             self.engine.remember_ignored(request.mac, ignored);
         }

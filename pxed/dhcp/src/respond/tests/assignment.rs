@@ -130,6 +130,22 @@ fn pxeds_own_address_as_a_fixed_one_is_not_replaced_by_a_pool_address() {
 }
 
 #[test]
+fn pxeds_address_on_another_interface_is_not_given_to_a_machine_either() {
+    let other = Ipv4Addr::new(10, 7, 0, 101);
+    let mut lab = lab();
+    lab.arrival.own = Box::leak(Box::new([SERVER, other]));
+    lab.rack.fixed.lock().unwrap().insert(MACHINE, other);
+    let by_name = [requested(other), server_id(SERVER)].concat();
+    for response in [lab.send(MACHINE, 1, &[]), lab.send(MACHINE, 3, &[&by_name])] {
+        assert_eq!((response.result, response.packet), (Err(Silence::FixedOutside), None));
+    }
+    assert_eq!(lab.send_from(MACHINE, 8, other).result, Err(Silence::NoSubnet), "nor as its own by INFORM");
+    lab.rack.fixed.lock().unwrap().remove(&MACHINE);
+    let leased = [lab.lease(STRANGER), lab.lease(STRANGER + 1)];
+    assert_eq!(leased, [POOL, Ipv4Addr::new(10, 7, 0, 102)], "nor by the pool");
+}
+
+#[test]
 fn unknown_machines_that_fill_the_pool_leave_the_reserve_to_machines() {
     let mut lab = lab();
     let reserved = Ipv4Addr::new(10, 7, 0, 102);

@@ -163,3 +163,44 @@ fn a_relay_with_a_networks_or_broadcast_address_is_not_answered() {
         assert_eq!((response.result, response.packet), (Err(Silence::NoSubnet), None), "{relay:?}");
     }
 }
+
+#[test]
+fn trust_6_fixed_address_of_a_machine_is_not_a_relay() {
+    let uplink = Ipv4Addr::new(10, 8, 0, 2);
+    let boots = |lab: &mut Lab, source| {
+        lab.unicast_from(source);
+        (lab.send_raw(&relayed(1, &[1, 1, 7], b"\x4d\x04iPXE")), lab.opened_boots())
+    };
+    // The address that the answer goes to, and the address that the message comes from.
+    for (address, source) in [(RELAY, RELAY), (RELAY, uplink), (uplink, uplink)] {
+        let mut lab = lab();
+        lab.settings.subnets[1].relays.push(Ipv4Net::from(uplink));
+        lab.rack.fixed.lock().unwrap().insert(MACHINE, address);
+        let (response, opened) = boots(&mut lab, source);
+        assert_eq!((response.result, response.packet), (Err(Silence::RelayIsMachine), None), "{address}");
+        assert_eq!((opened, lab.table.leases().count()), (0, 0), "{address}");
+        lab.rack.fixed.lock().unwrap().insert(MACHINE, FIXED);
+        let (response, opened) = boots(&mut lab, source);
+        assert_eq!((kind(&response), opened), (Some(2), 1), "{address}: the Machine has another address");
+    }
+}
+
+#[test]
+fn trust_6_relay_that_is_a_machine_is_named_with_its_remedy() {
+    let mut lab = lab();
+    lab.unicast_from(RELAY);
+    lab.rack.fixed.lock().unwrap().insert(MACHINE, RELAY);
+    let packet = relayed(1, &[], &[]);
+    let request = decode(&packet).unwrap();
+    let (settings, clients): (_, &dyn Clients) = (&lab.settings, &lab.rack);
+    let ignored = |reason| {
+        crate::ignored::Ignored::new(reason, (settings, clients), &request, &lab.arrival, None, 0).unwrap()
+    };
+    assert_eq!(
+        ignored(Silence::RelayIsMachine).advice(),
+        "10.8.0.1 is in the relays of 10.8.0.0/24, and it is the fixed address of 52:54:00:00:00:01: that host could pose \
+         as any client of the subnet; remove the address from relays in [[dhcp.subnet]], or from \
+         spec.pxe.interfaces[].addresses"
+    );
+    assert_eq!(ignored(Silence::UnlistedRelay).machine, None);
+}
