@@ -119,6 +119,31 @@ async fn slow_reader_of_a_body_in_chunks_loses_its_place_to_another_client() {
     assert!(!reader_loses_its_place(16 << 10).await, "16 kB/s");
 }
 
+#[tokio::test(start_paused = true)]
+async fn client_that_has_taken_all_and_waits_for_more_keeps_its_place() {
+    let counters = Arc::<Counters>::default();
+    let limits = Limits { connections: 1, ..Limits::default() };
+    let seats = Arc::new(Seats::new(counters.clone()));
+    let take = |n| seats.take(Client::Address(Ipv4Addr::from_bits(n).into()), &limits);
+    let seat = Arc::new(take(1).unwrap());
+    let (server, mut client) = tokio::io::duplex(1024);
+    let stream = Guarded::new(server, place(&seat), limits.stall, counters.clone());
+    let service = service_fn(|_: Request<Incoming>| async {
+        // More than the stream holds, and then nothing.
+        let chunk = stream::iter([Ok::<_, Infallible>(vec![7; 8 << 10])]);
+        let body = futures::StreamExt::chain(chunk, stream::pending());
+        Ok::<_, Infallible>(Response::new(axum::body::Body::from_stream(body)))
+    });
+    let serving = tokio::spawn(converse(stream, service, (limits, seat), "client", CancellationToken::new()));
+    client.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    read_until(&mut client, b"\r\n2000\r\n").await;
+    client.read_exact(&mut vec![0; 8 << 10]).await.unwrap();
+    read_until(&mut client, b"\r\n").await;
+    tokio::time::sleep(limits.rate.within * 10).await;
+    assert_eq!(take(2).unwrap_err().cut, Cut::Connections);
+    serving.abort();
+}
+
 /// Size of an answer that no socket takes in one piece, in bytes.
 const LARGE_BYTES: usize = 16 << 20;
 
