@@ -69,7 +69,10 @@ struct Inner {
     store: Store,
     tell: Arc<dyn Tell>,
     lifetime: SignedDuration,
+    /// Boots that Machines may open. Their number is bounded.
     openings: Allowances<Owner>,
+    /// Boots that unknown machines may open. Any client can make up their MAC addresses.
+    unknown_openings: Allowances<Owner>,
     asked_again: Allowances<BootId>,
     log: LogPace,
     dirty: Mutex<HashSet<Owner>>,
@@ -113,10 +116,23 @@ impl Boots {
         if !gone.is_empty() {
             store.write_behind(gone)?;
         }
-        let (openings, asked_again) = (Allowances::default(), Allowances::default());
+        let (openings, unknown_openings) = (Allowances::default(), Allowances::default());
+        let asked_again = Allowances::default();
         let log = LogPace::default();
         let (dirty, wake) = (Mutex::default(), Notify::new());
-        let inner = Inner { table, seeds, store, tell, lifetime, openings, asked_again, log, dirty, wake };
+        let inner = Inner {
+            table,
+            seeds,
+            store,
+            tell,
+            lifetime,
+            openings,
+            unknown_openings,
+            asked_again,
+            log,
+            dirty,
+            wake,
+        };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -136,7 +152,11 @@ impl Boots {
         if let Some(id) = self.inner.table.find(opening, now) {
             return Some(id);
         }
-        if self.inner.openings.take(opening.owner.clone(), OPENINGS, Instant::now()).is_err() {
+        let openings = match opening.owner {
+            Owner::Machine { .. } => &self.inner.openings,
+            Owner::Unknown { .. } => &self.inner.unknown_openings,
+        };
+        if openings.take(opening.owner.clone(), OPENINGS, Instant::now()).is_err() {
             let machine = opening.owner.machine().map(MachineName::as_str);
             if let Some(omitted) = self.inner.log.admit("TooManyBoots", machine, Instant::now()) {
                 let mac = opening.mac;

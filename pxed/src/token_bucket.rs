@@ -1,63 +1,108 @@
-//! Pure: how often one of many may ask. Each has a bucket of tokens that fills steadily; who has emptied it is refused until there is a token again,
-//! and nobody else notices.
+//! Pure: how often one of many may ask. Each has a bucket of tokens that fills steadily; one that has emptied it is refused until there is a token
+//! again, and no other one notices.
 //!
-//! A bucket is kept as the moment at which it is full again: one that is full already is the same as none, so that those are forgotten
-//! when there are too many. Called by `enroll` and `http`.
+//! A bucket is stored as the moment at which it is full again: a full bucket is the same as none, and is forgotten when the table is full. If all
+//! buckets are in use, keys that are not in the table share one. So a flood of new keys does not reset the bucket of any other key. Keys that any
+//! client can make up have a table of their own. Called by `boot`, `enroll`, `http` and `status`.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Buckets that are not full, at most. Of more nobody is refused: all begin anew.
-const MOST: usize = 16_384;
+/// Maximum number of buckets that are not full.
+const MAX_BUCKETS: usize = 16_384;
+
+/// Rate of the shared bucket, as a multiple of one's own.
+const SHARED_FACTOR: u32 = 64;
+
+/// Interval between two searches for full buckets. A search reads all.
+const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How much is allowed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Rate {
-    /// At once.
+    /// Maximum number of tokens.
     pub burst: u32,
-    /// How long it takes until there is one more.
+    /// Time until there is one more.
     pub each: Duration,
 }
 
-/// What is left to each; by whatever tells one from the other.
+impl Rate {
+    /// Takes a token of a bucket that was to be full at this moment.
+    ///
+    /// # Errors
+    /// There is no token; the time until there is one.
+    fn take(self, full: Option<Instant>, now: Instant) -> Result<Option<Instant>, Duration> {
+        let before = full.map_or(Duration::ZERO, |full| full.saturating_duration_since(now));
+        let after = before.saturating_add(self.each);
+        let over = after.saturating_sub(self.each.saturating_mul(self.burst));
+        if over > Duration::ZERO {
+            return Err(over);
+        }
+        // A moment beyond the clock's last is never reached.
+        Ok(now.checked_add(after))
+    }
+
+    /// Returns the rate of the bucket that many share.
+    fn shared(self) -> Self {
+        let each = self.each.checked_div(SHARED_FACTOR).unwrap_or_default();
+        Self { burst: self.burst.saturating_mul(SHARED_FACTOR), each }
+    }
+}
+
+/// Tokens that are left, by key.
 #[derive(Debug)]
 pub struct Allowances<K> {
-    full: Mutex<HashMap<K, Instant>>,
+    state: Mutex<State<K>>,
+}
+
+#[derive(Debug)]
+struct State<K> {
+    full: HashMap<K, Instant>,
+    /// The shared bucket of each rate.
+    shared: HashMap<Rate, Instant>,
+    searched: Option<Instant>,
 }
 
 impl<K> Default for Allowances<K> {
     fn default() -> Self {
-        Self { full: Mutex::default() }
+        let state = State { full: HashMap::new(), shared: HashMap::new(), searched: None };
+        Self { state: Mutex::new(state) }
     }
 }
 
 impl<K: Eq + Hash> Allowances<K> {
-    /// Takes a token of this one's.
+    /// Takes a token of this key's bucket, or of the shared one if the table is full.
     ///
     /// # Errors
-    /// There is none; how long it takes until there is.
+    /// There is no token; the time until there is one.
     pub fn take(&self, key: K, rate: Rate, now: Instant) -> Result<(), Duration> {
-        // Every change is whole before the lock is let go.
-        let mut full = self.full.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = full.get(&key).map_or(Duration::ZERO, |full| full.saturating_duration_since(now));
-        let after = before.saturating_add(rate.each);
-        let over = after.saturating_sub(rate.each.saturating_mul(rate.burst));
-        if over > Duration::ZERO {
-            return Err(over);
-        }
-        if full.len() >= MOST && !full.contains_key(&key) {
-            full.retain(|_, full| *full > now);
-            if full.len() >= MOST {
-                full.clear();
-            }
-        }
-        // A moment beyond the clock's last is never reached.
-        if let Some(at) = now.checked_add(after) {
-            full.insert(key, at);
+        // Each change is complete before the lock is released.
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.has_room(&key, now) {
+            let full = rate.take(state.full.get(&key).copied(), now)?;
+            state.full.extend(full.map(|full| (key, full)));
+        } else {
+            let full = rate.shared().take(state.shared.get(&rate).copied(), now)?;
+            state.shared.extend(full.map(|full| (rate, full)));
         }
         Ok(())
+    }
+}
+
+impl<K: Eq + Hash> State<K> {
+    /// Returns true if the key has a bucket, or can have one. Forgets full buckets for it.
+    fn has_room(&mut self, key: &K, now: Instant) -> bool {
+        if self.full.len() < MAX_BUCKETS || self.full.contains_key(key) {
+            return true;
+        }
+        let is_early = |at: Instant| now.saturating_duration_since(at) < SEARCH_INTERVAL;
+        if !self.searched.is_some_and(is_early) {
+            self.searched = Some(now);
+            self.full.retain(|_, full| *full > now);
+        }
+        self.full.len() < MAX_BUCKETS
     }
 }
 
@@ -93,24 +138,50 @@ mod tests {
         }
     }
 
-    #[test]
-    fn however_many_ask_only_so_many_are_remembered() {
-        let (all, start) = (Allowances::default(), Instant::now());
-        for key in 0..MOST * 3 {
-            assert_eq!(all.take(key, RATE, start), Ok(()));
-            assert!(all.full.lock().unwrap().len() <= MOST);
-        }
-        // Those that are full are forgotten first: who has emptied his stays refused.
+    /// A table in which every bucket is in use until second 0.1.
+    fn full(start: Instant) -> Allowances<usize> {
         let all = Allowances::default();
-        for key in 1..MOST {
+        for key in 0..MAX_BUCKETS {
             assert_eq!(all.take(key, RATE, start), Ok(()));
         }
-        let soon = later(start, 100);
-        for _ in 0..3 {
-            assert_eq!(all.take(0, RATE, soon), Ok(()));
+        all
+    }
+
+    fn admitted(all: &Allowances<usize>, from: usize, now: Instant) -> usize {
+        (from..from + 1000).filter(|key| all.take(*key, RATE, now).is_ok()).count()
+    }
+
+    #[test]
+    fn flood_of_new_keys_fills_no_bucket_that_was_emptied() {
+        let start = Instant::now();
+        let all = full(start);
+        assert_eq!([all.take(0, RATE, start), all.take(0, RATE, start)], [Ok(()); 2]);
+        assert!(all.take(0, RATE, start).is_err());
+        for round in 1..40 {
+            admitted(&all, MAX_BUCKETS * round, start);
         }
-        assert_eq!(all.take(MOST, RATE, soon), Ok(()));
-        assert!(all.take(0, RATE, soon).is_err());
-        assert_eq!(all.full.lock().unwrap().len(), 2);
+        assert!(all.take(0, RATE, start).is_err(), "refused as before");
+        assert_eq!(all.take(1, RATE, start), Ok(()), "others keep what is left to them");
+        assert_eq!(all.state.lock().unwrap().full.len(), MAX_BUCKETS);
+    }
+
+    #[test]
+    fn keys_without_a_bucket_share_one_that_fills_steadily() {
+        let start = Instant::now();
+        let all = full(start);
+        assert_eq!(admitted(&all, MAX_BUCKETS, start), 3 * 64);
+        assert_eq!(admitted(&all, MAX_BUCKETS, later(start, 50)), 32, "64 in 100 ms");
+        let other = Rate { burst: 1, each: Duration::from_secs(1) };
+        assert_eq!(all.take(MAX_BUCKETS, other, later(start, 50)), Ok(()), "each rate has its own");
+    }
+
+    #[test]
+    fn full_buckets_make_room_for_new_keys() {
+        let start = Instant::now();
+        let all = full(start);
+        assert_eq!(all.take(MAX_BUCKETS, RATE, start), Ok(()), "shared: the search found none");
+        let soon = later(start, 1000);
+        assert_eq!(all.take(MAX_BUCKETS + 1, RATE, soon), Ok(()));
+        assert_eq!(all.state.lock().unwrap().full.len(), 1, "the others were full");
     }
 }

@@ -52,6 +52,22 @@ fn one_transaction_has_one_boot_and_another_transaction_another() {
 }
 
 #[test]
+fn flood_of_unknown_machines_leaves_a_machines_rate_as_it_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let boots = boots(&directory);
+    let opened = |machine: u32, from: u32| {
+        let transactions = from..from + 100;
+        transactions.filter(|number| boots.open(&opening(machine, *number), at(0)).is_some()).count()
+    };
+    assert!(opened(1, 0) >= 16);
+    for n in 0..40_000 {
+        boots.open(&unknown(n), at(0));
+    }
+    assert!(opened(1, 1000) < 16, "a token or two have come since");
+    assert!(opened(2, 0) >= 16, "a Machine that has opened none has its own rate");
+}
+
+#[test]
 fn a_boot_expires_unless_its_kernel_was_fetched() {
     let directory = tempfile::tempdir().unwrap();
     let boots = boots(&directory);
