@@ -1,5 +1,5 @@
 //! The images that Machines boot: fetched at start and when a Machine names one, tried again with growing waits, dropped
-//! from the cache when nothing refers to them.
+//! from the cache when nothing refers to them: every half hour, and when there is no space for another one.
 //!
 //! Here is when and which; how is the image crate's. A cached image boots while its source is away.
 
@@ -12,10 +12,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bedplate_api::id::Digest;
-use bedplate_oci::{Access, BootImage, Progress, Source, Store, UNKNOWN_ARCHITECTURE};
+use bedplate_oci::{Access, BootImage, EnsureImageError, Progress, Source, Store, UNKNOWN_ARCHITECTURE};
 use bedplate_process::exit::chain;
 use bedplate_process::liveness::Pulse;
 use tokio::sync::Notify;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -236,17 +237,17 @@ impl Images {
         loop {
             let (due, next) = self.take_due(Instant::now());
             for (name, source) in due {
-                let (images, shutdown) = (self.clone(), shutdown.clone());
+                let (images, boots, shutdown) = (self.clone(), boots.clone(), shutdown.clone());
                 fetches.spawn(async move {
                     tokio::select! {
                         () = shutdown.cancelled() => {}
-                        () = images.fetch(name, source) => {}
+                        () = images.fetch(name, source, &boots) => {}
                     }
                 });
             }
             if Instant::now() >= collect {
                 collect = Instant::now() + COLLECT;
-                self.collect(&boots);
+                drop(self.collect(&boots));
             }
             let until = next.map_or(collect, |next| next.min(collect));
             tokio::select! {
@@ -276,12 +277,17 @@ impl Images {
         (due, next)
     }
 
-    async fn fetch(&self, name: ImageName, source: Source) {
+    async fn fetch(&self, name: ImageName, source: Source, boots: &Boots) {
         let tell = |progress: Progress| {
             let note = describe(&progress);
             self.change(&name, &source, |entry| entry.note.clone_from(&note));
         };
-        let result = self.inner.store.ensure(&source, &tell).await;
+        let mut result = self.inner.store.ensure(&source, &tell).await;
+        if let Err(EnsureImageError::InsufficientSpace { .. }) = &result
+            && self.collect(boots).await.is_ok_and(|blobs| blobs > 0)
+        {
+            result = self.inner.store.ensure(&source, &tell).await;
+        }
         match result {
             Ok(image) => {
                 let pinned = source.pinned().is_some();
@@ -326,8 +332,8 @@ impl Images {
         }
     }
 
-    /// Removes from the cache what neither an image that is wanted nor a boot that goes on refers to.
-    fn collect(&self, boots: &Boots) {
+    /// Removes blobs from the cache that neither a wanted image nor an open boot refers to. Returns their number.
+    fn collect(&self, boots: &Boots) -> JoinHandle<usize> {
         let mut keep = HashSet::new();
         for entry in self.lock().entries.values() {
             keep.extend(entry.image.as_ref().map(|image| image.digest));
@@ -339,13 +345,18 @@ impl Images {
         }
         let inner = self.inner.clone();
         tokio::task::spawn_blocking(move || match inner.store.collect(&keep) {
-            Ok(collected) if collected.blobs > 0 => {
-                inner.counters.measure(&inner.store);
-                tracing::info!(blobs = collected.blobs, bytes = collected.bytes, "image cache collected");
+            Ok(collected) => {
+                if collected.blobs > 0 {
+                    inner.counters.measure(&inner.store);
+                    tracing::info!(blobs = collected.blobs, bytes = collected.bytes, "image cache collected");
+                }
+                collected.blobs
             }
-            Ok(_) => {}
-            Err(error) => tracing::warn!(%error, "the image cache cannot be collected"),
-        });
+            Err(error) => {
+                tracing::warn!(%error, "failed to collect the image cache");
+                0
+            }
+        })
     }
 }
 
@@ -414,5 +425,49 @@ mod tests {
         assert!(
             matches!(together, ImageState::Unusable(why) if why.contains("together they have 1002 bytes"))
         );
+    }
+
+    const MEBI: usize = 1 << 20;
+
+    /// Writes kernel, initrd and root image of this version, of 1 MiB each.
+    fn write_version(directory: &std::path::Path, version: u8) {
+        for (part, name) in (0..).zip(["kernel", "initrd", "rootfs"]) {
+            let bytes = vec![version * 3 + part; MEBI + usize::from(version)];
+            std::fs::write(directory.join(name), bytes).unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn full_cache_is_collected_before_a_fetch_fails() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = directory.path().display();
+        let text = format!(
+            "[source]\ndirectory = '{at}/machines'\n[dhcp]\nmode = 'off'\n[images.host]\n\
+             kernel = '{at}/kernel'\ninitrd = '{at}/initrd'\nrootfs = '{at}/rootfs'\n"
+        );
+        let config = Config::parse(&text, &[]).unwrap();
+        let options = bedplate_oci::Options {
+            grace: Duration::ZERO,
+            keep_free: 0,
+            keep_free_percent: 0,
+            largest_store: 7 << 20,
+            ..bedplate_oci::Options::default()
+        };
+        let store = Store::open_with(directory.path().join("images"), options).unwrap();
+        let images = Images::new(store, &config);
+        let state = crate::store::Store::open(&directory.path().join("store")).unwrap();
+        let (tell, now) = (Arc::new(crate::boot::tell::Silent), jiff::Timestamp::now());
+        let boots = Boots::load(state, tell, jiff::SignedDuration::from_mins(10), now).unwrap();
+        let name = ImageName::Configured("host".to_owned());
+        let source = images.lock().entries[&name].source.clone();
+        let mut versions = HashSet::new();
+        // Two versions fit. The one in use stays until the next one is there.
+        for version in 1..=4 {
+            write_version(directory.path(), version);
+            images.fetch(name.clone(), source.clone(), &boots).await;
+            versions.insert(images.ready(&name).unwrap().digest);
+            assert_eq!(versions.len(), usize::from(version), "{:?}", images.lock().entries[&name].note);
+        }
+        assert_eq!(images.counters().fetches.get(Fetch::Failed), 0);
     }
 }
