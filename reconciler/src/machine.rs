@@ -5,6 +5,7 @@
 
 mod display;
 mod events;
+mod observed_node;
 mod plan;
 
 use std::sync::Arc;
@@ -45,18 +46,19 @@ async fn look(machine: Arc<Machine>, turn: Option<Again>, world: &World) -> Resu
     let name = machine.name_any();
     let cached = world.stores.nodes.get(&ObjectRef::new(&name));
     let has_node = machine.status.as_ref().is_some_and(|status| status.node_ref.is_some());
-    // A store that is a moment behind must not have a host paved.
-    let live = if cached.is_none() && has_node { world.live_node(&name).await? } else { None };
+    // What comes of the version that is being made looks at it again: until then nothing would be true for long.
+    if cached.is_none() && !has_node && world.stores.index().awaits_first_version(&machine) {
+        return Ok(());
+    }
+    // A store that is a moment behind must not have a host paved, or a server switched off that runs a node.
+    let must_ask = has_node || observed_node::is_due(&machine);
+    let live = if cached.is_none() && must_ask { world.live_node(&name).await? } else { None };
     let seen = match (&cached, &live) {
         (Some(node), _) => NodeSeen::Present(node),
         (None, Some(node)) => NodeSeen::Present(node),
-        (None, None) if has_node => NodeSeen::Gone,
+        (None, None) if must_ask => NodeSeen::Gone,
         (None, None) => NodeSeen::Absent,
     };
-    // What comes of the version that is being made looks at it again: until then nothing would be true for long.
-    if matches!(seen, NodeSeen::Absent) && world.stores.index().awaits_first_version(&machine) {
-        return Ok(());
-    }
     let known = world.known(&machine);
     let (configurations, versions) = known.slices();
     let plan = plan(&machine, seen, turn, (&configurations, &versions), Timestamp::now());

@@ -104,6 +104,44 @@ async fn h6_the_next_choice_and_the_end_of_node_ref_are_one_write_after_a_live_a
 }
 
 #[tokio::test]
+async fn h2_a_takeover_token_has_the_api_server_asked_for_the_node() {
+    const ASK: &str = "GET /api/v1/nodes/a";
+    let mut given = server::machine(&json!({}));
+    given["spec"]["provider"] = json!("pxe");
+    let interfaces = json!([{ "macAddress": "52:54:00:00:00:01" }]);
+    given["spec"]["pxe"] = json!({ "interfaces": interfaces, "takeover": "one" });
+    let node = |provider_id: &str| {
+        json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "a", "uid": "n1" },
+            "spec": { "providerID": provider_id } })
+    };
+    for (there, state) in [(None, "Absent"), (Some(node("")), "Foreign"), (Some(node("bedplate://a")), "Own")]
+    {
+        let server = Server::default();
+        let world = server.world(&objects(given.clone()), Tenure::always(), move |asked| match &there {
+            Some(node) if asked.line == ASK => (200, node.clone()),
+            None if asked.line == ASK => refusal(404, "no such Node"),
+            _ => written(asked),
+        });
+        machine::reconcile(Arc::new(object(&given)), world).await.unwrap();
+        assert_eq!(server.lines()[0], ASK, "{state}: its cache does not have the Node");
+        let observed = body(&server.asked(), SELECT)["status"]["observedNode"].clone();
+        assert_eq!(observed, json!({ "state": state, "observedGeneration": 1 }));
+    }
+    let server = Server::default();
+    let world = server.world(&objects(given.clone()), Tenure::always(), |_| refusal(503, "away"));
+    machine::reconcile(Arc::new(object(&given)), world).await.expect_err("away");
+    assert_eq!(server.lines(), [ASK], "without an answer nothing is written");
+    // What was observed in this generation is not asked for again.
+    given["status"]["observedNode"] = json!({ "state": "Absent", "observedGeneration": 1 });
+    let server = Server::default();
+    let world = server.world(&objects(given.clone()), Tenure::always(), written);
+    machine::reconcile(Arc::new(object(&given)), world).await.unwrap();
+    assert!(!server.lines().contains(&ASK.to_owned()), "{:?}", server.lines());
+    let observed = body(&server.asked(), SELECT)["status"]["observedNode"].clone();
+    assert_eq!(observed, given["status"]["observedNode"], "it stays");
+}
+
+#[tokio::test]
 async fn a_version_that_is_refused_keeps_nothing_from_being_done_that_does_not_depend_on_it() {
     let leaving = json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } });
     let status = json!({ "latestVersion": 4, "machines": { "selected": 0, "applied": 0, "outdated": 0, "unavailable": 0 } });

@@ -378,9 +378,17 @@ fn h2_a_takeover_token_is_used_once_by_two_pxed() {
     patch("takeover-a", &json!({ "pxe": { "interfaces": interfaces, "takeover": "rack-7" } }));
     looks_again(&site, &server, 2);
     assert_eq!(server.asked(), [], "nothing shows yet that the Machine has no Node");
-    let reported = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine", "metadata": { "name": "takeover-a" },
-        "status": { "phase": "Pending" } });
-    objects().apply_as("bedplate-controller", "/status", &reported, "").unwrap();
+    let generation = objects().get("machine", "takeover-a").unwrap().unwrap()["metadata"]["generation"].clone();
+    let report = |state: &str| {
+        let observed = json!({ "state": state, "observedGeneration": generation });
+        let reported = json!({ "apiVersion": "bedplate.dev/v1alpha1", "kind": "Machine",
+            "metadata": { "name": "takeover-a" }, "status": { "phase": "Pending", "observedNode": observed } });
+        objects().apply_as("bedplate-controller", "/status", &reported, "").unwrap();
+    };
+    report("Foreign");
+    looks_again(&site, &server, 2);
+    assert_eq!(server.asked(), [], "a Node of its name may run on it");
+    report("Absent");
     site.until("one power cycle", || (server.changes().len() == 2).then_some(()));
     let token = |machine: &Value| machine["status"]["power"]["takeoverToken"] == "rack-7";
     site.until_of(("machine", "takeover-a"), "the token in its status", |machine| {

@@ -84,6 +84,10 @@ pub struct MachineStatus {
     /// The Node of this machine, by the controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_ref: Option<NodeRef>,
+    /// Observation of the Node of the Machine's name, by the controller while `spec.pxe.takeover` is set. pxed uses the token only if there is
+    /// no such Node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_node: Option<ObservedNode>,
     /// Where the machine is reached, at most 64.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
@@ -437,6 +441,34 @@ pub struct NodeRef {
     /// The Node's UID.
     #[schemars(length(max = 63))]
     pub uid: String,
+}
+
+/// Observation of the Node of a Machine's name, whoever's it is. Written by bedplate-controller while `spec.pxe.takeover` is set; read by pxed,
+/// which has no right to read Nodes, before it uses the token.
+#[derive(KubeSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct ObservedNode {
+    /// State of the Node.
+    pub state: ObservedNodeState,
+    /// `metadata.generation` of the Machine that the controller had read when it observed the Node. An observation of an earlier generation may
+    /// be older than the token.
+    #[schemars(range(min = 0))]
+    pub observed_generation: i64,
+}
+
+/// State of the Node of a Machine's name.
+#[derive(JsonSchema, Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ObservedNodeState {
+    /// There is no Node of this name, by a live answer of the API server.
+    Absent,
+    /// The Node has the Machine's `providerID`: it is in `nodeRef`.
+    Own,
+    /// The Node has another `providerID` or none: it may be another host's, or this machine's by another installer.
+    Foreign,
+    /// A value of a later version of Bedplate, read by this one. Never written.
+    #[serde(other)]
+    #[schemars(skip)]
+    Unknown,
 }
 
 /// One address of a machine, as in a Node's status.

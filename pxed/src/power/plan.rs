@@ -84,8 +84,10 @@ pub enum Takeover {
     Used,
     /// An agent has enrolled as an earlier Machine of this name: the server may run its node.
     NameEnrolled,
-    /// bedplate-controller has not reported yet whether the Machine has a Node.
+    /// bedplate-controller has not reported yet whether there is a Node of this name.
     NodeUnknown,
+    /// There is a Node of this name, which the server may run.
+    NodeExists,
 }
 
 /// Why nothing is done.
@@ -449,6 +451,7 @@ mod tests {
             (json!({}), None, false, Takeover::Allowed, Plan::TakeOver),
             (json!({}), None, false, Takeover::NameEnrolled, found(Takeover::NameEnrolled)),
             (json!({}), None, false, Takeover::NodeUnknown, found(Takeover::NodeUnknown)),
+            (json!({}), None, false, Takeover::NodeExists, found(Takeover::NodeExists)),
             (json!({}), None, false, Takeover::Used, found(Takeover::Used)),
             (json!({}), Some("takeover"), false, Takeover::Used, found(Takeover::Used)),
             (json!({}), Some("takeover"), false, Takeover::Allowed, Plan::TakeOver),

@@ -322,8 +322,13 @@ fn found_running(last: Option<&PowerAction>, takeover: Takeover) -> String {
              pxed uses no takeover token; to boot it from the network {remedy}"
         ),
         Takeover::NodeUnknown => format!(
-            "the machine was on before pxed knew it; its takeover waits for bedplate-controller to report whether the \
-             Machine has a Node; to boot it from the network without that {remedy}"
+            "the machine was on before pxed knew it; its takeover waits for bedplate-controller to report whether there is \
+             a Node of its name (status.observedNode); to boot it from the network without that {remedy}"
+        ),
+        Takeover::NodeExists => format!(
+            "the machine was on before pxed knew it, and there is a Node of its name, which it may run, so that pxed uses no \
+             takeover token; if the Node is not this machine's, delete it or give the Machine another name; to boot the \
+             machine from the network all the same {remedy}"
         ),
         Takeover::NotAllowed | Takeover::Allowed => format!(
             "the machine was on before pxed knew it and is left running; to boot it from the network {remedy}, or set \

@@ -99,7 +99,14 @@ mod tests {
             selected.map(|version| Selected { name: "w".to_owned(), version, by: SelectedBy::Selector });
         let node_ref = uid.map(|uid| NodeRef { name: "a".to_owned(), uid: uid.to_owned() });
         let conditions = serde_json::from_value(conditions.clone()).unwrap();
-        Status { phase: Phase::Pending, selected, node_ref, provider_id: None, conditions }
+        Status {
+            phase: Phase::Pending,
+            selected,
+            node_ref,
+            observed_node: None,
+            provider_id: None,
+            conditions,
+        }
     }
 
     fn before(after: &Status) -> MachineStatus {

@@ -9,8 +9,8 @@
 use bedplate_api::condition::set_condition;
 use bedplate_api::configuration::{MachineConfiguration, NodeRole};
 use bedplate_api::machine::{
-    Condition, Machine, MachineStatus, NODE_CONFIGURATION, NODE_VERSION, NodeRef, Phase, Selected,
-    SelectedBy, VersionRef, condition_type,
+    Condition, Machine, MachineStatus, NODE_CONFIGURATION, NODE_VERSION, NodeRef, ObservedNode, Phase,
+    Selected, SelectedBy, VersionRef, condition_type,
 };
 use bedplate_api::version::MachineConfigurationVersion;
 use bedplate_rules::selection::{Again, Choice, Pending, choose, reference_changed, version_name};
@@ -18,7 +18,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use serde::Serialize;
 
-use super::display;
+use super::{display, observed_node};
 use crate::image;
 
 /// `Ready` False: the Node of the Machine's name is another host's.
@@ -57,6 +57,8 @@ pub struct Status {
     pub(super) selected: Option<Selected>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) node_ref: Option<NodeRef>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) observed_node: Option<ObservedNode>,
     #[serde(rename = "providerID", skip_serializing_if = "Option::is_none")]
     pub(super) provider_id: Option<String>,
     pub(super) conditions: Vec<Condition>,
@@ -99,6 +101,7 @@ pub fn plan(
     let mut stranger = None;
     if !chosen.left_alone {
         after.selected.clone_from(&chosen.selected);
+        after.observed_node = observed_node::observe(machine, node);
         match follow(machine, &before, node, chosen.repave) {
             Ok(node_ref) => after.node_ref = node_ref,
             Err(why) => stranger = Some(why),
@@ -301,6 +304,7 @@ fn own(status: &MachineStatus) -> Option<Status> {
         phase: status.phase?,
         selected: status.selected.clone(),
         node_ref: status.node_ref.clone(),
+        observed_node: status.observed_node,
         provider_id: status.provider_id.clone(),
         conditions: conditions.cloned().collect(),
     })

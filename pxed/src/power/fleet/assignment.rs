@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use bedplate_api::machine::ObservedNodeState;
 use jiff::Timestamp;
 
 use super::supervisor::Limits;
@@ -80,10 +81,10 @@ pub(crate) struct Assignment {
 }
 
 impl Assignment {
-    /// Returns true if a takeover waits until the object shows whether the Machine has a Node.
-    fn awaits_node(&self) -> bool {
+    /// Returns what a takeover knows of the Node of the Machine's name; `None`: nothing, or no token is set.
+    fn observed_node(&self) -> Option<ObservedNodeState> {
         let object = &self.machine.machine;
-        takeover::set(&object.spec).is_some() && !takeover::shows_node(object)
+        takeover::set(&object.spec).and_then(|_| takeover::observed_node(object))
     }
 
     /// Whether the Machine is deleted.
@@ -107,6 +108,6 @@ impl Assignment {
             && self.operations == other.operations
             && self.shut_down == other.shut_down
             && self.contested == other.contested
-            && self.awaits_node() == other.awaits_node()
+            && self.observed_node() == other.observed_node()
     }
 }

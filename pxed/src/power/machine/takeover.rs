@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bedplate_api::id::MachineName;
-use bedplate_api::machine::{Machine, MachineSpec, MachineStatus, Phase, condition_type};
+use bedplate_api::machine::{Machine, MachineSpec, MachineStatus, ObservedNodeState, condition_type};
 use bedplate_process::exit::chain;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
@@ -38,8 +38,8 @@ pub trait Tokens: Send + Sync {
     async fn record(&self, machine: &KnownMachine, token: &str, status: &MachineStatus)
     -> Result<(), String>;
 
-    /// Returns true if it is known whether the Machine has a Node ([`shows_node`]).
-    fn shows_node(&self, object: &Machine) -> bool;
+    /// Returns what is known of the Node of a Machine's name ([`observed_node`]).
+    fn observed_node(&self, object: &Machine) -> Option<ObservedNodeState>;
 
     /// Keeps the token that the status names as used. After a loss of used tokens, keeps the token that is set now, too: it may have been
     /// used. Called when the worker of the Machine begins.
@@ -72,11 +72,11 @@ pub fn names_agent(status: &MachineStatus) -> bool {
         || is_true(status, condition_type::ENROLLED)
 }
 
-/// Returns true if the object of a cluster's Machine shows whether the Machine has a Node. pxed may not read Nodes: bedplate-controller writes
-/// `nodeRef` together with the phase, but for a Machine that it leaves alone.
-pub fn shows_node(object: &Machine) -> bool {
-    let phase = object.status.as_ref().and_then(|status| status.phase);
-    phase.is_some_and(|phase| !matches!(phase, Phase::Paused | Phase::Deleting))
+/// Returns the state of the Node of a cluster's Machine, as bedplate-controller has observed it for this very generation of the object. pxed
+/// may not read Nodes. An observation from before the last change of the spec may be from before the token.
+pub fn observed_node(object: &Machine) -> Option<ObservedNodeState> {
+    let observed = object.status.as_ref()?.observed_node?;
+    (Some(observed.observed_generation) == object.metadata.generation).then_some(observed.state)
 }
 
 /// Enrollments that are known of a Machine's name.
@@ -110,14 +110,25 @@ impl Enrolled {
     }
 }
 
-/// Returns the state of the token of a Machine. `is_unused`: no record names it.
-pub fn state(object: &Machine, is_unused: bool, enrolled: Enrolled, shows_node: bool) -> Takeover {
-    match (set(&object.spec), is_unused) {
-        (None, _) => Takeover::NotAllowed,
-        (Some(_), false) => Takeover::Used,
-        (Some(_), true) if enrolled == Enrolled::EarlierMachine => Takeover::NameEnrolled,
-        (Some(_), true) if !shows_node => Takeover::NodeUnknown,
-        (Some(_), true) => Takeover::Allowed,
+/// Returns the state of the token of a Machine. `is_unused`: no record names it. `node`: [`observed_node`].
+pub fn state(
+    object: &Machine,
+    is_unused: bool,
+    enrolled: Enrolled,
+    node: Option<ObservedNodeState>,
+) -> Takeover {
+    if set(&object.spec).is_none() {
+        return Takeover::NotAllowed;
+    }
+    if !is_unused {
+        return Takeover::Used;
+    }
+    match (enrolled, node) {
+        (Enrolled::EarlierMachine, _) => Takeover::NameEnrolled,
+        (_, None | Some(ObservedNodeState::Unknown)) => Takeover::NodeUnknown,
+        // A server that may run a node is left running, whoever joined it.
+        (_, Some(ObservedNodeState::Own | ObservedNodeState::Foreign)) => Takeover::NodeExists,
+        (_, Some(ObservedNodeState::Absent)) => Takeover::Allowed,
     }
 }
 
@@ -204,8 +215,8 @@ impl Tokens for ClusterTokens {
         }
     }
 
-    fn shows_node(&self, object: &Machine) -> bool {
-        shows_node(object)
+    fn observed_node(&self, object: &Machine) -> Option<ObservedNodeState> {
+        observed_node(object)
     }
 }
 
@@ -259,9 +270,9 @@ impl Tokens for StoreTokens {
         }
     }
 
-    /// pxed keeps the status of a Machine itself, and no manifest that comes back loses it.
-    fn shows_node(&self, _: &Machine) -> bool {
-        true
+    /// No controller observes Nodes. pxed keeps the status of a Machine itself, and no manifest that comes back loses it.
+    fn observed_node(&self, _: &Machine) -> Option<ObservedNodeState> {
+        Some(ObservedNodeState::Absent)
     }
 }
 
@@ -377,35 +388,50 @@ mod tests {
     #[test]
     fn h2_a_token_is_allowed_only_if_no_node_of_its_name_may_run() {
         let (mut object, never) = (machine("a", &["52:54:00:00:00:0a"]), Enrolled::Never);
-        assert_eq!(state(&object, true, never, true), Takeover::NotAllowed);
+        assert_eq!(state(&object, true, never, Some(ObservedNodeState::Absent)), Takeover::NotAllowed);
         object.spec.pxe.as_mut().unwrap().takeover = Some("one".to_owned());
-        for (is_unused, enrolled, shows_node, expected) in [
-            (true, never, true, Takeover::Allowed),
-            (true, never, false, Takeover::NodeUnknown),
-            (true, Enrolled::EarlierMachine, true, Takeover::NameEnrolled),
-            (true, Enrolled::EarlierMachine, false, Takeover::NameEnrolled),
-            (false, Enrolled::EarlierMachine, false, Takeover::Used),
+        let absent = Some(ObservedNodeState::Absent);
+        for (is_unused, enrolled, node, expected) in [
+            (true, never, absent, Takeover::Allowed),
+            (true, never, None, Takeover::NodeUnknown),
+            (true, never, Some(ObservedNodeState::Unknown), Takeover::NodeUnknown),
+            (true, never, Some(ObservedNodeState::Own), Takeover::NodeExists),
+            (true, never, Some(ObservedNodeState::Foreign), Takeover::NodeExists),
+            (true, Enrolled::EarlierMachine, absent, Takeover::NameEnrolled),
+            (true, Enrolled::EarlierMachine, None, Takeover::NameEnrolled),
+            (false, Enrolled::EarlierMachine, None, Takeover::Used),
         ] {
-            let found = state(&object, is_unused, enrolled, shows_node);
-            assert_eq!(found, expected, "{is_unused} {enrolled:?} {shows_node}");
+            let found = state(&object, is_unused, enrolled, node);
+            assert_eq!(found, expected, "{is_unused} {enrolled:?} {node:?}");
         }
     }
 
     #[test]
-    fn h2_a_cluster_shows_a_node_once_its_controller_has_reported() {
+    fn h2_an_observation_of_a_node_counts_for_its_generation_alone() {
         let mut object = machine("a", &["52:54:00:00:00:0a"]);
-        for (status, shown, has_agent) in [
-            (json!({}), false, false),
-            (json!({ "phase": "Paused" }), false, false),
-            (json!({ "phase": "Deleting" }), false, false),
-            (json!({ "phase": "Pending" }), true, false),
-            (json!({ "phase": "Pending", "nodeRef": { "name": "a", "uid": "n" } }), true, true),
+        object.metadata.generation = Some(3);
+        assert_eq!(observed_node(&object), None, "no status");
+        let node = |state: &str, generation: i64| json!({ "state": state, "observedGeneration": generation });
+        for (status, expected) in [
+            (json!({}), None),
+            // The phase is for display alone.
+            (json!({ "phase": "Pending" }), None),
+            (json!({ "observedNode": node("Absent", 2) }), None),
+            (json!({ "observedNode": node("Absent", 3) }), Some(ObservedNodeState::Absent)),
+            (json!({ "observedNode": node("Foreign", 3) }), Some(ObservedNodeState::Foreign)),
+            (json!({ "observedNode": node("OfALaterVersion", 3) }), Some(ObservedNodeState::Unknown)),
         ] {
             object.status = Some(serde_json::from_value(status.clone()).unwrap());
-            assert_eq!(shows_node(&object), shown, "{status}");
-            assert_eq!(names_agent(object.status.as_ref().unwrap()), has_agent, "{status}");
+            assert_eq!(observed_node(&object), expected, "{status}");
         }
-        object.status = None;
-        assert!(!shows_node(&object));
+        object.metadata.generation = None;
+        assert_eq!(observed_node(&object), None, "of no generation");
+    }
+
+    #[test]
+    fn h2_a_node_of_the_machine_counts_as_its_agent() {
+        let status = json!({ "nodeRef": { "name": "a", "uid": "n" } });
+        assert!(names_agent(&serde_json::from_value(status).unwrap()));
+        assert!(!names_agent(&MachineStatus::default()));
     }
 }

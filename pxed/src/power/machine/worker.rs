@@ -333,8 +333,8 @@ impl Worker {
         if statuses().any(takeover::names_agent) {
             self.enrolled = Enrolled::ThisMachine;
         }
-        let shows_node = self.shared.tokens.shows_node(machine);
-        let takeover = takeover::state(machine, token.is_some(), self.enrolled, shows_node);
+        let node = self.shared.tokens.observed_node(machine);
+        let takeover = takeover::state(machine, token.is_some(), self.enrolled, node);
         let took_seed =
             |status: &MachineStatus| status.boot.as_ref().is_some_and(|boot| boot.seed_time.is_some());
         let latest = |least| statuses().filter_map(|status| boot_that_came_to(status, least)).max();

@@ -165,22 +165,59 @@ async fn h2_a_machine_of_a_name_that_enrolled_before_is_not_taken_over() {
     );
 }
 
+/// Makes node1 a Machine of a cluster, in its third generation.
+fn in_cluster(world: &World) {
+    world.state().is_cluster = true;
+    world.change("node1", |machine| machine.metadata.generation = Some(3));
+}
+
+/// Writes the observation of a Node, as bedplate-controller does.
+fn observe(world: &World, state: &str, generation: i64) {
+    let node = (state == "Own").then(|| json!({"name": "node1", "uid": "n1"}));
+    let observed = json!({"state": state, "observedGeneration": generation});
+    let status = json!({"phase": "Pending", "nodeRef": node, "observedNode": observed});
+    world.change("node1", |machine| machine.status = Some(serde_json::from_value(status).unwrap()));
+}
+
+fn found_running(world: &World) -> String {
+    let all = world.status("node1").conditions;
+    let powered = all.into_iter().find(|c| c.type_ == "PoweredOn" && c.reason == "FoundRunning");
+    powered.map(|powered| powered.message).unwrap_or_default()
+}
+
 #[tokio::test(start_paused = true)]
 async fn h2_a_takeover_in_a_cluster_waits_for_its_controller() {
     for has_node in [true, false] {
         let world = with_token(Some("one"));
-        world.state().is_cluster = true;
+        in_cluster(&world);
         let _pxed = world.start("a");
-        assert!(world.until(60, |world| world.reason("node1", "PoweredOn") == "FoundRunning").await);
+        let waits = |world: &World| found_running(world).contains("waits for bedplate-controller");
+        assert!(world.until(60, waits).await, "{}", found_running(&world));
+        // Neither a phase nor an observation from before the token says anything.
+        observe(&world, "Absent", 2);
         tokio::time::sleep(Duration::from_secs(600)).await;
         assert_eq!(asked(&world, "bmc1"), Vec::<String>::new(), "the controller has reported nothing");
-        let node = has_node.then(|| json!({"name": "node1", "uid": "n1"}));
-        let status = json!({"phase": "Pending", "nodeRef": node});
-        world.change("node1", |machine| machine.status = Some(serde_json::from_value(status).unwrap()));
+        assert!(waits(&world), "{}", found_running(&world));
+        observe(&world, if has_node { "Own" } else { "Absent" }, 3);
         let expected = if has_node { (0, 0) } else { (1, 1) };
         assert!(world.until(30, |world| world.bmc("bmc1", |bmc| bmc.changes() == expected)).await);
         tokio::time::sleep(Duration::from_secs(600)).await;
         assert_eq!(world.bmc("bmc1", |bmc| bmc.changes()), expected, "{has_node}");
         assert_eq!(world.reason("node1", "PoweredOn"), "PoweredOn", "{has_node}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn h2_a_server_with_a_foreign_node_of_its_name_is_left_running() {
+    let world = with_token(Some("one"));
+    in_cluster(&world);
+    observe(&world, "Foreign", 3);
+    let _pxed = world.start("a");
+    let says = |world: &World| found_running(world).contains("there is a Node of its name");
+    assert!(world.until(60, says).await, "{}", found_running(&world));
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(asked(&world, "bmc1"), Vec::<String>::new());
+    // The Node is deleted: the token counts.
+    observe(&world, "Absent", 3);
+    assert!(world.until(30, |world| world.bmc("bmc1", |bmc| bmc.changes() == (1, 1))).await);
 }

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bedplate_api::id::SiteName;
-use bedplate_api::machine::{BmcSpec, BootSource, CredentialsSecretRef, Machine, MachineStatus, PowerState};
+use bedplate_api::machine::{
+    BmcSpec, BootSource, CredentialsSecretRef, Machine, MachineStatus, ObservedNodeState, PowerState,
+};
 use bedplate_api::operation::{MachineOperationStatus, OperationState};
 use bedplate_api::wire::Stage;
 use bedplate_bmc::{
@@ -490,8 +492,12 @@ impl crate::power::machine::takeover::Tokens for World {
         }
     }
 
-    fn shows_node(&self, object: &Machine) -> bool {
-        !self.state().is_cluster || crate::power::machine::takeover::shows_node(object)
+    fn observed_node(&self, object: &Machine) -> Option<ObservedNodeState> {
+        if self.state().is_cluster {
+            crate::power::machine::takeover::observed_node(object)
+        } else {
+            Some(ObservedNodeState::Absent)
+        }
     }
 }
 
