@@ -5,6 +5,9 @@
 //!     ▲    ──its agent announced the end, pxed switched or reset it──► silent
 //!     └───── a request or a heartbeat by the key in force
 //! ```
+//! pxed must be able to hear. After a time in which it could not, each key has its whole time again: pxed was paused or restarted, or its
+//! source of Machines could not be asked for longer than [`AWAY_LIMIT`]. A shorter interruption of the source does not count as silence.
+//!
 //! Times of requests are pxed's own. The heartbeat of a cluster is compared only with the one before it: a host's clock may be wrong.
 //! A time later than now is from before pxed's clock was set back. It proves nothing, and keeps no key out.
 //! [`Evidence`] is pure. Called by `enroll` (may a new key enroll) and `boot::report` (does a packet speak for the host).
@@ -13,7 +16,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bedplate_api::id::MachineName;
+use bedplate_api::id::{Digest, MachineName};
 use bedplate_api::machine::{MachineStatus, Time};
 use jiff::{SignedDuration, Timestamp};
 
@@ -23,9 +26,17 @@ use crate::machines::{KnownMachine, Snapshot};
 /// every 20 s.
 const SILENT_STANDALONE: SignedDuration = SignedDuration::from_secs(70);
 
+/// Time for which pxed listens before it calls such a key silent. An agent that was refused or did not reach pxed asks again after 90 s
+/// at most.
+const LISTEN_STANDALONE: SignedDuration = SignedDuration::from_secs(120);
+
 /// Silence of a key that reports to the API server: more than one heartbeat of five minutes, written with the next report 33 s
 /// later at most, with time for a write that failed.
 const SILENT_CLUSTER: SignedDuration = SignedDuration::from_secs(420);
+
+/// Time for which pxed listens before it calls such a key silent. An agent that did not reach the API server writes again after 450 s at
+/// most.
+const LISTEN_CLUSTER: SignedDuration = SignedDuration::from_secs(480);
 
 /// Time for a last request that was in flight when the machine was switched. No host boots, enrolls and reports in this time.
 const IN_FLIGHT: SignedDuration = SignedDuration::from_secs(30);
@@ -35,6 +46,13 @@ pub const LISTEN_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Time without such a call after which pxed could not hear: its host was paused, or has no time for it.
 const DEAF_AFTER: SignedDuration = SignedDuration::from_secs(20);
+
+/// Time without the source of Machines after which pxed could not hear. The heartbeats of a shorter interruption are in the objects that
+/// the source has afterwards.
+const AWAY_LIMIT: SignedDuration = SignedDuration::from_secs(60);
+
+/// Maximum number of keys without a record that are remembered of a Machine: for each candidate there is one of another key.
+const UNRECORDED_KEYS: usize = 2;
 
 /// Time for which an administrator's permission lasts.
 const ALLOWED_FOR: SignedDuration = SignedDuration::from_hours(1);
@@ -51,6 +69,10 @@ pub struct Evidence {
     pub heard: Timestamp,
     /// Time before which the key could not be heard: pxed knows the Machine since then and has heard nothing, or it hears again since then.
     pub deaf_until: Option<Timestamp>,
+    /// Start of the interruption that ends at `deaf_until`, in which pxed could hear no key.
+    pub deaf_since: Option<Timestamp>,
+    /// Sum of the shorter interruptions after `heard` and `deaf_until`. They do not count as silence.
+    pub missed: SignedDuration,
     /// Time at which its agent announced that the host goes down, by the host's clock.
     pub going_down: Option<Timestamp>,
     /// Time at which pxed last switched the machine on or off, or reset it.
@@ -61,6 +83,8 @@ pub struct Evidence {
     pub used: Option<Timestamp>,
     /// Time without a request or heartbeat after which the key is silent.
     pub silent_after: SignedDuration,
+    /// Time for which pxed listens after `deaf_until`.
+    pub listen_for: SignedDuration,
 }
 
 impl Evidence {
@@ -77,8 +101,17 @@ impl Evidence {
         if self.has_stopped() {
             return None;
         }
-        let last = self.deaf_until.map_or(self.heard, |start| start.max(self.heard));
-        Some(later(last, self.silent_after)).filter(|until| now < *until)
+        let until = match self.deaf_until.filter(|start| *start >= self.heard) {
+            Some(start) => later(start, self.listen_for),
+            None => later(self.heard, self.silent_after),
+        };
+        Some(later(until, self.missed)).filter(|until| now < *until)
+    }
+
+    /// Returns the interruption because of which pxed listens again: its start, and its end if it is over.
+    pub fn interruption(&self, now: Timestamp) -> Option<(Timestamp, Option<Timestamp>)> {
+        let end = self.deaf_until.filter(|end| *end >= self.heard)?;
+        Some((self.deaf_since?, Some(end).filter(|end| *end < now)))
     }
 
     /// Returns the time until which a new key is refused; `None` if it may enroll now.
@@ -123,59 +156,93 @@ pub struct Heard {
 /// Ability of pxed to hear at all: its source of Machines can be asked, and it runs.
 #[derive(Debug, Clone, Copy, Default)]
 struct Ears {
-    /// Time of the last call of [`Heard::listens`], while the source could be asked.
+    /// Time of the last call of [`Heard::listens`].
     last: Option<Timestamp>,
-    /// Time since which pxed hears again.
-    since: Option<Timestamp>,
-    /// True while the source cannot be asked.
-    deaf: bool,
+    /// Time since which the source cannot be asked.
+    away: Option<Timestamp>,
+    /// Sum of the times in which the source could not be asked.
+    missed: SignedDuration,
+    /// The last time in which pxed could not hear.
+    deaf: Option<Deaf>,
+}
+
+/// Time in which pxed could hear no key.
+#[derive(Debug, Clone, Copy)]
+struct Deaf {
+    since: Timestamp,
+    until: Timestamp,
+    /// [`Ears::missed`] at its end.
+    missed: SignedDuration,
 }
 
 impl Ears {
     /// Records that pxed runs, and whether its source can be asked.
     fn listen(&mut self, reachable: bool, now: Timestamp) {
-        if !reachable {
-            self.deaf = true;
-        } else if self.deaf || self.has_missed(now) {
-            (self.deaf, self.since) = (false, Some(now));
+        let last = self.last.replace(now).unwrap_or(now);
+        let was_paused = now > later(last, DEAF_AFTER) || is_ahead(last, now);
+        // A start in the future is from before pxed's clock was set back.
+        let away = self.away.or((!reachable).then_some(last)).map(|since| since.min(now));
+        if away.is_some() {
+            let passed = now.duration_since(last).max(SignedDuration::ZERO);
+            self.missed = self.missed.saturating_add(passed);
         }
-        self.last = Some(now);
+        if was_paused || away.is_some_and(|since| now > later(since, AWAY_LIMIT)) {
+            let since = away.unwrap_or(last).min(now);
+            self.deaf = Some(Deaf { since, until: now, missed: self.missed });
+        }
+        self.away = away.filter(|_| !reachable);
     }
 
-    /// Returns true if pxed did not run in the time before `now`, or if its clock was set.
-    fn has_missed(&self, now: Timestamp) -> bool {
-        self.last.is_some_and(|last| now > later(last, DEAF_AFTER) || is_ahead(last, now))
+    /// Returns what is known at `now`: the source is as it was at the last call.
+    fn at(&self, now: Timestamp) -> Self {
+        let mut ears = *self;
+        ears.listen(self.away.is_none(), now);
+        ears
     }
+}
 
-    /// Returns the time before which pxed could hear no key.
-    fn deaf_until(&self, now: Timestamp) -> Option<Timestamp> {
-        if self.deaf || self.has_missed(now) { Some(now) } else { self.since.filter(|since| *since <= now) }
-    }
+/// Time, and the sum of the interruptions until then.
+#[derive(Debug, Clone, Copy)]
+struct Moment {
+    time: Timestamp,
+    /// [`Ears::missed`] at this time.
+    missed: SignedDuration,
 }
 
 #[derive(Debug, Clone)]
 struct Word {
     uid: String,
     /// Time since which pxed knows the Machine, and would have heard it.
-    since: Timestamp,
+    since: Moment,
     /// Time of the last request or of the last change of the heartbeat, by pxed's clock.
-    at: Option<Timestamp>,
+    at: Option<Moment>,
     /// The heartbeat as its host wrote it.
     heartbeat: Option<Time>,
     /// Time at which another key was refused last.
     refused: Option<Timestamp>,
+    /// Keys without a record that asked with a certificate of this Machine, newest first, and the times of their last requests.
+    unrecorded: Vec<(Digest, Timestamp)>,
 }
 
 impl Word {
-    fn new(uid: &str, now: Timestamp) -> Self {
-        Self { uid: uid.to_owned(), since: now, at: None, heartbeat: None, refused: None }
+    fn new(uid: &str, now: Moment) -> Self {
+        Self {
+            uid: uid.to_owned(),
+            since: now,
+            at: None,
+            heartbeat: None,
+            refused: None,
+            unrecorded: Vec::new(),
+        }
     }
 
     /// Forgets times of the future: the clock was set back, and pxed listens from now on.
-    fn correct(&mut self, now: Timestamp) {
-        if is_ahead(self.since, now) || self.at.is_some_and(|at| is_ahead(at, now)) {
+    fn correct(&mut self, now: Moment) {
+        let is_future = |moment: Moment| is_ahead(moment.time, now.time);
+        if is_future(self.since) || self.at.is_some_and(is_future) {
             (self.since, self.at, self.refused) = (now, None, None);
         }
+        self.unrecorded.retain(|(_, at)| !is_ahead(*at, now.time));
     }
 }
 
@@ -190,8 +257,8 @@ impl Heard {
         self.standalone
     }
 
-    /// Records that this process runs. `reachable`: its source of Machines can be asked. Called every [`LISTEN_INTERVAL`]. After a time without,
-    /// each key has its time again: pxed could not hear it.
+    /// Records that this process runs. `reachable`: its source of Machines can be asked. Called every [`LISTEN_INTERVAL`]. After a time without
+    /// such a call, or [`AWAY_LIMIT`] without the source, each key has its time again: pxed could not hear it.
     pub fn listens(&self, reachable: bool, now: Timestamp) {
         self.ears().listen(reachable, now);
     }
@@ -201,19 +268,43 @@ impl Heard {
         self.ears.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn moment(&self, now: Timestamp) -> Moment {
+        Moment { time: now, missed: self.ears().at(now).missed }
+    }
+
     /// Records a request by the key in force of this Machine.
     pub fn request(&self, known: &KnownMachine, now: Timestamp) {
+        let now = self.moment(now);
         change(&mut self.lock(), known, now, |word| word.at = Some(now));
     }
 
     /// Records that a key was enrolled for this Machine.
     pub fn enrolled(&self, known: &KnownMachine, now: Timestamp) {
+        let now = self.moment(now);
         change(&mut self.lock(), known, now, |word| (word.at, word.refused) = (Some(now), None));
+    }
+
+    /// Records a request by a key of which no record is left, with a certificate of this Machine.
+    pub fn unrecorded(&self, known: &KnownMachine, key: Digest, now: Timestamp) {
+        let moment = self.moment(now);
+        change(&mut self.lock(), known, moment, |word| {
+            word.unrecorded.retain(|(other, _)| *other != key);
+            word.unrecorded.insert(0, (key, now));
+            word.unrecorded.truncate(UNRECORDED_KEYS);
+        });
+    }
+
+    /// Returns the time of the last such request by another key than this one: no key keeps itself out.
+    pub fn last_unrecorded(&self, known: &KnownMachine, but: &Digest) -> Option<Timestamp> {
+        let words = self.lock();
+        let word = words.get(&known.name).filter(|word| word.uid == known.uid)?;
+        word.unrecorded.iter().find(|(key, _)| key != but).map(|(_, at)| *at)
     }
 
     /// Records that another key was refused for this Machine.
     pub fn refused(&self, known: &KnownMachine, now: Timestamp) {
-        change(&mut self.lock(), known, now, |word| word.refused = Some(now));
+        let moment = self.moment(now);
+        change(&mut self.lock(), known, moment, |word| word.refused = Some(now));
     }
 
     /// Returns the time at which another key was refused last.
@@ -229,6 +320,7 @@ impl Heard {
         snapshot: &'a Snapshot,
         now: Timestamp,
     ) -> Vec<&'a Arc<KnownMachine>> {
+        let now = self.moment(now);
         let mut words = self.lock();
         words.retain(|name, word| snapshot.by_name(name).is_some_and(|known| known.uid == word.uid));
         let heard = snapshot.changed_since(before).filter(|known| {
@@ -265,22 +357,37 @@ impl Heard {
     ) -> Evidence {
         let object = known.machine.status.as_ref();
         let agent = if self.standalone { Some(own) } else { object }.and_then(|told| told.agent.as_ref());
-        let (at, since) = change(&mut self.lock(), known, now, |word| (word.at, word.since));
+        let ears = self.ears().at(now);
+        let moment = Moment { time: now, missed: ears.missed };
+        let (at, since) = change(&mut self.lock(), known, moment, |word| (word.at, word.since));
         // Of an earlier heartbeat only the time that its host wrote is known.
-        let kept = agent.and_then(|agent| agent.last_heartbeat.as_ref()).map(|time| time.0.min(since));
+        let kept = agent.and_then(|agent| agent.last_heartbeat.as_ref()).map(|time| time.0.min(since.time));
         let switched = [Some(own), object].into_iter().flatten().filter_map(switched);
         // No key was enrolled in the future.
-        let first = if is_ahead(enrolled, now) { since } else { enrolled };
+        let first = if is_ahead(enrolled, now) { since.time } else { enrolled };
+        let is_new = at.is_none().then_some(since.time);
+        // An end in the future is from before pxed's clock was set back.
+        let deaf = ears.deaf.map(|deaf| Deaf { until: deaf.until.min(now), ..deaf });
+        let deaf = deaf.filter(|deaf| is_new.is_none_or(|since| since <= deaf.until));
+        let counted = at.unwrap_or(since).missed.max(deaf.map_or(SignedDuration::ZERO, |deaf| deaf.missed));
+        let (silent_after, listen_for) = if self.standalone {
+            (SILENT_STANDALONE, LISTEN_STANDALONE)
+        } else {
+            (SILENT_CLUSTER, LISTEN_CLUSTER)
+        };
         Evidence {
             enrolled,
-            heard: at.or(kept).map_or(first, |at| at.max(first)),
-            deaf_until: at.is_none().then_some(since).max(self.ears().deaf_until(now)),
+            heard: at.map(|at| at.time).or(kept).map_or(first, |at| at.max(first)),
+            deaf_until: deaf.map(|deaf| deaf.until).or(is_new),
+            deaf_since: deaf.map(|deaf| deaf.since),
+            missed: ears.missed.saturating_sub(counted),
             going_down: agent.and_then(|agent| agent.going_down_time.as_ref()).map(|time| time.0),
             // A switch of the future would end every host until then.
             switched: switched.filter(|at| *at <= now).max(),
             allowed: None,
             used: None,
-            silent_after: if self.standalone { SILENT_STANDALONE } else { SILENT_CLUSTER },
+            silent_after,
+            listen_for,
         }
     }
 
@@ -293,7 +400,7 @@ impl Heard {
 fn change<T>(
     words: &mut HashMap<MachineName, Word>,
     known: &KnownMachine,
-    now: Timestamp,
+    now: Moment,
     change: impl FnOnce(&mut Word) -> T,
 ) -> T {
     let word = words.entry(known.name.clone()).or_insert_with(|| Word::new(&known.uid, now));
@@ -326,11 +433,14 @@ mod tests {
             enrolled: at(0),
             heard: at(1000),
             deaf_until: None,
+            deaf_since: None,
+            missed: SignedDuration::ZERO,
             going_down: None,
             switched: None,
             allowed: None,
             used: None,
             silent_after: SILENT_STANDALONE,
+            listen_for: LISTEN_STANDALONE,
         }
     }
 
@@ -407,18 +517,108 @@ mod tests {
         assert_eq!(until(420), None, "silent, and pxed has listened");
         // The API server is unavailable for some time.
         listen(false, 425..=2000);
-        assert_eq!(until(2000), Some(at(2420)), "nothing is known meanwhile");
+        assert_eq!(until(2000), Some(at(2480)), "nothing is known meanwhile");
         listen(true, 2005..=2010);
-        assert_eq!(until(2010), Some(at(2425)), "the agents may write again since 2005");
-        listen(true, 2015..=2425);
-        assert_eq!(until(2425), None);
+        assert_eq!(until(2010), Some(at(2485)), "the agents may write again since 2005");
+        listen(true, 2015..=2485);
+        assert_eq!(until(2485), None);
         // pxed's host was paused: the first request comes before the next tick.
-        assert_eq!(until(5000), Some(at(5420)));
+        assert_eq!(until(5000), Some(at(5480)));
         listen(true, 5005..=5005);
-        assert_eq!(until(5005), Some(at(5425)));
+        assert_eq!(until(5005), Some(at(5485)));
         // A permission counts all the same.
         let evidence = heard.evidence(node, &own, at(0), at(5005));
         assert_eq!(Evidence { allowed: Some(at(5000)), ..evidence }.refuses_until(at(5005)), None);
+    }
+
+    /// Listens every 5 s until `end`; the source is away in the last `away` seconds of each `period`.
+    fn flap(heard: &Heard, (away, period): (i64, i64), end: i64) {
+        (0..=end).step_by(5).for_each(|second| heard.listens(second % period < period - away, at(second)));
+    }
+
+    #[test]
+    fn trust_6_error_every_seven_minutes_does_not_make_pxed_deaf() {
+        let heard = Heard::new(false);
+        let snapshot = known(&json!({}));
+        let node = snapshot.by_name(&"node1".parse().unwrap()).unwrap();
+        let own = MachineStatus::default();
+        heard.enrolled(node, at(0));
+        // 30 s of each 420 s: the watch fails, and the next question is answered.
+        flap(&heard, (30, 420), 455);
+        let evidence = |now| heard.evidence(node, &own, at(0), at(now));
+        assert_eq!(evidence(454).refuses_until(at(454)), Some(at(455)), "the 35 s do not count");
+        assert_eq!(evidence(455).refuses_until(at(455)), None, "silent for 420 s in which pxed heard");
+        assert_eq!(evidence(455).interruption(at(455)), None);
+    }
+
+    #[test]
+    fn trust_6_short_interruptions_never_add_up_to_silence() {
+        let heard = Heard::new(false);
+        let snapshot = known(&json!({}));
+        let node = snapshot.by_name(&"node1".parse().unwrap()).unwrap();
+        let own = MachineStatus::default();
+        heard.enrolled(node, at(0));
+        // No agent gets a heartbeat through in the 10 s of each minute.
+        flap(&heard, (50, 60), 3600);
+        let until = heard.evidence(node, &own, at(0), at(3600)).refuses_until(at(3600));
+        assert!(until.is_some_and(|until| until >= at(3600)), "{until:?}");
+        // A key that was heard after some of them has no more time by those.
+        heard.request(node, at(3600));
+        let until = heard.evidence(node, &own, at(0), at(3601)).refuses_until(at(3601));
+        assert_eq!(until, Some(at(4020)));
+    }
+
+    #[test]
+    fn trust_6_interruption_of_more_than_a_minute_is_named() {
+        for (away, expected) in [(55, None), (65, Some((at(95), Some(at(165)))))] {
+            let heard = Heard::new(false);
+            let snapshot = known(&json!({}));
+            let node = snapshot.by_name(&"node1".parse().unwrap()).unwrap();
+            let own = MachineStatus::default();
+            heard.enrolled(node, at(0));
+            let listen = |reachable, times: std::ops::Range<i64>| {
+                times.step_by(5).for_each(|second| heard.listens(reachable, at(second)));
+            };
+            listen(true, 0..100);
+            listen(false, 100..100 + away);
+            if away == 65 {
+                let evidence = heard.evidence(node, &own, at(0), at(164));
+                assert_eq!(evidence.interruption(at(164)), Some((at(95), None)), "it lasts");
+            }
+            listen(true, 100 + away..200);
+            let evidence = heard.evidence(node, &own, at(0), at(200));
+            assert_eq!(evidence.interruption(at(200)), expected, "{away}");
+        }
+    }
+
+    #[test]
+    fn trust_6_interruption_over_a_clock_that_is_set_back_ends_deaf() {
+        let mut ears = Ears::default();
+        ears.listen(true, at(10_000));
+        ears.listen(false, at(10_005));
+        ears.listen(false, at(0));
+        assert_eq!(ears.deaf.unwrap().until, at(0));
+        for second in (5..=100).step_by(5) {
+            ears.listen(false, at(second));
+        }
+        assert_eq!(ears.deaf.unwrap().until, at(100), "more than a minute by the new clock");
+    }
+
+    #[test]
+    fn trust_6_of_two_keys_without_a_record_each_hears_the_other() {
+        let heard = Heard::new(true);
+        let snapshot = known(&json!({}));
+        let node = snapshot.by_name(&"node1".parse().unwrap()).unwrap();
+        let key = |number: u8| Digest::from_sha256([number; 32]);
+        for (number, second) in [(1, 10), (2, 20), (3, 30), (3, 40)] {
+            heard.unrecorded(node, key(number), at(second));
+        }
+        let others = [1, 2, 3, 4].map(|number| heard.last_unrecorded(node, &key(number)));
+        assert_eq!(others, [Some(at(40)), Some(at(40)), Some(at(20)), Some(at(40))]);
+        assert_eq!(heard.evidence(node, &MachineStatus::default(), at(0), at(41)).heard, at(0));
+        // The clock is set back.
+        heard.request(node, at(-1000));
+        assert_eq!(heard.last_unrecorded(node, &key(4)), None);
     }
 
     #[test]
@@ -432,16 +632,16 @@ mod tests {
         heard.enrolled(node, at(hours));
         let until = |now| evidence(now).refuses_until(at(now));
         assert_eq!(until(hours + 1), Some(at(hours + 70)));
-        assert_eq!(until(100), Some(at(170)), "pxed listens first");
-        assert_eq!(until(170), None);
-        heard.request(node, at(200));
-        assert_eq!(until(210), Some(at(270)), "its host is heard");
-        let allowed = Evidence { allowed: Some(at(205)), used: None, ..evidence(210) };
-        assert_eq!(allowed.refuses_until(at(210)), None, "a permission lifts it");
+        assert_eq!(until(100), Some(at(220)), "pxed listens first");
+        assert_eq!(until(220), None);
+        heard.request(node, at(230));
+        assert_eq!(until(240), Some(at(300)), "its host is heard");
+        let allowed = Evidence { allowed: Some(at(235)), used: None, ..evidence(240) };
+        assert_eq!(allowed.refuses_until(at(240)), None, "a permission lifts it");
         // After a restart, nothing in memory is of the future.
         let again = Heard::new(true);
         let until = |now| again.evidence(node, &own, at(hours), at(now)).refuses_until(at(now));
-        assert_eq!((until(300), until(370)), (Some(at(370)), None));
+        assert_eq!((until(300), until(420)), (Some(at(420)), None));
     }
 
     #[test]
@@ -469,18 +669,23 @@ mod tests {
         };
         heard.follow(&none, &none, at(0));
         heard.follow(&none, &moved, at(day));
-        assert_eq!((until(day + 60), until(day + 70)), (Some(at(day + 70)), None));
+        assert_eq!((until(day + 60), until(day + 120)), (Some(at(day + 120)), None));
         // Its manifest is missing for a moment.
         heard.follow(&moved, &none, at(2 * day));
         heard.follow(&none, &moved, at(2 * day + 5));
-        assert_eq!(until(2 * day + 60), Some(at(2 * day + 75)));
+        assert_eq!(until(2 * day + 60), Some(at(2 * day + 125)));
     }
 
     #[test]
     fn trust_6_a_restarted_pxed_listens_before_it_calls_a_key_silent() {
         let restarted = Evidence { deaf_until: Some(at(5000)), ..evidence() };
-        assert_eq!(restarted.refuses_until(at(5001)), Some(at(5070)));
-        assert!(!refused(restarted, 5070));
+        assert_eq!(restarted.refuses_until(at(5001)), Some(at(5120)));
+        assert!(!refused(restarted, 5120));
+        assert_eq!(
+            Evidence { heard: at(5010), ..restarted }.refuses_until(at(5011)),
+            Some(at(5080)),
+            "heard since"
+        );
         assert!(!refused(Evidence { switched: Some(at(1001)), ..restarted }, 5001), "it was reset before");
     }
 
@@ -507,8 +712,8 @@ mod tests {
         let until = |snapshot: &Snapshot, now| {
             heard.evidence(snapshot.by_name(&name).unwrap(), &own, at(0), at(now)).refuses_until(at(now))
         };
-        assert_eq!(until(&first, 419), Some(at(420)), "seven minutes since it is known");
-        assert_eq!(until(&first, 420), None);
+        assert_eq!(until(&first, 479), Some(at(480)), "eight minutes since it is known");
+        assert_eq!(until(&first, 480), None);
         let second = cluster("1990-01-01T00:05:00Z", &json!({}));
         assert_eq!(heard.follow(&first, &second, at(500)).len(), 1);
         assert_eq!(until(&second, 919), Some(at(920)));

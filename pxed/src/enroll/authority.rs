@@ -79,6 +79,7 @@ pub enum OpenAuthorityError {
 /// The authority.
 pub struct Authority {
     pem: String,
+    is_new: bool,
     issuer: Issuer<'static, KeyPair>,
 }
 
@@ -114,7 +115,7 @@ impl Authority {
                     let path = certificate_path.display();
                     tracing::warn!(%path, %end, "certificate authority expires, see docs/install.md, \"What to know\"");
                 }
-                Ok(Self { pem, issuer })
+                Ok(Self { pem, is_new: false, issuer })
             }
             (None, None) => Self::make(directory, site, now),
             (Some(_), None) => Err(OpenAuthorityError::Half { missing: certificate_path, found: key_path }),
@@ -136,7 +137,12 @@ impl Authority {
             source,
         })?;
         tracing::info!(path = %directory.display(), "certificate authority made");
-        Ok(Self { pem, issuer: Issuer::new(params, key) })
+        Ok(Self { pem, is_new: true, issuer: Issuer::new(params, key) })
+    }
+
+    /// Returns true if this process has made the authority: no certificate by it is older than this process.
+    pub fn is_new(&self) -> bool {
+        self.is_new
     }
 
     /// Its certificate (PEM).
@@ -276,6 +282,7 @@ mod tests {
         let first = Authority::open(&path, "default", Timestamp::now()).unwrap();
         let second = Authority::open(&path, "default", Timestamp::now()).unwrap();
         assert_eq!(first.pem(), second.pem());
+        assert!(first.is_new() && !second.is_new());
         let mode = fs::metadata(path.join("ca.key")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         assert!(

@@ -81,11 +81,6 @@ pub(super) fn latest_for(known: &KnownMachine, kept: Option<Allowed>, boot: &str
     given(known, kept).filter(is_for).map(|(time, _)| time).max()
 }
 
-/// Returns the time of the latest permission for whichever boot.
-pub(super) fn latest(known: &KnownMachine, kept: Option<Allowed>) -> Option<Timestamp> {
-    given(known, kept).map(|(time, _)| time).max()
-}
-
 /// Permissions: their times, and the boots that they are for. The annotation is a time, or time and public boot ID with a slash between them.
 /// Another text counts as no permission.
 fn given(

@@ -2,7 +2,7 @@
 //!
 //! Part of [`Service`]. `in_force` interprets the records.
 
-use bedplate_api::id::{Digest, MachineName};
+use bedplate_api::id::{BootId, Digest, MachineName};
 use bedplate_api::machine::MachineStatus;
 use jiff::{SignedDuration, Timestamp};
 use serde::de::DeserializeOwned;
@@ -14,6 +14,7 @@ use super::in_force::{Certified, EnrolledKey, InForce, in_force, is_held_by, lat
 use super::permission::{self, Allowed, permission_key};
 use super::service::{Refused, Service, refused, store_failed};
 use super::signer::{Expected, KeyRecord, SignError, Signed};
+use crate::boot::public_id;
 use crate::heard::is_ahead;
 use crate::machines::KnownMachine;
 use crate::status::EventReason;
@@ -93,7 +94,8 @@ impl Service {
         in_force(row, status, self.heard.is_standalone() && self.store.was_lost())
     }
 
-    /// [`Self::check_identity`] of an agent that asks now: its host is heard.
+    /// [`Self::check_identity`] of an agent that asks now: its host is heard. It is heard, too, if it is refused because pxed has lost the
+    /// record of its key.
     pub(crate) async fn hear(&self, identity: &Identity) -> Result<String, Refused> {
         let uid = self.check_identity(identity).await?;
         if let Some(known) = self.machines.load().by_name(&identity.machine) {
@@ -102,13 +104,26 @@ impl Service {
         Ok(uid)
     }
 
+    /// Keeps other new keys out while a host of which pxed has no record asks with a certificate of pxed's own authority. The certificate
+    /// gives no other right: it may be that of an earlier key.
+    fn hear_unrecorded(&self, identity: &Identity) {
+        let machines = self.machines.load();
+        let known = machines.by_name(&identity.machine).filter(|_| self.heard.is_standalone());
+        if let Some(known) = known {
+            self.heard.unrecorded(known, identity.key, Timestamp::now());
+        }
+    }
+
     fn key_replaced<T>(&self, identity: &Identity, force: InForce) -> Result<T, Refused> {
         let name = &identity.machine;
         let (event, message) = match force {
-            InForce::Lost | InForce::Nothing => (
-                "a host reports or renews with a key of which pxed has no record, and is refused",
-                format!("pxed has lost its record of the key of Machine {name}: boot the host again"),
-            ),
+            InForce::Lost | InForce::Nothing => {
+                self.hear_unrecorded(identity);
+                (
+                    "a host reports or renews with a key of which pxed has no record, and is refused",
+                    format!("pxed has lost its record of the key of Machine {name}: boot the host again"),
+                )
+            }
             InForce::Key(_) | InForce::Certificate => (
                 "a host with an earlier key of this Machine reports or renews, and is refused",
                 format!("another key was enrolled for Machine {name} since: boot the host again"),
@@ -131,41 +146,44 @@ impl Service {
         if created.is_none_or(|created| created <= made) { Ok(()) } else { self.machine_gone(&known.name) }
     }
 
-    /// Returns the record of a key that is enrolled now, or again; `is_renewal`: one that is in force keeps its time.
+    /// Returns the record of a key that is enrolled now, or again, by this boot. Without a boot it is a renewal: a key in force keeps its time,
+    /// and no permission is used up.
     pub(super) async fn certified(
         &self,
         known: &KnownMachine,
         key: Digest,
-        (is_renewal, now): (bool, Timestamp),
+        (boot, now): (Option<BootId>, Timestamp),
     ) -> Certified {
         // A damaged row is written again.
         let row = self.row(&known.name).await.ok().flatten().filter(|row| row.uid == known.uid);
         let before = latest(row.as_ref(), &self.enrollment_status(known));
         let time = Timestamp::from_second(now.as_second()).unwrap_or(now);
         let enrolled = match before {
-            Some(same) if same.key == key && is_renewal => same,
+            Some(same) if same.key == key && boot.is_none() => same,
             Some(same) if same.key == key => {
-                let permission = self.used_permission(known, Some(&same), now).await;
+                let permission = self.used_permission(known, Some(&same), (boot, now)).await;
                 EnrolledKey { time, permission, ..same }
             }
             before => {
                 let generation = before.as_ref().map_or(0, |before| before.generation).saturating_add(1);
-                let permission = self.used_permission(known, before.as_ref(), now).await;
+                let permission = self.used_permission(known, before.as_ref(), (boot, now)).await;
                 EnrolledKey { key, time, generation, permission }
             }
         };
         Certified { uid: known.uid.clone(), enrolled }
     }
 
-    /// An enrollment uses each permission up that there is, whether it needed one or not.
+    /// Returns the time of the last permission that is used up. An enrollment uses each permission up that is for its boot or for any boot,
+    /// whether it needed one or not.
     async fn used_permission(
         &self,
         known: &KnownMachine,
         before: Option<&EnrolledKey>,
-        now: Timestamp,
+        (boot, now): (Option<BootId>, Timestamp),
     ) -> Option<Timestamp> {
         // One that cannot be read has permitted nothing.
-        let given = permission::latest(known, self.permission(&known.name).await.ok().flatten());
+        let kept = self.permission(&known.name).await.ok().flatten();
+        let given = boot.and_then(|boot| permission::latest_for(known, kept, &public_id(boot).to_string()));
         let used = before.and_then(|before| before.permission);
         // One of the future was given before the clock was set back: it permits nothing now, and would use up all that come.
         [given, used].into_iter().flatten().filter(|at| !is_ahead(*at, now)).max()

@@ -76,6 +76,8 @@ pub struct Service {
     pub heard: Heard,
     /// Machines whose key is being written.
     pub turns: Turns,
+    /// True if pxed was started before, without a cluster: its store may have been lost since, with the record of a key that is in force.
+    pub listens_first: bool,
 }
 
 impl Service {
@@ -122,8 +124,8 @@ impl Service {
             .or_else(|error| bad_request(&error))?;
         let candidate = Candidate { key: csr.key, boot, token: &request.token, seed: &seed, peer };
         // A token that is held back is not bound to a key.
-        if let Admission::Later(wait) = self.admit_key(&known, &candidate, now).await? {
-            return Ok((Enrolment::HeardElsewhere, wait));
+        if let Admission::Later(how, wait) = self.admit_key(&known, &candidate, now).await? {
+            return Ok((how, wait));
         }
         let claimed = seeds.claim(boot, csr.key).await;
         claimed.or_else(|error| self.bad_token(boot, peer, &error))?;
@@ -163,11 +165,11 @@ impl Service {
         let known = self.check_machine(name, Some(uid))?;
         let former = match self.admit_key(&known, candidate, now).await? {
             Admission::Now(former) => former,
-            Admission::Later(wait) => return Ok((Enrolment::HeardElsewhere, wait)),
+            Admission::Later(how, wait) => return Ok((how, wait)),
         };
         let ended = seeds.win(boot);
         let mut changes = ended.or_else(|error| self.bad_token(boot, candidate.peer, &error))?;
-        let certified = self.certified(&known, candidate.key, (false, now)).await;
+        let certified = self.certified(&known, candidate.key, (Some(boot), now)).await;
         let expected = Expected::Former { key: former.told, heartbeat: former.heartbeat };
         let certificate = match self.put_in_force(name, &certified, expected, certificate).await? {
             Signed::Certificate(certificate) => certificate,
@@ -284,7 +286,7 @@ impl Service {
         let Some(_turn) = self.turns.take(name) else { return Ok(Signed::Pending(busy(name))) };
         self.check_identity(identity).await?;
         let known = self.check_machine(name, Some(uid))?;
-        let certified = self.certified(&known, identity.key, (true, now)).await;
+        let certified = self.certified(&known, identity.key, (None, now)).await;
         let signed = self.put_in_force(name, &certified, Expected::Earlier, certificate).await?;
         if let Signed::Certificate(_) = &signed {
             if let Err(error) = self.store.write(vec![row_of(name, &certified)]).await {

@@ -1,24 +1,27 @@
 //! Decides whether a new key may replace the key in force of a Machine (docs/rules.md, Trust 6).
 //!
 //! A MAC address can be forged, so that a boot alone does not show that the host is gone. While the key in force is heard, a new key
-//! waits. Part of [`Service`]; `heard` judges.
+//! waits. Without a cluster the store may have been lost, and with it the record of the key: pxed then listens first. Part of [`Service`];
+//! `heard` judges.
 
 use std::net::IpAddr;
 
 use bedplate_api::id::{BootId, Digest};
-use bedplate_api::machine::Time;
+use bedplate_api::machine::{Time, condition_type};
 use bedplate_api::wire::{EnrolResponse, SecretText};
 use jiff::Timestamp;
 
 use super::alarm::Alarm;
+use super::counters::Enrolment;
 use super::in_force::{InForce, latest};
 use super::permission;
 use super::service::{Refused, Service};
 use crate::boot::issued_seeds::{CheckTokenError, Taken};
 use crate::boot::public_id;
-use crate::boot::report::apply_heard_elsewhere;
+use crate::boot::report::{apply_heard_elsewhere, reason};
+use crate::heard::Evidence;
 use crate::machines::KnownMachine;
-use crate::status::EventReason;
+use crate::status::{EventReason, set_condition};
 
 /// Delay before a host asks again, in seconds.
 const RETRY_SECONDS: u32 = 15;
@@ -41,8 +44,8 @@ pub(super) struct Candidate<'a> {
 pub(super) enum Admission {
     /// It may.
     Now(Former),
-    /// Its host has to wait, with this answer.
-    Later(EnrolResponse),
+    /// Its host must wait, with this answer.
+    Later(Enrolment, EnrolResponse),
 }
 
 /// The key before.
@@ -70,7 +73,7 @@ impl Service {
         let enrolled = latest(row.as_ref(), &status);
         let told = status.enrolment.and_then(|told| told.key_fingerprint);
         let former = Former { force, told, heartbeat: None };
-        if force == InForce::Key(candidate.key) || force == InForce::Nothing {
+        if force == InForce::Key(candidate.key) || (force == InForce::Nothing && !self.listens_first) {
             return Ok(Admission::Now(former));
         }
         let time = enrolled.as_ref().map_or(Timestamp::MIN, |enrolled| enrolled.time);
@@ -83,6 +86,12 @@ impl Service {
         }
         let own = self.registry.get(&known.name).unwrap_or_default();
         let mut evidence = self.heard.evidence(known, &own, time, now);
+        if matches!(force, InForce::Lost | InForce::Nothing) {
+            // The host that runs is refused, and asks less often. A host that kept its key on a state disk does not keep itself out.
+            evidence.silent_after = evidence.listen_for;
+            let last = self.heard.last_unrecorded(known, &candidate.key);
+            evidence.heard = last.map_or(evidence.heard, |at| at.max(evidence.heard));
+        }
         let boot = public_id(candidate.boot).to_string();
         evidence.allowed = permission::latest_for(known, self.permission(&known.name).await?, &boot);
         evidence.used = enrolled.and_then(|enrolled| enrolled.used_permission());
@@ -92,17 +101,38 @@ impl Service {
             let heartbeat = agent.map(|agent| agent.last_heartbeat);
             return Ok(Admission::Now(Former { heartbeat, ..former }));
         };
-        Ok(Admission::Later(self.hold_back(known, candidate, (evidence.heard, until), now)))
+        let message = message(known, candidate, (force, &evidence, until), now);
+        Ok(if force == InForce::Nothing && evidence.heard == Timestamp::MIN {
+            self.listen_first(known, (message, until), now)
+        } else {
+            self.hold_back(known, candidate, (message, evidence.heard), now)
+        })
     }
 
-    /// Tells of a host that has to wait, and what it is answered.
+    /// Reports that pxed listens before the first key that it knows of a Machine enrolls.
+    fn listen_first(
+        &self,
+        known: &KnownMachine,
+        (message, until): (String, Timestamp),
+        now: Timestamp,
+    ) -> Admission {
+        self.registry.update(&known.name, |status| {
+            let type_ = condition_type::ENROLLED;
+            set_condition(status, type_, false, reason::AWAITING_ENROLMENT, &message, now);
+        });
+        let left = u32::try_from(until.duration_since(now).as_secs()).unwrap_or_default();
+        let retry_seconds = left.saturating_add(1).min(RETRY_SECONDS);
+        Admission::Later(Enrolment::Pending, EnrolResponse::Pending { reason: message, retry_seconds })
+    }
+
+    /// Reports a host that must wait, and answers it.
     fn hold_back(
         &self,
         known: &KnownMachine,
         candidate: &Candidate<'_>,
-        (heard, until): (Timestamp, Timestamp),
+        (message, heard): (String, Timestamp),
         now: Timestamp,
-    ) -> EnrolResponse {
+    ) -> Admission {
         self.heard.refused(known, now);
         self.alarm(&Alarm {
             event: EventReason::HeardElsewhere,
@@ -111,26 +141,46 @@ impl Service {
             peer: candidate.peer,
             message: "another host asks to enroll with a new key while the key in force is heard".to_owned(),
         });
-        let message = message(known, candidate, heard, until);
         let is_up = heard > candidate.seed.time;
         self.registry.update(&known.name, |status| apply_heard_elsewhere(status, is_up, &message, now));
-        EnrolResponse::Pending { reason: message, retry_seconds: RETRY_SECONDS }
+        let answer = EnrolResponse::Pending { reason: message, retry_seconds: RETRY_SECONDS };
+        Admission::Later(Enrolment::HeardElsewhere, answer)
     }
 }
 
 /// Returns the message for the condition and for the host that waits.
-fn message(known: &KnownMachine, candidate: &Candidate<'_>, heard: Timestamp, until: Timestamp) -> String {
+fn message(
+    known: &KnownMachine,
+    candidate: &Candidate<'_>,
+    (force, evidence, until): (InForce, &Evidence, Timestamp),
+    now: Timestamp,
+) -> String {
     let second = |time: Timestamp| time.strftime("%FT%TZ").to_string();
     let (boot, peer, name) = (public_id(candidate.boot), candidate.peer, &known.name);
-    let evidence = if heard == Timestamp::MIN {
+    let heard = if evidence.heard == Timestamp::MIN {
         "pxed has no record of the key in force, and listens first".to_owned()
+    } else if matches!(force, InForce::Lost | InForce::Nothing) {
+        let at = second(evidence.heard);
+        format!(
+            "pxed has no record of the key in force; a host with a certificate of this Machine was heard at {at}"
+        )
     } else {
-        format!("the key in force was heard at {}", second(heard))
+        format!("the key in force was heard at {}", second(evidence.heard))
+    };
+    let (deaf, after) = match evidence.interruption(now) {
+        Some((since, None)) => (
+            format!("; pxed could not hear since {}", second(since)),
+            format!("{} s after pxed hears again", evidence.listen_for.as_secs()),
+        ),
+        Some((since, Some(end))) => {
+            let deaf = format!("; pxed could not hear from {} to {}", second(since), second(end));
+            (deaf, format!("after {}", second(until)))
+        }
+        None => (String::new(), format!("after {}", second(until))),
     };
     format!(
-        "host at {peer} (boot {boot}) asks to enroll with a new key and waits: {evidence}; the new \
-         key is accepted after {} if the key in force says nothing more; if the host was replaced or reinstalled, run \
-         `bedplate machine re-enrol {name} --boot {boot}`, otherwise find out whose host it is",
-        second(until),
+        "host at {peer} (boot {boot}) asks to enroll with a new key and waits: {heard}{deaf}; the new \
+         key is accepted {after} if the key in force says nothing more; if the host was replaced or reinstalled, run \
+         `bedplate machine re-enrol {name} --boot {boot}`, otherwise find out whose host it is"
     )
 }

@@ -31,6 +31,7 @@ use bedplate_process::listen::Limits;
 
 mod cluster;
 mod failure;
+mod lost_store;
 mod standalone;
 mod takeover;
 
@@ -69,6 +70,7 @@ impl Agents {
             paces: Paces::default(),
             heard: rig.heard.clone(),
             turns: super::turn::Turns::default(),
+            listens_first: !rig.authority.is_new(),
         };
         let shutdown = CancellationToken::new();
         let serve = super::serve::serve(
@@ -370,6 +372,7 @@ async fn trust_3_a_clusters_certificate_needs_a_record_and_its_own_machine() {
         paces: Paces::default(),
         heard: Heard::new(false),
         turns: super::turn::Turns::default(),
+        listens_first: false,
     };
     let now = Timestamp::now();
     let ago = |minutes| now - jiff::SignedDuration::from_mins(minutes);

@@ -11,7 +11,7 @@ use crate::enroll::in_force::{Certified, EnrolledKey, record};
 use crate::enroll::signer::{KeyRecord, SignError, Signed};
 use crate::store::Table;
 
-async fn running(agents: &Agents) -> (reqwest::Client, KeyPair) {
+pub(super) async fn running(agents: &Agents) -> (reqwest::Client, KeyPair) {
     let key = KeyPair::generate().unwrap();
     let (certificate, _) = agents.enrolled(1, &key).await;
     (agents.client(Some((&certificate, &key))), key)
@@ -31,16 +31,16 @@ fn tell(agents: &Agents, enrolled: &EnrolledKey) {
     agents.rig.registry.update(&"node1".parse().unwrap(), update);
 }
 
-fn a_report() -> serde_json::Value {
+pub(super) fn a_report() -> serde_json::Value {
     json!({ "agentVersion": "0.1.0", "kernelBootId": "k", "addresses": [] })
 }
 
-async fn report(agents: &Agents, client: &reqwest::Client) -> u16 {
+pub(super) async fn report(agents: &Agents, client: &reqwest::Client) -> u16 {
     agents.post(client, "/v1/report", &a_report()).await.0
 }
 
 /// Enrolls another key by a boot of its own.
-async fn intrude(agents: &Agents, transaction: u32, key: &KeyPair) -> EnrolResponse {
+pub(super) async fn intrude(agents: &Agents, transaction: u32, key: &KeyPair) -> EnrolResponse {
     let seed = agents.seed(transaction).await;
     agents.enrol(&request(&seed, &csr(key, Some("node1")))).await.unwrap()
 }
@@ -102,10 +102,51 @@ async fn trust_6_a_permission_may_be_for_one_boot_alone() {
     );
     let asked = request(&replaced, &csr(&key, Some("node1")));
     assert!(matches!(agents.enrol(&asked).await, Ok(EnrolResponse::Enrolled { .. })));
-    // A host that enrolls by its own key uses a permission up, too.
+    // A host that enrolls by its own key uses a permission for any boot up, too.
     agents.allow().await;
     assert!(matches!(intrude(&agents, 4, &key).await, EnrolResponse::Enrolled { .. }));
     assert!(matches!(intrude(&agents, 5, &own).await, EnrolResponse::Pending { .. }), "it is used up");
+    agents.stop().await;
+}
+
+#[tokio::test]
+async fn trust_6_own_key_leaves_a_permission_for_another_boot_unused() {
+    let agents = Agents::start(Rig::new().with_images().await).await;
+    let (_, own) = running(&agents).await;
+    let (machines, store) = (agents.rig.machines.clone(), agents.rig.store.clone());
+    let permissions = Permissions { machines, store, standalone: true };
+    let replaced = agents.rig.open(2);
+    let boot = crate::boot::public_id(replaced).to_string();
+    permissions.allow("node1", Some(boot), Timestamp::now()).await.unwrap();
+    // The host that runs boots again, and has its key on a state disk.
+    assert!(matches!(intrude(&agents, 3, &own).await, EnrolResponse::Enrolled { .. }));
+    // The permitted boot takes its seed after that.
+    let seed = agents.rig.ask(Method::GET, &format!("/b/{replaced}/seed"), &[]).await.seed();
+    let key = KeyPair::generate().unwrap();
+    let answer = agents.enrol(&request(&seed, &csr(&key, Some("node1")))).await;
+    assert!(matches!(answer, Ok(EnrolResponse::Enrolled { .. })), "{answer:?}");
+    // Its own enrollment has used the permission up.
+    let enrolment = agents.rig.registry.get(&"node1".parse().unwrap()).unwrap().enrolment.unwrap();
+    assert!(enrolment.permission_time.is_some(), "{enrolment:?}");
+    agents.stop().await;
+}
+
+#[tokio::test]
+async fn trust_6_refusal_names_the_time_since_which_pxed_could_not_hear() {
+    let agents = Agents::start(Rig::new().with_images().await).await;
+    running(&agents).await;
+    let since = Timestamp::now() - SignedDuration::from_secs(300);
+    agents.rig.heard.listens(true, since);
+    let seed = agents.seed(2).await;
+    let asked = request(&seed, &csr(&KeyPair::generate().unwrap(), Some("node1")));
+    agents.rig.told();
+    let answer = agents.enrol(&asked).await.unwrap();
+    let EnrolResponse::Pending { reason, .. } = &answer else { panic!("{answer:?}") };
+    let expected = format!("pxed could not hear since {}", since.strftime("%FT%TZ"));
+    assert!(reason.contains(&expected) && reason.contains("120 s after pxed hears again"), "{reason}");
+    let status = agents.rig.registry.get(&"node1".parse().unwrap()).unwrap();
+    let enrolled = status.conditions.into_iter().find(|c| c.type_ == "Enrolled").unwrap();
+    assert!(enrolled.message.contains(&expected), "{}", enrolled.message);
     agents.stop().await;
 }
 
@@ -241,34 +282,6 @@ async fn trust_3_lost_or_damaged_record_admits_no_certificate() {
     let (status, text) = agents.post(&host, "/v1/report", &a_report()).await;
     assert_eq!((status, text.contains("KeyReplaced")), (403, true), "{text}");
     assert!(agents.rig.store.get(Table::Certificates, row).unwrap().is_none());
-    agents.stop().await;
-}
-
-#[tokio::test]
-async fn trust_3_after_a_damaged_store_no_earlier_key_is_adopted() {
-    let agents = Agents::start(Rig::new().with_images().await).await;
-    let (certificate, key) = {
-        let key = KeyPair::generate().unwrap();
-        (agents.enrolled(1, &key).await.0, key)
-    };
-    let directory = agents.stop().await.directory;
-    let store = directory.path().join("state/store");
-    std::fs::write(&store, vec![b'x'; 100_000]).unwrap();
-    let agents = Agents::start(Rig::reopen(directory).with_images().await).await;
-    assert!(agents.rig.store.was_lost());
-    let host = agents.client(Some((&certificate, &key)));
-    let (status, text) = agents.post(&host, "/v1/report", &a_report()).await;
-    assert_eq!((status, text.contains("lost its record")), (403, true), "{text}");
-    // A new key waits, too: its host may run.
-    let seed = agents.seed(2).await;
-    let asked = request(&seed, &csr(&KeyPair::generate().unwrap(), Some("node1")));
-    let answer = agents.enrol(&asked).await.unwrap();
-    let EnrolResponse::Pending { reason, .. } = &answer else { panic!("{answer:?}") };
-    assert!(reason.contains("no record of the key"), "{reason}");
-    agents.allow().await;
-    assert!(matches!(agents.enrol(&asked).await, Ok(EnrolResponse::Enrolled { .. })));
-    let told = agents.rig.told();
-    assert!(told.contains("reason: KeyChanged") && told.contains("no record of the key before"), "{told}");
     agents.stop().await;
 }
 
