@@ -266,11 +266,9 @@ fn dhclient_leases_reboots_into_the_same_address_and_releases_it() -> Result<()>
     Ok(())
 }
 
-#[test]
-fn udhcpc_behind_dhcrelay_gets_its_lease_in_the_relays_subnet() -> Result<()> {
-    let wire = Wire::new("relay")?;
+/// Makes `wire.client` a router with a relay, 10.7.0.2 towards pxed and 10.8.0.1 towards machine 2 in the returned namespace.
+fn behind_relay(wire: &Wire) -> Result<(Namespace, Setup, Process)> {
     let behind = Namespace::new("behind")?;
-    // `client` becomes the router: 10.7.0.2 towards pxed, 10.8.0.1 towards the machines.
     wire.client.ip("address add 10.7.0.2/24 dev eth0")?;
     wire.client.add_veth("down0", &behind, "eth0")?;
     wire.client.ip("address add 10.8.0.1/24 dev down0")?;
@@ -279,16 +277,41 @@ fn udhcpc_behind_dhcrelay_gets_its_lease_in_the_relays_subnet() -> Result<()> {
     let subnet = "network = \"10.8.0.0/24\"\nranges = [\"10.8.0.50-10.8.0.59\"]\nrouters = [\"10.8.0.1\"]\n";
     // dhcrelay sends from its address towards pxed.
     setup.subnets.push(format!("{subnet}relays = [\"10.8.0.1\", \"10.7.0.2\"]\n"));
-    let _pxed = wire.start(&setup)?;
     let mut command = wire.client.command("dhcrelay");
     command.args(["-4", "-d", "--no-pid", "-a", "-id", "down0", "-iu", "eth0", "10.7.0.1"]);
     let mut relay = Process::spawn("dhcrelay", &mut command, &wire.path().join("relay.log"))?;
     relay.wait_said("Sending on   Socket", Duration::from_secs(10))?;
     behind.ip(&format!("link set dev eth0 address {}", Rack::mac(2)))?;
+    Ok((behind, setup, relay))
+}
+
+#[test]
+fn udhcpc_behind_dhcrelay_gets_its_lease_in_the_relays_subnet() -> Result<()> {
+    let wire = Wire::new("relay")?;
+    let (behind, setup, _relay) = behind_relay(&wire)?;
+    let _pxed = wire.start(&setup)?;
     let report = udhcpc(&behind, wire.path(), &[])?;
     ensure!(address_of(&report)?.starts_with("10.8.0.5"), "{report}");
     says(&report, "router", "10.8.0.1")?;
     says(&report, "serverid", "10.7.0.1")
+}
+
+#[test]
+fn trust_6_relay_with_the_fixed_address_of_a_machine_is_not_believed() -> Result<()> {
+    let wire = Wire::new("relay-machine")?;
+    let (behind, setup, _relay) = behind_relay(&wire)?;
+    let machines = [pxed::manifest(1, "      addresses: [10.7.0.2/24]\n"), pxed::manifest(2, "")];
+    let mut pxed = Pxed::start(&setup, &machines, &wire.server, wire.path())?;
+    ensure!(udhcpc(&behind, wire.path(), &[]).is_err(), "a relayed message was answered");
+    let counted = pxed.metric("bedplate_pxed_dhcp_silences_total{reason=\"relay-is-machine\"}")?;
+    ensure!(counted > 0, "not counted");
+    let named =
+        format!("10.7.0.2 is in the relays of 10.8.0.0/24, and it is the fixed address of {}", Rack::mac(1));
+    let said = pxed.process().said();
+    ensure!(said.contains(&named), "{said}");
+    let (_, ready) = pxed.health("/readyz")?;
+    ensure!(ready.contains("fixed address 10.7.0.2/24"), "{ready}");
+    Ok(())
 }
 
 /// Packets that the kernel dropped in this namespace because a socket's receive buffer was full.
