@@ -219,5 +219,12 @@ async fn h2_a_server_with_a_foreign_node_of_its_name_is_left_running() {
     assert_eq!(asked(&world, "bmc1"), Vec::<String>::new());
     // The Node is deleted: the token counts.
     observe(&world, "Absent", 3);
+    let since = tokio::time::Instant::now();
+    assert!(world.until(30, |world| world.bmc("bmc1", |bmc| bmc.changes().0 == 1)).await);
+    assert!(
+        since.elapsed() < Duration::from_secs(5),
+        "the observation wakes the worker: {:?}",
+        since.elapsed()
+    );
     assert!(world.until(30, |world| world.bmc("bmc1", |bmc| bmc.changes() == (1, 1))).await);
 }
